@@ -1,4 +1,4 @@
-# Shared by the scripts here (sourced, not run).
+# Functions shared by the scripts here (sourced, not run).
 
 set -euo pipefail
 export LC_ALL=C
@@ -16,7 +16,7 @@ need_tollgate() { [ -x "$tollgate" ] || die "no $tollgate: run 'make build' firs
 
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
 
-# Says so if others use this machine's processors: times will then be off.
+# Prints a warning if other programs use this machine's processors, which makes times unreliable.
 warn_of_load() {
     local load processors
     read -r load _ </proc/loadavg
@@ -25,14 +25,14 @@ warn_of_load() {
         echo "${0##*/}: the load is $load on $processors processors: times will be off" >&2
 }
 
-# Reads console lines and writes each with the microsecond it arrived.
+# Reads console lines and writes each with the microsecond at which it arrived.
 stamp() {
     local line
     while IFS= read -r line || [ -n "$line" ]; do printf '%s %s\n' "${EPOCHREALTIME/./}" "${line%$'\r'}"; done
 }
 
-# watch PID LIMIT PEAK: keeps the largest resident size (kB) of a process in the file PEAK while it runs, and ends it after
-# LIMIT seconds.
+# watch PID LIMIT PEAK: keeps the largest resident size (kB) of a process in the file PEAK while it runs, and ends the
+# process after LIMIT seconds.
 watch() {
     local pid=$1 until=$((SECONDS + $2)) key value
     while [ -r "/proc/$pid/status" ]; do
@@ -44,9 +44,9 @@ watch() {
     done
 }
 
-# run_machine NAME COMMAND...: runs a machine whose console is its standard output (Bochs writes it into $work/bochs.console
-# by itself). Ends it after $limit seconds. Leaves in $work: NAME.log, the console's lines, each with the microsecond it
-# arrived; NAME.start and NAME.stop, microseconds; NAME.peak, kB; NAME.err.
+# run_machine NAME COMMAND...: runs a machine whose console is its standard output (Bochs writes it into
+# $work/bochs.console directly). Ends the machine after $limit seconds. Leaves in $work: NAME.log, the console's lines,
+# each with the microsecond at which it arrived; NAME.start and NAME.stop, microseconds; NAME.peak, kB; NAME.err.
 run_machine() {
     local name=$1 console=$work/$1.console output=$work/$1.console status=0 machine reader watcher
     shift
@@ -73,10 +73,10 @@ run_machine() {
     }
 }
 
-# Whether the console of a machine shows that its workload ended well.
+# Succeeds if the console of a machine shows that its workload ended well.
 workload_done() { grep -q 'tollgate: workload .*: status 0' "$work/$1.log"; }
 
-# What a machine took of memory, as lines "NAME BYTES": its peak, and what else `tollgate run --json` says.
+# Prints a machine's memory use as lines "NAME BYTES": its peak, and the other figures of `tollgate run --json`.
 memory_of() {
     local figures
     figures=$(sed -n 's/.*"memory":{\([^}]*\)}.*/\1/p' "$work/$1.err" | tr -d '"' | tr ',:' '\n ')
@@ -87,7 +87,7 @@ memory_of() {
     fi
 }
 
-# Turns tables whose columns are two or more spaces apart, with an empty line between tables, into Markdown.
+# Converts tables to Markdown; their columns are two or more spaces apart, with an empty line between tables.
 as_markdown() {
     awk -F '  +' '
         /^$/ { heading = 0; print; next }
@@ -100,14 +100,14 @@ as_markdown() {
         !heading { heading = 1; print rule }'
 }
 
-# The arguments of QEMU (TCG) for a Linux guest: memory in MB, processors, kernel, initramfs, command line.
+# Sets the arguments of QEMU (TCG) for a Linux guest: memory in MB, processors, kernel, initramfs, command line.
 qemu_arguments() {
     printf '%s\0' -accel tcg -cpu max -m "$1" -smp "$2" -nodefaults -display none -no-reboot -serial stdio \
         -kernel "$3" -initrd "$4" -append "$5"
 }
 
-# The options of Bochs for one run: disk image, console (a file or FIFO), log, memory in MB, processors. No throttling
-# (sync=none); `ips` only sets how fast the guest's clock goes against its instructions.
+# Writes the options of Bochs for one run: disk image, console (a file or FIFO), log, memory in MB, processors.
+# Throttling is off (sync=none); `ips` only sets the speed of the guest's clock relative to its instructions.
 bochs_config() {
     local image=$1 console=$2 log=$3 memory=$4 cpus=$5 firmware vga
     firmware=$(. "$linux/common.sh" && unpack_package bochsbios)/usr/share/bochs/BIOS-bochs-latest || return

@@ -1,4 +1,5 @@
-# What scripts/check-guests lets gdb do with guests/bare/switch: break, step, read memory, watch, go back, and let it end.
+# The commands that scripts/check-guests lets gdb execute with guests/bare/switch: break, step, read memory, watch,
+# reverse, and continue to the end.
 set pagination off
 set confirm off
 set width 0

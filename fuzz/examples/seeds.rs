@@ -1,4 +1,4 @@
-//! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
+//! Writes the seeds of each target, the fuzzer's initial inputs, to `corpus/<target>`.
 
 use std::{fs, io};
 use tollgate_fuzz::{

@@ -1,20 +1,22 @@
-//! Executes every opcode, with every mandatory prefix, with memory and register operands, in every mode, through the `decode`
-//! target: what a fuzzer would take long to come by. `sweep ROUNDS [SEED]` does it with other registers each round.
+//! Executes every opcode, with every mandatory prefix, with memory and register operands, in every mode, through the
+//! `decode` target; a fuzzer would take long to reach them all. `sweep ROUNDS [SEED]` uses other registers in each
+//! round.
 
 use std::panic::catch_unwind;
 use testkit::Random;
 use tollgate_fuzz::decode;
 
-/// Modes of the `decode` target: real, protected at both levels, 16-bit, virtual-8086, compatibility, 64-bit at both levels.
+/// Modes of the `decode` target: real, protected at both levels, 16-bit, virtual-8086, compatibility, 64-bit at both
+/// levels.
 const MODES: [u8; 9] = [0, 1, 9, 2, 3, 4, 12, 5, 13];
-/// Findings to report before giving up.
+/// Number of findings after which the sweep ends.
 const MOST: usize = 40;
 
 fn byte(random: &mut Random) -> u8 {
     (random.next() >> 32) as u8
 }
 
-/// All opcodes up to and with their ModRM byte.
+/// Returns all opcodes with their ModRM byte.
 fn opcodes(random: &mut Random) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let maps: [&[u8]; 4] = [&[], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]];
@@ -33,7 +35,7 @@ fn opcodes(random: &mut Random) -> Vec<Vec<u8>> {
     for map in 1..4u8 {
         for opcode in 0..=255u8 {
             for rest in 0..16u8 {
-                // pp, L and W; an unused vvvv in half of them.
+                // This byte holds pp, L and W; half of them have an unused vvvv.
                 let vvvv = if byte(random) & 1 == 0 { 15 } else { byte(random) & 15 };
                 let third = rest & 7 | vvvv << 3 | (rest & 8) << 4;
                 for mode in [0, 0xc0] {
@@ -59,7 +61,7 @@ fn main() {
                 let mut input =
                     vec![mode, if byte(&mut random) & 3 == 0 { byte(&mut random) & 0x1f } else { 0x80 }, settings];
                 for _ in 0..settings {
-                    // Registers, mostly general ones, with values of one byte's choice.
+                    // The registers are mostly general ones, with values that one byte selects.
                     let register = if byte(&mut random) & 1 == 0 { byte(&mut random) & 15 } else { byte(&mut random) };
                     input.extend([register, byte(&mut random) & 0x7f]);
                     if (128..160).contains(&register) {

@@ -1,4 +1,5 @@
-//! Captures, what is sent of them, streams of frames, and frames that are to be cut: all that the network reads from outside.
+//! Captures, the frames sent from them, streams of frames, and frames to be cut: everything that the network reads from
+//! outside.
 
 use arbitrary::{Result, Unstructured};
 use network::frame::{Frame, Kind, Offloads, Partial, Segments};
@@ -9,7 +10,7 @@ use network::stream::Frames;
 use network::{Rate, capture, rss, segment};
 use std::sync::Arc;
 
-/// Frames that are sent of a capture.
+/// Number of frames sent of a capture.
 const SENT: usize = 1000;
 
 /// Reads the bytes as each of these.
@@ -27,7 +28,7 @@ pub fn run(data: &[u8]) {
             }
         }
         2 => {
-            // Too few bytes end it early.
+            // An input that is too short ends this early.
             let _ = offload(&mut Unstructured::new(data));
         }
         _ => {
@@ -52,7 +53,7 @@ fn replay(data: &[u8]) {
     }
 }
 
-/// A frame that a driver sends with work for the device.
+/// Reads a frame that a driver sends with work for the device.
 fn offload(input: &mut Unstructured) -> Result<()> {
     let kind = [Kind::Tcp4, Kind::Tcp6, Kind::Udp][usize::from(input.arbitrary::<u8>()? % 3)];
     let (size, ecn) = input.arbitrary::<(u16, bool)>()?;
@@ -77,7 +78,7 @@ fn offload(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// A capture of two frames, a stream, a large packet, an option.
+/// Returns a capture of two frames, a stream, a large packet, and an option.
 pub fn seeds() -> Vec<Vec<u8>> {
     let block = |kind: u32, body: &[u8]| {
         let len = body.len() as u32 + 12;

@@ -1,5 +1,5 @@
-//! Code: arbitrary bytes are executed from arbitrary registers, in every mode and privilege level, on the processor of each
-//! profile. Whatever they do, the processor returns at its deadline, and its clock is the sum of what it charged.
+//! Code: arbitrary bytes are executed from arbitrary registers, in every mode and privilege level, on the processor of
+//! each profile. The processor must return at its deadline, and its clock must be the sum of its charges.
 
 use ::ledger::profile::Profile;
 use ::ledger::{Costs, Header, Ledger, Symbols, TICKS_PER_CYCLE, Ticks};
@@ -17,22 +17,22 @@ use testkit::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use x86::control::*;
 use x86::{flags, rights, seg};
 
-/// Virtual time that an input gets, in cycles.
+/// Virtual time of an input, in cycles.
 const CYCLES: u64 = 4_000;
-/// What one instruction may take beyond that, in cycles: WBINVD is the dearest.
+/// Cycles that one instruction may take beyond that; WBINVD is the most expensive.
 const SLACK: u64 = 5_000_000;
-/// Times that the processor may leave its loop.
+/// Number of times that the processor may leave its loop.
 const EXITS: usize = 300;
 
-/// Where the tables of the guest are.
+/// Addresses of the guest's tables.
 const GDT: u64 = 0x30_0000;
 const IDT: u64 = 0x31_0000;
 const TSS: u64 = 0x32_0000;
 const LDT: u64 = 0x33_0000;
-/// Entries of the page tables that [`Machine`] makes.
+/// Address of the page tables that [`Machine`] makes.
 const PAGE_TABLES: u64 = 0x1000;
 
-/// A board where everything answers something.
+/// A board on which every address answers.
 struct NoisyBus {
     state: u64,
 }
@@ -81,18 +81,18 @@ impl Bus for NoisyBus {
     }
 }
 
-/// The processor of a profile.
+/// Returns the model of a profile's processor.
 pub(crate) fn model(profile: &Profile) -> Model {
     Model::of(profile, profile.costs(), profile.geometry(), &profile.cpuid())
 }
 
-/// A model that has everything and where events cost nothing, and those of the profiles.
+/// Returns a model that has all features and free events, and the profiles' models.
 fn models() -> Vec<Arc<Model>> {
     let mut models: Vec<_> =
         Profile::names().map(|name| model(&Profile::named(name).expect("it is built in"))).collect();
     let max = Profile::names().position(|name| name == "max").expect("it is built in");
     models.push(Model { costs: Costs::free(), ..models[max].clone() });
-    // Most inputs run where most instructions exist.
+    // Most inputs run on the model with the most instructions.
     models.swap(0, max);
     models.into_iter().map(Arc::new).collect()
 }
@@ -101,7 +101,7 @@ thread_local! {
     static MODELS: OnceCell<Vec<Arc<Model>>> = const { OnceCell::new() };
 }
 
-/// A number that is worth trying: one that says where something is, one at an edge, or any.
+/// Reads an interesting number: an address, an edge case, or any number.
 fn number(input: &mut Unstructured) -> Result<u64> {
     Ok(match input.arbitrary::<u8>()? {
         choice @ 0..=63 => {
@@ -133,7 +133,7 @@ fn number(input: &mut Unstructured) -> Result<u64> {
     })
 }
 
-/// A machine in the mode and at the privilege level that `choice` says.
+/// Creates a machine in the mode and at the privilege level that `choice` selects.
 fn machine(choice: u8) -> Machine {
     let cpl = if choice & 8 != 0 { 3 } else { 0 };
     match choice & 7 {
@@ -160,13 +160,13 @@ fn machine(choice: u8) -> Machine {
     }
 }
 
-/// Descriptors of all kinds, gates to the code, a task state segment: so that not all that is loaded faults.
+/// Writes descriptors of all kinds, gates to the code and a task state segment, so that not all loads fault.
 fn tables(machine: &mut Machine) {
     let long = machine.cpu.long_mode();
     let mut gdt = [0u64; 64];
     for (index, dpl) in [(1, 0u64), (2, 3)] {
         let flat = 0x00c0_9000_0000_ffff | dpl << 45;
-        // Code, data; then expand-down, conforming, 16-bit and not present ones.
+        // These are code and data, then expand-down, conforming, 16-bit and not present segments.
         let width: u64 = if long { 0x20 << 48 } else { 0x40 << 48 };
         gdt[index * 6] = flat | 0xa << 40 | width;
         gdt[index * 6 + 1] = flat | 0x2 << 40 | 0x40 << 48;
@@ -228,7 +228,7 @@ fn tables(machine: &mut Machine) {
     }
 }
 
-/// Registers that a guest could have got into this state.
+/// Sets registers to values that a guest could have reached.
 fn registers(machine: &mut Machine, input: &mut Unstructured) -> Result<()> {
     let cpu = &mut machine.cpu;
     let count = input.int_in_range(0..=24u8)?;
@@ -304,10 +304,10 @@ fn machine_poke(cpu: &mut cpu::Cpu, at: u64, value: u64) {
     assert!(cpu.wiring.ram.write_bytes(at, &value.to_le_bytes()));
 }
 
-/// Prepares a machine as the bytes say, and runs it.
+/// Prepares a machine as the bytes select, and runs it.
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
-    // Too few bytes make no machine.
+    // An input that is too short makes no machine.
     let _ = execute(&mut input);
 }
 
@@ -337,9 +337,9 @@ fn execute(input: &mut Unstructured) -> Result<()> {
         let exit = machine.cpu.run(&mut machine.cache, deadline);
         check(&machine, deadline);
         match exit {
-            // Nobody sends a start-up signal to a guest that waits for one.
+            // No one sends a start-up signal to a waiting guest.
             Exit::Deadline | Exit::Shutdown | Exit::Init | Exit::WaitForStartup => break,
-            // It never enters non-root mode.
+            // The guest never enters non-root mode.
             Exit::Vm => unreachable!("a VM exit without a hypervisor"),
             Exit::Probe => unreachable!("there are no probes"),
             Exit::Debug => unreachable!("there is no debugger"),
@@ -356,7 +356,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// What holds whenever the processor is not running.
+/// Checks the invariants of a processor that is not running.
 fn check(machine: &Machine, deadline: Ticks) {
     let cpu = &machine.cpu;
     assert!(cpu.micro.clock <= deadline + SLACK * TICKS_PER_CYCLE, "it ran until {}", cpu.micro.clock);
@@ -373,7 +373,7 @@ fn check(machine: &Machine, deadline: Ticks) {
     assert!(cpu.arch.x87.status & 0x8000 == 0 || cpu.arch.x87.status & 0x80 != 0, "busy without an exception");
 }
 
-/// The sum over the entries is the clock.
+/// Checks that the sum over the entries is the clock.
 fn account(machine: &Machine, model: &Model) {
     let header = Header {
         profile: String::new(),
@@ -387,7 +387,7 @@ fn account(machine: &Machine, model: &Model) {
     ledger.verify().expect("the entries add up to the clock");
 }
 
-/// A few instructions of each kind in each mode; mutations do the rest.
+/// Returns a few instructions of each kind in each mode; mutations do the rest.
 pub fn seeds() -> Vec<Vec<u8>> {
     const CODES: [&[u8]; 22] = [
         // add, push, pop, loop
@@ -447,7 +447,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for mode in [0u8, 1, 9, 2, 3, 4, 12, 5, 13] {
         for code in CODES {
-            // RAX and RSI at data, RCX 16, RDI near the stack.
+            // RAX and RSI point to data, RCX is 16, and RDI points near the stack.
             let mut seed = vec![mode, 0x80, 4, 0, 3, 1, 64 + 16, 6, 3, 7, 48 + 4];
             seed.extend(code);
             seeds.push(seed);

@@ -1,5 +1,5 @@
-//! The board: accesses of two processors to ports, device memory and MSRs in any order, and time in steps of any size. An
-//! event that time has passed must be gone, or the machine would wait for it forever.
+//! The board: two processors access ports, device memory and MSRs in any order, and time advances in steps of any size.
+//! An event in the past must be gone, or the machine would wait for it forever.
 
 use ::ledger::Ticks;
 use ::ledger::profile::Profile;
@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 
 const CPUS: usize = 2;
 const STEPS: usize = 400;
-/// Where device memory is tried.
+/// Addresses at which device memory is accessed.
 const WINDOWS: [u64; 8] = [
     layout::LOCAL_APIC,
     layout::IO_APIC,
@@ -27,7 +27,7 @@ thread_local! {
     static PROFILE: OnceCell<Profile> = const { OnceCell::new() };
 }
 
-/// A board and its memory.
+/// Creates a board and its memory.
 pub(crate) fn board() -> (Board, GuestRam) {
     let ram = GuestRam::new(1 << 20).expect("the host has memory");
     let board = PROFILE.with(|cell| {
@@ -37,7 +37,7 @@ pub(crate) fn board() -> (Board, GuestRam) {
     (board, ram)
 }
 
-/// Takes what has come out of a board, as the loop of the machine does after each access.
+/// Takes the pending outputs of a board, as the machine's loop does after each access.
 pub(crate) fn calm(board: &mut Board) {
     board.take_written();
     board.console_output();
@@ -51,7 +51,7 @@ pub(crate) fn calm(board: &mut Board) {
     }
 }
 
-/// Does to a board what the bytes say.
+/// Applies the operations of the bytes to a board.
 pub fn run(data: &[u8]) {
     let (mut board, ram) = board();
     let mut input = Unstructured::new(data);
@@ -85,13 +85,13 @@ fn address(input: &mut Unstructured) -> Result<u64> {
     Ok(window + u64::from(input.arbitrary::<u16>()? & 0x1fff))
 }
 
-/// A span of time, from a tick to centuries.
+/// Reads a span of time, from a tick to centuries.
 fn span(input: &mut Unstructured) -> Result<Ticks> {
     let digits = input.int_in_range(0..=62u32)?;
     Ok(u64::from(input.arbitrary::<u8>()?) << digits >> 8)
 }
 
-/// Does the next thing that the bytes say.
+/// Executes the next operation of the bytes.
 pub(crate) fn step(board: &mut Board, ram: &GuestRam, input: &mut Unstructured, now: &mut Ticks) -> Result<()> {
     let choice = input.arbitrary::<u8>()?;
     let cpu = usize::from(choice >> 7);
@@ -149,9 +149,9 @@ fn pass(board: &mut Board, now: Ticks) {
     assert!(board.next_event().is_none_or(|event| event > now), "an event is stuck at {now}");
 }
 
-/// Programs the timers and lets time pass.
+/// Returns inputs that program the timers and let time pass.
 pub fn seeds() -> Vec<Vec<u8>> {
-    // Ranges of ports by their position: the timer's is the fourth, the clock's the ninth.
+    // Ranges of ports are numbered by position: the timer's is the fourth, the clock's the ninth.
     let out = |device: u8, offset: u8, value: u8| vec![2, device, offset, 0, value, 0, 0, 0];
     let write = |window: u8, offset: u16, value: u32| {
         let mut bytes = vec![6, window];

@@ -1,6 +1,6 @@
-//! The hypervisor: a guest that means harm, under every configuration, on processors with and without each help. Every run
-//! ends in a way that has a name, leaves the MMU's tables as they must be, and can be repeated to the tick. A guest that looks
-//! at nothing that may differ computes what it does on bare hardware.
+//! The hypervisor: a malicious guest under every configuration, on processors with and without each virtualization
+//! feature. Every run must end in a named way, leave consistent MMU tables, and repeat exactly, to the tick. A guest
+//! that reads nothing that may differ must compute the same as on bare hardware.
 
 mod code;
 mod guest;
@@ -27,21 +27,21 @@ use x86::{flags, reg};
 
 /// Virtual time on bare hardware, in cycles.
 const CYCLES: u64 = 20_000;
-/// Under the hypervisor, where exits are as good as free.
+/// Virtual time under the hypervisor if exits are almost free.
 const FREE_CYCLES: u64 = 200_000;
-/// Under the hypervisor at a profile's prices.
+/// Virtual time under the hypervisor at a profile's prices.
 const PRICED_CYCLES: u64 = 3_000_000;
-/// What may be beyond a deadline: one instruction, one exit with all that follows.
+/// Permitted excess over a deadline: one instruction, and one exit with all its consequences.
 const SLACK: u64 = 20_000_000;
-/// Pieces of a run, between which things happen from outside.
+/// Number of pieces of a run, between which external events happen.
 const SLICES: u64 = 8;
-/// Times that devices may interrupt a run.
+/// Number of times that devices may interrupt a run.
 const EXITS: usize = 300;
 
-/// Profiles that guests run on.
+/// Profiles of the guests' processors.
 const PROFILES: [&str; 4] = ["skx", "core2", "zen3", "max"];
 
-/// A board that answers by address, and notes what it is asked.
+/// A board that answers by address and records the accesses.
 #[derive(Default)]
 struct Board {
     accesses: Vec<(u8, u64, u64)>,
@@ -95,7 +95,7 @@ impl Bus for Board {
     }
 }
 
-/// A profile with what is made of it.
+/// A profile and the objects made of it.
 struct Processor {
     profile: Profile,
     priced: Arc<Model>,
@@ -112,7 +112,7 @@ fn processor<T>(number: usize, then: impl FnOnce(&Processor) -> T) -> T {
             let profile = Profile::named(PROFILES[number]).expect("it is built in");
             let priced = decode::model(&profile);
             let free = Costs::free();
-            // Emulation takes time too, so that emulated code comes to an end.
+            // Emulation takes time too, so that emulated code ends.
             let price = |family| match family {
                 Family::Operation => TICKS_PER_CYCLE / 10,
                 _ => free.of(Kind::new(family, 0)),
@@ -124,7 +124,7 @@ fn processor<T>(number: usize, then: impl FnOnce(&Processor) -> T) -> T {
     })
 }
 
-/// What an input says.
+/// The scenario that an input describes.
 #[derive(Debug)]
 struct Scenario {
     processor: usize,
@@ -132,14 +132,14 @@ struct Scenario {
     config: VmConfig,
     mode: Mode,
     user: bool,
-    /// Interrupts and NMIs, a bit for each slice.
+    /// Interrupts and NMIs: one bit for each slice.
     interrupts: u8,
     nmis: u8,
-    /// Quadwords in memory before the start.
+    /// Quadwords written to memory before the start.
     memory: Vec<(u64, u64)>,
     registers: Vec<(u8, u64)>,
     code: Vec<u8>,
-    /// What changes in memory behind everybody's back, one in each slice.
+    /// Changes to memory from outside, one in each slice.
     changes: Vec<(u64, u64)>,
 }
 
@@ -162,7 +162,7 @@ impl Scenario {
             unsync: bit(5),
             ..Switches::default()
         };
-        // What the processor lacks, and what does not fit, is left to be chosen.
+        // Settings that the processor does not support, and those that do not fit, are chosen automatically.
         let config = self::processor(processor, |p| {
             let fewer = Switches { unrestricted_guest: None, cr0_wp: None, ..wanted.clone() };
             let least = Switches { mmu: None, vpid: None, ..fewer.clone() };
@@ -197,13 +197,13 @@ impl Scenario {
         })
     }
 
-    /// Nothing happens from outside.
+    /// Returns true if no external event happens.
     fn undisturbed(&self) -> bool {
         self.interrupts == 0 && self.nmis == 0 && self.changes.is_empty()
     }
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
 enum End {
     Exit(Exit),
@@ -260,7 +260,7 @@ impl Run {
         }
     }
 
-    /// Runs until nothing more can happen, or time is over.
+    /// Runs until the guest stops for good or its time is over.
     fn finish(&mut self, scenario: &Scenario) -> End {
         let cycles = match (&self.hypervisor, scenario.priced) {
             (None, _) => CYCLES,
@@ -277,7 +277,7 @@ impl Run {
             if scenario.nmis & 1 << number != 0 {
                 self.cpu.attend(attention::NMI);
             }
-            // A device has no way to hidden memory either.
+            // Devices cannot reach hidden memory either.
             let change = scenario.changes.get(number as usize).filter(|(at, _)| !self.cpu.wiring.ram.is_hidden(*at));
             if let Some((at, value)) = change {
                 self.cpu.wiring.ram.write(*at, *value);
@@ -291,7 +291,7 @@ impl Run {
                     End::Exit(Exit::Bus) if exits < EXITS => exits += 1,
                     End::Exit(Exit::Deadline) => break,
                     End::Exit(Exit::Halt | Exit::Mwait { .. }) if !scenario.undisturbed() => {
-                        // Asleep until the next slice.
+                        // The guest sleeps until the next slice.
                         self.cpu.micro.clock = self.cpu.micro.clock.max(deadline);
                         break;
                     }
@@ -302,7 +302,7 @@ impl Run {
         end
     }
 
-    /// What must be true at the end of a run.
+    /// Checks the invariants at the end of a run.
     fn check(&mut self, scenario: &Scenario) {
         if let Some(vm) = &self.hypervisor {
             vm.check([&self.vcpu].into_iter()).unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -314,7 +314,7 @@ impl Run {
         );
         self.cpu.record_counts(&mut self.cache);
         if !scenario.undisturbed() {
-            // Sleep was not charged.
+            // Sleep is not charged.
             return;
         }
         let header = Header {
@@ -332,7 +332,7 @@ impl Run {
 
 /// Makes a guest of the bytes, and runs it.
 pub fn run(data: &[u8]) {
-    // Too few bytes make no guest.
+    // An input that is too short makes no guest.
     if let Ok(scenario) = Scenario::new(&mut Unstructured::new(data)) {
         execute(&scenario);
     }
@@ -356,28 +356,28 @@ fn execute(scenario: &Scenario) {
     }
 }
 
-/// Guests of each kind under each configuration; mutations do the rest.
+/// Returns guests of each kind under each configuration; mutations do the rest.
 pub fn seeds() -> Vec<Vec<u8>> {
-    // Kinds and operands, as `code` reads them.
+    // These are kinds and operands, as `code` reads them.
     const PIECES: [&[u8]; 16] = [
         // CR0.WP, CR4.PGE, CR3, another root, reads of CR3 and CR8.
         &[32, 0, 0, 32, 1, 6, 33, 4, 0, 34, 5, 0, 35, 6, 0x18, 36, 6, 0x20],
-        // Paging off and on, PAE, level 3's protection.
+        // Paging is switched off and on, PAE, level 3's protection.
         &[32, 0, 1, 32, 1, 5, 32, 1, 4, 32, 0, 1, 32, 1, 10],
         // Entries change; pages are read and written.
         &[88, 1, 0x2d, 0, 57, 0x85, 4, 0x20, 7, 81, 0x2d, 0, 89, 1, 0x2d, 0, 90, 0, 0x3d, 9],
         &[57, 5, 0, 3, 7, 88, 1, 0x0d, 0, 57, 3, 1, 160, 7, 57, 0x83, 8, 200, 5, 33, 4, 0, 91, 3, 0x1d, 0],
-        // Large pages, reflexive entries, memory that is none.
+        // These make large pages, reflexive entries, and entries to addresses without memory.
         &[57, 2, 1, 145, 0x87, 57, 1, 2, 1, 7, 57, 4, 0, 152, 0x87, 33, 4, 0, 88, 0, 0x0d, 3, 88, 0, 0x1b, 0],
         // The state page and the hypercall page; hypercalls.
         &[121, 0, 121, 24, 141, 1, 0, 0, 142, 0x12, 0, 0, 143, 2, 0, 0, 144, 7, 1, 1],
-        // The CR3 cache: a root, then what the page says about it, then lies.
+        // These use the CR3 cache: a root, then the page's entry for it, then false entries.
         &[121, 1, 33, 5, 0, 33, 5, 7, 33, 5, 0, 151, 0x86, 0, 0, 0, 0, 152, 6, 1, 2, 3, 4, 151, 0x86, 0, 0, 0, 0],
-        // MSRs: EFER, bases, the APIC's, one that is not.
+        // These access MSRs: EFER, bases, the APIC's, and one that does not exist.
         &[121, 2, 121, 0x42, 120, 2, 121, 6, 121, 9, 120, 10, 121, 14, 122, 20],
-        // Ports, in strings too.
+        // These access ports, also with string instructions.
         &[156, 0x80, 0, 2, 157, 0x21, 0, 0, 158, 0x43, 0, 6, 159, 0xf8, 3, 7, 160, 0, 5, 4],
-        // Devices in memory.
+        // These access devices in memory.
         &[88, 0, 0x0c, 0, 89, 1, 0x0c, 4, 90, 3, 0x0c, 8, 91, 0x88, 0x0c, 0, 92, 4, 0x0c, 2, 93, 6, 0x0c, 1],
         // Interrupts from software, traps, flags, breakpoints.
         &[166, 0x80, 167, 3, 168, 0x22, 172, 1, 198, 34, 172, 2, 173, 4, 184, 0, 0x21, 0, 185, 7, 2, 2, 88, 0, 0x21, 0],

@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex};
 
 const BASE: u64 = layout::PCI_WINDOW.start;
 const STEPS: usize = 300;
-/// Rings of 16 entries: of receive queue n at `RX + n * RING`, of transmit queue n at `TX + n * RING`.
+/// Rings of 16 entries: receive queue n is at `RX + n * RING`, transmit queue n at `TX + n * RING`.
 const RX: u64 = 0x1_0000;
 const TX: u64 = 0x2_0000;
 const RING: u64 = 0x1000;
 const QUEUES: u64 = 3;
-/// A tick of this clock is a picosecond.
+/// The clock of the device, with ticks of a picosecond.
 const CLOCK: Clock = Clock::new(1_000_000_000);
 
-/// Registers that steer something, and what a driver writes there first.
+/// Control registers and the values that a driver writes there first.
 const STARTED: [(u64, u32); 24] = [
     (0x5080, 0x700),
     (0x5000, 0x2000),
@@ -55,10 +55,10 @@ fn write(rig: &mut Rig, at: u64, value: u32) {
     rig.write(BASE + at, 4, value.into());
 }
 
-/// Makes a device, starts it as a driver does unless the bytes say otherwise, and does what they say.
+/// Makes a device, starts it as a driver does unless the bytes select otherwise, and executes their operations.
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
-    // Too few bytes end it early.
+    // An input that is too short ends this early.
     let _ = drive(&mut input);
 }
 
@@ -96,19 +96,19 @@ fn drive(input: &mut Unstructured) -> Result<()> {
         }
         match input.arbitrary::<u8>()? & 15 {
             0 | 1 => {
-                // A descriptor of a transmit queue.
+                // Writes a descriptor of a transmit queue.
                 let (queue, index, address) = input.arbitrary::<(u8, u8, u16)>()?;
                 let (len, command, options) = input.arbitrary::<(u16, u16, u32)>()?;
                 let command = u32::from(command) << 16 | u32::from(len);
                 descriptor(&ram, TX, queue, index, [u32::from(address) << 4, 0, command, options]);
             }
             2 => {
-                // Any descriptor.
+                // Writes any descriptor.
                 let (queue, index, words) = input.arbitrary::<(u8, u8, [u32; 4])>()?;
                 descriptor(&ram, if queue & 128 != 0 { RX } else { TX }, queue, index, words);
             }
             3 | 4 => {
-                // A tail, of a receive or transmit queue.
+                // Writes the tail of a receive or transmit queue.
                 let (queue, tail) = input.arbitrary::<(u8, u8)>()?;
                 let first = if queue & 128 != 0 { 0x1018 } else { 0x6018 };
                 write(&mut rig, first + 0x40 * (u64::from(queue) % QUEUES), u32::from(tail & 31));
@@ -122,7 +122,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 write(&mut rig, u64::from(at) << 2 & 0x1_ffff, value);
             }
             7 => {
-                // A register that steers something.
+                // Writes a control register.
                 let (which, value) = input.arbitrary::<(u8, u32)>()?;
                 let (at, usual) = STARTED[usize::from(which) % STARTED.len()];
                 write(&mut rig, at, usual ^ value);
@@ -137,19 +137,19 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 rig.with(|bus, ctx| bus.config_write(1, usize::from(at & 0xfc), 4, value, ctx));
             }
             10 => {
-                // Registers of a queue.
+                // Writes registers of a queue.
                 let (queue, register, value) = input.arbitrary::<(u8, u8, u32)>()?;
                 let first = if queue & 128 != 0 { 0x1000 } else { 0x6000 };
                 write(&mut rig, first + 0x40 * (u64::from(queue) % QUEUES) + u64::from(register & 0x3c), value);
             }
             11 => {
-                // Context descriptors, and what they say of the packet.
+                // Writes context descriptors with the packet's layout.
                 let (queue, index, words) = input.arbitrary::<(u8, u8, [u16; 3])>()?;
                 let [lengths, kind, segment] = words.map(u32::from);
                 descriptor(&ram, TX, queue, index, [lengths, 0, kind | 2 << 20 | 1 << 29, segment << 8]);
             }
             12 => {
-                // As the board does: to each event, up to a time.
+                // Time advances as on the board: to each event, up to a time.
                 let end = rig.now + u64::from(input.arbitrary::<u16>()?) * 1000;
                 while let Some(event) = Device::next_event(&rig.bus).filter(|event| *event <= end) {
                     assert!(event > rig.now, "time passes");
@@ -178,7 +178,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// A device takes on the state of another, and has the same.
+/// Checks that a device restores another's state and then has the same.
 fn restored(nic: &Nic, rig: &mut Rig) {
     let state = rig.bus.function(1).expect("there is a device").save().expect("it can be saved");
     let (mut other, _) = device(nic);
@@ -194,7 +194,7 @@ fn descriptor(ram: &GuestRam, ring: u64, queue: u8, index: u8, words: [u32; 4]) 
     assert!(ram.write(at, &bytes));
 }
 
-/// What a driver does first: switches everything on, and sets up queues with sixteen entries.
+/// Starts the device as a driver does: switches everything on, and sets up queues with sixteen entries.
 fn start(rig: &mut Rig, choice: u8) {
     for queue in 0..QUEUES {
         let block = |first: u64| first + 0x40 * queue;
@@ -224,7 +224,7 @@ fn start(rig: &mut Rig, choice: u8) {
     }
 }
 
-/// A frame to be sent, and one that comes, on each kind of port and with each kind of receive descriptor.
+/// Returns a sent frame and a received one, on each kind of port and with each kind of receive descriptor.
 pub fn seeds() -> Vec<Vec<u8>> {
     let frame = [
         2, 0x74, 0x67, 0, 0, 1, 2, 0x74, 0x67, 0, 0, 2, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1,
@@ -248,7 +248,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 seed.extend((0x0a00 + number as u16 / 2).to_le_bytes());
                 seed.extend(part);
             }
-            // A context for UDP over IPv4, then data with checksums, segments and a tag.
+            // A context for UDP over IPv4 is followed by data with checksums, segments and a tag.
             seed.extend([11, 0, 0, 20, 28, 0, 4, 8, 1]);
             seed.extend(transmit(1, 0x2b30, 0x300));
             seed.extend(transmit(2, 0xab30, 0x300));

@@ -1,11 +1,11 @@
-//! Ledger files: as they are, and with the bytes as the payload of an intact file, so that the checksum does not stand in
-//! the way of mutations.
+//! Ledger files: the bytes as a file, and as the payload of an intact file, so that the checksum does not obstruct
+//! mutations.
 
 use ::ledger::profile::Profile;
 use ::ledger::summary::By;
 use ::ledger::{Context, Family, Header, Kind, Ledger, Origin, Recorder, Symbol, Symbols, Task, TaskKind, VERSION};
 
-/// Reads, checks, sums up, and writes again.
+/// Reads, checks, sums up and writes the file again.
 pub fn run(data: &[u8]) {
     if let Ok(ledger) = Ledger::read(data) {
         use_up(&ledger);
@@ -39,7 +39,7 @@ fn use_up(ledger: &Ledger) {
     assert_eq!(again.as_ref(), Ok(ledger), "what was read can be written and read again");
 }
 
-/// A file of one frame.
+/// Returns a file of one frame.
 fn frame(payload: &[u8]) -> Vec<u8> {
     let packed = lz4_flex::block::compress(payload);
     let mut frames = (payload.len() as u32).to_le_bytes().to_vec();
@@ -56,7 +56,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A small ledger with something in every section: as a file, and its payload alone.
+/// Returns a small ledger with every section filled: as a file, and its payload alone.
 pub fn seeds() -> Vec<Vec<u8>> {
     let profile = Profile::named("skx").expect("it is built in");
     let mut recorder = Recorder::default();

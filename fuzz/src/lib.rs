@@ -1,5 +1,4 @@
-//! What the fuzz targets do with their bytes. Each module has `run`, which must return whatever the bytes are, and `seeds`,
-//! inputs to start from.
+//! The fuzz targets. Each module has `run`, which must return for any bytes, and `seeds`, the initial inputs.
 
 pub mod capture;
 pub mod decode;

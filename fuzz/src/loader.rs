@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let module = Module { bytes: part(initrd_len).to_vec(), cmdline: cmdline.clone(), file: String::new() };
     let modules = vec![module; 4];
     let kernel = input.take_rest();
-    // Most inputs get room for a kernel at 16 MiB, which is where the seeds want to be.
+    // Most inputs have room for a kernel at 16 MiB, the address of the seeds' kernels.
     let size = [MIB, 16 * MIB, 32 * MIB, 32 * MIB][usize::from(choices & 3)];
     let ram = GuestRam::new(size).expect("the host has memory");
     let options = Options {
@@ -49,7 +49,7 @@ fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
     image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// A bzImage that wants a mebibyte at 16 MiB.
+/// Returns a bzImage that needs a mebibyte at 16 MiB.
 fn bz_image() -> Vec<u8> {
     let mut image = vec![0x90; 2 * 512 + 0x400];
     image[..1024].fill(0);
@@ -68,7 +68,7 @@ fn bz_image() -> Vec<u8> {
     image
 }
 
-/// An ELF file with a segment at 16 MiB; with a note that says where PVH enters it.
+/// Returns an ELF file with a segment at 16 MiB; with `pvh`, it has a note with the PVH entry point.
 fn elf(pvh: bool) -> Vec<u8> {
     let mut image = vec![0xcc; 0x280];
     image[..0x200].fill(0);
@@ -90,7 +90,7 @@ fn elf(pvh: bool) -> Vec<u8> {
     image
 }
 
-/// A multiboot image: with addresses in its header, or as a 32-bit ELF file.
+/// Returns a multiboot image: with addresses in its header, or as a 32-bit ELF file.
 fn multiboot(addresses: bool) -> Vec<u8> {
     let mut image = vec![0xcc; 0x200];
     let flags = u32::from(addresses) << 16 | 3;
@@ -112,7 +112,7 @@ fn multiboot(addresses: bool) -> Vec<u8> {
     image
 }
 
-/// One image of each kind, with and without what goes with it.
+/// Returns one image of each kind, with and without its accompanying parts.
 pub fn seeds() -> Vec<Vec<u8>> {
     let images = [bz_image(), elf(true), elf(false), multiboot(true), multiboot(false), b"\xff\xd8\xff\xe0".to_vec()];
     let mut seeds = Vec::new();

@@ -1,6 +1,7 @@
-//! A guest that is a hypervisor and lies: its EPT and the page tables of its own guest are bytes, and so is when it executes INVEPT.
-//! Every access of its own guest comes to an end, the tables of shadow EPT are as they must be after each step, and memory is
-//! bounded. A guest that executes INVEPT after each change gives its own guest what a processor would that it had for itself.
+//! A guest that is a dishonest hypervisor: the bytes determine its EPT, the page tables of its own guest, and the times
+//! at which it executes INVEPT. Every access of its own guest must end, the tables of shadow EPT must be consistent
+//! after each step, and memory must be bounded. If the guest executes INVEPT after each change, its own guest must see
+//! the same as on a processor of its own.
 
 use arbitrary::{Result, Unstructured};
 use cpu::fault::Cause;
@@ -18,18 +19,18 @@ use x86::page::{OFFSET, code};
 use x86::vmx::{primary, reason, secondary};
 use x86::{ept, vector};
 
-/// Bytes of RAM, and where the hypervisor's tables are.
+/// Size of RAM in bytes, and address of the hypervisor's tables.
 const RAM: u64 = 1 << 20;
 const POOL: u64 = 0xd000_0000;
-/// First of the frames that tables are mostly in, and how many there are.
+/// First of the frames in which most tables lie, and number of these frames.
 const TABLES: u64 = 0x20;
 const COUNT: u64 = 16;
-/// Steps of one input.
+/// Number of steps of one input.
 const STEPS: usize = 200;
-/// Times that one access may fault before it must have come to an end.
+/// Number of faults after which an access must have ended.
 const FAULTS: usize = 64;
 
-/// What an access met.
+/// The outcome of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Met {
     Place(u64),
@@ -37,7 +38,7 @@ enum Met {
     Exit(EptExit),
 }
 
-/// The log's exit tells of no address.
+/// Converts an exit; the log's exit has no address.
 fn exit(exit: EptExit) -> Met {
     Met::Exit(match exit {
         EptExit::LogFull { qualification, .. } => EptExit::LogFull { gpa: 0, linear: 0, qualification },
@@ -54,7 +55,7 @@ fn asked(access: Access, privilege: Privilege) -> u32 {
     }
 }
 
-/// A walk of a processor under an EPT pointer.
+/// Walks the tables as a processor would under an EPT pointer.
 fn walk(cpu: &mut Cpu, guest: &Guest, eptp: u64, pml: Option<Pml>, at: u64, access: Access, by: Privilege) -> Met {
     let nested = guest.nested.unwrap_or_default();
     cpu.arch.cr0 = guest.cr0;
@@ -115,7 +116,7 @@ impl Machine {
         Self { mmu, vcpus, cpu: testkit::cpu(ram), slot, limit }
     }
 
-    /// The guest writes a quadword.
+    /// Writes a quadword as the guest.
     fn write(&mut self, vcpu: usize, gpa: u64, value: u64) {
         let outer = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
         for _ in 0..FAULTS {
@@ -145,7 +146,7 @@ impl Machine {
         panic!("a write to {gpa:#x} does not end");
     }
 
-    /// The guest's own guest accesses an address. The index of the log goes on.
+    /// Accesses an address as the guest's own guest. The index of the log continues.
     fn access(&mut self, vcpu: usize, guest: &mut Guest, at: u64, access: Access, by: Privilege) -> Met {
         for _ in 0..FAULTS {
             let root = self.mmu.prepare(&mut self.vcpus[vcpu], guest).expect("a root");
@@ -208,7 +209,7 @@ impl Machine {
     }
 }
 
-/// An address in a table, and what to write there.
+/// Reads an address in a table and the value to write there.
 fn entry(input: &mut Unstructured) -> Result<(u64, u64)> {
     let [frame, index, bits, more] = input.arbitrary::<[u8; 4]>()?;
     let at = ((TABLES + u64::from(frame) % COUNT) << 12) | (u64::from(index & 7) * 8);
@@ -222,7 +223,7 @@ fn entry(input: &mut Unstructured) -> Result<(u64, u64)> {
     Ok((at, target << 12 | plain | large))
 }
 
-/// An address of the guest's own guest.
+/// Reads an address of the guest's own guest.
 fn address(input: &mut Unstructured) -> Result<u64> {
     let [low, indexes, more, _] = input.arbitrary::<[u8; 4]>()?;
     let index = |shift: u32| u64::from(indexes >> shift & 3);
@@ -230,7 +231,7 @@ fn address(input: &mut Unstructured) -> Result<u64> {
     Ok(upper | index(0) << 12 | index(2) << 21 | u64::from(low) << 3)
 }
 
-/// How the guest's own guest pages, and under which EPT pointer.
+/// Chooses the paging mode of the guest's own guest and its EPT pointer.
 fn choose(input: &mut Unstructured, guest: &mut Guest, logs: bool) -> Result<()> {
     let [mode, root, top, more] = input.arbitrary::<[u8; 4]>()?;
     let table = |byte: u8| (TABLES + u64::from(byte) % COUNT) << 12;
@@ -268,7 +269,7 @@ fn scenario(input: &mut Unstructured) -> Result<()> {
     for guest in &mut guests {
         choose(input, guest, honest)?;
     }
-    // A liar's accesses are not compared.
+    // The accesses of a dishonest guest are not compared.
     let mut vcpu = 0;
     let result = (|| {
         for _ in 0..STEPS {
@@ -332,17 +333,18 @@ fn scenario(input: &mut Unstructured) -> Result<()> {
     result
 }
 
-/// Runs it.
+/// Runs the input.
 pub fn run(data: &[u8]) {
     let _ = scenario(&mut Unstructured::new(data));
 }
 
-/// Tables that lead somewhere, and accesses to them.
+/// Returns tables that lead to memory, and accesses to them.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut random = Random::new(5);
     let mut seed = |number: u8| {
         let mut bytes = vec![number, number >> 2, 0, 0, 0, 2, number, 4, 0, 2];
-        // The tables of one pointer, from the top down, each but the last with the next one behind each of its entries.
+        // These are the tables of one pointer, from the top down; each entry but the last table's leads to the next
+        // table.
         for (frame, next) in [(0u8, 1u8), (1, 2), (2, 3), (3, 8)] {
             for index in 0..4 {
                 bytes.extend([0, frame, index, 0, next, 0x30, 7]);

@@ -1,9 +1,9 @@
-//! Processor profiles: any text is a profile or an error, and what a profile gives the processor can be asked for.
+//! Processor profiles: any text is a profile or an error, and every property of a profile's processor can be queried.
 
 use ::ledger::profile::Profile;
 use ::ledger::{Class, Family, Kind};
 
-/// Parses, and uses what was parsed.
+/// Parses the text, and uses the result.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let profile = match Profile::parse("fuzz.toml", text) {
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     cpu::tlb::Tlb::new(&profile.emulated_geometry());
 }
 
-/// A file with little in it, and pieces of one that has everything.
+/// Returns a small file, and pieces of one with all keys.
 pub fn seeds() -> Vec<Vec<u8>> {
     let whole = include_str!("../../profiles/skx.toml");
     let half = whole.len() / 2;

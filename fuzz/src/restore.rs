@@ -1,5 +1,5 @@
-//! The state of a board: saved after some accesses, changed as the bytes say, and restored. A board that takes it on must work; one
-//! that takes on an unchanged state must do what the original does.
+//! The state of a board: saved after some accesses, changed as the bytes select, and restored. A board that accepts the
+//! state must work; a board that accepts an unchanged state must do the same as the original.
 
 use crate::devices::{board, calm, step};
 use arbitrary::{Result, Unstructured};
@@ -7,9 +7,9 @@ use machine::state::DeviceState;
 
 const STEPS: usize = 60;
 
-/// Saves a board, and restores what the bytes make of that.
+/// Saves a board, and restores the state as changed by the bytes.
 pub fn run(data: &[u8]) {
-    // Too few bytes end it early.
+    // An input that is too short ends this early.
     let _ = drive(&mut Unstructured::new(data));
 }
 
@@ -58,7 +58,7 @@ fn change(states: &mut [DeviceState], input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// Accesses as those of `devices`, then no change, or one of each device's first bytes.
+/// Returns accesses as those of `devices`, then no change, or one of each device's first bytes.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for which in 0..22u8 {

@@ -6,7 +6,7 @@ use machine::pci::{Function, PciBus};
 use network::Network;
 use std::sync::{Arc, Mutex};
 
-/// A bus with memory.
+/// A bus and its memory.
 pub struct Rig {
     pub bus: PciBus,
     pub ram: GuestRam,
@@ -16,7 +16,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// With one device, which may answer at its addresses and write to memory.
+    /// Creates a rig with one device, which may answer at its addresses and write to memory.
     pub fn new(device: Box<dyn Function>, network: Arc<Mutex<Network>>) -> Self {
         let ram = GuestRam::new(1 << 20).expect("the host has memory");
         let mut bus = PciBus::new();

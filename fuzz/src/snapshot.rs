@@ -1,5 +1,6 @@
-//! Whole snapshot files: one of a small machine, changed as the bytes say and sealed again, so that its checksum is right. A machine that takes it
-//! on must run, be saved and leave a ledger; without a change it is saved again as the same file.
+//! Whole snapshot files: one of a small machine, changed as the bytes select and sealed again, so that its checksum is
+//! right. A machine that accepts it must run, be saved and leave a ledger; without a change it must be saved again as
+//! the same file.
 
 use arbitrary::{Result, Unstructured};
 use hypervisor::config::Switches;
@@ -14,14 +15,14 @@ use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Where the image is loaded, and where its code begins, behind the header.
+/// Load address of the image, and address of its code, behind the header.
 const LOAD: u32 = 0x10_0000;
 const ENTRY: u32 = LOAD + 0x30;
-/// Magic, version, hash.
+/// Size of magic, version and hash.
 const HEAD: usize = 8 + 4 + 32;
-/// How many slices a machine runs before it is saved, and after that was restored.
+/// Number of slices that a machine runs before it is saved, and after it was restored.
 const SLICES: u32 = 1;
-/// The machines: their MMU, if they have a hypervisor, and how many processors they have.
+/// The machines: their MMU, if they have a hypervisor, and their number of processors.
 const MACHINES: [(Option<&str>, usize); 4] = [(None, 1), (None, 2), (Some("shadow"), 1), (Some("tdp"), 1)];
 
 /// A piece of memory in a snapshot.
@@ -32,7 +33,7 @@ struct Chunk {
     compressed: Vec<u8>,
 }
 
-/// What a snapshot holds, with `state` compressed.
+/// The contents of a snapshot, with `state` compressed.
 #[derive(Clone, Serialize, Deserialize)]
 struct Contents {
     machine: Vec<(String, String)>,
@@ -41,7 +42,7 @@ struct Contents {
     memory: Vec<Chunk>,
 }
 
-/// A snapshot of each machine, and what is in it, with `state` as it is.
+/// A snapshot of each machine, and its contents with uncompressed `state`.
 static SAVED: LazyLock<Vec<(Vec<u8>, Contents)>> = LazyLock::new(|| {
     let saved = |which| {
         let mut machine = machine(which);
@@ -64,7 +65,7 @@ impl Host for Nobody {
     fn idle(&mut self, _: Duration) {}
 }
 
-/// What the guest does: lets the timer run, counts in memory, asks for CPUID and the time, and prints.
+/// Returns the guest's code, which lets the timer run, counts in memory, requests CPUID and the time, and prints.
 fn code() -> std::result::Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(32)?;
     let mut turn = a.create_label();
@@ -126,9 +127,9 @@ fn run_on(machine: &mut Machine) {
     });
 }
 
-/// Restores what the bytes make of a snapshot, or the bytes themselves.
+/// Restores a snapshot as changed by the bytes, or the bytes themselves.
 pub fn run(data: &[u8]) {
-    // Too few bytes end it early.
+    // An input that is too short ends this early.
     let _ = drive(&mut Unstructured::new(data));
 }
 
@@ -159,14 +160,14 @@ fn drive(input: &mut Unstructured) -> Result<()> {
         assert!(copy.snapshot(&[]).expect("nothing prevents it") == *original, "another snapshot");
     }
     run_on(&mut copy);
-    // A state that is accepted can be saved and looked at; that its sums are right is not known.
+    // An accepted state can be saved and inspected; its sums may be wrong.
     let _ = copy.snapshot(&[]);
     let _ = copy.check();
     let _ = copy.ledger(&Symbols::default()).to_bytes();
     Ok(())
 }
 
-/// The file, with its checksum.
+/// Returns the file with its checksum.
 fn sealed(mut contents: Contents) -> Vec<u8> {
     contents.state = lz4_flex::block::compress_prepend_size(&contents.state);
     let content = postcard::to_allocvec(&contents).expect("it can be written to memory");
@@ -182,7 +183,7 @@ fn spoil(file: &mut Vec<u8>, input: &mut Unstructured) -> Result<()> {
         0 => *file = input.arbitrary()?,
         1 => file.truncate(usize::from(input.arbitrary::<u16>()?)),
         2 => file[usize::from(input.arbitrary::<u8>()?)] = input.arbitrary()?,
-        // Anything at all, with a checksum that is right.
+        // The contents are arbitrary, with a correct checksum.
         _ => {
             let content: Vec<u8> = input.arbitrary()?;
             file.truncate(12);
@@ -193,7 +194,7 @@ fn spoil(file: &mut Vec<u8>, input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// Changes some of what a snapshot holds.
+/// Changes part of a snapshot's contents.
 fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
     match input.int_in_range(0..=11u8)? {
         0 => contents.machine.clear(),
@@ -214,7 +215,7 @@ fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
                 }
             }
         }
-        // Other memory, as a guest may have it: other code.
+        // The memory changes as a guest could change it: it holds other code.
         5 => {
             let which = input.choose_index(contents.memory.len().max(1))?;
             if let Some(chunk) = contents.memory.get_mut(which)
@@ -243,7 +244,7 @@ fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// No change, and one of each kind.
+/// Returns no change, and one of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for which in 0..MACHINES.len() as u8 {

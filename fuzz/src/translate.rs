@@ -1,21 +1,21 @@
-//! Any bytes as a program, under the interpreter and the translator: they must not differ.
+//! Any bytes as a program, under the interpreter and the translator, which must not differ.
 
 use cpu::{Exit, Tier};
 use std::cell::RefCell;
 use testkit::tiers::{CODE_PAGES, STACK, Start, Tiers, Width};
 use testkit::{CODE, DATA, Random};
 
-/// Virtual time that a program gets, in ticks, and in how many stretches at most.
+/// Virtual time of a program in ticks, and largest number of stretches.
 const LONGEST: u64 = 2_000_000;
 const MOST_STOPS: u64 = 200;
-/// Bytes in front of the code.
+/// Number of bytes in front of the code.
 const HEADER: usize = 12;
 
 thread_local! {
     static TIERS: RefCell<Tiers> = RefCell::new(Tiers::new());
 }
 
-/// Runs it.
+/// Runs the input.
 pub fn run(data: &[u8]) {
     let Some((header, code)) = data.split_at_checked(HEADER) else { return };
     let code = &code[..code.len().min((CODE_PAGES * 4096) as usize)];
@@ -26,12 +26,12 @@ pub fn run(data: &[u8]) {
     gpr.fill_with(|| if random.one_in(3) { random.next() } else { DATA + random.below(0x2000) });
     gpr[4] = STACK;
     let cpl = if header[8] & 1 == 0 { 3 } else { 0 };
-    // Behind what is filled with INT3, so that code may be followed by another page.
+    // The code follows INT3s, so that another page may follow it.
     let offset = u64::from(header[9]) << 4;
     let mut bytes = vec![0xcc; offset as usize];
     bytes.extend_from_slice(code);
     bytes.truncate((CODE_PAGES * 4096) as usize);
-    // Near the beginning, where some of the bytes are instructions' first.
+    // Probes are near the beginning, so that some are at first bytes of instructions.
     let probes = match header[10] & 2 {
         0 => Vec::new(),
         _ => code.iter().take(4).map(|near| CODE + offset + u64::from(near & 0x3f)).collect(),
@@ -77,10 +77,10 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Some code of each kind.
+/// Returns some code of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let codes: [&[u8]; 9] = [
-        // A loop over memory.
+        // This is a loop over memory.
         &[0x48, 0x03, 0x04, 0xcf, 0x48, 0xff, 0xc1, 0x48, 0x83, 0xf9, 0x10, 0x72, 0xf3, 0xf4],
         // Push, call, return.
         &[0x53, 0x55, 0xe8, 0x02, 0, 0, 0, 0xeb, 0xf7, 0x48, 0x83, 0xc0, 0x01, 0xc3],
@@ -88,7 +88,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         &[0x48, 0xc1, 0xe0, 0x03, 0x9c, 0x58, 0x48, 0x0f, 0xaf, 0xc1, 0x9c, 0x5a, 0xd3, 0xe0, 0xeb, 0xf0],
         // String operations, vectors.
         &[0xf3, 0xa4, 0x0f, 0x10, 0x06, 0x0f, 0x58, 0xc1, 0x0f, 0x29, 0x07, 0xc5, 0xfd, 0x6f, 0x06, 0xeb, 0xef],
-        // Code that is written.
+        // This code is written.
         &[0xc6, 0x05, 0x02, 0, 0, 0, 0x90, 0xff, 0xc0, 0xeb, 0xf5],
         // x87: loads, arithmetic, a control word, a comparison, stores.
         &[
@@ -103,7 +103,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         &[0x48, 0x8d, 0x05, 0x02, 0, 0, 0, 0xff, 0xe0, 0x48, 0xff, 0xc3, 0xeb, 0xf2],
     ];
     let header = |n: u8| [n, 1, 2, 3, 4, 5, 6, 7, n, 0xff - n, 0x45, n];
-    // In 64-bit, compatibility and protected mode.
+    // Each runs in 64-bit, compatibility and protected mode.
     codes
         .iter()
         .zip(0..)

@@ -16,10 +16,10 @@ const BASE: u64 = layout::PCI_WINDOW.start;
 const NOTIFY: u64 = BASE + 0x3000;
 const TABLE: u64 = BASE + 0x4000;
 const STEPS: usize = 200;
-/// Rings of queue n are here, `RINGS` apart: descriptors, available ring, used ring, a page each.
+/// Address of the rings, three pages for each queue: descriptors, available ring, used ring.
 const RINGS: u64 = 0x1_0000;
 
-/// Sectors in memory.
+/// A disk in memory.
 struct Sectors(Vec<u8>);
 
 impl Backing for Sectors {
@@ -44,10 +44,10 @@ impl Backing for Sectors {
     }
 }
 
-/// Makes a device, starts it as a driver does unless the bytes say otherwise, and does what they say.
+/// Makes a device, starts it as a driver does unless the bytes select otherwise, and executes their operations.
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
-    // Too few bytes end it early.
+    // An input that is too short ends this early.
     let _ = drive(&mut input);
 }
 
@@ -56,7 +56,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
     let nics = nics(choices);
     let network = Arc::new(Mutex::new(Network::new(nics.iter().map(|nic| (nic, nic.address(0))))));
     let device: Box<dyn Function> = match choices & 3 {
-        // A tick of this clock is a picosecond.
+        // The ticks of this clock are picoseconds.
         3 => Box::new(VirtioPci::new(Net::new(
             &nics[0],
             nics[0].address(0),
@@ -78,7 +78,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
         }
         match input.arbitrary::<u8>()? & 15 {
             0 | 1 => {
-                // A descriptor.
+                // Writes a descriptor.
                 let (queue, index, address) = input.arbitrary::<(u8, u8, u16)>()?;
                 let (len, flags, next) = input.arbitrary::<(u16, u8, u8)>()?;
                 let mut bytes = (u64::from(address) << 4).to_le_bytes().to_vec();
@@ -88,7 +88,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 assert!(ram.write(rings(queue) + 16 * u64::from(index & 15), &bytes));
             }
             2 | 3 => {
-                // Makes one available.
+                // Makes a descriptor available.
                 let (queue, head) = input.arbitrary::<(u8, u8)>()?;
                 let ring = rings(queue) + 0x1000;
                 let mut index = [0; 2];
@@ -126,7 +126,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 rig.with(|bus, ctx| bus.input(1, &bytes, ctx));
             }
             12 => {
-                // As the board does: to each event, up to a time.
+                // Time advances as on the board: to each event, up to a time.
                 let end = rig.now + u64::from(input.arbitrary::<u16>()?) * 1000;
                 while let Some(event) = Device::next_event(&rig.bus).filter(|event| *event <= end) {
                     assert!(event > rig.now, "time passes");
@@ -158,7 +158,7 @@ fn rings(queue: u8) -> u64 {
     RINGS + 0x3000 * u64::from(queue & 3)
 }
 
-/// A network device at one of several kinds of ports.
+/// Returns a network device at one of several kinds of ports.
 fn nics(choices: u8) -> Vec<Nic> {
     let options = ["user,packed=on", "generator:rate=5M,size=imix,packed=on", "user,queues=2", "bridge"];
     let nic = |text: &str| match text.parse() {
@@ -168,7 +168,7 @@ fn nics(choices: u8) -> Vec<Nic> {
     vec![nic(options[usize::from(choices >> 4 & 3)])]
 }
 
-/// What a driver does first: negotiates, and sets up all queues with eight entries.
+/// Starts the device as a driver does: negotiates, and sets up all queues with eight entries.
 fn start(rig: &mut Rig, features: u64) {
     let mut write = |at: u64, size: u8, value: u64| rig.write(BASE + at, size, value);
     for (at, size, value) in [
@@ -199,7 +199,7 @@ fn start(rig: &mut Rig, features: u64) {
     write(0x14, 1, 0xf);
 }
 
-/// A request to each device.
+/// Returns a request to each device.
 pub fn seeds() -> Vec<Vec<u8>> {
     let descriptor = |queue: u8, index: u8, address: u16, len: u16, flags: u8, next: u8| {
         let mut bytes = vec![0, queue, index];

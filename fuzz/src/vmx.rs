@@ -1,5 +1,5 @@
-//! VMX of guest software: a hypervisor that means harm, with VMCS regions, fields, lists of MSRs and bitmaps of its choice. Whatever it
-//! does ends in a way that has a name, leaves a state that can be saved, and can be repeated to the tick.
+//! VMX of guest software: a malicious hypervisor, with VMCS regions, fields, lists of MSRs and bitmaps of its choice.
+//! Every run must end in a named way, leave a state that can be saved, and repeat exactly, to the tick.
 
 use arbitrary::{Result, Unstructured};
 use cpu::Exit;
@@ -11,18 +11,18 @@ use x86::control::{CR0_ET, CR0_NE, CR4_VMXE};
 use x86::reg;
 use x86::vmx::{entry, exit, vmcs};
 
-/// How long a run takes at most, in ticks.
+/// Longest run, in ticks.
 const TICKS: u64 = 20_000_000;
-/// Pieces of a run, between which things happen from outside.
+/// Number of pieces of a run, between which external events happen.
 const SLICES: u64 = 4;
-/// The VMXON region; after it come VMCS regions.
+/// The VMXON region; VMCS regions follow it.
 const REGIONS: u64 = DATA;
 /// Profiles whose capabilities are used.
 const PROFILES: [&str; 3] = ["skx", "core2", "max"];
 /// Places that fields may point to.
 const PLACES: [u64; 8] = [0, CODE, DATA, DATA + 0x1000, DATA + 0x2000, DATA + 0x3000, STACK - 0x1000, 0xfee0_0000];
 
-/// A field's value: of what such fields hold, or anything.
+/// Reads a field's value: one that such fields hold, or any.
 fn value(u: &mut Unstructured) -> Result<u64> {
     Ok(match u.int_in_range(0..=4)? {
         0 => *u.choose(&PLACES)?,
@@ -33,7 +33,7 @@ fn value(u: &mut Unstructured) -> Result<u64> {
     })
 }
 
-/// Instructions that host and guest are made of, besides random bytes.
+/// Instructions of host and guest, besides random bytes.
 const KNOWN: &[&[u8]] = &[
     b"\x0f\xa2",
     b"\xf4",
@@ -89,7 +89,7 @@ fn code_of(u: &mut Unstructured) -> Result<Vec<u8>> {
     Ok(code)
 }
 
-/// Fields by which a guest like the host can be entered, so that not every entry fails at its first check.
+/// Returns fields with which a guest like the host can be entered, so that not every entry fails at its first check.
 fn plausible(m: &Machine) -> Vec<(u32, u64)> {
     let arch = &m.cpu.arch;
     let mut fields = vec![
@@ -128,7 +128,7 @@ fn plausible(m: &Machine) -> Vec<(u32, u64)> {
     fields
 }
 
-/// A machine in VMX operation, as the input makes it.
+/// Creates a machine in VMX operation from the input.
 fn build(u: &mut Unstructured) -> Result<Machine> {
     let name = u.choose(&PROFILES)?;
     let vmx = Profile::named(name).ok().and_then(|profile| profile.vmx).map(|vmx| VmxCapabilities::of(&vmx));
@@ -151,7 +151,7 @@ fn build(u: &mut Unstructured) -> Result<Machine> {
         let (encoding, _) = *u.choose(vmcs::NAMES)?;
         fields.push((encoding, value(u)?));
     }
-    // The host's code writes them one by one.
+    // The host's code writes the fields one by one.
     let code = testkit::assemble(64, CODE, |a| {
         use iced_x86::code_asm::*;
         a.vmxon(qword_ptr(DATA + 0x7000))?;
@@ -202,7 +202,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(first.cpu.restore(arch, micro), Ok(()), "a state that can be saved can be restored");
 }
 
-/// Inputs of random bytes: what they mean is found by the fuzzer.
+/// Returns inputs of random bytes, whose meaning the fuzzer finds.
 pub fn seeds() -> Vec<Vec<u8>> {
     let input = |seed| {
         let mut random = testkit::Random::new(seed);

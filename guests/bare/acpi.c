@@ -1,4 +1,5 @@
-/* Power off by the ACPI tables, as an operating system does it: RSDP, RSDT, FADT for the port, \_S5 in the DSDT for the value. */
+/* Powers off through the ACPI tables as an operating system does: RSDP, RSDT, FADT for the port, \_S5 in the DSDT
+   for the value. */
 #include "runtime.h"
 
 enum { FADT_DSDT = 40, FADT_PM1A_CONTROL = 64, SLEEP_ENABLE = 1 << 13 };
@@ -21,7 +22,7 @@ static uint8_t *find_rsdp(void) {
     return NULL;
 }
 
-/* The 32-bit RSDT, or the XSDT (entry size 8) when that is all there is. */
+/* Finds a table through the 32-bit RSDT, or through the XSDT (entry size 8) if there is no RSDT. */
 static uint8_t *find_table(const uint8_t *rsdp, const char *signature) {
     unsigned entry_size = read32(rsdp + 16) ? 4 : 8;
     const uint8_t *root = table_at(entry_size == 4 ? read32(rsdp + 16) : read32(rsdp + 24));
@@ -31,7 +32,8 @@ static uint8_t *find_table(const uint8_t *rsdp, const char *signature) {
     return NULL;
 }
 
-/* Name(\_S5, Package { SLP_TYPa, ... }): the first element is a small integer: a byte constant, or ZeroOp/OneOp. */
+/* Returns the sleep type from Name(\_S5, Package { SLP_TYPa, ... }). The first element is a small integer: a byte
+   constant, or ZeroOp/OneOp. */
 static int sleep_type(const uint8_t *dsdt) {
     for (uint32_t offset = 36; offset + 12 < read32(dsdt + 4); offset++) {
         const uint8_t *at = dsdt + offset;

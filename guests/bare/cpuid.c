@@ -1,4 +1,5 @@
-/* A loop of CPUID: `leaf=` and `subleaf=` choose which (0xd is the one that hypervisors found expensive). */
+/* Executes a loop of CPUID with the leaf `leaf=` and the subleaf `subleaf=` (0xd is the leaf that hypervisors found
+   expensive). */
 #include "runtime.h"
 
 const char program_name[] = "cpuid";

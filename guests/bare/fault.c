@@ -1,5 +1,5 @@
-/* Touches a page that is not present; the handler makes it present, the loop takes it away again: one #PF and one INVLPG
-   an iteration. */
+/* Accesses a page that is not present; the handler makes it present, and the loop removes it again: one #PF and one
+   INVLPG per iteration. */
 #include "runtime.h"
 
 const char program_name[] = "fault";

@@ -1,5 +1,5 @@
-/* Executes pseudo-random bytes, chosen by `seed=`, in place of code. What happens then is up to the bytes; the machine must
-   survive it and say where it ended. */
+/* Executes pseudo-random bytes, chosen by `seed=`, as code. The bytes determine the result; the machine must survive
+   it and report where it ended. */
 #include "runtime.h"
 
 const char program_name[] = "garbage";

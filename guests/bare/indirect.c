@@ -1,5 +1,6 @@
-/* Calls through a table of function pointers: as the processor does it, through retpolines, and as a compare and a direct call for each function
-   (Linux calls that INDIRECT_CALL_n). `targets=` (1 to 4) says how many functions take turns at the one call site. */
+/* Calls through a table of function pointers: by an indirect call, through retpolines, and as a compare and a direct
+   call for each function (Linux's INDIRECT_CALL_n). `targets=` (1 to 4) is the number of functions that alternate at
+   the one call site. */
 #include "runtime.h"
 
 const char program_name[] = "indirect";
@@ -12,7 +13,7 @@ static __attribute__((noinline)) uint64_t multiply(uint64_t x) { return x * 3; }
 typedef uint64_t step(uint64_t);
 static step *volatile table[4] = {add, rotate, flip, multiply};
 
-/* What a call through a pointer becomes where its targets are known. */
+/* Replaces a call through a pointer by comparisons if its targets are known. */
 static inline __attribute__((always_inline)) uint64_t compared(step *function, uint64_t x) {
     if (function == add)
         return add(x);

@@ -1,10 +1,10 @@
-/* The runtime of the bare-metal guests; runtime.h says what each part is for. */
+/* The runtime of the bare-metal guests; runtime.h describes its parts. */
 #include "runtime.h"
 
 #include <stdarg.h>
 
 enum { COM1 = 0x3f8, DEBUG_EXIT = 0xf4 };
-/* The marker ports of docs/marker-port.md; on a machine without them the writes go nowhere. */
+/* The marker ports of docs/marker-port.md; on a machine without them the writes have no effect. */
 enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_BEGIN = 1, MARKER_END = 2 };
 enum { MULTIBOOT_BOOT_MAGIC = 0x2badb002, MULTIBOOT_CMDLINE_FLAG = 4, PVH_MAGIC = 0x336ec578 };
 
@@ -64,7 +64,7 @@ void print(const char *format, ...) {
     va_end(list);
 }
 
-/* The text after `key=` where it starts a word of the command line. */
+/* Returns the text after `key=` at the beginning of a word of the command line. */
 static const char *find_argument(const char *key) {
     for (const char *word = command_line; *word;) {
         const char *k = key, *w = word;
@@ -127,7 +127,7 @@ uint64_t measure_begin(const char *name) {
 
 void measure_end(const char *name, uint64_t begun, uint64_t iterations) {
     uint64_t cycles = rdtsc() - begun;
-    outb(MARKER_CONTROL, MARKER_END); /* of the name that measure_begin sent */
+    outb(MARKER_CONTROL, MARKER_END); /* ends the name that measure_begin sent */
     if (!iterations)
         iterations = 1;
     uint64_t tenths = cycles * 10 / iterations;

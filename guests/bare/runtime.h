@@ -1,5 +1,5 @@
-/* What a bare-metal guest program gets: a console, arguments, page tables, exceptions, a way out, and a measured region.
-   A program defines `program_name` and `program()`; returning from `program()` ends the run successfully. */
+/* The runtime of a bare-metal guest program: a console, arguments, page tables, exceptions, an exit, and a measured
+   region. A program defines `program_name` and `program()`; returning from `program()` ends the run successfully. */
 #ifndef RUNTIME_H
 #define RUNTIME_H
 
@@ -16,40 +16,40 @@ _Noreturn void leave(uint8_t value);
 /* Formats %s, %c, %u, %d, %x with an optional l; widths and zero padding. */
 void print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The value of `key=` on the command line (decimal or 0x…), or the given default. */
+/* Returns the value of `key=` on the command line (decimal or 0x…), or the given default. */
 uint64_t argument(const char *key, uint64_t otherwise);
-/* True when the command line says `key=text`. */
+/* Returns true if the command line has `key=text`. */
 int argument_is(const char *key, const char *text);
 
-/* A region of interest: named to the machine by the marker port and timed by the guest itself; `measure_end` prints
-   `name: iterations, cycles/iteration`. */
+/* Begins and ends a region of interest, which the marker port names to the machine and the guest itself times;
+   `measure_end` prints `name: iterations, cycles/iteration`. */
 uint64_t measure_begin(const char *name);
 void measure_end(const char *name, uint64_t begun, uint64_t iterations);
 
-/* Saved by the exception stubs, lowest address first. */
+/* Registers that the exception stubs save, lowest address first. */
 struct frame {
     uint64_t r15, r14, r13, r12, r11, r10, r9, r8, rdi, rsi, rbp, rbx, rdx, rcx, rax;
     uint64_t vector, error, rip, cs, rflags, rsp, ss;
 };
 typedef void exception_handler(struct frame *frame);
-/* Sends a vector to `handler`; without one an exception is reported and ends the run. */
+/* Sends a vector to `handler`; an exception without one is reported and ends the run. */
 void on_exception(unsigned vector, exception_handler *handler);
 
 enum { PAGE_PRESENT = 1, PAGE_WRITE = 2, PAGE_USER = 4, PAGE_SIZE = 4096 };
-/* A zeroed page of physical memory (mapped at its own address). */
+/* Returns a zeroed page of physical memory (mapped at its own address). */
 void *page_alloc(void);
-/* Maps one 4 KiB page in the given top-level table and returns its entry. Only for addresses from 512 GiB up: below
-   that lies the identity map. */
+/* Maps one 4 KiB page in the given top-level table and returns its entry. The address must be 512 GiB or above: the
+   identity map lies below. */
 uint64_t *page_map(uint64_t *top, uint64_t virtual_address, uint64_t physical_address, uint64_t flags);
-/* A new top-level table that shares everything mapped so far. */
+/* Returns a new top-level table that shares everything mapped so far. */
 uint64_t *address_space(void);
 extern uint64_t boot_pml4[];
 #define PRIVATE_BASE (1ull << 39)
 
-/* Stack for entries to ring 0 from ring 3 (the task state segment's RSP0). */
+/* Sets the stack for entries to ring 0 from ring 3 (the task state segment's RSP0). */
 void set_kernel_stack(void *top);
 
-/* Tries to power off through ACPI; returns if the tables don't say how. */
+/* Tries to power off through ACPI; returns if the tables do not describe it. */
 void acpi_power_off(void);
 
 #define KERNEL_CODE 0x08

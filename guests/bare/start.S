@@ -1,4 +1,4 @@
-/* From the loader's 32-bit protected mode to 64-bit C, and the exception stubs. */
+/* Goes from the loader's 32-bit protected mode to 64-bit C, and holds the exception stubs. */
 
 #define CR0_PE_MP_NE_WP 0x10023
 #define CR0_PG 0x80000000
@@ -9,7 +9,7 @@
 #define PRESENT_WRITE_USER 7
 
 #ifdef PVH
-/* ELF note XEN_ELFNOTE_PHYS32_ENTRY: where a PVH loader enters, with EBX at the start info. */
+/* ELF note XEN_ELFNOTE_PHYS32_ENTRY: a PVH loader enters here, with EBX at the start info. */
     .section .note.pvh, "a", @note
     .align 4
     .long 4, 4, 18
@@ -30,10 +30,11 @@ start:
     cli
     cld
     movl $boot_stack_top, %esp
-    movl %eax, %esi                 /* the boot magic, and the information block: kept for C */
+    movl %eax, %esi                 /* the boot magic and the information block are kept for C */
     movl %ebx, %ebp
 
-    /* Identity-map the first 4 GiB with 2 MiB pages, for ring 0 only; upper levels leave the choice to the leaves. */
+    /* These map the first 4 GiB to themselves with 2 MiB pages, for ring 0 only; upper levels leave the choice to
+       the leaves. */
     movl $boot_pdpt + PRESENT_WRITE_USER, boot_pml4
     movl $boot_pd + PRESENT_WRITE_USER, %eax
     movl $boot_pdpt, %edi
@@ -79,8 +80,8 @@ start64:
     call runtime_start
     ud2
 
-/* One stub per exception vector, 16 bytes apart, so that C can compute their addresses. Vectors without an error code
-   push a zero in its place. */
+/* There is one stub per exception vector, 16 bytes apart, so that C can compute their addresses. Vectors without an
+   error code push a zero in its place. */
     .align 16
     .globl exception_stubs
 exception_stubs:
@@ -136,7 +137,8 @@ exception_common:
     .data
     .align 16
     .globl gdt
-/* SYSCALL takes CS and SS from STAR[47:32] (0x08, 0x10); SYSRET from STAR[63:48] = 0x10: SS 0x18, CS 0x20, both ring 3. */
+/* SYSCALL takes CS and SS from STAR[47:32] (0x08, 0x10); SYSRET from STAR[63:48] = 0x10: SS 0x18, CS 0x20, both ring
+   3. */
     .set KERNEL_CODE, 0x08
     .set KERNEL_DATA, 0x10
 gdt:

@@ -1,5 +1,6 @@
-/* Two tasks in address spaces of their own hand the processor back and forth: stack switch and CR3 write, as a kernel's
-   context switch does. Each counts in a private page at the same virtual address, which proves that the spaces differ. */
+/* Two tasks in address spaces of their own pass the processor back and forth: stack switch and CR3 write, as in a
+   kernel's context switch. Each counts in a private page at the same virtual address, which proves that the spaces
+   differ. */
 #include "runtime.h"
 
 const char program_name[] = "switch";
@@ -9,7 +10,8 @@ struct task {
     uint64_t top;
 };
 
-/* Saves the callee-saved registers on the old stack, takes the new address space and stack, returns into the new task. */
+/* Saves the callee-saved registers on the old stack, loads the new address space and stack, and returns into the new
+   task. */
 void switch_task(struct task *from, const struct task *to);
 __asm__(".globl switch_task\n"
         "switch_task:\n"

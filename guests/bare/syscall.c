@@ -9,7 +9,7 @@ extern char user_begin[], user_end[], user_loop[];
 void syscall_entry(void);
 uint64_t enter_user(uint64_t entry, uint64_t stack, uint64_t iterations);
 
-/* The user half lives in its own pages and names no address, so it can run wherever it is mapped. Call 0 gives the
+/* The user half lives in its own pages and names no address, so it can run at any address. Call 0 returns the
    argument plus one; call 1 leaves. */
 __asm__(".section .user, \"ax\"\n"
         ".globl user_loop\n"
@@ -25,7 +25,7 @@ __asm__(".section .user, \"ax\"\n"
         "    syscall\n"
         ".text\n");
 
-/* enter_user keeps the kernel's stack pointer where call 1 finds it; that call returns the user's argument from it. */
+/* enter_user keeps the kernel's stack pointer for call 1, which returns the user's argument from it. */
 __asm__(".globl syscall_entry\n"
         "syscall_entry:\n"
         "    mov %rsp, user_stack\n"

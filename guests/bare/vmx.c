@@ -1,12 +1,12 @@
-/* A hypervisor as small as one can be, whose guest executes a loop of CPUID. CPUID is answered in assembly, right after the exit, from what
-   the hypervisor has read before: the fast path. The guest measures a round trip by RDTSC.
+/* A minimal hypervisor whose guest executes a loop of CPUID. Assembly answers CPUID right after the exit, from values
+   that the hypervisor has read before: the fast path. The guest measures a round trip by RDTSC.
 
      count=N        CPUIDs (3000)
-     depth=1        the loop runs here, without a guest; 2 (default): in the guest
-     ept=0          no EPT even if the processor has it
+     depth=1        run the loop here, without a guest; 2 (default): in the guest
+     ept=0          use no EPT even if the processor has it
      xcr0=MASK      states to enable in XCR0 (all that CPUID offers)
-     activity=1     the guest begins in HLT, with interrupts off: it waits for ever
-     osxsave=1      the guest has CR4.OSXSAVE as well; without it, as in kvm-unit-tests, it has not */
+     activity=1     begin the guest in HLT with interrupts off, so that it waits for ever
+     osxsave=1      set CR4.OSXSAVE in the guest as well (default: clear, as in kvm-unit-tests) */
 #include "runtime.h"
 
 const char program_name[] = "vmx";
@@ -33,7 +33,7 @@ enum {
 enum { REASON_CPUID = 10, REASON_VMCALL = 18 };
 enum { CODE_64 = 0xa09b, DATA_32 = 0xc093, TASK_BUSY = 0x8b, UNUSABLE = 0x10000 };
 
-/* What CPUID says to the guest, read once. */
+/* CPUID's answer to the guest, read once. */
 uint32_t answer[4];
 uint64_t cycles_in_guest;
 static uint8_t guest_stack[PAGE_SIZE] __attribute__((aligned(16)));
@@ -63,7 +63,7 @@ static uint64_t vmread(uint64_t field) {
     return value;
 }
 
-/* The loop: from RDTSC to RDTSC. */
+/* Executes the loop, from RDTSC to RDTSC. */
 void loop(uint64_t count);
 __asm__("loop:\n"
         "    push %rbx\n"
@@ -81,14 +81,15 @@ __asm__("loop:\n"
         "    pop %rbx\n"
         "    ret\n");
 
-/* Where the guest begins, with the count in RDI, and ends. */
+/* Addresses of the guest's beginning, with the count in RDI, and of its end. */
 void guest_begin(void);
 __asm__("guest_begin:\n"
         "    call loop\n"
         "    vmcall\n");
 
-/* Launches the guest; returns when it exits for something else than CPUID. Callee-saved registers are kept on the stack, which exits find
-   again. The guest's registers live in the processor: CPUID's four are written, the others are the guest's. 0: an exit; 1: the launch failed. */
+/* Launches the guest; returns when it exits for any reason but CPUID. Callee-saved registers are kept on the stack,
+   which exits restore. The guest's registers live in the processor: CPUID's four are written, the others are the
+   guest's. Returns 0 after an exit, 1 if the launch failed. */
 int launch(uint64_t count);
 __asm__("launch:\n"
         "    push %rbx; push %rbp; push %r12; push %r13; push %r14; push %r15\n"
@@ -119,13 +120,13 @@ __asm__("launch:\n"
         "    ret\n");
 extern const char exited[];
 
-/* What is wanted of a control, as far as the processor allows, with what it requires. */
+/* Returns a control's wanted bits as far as the processor permits them, with the bits that it requires. */
 static uint32_t adjust(uint32_t msr, uint32_t wanted) {
     uint64_t allowed = rdmsr(msr);
     return (wanted | (uint32_t)allowed) & (uint32_t)(allowed >> 32);
 }
 
-/* 4 GiB, each address at itself, write-back, in pages of 2 MiB. */
+/* Builds an EPT of 4 GiB that maps each address to itself, write-back, in pages of 2 MiB. */
 static uint64_t identity_ept(void) {
     enum { ALL = 7, LARGE = 0x80, WRITE_BACK = 6 };
     uint64_t *top = page_alloc(), *middle = page_alloc();
@@ -213,7 +214,7 @@ static void write_host_state(void) {
 
 static void write_guest_state(void) {
     for (unsigned i = 0; i < 8; i++) {
-        /* ES, CS, SS, DS, FS, GS, LDTR, TR: the first four flat, as here. */
+        /* The order is ES, CS, SS, DS, FS, GS, LDTR, TR; the first four are flat, as here. */
         uint64_t rights = i == 1 ? CODE_64 : i < 4 ? DATA_32 : i == 7 ? TASK_BUSY : UNUSABLE;
         vmwrite(0x800 + 2 * i, i == 1 ? KERNEL_CODE : i < 4 ? KERNEL_DATA : i == 7 ? 0x28 : 0);
         vmwrite(GUEST_LIMITS + 2 * i, i < 4 ? 0xffffffff : i == 7 ? 0x67 : 0);

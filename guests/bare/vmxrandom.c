@@ -1,10 +1,11 @@
-/* A hypervisor whose VMCSs, instructions and guests are pseudo-random, chosen by `seed=`: a line for each of `rounds=` guests, with a hash of
-   all that the hypervisor gets to see. The lines must be the same on any processor, and under any hypervisor, that offers the same VMX.
+/* A hypervisor whose VMCSs, instructions and guests are pseudo-random, chosen by `seed=`. It prints a line for each of
+   `rounds=` guests, with a hash of all that the hypervisor sees. The lines must be the same on any processor, and under
+   any hypervisor, that offers the same VMX.
 
-     seed=N, rounds=N   where to begin, and how many guests (100)
-     ept=0              no EPT
+     seed=N, rounds=N   the seed, and the number of guests (100)
+     ept=0              use no EPT
      first=N            the first of the rounds (0)
-     verbose=1          a line for each exit as well; 2: all that is hashed */
+     verbose=1          print a line for each exit as well; 2: all hashed values */
 #include "runtime.h"
 
 const char program_name[] = "vmxrandom";
@@ -28,15 +29,16 @@ enum {
 };
 enum { REASON_TRIPLE = 2, REASON_VMCALL = 18, REASON_EPT_VIOLATION = 48, REASON_EPT_MISCONFIGURATION = 49, REASON_FAILED = 1u << 31 };
 enum { CODE_64 = 0xa09b, DATA_32 = 0xc093, TASK_BUSY = 0x8b, UNUSABLE = 0x10000, EVENT_VALID = 1u << 31, EVENT_HAS_ERROR = 1 << 11 };
-/* Controls that must be as they are for the program to go on, and those whose effects depend on time or are not offered everywhere: the
-   preemption timer, posted interrupts, TSC scaling, PAUSE-loop exiting, #VE, VM functions, mode-based execution, logs, shadow VMCSs. */
+/* Controls that must keep their values for the program to continue, and controls whose effects depend on time or
+   that not all processors offer: the preemption timer, posted interrupts, TSC scaling, PAUSE-loop exiting, #VE, VM
+   functions, mode-based execution, logs, shadow VMCSs. */
 /* Without exits for HLT the guest might wait for ever. */
 #define PRIMARY_REQUIRED (1u << 31 | 1 << 7)
 enum { PIN_LEFT_OUT = 1 << 6 | 1 << 7, PRIMARY_LEFT_OUT = 1 << 3 | 1 << 17, SECONDARY_CHOICE = 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 3 };
 enum { ENTRY_LEFT_OUT = 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 20 | 1 << 22 };
 enum { EXIT_LEFT_OUT = 1 << 9 | 1 << 12 | 1 << 22 | 1 << 23 | 1 << 24 | 1 << 25 | 1 << 28 | 1 << 29 };
 
-/* The guest's own 2 MiB: code in slots, exception stubs, tables, stack. It can write nowhere else. */
+/* The guest's own 2 MiB: code in slots, exception stubs, tables, stack. It can write to no other memory. */
 enum { SLOT = 32, SLOTS = 24, LARGE = 1 << 21 };
 static struct {
     uint8_t code[PAGE_SIZE], stubs[PAGE_SIZE];
@@ -75,7 +77,7 @@ static uint64_t rdmsr(uint32_t msr) {
 }
 #define READ_CR(n) ({ uint64_t value; __asm__ volatile("mov %%cr" #n ", %0" : "=r"(value)); value; })
 
-/* How an instruction of VMX ended: CF and ZF; or, if it raised an exception, the vector and 0x100. */
+/* The result of a VMX instruction: CF and ZF; or, if it raised an exception, the vector and 0x100. */
 static volatile uint64_t met;
 static void step_over(struct frame *frame) {
     met = frame->vector | 0x100;
@@ -102,9 +104,9 @@ struct descriptor {
     uint64_t first, second;
 };
 
-/* The guest's registers, RSP apart. */
+/* The guest's registers except RSP. */
 uint64_t registers[15];
-/* Enters; 0: an exit, else the flags of the failure. */
+/* Enters the guest; returns 0 after an exit, else the flags of the failure. */
 int enter(int resume);
 __asm__("enter:\n"
         "    push %rbx; push %rbp; push %r12; push %r13; push %r14; push %r15\n"
@@ -130,7 +132,7 @@ __asm__("enter:\n"
         "    cld; ret\n");
 extern const char exited[];
 
-/* What a slot of the guest's code may have; it ends where the next one begins. */
+/* Possible contents of a slot of the guest's code, which ends at the next slot. */
 #define SNIPPET(text) { (const uint8_t *)(text), sizeof(text) - 1 }
 static const struct {
     const uint8_t *bytes;
@@ -243,7 +245,7 @@ static void make_guest(void) {
         for (unsigned i = 0; i < snippets[which].length; i++)
             own.code[SLOT * slot + i] = snippets[which].bytes[i];
     }
-    /* After the last one, and in each stub: vmcall. */
+    /* A vmcall follows the last slot and ends each stub. */
     for (unsigned i = SLOT * SLOTS; i + 3 <= PAGE_SIZE; i += 3)
         own.code[i] = 0x0f, own.code[i + 1] = 0x01, own.code[i + 2] = 0xc1;
     for (unsigned vector = 0; vector < 32; vector++) {
@@ -277,13 +279,13 @@ static void write_controls(int ept) {
     uint32_t pin = allowed(VMX_PIN_TRUE, (uint32_t)(number() & number()) & ~PIN_LEFT_OUT, 0);
     uint32_t primary = allowed(VMX_PRIMARY_TRUE, (uint32_t)(number() & number()) & ~PRIMARY_LEFT_OUT, PRIMARY_REQUIRED);
     if (below(8)) {
-        /* What goes together. */
+        /* Some controls depend on each other. */
         if (!(pin & 1 << 3))
             pin &= ~(1u << 5);
         if (!(pin & 1 << 5))
             primary &= ~(1u << 22);
     }
-    /* Windows are for what never comes here; the virtual-APIC page is there in any case. */
+    /* Windows wait for events that never come here; the virtual-APIC page always exists. */
     uint32_t choice = (uint32_t)(number() & number()) & SECONDARY_CHOICE;
     uint32_t secondary = allowed(VMX_SECONDARY, choice | (ept ? 2 : 0) | (ept && below(2) ? 1 << 7 : 0), 0);
     if (!ept)
@@ -357,7 +359,7 @@ static void write_state(void) {
     vmwrite(GUEST_RIP, (uint64_t)own.code);
 }
 
-/* Fields of the guest-state area and of the controls for events that a round changes at random. */
+/* Fields of the guest-state area and of the event controls that a round changes at random. */
 static const uint16_t changed[] = {
     0x800, 0x802, 0x804, 0x806, 0x808, 0x80a, 0x80c, 0x80e, 0x2800, 0x2802, 0x2804, 0x2806, 0x4004, 0x4006, 0x4008, 0x400a, 0x4016, 0x4018, 0x401a,
     0x401c, 0x4800, 0x4802, 0x4804, 0x4806, 0x4808, 0x480a, 0x480c, 0x480e, 0x4810, 0x4812, 0x4814, 0x4816, 0x4818, 0x481a, 0x481c, 0x481e, 0x4820,
@@ -365,7 +367,7 @@ static const uint16_t changed[] = {
     0x6810, 0x6812, 0x6814, 0x6816, 0x6818, 0x681a, 0x681c, 0x681e, 0x6820, 0x6822, 0x6824, 0x6826, 0xc00, 0xc06, 0xc08, 0xc0a, 0x6c06, 0x6c08, 0x6c10, 0x6c12,
 };
 
-/* Instructions of VMX with operands that may be wrong. */
+/* Executes VMX instructions with operands that may be wrong. */
 static void try_instruction(void) {
     static const uint64_t encodings[] = {0, 0x4402, 0x6400, 0x681e, 0x2800, 0x2801, 0x2010, 0x4000, 0x440e, 0x1234, 0x6c16, 0x8000, 0x2400, 0x600};
     uint64_t value = interesting(), field = encodings[below(sizeof encodings / sizeof *encodings)];
@@ -382,7 +384,7 @@ static void try_instruction(void) {
         uint64_t read = 0x5555;
         ends = TRY("vmread %2, %3", "r"(field), "m"(read));
         note(ends);
-        /* Length and information of an instruction are only there after some exits. */
+        /* The length and information of an instruction are valid only after some exits. */
         note(field == 0x440e ? 0 : read);
         break;
     }
@@ -416,12 +418,12 @@ static void try_instruction(void) {
 static const uint32_t noted[] = {EXIT_EVENT, VECTORING, GUEST_RIP, GUEST_RSP, GUEST_RFLAGS, GUEST_CR0, GUEST_CR3, GUEST_CR4, INTERRUPTIBILITY, ACTIVITY,
                                  PENDING_DEBUG, 0x802, 0x804, 0x4816, 0x4818, 0x4810, GUEST_EFER, GUEST_DR7, ENTRY_CONTROLS, INJECTED};
 
-/* Whether the guest goes on: at its next slot. */
+/* Returns true if the guest continues, at its next slot. */
 static int after_exit(uint32_t reason) {
     uint64_t rip = vmread(GUEST_RIP), code = (uint64_t)own.code, stubs = (uint64_t)own.stubs, rsp = vmread(GUEST_RSP);
     uint64_t qualification = vmread(QUALIFICATION);
     note(reason);
-    /* What EPT violations say of the page beyond that is not offered everywhere. */
+    /* Not all processors offer the further information of EPT violations about the page. */
     note(reason == REASON_EPT_VIOLATION ? qualification & 0x1ff : qualification);
     for (unsigned i = 0; i < sizeof noted / sizeof *noted; i++)
         note(vmread(noted[i]));
@@ -441,7 +443,7 @@ static int after_exit(uint32_t reason) {
     if (reason & REASON_FAILED)
         return 0;
     if (reason == REASON_VMCALL && rip >= stubs && rip < stubs + PAGE_SIZE) {
-        /* In an exception handler: what was pushed, and on from there. */
+        /* In an exception handler, the pushed words are noted, and the guest continues from there. */
         uint64_t *frame = (uint64_t *)rsp;
         if (rsp < (uint64_t)own.stack || rsp + 48 > (uint64_t)own.stack + sizeof own.stack)
             return 0;
@@ -464,7 +466,7 @@ static int after_exit(uint32_t reason) {
     vmwrite(ACTIVITY, 0);
     vmwrite(PENDING_DEBUG, 0);
     if (!below(4)) {
-        /* An event: mostly an exception that could be, else anything. */
+        /* The event is mostly a possible exception, else anything. */
         uint64_t vector = below(20), coded = vector == 8 || (vector >= 10 && vector <= 14) || vector == 17;
         uint64_t event = below(4) ? EVENT_VALID | 3 << 8 | vector | (coded ? EVENT_HAS_ERROR : 0) : EVENT_VALID | (number() & 0xfff);
         vmwrite(INJECTED, event);
@@ -477,7 +479,7 @@ static int after_exit(uint32_t reason) {
 static void round_of(uint64_t which, int ept) {
     seen = which;
     make_guest();
-    /* What an earlier guest has left behind may or may not be met. */
+    /* An earlier guest's leftovers may or may not be used. */
     struct descriptor none = {0, 0};
     TRY("invvpid %2, %3", "m"(none), "r"(2ul));
     if (ept_top)
@@ -486,7 +488,7 @@ static void round_of(uint64_t which, int ept) {
     *(uint32_t *)vmcs = (uint32_t)revision;
     if (TRY("vmclear %2", "m"(vmcs)) || TRY("vmptrld %2", "m"(vmcs)))
         fail("VMCLEAR or VMPTRLD failed", vmcs);
-    /* Fields that an earlier round has written stay: all that matter are written. */
+    /* Fields that an earlier round has written remain; all relevant ones are written. */
     for (unsigned i = 0; i < sizeof changed / sizeof *changed; i++)
         vmwrite_ends(changed[i], 0);
     write_controls(ept);
@@ -522,7 +524,7 @@ void program(void) {
     __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
     if (!(c & 1 << 5))
         fail("this processor has no VMX", c);
-    /* No interrupts, whose time would be another everywhere. */
+    /* Interrupts are disabled, since their time would differ between machines. */
     outb(0x21, 0xff);
     outb(0xa1, 0xff);
     on_exception(6, step_over);

@@ -176,6 +176,14 @@ add_module() {
     echo "$name.ko" >>"$to/order"
 }
 
+# build_net_tools DIR: the programs of net/tools, one executable with a link for each name.
+build_net_tools() {
+    local tool
+    gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -no-pie -s -Wl,--build-id=none -o "$1/nettools" "$linux_dir"/net/tools/*.c ||
+        die "cannot build net/tools (a static C library and the kernel's headers are needed; on Debian: libc6-dev)"
+    for tool in $(sed -n 's/.*{"\([a-z]*\)", [a-z]*_main}.*/\1/p' "$linux_dir/net/tools/main.c"); do ln -s nettools "$1/$tool"; done
+}
+
 # fetch_headers FLAVOUR: the packages of the headers of `kernel FLAVOUR`, which must have been made: sets `release`, `suite`, `compiler` (the
 # one that the distribution's kernel was made with) and the array `headers`.
 fetch_headers() {

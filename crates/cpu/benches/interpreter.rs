@@ -1,4 +1,4 @@
-//! Hot paths of the interpreter, in guest instructions per second.
+//! Benchmarks of the interpreter's hot paths, in guest instructions per second.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use iced_x86::code_asm::*;
@@ -74,7 +74,7 @@ fn interpreter(c: &mut Criterion) {
         a.faddp(st1, st0)?;
         a.fstp(tbyte_ptr(rbx + 48))
     });
-    // RCL is run by its handler: the state goes to and fro.
+    // A handler executes RCL, so the x87 state is stored and reloaded.
     bench(c, "x87 and handlers", |a| {
         a.fld(qword_ptr(rbx + 8))?;
         a.fstp(tbyte_ptr(rbx + 48))?;

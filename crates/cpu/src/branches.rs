@@ -1,7 +1,8 @@
-//! Indirect branches by place and target, where the run is asked for them (`Model::branches`).
+//! Recording of indirect branches by address and target, if the run requests it (`Model::branches`).
 //!
-//! A retpoline (D. Woodhouse, P. Turner, "Retpoline: a software construct for preventing branch-target-injection") is a RET whose return address was replaced.
-//! The branch of the program is the CALL of the thunk that the RET is in: it is found by its return address, which the RET has left at the top of the stack.
+//! A retpoline (D. Woodhouse, P. Turner, "Retpoline: a software construct for preventing branch-target-injection") is a
+//! RET whose return address was replaced. The program's branch is the CALL of the thunk that contains the RET. It is
+//! found by its return address, which the RET has left at the top of the stack.
 
 use crate::state::Cpu;
 use ledger::{Branch, Way};
@@ -10,14 +11,14 @@ use x86::reg;
 /// A CALL with a relative target: opcode and 32 bits.
 const CALL: u8 = 0xe8;
 const CALL_LENGTH: u64 = 5;
-/// A thunk's RET is not further from its first instruction than this.
+/// Maximum distance of a thunk's RET from the thunk's first instruction.
 const LONGEST_THUNK: u64 = 64;
 
 impl Cpu {
     /// Records an indirect branch.
     #[cold]
     pub(crate) fn record_branch(&mut self, branch: Branch, missed: bool) {
-        // The software of the board's hypervisor executes the instructions that it emulates.
+        // Instructions that the board's hypervisor emulates are executed by its software.
         if self.wiring.model.recorded && self.engine.emulation.is_none() {
             self.wiring.recorder.borrow_mut().add_branch(self.engine.origin, branch, missed);
         }
@@ -34,7 +35,8 @@ impl Cpu {
         self.record_branch(branch, missed);
     }
 
-    /// The CALL of the thunk whose RET is at `site`, if the top of the stack says that there is one.
+    /// Returns the address of the CALL of the thunk whose RET is at `site`, if the top of the stack shows that there is
+    /// one.
     fn calls_thunk(&self, site: u64) -> Option<u64> {
         let caller = u64::from_le_bytes(self.glance(self.arch.gpr[usize::from(reg::RSP)])?);
         let call = caller.wrapping_sub(CALL_LENGTH);
@@ -43,7 +45,7 @@ impl Cpu {
         (opcode == CALL && site.wrapping_sub(thunk) < LONGEST_THUNK).then_some(call)
     }
 
-    /// Bytes at a linear address, without a trace.
+    /// Reads bytes at a linear address without side effects.
     fn glance<const N: usize>(&self, linear: u64) -> Option<[u8; N]> {
         let cr3 = self.visible().cr3;
         let mut bytes = [0; N];
@@ -63,7 +65,8 @@ mod tests {
     use std::sync::Arc;
     use x86::reg;
 
-    /// Branches of a program that ends with HLT, by kind: site and target from the program's first byte, executions.
+    /// Returns the branches of a program that ends with HLT, by kind: site and target relative to the program's first
+    /// byte, and the number of executions.
     fn branches(
         write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
     ) -> Vec<(Way, u64, u64, Taken)> {

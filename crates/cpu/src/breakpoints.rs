@@ -1,19 +1,20 @@
-//! Breakpoints: which instructions of a block may have one. What a debugger waits for besides is in [`crate::stops`].
+//! Breakpoints: the set of addresses, and the instructions of a block that may have one. [`crate::stops`] handles the
+//! other stops of a debugger.
 
 use crate::op::Op;
 use rustc_hash::FxHashSet;
 use x86::page::PAGE;
 
-/// The breakpoints of a machine: linear addresses.
+/// Breakpoints of a machine, by linear address.
 #[derive(Clone, Debug, Default)]
 pub struct Breakpoints {
     addresses: FxHashSet<u64>,
-    /// Their offsets in their pages.
+    /// Offsets of the breakpoints in their pages.
     offsets: FxHashSet<u64>,
 }
 
 impl Breakpoints {
-    /// There is a breakpoint at this linear address.
+    /// Returns true if there is a breakpoint at this linear address.
     #[inline]
     pub(crate) fn contains(&self, linear: u64) -> bool {
         !self.addresses.is_empty() && self.addresses.contains(&linear)
@@ -30,8 +31,8 @@ impl Breakpoints {
         was
     }
 
-    /// Whether an operation of a block at a physical address may have one: a block does not know the base of its segment, but where it is in
-    /// its page.
+    /// Returns true if an operation of a block at a physical address may have a breakpoint. A block has no linear
+    /// address, because it does not know the base of its segment, but its offset in the page is known.
     pub(crate) fn may_be_in(&self, physical: u64, ops: &[Op]) -> bool {
         if self.addresses.is_empty() {
             return false;
@@ -40,7 +41,7 @@ impl Breakpoints {
         ops.iter().any(|op| self.offsets.contains(&(physical.wrapping_add(op.rip().wrapping_sub(first)) & (PAGE - 1))))
     }
 
-    /// The addresses, in order.
+    /// Returns the addresses in order.
     pub fn addresses(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.addresses.iter().copied().collect();
         all.sort_unstable();

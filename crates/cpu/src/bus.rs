@@ -1,40 +1,42 @@
-//! What the processor asks of the board.
+//! The processor's interface to the board.
 
 use ledger::Ticks;
 
-/// Which processor asks, and its time.
+/// Identity of the accessing processor, and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Ident {
     /// Index of the virtual processor.
     pub cpu: usize,
-    /// Its clock.
+    /// Clock of the processor.
     pub now: Ticks,
 }
 
-/// The board as a processor sees it: everything that is not its own state and not RAM.
+/// The board as seen by a processor: everything except the processor's own state and RAM.
 ///
-/// After any call that is made on behalf of an instruction, [`crate::Cpu::run`] leaves with [`crate::Exit::Bus`] once the
-/// instruction is complete, so that the board can look at timers and interrupt lines again.
+/// After any call on behalf of an instruction, [`crate::Cpu::run`] returns [`crate::Exit::Bus`] when the instruction is
+/// complete, so that the board can check timers and interrupt lines.
 pub trait Bus {
-    /// Reads 1, 2, 4 or 8 bytes at a guest-physical address that is not RAM. Nothing there: all ones.
+    /// Reads 1, 2, 4 or 8 bytes at a guest-physical address outside of RAM. An unclaimed address reads as all ones.
     fn read(&mut self, who: Ident, address: u64, size: u8) -> u64;
-    /// Writes 1, 2, 4 or 8 bytes at a guest-physical address that is not RAM.
+    /// Writes 1, 2, 4 or 8 bytes at a guest-physical address outside of RAM.
     fn write(&mut self, who: Ident, address: u64, size: u8, value: u64);
-    /// Number under which accesses at `address` are charged (the ledger's `MmioRead`/`MmioWrite` parameter).
+    /// Returns the number under which accesses at `address` are charged (the ledger's `MmioRead`/`MmioWrite`
+    /// parameter).
     fn device(&self, address: u64) -> u32;
-    /// IN of 1, 2 or 4 bytes. Nothing there: all ones.
+    /// Executes IN of 1, 2 or 4 bytes. An unclaimed port reads as all ones.
     fn port_in(&mut self, who: Ident, port: u16, size: u8) -> u32;
-    /// OUT of 1, 2 or 4 bytes.
+    /// Executes OUT of 1, 2 or 4 bytes.
     fn port_out(&mut self, who: Ident, port: u16, size: u8, value: u32);
-    /// RDMSR of an index the processor does not hold itself (APIC base, x2APIC, TSC deadline, ...); `None` is #GP.
+    /// Executes RDMSR of a register that the processor does not hold itself (APIC base, x2APIC, TSC deadline, ...).
+    /// Returns `None` for #GP.
     fn msr_read(&mut self, who: Ident, index: u32) -> Option<u64>;
-    /// WRMSR likewise; `false` is #GP.
+    /// Executes WRMSR of such a register. Returns false for #GP.
     fn msr_write(&mut self, who: Ident, index: u32, value: u64) -> bool;
-    /// Takes the pending external interrupt of highest priority (the INTA cycle), if there still is one.
+    /// Takes the pending external interrupt of highest priority (the INTA cycle), if it is still pending.
     fn acknowledge(&mut self, who: Ident) -> Option<u8>;
     /// Ends the interrupt in service, as a write of zero to the local APIC's EOI register.
     fn end_of_interrupt(&mut self, who: Ident);
-    /// Task priority, bits 7:4 as CR8 shows them in bits 3:0.
+    /// Returns the task priority: bits 7:4 of TPR, in bits 3:0 as in CR8.
     fn cr8(&mut self, who: Ident) -> u8;
     /// Sets the task priority through CR8.
     fn set_cr8(&mut self, who: Ident, value: u8);

@@ -1,8 +1,9 @@
 //! Decoded basic blocks: the unit that is executed, charged and, later, translated.
 //!
-//! Blocks are found by the guest-physical address of their first byte, so they survive address-space switches and are shared
-//! by all processors of a machine. A block never leaves its page, except that a single instruction may cross into the next;
-//! such a block also holds the second page's address, which is checked on each entry.
+//! Blocks are looked up by the guest-physical address of their first byte, so they survive address-space switches and
+//! are shared by all processors of a machine. A block never leaves its page, with one exception: a block of a single
+//! instruction may cross into the next page. Such a block also holds the address of the second page, which is checked
+//! on each entry.
 
 use crate::breakpoints::Breakpoints;
 use crate::counters::{Counters, DRAIN, MOST_BLOCKS, MOST_NUMBERS};
@@ -20,9 +21,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use x86::page::PAGE;
 
-/// Operations kept at most; at the limit everything is dropped and decoded anew.
+/// Maximum number of operations; when it is reached everything is dropped and decoded again.
 pub const MAX_OPS: usize = 400_000;
-/// Instructions per block at most.
+/// Maximum number of instructions per block.
 pub const MAX_BLOCK: usize = 32;
 
 /// See [`BlockCache::threshold`].
@@ -30,40 +31,40 @@ const THRESHOLD: u16 = 40;
 
 const JUMPS: usize = 1 << 16;
 pub(crate) const DEAD: u64 = u64::MAX;
-/// No block.
+/// Index that stands for no block.
 pub const NONE: u32 = u32::MAX;
 
 /// A decoded block.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Block {
-    /// Guest-physical address of its first byte; all ones once it is invalid.
+    /// Guest-physical address of its first byte; all ones if the block is invalid.
     pub physical: u64,
-    /// Address it was decoded at (offset in CS outside 64-bit mode).
+    /// Address at which it was decoded (offset in CS outside 64-bit mode).
     pub rip: u64,
     /// Guest-physical page of the second part of an instruction that crosses pages, else 0.
     pub second: u64,
-    /// Ticks of one execution.
+    /// Cost of one execution, in ticks.
     pub cost: u64,
-    /// First operation.
+    /// Index of the first operation.
     pub first: u32,
-    /// Operations.
+    /// Number of operations.
     pub count: u32,
-    /// Instructions by class.
+    /// Number of instructions by class.
     pub shape: ShapeId,
-    /// Blocks that came after it last: guesses, checked before they are believed.
+    /// Most recent successors: predictions, which are checked before they are used.
     links: [u32; 2],
     /// Decoding mode, see [`crate::decode::mode`].
     pub mode: u8,
-    /// The board wants to know of each execution.
+    /// True if the block has a probe.
     pub probe: bool,
-    /// An instruction in it has a breakpoint.
+    /// True if an instruction of the block has a breakpoint.
     pub breakpoint: bool,
-    /// Bytes it covers.
+    /// Number of bytes that it covers.
     pub len: u16,
 }
 
-/// What a block is made with.
+/// Parameters of a new block.
 pub struct NewBlock {
     /// See [`Block::physical`].
     pub physical: u64,
@@ -83,10 +84,10 @@ pub struct NewBlock {
     pub len: u16,
 }
 
-/// Instructions that were decoded to be run on their own.
+/// Number of cached instructions that were decoded for single-stepping.
 const STEPPED: usize = 64;
 
-/// One of them, in 64-bit mode.
+/// An instruction for single-stepping, in 64-bit mode.
 #[derive(Clone, Copy)]
 struct Stepped {
     rip: u64,
@@ -94,42 +95,42 @@ struct Stepped {
     op: Op,
 }
 
-/// What translated code counts under a number.
+/// Meaning of a counter in translated code.
 #[derive(Clone, Copy)]
 enum Counted {
-    /// Something that happened at an instruction.
+    /// An event at an instruction.
     Event { rip: u64, kind: Kind, price: Ticks },
-    /// What another number stands for, if any, and a block after it.
+    /// Executions of a sequence of blocks: the sequence of another counter, if any, followed by a block.
     Prefix { before: Option<u32>, block: u32 },
 }
 
-/// Memory that blocks take, in bytes.
+/// Memory used by blocks, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Translated code, at most so far.
+    /// Maximum size of translated code so far.
     pub code: usize,
-    /// Decoded blocks, their indices and counters, and what is kept of translations.
+    /// Decoded blocks, their indices and counters, and metadata of translations.
     pub metadata: usize,
 }
 
 /// All blocks of a machine.
 pub struct BlockCache {
-    /// The blocks.
+    /// Blocks by index.
     pub blocks: Vec<Block>,
-    /// Their operations.
+    /// Operations of all blocks.
     pub ops: Vec<Op>,
-    /// What executes them.
+    /// Execution tier.
     pub tier: Tier,
-    /// Executions after which a block is translated, if it is only then.
+    /// Number of executions after which a block is translated in tiers that wait.
     pub threshold: u16,
     counters: Counters,
-    /// What the numbers of translated code stand for.
+    /// Meanings of the counters in translated code.
     counted: Vec<Counted>,
-    /// Those of events.
+    /// Counters of events.
     events: FxHashMap<(u64, Kind), u32>,
-    /// Those of prefixes.
+    /// Counters of prefixes.
     prefixes: FxHashMap<(Option<u32>, u32), u32>,
-    /// Their translations.
+    /// Translations of the blocks.
     pub(crate) translations: Translations,
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
@@ -151,7 +152,7 @@ fn slot(physical: u64) -> usize {
 }
 
 impl BlockCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new() -> Self {
         Self {
             blocks: Vec::new(),
@@ -172,14 +173,14 @@ impl BlockCache {
         }
     }
 
-    /// Whether this is the block at an address.
+    /// Returns true if `index` is the block at an address.
     #[inline(always)]
     pub(crate) fn is(&self, index: u32, physical: u64, rip: u64, mode: u8) -> bool {
         let block = self.blocks.get(index as usize);
         block.is_some_and(|b| b.physical == physical && b.rip == rip && b.mode == mode)
     }
 
-    /// Finds a block, most likely one that came after the block `before` (or [`NONE`]) already.
+    /// Looks up a block, first among the known successors of the block `before` (or [`NONE`]).
     #[inline(always)]
     pub fn find(&mut self, before: u32, physical: u64, rip: u64, mode: u8) -> Option<u32> {
         let Some(links) = self.blocks.get(before as usize).map(|b| b.links) else {
@@ -215,7 +216,7 @@ impl BlockCache {
         if full || self.ops.len() + ops.len() > MAX_OPS {
             let shape = recorder.shapes()[new.shape.0 as usize].clone();
             self.clear(ram, recorder);
-            // No block is left that names a shape: those that never ran need not be kept.
+            // No block refers to a shape any more: shapes that never ran can be dropped.
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
@@ -252,19 +253,19 @@ impl BlockCache {
         index
     }
 
-    /// The block of an operation, and which of its operations that is.
+    /// Returns the block of an operation, and the operation's index in the block.
     pub(crate) fn block_of(&self, op: u32) -> (u32, usize) {
         let index = self.blocks.partition_point(|block| block.first <= op) - 1;
         (index as u32, (op - self.blocks[index].first) as usize)
     }
 
-    /// The operation of an instruction in 64-bit mode, if these bytes were decoded at that address before.
+    /// Returns the operation of an instruction in 64-bit mode, if the same bytes were decoded at that address before.
     pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<Op> {
         let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;
         (found.rip == rip && found.bytes == *bytes).then_some(found.op)
     }
 
-    /// Keeps an operation for [`BlockCache::stepped`].
+    /// Stores an operation for [`BlockCache::stepped`].
     pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], op: Op) {
         self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, op });
     }
@@ -281,13 +282,13 @@ impl BlockCache {
     fn count_slow(&mut self, index: u32, origin: OriginId, recorder: &mut Recorder) {
         self.counts(origin, recorder);
         if !self.counters.add(index, origin) {
-            // There is no room left in the place.
+            // The counter has no room left.
             self.spill(origin, recorder);
             self.counters.add(index, origin);
         }
     }
 
-    /// Where translated code counts executions by an origin.
+    /// Returns the table in which translated code counts executions by an origin.
     #[inline]
     pub(crate) fn counts(&mut self, origin: OriginId, recorder: &mut Recorder) -> *mut u32 {
         if let Some(table) = self.counters.table(origin) {
@@ -297,19 +298,19 @@ impl BlockCache {
             self.spill(oldest, recorder);
             self.counters.give_up(oldest);
         }
-        // There is room for one now.
+        // There is room for a table now.
         self.counters.table(origin).unwrap_or(std::ptr::null_mut())
     }
 
-    /// Adds to the time in which translated code counted executions by an origin, and hands them to the recorder before any count
-    /// can overflow.
+    /// Adds to the time in which translated code has counted executions by an origin, and passes the counts to the
+    /// recorder before any can overflow.
     pub(crate) fn spend(&mut self, origin: OriginId, time: Ticks, recorder: &RefCell<Recorder>) {
         if self.counters.spend(origin, time) >= DRAIN {
             self.spill(origin, &mut recorder.borrow_mut());
         }
     }
 
-    /// The number under which translated code counts events of a kind at an instruction; `None` if there is none left.
+    /// Returns the counter of translated code for events of a kind at an instruction, or `None` if there is none left.
     pub(crate) fn event(&mut self, rip: u64, kind: Kind, price: Ticks) -> Option<u32> {
         if let Some(number) = self.events.get(&(rip, kind)) {
             return Some(*number);
@@ -319,7 +320,7 @@ impl BlockCache {
         Some(number)
     }
 
-    /// The number under which executions of what `before` stands for, and then of `block`, are counted; `None` if there is none
+    /// Returns the counter of executions of the sequence `before`, followed by `block`, or `None` if there is none
     /// left.
     pub(crate) fn prefix(&mut self, before: Option<u32>, block: u32) -> Option<u32> {
         if let Some(number) = self.prefixes.get(&(before, block)) {
@@ -338,19 +339,20 @@ impl BlockCache {
         Some(self.counted.len() as u32 - 1)
     }
 
-    /// The operations of a block.
+    /// Returns the operations of a block.
     pub(crate) fn ops_of(&self, index: u32) -> &[Op] {
         let block = &self.blocks[index as usize];
         &self.ops[block.first as usize..][..block.count as usize]
     }
 
-    /// The block at `rip` in a page of guest-physical memory, if there is one that was decoded in the mode of block `index`.
+    /// Returns the block at `rip` in a page of guest-physical memory that was decoded in the mode of block `index`, if
+    /// there is one.
     pub(crate) fn block_in_page(&mut self, index: u32, page: u64, rip: u64) -> Option<u32> {
         let mode = self.blocks[index as usize].mode;
         self.find_by_address(page | rip & (PAGE - 1), rip, mode)
     }
 
-    /// Where block `index` went on, if that was always the same.
+    /// Returns the successor of block `index`, if it was always the same.
     pub(crate) fn only_successor(&self, index: u32) -> Option<u64> {
         match self.blocks[index as usize].links {
             [next, NONE] => self.blocks.get(next as usize).map(|next| next.rip),
@@ -358,7 +360,7 @@ impl BlockCache {
         }
     }
 
-    /// Notes that block `index` came after the block `before`, or [`NONE`], which was interpreted.
+    /// Records that block `index` followed the interpreted block `before`, or [`NONE`].
     #[inline]
     pub(crate) fn note_way(&mut self, before: u32, index: u32) {
         if let Some(block) = self.blocks.get(before as usize) {
@@ -372,9 +374,9 @@ impl BlockCache {
         self.counters.take_one(index, origin);
     }
 
-    /// Memory taken now.
+    /// Returns the memory in use.
     pub fn taken(&self) -> Taken {
-        // An entry of a map, with its control byte, at the load that maps have on average.
+        // Size of a map entry with its control byte, at the average load of maps.
         let entry = |size: usize| (size + 1) * 3 / 2;
         let pages: usize = self.pages.values().map(|list| list.capacity() * size_of::<u32>()).sum();
         let indices = self.index.len() * entry(size_of::<((u64, u64, u8), u32)>())
@@ -390,14 +392,14 @@ impl BlockCache {
         Taken { code, metadata: decoded + indices + counts + translations }
     }
 
-    /// Hands all executions to the recorder.
+    /// Passes all execution counts to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
         for origin in self.counters.origins() {
             self.spill(origin, recorder);
         }
     }
 
-    /// Hands the executions of an origin to the recorder.
+    /// Passes the execution counts of an origin to the recorder.
     fn spill(&mut self, origin: OriginId, recorder: &mut Recorder) {
         const NUMBERS: u32 = MOST_BLOCKS as u32;
         let (blocks, counted) = (&self.blocks, &self.counted);
@@ -415,7 +417,7 @@ impl BlockCache {
         });
     }
 
-    /// Drops the blocks that hold any of the given 64-byte lines of a page.
+    /// Drops the blocks that contain any of the given 64-byte lines of a page.
     pub fn invalidate(&mut self, page: u64, written: u64, ram: &Ram) {
         let Some(list) = self.pages.get_mut(&page) else {
             ram.set_code(page, 0);
@@ -449,7 +451,7 @@ impl BlockCache {
         ram.set_code(page, kept);
     }
 
-    /// The blocks that the cache holds, for a saved state.
+    /// Returns the blocks in the cache for a saved state.
     pub fn save(&self, ram: &Ram) -> SavedBlocks {
         let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
         let saved = |block: &Block| SavedBlock {
@@ -466,12 +468,12 @@ impl BlockCache {
         SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, marks: ram.marks() }
     }
 
-    /// Whether a cache holds so many blocks with so many operations.
+    /// Returns true if a cache can hold this number of blocks and operations.
     pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
         blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
     }
 
-    /// Takes the room of blocks that are no longer valid, so many with so many operations, in a cache that is empty.
+    /// Occupies the room of invalid blocks and their operations in an empty cache.
     pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
         self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
         let dead = |number| Block {
@@ -479,7 +481,7 @@ impl BlockCache {
             rip: 0,
             second: 0,
             cost: 0,
-            // All operations are the first one's.
+            // All operations belong to the first block.
             first: if number == 0 { 0 } else { operations },
             count: if number == 0 { operations } else { 0 },
             shape: ShapeId(0),
@@ -492,7 +494,7 @@ impl BlockCache {
         self.blocks = (0..blocks).map(dead).collect();
     }
 
-    /// Puts a probe at an address: see [`crate::probe`].
+    /// Sets a probe at an address: see [`crate::probe`].
     pub fn add_probe(&mut self, rip: u64, ram: &Ram) {
         if self.probes.insert(rip) {
             self.invalidate_code_at(rip, ram);
@@ -506,14 +508,14 @@ impl BlockCache {
         }
     }
 
-    /// Puts a breakpoint at a linear address: see [`crate::stops`].
+    /// Sets a breakpoint at a linear address: see [`crate::stops`].
     pub fn add_breakpoint(&mut self, linear: u64) {
         if self.breakpoints.insert(linear) {
             self.breakpoints_changed();
         }
     }
 
-    /// Removes a breakpoint. Whether there was one.
+    /// Removes a breakpoint. Returns true if there was one.
     pub fn remove_breakpoint(&mut self, linear: u64) -> bool {
         let was = self.breakpoints.remove(linear);
         if was {
@@ -522,7 +524,7 @@ impl BlockCache {
         was
     }
 
-    /// Puts breakpoints at these addresses and nowhere else.
+    /// Sets breakpoints at these addresses, and removes all others.
     pub fn set_breakpoints(&mut self, addresses: impl IntoIterator<Item = u64>) {
         self.breakpoints = Breakpoints::default();
         for linear in addresses {
@@ -531,7 +533,8 @@ impl BlockCache {
         self.breakpoints_changed();
     }
 
-    /// Notes which blocks have breakpoints. The blocks stay: which there are decides when a write to code is noticed. Their translations go.
+    /// Updates the breakpoint flags of blocks. The blocks are kept, because they determine when a write to code is
+    /// noticed; their translations are dropped.
     fn breakpoints_changed(&mut self) {
         for (index, block) in (0..).zip(&mut self.blocks) {
             let ops = &self.ops[block.first as usize..][..block.count as usize];
@@ -543,12 +546,12 @@ impl BlockCache {
         }
     }
 
-    /// The breakpoints.
+    /// Returns the breakpoints.
     pub fn breakpoints(&self) -> &Breakpoints {
         &self.breakpoints
     }
 
-    /// Drops the blocks that an instruction at `rip` is in, wherever that is in memory.
+    /// Drops the blocks that contain an instruction at `rip`, at any physical address.
     fn invalidate_code_at(&mut self, rip: u64, ram: &Ram) {
         let holds = |block: &&Block| block.physical != DEAD && rip.wrapping_sub(block.rip) < u64::from(block.len);
         let places: BTreeSet<(u64, u64)> = self
@@ -573,7 +576,7 @@ impl BlockCache {
         }
     }
 
-    /// Drops everything and the memory it took.
+    /// Drops everything, and frees the memory.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
         let translations = self.translations.renewed();

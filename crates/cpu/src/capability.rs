@@ -1,6 +1,7 @@
-//! What the model's CPUID says the processor has, as far as system registers and their instructions depend on it.
+//! Processor capabilities according to the model's CPUID, for system registers and the instructions that depend on
+//! them.
 //!
-//! Whether instruction-set extensions exist is decided on decoding, see [`crate::features`].
+//! Instruction-set extensions are checked at decode time, see [`crate::features`].
 
 use crate::model::Model;
 
@@ -16,7 +17,7 @@ use Reg::*;
 
 macro_rules! capabilities {
     ($($(#[$doc:meta])* $name:ident = $leaf:literal, $subleaf:literal, $reg:ident, $bit:literal;)*) => {
-        /// Something that a register or instruction in the processor depends on.
+        /// A capability on which a register or instruction depends.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         #[allow(missing_docs)]
@@ -78,24 +79,24 @@ capabilities! {
     AmdSsbd = 0x8000_0008, 0, Ebx, 24;
 }
 
-/// The set of capabilities of a model.
+/// Set of a model's capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     bits: u64,
-    /// AMD's variants of what the vendors do differently.
+    /// True if the processor follows AMD's conventions where vendors differ.
     pub amd: bool,
 }
 
-/// EBX, ECX, EDX of leaf 0 on the vendors' processors whose conventions are AMD's.
+/// EBX, ECX and EDX of leaf 0 on processors that follow AMD's conventions.
 const AMD: (u32, u32, u32) = (0x6874_7541, 0x444d_4163, 0x6974_6e65);
 
 impl Capabilities {
-    /// All of them, on an Intel processor.
+    /// All capabilities, on an Intel processor.
     pub const ALL: Capabilities = Capabilities { bits: u64::MAX, amd: false };
 
-    /// Those of a model.
+    /// Returns the capabilities of a model.
     pub fn of(model: &Model) -> Self {
-        // A table without contents (tests of single instructions) announces everything.
+        // An empty table, as in tests of single instructions, has all capabilities.
         if model.cpuid.is_empty() {
             return Self::ALL;
         }
@@ -114,7 +115,7 @@ impl Capabilities {
         Self { bits, amd }
     }
 
-    /// Whether the model has a capability.
+    /// Returns true if the model has a capability.
     #[inline]
     pub fn has(&self, capability: Capability) -> bool {
         self.bits >> capability as u32 & 1 != 0

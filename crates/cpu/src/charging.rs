@@ -1,4 +1,4 @@
-//! How a processor follows who is charged: see [`crate::charged`].
+//! Tracking of the origin to which a processor's activity is charged: see [`crate::charged`].
 
 use crate::charged::{Charged, Nesting};
 use crate::state::Cpu;
@@ -7,13 +7,13 @@ use ledger::{Origin, OriginId};
 use x86::control::CR0_PG;
 
 impl Cpu {
-    /// Sets who is charged from now on.
+    /// Sets the charged task, region and context from now on.
     pub fn set_charged(&mut self, charged: Charged) {
         self.micro.charged = charged;
         self.origin_changed();
     }
 
-    /// A handler of an event begins: whatever its delivery costs is charged to it.
+    /// Begins the handler of an event: the cost of the delivery is charged to it.
     pub(crate) fn handler_begins(&mut self, interrupt: bool) {
         self.micro.probe_passed = false;
         self.micro.charged.nesting.enter(interrupt);
@@ -22,14 +22,14 @@ impl Cpu {
         }
     }
 
-    /// A handler that was about to begin does not: the guest is left before.
+    /// Abandons a handler that was about to begin: a VM exit precedes it.
     pub(crate) fn handler_abandoned(&mut self) {
         self.micro.charged.nesting.leave();
         self.origin_changed();
     }
 
-    /// IRET has returned to the current privilege level: no handler has interrupted another that runs in user mode. Who is charged is
-    /// found when the change of mode is followed.
+    /// Records that IRET has returned to the current privilege level: a handler never interrupts another one that runs
+    /// in user mode. The origin is updated with the change of mode.
     pub(crate) fn handler_ends(&mut self) {
         match self.arch.cpl {
             3 => self.micro.charged.nesting = Nesting::default(),
@@ -37,7 +37,7 @@ impl Cpu {
         }
     }
 
-    /// Follows a change of level, CPL, CR3 or of what the board says: who is charged from now on.
+    /// Updates the origin after a change of level, CPL, CR3 or charged task.
     pub fn origin_changed(&mut self) {
         if self.engine.emulation.is_some() {
             return;
@@ -64,7 +64,7 @@ impl Cpu {
         };
     }
 
-    /// In non-root mode of a hypervisor that runs on the machine: which of its guests runs ([`Origin::guest`]).
+    /// Returns the current guest ([`Origin::guest`]) in non-root mode of a hypervisor that runs on the machine.
     pub fn guest_of_software(&self) -> Option<u64> {
         let NonRoot { active, ept, controls, operation, inner, .. } = &*self.arch.vmx;
         if inner.is_some() {
@@ -76,12 +76,12 @@ impl Cpu {
         if *ept { Some(controls.eptp & x86::page::ADDRESS) } else { operation.current().map(|(address, _)| address) }
     }
 
-    /// Whether a hypervisor runs on the machine: its software has entered VMX operation, the processor's or one that is emulated.
+    /// Returns true if a hypervisor runs on the machine: its software has entered VMX operation, real or emulated.
     pub fn has_hypervisor(&self) -> bool {
         self.arch.vmx.guest_operation || self.arch.vmx.operation.is_on()
     }
 
-    /// Who is charged where no guest code runs yet.
+    /// Returns the origin of activity before any guest code runs.
     pub(crate) fn first_origin(recorder: &std::cell::RefCell<ledger::Recorder>) -> OriginId {
         recorder.borrow_mut().origin(Origin::default())
     }

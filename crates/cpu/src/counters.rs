@@ -1,57 +1,57 @@
-//! How often which origin ran which block.
+//! Execution counters of blocks, by origin.
 //!
-//! Kernel code runs under the page tables of every process, so counts are kept by origin (address space and ring) and block.
-//! Each origin has a table of its own, which translated code counts in directly, by numbers of its own above those of blocks: what is
-//! hot lies close together. The host gives memory where it is touched. When all tables are taken, the one that was used longest ago is
-//! drained for the next origin: most are of tasks that have ended.
+//! Kernel code runs under the page tables of every process, so counts are kept by origin (address space and ring) and
+//! block. Each origin has a table of its own. Translated code increments table entries directly, by numbers of its own
+//! above those of blocks, so that hot counters are close together. The host allocates memory on first access. If all
+//! tables are in use, the least recently used one is drained for the next origin: most belong to tasks that have ended.
 
 use ledger::{OriginId, Ticks};
 
-/// Blocks at most.
+/// Maximum number of blocks.
 pub const MOST_BLOCKS: usize = 1 << 17;
-/// Numbers of what translated code counts, at most; they begin at [`MOST_BLOCKS`].
+/// Maximum number of counters in translated code; they begin at [`MOST_BLOCKS`].
 pub const MOST_NUMBERS: usize = 1 << 18;
-/// Origins with counts at most.
+/// Maximum number of origins with counts.
 const MOST_ORIGINS: usize = 512;
 const ABSENT: u32 = u32::MAX;
-/// Places that are looked at together.
+/// Number of counters that are checked together.
 const GROUP: usize = 16;
-/// Places in a page of the host's memory.
+/// Number of counters in a page of the host's memory.
 const PER_PAGE: usize = 4096 / size_of::<u32>();
-/// Pages of a table.
+/// Number of pages in a table.
 const PAGES: usize = (MOST_BLOCKS + MOST_NUMBERS) / PER_PAGE;
-/// What is counted in one place at most; translated code counts less than this beside it, or in parts of it.
+/// Limit of one counter. Translated code counts less than this in addition.
 const ENOUGH: u32 = 1 << 31;
 
-/// What it takes at least to come to a block again: a branch, at whose end a translated block has cost so much, or a handler,
-/// which is taken for as much.
+/// Minimum cost between two executions of a block: a translated block costs at least this much up to a branch at its
+/// end, and a handler is assumed to cost as much.
 pub const CHEAPEST: Ticks = 400;
 /// Time in which no counter can overflow.
 pub const DRAIN: Ticks = CHEAPEST << 30;
 
-/// Counts by origin and block.
+/// Execution counts by origin and block.
 pub struct Counters {
-    /// By origin: its table.
+    /// Table of each origin.
     by_origin: Vec<u32>,
     tables: Vec<Table>,
-    /// How often a table was asked for.
+    /// Number of requests for a table so far.
     asked: u64,
 }
 
-/// The counts of one origin.
+/// Counts of one origin.
 struct Table {
     origin: OriginId,
     counts: Vec<u32>,
-    /// The last time it was asked for, see [`Counters::asked`].
+    /// Time of the last request, see [`Counters::asked`].
     last: u64,
-    /// Time in which it was counted in since it was drained, at least.
+    /// Lower bound of the counting time since the table was drained.
     time: Ticks,
-    /// Which pages of it have been touched.
+    /// Pages that have been touched.
     touched: [u64; PAGES.div_ceil(64)],
 }
 
 impl Counters {
-    /// Nothing counted.
+    /// Creates empty counters.
     pub fn new() -> Self {
         Self { by_origin: Vec::new(), tables: Vec::new(), asked: 0 }
     }
@@ -62,7 +62,7 @@ impl Counters {
         self.tables.get_mut(table as usize)?.counts.get_mut(block as usize)
     }
 
-    /// Counts one execution; `false` if there is no place for it yet, or counts must be drained first.
+    /// Counts one execution. Returns false if there is no table for it, or if counts must be drained first.
     #[inline(always)]
     pub fn add(&mut self, block: u32, origin: OriginId) -> bool {
         match self.slot(block, origin) {
@@ -74,8 +74,8 @@ impl Counters {
         }
     }
 
-    /// The counts of an origin from [`MOST_BLOCKS`] on, for whoever counts by itself. `None`: a table must be drained and given up
-    /// first.
+    /// Returns the counters of an origin from [`MOST_BLOCKS`] on, for direct increments. Returns `None` if a table must
+    /// be drained and released first.
     #[inline]
     pub fn table(&mut self, origin: OriginId) -> Option<*mut u32> {
         let number = match self.by_origin.get(origin.0 as usize) {
@@ -113,19 +113,19 @@ impl Counters {
         Some(number)
     }
 
-    /// The origin whose table was asked for longest ago.
+    /// Returns the origin with the least recently used table.
     pub fn oldest(&self) -> Option<OriginId> {
         self.tables.iter().filter(|table| table.last != 0).min_by_key(|table| table.last).map(|table| table.origin)
     }
 
-    /// Gives the table of an origin up; it has been drained.
+    /// Releases the table of an origin, which has been drained.
     pub fn give_up(&mut self, origin: OriginId) {
         let number = std::mem::replace(&mut self.by_origin[origin.0 as usize], ABSENT);
         let table = &mut self.tables[number as usize];
         (table.last, table.time) = (0, 0);
     }
 
-    /// Adds to the time in which an origin's table was counted in; how much it is now, since it was drained.
+    /// Adds to the counting time of an origin's table, and returns the total since the table was drained.
     pub fn spend(&mut self, origin: OriginId, time: Ticks) -> Ticks {
         let table = self.by_origin.get(origin.0 as usize).and_then(|&number| self.tables.get_mut(number as usize));
         table.map_or(0, |table| {
@@ -134,14 +134,14 @@ impl Counters {
         })
     }
 
-    /// Takes back one execution that was counted a moment ago, under this number or one that it is a part of.
+    /// Takes back one execution that was just counted, under this number or under one that includes it.
     pub fn take_one(&mut self, block: u32, origin: OriginId) {
         if let Some(count) = self.slot(block, origin) {
             *count = count.wrapping_sub(1);
         }
     }
 
-    /// The origins that have tables.
+    /// Returns the origins that have tables.
     pub fn origins(&self) -> Vec<OriginId> {
         let mut origins: Vec<_> =
             self.tables.iter().filter(|table| table.last != 0).map(|table| table.origin).collect();
@@ -149,8 +149,9 @@ impl Counters {
         origins
     }
 
-    /// Hands out an origin's counts of the first `blocks` blocks and of as many numbers, and sets them to zero. There are no others. What
-    /// `parts` says of a number is counted instead of it: smaller numbers, and blocks.
+    /// Reports an origin's counts of the first `blocks` blocks and of as many counters of translated code, and resets
+    /// them; there are no others. For a counter that `parts` splits, its parts are reported instead: smaller counters,
+    /// and blocks.
     pub fn drain(
         &mut self,
         origin: OriginId,
@@ -165,7 +166,7 @@ impl Counters {
         let groups = |range: std::ops::Range<usize>| (range.start / GROUP..range.end.div_ceil(GROUP)).rev();
         for group in groups(MOST_BLOCKS..MOST_BLOCKS + numbers).chain(groups(0..blocks)) {
             let range = group * GROUP..(group + 1) * GROUP;
-            // Most are zero, and memory that was never touched must not be.
+            // Most counts are zero, and untouched memory must stay untouched.
             if counts[range.clone()].iter().fold(0, |any, count| any | count) == 0 {
                 continue;
             }
@@ -187,13 +188,13 @@ impl Counters {
         }
     }
 
-    /// Bytes that counts take, as far as they have been drained.
+    /// Returns the memory used by counters that have been drained, in bytes.
     pub fn taken(&self) -> usize {
         let pages: u32 = self.tables.iter().flat_map(|table| &table.touched).map(|word| word.count_ones()).sum();
         pages as usize * PER_PAGE * size_of::<u32>() + self.by_origin.capacity() * size_of::<u32>()
     }
 
-    /// Gives all tables up; they have been drained.
+    /// Releases all tables, which have been drained.
     pub fn clear(&mut self) {
         self.by_origin.clear();
         self.tables.iter_mut().for_each(|table| (table.last, table.time) = (0, 0));
@@ -240,16 +241,16 @@ mod tests {
         let mut counters = Counters::new();
         let table = counters.table(OriginId(0)).expect("a table");
         for (number, count) in [7, 2, 5].into_iter().enumerate() {
-            // SAFETY: the table has many more places.
+            // SAFETY: `number` is within the table.
             unsafe { *table.add(number) = count };
         }
-        // The first is block 1, the next that and block 2, the last both and block 2 again.
+        // The first is block 1, the second is the first and block 2, the third is the second and block 2 again.
         let parts = |number: u32| match number.checked_sub(NUMBERS)? {
             0 => Some([None, Some(1)]),
             1 => Some([Some(NUMBERS), Some(2)]),
             _ => Some([Some(NUMBERS + 1), Some(2)]),
         };
-        // The last of them did not complete.
+        // The last execution did not complete.
         counters.take_one(2, OriginId(0));
         let mut out = [0; 3];
         counters.drain(OriginId(0), 3, 3, parts, |block, runs| out[block as usize] += runs);

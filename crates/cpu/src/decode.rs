@@ -1,4 +1,4 @@
-//! From bytes to operations: iced-x86 decodes, the table binds.
+//! Decoder: iced-x86 decodes the bytes, and the instruction table binds operations.
 
 use crate::exec;
 use crate::fault::{Exec, Flow};
@@ -10,7 +10,7 @@ use ledger::Class;
 use x86::control::CR4_CET;
 use x86::{rights, seg};
 
-/// Longest instruction.
+/// Maximum length of an instruction.
 pub const MAX_LENGTH: usize = 15;
 
 /// Decoding modes.
@@ -21,20 +21,21 @@ pub mod mode {
     pub const BITS32: u8 = 1;
     /// 64-bit mode.
     pub const BITS64: u8 = 2;
-    /// Added in protected mode outside virtual-8086 mode, where some instructions exist that real mode lacks.
+    /// Flag for protected mode outside virtual-8086 mode, where some instructions exist that real mode lacks.
     pub const PROTECTED: u8 = 4;
-    /// Added on AMD's processors, which decode some bytes as other instructions than Intel's do.
+    /// Flag for AMD processors, which decode some bytes differently from Intel's.
     pub const AMD: u8 = 8;
-    /// Added where calls and returns use a shadow stack, or a bitmap has a say in what is tracked: such code is not translated.
+    /// Flag for code whose calls and returns use a shadow stack, or for which a bitmap affects tracking: such code is
+    /// not translated.
     pub const SHADOWED: u8 = 16;
-    /// Added where indirect branches are tracked.
+    /// Flag for code in which indirect branches are tracked.
     pub const TRACKED: u8 = 32;
-    /// Control flow is enforced in one way or the other.
+    /// Flags for any kind of control-flow enforcement.
     pub const ENFORCED: u8 = SHADOWED | TRACKED;
 }
 
 impl Cpu {
-    /// The mode code is decoded in.
+    /// Returns the mode in which code is decoded.
     #[inline]
     pub fn decode_mode(&self) -> u8 {
         let vendor = if self.wiring.capabilities.amd { mode::AMD } else { 0 };
@@ -48,11 +49,11 @@ impl Cpu {
     }
 }
 
-/// Number of a register within its class, with the flag for AH, CH, DH and BH.
+/// Returns the number of a register within its class, and true for AH, CH, DH and BH.
 fn number(register: Register) -> (u8, bool) {
     let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
     let number = register.number() as u8;
-    // The decoder library numbers AH to BH 4 to 7, and SPL to R15B from 8.
+    // The decoder library numbers AH to BH from 4 to 7, and SPL to R15B from 8.
     (if register.is_gpr8() && number >= 4 { number - 4 } else { number }, high)
 }
 
@@ -72,10 +73,10 @@ fn general(register: Register) -> u8 {
     if register == Register::None || register.is_vector_register() { NO_REG } else { register.number() as u8 & 15 }
 }
 
-/// Where the instruction's flags are kept, in the order of its operands.
+/// Flags of the first two operands for AH, CH, DH and BH.
 const HIGH: [u8; 2] = [Op::HIGH0, Op::HIGH1];
 
-/// Makes the operation of a decoded instruction, and says whether it ends its block.
+/// Creates the operation of a decoded instruction. Returns it with true if it ends its block.
 pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
     let long64 = mode & 3 == mode::BITS64;
     let mut op = Op {
@@ -98,7 +99,7 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
         class: Class::System,
         code: instruction.code() as u16,
     };
-    // Branches of 16 bits cut EIP short, but what comes after an instruction of 16-bit code does so as in 32-bit code.
+    // 16-bit branches truncate EIP, but sequential execution of 16-bit code increments EIP as in 32-bit code.
     if mode & 3 != mode::BITS64 {
         op.next &= 0xffff_ffff;
     }
@@ -200,7 +201,7 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
     if op.has(Op::LOCK) {
         op.class = Class::Locked;
     }
-    // MOV shares its row with the forms on control and debug registers.
+    // MOV shares its row with the forms for control and debug registers.
     (op, row.ends || op.class == Class::System)
 }
 
@@ -214,7 +215,7 @@ fn memory(instruction: &Instruction, op: &mut Op, long64: bool) {
         op.disp = instruction.ip_rel_memory_address();
     }
     op.seg = segment(instruction.memory_segment(), long64);
-    // In 64-bit mode the base register alone decides between #SS and #GP: overrides other than FS and GS do nothing.
+    // In 64-bit mode the base register alone decides between #SS and #GP: overrides other than FS and GS are ignored.
     let stack = matches!(instruction.memory_base().full_register(), Register::RSP | Register::RBP);
     if long64 && stack && op.seg == SEG_FLAT {
         op.seg = SEG_FLAT + 1;
@@ -222,7 +223,7 @@ fn memory(instruction: &Instruction, op: &mut Op, long64: bool) {
     op.asize = address_size(instruction, long64);
 }
 
-/// Address size of a memory operand in bytes.
+/// Returns the address size of a memory operand in bytes.
 fn address_size(instruction: &Instruction, long64: bool) -> u8 {
     let register = match (instruction.memory_base(), instruction.memory_index()) {
         (Register::None, index) if index.is_vector_register() => Register::None,
@@ -243,7 +244,7 @@ fn address_size(instruction: &Instruction, long64: bool) -> u8 {
     }
 }
 
-/// Whether an instruction with a memory operand only reads it, only writes it, or both.
+/// Classifies an instruction with a memory operand: read, write, or both.
 fn memory_class(instruction: &Instruction) -> Class {
     let mut factory = iced_x86::InstructionInfoFactory::new();
     let info = factory.info(instruction);
@@ -259,7 +260,7 @@ fn memory_class(instruction: &Instruction) -> Class {
 }
 
 impl Cpu {
-    /// Decodes one instruction at `rip` from `bytes`; `Err` if it does not fit in them.
+    /// Decodes one instruction at `rip` from `bytes`. Returns an error if it extends beyond them.
     pub fn decode_one(bytes: &[u8], rip: u64, mode: u8) -> Result<Instruction, NeedMore> {
         let width = match mode & 3 {
             mode::BITS16 => 16,
@@ -267,7 +268,8 @@ impl Cpu {
             _ => 64,
         };
         let amd = mode & mode::AMD != 0;
-        // Near branches of 16 bits exist in 64-bit mode, REX.W does not widen far pointers, and UD0 has no operands (APM vol. 3).
+        // In AMD mode 16-bit near branches exist in 64-bit mode, REX.W does not widen far pointers, and UD0 has no
+        // operands (APM vol. 3).
         let options = if amd { DecoderOptions::AMD } else { DecoderOptions::NONE };
         let mut decoder = Decoder::with_ip(width, bytes, rip, options);
         let instruction = decoder.decode();
@@ -280,11 +282,12 @@ impl Cpu {
             Pause if amd && extends_register(own) => {
                 Ok(Decoder::with_ip(width, bytes, rip, options | DecoderOptions::NO_PAUSE).decode())
             }
-            // PREFETCH of a register: no operation (SDM vol. 2, table A-3), or undefined (APM vol. 3, PREFETCH).
+            // PREFETCH of a register is a NOP (SDM vol. 2, table A-3), or undefined (APM vol. 3, PREFETCH).
             Reservednop_rm16_r16_0F0D | Reservednop_rm32_r32_0F0D | Reservednop_rm64_r64_0F0D if amd => {
                 Ok(undefined(instruction))
             }
-            // Without 64-bit registers W, elsewhere ignored, makes these undefined (SDM vol. 2, PINSRB and PEXTRB).
+            // Without 64-bit registers, W makes these undefined, although it is ignored elsewhere (SDM vol. 2, PINSRB
+            // and PEXTRB).
             VEX_Vpinsrd_xmm_xmm_rm32_imm8 | VEX_Vpextrd_rm32_xmm_imm8 if width != 64 && is_wide(own) => {
                 Ok(undefined(instruction))
             }
@@ -293,31 +296,31 @@ impl Cpu {
     }
 }
 
-/// Whether a one-byte opcode has a REX prefix with the bit B. With it, F3 90 is PAUSE on Intel's processors (their decoder
-/// library says so, the manual does not), and an exchange with R8 on AMD's.
+/// Returns true if a one-byte opcode has a REX prefix with B set. With that prefix F3 90 is PAUSE on Intel processors
+/// (according to Intel's decoder library; the manual is silent), and an exchange with R8 on AMD's.
 fn extends_register(bytes: &[u8]) -> bool {
     matches!(bytes, [.., rex, _] if rex & 0xf1 == 0x41)
 }
 
-/// Whether an instruction with a three-byte VEX prefix has W set.
+/// Returns true if an instruction with a three-byte VEX prefix has W set.
 fn is_wide(bytes: &[u8]) -> bool {
     bytes.iter().position(|byte| *byte == 0xc4).and_then(|at| bytes.get(at + 2)).is_some_and(|last| last & 0x80 != 0)
 }
 
-/// The bytes of an instruction that is none on this processor.
+/// Converts an instruction that this processor lacks to an undefined one.
 fn undefined(mut instruction: Instruction) -> Instruction {
     instruction.set_code(Code::INVALID);
     instruction
 }
 
-/// The instruction goes on beyond the bytes given.
+/// Error: the instruction extends beyond the given bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct NeedMore;
 
-/// Runs an operation (for code that has one outside a block).
+/// Executes an operation that is not part of a block.
 #[inline]
 pub fn execute(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // The caller may have computed something of its own since.
+    // The caller may have used the host's MXCSR in the meantime.
     cpu.arch.vector.loaded = crate::arch::NOT_LOADED;
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;

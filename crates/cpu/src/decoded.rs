@@ -1,8 +1,9 @@
-//! Decoded blocks of a saved state ([`SavedBlocks`]), made again.
+//! Restores the decoded blocks of a saved state ([`SavedBlocks`]).
 //!
-//! Blocks can be decoded again at any time, but a machine that did so at another time would not be the same: where a block ends decides at which
-//! instruction an interrupt is taken, a write to bytes that are decoded ends a block early, and decoding looks the next page up. So a saved state
-//! says which blocks there are, and they are made again from memory. Their translations are not part of it.
+//! Blocks can be decoded again at any time, but a machine that did so at a different time would behave differently: the
+//! end of a block determines the instruction at which an interrupt is taken, a write to decoded bytes ends a block
+//! early, and decoding translates the address of the next page. A saved state therefore lists its blocks, and they are
+//! decoded again from memory. Translations are not part of it.
 
 use crate::cache::{BlockCache, MAX_BLOCK, NewBlock};
 use crate::decode::MAX_LENGTH;
@@ -13,7 +14,7 @@ use ledger::{Recorder, Shape};
 use x86::page::PAGE;
 
 impl Cpu {
-    /// Describes the block that these operations make up: its price and its instructions by class.
+    /// Computes the properties of the block with these operations: price, and number of instructions by class.
     pub(crate) fn describe_block(&self, block: SavedBlock, ops: &[Op], recorder: &mut Recorder) -> NewBlock {
         let mut shape: Shape = Vec::new();
         for op in ops {
@@ -36,7 +37,7 @@ impl Cpu {
         }
     }
 
-    /// Decodes the blocks of a saved state, in a cache that has none yet. Memory and probes must be there already.
+    /// Decodes the blocks of a saved state into an empty cache. Memory and probes must have been restored.
     pub fn restore_blocks(&self, saved: &SavedBlocks, cache: &mut BlockCache) -> Result<(), ImpossibleState> {
         let operations = saved.blocks.iter().map(|block| u64::from(block.count)).sum::<u64>() + u64::from(saved.dead.1);
         if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), operations) {

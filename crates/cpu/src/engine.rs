@@ -1,5 +1,5 @@
-//! The engine: shortcuts that make execution fast, and the instruction that is under way. A processor that is restored begins with a new
-//! one, without a trace on the ledger.
+//! The engine: caches that make execution fast, and the state of the current instruction. A restored processor begins
+//! with a new engine, which has no effect on the ledger.
 
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
@@ -8,53 +8,53 @@ use crate::stops::Stopping;
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
 
-/// The state of the program that executes instructions.
+/// State of the execution engine.
 #[repr(C)]
 pub struct Engine {
-    /// The interpreter leaves its fast path at the first block boundary at which `clock >= stop_at`.
+    /// Time at which the interpreter leaves its fast path, at the next block boundary.
     pub stop_at: Ticks,
-    /// When [`Cpu::run`](crate::Cpu::run) must return.
+    /// Time at which [`Cpu::run`](crate::Cpu::run) must return.
     pub deadline: Ticks,
-    /// Length of the instruction a handler runs for; 0 between instructions.
+    /// Length of the instruction whose handler runs; 0 between instructions.
     pub ilen: u8,
-    /// CS.L and EFER.LMA: 64-bit mode.
+    /// True in 64-bit mode: CS.L and EFER.LMA.
     pub long64: bool,
-    /// How code is decoded, see [`crate::decode::mode`].
+    /// Decoding mode, see [`crate::decode::mode`].
     pub mode: u8,
-    /// Whether translated code is that of indirect branches that are tracked, below CPL 3 and at it.
+    /// True if translated code must track indirect branches, below CPL 3 and at CPL 3.
     pub tracked: [bool; 2],
-    /// Translations ready for the fast path.
+    /// Address translations for data accesses on the fast path.
     pub front: Front,
-    /// Translations ready for instruction fetch.
+    /// Address translations for instruction fetch.
     pub fetch: Fetch,
-    /// What stopped the last instruction.
+    /// Reason for which the last instruction stopped.
     pub fault: Cause,
-    /// Linear address for #PF.
+    /// Linear address of a #PF.
     pub fault_address: u64,
-    /// DR6 bits for #DB.
+    /// DR6 bits of a #DB.
     pub fault_dr6: u64,
-    /// The probe that has been reached; see [`crate::probe`].
+    /// Probe that has been reached; see [`crate::probe`].
     pub probe: Option<Hit>,
-    /// Who is charged now; follows level, CPL and CR3.
+    /// Current origin of charges; follows level, CPL and CR3.
     pub origin: OriginId,
-    /// Who is charged for what a hypervisor does for the code that runs now: the same at level 0.
+    /// Origin for the activity of a hypervisor on behalf of the current code; the same as `origin` at level 0.
     pub host_origin: OriginId,
-    /// Set while the instruction that hit [`Cause::CodeWrite`] restarts.
+    /// True while the instruction that caused [`Cause::CodeWrite`] restarts.
     pub code_write_allowed: bool,
-    /// The class of the instruction that was executed alone last.
+    /// Class of the last instruction that was executed alone.
     pub stepped: Class,
-    /// An event is being delivered.
+    /// True while an event is delivered.
     pub delivering: bool,
-    /// Guest-physical addresses of decoded or monitored bytes that were written: page and 64-byte-line mask.
+    /// Written guest-physical addresses of decoded or monitored bytes: page, and mask of 64-byte lines.
     pub code_writes: Vec<(u64, u64)>,
-    /// The emulation that is under way, in root mode.
+    /// Emulation in progress, in root mode.
     pub emulation: Option<Box<Emulating>>,
-    /// What a debugger waits for; see [`crate::stops`].
+    /// Stops of a debugger; see [`crate::stops`].
     pub stopping: Stopping,
 }
 
 impl Engine {
-    /// Nothing is known, and `origin` is charged.
+    /// Creates an engine with empty caches that charges `origin`.
     pub(crate) fn new(origin: OriginId) -> Self {
         Self {
             stop_at: 0,

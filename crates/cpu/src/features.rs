@@ -1,7 +1,7 @@
-//! Which instruction-set extensions a model has, from its CPUID contents.
+//! Instruction-set extensions of a model, from its CPUID contents.
 //!
-//! The check is made when an instruction is decoded: one that the model lacks becomes #UD (or, for TZCNT and LZCNT, the older
-//! instruction with the same opcode), so that a processor of 2006 does not execute AVX2.
+//! The check is made when an instruction is decoded. An instruction that the model lacks becomes #UD (or, for TZCNT and
+//! LZCNT, the older instruction with the same opcode), so that a processor of 2006 does not execute AVX2.
 
 use crate::model::{CpuidEntry, CpuidRegs};
 use iced_x86::{Code, CpuidFeature, Instruction};
@@ -19,7 +19,8 @@ enum Reg {
     Eax,
 }
 
-/// Extension as the decoder names it, and where CPUID has it: leaf, sub-leaf, register, bit. Position = bit in [`Features`].
+/// Name of an extension in the decoder, and its CPUID leaf, sub-leaf, register and bit. The position in the table is
+/// the bit in [`Features`].
 type Place = (CpuidFeature, u32, u32, Reg, u8);
 
 const PLACES: &[Place] = &[
@@ -86,10 +87,10 @@ const PLACES: &[Place] = &[
     (CpuidFeature::RDTSCP, 0x8000_0001, 0, Reg::Edx, 27),
 ];
 
-// A set has a bit for each.
+// The set has one bit per extension.
 const _: () = assert!(PLACES.len() < 64);
 
-/// Extensions that real processors announce and this one does not execute.
+/// Extensions that some real processors have and this one does not execute.
 const BEYOND: &[Place] = &[
     (CpuidFeature::SMX, 1, 0, Reg::Ecx, 6),
     (CpuidFeature::SGX1, 7, 0, Reg::Ebx, 2),
@@ -142,8 +143,8 @@ fn bit_of(regs: &CpuidRegs, reg: Reg, bit: u8) -> bool {
     value >> bit & 1 != 0
 }
 
-/// The instruction of a decoder's code number, as [`crate::op::Op::code`] holds it, if a profile's real processor has it: its mnemonic,
-/// and the extensions that it belongs to.
+/// Returns the mnemonic and the extensions of an instruction, given by the decoder's code number in
+/// [`crate::op::Op::code`], if the real processor of a profile has it.
 pub fn of_real_processor(code: u32, profile: &Profile) -> Option<(String, String)> {
     let code = Code::try_from(code as usize).ok()?;
     let real = |leaf, subleaf| {
@@ -154,8 +155,8 @@ pub fn of_real_processor(code: u32, profile: &Profile) -> Option<(String, String
     Some((format!("{:?}", code.mnemonic()).to_uppercase(), names.join(", ")))
 }
 
-/// The extensions that an instruction needs and a processor with this CPUID has, if it has all of them that CPUID shows, and there are
-/// any. `leaf` is asked for a leaf and a sub-leaf.
+/// Returns the extensions that an instruction needs, if there are any and a processor with this CPUID has all of them
+/// that CPUID reports. `leaf` returns a leaf and sub-leaf.
 pub fn extensions(code: Code, leaf: impl Fn(u32, u32) -> Option<CpuidRegs>) -> Option<Vec<CpuidFeature>> {
     let mut found = Vec::new();
     for feature in code.cpuid_features() {
@@ -172,10 +173,11 @@ pub fn extensions(code: Code, leaf: impl Fn(u32, u32) -> Option<CpuidRegs>) -> O
 }
 
 impl Features {
-    /// Every extension.
+    /// All extensions.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// What a CPUID table announces. A table without contents (tests of single instructions) announces everything.
+    /// Returns the extensions that a CPUID table reports. An empty table, as in tests of single instructions, has all
+    /// extensions.
     pub fn of(cpuid: &[CpuidEntry]) -> Self {
         if cpuid.is_empty() {
             return Self::ALL;
@@ -189,7 +191,7 @@ impl Features {
         Self(set)
     }
 
-    /// What an instruction needs, of the extensions that are looked at here.
+    /// Returns the extensions that an instruction needs, of those that are checked here.
     pub fn needed(code: Code) -> Self {
         let mut set = 0;
         for feature in code.cpuid_features() {
@@ -197,7 +199,7 @@ impl Features {
                 set |= 1 << i;
             }
         }
-        // Processors without these ignore them.
+        // Processors without these extensions ignore the instructions.
         use iced_x86::Mnemonic::{Prefetchw, Rdsspd, Rdsspq};
         if matches!(code.mnemonic(), Prefetchw | Rdsspd | Rdsspq) {
             set = 0;
@@ -205,18 +207,18 @@ impl Features {
         Self(set)
     }
 
-    /// Whether all of `other` are in this set.
+    /// Returns true if all of `other` are in this set.
     #[inline]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The instruction as a processor with this set sees it; `None` if it has no such instruction.
+    /// Returns the instruction as a processor with this set decodes it, or `None` if it has no such instruction.
     pub fn view(self, instruction: &Instruction) -> Option<Instruction> {
         if self == Self::ALL || self.contains(Self::needed(instruction.code())) {
             return Some(*instruction);
         }
-        // Without the extension the mandatory prefix of TZCNT and LZCNT is a REP that BSF and BSR ignore.
+        // Without the extension, the mandatory prefix of TZCNT and LZCNT is a REP that BSF and BSR ignore.
         let older = match instruction.code() {
             Code::Tzcnt_r16_rm16 => Code::Bsf_r16_rm16,
             Code::Tzcnt_r32_rm32 => Code::Bsf_r32_rm32,

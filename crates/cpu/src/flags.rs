@@ -1,10 +1,10 @@
-//! The arithmetic flags, kept lazily.
+//! Lazily evaluated arithmetic flags.
 //!
-//! An arithmetic instruction stores its result and its carry-out vector; the flags are worked out when something reads
-//! them. `result` is sign-extended to 64 bits from the operand size: ZF is `result == 0`, SF its sign, PF the parity of its
-//! low byte. `aux` holds, in bit 31, CF; in bit 30, CF xor OF; in bit 3, AF; in bits 15:8 a correction xored into the byte
-//! whose parity is taken; in bit 0 a correction to SF. The corrections are only set when flags are loaded as such (POPF,
-//! SAHF, IRET), where no single result would show them.
+//! An arithmetic instruction stores its result and its carry-out vector; the flags are computed when they are read.
+//! `result` is sign-extended to 64 bits from the operand size: ZF is `result == 0`, SF its sign, PF the parity of its
+//! low byte. `aux` contains CF in bit 31, CF xor OF in bit 30, AF in bit 3, in bits 15:8 a value that is xored into the
+//! byte for the parity, and in bit 0 a correction to SF. The corrections are nonzero only if flags are loaded directly
+//! (POPF, SAHF, IRET), because no single result may give these flags.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use x86::flags::*;
@@ -12,7 +12,7 @@ use x86::flags::*;
 const CARRY: u32 = 1 << 31;
 const PARTIAL: u32 = 1 << 30;
 
-/// Lazily kept arithmetic flags.
+/// Lazily evaluated arithmetic flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lazy {
     result: u64,
@@ -20,7 +20,7 @@ pub struct Lazy {
 }
 
 impl PartialEq for Lazy {
-    /// Whether the flags are the same, whatever they were made from.
+    /// Returns true if the flags are equal, independently of their representation.
     fn eq(&self, other: &Self) -> bool {
         self.image() == other.image()
     }
@@ -40,13 +40,13 @@ impl<'d> Deserialize<'d> for Lazy {
     }
 }
 
-/// An operand size: what integer instructions are generic over.
+/// An operand size, over which integer instructions are generic.
 pub trait Int: Copy + Eq + 'static {
-    /// Bytes.
+    /// Size in bytes.
     const SIZE: u8;
-    /// Bits.
+    /// Size in bits.
     const BITS: u32 = Self::SIZE as u32 * 8;
-    /// All bits of this size.
+    /// Mask of all bits of this size.
     const MASK: u64;
     /// Zero-extends.
     fn to_u64(self) -> u64;
@@ -81,7 +81,7 @@ int!(u16, i16, 2);
 int!(u32, i32, 4);
 int!(u64, i64, 8);
 
-/// The top two bits of a carry-out vector and its bit 3, where `aux` has them.
+/// Moves the top two bits of a carry-out vector and its bit 3 to their positions in `aux`.
 #[inline(always)]
 fn fold<T: Int>(carries: u64) -> u32 {
     let top = match T::SIZE {
@@ -94,7 +94,7 @@ fn fold<T: Int>(carries: u64) -> u32 {
 }
 
 impl Lazy {
-    /// After `result = a + b (+ carry)`.
+    /// Sets the flags after `result = a + b (+ carry)`.
     #[inline(always)]
     pub fn set_add<T: Int>(&mut self, a: T, b: T, result: T) {
         let (a, b, r) = (a.to_u64(), b.to_u64(), result.to_u64());
@@ -102,7 +102,7 @@ impl Lazy {
         self.aux = fold::<T>((a & b) | ((a | b) & !r));
     }
 
-    /// After `result = a - b (- borrow)`.
+    /// Sets the flags after `result = a - b (- borrow)`.
     #[inline(always)]
     pub fn set_sub<T: Int>(&mut self, a: T, b: T, result: T) {
         let (a, b, r) = (a.to_u64(), b.to_u64(), result.to_u64());
@@ -110,92 +110,92 @@ impl Lazy {
         self.aux = fold::<T>((!a & b) | (!(a ^ b) & r));
     }
 
-    /// After AND, OR, XOR, TEST: CF, OF and AF clear.
+    /// Sets the flags after AND, OR, XOR, TEST: CF, OF and AF are clear.
     #[inline(always)]
     pub fn set_logic<T: Int>(&mut self, result: T) {
         self.result = result.to_i64() as u64;
         self.aux = 0;
     }
 
-    /// After a result whose CF and OF are known and AF is `af`.
+    /// Sets the flags after a result with known CF, OF and AF.
     #[inline(always)]
     pub fn set_result<T: Int>(&mut self, result: T, cf: bool, of: bool, af: bool) {
         self.result = result.to_i64() as u64;
         self.aux = (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30) | (u32::from(af) << 3);
     }
 
-    /// After a multiplication whose low half is `low`: CF and OF say whether there is more, and ZF is clear whatever the
-    /// result, as on Intel processors (the manual leaves it undefined).
+    /// Sets the flags after a multiplication whose low half is `low`: CF and OF are set if the product overflows it,
+    /// and ZF is always clear, as on Intel processors (the manual leaves it undefined).
     #[inline(always)]
     pub fn set_product<T: Int>(&mut self, low: T, overflow: bool) {
         let low = low.to_i64() as u64;
-        // A value that is not zero, with zero's sign and parity.
+        // A nonzero value with the sign and parity of zero.
         self.result = if low == 0 { 0x100 } else { low };
         self.aux = u32::from(overflow) << 31;
     }
 
-    /// Clears PF, leaving the others.
+    /// Clears PF; the other flags are unchanged.
     #[inline(always)]
     pub fn clear_pf(&mut self) {
         self.aux ^= u32::from(self.pf()) << 8;
     }
 
-    /// Replaces CF, leaving the others.
+    /// Sets CF to `cf`; the other flags are unchanged.
     #[inline(always)]
     pub fn set_cf(&mut self, cf: bool) {
         let of = self.of();
         self.aux = (self.aux & !(CARRY | PARTIAL)) | (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30);
     }
 
-    /// Replaces CF and OF, leaving the others.
+    /// Sets CF and OF; the other flags are unchanged.
     #[inline(always)]
     pub fn set_cf_of(&mut self, cf: bool, of: bool) {
         self.aux = (self.aux & !(CARRY | PARTIAL)) | (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30);
     }
 
-    /// Replaces ZF, leaving the others.
+    /// Sets ZF to `zf`; the other flags are unchanged.
     pub fn set_zf(&mut self, zf: bool) {
         let image = self.image();
         self.load(if zf { image | ZF } else { image & !ZF });
     }
 
-    /// CF.
+    /// Returns CF.
     #[inline(always)]
     pub fn cf(&self) -> bool {
         self.aux & CARRY != 0
     }
 
-    /// OF.
+    /// Returns OF.
     #[inline(always)]
     pub fn of(&self) -> bool {
         (self.aux ^ (self.aux << 1)) & CARRY != 0
     }
 
-    /// ZF.
+    /// Returns ZF.
     #[inline(always)]
     pub fn zf(&self) -> bool {
         self.result == 0
     }
 
-    /// SF.
+    /// Returns SF.
     #[inline(always)]
     pub fn sf(&self) -> bool {
         (self.result >> 63) as u32 ^ (self.aux & 1) != 0
     }
 
-    /// PF.
+    /// Returns PF.
     #[inline(always)]
     pub fn pf(&self) -> bool {
         ((self.result as u8) ^ (self.aux >> 8) as u8).count_ones() & 1 == 0
     }
 
-    /// AF.
+    /// Returns AF.
     #[inline(always)]
     pub fn af(&self) -> bool {
         self.aux & 8 != 0
     }
 
-    /// The six flags where RFLAGS has them.
+    /// Returns the six flags at their positions in RFLAGS.
     #[inline]
     pub fn image(&self) -> u64 {
         u64::from(self.cf())
@@ -206,11 +206,11 @@ impl Lazy {
             | u64::from(self.of()) << 11
     }
 
-    /// Takes the six flags from an RFLAGS image.
+    /// Loads the six flags from an RFLAGS image.
     #[inline]
     pub fn load(&mut self, image: u64) {
         let (cf, of) = (image & CF != 0, image & OF != 0);
-        // A zero result shows ZF; any other small positive one hides it. Its own parity and sign are then corrected.
+        // A zero result gives ZF = 1, a small positive one ZF = 0; parity and sign are then corrected.
         self.result = u64::from(image & ZF == 0);
         let parity_even = self.result == 0;
         let flip_parity = parity_even != (image & PF != 0);
@@ -221,7 +221,7 @@ impl Lazy {
             | u32::from(image & SF != 0);
     }
 
-    /// Whether condition `cc` (low four bits of Jcc's opcode) holds.
+    /// Returns true if condition `cc` (low four bits of Jcc's opcode) holds.
     #[inline(always)]
     pub fn condition(&self, cc: u8) -> bool {
         let holds = match (cc >> 1) & 7 {

@@ -1,13 +1,14 @@
-//! What the fast paths know about guest memory: host pointers of pages in the modelled first-level data TLB, and pages of the
+//! The fast path's view of guest memory: host pointers of pages in the modelled first-level data TLB, and pages of the
 //! modelled first-level instruction TLB.
 //!
-//! Everything here is a copy of something that the modelled TLB holds, and finding it charges nothing and changes nothing;
-//! what is not here takes the slow path, which asks the modelled TLB. So what is here never shows in a ledger.
+//! Every entry is a copy of an entry in the modelled TLB, and a lookup neither charges nor changes anything. An access
+//! without an entry takes the slow path, which uses the modelled TLB. The contents of these tables therefore have no
+//! effect on a ledger.
 //!
-//! There is one [`Area`] for each of the address spaces used last, so that their entries stay while another one is active, as
-//! they do in the TLB. An area is laid out for translated code, whose stack pointer points into it
-//! (see [`crate::translate`]): what it needs lies at constant distances. Pages that leave the TLB leave the current area at
-//! once; other areas follow when they are entered again, by a log.
+//! There is one [`Area`] for each of the most recently used address spaces, so that their entries are kept while
+//! another one is active, as in the TLB. The layout of an area is made for translated code, whose stack pointer points
+//! into it (see [`crate::translate`]): its data is at constant offsets. Pages that leave the TLB are removed from the
+//! current area at once, and from other areas, by a log, when these are entered again.
 
 mod half;
 
@@ -20,41 +21,41 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use x86::page::PAGE;
 
-/// Pages of code.
+/// Number of slots for pages of code.
 pub const FETCH_SLOTS: usize = 256;
-/// Large pages of code, in pieces of 2 MiB.
+/// Number of slots for large pages of code, in units of 2 MiB.
 pub const LARGE_SLOTS: usize = 64;
-/// Targets of indirect branches.
+/// Number of slots for targets of indirect branches.
 pub const JUMP_SLOTS: usize = 8192;
-/// Modes of access with tables of their own.
+/// Number of modes with tables of their own.
 pub const MODES: usize = 3;
 
-/// Which accesses the fast path may make.
+/// Accesses that the fast path may execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// At CPL 3.
+    /// Accesses at CPL 3.
     User = 0,
-    /// Below, user pages included.
+    /// Accesses below CPL 3, including user pages.
     Supervisor = 1,
-    /// Below, with SMAP in force.
+    /// Accesses below CPL 3 while SMAP applies.
     SupervisorOnly = 2,
-    /// Every access takes the slow path.
+    /// None: every access takes the slow path.
     Slow = 3,
 }
 
-/// Host pointers under one [`Mode`].
+/// Host pointers for one [`Mode`].
 #[repr(C)]
 pub struct Table {
-    /// Pages that may be read.
+    /// Readable pages.
     pub read: Half,
-    /// Pages that may be written and have no line that is marked as decoded or monitored.
+    /// Writable pages without a line that is marked as decoded or monitored.
     pub write: Half,
-    /// Whether anything was filled since it was cleared.
+    /// True if an entry has been added since the table was cleared.
     used: bool,
 }
 
 impl Table {
-    /// Makes fresh memory an empty one.
+    /// Initializes zeroed memory to an empty table.
     fn reset(&mut self) {
         self.read.reset();
         self.write.reset();
@@ -68,22 +69,22 @@ impl Table {
     }
 }
 
-/// A target of indirect branches: where its translation is entered.
+/// A target of indirect branches, and the entry point of its translation.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Jump {
-    /// The target, negated.
+    /// Linear address of the target, negated.
     pub negated: u64,
-    /// Address of the translation's entry that checks its page.
+    /// Address of the translation's entry point that checks the page.
     pub code: u64,
 }
 
-/// Targets of indirect branches. One and the same table serves all address spaces, as most targets are the kernel's; translations
-/// check their pages.
+/// Targets of indirect branches. All address spaces share the table, because most targets are in the kernel;
+/// translations check their pages.
 pub struct Jumps {
-    /// [`JUMP_SLOTS`] for each [`Key`](crate::translate::Key).
+    /// [`JUMP_SLOTS`] slots for each [`Key`](crate::translate::Key).
     slots: Box<[Jump]>,
-    /// Which code cache the targets of 64-bit and of 32-bit code are in.
+    /// Code caches of the targets of 64-bit and of 32-bit code.
     of: [u64; 2],
 }
 
@@ -93,7 +94,7 @@ impl Jumps {
         Self { slots: vec![nowhere; crate::translate::KEYS * JUMP_SLOTS].into_boxed_slice(), of: [NO_CODE; 2] }
     }
 
-    /// Follows a change of the code cache: targets in an older one are forgotten.
+    /// Handles a change of the code cache: targets in an older cache are dropped.
     #[inline]
     pub(crate) fn follow_code(&mut self, code: u64, narrow: bool) {
         const HALF: usize = crate::translate::KEYS / 2;
@@ -101,13 +102,13 @@ impl Jumps {
         if self.of[half] != code {
             self.of[half] = code;
             for (i, jump) in self.slots[half * HALF * JUMP_SLOTS..][..HALF * JUMP_SLOTS].iter_mut().enumerate() {
-                // The target belongs in another slot.
+                // The target belongs to another slot, so it never matches.
                 *jump = Jump { negated: (((i % JUMP_SLOTS) as u64 ^ 1) << JUMP_SHIFT).wrapping_neg(), code: 0 };
             }
         }
     }
 
-    /// Forgets all targets.
+    /// Drops all targets.
     pub(crate) fn forget(&mut self) {
         self.of = [NO_CODE; 2];
     }
@@ -117,34 +118,34 @@ impl Jumps {
         self.slots[key * JUMP_SLOTS + jump_slot(target)] = Jump { negated: target.wrapping_neg(), code };
     }
 
-    /// Where the translation of a target is entered, if that is known.
+    /// Returns the entry point of the translation of a target, if it is known.
     pub(crate) fn find(&self, key: usize, target: u64) -> Option<u64> {
         let jump = self.slots[key * JUMP_SLOTS + jump_slot(target)];
         (jump.negated == target.wrapping_neg()).then_some(jump.code)
     }
 
-    /// Where translated code finds them.
+    /// Returns the address of the table for translated code.
     pub(crate) fn expose(&self) -> *const Jump {
         self.slots.as_ptr()
     }
 }
 
-/// What belongs to one address space.
+/// Tables of one address space.
 #[repr(C, align(64))]
 pub struct Area {
-    /// What translated code keeps here.
+    /// Data of translated code.
     pub running: crate::translate::Running,
-    /// By [`Mode`].
+    /// Tables by [`Mode`].
     pub tables: [Table; MODES],
     /// Pages of code, see [`signature`].
     pub fetch: [u64; FETCH_SLOTS],
     /// Large pages of code, see [`large_signature`].
     pub large: [u64; LARGE_SLOTS],
-    /// The pages of code may hold some of large pages.
+    /// True if the pages of code may include parts of large pages.
     pieces: bool,
-    /// How much of the log has been followed.
+    /// Position in the log up to which removals have been applied.
     followed: u64,
-    /// [`Ram::epoch`](crate::Ram::epoch) when pages for writing were last dropped for it.
+    /// [`Ram::epoch`](crate::Ram::epoch) at the last removal of writable pages.
     epoch: u64,
 }
 
@@ -156,7 +157,7 @@ impl Area {
         self.pieces = false;
     }
 
-    /// Drops a page; of code, says whether there was anything to drop.
+    /// Drops a page. For code, returns true if there was an entry.
     fn drop(&mut self, Left { linear, shift, .. }: Left, code: bool) -> bool {
         if code {
             return self.drop_fetch(linear, shift);
@@ -172,10 +173,10 @@ impl Area {
         }
     }
 
-    /// Whether there was anything to drop.
+    /// Drops a page of code. Returns true if there was an entry.
     fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
         let mut any = false;
-        // A large page in which a page of its own was translated is in pieces from now on.
+        // A large page that contains a separately translated page is handled in pieces from now on.
         let large = if shift <= LARGE { large_slot(linear)..large_slot(linear) + 1 } else { 0..LARGE_SLOTS };
         let whole = shift.max(LARGE);
         for found in &mut self.large[large] {
@@ -205,26 +206,27 @@ impl Area {
     }
 }
 
-/// Bits of a linear address that tell pages apart, whatever the paging depth.
+/// Bits of a linear address that distinguish pages, for any paging depth.
 const LINEAR: u64 = (1 << 57) - 1;
-/// Where the linear part of a signature begins.
+/// Position of the linear part in a signature.
 const PAGE_SHIFT: u32 = 27;
-/// Bits of a signature that tell the physical page.
+/// Bits of a signature that identify the physical page.
 const PHYSICAL_PART: u64 = (1 << PAGE_SHIFT) - 2;
-/// The lowest bit of a linear address that is in its signature.
+/// Lowest bit of a linear address that its signature includes.
 const SIGNED: u32 = 20;
-/// Guest-physical addresses that signatures hold.
+/// Limit of guest-physical addresses in signatures.
 const PHYSICAL: u64 = 1 << 38;
 
-/// Slot of a page of code.
+/// Returns the slot of a page of code.
 #[inline(always)]
 pub fn fetch_slot(linear: u64) -> usize {
     (linear >> 12) as usize % FETCH_SLOTS
 }
 
-/// What says that a linear page is at a guest-physical page and may be fetched from, by user code or not, in its slot: the
-/// number of the linear page without the bits that the slot tells (37 bits), of the physical page (26 bits), and who.
-/// The second value is false if the physical address does not fit.
+/// Returns the signature of a linear page in its slot, which states its guest-physical page and the permission to fetch
+/// from it, by user code or not. It consists of the number of the linear page without the bits that the slot implies
+/// (37 bits), the number of the physical page (26 bits), and the user bit. The second value is false if the physical
+/// address does not fit.
 #[inline(always)]
 pub fn signature(linear: u64, physical: u64, user: bool) -> (u64, bool) {
     let page = (linear & LINEAR) >> SIGNED;
@@ -235,17 +237,18 @@ fn linear_of(slot: usize, signature: u64) -> u64 {
     (signature >> PAGE_SHIFT) << SIGNED | (slot as u64) << 12
 }
 
-/// Log2 of the size of what a slot for large pages stands for.
+/// Log2 of the size of a slot for large pages.
 const LARGE: u8 = 21;
 
-/// Slot of a large page of code.
+/// Returns the slot of a large page of code.
 #[inline(always)]
 pub fn large_slot(linear: u64) -> usize {
     (linear >> LARGE) as usize % LARGE_SLOTS
 }
 
-/// What says that 2 MiB at a linear address are at a guest-physical address, both multiples of that size, and may be fetched from, by user code
-/// or not. The second value is false if the physical address does not fit.
+/// Returns the signature of 2 MiB at a linear address, which states their guest-physical address and the permission to
+/// fetch from them, by user code or not. Both addresses are multiples of 2 MiB. The second value is false if the
+/// physical address does not fit.
 #[inline(always)]
 pub fn large_signature(linear: u64, physical: u64, user: bool) -> (u64, bool) {
     let page = (linear & LINEAR) >> LARGE;
@@ -256,14 +259,15 @@ fn large_linear(signature: u64) -> u64 {
     signature >> PAGE_SHIFT << LARGE
 }
 
-/// An empty slot. The page whose signature this would be is not kept.
+/// An empty slot. The page with this signature is never stored.
 const NO_SIGNATURE: u64 = u64::MAX;
 
-/// No code cache: the jump tables must be cleared before they are used.
+/// Marks a missing code cache: the jump tables must be cleared before they are used.
 const NO_CODE: u64 = u64::MAX;
-/// Which bits of an address find its slot.
+/// Bits of an address that select its slot.
 pub const PAGE_MASK: u64 = (SLOTS as u64 - 1) << 12;
-/// Which bits of a target find its slot: calls, whose targets are returned to, have two bytes or more.
+/// Bits of a target that select its slot. Bit 0 is not used: return addresses are at least two bytes apart, the length
+/// of the shortest call.
 pub const JUMP_MASK: u64 = (JUMP_SLOTS as u64 - 1) << JUMP_SHIFT;
 const JUMP_SHIFT: u32 = 1;
 
@@ -271,28 +275,28 @@ fn jump_slot(target: u64) -> usize {
     ((target & JUMP_MASK) >> JUMP_SHIFT) as usize
 }
 
-/// Areas: address spaces whose entries are kept.
+/// Number of areas, each for one address space.
 const AREAS: usize = 16;
-/// No address space.
+/// Marks an area without an address space.
 const NO_SPACE: u32 = u32::MAX;
-/// Pages that have left the TLB and are remembered for areas that are not current.
+/// Number of removals from the TLB that the log holds for areas that are not current.
 const LOG: usize = 256;
-/// Memory below an area: the stack of translated code, for what the host puts there when a signal comes.
+/// Size of the stack of translated code below an area, which the host uses for signal frames.
 const STACK: usize = 64 << 10;
 
-/// A page that has left the TLB, or is another one there now.
+/// A page that has been removed from the TLB, or replaced.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Left {
-    /// Its linear address.
+    /// Linear address.
     pub linear: u64,
-    /// Log2 of its size.
+    /// Log2 of the size.
     pub shift: u8,
-    /// The address space it was known in; `None`: in any.
+    /// Address space of the page; `None` for all.
     pub key: Option<u32>,
 }
 
 impl Left {
-    /// Whether an address space may have known it.
+    /// Returns true if the page may belong to an address space.
     fn concerns(&self, space: u32) -> bool {
         self.key.is_none_or(|key| key == space)
     }
@@ -308,47 +312,47 @@ struct Frame {
     area: Area,
 }
 
-/// A page that was accessed; with it, other pages of its aligned group of [`GROUP`](crate::ram::GROUP), by a bit for each.
+/// A page that was accessed, and other pages of its aligned group of [`GROUP`](crate::ram::GROUP), by a bit for each.
 #[derive(Clone, Copy)]
 pub(crate) struct Accessed {
-    /// Its linear address.
+    /// Linear address.
     pub page: u64,
-    /// Its host address.
+    /// Host address.
     pub host: u64,
-    /// It was written, not only read.
+    /// True if the page was written, and not only read.
     pub written: bool,
-    /// Which may be read.
+    /// Readable pages of the group.
     pub readable: u8,
-    /// Which may be written, and have no line that is marked.
+    /// Writable pages of the group that have no marked line.
     pub writable: u8,
-    /// It is part of a page larger than 4 KiB.
+    /// True for a part of a page larger than 4 KiB.
     pub large: bool,
 }
 
-/// The areas of one processor, and which is current.
+/// The areas of one processor.
 pub struct Front {
-    /// Where indirect branches go.
+    /// Targets of indirect branches.
     pub(crate) jumps: Jumps,
     frames: Mapping,
-    /// The current area.
+    /// Current area.
     area: NonNull<Area>,
-    /// The table in use.
+    /// Current table.
     table: NonNull<Table>,
     mode: Mode,
     /// A table that stays empty.
     nothing: Box<Table>,
-    /// The address space of the current one.
+    /// Address space of the current area.
     space: u32,
-    /// The address space of each area, or none.
+    /// Address space of each area, or [`NO_SPACE`].
     spaces: [u32; AREAS],
     next: usize,
-    /// The last pages that left, and whether they did as pages of code.
+    /// The last removals; the flag is true for pages of code.
     log: [(Left, bool); LOG],
     logged: u64,
 }
 
 impl Front {
-    /// An empty one.
+    /// Creates empty areas.
     pub fn new() -> Self {
         let frames = Self::allocate();
         let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
@@ -393,17 +397,17 @@ impl Front {
         unsafe { &mut (*self.frames().add(number)).area }
     }
 
-    /// The current area, where translated code runs.
+    /// Returns the current area, in which translated code runs.
     pub fn current(&mut self) -> &mut Area {
-        // SAFETY: it is one of the frames' areas; no other reference to it is alive while `self` is borrowed.
+        // SAFETY: it is an area of one of the frames; no other reference to it is alive while `self` is borrowed.
         unsafe { self.area.as_mut() }
     }
 
-    /// Gives an area to an address space, empty.
+    /// Assigns an area to an address space, and empties it.
     fn claim(&mut self, number: usize, space: u32, epoch: u64) {
         let logged = self.logged;
         let area = self.nth(number);
-        // Fresh memory is neither filled nor empty.
+        // New memory is neither filled nor empty.
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
             area.tables.iter_mut().for_each(Table::reset);
@@ -422,10 +426,10 @@ impl Front {
         self.set_mode(self.mode);
     }
 
-    /// Makes the area of an address space the current one.
+    /// Makes the area of an address space current.
     pub(crate) fn enter(&mut self, space: u32, epoch: u64) {
         let Some(number) = self.spaces.iter().position(|&s| s == space) else {
-            // One that no address space has, or each in turn.
+            // An unused area, or each in turn.
             let number = self.spaces.iter().position(|&s| s == NO_SPACE).unwrap_or(self.next);
             self.next = (number + 1) % AREAS;
             return self.claim(number, space, epoch);
@@ -449,18 +453,18 @@ impl Front {
         self.switch(number);
     }
 
-    /// Drops what is known of address spaces; the current one must be entered again.
+    /// Drops the areas of address spaces; the current one must be entered again.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
         self.spaces.iter_mut().filter(|space| is_gone(**space)).for_each(|space| *space = NO_SPACE);
     }
 
-    /// The mode in force.
+    /// Returns the current mode.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Puts a mode in force.
+    /// Sets the current mode.
     pub(crate) fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
         self.table = match mode {
@@ -469,7 +473,8 @@ impl Front {
         };
     }
 
-    /// Drops a page here, and notes it for the other areas. Whether it was known as a page of code, if it is left as one.
+    /// Drops a page here, and logs the removal for the other areas. Returns true if it was known as a page of code and
+    /// `code` is set.
     fn leave(&mut self, left: Left, code: bool) -> bool {
         self.log[self.logged as usize % LOG] = (left, code);
         self.logged += 1;
@@ -477,17 +482,17 @@ impl Front {
         left.concerns(self.space) && self.current().drop(left, code)
     }
 
-    /// Drops a page that leaves the data TLB.
+    /// Drops a page that is removed from the data TLB.
     pub(crate) fn drop_range(&mut self, left: Left) {
         self.leave(left, false);
     }
 
-    /// Drops a page that leaves the instruction TLB. Whether it was known.
+    /// Drops a page that is removed from the instruction TLB. Returns true if it was known.
     pub(crate) fn drop_fetch(&mut self, left: Left) -> bool {
         self.leave(left, true)
     }
 
-    /// Follows a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
+    /// Handles a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
     #[inline]
     pub(crate) fn follow_marks(&mut self, epoch: u64) {
         if self.current().epoch != epoch {
@@ -496,12 +501,12 @@ impl Front {
         }
     }
 
-    /// Adds a page that was accessed, and others of the page that it is part of, for a mode other than [`Mode::Slow`].
+    /// Adds an accessed page, and others of the page that contains it, for a mode other than [`Mode::Slow`].
     pub(crate) fn fill(&mut self, mode: Mode, access: Accessed) {
         let Accessed { page, host, written, readable, writable, large } = access;
         let table = &mut self.current().tables[mode as usize];
         table.used = true;
-        // What may be written may be read.
+        // A writable page is also readable.
         table.read.fill(Pages { page, host, which: readable, large }, true);
         if writable != 0 {
             table.write.fill(Pages { page, host, which: writable, large }, written);
@@ -515,13 +520,13 @@ impl Front {
         unsafe { self.table.as_ref() }
     }
 
-    /// Host address of `len` readable bytes inside one page.
+    /// Returns the host address of `len` readable bytes inside one page.
     #[inline(always)]
     pub fn read(&self, linear: u64, len: u64) -> Option<*const u8> {
         self.table().read.find(linear, len).map(|host| host as *const u8)
     }
 
-    /// Host address of `len` writable bytes inside one page.
+    /// Returns the host address of `len` writable bytes inside one page.
     #[inline(always)]
     pub fn write(&self, linear: u64, len: u64) -> Option<*mut u8> {
         self.table().write.find(linear, len).map(|host| host as *mut u8)
@@ -530,24 +535,24 @@ impl Front {
     fn table_of(&self, mode: Mode) -> &Table {
         match mode {
             Mode::Slow => &self.nothing,
-            // SAFETY: it is one of the frames' areas, which live as long as `self`, and changes need `&mut self`.
+            // SAFETY: it is an area of one of the frames, which live as long as `self`, and changes need `&mut self`.
             mode => unsafe { &self.area.as_ref().tables[mode as usize] },
         }
     }
 
-    /// Like [`Self::read`], for another mode than that in force.
+    /// Performs [`Self::read`] for a mode other than the current one.
     #[inline]
     pub(crate) fn read_in(&self, mode: Mode, linear: u64, len: u64) -> Option<*const u8> {
         self.table_of(mode).read.find(linear, len).map(|host| host as *const u8)
     }
 
-    /// Like [`Self::write`], for another mode than that in force.
+    /// Performs [`Self::write`] for a mode other than the current one.
     #[inline]
     pub(crate) fn write_in(&self, mode: Mode, linear: u64, len: u64) -> Option<*mut u8> {
         self.table_of(mode).write.find(linear, len).map(|host| host as *mut u8)
     }
 
-    /// Guest-physical address of a page of code, if it may be fetched from.
+    /// Returns the guest-physical address of a page of code, if instructions may be fetched from it.
     #[inline]
     pub(crate) fn code_page(&mut self, linear: u64, user: bool) -> Option<u64> {
         let found = self.current().fetch[fetch_slot(linear)];
@@ -560,13 +565,13 @@ impl Front {
         same.then_some((found & PHYSICAL_PART) << (LARGE - 1) | linear & ((1 << LARGE) - 1) & !(PAGE - 1))
     }
 
-    /// Whether a page of code is known as part of a large one.
+    /// Returns true if a page of code is known as part of a large page.
     pub(crate) fn is_large(&mut self, linear: u64) -> bool {
         let found = self.current().large[large_slot(linear)];
         found != NO_SIGNATURE && large_linear(found) >> LARGE == (linear & LINEAR) >> LARGE
     }
 
-    /// Adds a page of code; `whole` if all of the 2 MiB around it are one page for the TLB, of at least that size.
+    /// Adds a page of code. `whole` is true if the 2 MiB around it belong to one TLB page of at least that size.
     pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool, large: bool, whole: bool) {
         let area = self.current();
         if whole {
@@ -593,9 +598,9 @@ impl Default for Front {
 
 /// The page being executed.
 pub struct Fetch {
-    /// Its linear address; odd (never a page address) when it must be looked up again.
+    /// Linear address; odd (never a page address) if it must be looked up again.
     pub page: u64,
-    /// Its guest-physical address.
+    /// Guest-physical address.
     pub physical: u64,
 }
 
@@ -603,22 +608,22 @@ const NO_PAGE: u64 = 1;
 const SOME_PAGE: u64 = 3;
 
 impl Fetch {
-    /// None.
+    /// Creates a fetch state without a page.
     pub fn new() -> Self {
         Self { page: NO_PAGE, physical: 0 }
     }
 
-    /// Looks the current page up again before the next block (the privilege level may have changed).
+    /// Forces a lookup of the page before the next block (the privilege level may have changed).
     pub fn leave(&mut self) {
         self.page = NO_PAGE;
     }
 
-    /// Another page is executed, by code that has looked it up itself.
+    /// Handles execution of another page by code that has looked it up itself.
     pub(crate) fn follow(&mut self) {
         self.page = SOME_PAGE;
     }
 
-    /// Whether it must be looked up again.
+    /// Returns true if the page must be looked up again.
     pub(crate) fn left(&self) -> bool {
         self.page == NO_PAGE
     }

@@ -1,8 +1,11 @@
 //! The processor: x86-64 state, decode, interpretation, address translation, faults and interrupts.
 //!
-//! Whoever drives it (a board, a hypervisor) sees what VMX hardware would show: [`Cpu::run`] executes until an [`Exit`].
-//! Reading order: [`state`] (what there is), [`op`] (a decoded instruction), [`decode`] and [`table`] (how it comes to be),
-//! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`], [`walk`] and [`paging`] (memory), [`vmx`] (under a hypervisor).
+//! The driver of a processor (a board, a hypervisor) sees the interface of VMX hardware: [`Cpu::run`] executes until an
+//! [`Exit`].
+//!
+//! Reading order: [`state`] (the processor's state), [`op`] (a decoded instruction), [`decode`] and [`table`]
+//! (decoding), [`cache`] (blocks), [`run`] (the loop), [`exec`] (instruction handlers), [`mem`], [`tlb`], [`walk`] and
+//! [`paging`] (memory), [`vmx`] (VMX operation).
 
 #![deny(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Access to guest memory through segmentation and paging.
 //!
-//! The fast path is [`Front`](crate::front::Front), direct-mapped arrays of host pointers. It only ever holds pages that are
-//! in the modelled first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) have no line that is
-//! marked as decoded or monitored, so a hit needs no further check and charges nothing.
+//! The fast path is [`Front`](crate::front::Front), direct-mapped arrays of host pointers. It only contains pages that
+//! are in the modelled first-level data TLB, that the current mode may access, that are RAM, and (for writes) that have
+//! no line marked as decoded or monitored. A hit therefore needs no further check and charges nothing.
 
 use crate::arch::attention;
 use crate::capability::Capability;
@@ -22,16 +22,17 @@ use x86::{flags, rights, seg, vector};
 
 const OFFSET: u64 = PAGE - 1;
 
-/// Where a slow access ended up.
+/// Target of an access on the slow path.
 enum Target {
     Ram(*mut u8),
-    /// Read-only memory: reads work, writes are dropped.
+    /// Read-only memory: writes are ignored.
     Rom(*mut u8),
     Device(u64),
 }
 
 impl Cpu {
-    /// Follows a change of what the current mode may access (CPL, CR0.WP, CR0.AM, CR4, EFER, PKRU, RFLAGS.AC, DR7).
+    /// Handles a change of the accesses that the current mode permits (CPL, CR0.WP, CR0.AM, CR4, EFER, PKRU, RFLAGS.AC,
+    /// DR7).
     pub fn access_changed(&mut self) {
         let alignment_checked = self.arch.cr0 & CR0_AM != 0 && self.arch.flags & flags::AC != 0 && self.arch.cpl == 3;
         let mode = if alignment_checked || self.data_breakpoints() || self.engine.emulation.is_some() {
@@ -44,16 +45,16 @@ impl Cpu {
         self.engine.front.set_mode(mode);
     }
 
-    /// Which accesses a supervisor may make.
+    /// Returns the mode of accesses with a supervisor privilege.
     #[inline]
     fn supervisor_mode(&self, privilege: Privilege) -> Mode {
-        // An implicit access is one that RFLAGS.AC has no say in.
+        // RFLAGS.AC has no effect on implicit accesses.
         let overrides = self.arch.flags & flags::AC != 0 && privilege != Privilege::Implicit;
         if self.arch.cr4 & CR4_SMAP == 0 || overrides { Mode::Supervisor } else { Mode::SupervisorOnly }
     }
 
-    /// The mode whose table has what an access of a privilege finds, whichever is in force: supervisors access descriptor tables
-    /// and stacks on behalf of user code too.
+    /// Returns the mode whose table serves accesses with a privilege, independently of the current mode: the
+    /// supervisor's descriptor tables and stacks are accessed on behalf of user code too.
     #[inline]
     fn front_mode(&self, privilege: Privilege) -> Mode {
         match (self.engine.front.mode(), privilege) {
@@ -63,7 +64,7 @@ impl Cpu {
         }
     }
 
-    /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
+    /// Handles a change of paging (CR0, CR3, CR4, EFER, PKRU, PDPTEs): all entries of the fast path are dropped.
     pub fn mapping_changed(&mut self) {
         if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_mapping();
@@ -74,7 +75,7 @@ impl Cpu {
         self.access_changed();
     }
 
-    /// Follows a load of CR3 (or INVPCID of one PCID): what the fast paths hold for `flushed` is no longer known to hold.
+    /// Handles a load of CR3 (or INVPCID of one PCID): the fast path's entries of `flushed` are dropped.
     pub fn space_changed(&mut self, flushed: Option<u16>) {
         if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_mapping();
@@ -93,7 +94,8 @@ impl Cpu {
         self.engine.fetch.leave();
     }
 
-    /// Makes the page of `linear` the one being executed: [`Fetch::physical`](crate::front::Fetch::physical) is where it is.
+    /// Makes the page of `linear` the one being executed; [`Fetch::physical`](crate::front::Fetch::physical) becomes
+    /// its address.
     #[inline]
     pub fn enter_page(&mut self, linear: u64) -> Exec {
         let Some(physical) = self.engine.front.code_page(linear, self.arch.cpl == 3) else {
@@ -111,12 +113,12 @@ impl Cpu {
             return Err(self.gp(0));
         }
         let privilege = self.privilege();
-        // The whole address: a fault reports the instruction's, not the page's.
+        // The complete address: a fault reports the address of the instruction, not that of the page.
         let (address, entry) = self.translate(linear, Access::Fetch, privilege)?;
         if self.is_apic_access_page(address) {
             return Err(self.fetch_from_apic_page(address));
         }
-        // A smaller page in the midst of a large one would be found first.
+        // A smaller page inside a large one takes precedence.
         let large = entry.shift > 12;
         let whole = entry.shift >= 21 && !self.micro.tlb.has_small_code(linear, 21);
         self.engine.front.fill_code(linear, address & !OFFSET, self.arch.cpl == 3, large, whole);
@@ -130,15 +132,15 @@ impl Cpu {
         (0..4).any(|i| self.arch.dr[7] >> (2 * i) & 3 != 0 && self.arch.dr[7] >> (16 + 4 * i) & 3 != 0)
     }
 
-    /// Whether a linear address is canonical for the current paging depth.
+    /// Returns true if a linear address is canonical for the current paging depth.
     #[inline]
     pub fn canonical(&self, linear: u64) -> bool {
         let unused = if self.arch.cr4 & CR4_LA57 != 0 { 7 } else { 16 };
         ((linear as i64) << unused >> unused) as u64 == linear
     }
 
-    /// Whether an address may be put into a register that holds one (a base in an MSR, GDTR, IDTR, LDTR or TR): canonical for
-    /// the widest linear addresses the processor has, whatever the paging depth now.
+    /// Returns true if a register for a base address (a base in an MSR, GDTR, IDTR, LDTR or TR) accepts the address: it
+    /// must be canonical for the processor's widest linear addresses, independently of the current paging depth.
     pub fn canonical_base(&self, linear: u64) -> bool {
         let unused = if self.wiring.capabilities.has(Capability::La57) { 7 } else { 16 };
         ((linear as i64) << unused >> unused) as u64 == linear
@@ -150,8 +152,8 @@ impl Cpu {
         self.raise_code(vector, 0)
     }
 
-    /// Linear address of `size` bytes at `offset` in a segment, after type and limit checks (64-bit mode has neither; its
-    /// canonical check is made where the address is used).
+    /// Returns the linear address of `size` bytes at `offset` in a segment, after type and limit checks. In 64-bit mode
+    /// there is neither check, and the canonical check is made at the access.
     #[inline]
     pub fn linear(&mut self, segment: u8, offset: u64, size: u64, write: bool) -> Exec<u64> {
         let s = &self.arch.seg[usize::from(segment & 7)];
@@ -179,7 +181,7 @@ impl Cpu {
                 (false, true) => s.rights & rights::RW != 0,
                 (false, false) => true,
             };
-        // In real mode CS is read and written like any segment.
+        // In real mode CS can be read and written like any segment.
         let allowed = allowed || !self.protected() || self.v8086();
         let in_limit = if !code && s.rights & rights::DC != 0 {
             let top = if s.rights & rights::DB != 0 { 0xffff_ffff } else { 0xffff };
@@ -190,7 +192,7 @@ impl Cpu {
         if allowed && in_limit { Ok(base.wrapping_add(offset) & 0xffff_ffff) } else { Err(self.segment_fault(segment)) }
     }
 
-    /// Translates a linear address for an access within one page, through the TLB, charging misses.
+    /// Translates a linear address for an access within one page, through the TLB, and charges misses.
     #[inline]
     pub fn translate(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<(u64, Entry)> {
         if self.engine.emulation.is_some() {
@@ -204,7 +206,8 @@ impl Cpu {
         }
     }
 
-    /// Likewise, where the first level has nothing, or (if `found`) what it has won't do.
+    /// Translates an address after a miss in the first level, or (if `found`) after a hit that does not permit the
+    /// access.
     #[cold]
     #[inline(never)]
     fn translate_slow(&mut self, linear: u64, access: Access, privilege: Privilege, found: bool) -> Exec<(u64, Entry)> {
@@ -218,7 +221,7 @@ impl Cpu {
                 return Ok((physical(&entry, linear), entry));
             }
         }
-        // A permission failure walks again, as hardware does: the tables may have been relaxed since.
+        // A permission failure causes a page walk, as in hardware: the tables may have been relaxed since.
         let walked = self.walk(linear, access, privilege)?;
         if walked.references != 0 {
             let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
@@ -227,7 +230,8 @@ impl Cpu {
         let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
         let entry = self.micro.tlb.kept(walked.entry, linear);
         let inserted = self.micro.tlb.insert(entry, code);
-        // What was not in the TLB is not on its side of the fast path either; on the other side it may be, as it was.
+        // A page without an entry in the TLB has none on this side of the fast path; on the other side it may have one,
+        // with its old translation.
         let changed = inserted.changed || entry.shift != walked.entry.shift;
         let (as_data, as_code) = if code { (changed, found) } else { (found, changed) };
         if as_data {
@@ -240,7 +244,8 @@ impl Cpu {
         Ok((physical(&entry, linear), entry))
     }
 
-    /// Whether a cached translation will do for an access: it is permitted, and there is no dirty flag to set.
+    /// Returns true if a cached translation is sufficient for an access: it permits the access, and the dirty flag need
+    /// not be set.
     #[inline]
     fn allows(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
         let clean_write = access.writes() && entry.perms & perm::DIRTY == 0;
@@ -250,7 +255,7 @@ impl Cpu {
 
     fn drop_code(&mut self, left: Left) {
         if self.engine.front.drop_fetch(left) {
-            // It may be the page being executed.
+            // The page may be the one being executed.
             self.engine.fetch.leave();
         }
     }
@@ -265,7 +270,7 @@ impl Cpu {
         }
     }
 
-    /// Slow path of one access within a page: checks, translates, and fills [`Front`] where it may.
+    /// Slow path of an access within a page: checks, translates, and fills [`Front`] if possible.
     fn resolve(&mut self, linear: u64, size: u64, access: Access, privilege: Privilege, segment: u8) -> Exec<Target> {
         if self.engine.long64 && !self.canonical(linear) {
             return Err(self.segment_fault(segment));
@@ -306,7 +311,7 @@ impl Cpu {
         }
         let mode = self.front_mode(privilege);
         if mode != Mode::Slow && !access.is_shadow() && !self.is_watched(linear) {
-            // The dirty flag or protection key of what may be read may forbid writes.
+            // The dirty flag or protection key of a readable page may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
             let large = entry.shift > 12;
             let own = 1 << (linear / PAGE % GROUP as u64);
@@ -337,9 +342,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn read_slow(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
-        // A read that is half of a modification finds the page that the write was prepared for.
+        // The read of a read-modify-write operation uses the page that was prepared for the write.
         if let Some(host) = self.front_read(linear, size) {
-            // SAFETY: `front_read` vouches for `size` <= 8 bytes of RAM.
+            // SAFETY: `front_read` has returned the address of `size` <= 8 bytes of RAM.
             return Ok(unsafe { peek(host, size) });
         }
         self.check_alignment(linear, size, privilege)?;
@@ -358,7 +363,7 @@ impl Cpu {
     fn read_within(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
         match self.resolve(linear, size, Access::Read, privilege, segment)? {
             Target::Ram(host) | Target::Rom(host) => {
-                // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM.
+                // SAFETY: `size` <= 8 bytes from `host` are inside one page of RAM.
                 Ok(unsafe { peek(host, size) })
             }
             Target::Device(address) if self.is_apic_access_page(address) => self.apic_page_read(address, size),
@@ -370,7 +375,7 @@ impl Cpu {
     #[inline(never)]
     fn write_slow(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
         if let Some(host) = self.front_write(linear, size) {
-            // SAFETY: `front_write` vouches for `size` <= 8 writable bytes of RAM.
+            // SAFETY: `front_write` has returned the address of `size` <= 8 writable bytes of RAM.
             unsafe { poke(host, size, value) };
             return Ok(());
         }
@@ -435,7 +440,7 @@ impl Cpu {
         privilege: Privilege,
     ) -> Exec<u64> {
         match (self.resolve(linear, size, access, privilege, SEG_FLAT)?, value) {
-            // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM.
+            // SAFETY: `size` <= 8 bytes from `host` are inside one page of RAM.
             (Target::Ram(host) | Target::Rom(host), None) => Ok(unsafe { peek(host, size) }),
             (Target::Ram(host), Some(value)) => {
                 // SAFETY: likewise; the page is writable.
@@ -460,7 +465,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// A linear address as the current mode has it: outside 64-bit mode it has 32 bits.
+    /// Truncates a linear address to the current mode: outside 64-bit mode it has 32 bits.
     #[inline]
     pub(crate) fn wrap(&self, linear: u64) -> u64 {
         if self.engine.long64 { linear } else { linear & 0xffff_ffff }
@@ -473,7 +478,7 @@ impl Cpu {
         self.note_device(DeviceAccess::Memory { address, size, write: false });
         self.charge(Kind::new(Family::MmioRead, device), 1);
         self.attend(attention::BUS);
-        // Devices see naturally sized accesses; an odd remainder of a split access goes byte by byte.
+        // Devices see naturally sized accesses; an odd remainder of a split access is done byte by byte.
         let mut bus = bus.borrow_mut();
         if size.is_power_of_two() {
             return bus.read(who, address, size);
@@ -497,31 +502,31 @@ impl Cpu {
         }
     }
 
-    /// Notes that guest-physical bytes are about to change, in case they are decoded or monitored.
+    /// Records that guest-physical bytes are about to change, in case they are decoded or monitored.
     pub fn code_written(&mut self, address: u64, size: u64) {
         let hit = self.wiring.ram.marked(address) & lines(address & OFFSET, size);
         if hit != 0 {
             self.engine.code_writes.push((address & !OFFSET, hit));
             self.attend(attention::CODE);
             if self.wiring.ram.trigger_monitors(address & !OFFSET, hit) {
-                // Whoever waits for this write goes on now.
+                // A processor that waits for this write continues now.
                 self.attend(attention::BUS);
             }
         }
     }
 
-    /// Called when a page may have got its first marked line: no write may reach it on the fast path any more.
+    /// Handles a page that may have got its first marked line: writes to it must leave the fast path.
     #[inline]
     pub fn follow_marks(&mut self) {
         let epoch = self.wiring.ram.epoch();
         self.engine.front.follow_marks(epoch);
     }
 
-    /// Reads at a linear address with the current privilege. `segment` only decides between #SS and #GP.
+    /// Reads at a linear address with the current privilege. `segment` only selects between #SS and #GP.
     #[inline(always)]
     pub fn read_linear<T: Int>(&mut self, linear: u64, segment: u8) -> Exec<T> {
         if let Some(host) = self.engine.front.read(linear, u64::from(T::SIZE)) {
-            // SAFETY: a matching slot says that the page is RAM at this host address, and the value lies inside it.
+            // SAFETY: a matching slot guarantees that the page is RAM at this host address, and the value is inside it.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
         let privilege = self.privilege();
@@ -587,7 +592,7 @@ impl Cpu {
         self.write_slow(linear, u64::from(T::SIZE), new.to_u64(), privilege, op.seg)
     }
 
-    /// Makes sure that a write of up to one page at `linear` will not fault.
+    /// Ensures that a write of up to one page at `linear` will not fault.
     #[cold]
     #[inline(never)]
     pub fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
@@ -604,7 +609,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Makes sure that a read of up to one page at `linear` will not fault.
+    /// Ensures that a read of up to one page at `linear` will not fault.
     #[cold]
     #[inline(never)]
     pub fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
@@ -620,7 +625,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Linear address of an instruction's memory operand of `size` bytes.
+    /// Returns the linear address of an instruction's memory operand of `size` bytes.
     #[inline]
     pub fn operand_linear(&mut self, op: &Op, size: u64, write: bool) -> Exec<u64> {
         let offset = op.ea(self);
@@ -646,7 +651,7 @@ impl Cpu {
         }
         let privilege = self.privilege();
         self.prepare_read(linear, out.len() as u64, privilege, segment)?;
-        // As a rule the fast path knows the pages now.
+        // Usually the pages are on the fast path now.
         if self.read_known(linear, out) {
             return Ok(());
         }
@@ -678,7 +683,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Reads up to a page if the fast path knows all of it.
+    /// Reads up to a page if all of it is on the fast path.
     #[inline]
     fn read_known(&self, linear: u64, out: &mut [u8]) -> bool {
         let here = (PAGE - (linear & OFFSET)).min(out.len() as u64);
@@ -687,7 +692,7 @@ impl Cpu {
         if !second.is_empty() {
             let next = self.wrap(linear.wrapping_add(here));
             let Some(host) = self.front_read(next, second.len() as u64) else { return false };
-            // SAFETY: `front_read` vouches for these bytes of RAM; `out` is not guest memory.
+            // SAFETY: `front_read` has returned the address of these bytes of RAM; `out` is not guest memory.
             unsafe { std::ptr::copy_nonoverlapping(host, second.as_mut_ptr(), second.len()) };
         }
         // SAFETY: as above.
@@ -695,7 +700,7 @@ impl Cpu {
         true
     }
 
-    /// Writes up to a page if the fast path knows all of it.
+    /// Writes up to a page if all of it is on the fast path.
     #[inline]
     fn write_known(&self, linear: u64, from: &[u8]) -> bool {
         let here = (PAGE - (linear & OFFSET)).min(from.len() as u64);
@@ -704,7 +709,8 @@ impl Cpu {
         if !second.is_empty() {
             let next = self.wrap(linear.wrapping_add(here));
             let Some(host) = self.front_write(next, second.len() as u64) else { return false };
-            // SAFETY: `front_write` vouches for these writable bytes of RAM; `from` is not guest memory.
+            // SAFETY: `front_write` has returned the address of these writable bytes of RAM; `from` is not guest
+            // memory.
             unsafe { std::ptr::copy_nonoverlapping(second.as_ptr(), host, second.len()) };
         }
         // SAFETY: as above.
@@ -732,24 +738,24 @@ impl Cpu {
         self.write_within(second, size - first, value >> (8 * first), privilege, segment)
     }
 
-    /// Host address of `len` readable bytes inside one page, if the fast path knows them.
+    /// Returns the host address of `len` readable bytes inside one page, if it is on the fast path.
     #[inline]
     pub fn front_read(&self, linear: u64, len: u64) -> Option<*const u8> {
         self.engine.front.read(linear, len)
     }
 
-    /// Host address of `len` writable bytes inside one page, if the fast path knows them.
+    /// Returns the host address of `len` writable bytes inside one page, if it is on the fast path.
     #[inline]
     pub fn front_write(&self, linear: u64, len: u64) -> Option<*mut u8> {
         self.engine.front.write(linear, len)
     }
 
-    /// Reads up to 8 bytes at a linear address on behalf of a privilege level that need not be the current one. In long mode
-    /// the address may be beyond 4 GiB even if the current code is not 64-bit.
+    /// Reads up to 8 bytes at a linear address with a given privilege, which may differ from the current one. In long
+    /// mode the address may be above 4 GiB even if the current code is not 64-bit.
     pub(crate) fn read_as(&mut self, linear: u64, size: u8, privilege: Privilege, segment: u8) -> Exec<u64> {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
         if let Some(host) = self.engine.front.read_in(self.front_mode(privilege), linear, size) {
-            // SAFETY: `read_in` vouches for `size` <= 8 bytes of RAM.
+            // SAFETY: `read_in` has returned the address of `size` <= 8 bytes of RAM.
             return Ok(unsafe { peek(host, size) });
         }
         if size <= first {
@@ -761,11 +767,11 @@ impl Cpu {
         Ok(self.read_within(linear, first, privilege, segment)? | high << (8 * first))
     }
 
-    /// Writes likewise, all or nothing.
+    /// Writes up to 8 bytes with a given privilege, all or nothing.
     pub(crate) fn write_as(&mut self, linear: u64, size: u8, value: u64, privilege: Privilege, segment: u8) -> Exec {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
         if let Some(host) = self.engine.front.write_in(self.front_mode(privilege), linear, size) {
-            // SAFETY: `write_in` vouches for `size` <= 8 writable bytes of RAM.
+            // SAFETY: `write_in` has returned the address of `size` <= 8 writable bytes of RAM.
             unsafe { poke(host, size, value) };
             return Ok(());
         }
@@ -784,7 +790,7 @@ impl Cpu {
         if self.long_mode() { next } else { next & 0xffff_ffff }
     }
 
-    /// Reads a descriptor, TSS field or the like: an implicit supervisor access, whatever the CPL.
+    /// Reads a descriptor, TSS field or similar: an implicit supervisor access at any CPL.
     pub fn read_system<T: Int>(&mut self, linear: u64) -> Exec<T> {
         if self.long_mode() && !self.canonical(linear) {
             return Err(self.gp(0));
@@ -793,7 +799,7 @@ impl Cpu {
         self.read_as(linear, T::SIZE, Privilege::Implicit, seg::DS).map(T::from_u64)
     }
 
-    /// Writes a descriptor, TSS field or the like: an implicit supervisor access, whatever the CPL.
+    /// Writes a descriptor, TSS field or similar: an implicit supervisor access at any CPL.
     pub fn write_system<T: Int>(&mut self, linear: u64, value: T) -> Exec {
         if self.long_mode() && !self.canonical(linear) {
             return Err(self.gp(0));
@@ -808,13 +814,13 @@ fn physical(entry: &Entry, linear: u64) -> u64 {
     entry.physical | (linear & ((1u64 << entry.shift) - 1))
 }
 
-/// Reads up to 8 bytes; the usual sizes without a call.
+/// Reads up to 8 bytes; common sizes are inlined.
 ///
 /// # Safety
 /// `size` bytes from `host`, at most 8, must be readable RAM.
 #[inline(always)]
 unsafe fn peek(host: *const u8, size: u64) -> u64 {
-    // SAFETY: as our caller promises; `bytes` is not guest memory.
+    // SAFETY: guaranteed by the caller; `bytes` is not guest memory.
     unsafe {
         match size {
             1 => u64::from(*host),
@@ -830,13 +836,13 @@ unsafe fn peek(host: *const u8, size: u64) -> u64 {
     }
 }
 
-/// Writes up to 8 bytes; the usual sizes without a call.
+/// Writes up to 8 bytes; common sizes are inlined.
 ///
 /// # Safety
 /// `size` bytes from `host`, at most 8, must be writable RAM.
 #[inline(always)]
 unsafe fn poke(host: *mut u8, size: u64, value: u64) {
-    // SAFETY: as our caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match size {
             1 => *host = value as u8,

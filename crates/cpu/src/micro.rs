@@ -1,4 +1,5 @@
-//! The state of the model beside the architectural one: time, translations, predictions, and who is charged.
+//! State of the processor model in addition to the architectural state: time, cached translations, predictions, and the
+//! origin of charges.
 
 use crate::charged::Charged;
 use crate::predict::Predictor;
@@ -6,33 +7,33 @@ use crate::tlb::Tlb;
 use ledger::{Geometry, Ticks};
 use serde::{Deserialize, Serialize};
 
-/// The state of the modelled processor that no instruction can read: plain data.
+/// State of the modelled processor that no instruction can read: plain data.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Micro {
     /// Virtual time.
     pub clock: Ticks,
-    /// State of the seeded generator behind RDRAND and RDSEED.
+    /// State of the seeded generator of RDRAND and RDSEED.
     pub random: u64,
     /// Modelled TLB.
     pub tlb: Tlb,
     /// Modelled branch predictor.
     pub predictor: Predictor,
-    /// Virtualization level of what is executed: 0 on the machine itself, 1 as the guest of a hypervisor on it.
+    /// Virtualization level of the current code: 0 on the machine itself, 1 in a guest of a hypervisor on it.
     pub level: u8,
-    /// The address space that is charged where CR3 is not the guest's own, as under shadow paging; set before
+    /// Address space that is charged if CR3 is not the guest's own, as under shadow paging; set before
     /// [`Cpu::origin_changed`](crate::Cpu::origin_changed).
     pub charged_space: Option<u64>,
-    /// Who is charged besides; set by [`Cpu::set_charged`](crate::Cpu::set_charged).
+    /// Other parts of the charged origin; set by [`Cpu::set_charged`](crate::Cpu::set_charged).
     pub charged: Charged,
-    /// It has executed PAUSE since this was last cleared: software waits for another processor.
+    /// True if PAUSE has been executed since this was last cleared: software waits for another processor.
     pub spins: bool,
-    /// The board has been told of the probe at the next instruction.
+    /// True if the board has handled the probe at the next instruction.
     pub probe_passed: bool,
 }
 
 impl Micro {
-    /// The processor number `index`, with empty tables of these sizes.
+    /// Creates the state of processor number `index`, with empty tables of these sizes.
     pub(crate) fn new(index: usize, geometry: &Geometry) -> Self {
         Self {
             clock: 0,
@@ -47,7 +48,8 @@ impl Micro {
         }
     }
 
-    /// Whether it is the state of a processor of these sizes, as far as that can be told: it may come from a file.
+    /// Returns true if a state, which may come from a file, is possible for a processor of these sizes, as far as that
+    /// can be checked.
     pub fn fits(&self, geometry: &Geometry) -> bool {
         self.tlb.fits(geometry) && self.predictor.fits(geometry)
     }

@@ -1,10 +1,10 @@
-//! Which processor this is: prices, sizes and CPUID.
+//! Processor model: prices, sizes and CPUID.
 
 use crate::vmx::VmxCapabilities;
 use ledger::profile::{CpuidLeaf, Profile};
 use ledger::{Costs, Geometry};
 
-/// Registers a CPUID sub-leaf returns.
+/// Registers that CPUID returns for a sub-leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuidRegs {
     /// EAX.
@@ -17,14 +17,14 @@ pub struct CpuidRegs {
     pub edx: u32,
 }
 
-/// A CPUID entry of the model: what does not depend on the processor's state.
+/// A CPUID entry of the model: the part that does not depend on the processor's state.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuidEntry {
     /// Leaf (EAX).
     pub leaf: u32,
-    /// Sub-leaf (ECX), or `None` where the leaf has none.
+    /// Sub-leaf (ECX), or `None` if the leaf has none.
     pub subleaf: Option<u32>,
-    /// What it returns, before state-dependent bits (OSXSAVE, APIC id, XSAVE sizes, ...).
+    /// Returned registers, before state-dependent bits (OSXSAVE, APIC ID, XSAVE sizes, ...) are applied.
     pub regs: CpuidRegs,
 }
 
@@ -35,29 +35,30 @@ pub struct Model {
     pub costs: Costs,
     /// Sizes of TLBs and predictors.
     pub geometry: Geometry,
-    /// Static CPUID contents, already limited to what the processor executes.
+    /// Static CPUID contents, already limited to the features that the processor executes.
     pub cpuid: Vec<CpuidEntry>,
     /// Frequency of core and TSC, in hertz.
     pub tsc_hz: u64,
-    /// IA32_ARCH_CAPABILITIES, where CPUID has it.
+    /// IA32_ARCH_CAPABILITIES, if CPUID reports it.
     pub arch_capabilities: u64,
-    /// What software may use of VMX, if the processor has it.
+    /// VMX capabilities for software, if the processor has VMX.
     pub vmx: Option<VmxCapabilities>,
     /// MAXPHYADDR.
     pub physical_bits: u8,
-    /// Whether charges are recorded. If not, neither is what they follow from: the predictors are not modelled.
+    /// True if charges are recorded. Otherwise the predictors are not modelled either.
     pub recorded: bool,
-    /// The run records indirect branches by place and target. Translated code hands them to the interpreter then.
+    /// True if indirect branches are recorded by address and target; the interpreter then executes those of translated
+    /// code.
     pub branches: bool,
 }
 
-/// Whether leaf 1 announces VMX (ECX, bit 5).
+/// Returns true if leaf 1 reports VMX (ECX, bit 5).
 fn shows_vmx(cpuid: &[CpuidLeaf]) -> bool {
     cpuid.iter().any(|leaf| leaf.leaf == 1 && leaf.ecx & 1 << 5 != 0)
 }
 
 impl Model {
-    /// The processor of a profile, with these of its prices, sizes and CPUID contents: it has several.
+    /// Creates the model of a profile with the given prices, sizes and CPUID contents, of which a profile has several.
     pub fn of(profile: &Profile, costs: Costs, geometry: Geometry, cpuid: &[CpuidLeaf]) -> Self {
         let entry = |l: &CpuidLeaf| CpuidEntry {
             leaf: l.leaf,
@@ -77,12 +78,12 @@ impl Model {
         }
     }
 
-    /// The static contents of a CPUID leaf; zero if the model does not have it.
+    /// Returns the static contents of a CPUID leaf; zero if the model does not have it.
     pub fn static_cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
         self.leaf(leaf, subleaf).unwrap_or_default()
     }
 
-    /// The static contents of a CPUID leaf, if it has any. A leaf without sub-leaves answers to every sub-leaf.
+    /// Returns the static contents of a CPUID leaf, if it has any. A leaf without sub-leaves matches every sub-leaf.
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidRegs> {
         let found = self.cpuid.iter().find(|e| e.leaf == leaf && e.subleaf.is_none_or(|s| s == subleaf));
         found.map(|e| e.regs)

@@ -1,12 +1,12 @@
-//! A decoded instruction, as the interpreter runs it.
+//! A decoded instruction in the format of the interpreter.
 
 use crate::fault::{Exec, Flow};
 use crate::state::Cpu;
 
-/// What executes an instruction.
+/// Function that executes an instruction.
 ///
-/// On entry [`rip`](crate::arch::Arch::rip) is already the address of the next instruction. A handler that returns `Err` has changed nothing
-/// that the architecture would show (the interpreter puts `rip` back).
+/// On entry [`rip`](crate::arch::Arch::rip) already is the address of the next instruction. A handler that returns an
+/// error has not changed any architectural state (the interpreter restores `rip`).
 pub type Handler = fn(&mut Cpu, &Op) -> Exec<Flow>;
 
 /// Register number that reads as zero: "no base", "no index".
@@ -17,17 +17,17 @@ pub const SEG_FLAT: u8 = 6;
 
 /// A decoded instruction.
 ///
-/// `r0`..`r3` are register numbers in the order of the operands (0-15; for MMX, segment, control and debug registers their
-/// own numbers). For byte registers AH, CH, DH, BH see [`Op::HIGH0`]. `imm` is the immediate sign-extended to 64 bits, or a
-/// branch target, or whatever the instruction's builder put there.
+/// `r0`..`r3` are register numbers in the order of the operands (0-15; MMX, segment, control and debug registers have
+/// their own numbers). [`Op::HIGH0`] applies to the byte registers AH, CH, DH, BH. `imm` is the immediate sign-extended
+/// to 64 bits, a branch target, or a value that the binding of the instruction defines.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Op {
-    /// Executes it.
+    /// Handler that executes it.
     pub exec: Handler,
     /// Address of the next instruction (linear in 64-bit mode; offset in CS otherwise).
     pub next: u64,
-    /// Immediate or other 64-bit datum.
+    /// Immediate or other 64-bit value.
     pub imm: u64,
     /// Displacement, sign-extended; absolute for RIP-relative operands.
     pub disp: u64,
@@ -55,7 +55,7 @@ pub struct Op {
     pub asize: u8,
     /// Flags: [`Op::HIGH0`] and others.
     pub flags: u8,
-    /// [`ledger::Class`] it is charged as.
+    /// [`ledger::Class`] as which it is charged.
     pub class: ledger::Class,
     /// Decoder's code number (iced-x86 `Code`), for names and counting.
     pub code: u16,
@@ -77,27 +77,27 @@ impl Op {
     /// Some operand is memory.
     pub const MEM: u8 = 64;
 
-    /// Whether a flag is set.
+    /// Returns true if a flag is set.
     #[inline(always)]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Effective address (offset in its segment) of the memory operand.
+    /// Returns the effective address (offset in its segment) of the memory operand.
     #[inline(always)]
     pub fn ea(&self, cpu: &Cpu) -> u64 {
         let ea = cpu.reg(self.base).wrapping_add(cpu.reg(self.index) << (self.scale & 3)).wrapping_add(self.disp);
         if self.asize == 8 { ea } else { ea & address_mask(self.asize) }
     }
 
-    /// Address of this instruction.
+    /// Returns the address of this instruction.
     #[inline(always)]
     pub fn rip(&self) -> u64 {
         self.next.wrapping_sub(u64::from(self.len))
     }
 }
 
-/// Bits an address of `asize` bytes has.
+/// Returns the mask of an address of `asize` bytes.
 #[inline(always)]
 pub fn address_mask(asize: u8) -> u64 {
     match asize {

@@ -1,64 +1,65 @@
-//! The walk of paging structures, of every layout that there is: 32-bit, PAE, 4-level and 5-level paging, and EPT.
+//! Page walk for every layout of paging structures: 32-bit, PAE, 4-level and 5-level paging, and EPT.
 //!
-//! The processor, looks from outside, EPT and a hypervisor's walk of its guest's tables are all this loop. They differ in how an
-//! entry is reached ([`ReadEntry`], [`UpdateEntry`]), in what is kept of the entries on the way ([`Visit`]), and in what follows from
-//! the outcome: faults, checks of permissions and the order in which flags are set are the caller's. All of it is monomorphic, so
-//! that a look from outside pays nothing for the flags that the processor sets.
+//! This loop serves the processor, inspection from outside, EPT, and a hypervisor's walk of its guest's tables. They
+//! differ in the access to entries ([`ReadEntry`], [`UpdateEntry`]), in the use of the entries on the path ([`Visit`]),
+//! and in the handling of the result: the caller implements faults, permission checks and the order in which flags are
+//! set. All of it is monomorphic, so that inspection does not pay for the flags that the processor sets.
 
 use x86::control::*;
 use x86::ept;
 use x86::page::*;
 
-/// A layout of paging structures: what the bits of an entry mean.
+/// A layout of paging structures: the meaning of the bits of an entry.
 pub trait Layout {
-    /// Entries have eight bytes; otherwise they have four.
+    /// True if entries have eight bytes; otherwise they have four.
     const WIDE: bool;
-    /// The flag of an entry that was used.
+    /// Accessed flag.
     const ACCESSED: u64;
-    /// The flag of an entry that maps a page which was written.
+    /// Dirty flag.
     const DIRTY: u64;
-    /// Bits that take a permission away; all others that [`Path::common`] is asked for give one.
+    /// Bits of [`Path::common`] that deny a permission when set; the others grant one.
     const FORBIDS: u64;
 
-    /// Whether an entry is present.
+    /// Returns true if an entry is present.
     fn is_present(&self, entry: u64) -> bool;
-    /// Whether an entry that is present maps a page, in a table whose entries map 2^`shift` bytes.
+    /// Returns true if a present entry maps a page, in a table whose entries map 2^`shift` bytes.
     fn is_page(&self, entry: u64, shift: u32) -> bool;
-    /// Whether an entry that is present has a bit or a combination of bits that is reserved; `page`: it maps a page.
+    /// Returns true if a present entry has a reserved bit or combination of bits; `page` is true if it maps a page.
     fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool;
-    /// The address of the table that an entry points to: where entries of eight bytes have it.
+    /// Returns the address of the table to which an entry points; the default is for eight-byte entries.
     #[inline(always)]
     fn table(&self, entry: u64) -> u64 {
         entry & ADDRESS
     }
-    /// The address of the page that an entry maps, likewise.
+    /// Returns the address of the page that an entry maps; the default is for eight-byte entries.
     #[inline(always)]
     fn page(&self, entry: u64, shift: u32) -> u64 {
         entry & ADDRESS & !((1 << shift) - 1)
     }
 }
 
-/// Log2 of the entries in a table.
+/// Returns log2 of the number of entries in a table.
 const fn index_bits<L: Layout>() -> u32 {
     if L::WIDE { 9 } else { 10 }
 }
 
-/// The level of tables whose entries map 2^`shift` bytes: 1 maps the smallest pages.
+/// Returns the level of tables whose entries map 2^`shift` bytes; tables at level 1 map the smallest pages.
 pub const fn level<L: Layout>(shift: u32) -> u8 {
     ((shift - SHIFT) / index_bits::<L>() + 1) as u8
 }
 
-/// Entries of four bytes: 32-bit paging (SDM vol. 3, 4.3).
+/// Four-byte entries: 32-bit paging (SDM vol. 3, 4.3).
 #[derive(Clone, Copy, Debug)]
 pub struct Layout32 {
-    /// 4 MiB pages are enabled.
+    /// True if 4 MiB pages are enabled.
     pse: bool,
-    /// Reserved bits of entries that map them.
+    /// Reserved bits of entries that map 4 MiB pages.
     reserved_4m: u64,
 }
 
 impl Layout32 {
-    /// With or without 4 MiB pages, whose addresses have as many bits beyond 32 as the processor has (PSE-36).
+    /// Creates the layout with or without 4 MiB pages, whose addresses may exceed 32 bits up to the processor's width
+    /// (PSE-36).
     #[inline]
     pub fn new(pse: bool, physical_bits: u32) -> Self {
         let usable = physical_bits.saturating_sub(32).min(8);
@@ -101,15 +102,15 @@ impl Layout for Layout32 {
     }
 }
 
-/// Entries of eight bytes: PAE, 4-level and 5-level paging (SDM vol. 3, 4.4 and 4.5).
+/// Eight-byte entries: PAE, 4-level and 5-level paging (SDM vol. 3, 4.4 and 4.5).
 #[derive(Clone, Copy, Debug)]
 pub struct Layout64 {
-    /// Bits that are reserved in every entry.
+    /// Reserved bits of every entry.
     reserved: u64,
 }
 
 impl Layout64 {
-    /// In long mode or not, with or without EFER.NXE.
+    /// Creates the layout for long mode or not, with or without EFER.NXE.
     #[inline]
     pub fn new(long: bool, nxe: bool, physical_bits: u32) -> Self {
         let beyond = ADDRESS & !((1u64 << physical_bits) - 1);
@@ -135,7 +136,8 @@ impl Layout for Layout64 {
 
     #[inline(always)]
     fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool {
-        // Of a large page, the address bits below its size but for that of PAT. Above 1 GiB there are none, and PS is reserved.
+        // For a large page, the address bits below its size except PAT. Above 1 GiB there are no pages, and PS is
+        // reserved.
         let here = if page { ((1 << shift) - 1) & !(PAT_LARGE | (PAT_LARGE - 1)) } else { PS };
         entry & (self.reserved | here) != 0
     }
@@ -144,37 +146,38 @@ impl Layout for Layout64 {
 /// Extended page tables (SDM vol. 3, 28.3.2).
 #[derive(Clone, Copy, Debug)]
 pub struct LayoutEpt {
-    /// Address bits that the processor does not have.
+    /// Address bits beyond the processor's width.
     beyond: u64,
-    /// Bits one of which an entry that is present has.
+    /// Bits of which a present entry has at least one.
     present: u64,
-    /// Bits that no entry has that does not allow reads.
+    /// Bits that require read permission in the same entry.
     with_read: u64,
     /// Log2 of the size of the largest pages.
     largest: u32,
 }
 
 impl LayoutEpt {
-    /// On a processor that has no physical addresses with these bits, with execute-only translations and pages of all sizes.
+    /// Creates the layout of a processor without physical addresses in the bits `beyond`, with execute-only
+    /// translations and pages of all sizes.
     #[inline]
     pub fn new(beyond: u64) -> Self {
         Self { beyond: beyond & ADDRESS, present: ept::RIGHTS, with_read: ept::WRITE, largest: SHIFT_1G }
     }
 
-    /// With or without execute-only translations.
+    /// Enables or disables execute-only translations.
     #[inline]
     pub fn execute_only(self, on: bool) -> Self {
         let fetches = if on { 0 } else { ept::EXECUTE | ept::USER_EXECUTE };
         Self { with_read: ept::WRITE | fetches, ..self }
     }
 
-    /// With pages of up to 2^`shift` bytes.
+    /// Sets the maximum page size to 2^`shift` bytes.
     #[inline]
     pub fn largest(self, shift: u32) -> Self {
         Self { largest: shift, ..self }
     }
 
-    /// With mode-based execute control: user code has a permission of its own.
+    /// Enables or disables mode-based execute control, with a separate permission for user code.
     #[inline]
     pub fn mode_based(self, on: bool) -> Self {
         Self { present: if on { ept::RIGHTS | ept::USER_EXECUTE } else { ept::RIGHTS }, ..self }
@@ -197,7 +200,7 @@ impl Layout for LayoutEpt {
         shift == SHIFT || entry & ept::LARGE != 0 && shift <= self.largest
     }
 
-    /// Whether the entry is misconfigured (SDM vol. 3, 28.3.3.1).
+    /// Returns true if the entry is misconfigured (SDM vol. 3, 28.3.3.1).
     #[inline(always)]
     fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool {
         let here = if page { ((1 << shift) - 1) & ADDRESS } else { ept::RESERVED_TABLE };
@@ -208,16 +211,16 @@ impl Layout for LayoutEpt {
     }
 }
 
-/// Where a walk begins.
+/// Start of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Root {
-    /// The address of the topmost table.
+    /// Address of the topmost table.
     pub table: u64,
-    /// Log2 of the bytes that an entry of it maps.
+    /// Log2 of the number of bytes that an entry of the topmost table maps.
     pub shift: u32,
 }
 
-/// Tables that the registers lead to, with their layout.
+/// Root and layout of the tables that the registers select.
 #[derive(Clone, Copy, Debug)]
 pub enum Tables {
     /// 32-bit paging.
@@ -226,7 +229,7 @@ pub enum Tables {
     Bits64(Layout64, Root),
 }
 
-/// The registers that say how linear addresses are translated, paging being on.
+/// Registers that control the translation of linear addresses, with paging enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct PagingRegisters<'a> {
     /// CR3.
@@ -237,12 +240,12 @@ pub struct PagingRegisters<'a> {
     pub efer: u64,
     /// PDPTEs, used under PAE paging outside long mode.
     pub pdpte: &'a [u64; 4],
-    /// Physical address bits of the processor.
+    /// Physical address width of the processor.
     pub physical_bits: u32,
 }
 
 impl PagingRegisters<'_> {
-    /// The tables of an address. `None`: its PDPTE is not present.
+    /// Returns the tables for an address, or `None` if its PDPTE is not present.
     #[inline(always)]
     pub fn tables(&self, linear: u64) -> Option<Tables> {
         let long = self.efer & EFER_LMA != 0;
@@ -264,27 +267,27 @@ impl PagingRegisters<'_> {
     }
 }
 
-/// How a walk reads entries.
+/// Reads entries for a walk.
 pub trait ReadEntry {
-    /// Why an entry cannot be reached.
+    /// Reason for which an entry cannot be accessed.
     type Stop;
-    /// The entry at an address, of eight bytes or of four.
+    /// Returns the entry at an address, of eight bytes if `wide`, else of four.
     fn read(&mut self, address: u64, wide: bool) -> Result<u64, Self::Stop>;
 }
 
-/// How flags are set in entries.
+/// Sets flags in entries.
 pub trait UpdateEntry: ReadEntry {
-    /// Puts a value into the entry at an address.
+    /// Writes the entry at an address.
     fn update(&mut self, address: u64, wide: bool, value: u64) -> Result<(), Self::Stop>;
 }
 
-/// What is kept of the entries on the way.
+/// Receives the entries on the path of a walk.
 pub trait Visit {
-    /// An entry that is present and well formed, from the topmost table down.
+    /// Called for each present and well-formed entry, from the topmost table down.
     fn visit<L: Layout>(&mut self, address: u64, entry: u64);
 }
 
-/// Nothing is kept.
+/// Ignores the entries.
 impl Visit for () {
     #[inline(always)]
     fn visit<L: Layout>(&mut self, _: u64, _: u64) {}
@@ -299,7 +302,7 @@ pub struct Entry {
     pub value: u64,
 }
 
-/// All entries, and what they have in common.
+/// All entries of a path, and their common bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     entries: [Entry; 5],
@@ -317,7 +320,7 @@ impl Default for Path {
 impl Visit for Path {
     #[inline(always)]
     fn visit<L: Layout>(&mut self, address: u64, entry: u64) {
-        // No walk is deeper than five tables.
+        // A walk has at most five levels.
         if let Some(slot) = self.entries.get_mut(self.depth) {
             *slot = Entry { address, value: entry };
             self.depth += 1;
@@ -327,27 +330,28 @@ impl Visit for Path {
 }
 
 impl Path {
-    /// Bits that every entry has, those of [`Layout::FORBIDS`] turned round: permissions that all entries give.
+    /// Returns the bits that every entry has, with those of [`Layout::FORBIDS`] inverted: the permissions that all
+    /// entries grant.
     #[inline(always)]
     pub fn common(&self) -> u64 {
         self.common
     }
 
-    /// Likewise, without the last entry, and without turning anything round.
+    /// Returns the bits that every entry except the last has, without inversion.
     #[inline(always)]
     pub fn above(&self) -> u64 {
         let depth = self.depth.min(self.entries.len()).saturating_sub(1);
         self.entries[..depth].iter().fold(!0, |common, entry| common & entry.value)
     }
 
-    /// The entries, from the topmost table down.
+    /// Returns the entries, from the topmost table down.
     #[inline(always)]
     pub fn entries(&self) -> &[Entry] {
         &self.entries[..self.depth.min(self.entries.len())]
     }
 
-    /// Sets the accessed flag in every entry that lacks it, from the topmost table down, and the dirty flag in the last one if the
-    /// access is a `write`.
+    /// Sets the accessed flag in every entry that lacks it, from the topmost table down, and the dirty flag in the last
+    /// one if the access is a `write`.
     #[inline(always)]
     pub fn mark<L: Layout, T: UpdateEntry>(&mut self, tables: &mut T, write: bool) -> Result<(), T::Stop> {
         let depth = self.depth.min(self.entries.len());
@@ -372,14 +376,14 @@ pub struct Leaf {
     pub shift: u32,
 }
 
-/// Why a walk found no page.
+/// Reason for which a walk found no page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop<E> {
     /// An entry is not present.
     Absent,
     /// An entry is present and has reserved bits.
     Reserved,
-    /// An entry could not be reached.
+    /// An entry could not be accessed.
     Unreachable(E),
 }
 
@@ -400,7 +404,7 @@ pub fn walk<L: Layout, T: ReadEntry, V: Visit>(
         if !layout.is_present(entry) {
             return Err(Stop::Absent);
         }
-        // Both cases are written out: so compiled, neither computes what is reserved in the other.
+        // Both cases are written out, so that the compiled code computes only the reserved bits of one of them.
         if layout.is_page(entry, shift) {
             if layout.is_reserved(entry, shift, true) {
                 return Err(Stop::Reserved);

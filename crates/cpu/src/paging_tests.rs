@@ -1,4 +1,5 @@
-//! The walker on its own: what each layout makes of each entry, and what the processor and a look from outside both find.
+//! Tests of the walker alone: interpretation of entries in each layout, and agreement of the processor's walk with
+//! inspection.
 
 use crate::fault::Cause;
 use crate::paging::*;
@@ -11,7 +12,7 @@ use x86::ept;
 use x86::page::*;
 use x86::vector;
 
-/// Words at addresses, and the order in which they were read and written.
+/// Memory as words, and the order of their accesses.
 #[derive(Default)]
 struct Words {
     words: BTreeMap<u64, u64>,
@@ -19,7 +20,7 @@ struct Words {
     written: Vec<(u64, u64)>,
 }
 
-/// Nothing is at the address.
+/// Error: there is no memory at the address.
 #[derive(Debug, PartialEq, Eq)]
 struct Nowhere(u64);
 
@@ -39,7 +40,7 @@ impl UpdateEntry for Words {
     }
 }
 
-/// Bits of 51:13 that are reserved in an entry that maps a page of 2^`shift` bytes, by the tables of the manual.
+/// Returns the reserved bits, of 51:13, in an entry that maps a page of 2^`shift` bytes, from the manual's tables.
 fn reserved_of_page(shift: u32) -> u64 {
     match shift {
         SHIFT => 0,
@@ -136,7 +137,7 @@ fn levels_are_counted_from_the_smallest_pages() {
     assert_eq!([SHIFT, SHIFT_2M, SHIFT_1G, SHIFT_PML4, SHIFT_PML5].map(level::<Layout64>), [1, 2, 3, 4, 5]);
 }
 
-/// Five tables, each a page after the one before, that map an address with these flags in their entries.
+/// Returns five consecutive tables that map an address with these flags in their entries.
 fn five(flags: [u64; 5]) -> (Words, Root, u64) {
     let address = 0x00ab_cdef_0123_4567u64;
     let mut words = Words::default();
@@ -188,7 +189,7 @@ fn a_walk_ends_at_the_first_entry_that_it_cannot_pass() {
     assert_eq!(outcome.err(), Some(Stop::Unreachable(Nowhere(third))));
 }
 
-/// CR4 and EFER of each mode, and the addresses that its tables translate.
+/// CR4 and EFER of each mode, and the address bits that its tables translate.
 const MODES: [(u64, u64, u64); 5] = [
     (0, 0, u32::MAX as u64),
     (CR4_PSE, 0, u32::MAX as u64),
@@ -199,7 +200,7 @@ const MODES: [(u64, u64, u64); 5] = [
 
 #[test]
 fn a_look_from_outside_finds_what_the_processor_finds() {
-    /// Frames of tables; what they map may be anywhere.
+    /// Number of frames with tables; mapped pages may be anywhere.
     const TABLES: u64 = 8;
     let mut random = Random::new(7);
     let (mut found, mut missed) = (0, 0);
@@ -221,7 +222,7 @@ fn a_look_from_outside_finds_what_the_processor_finds() {
         for _ in 0..32 {
             let linear = random.next() & addresses;
             let seen = cpu.look_up(linear);
-            // The supervisor may read whatever is mapped.
+            // The supervisor may read every mapped page.
             match cpu.walk(linear, Access::Read, Privilege::Implicit) {
                 Ok(walked) => {
                     let offset = linear & ((1 << walked.entry.shift) - 1);

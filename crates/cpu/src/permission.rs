@@ -1,26 +1,26 @@
-//! What may be done with a page that is mapped (SDM vol. 3, 4.6), and the error code of a page fault (4.7).
+//! Access permissions of a mapped page (SDM vol. 3, 4.6), and the error code of a page fault (4.7).
 //!
-//! An access is a set of bits of the error code, as [`code`] has them: W, U, I and SS.
+//! An access is a set of error-code bits in [`code`]: W, U, I and SS.
 
 use x86::control::*;
 use x86::page::code;
 
-/// What the entries on the way to a page allow together.
+/// Combined permissions of the entries on the path to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRights {
-    /// Every entry allows writes.
+    /// True if every entry allows writes.
     pub writable: bool,
-    /// Every entry allows accesses in user mode.
+    /// True if every entry allows user-mode accesses.
     pub user: bool,
-    /// No entry forbids instruction fetches.
+    /// True if no entry forbids instruction fetches.
     pub executable: bool,
-    /// It is a shadow stack: the last entry alone forbids writes, and is dirty.
+    /// True for a shadow stack: only the last entry forbids writes, and it is dirty.
     pub shadow: bool,
-    /// The protection key.
+    /// Protection key.
     pub key: u8,
 }
 
-/// What else decides whether an access is allowed. The registers are looked at one by one, as far as an access depends on them.
+/// Other state that determines permissions. Each register is used only if the access depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// CR0.
@@ -33,12 +33,12 @@ pub struct Rules {
     pub pkru: u32,
     /// Protection keys of supervisor pages.
     pub pkrs: u32,
-    /// RFLAGS.AC allows what SMAP would not.
+    /// True if RFLAGS.AC overrides SMAP.
     pub lifted: bool,
 }
 
 impl Rules {
-    /// Whether an access is denied; if so, the bits of the error code beyond W, U and I.
+    /// Returns `None` if an access is permitted, otherwise the error-code bits in addition to W, U and I.
     #[inline(always)]
     pub fn denial(&self, page: PageRights, access: u32) -> Option<u32> {
         let user = access & code::USER != 0;
@@ -46,7 +46,7 @@ impl Rules {
         let fetch = access & code::FETCH != 0;
         let key_denied = !fetch && self.key_denies(page, write, user);
         if access & code::SHADOW_STACK != 0 {
-            // Shadow stacks are of users or of supervisors.
+            // A shadow stack belongs either to users or to supervisors.
             let denied = !page.shadow || page.user != user;
             return (denied || key_denied).then_some(code::PRESENT | if key_denied { code::KEY } else { 0 });
         }
@@ -58,11 +58,11 @@ impl Rules {
             (false, false) if page.user && self.cr4 & CR4_SMAP != 0 && !self.lifted => true,
             _ => write && !page.writable && (user || self.cr0 & CR0_WP != 0),
         };
-        // A protection key that denies shows in the code even where something else denies too.
+        // A denying protection key appears in the error code even if there is another reason.
         (denied || key_denied).then_some(code::PRESENT | if key_denied { code::KEY } else { 0 })
     }
 
-    /// Whether the protection key of a page forbids a data access.
+    /// Returns true if the protection key of a page forbids a data access.
     #[inline(always)]
     fn key_denies(&self, page: PageRights, write: bool, user: bool) -> bool {
         let keys = match page.user {
@@ -75,7 +75,7 @@ impl Rules {
         self.efer & EFER_LMA != 0 && (rights & KEY_ACCESS != 0 || write_denied)
     }
 
-    /// The error code of a page fault of an access, with the bits beyond W, U and I.
+    /// Returns the error code of a page fault: the access, with the bits in addition to W, U and I.
     pub fn error_code(&self, access: u32, bits: u32) -> u32 {
         let executable = self.cr4 & CR4_PAE != 0 && self.efer & EFER_NXE != 0;
         let shown = if self.cr4 & CR4_SMEP != 0 || executable { access } else { access & !code::FETCH };
@@ -83,9 +83,9 @@ impl Rules {
     }
 }
 
-/// The rights of a protection key: no data accesses.
+/// Rights of a protection key: no data accesses.
 const KEY_ACCESS: u32 = 1;
-/// The rights of a protection key: no writes.
+/// Rights of a protection key: no writes.
 const KEY_WRITE: u32 = 2;
 
 #[cfg(test)]

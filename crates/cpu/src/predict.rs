@@ -1,6 +1,7 @@
-//! The modelled predictor for indirect branches and returns: a target cache and a return stack, sized by the profile.
+//! The modelled predictor for indirect branches and returns: a target cache and a return stack, whose sizes are in the
+//! profile.
 //!
-//! Translated code works on both in place, which is why the return stack is a ring of linked entries.
+//! Translated code accesses both directly; therefore the return stack is a ring of linked entries.
 
 use ledger::Geometry;
 use serde::{Deserialize, Serialize};
@@ -8,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// An entry of the return stack.
 #[repr(C)]
 pub struct Return {
-    /// Return address, negated.
+    /// Negated return address.
     pub(crate) negated: u64,
-    /// The entry of the next call.
+    /// Entry of the next call.
     pub(crate) next: *mut Return,
-    /// The entry of the call before.
+    /// Entry of the previous call.
     pub(crate) previous: *mut Return,
-    /// Where translated code goes on after the return. Modelled processors know nothing of this.
+    /// Address in translated code at which the return continues. This is not part of the modelled processor.
     pub(crate) code: u64,
 }
 
@@ -24,7 +25,7 @@ pub struct Return {
 pub struct Target {
     /// Address of the branch.
     pub(crate) from: u64,
-    /// Where it went.
+    /// Target of its last execution.
     pub(crate) to: u64,
 }
 
@@ -33,16 +34,16 @@ pub struct Target {
 #[serde(from = "Saved", into = "Saved")]
 pub struct Predictor {
     targets: Box<[Target]>,
-    /// Kept for its entries; all access is through `top`.
+    /// Owner of the entries; all accesses go through `top`.
     _stack: Box<[Return]>,
     top: *mut Return,
-    /// What [`Return::code`] is where it is not known.
+    /// Value of [`Return::code`] if the address is unknown.
     nowhere: u64,
-    /// The code cache that [`Return::code`] is in.
+    /// Code cache to which [`Return::code`] refers.
     code_cache: u64,
 }
 
-/// What a predictor knows.
+/// Saved state of a predictor.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct Saved {
     targets: Vec<Target>,
@@ -82,7 +83,7 @@ impl PartialEq for Predictor {
 }
 
 impl Predictor {
-    /// An empty predictor of the given sizes.
+    /// Creates an empty predictor of the given sizes.
     pub fn new(size: &Geometry) -> Self {
         Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack))
     }
@@ -95,7 +96,7 @@ impl Predictor {
         let mut stack: Box<[Return]> = (0..entries).map(|_| empty()).collect();
         let first = stack.as_mut_ptr();
         for (number, entry) in stack.iter_mut().enumerate() {
-            // Both neighbours lie in the same allocation.
+            // Both neighbours are in the same allocation.
             entry.next = first.wrapping_add((number + 1) % entries);
             entry.previous = first.wrapping_add((number + entries - 1) % entries);
         }
@@ -121,13 +122,13 @@ impl Predictor {
         Saved { targets: self.targets.to_vec(), returns }
     }
 
-    /// Whether it has the given sizes.
+    /// Returns true if the predictor has the given sizes.
     pub(crate) fn fits(&self, size: &Geometry) -> bool {
         let new = Self::new(size);
         (self.targets.len(), self._stack.len()) == (new.targets.len(), new._stack.len())
     }
 
-    /// Notes a call; a full stack overwrites its oldest entry.
+    /// Records a call; a full stack overwrites its oldest entry.
     #[inline]
     pub fn call(&mut self, return_address: u64) {
         // SAFETY: `top` and the neighbours of every entry are entries of the stack, which lives as long as `self`.
@@ -138,7 +139,7 @@ impl Predictor {
         }
     }
 
-    /// Whether a return to `target` was predicted.
+    /// Records a return. Returns true if the return to `target` was predicted.
     #[inline]
     pub fn ret(&mut self, target: u64) -> bool {
         // SAFETY: as in `call`.
@@ -149,18 +150,18 @@ impl Predictor {
         }
     }
 
-    /// The slot of the indirect branch at `from`, in a cache of so many.
+    /// Returns the slot of the indirect branch at `from`, in a cache with `slots` slots.
     #[inline]
     pub(crate) fn slot(from: u64, slots: usize) -> usize {
         (from ^ (from >> 13)) as usize & (slots - 1)
     }
 
-    /// Slots of the target cache.
+    /// Returns the number of slots of the target cache.
     pub(crate) fn slots(&self) -> usize {
         self.targets.len()
     }
 
-    /// Whether the indirect branch at `from` was predicted to go to `target`; from now on it is.
+    /// Records an indirect branch at `from`. Returns true if `target` was predicted.
     #[inline]
     pub fn indirect(&mut self, from: u64, target: u64) -> bool {
         let slot = Self::slot(from, self.targets.len());
@@ -170,12 +171,12 @@ impl Predictor {
         hit
     }
 
-    /// Forgets all targets (IBPB).
+    /// Clears all targets (IBPB).
     pub fn barrier(&mut self) {
         self.targets.fill(Target::default());
     }
 
-    /// Follows a change of the code cache: returns whose place in an older one was known go to `nowhere`.
+    /// Handles a change of the code cache: returns into an older one continue at `nowhere`.
     #[inline]
     pub(crate) fn follow_code(&mut self, code_cache: u64, nowhere: u64) {
         if self.code_cache != code_cache {
@@ -194,17 +195,17 @@ impl Predictor {
         }
     }
 
-    /// Forgets where the translations of what is returned to are.
+    /// Clears the addresses in translated code at which returns continue.
     pub(crate) fn forget_code(&mut self) {
         self.code_cache = u64::MAX;
     }
 
-    /// Where translated code finds the newest entry of the return stack, and the target cache.
+    /// Returns the newest entry of the return stack, and the target cache, for translated code.
     pub(crate) fn expose(&mut self) -> (*mut Return, *mut Target) {
         (self.top, self.targets.as_mut_ptr())
     }
 
-    /// Takes the newest entry back from translated code, which only follows the ring.
+    /// Sets the newest entry after translated code has moved along the ring.
     pub(crate) fn set_top(&mut self, top: *mut Return) {
         self.top = top;
     }

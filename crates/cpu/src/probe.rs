@@ -1,12 +1,13 @@
-//! Probes: addresses of guest code at which the board is told that they are reached, as a kernel's probes tell its tracers.
+//! Probes: addresses of guest code whose execution is reported to the board, similar to a kernel's kprobes.
 //!
-//! A probed address always begins a block, and that block is never translated, so that both tiers notice it. The processor notes what a
-//! function finds in its registers and returns [`Exit::Probe`](crate::Exit::Probe); when it runs again it executes the instruction. A probe costs the
-//! guest nothing. Where an interrupt or a fault comes in between, the board is told once more after it.
+//! A probed address always begins a block, and that block is never translated, so that both tiers notice it. The
+//! processor records the argument registers and returns [`Exit::Probe`](crate::Exit::Probe); when it runs again it
+//! executes the instruction. A probe has no cost for the guest. If an interrupt or a fault intervenes, the probe is
+//! reported again after it.
 
 use rustc_hash::FxHashSet;
 
-/// The processor was about to execute the instruction at a probed address, with these registers.
+/// Report that the processor is about to execute the instruction at a probed address, with these registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// The address (RIP).
@@ -19,25 +20,25 @@ pub struct Hit {
     pub second: u64,
 }
 
-/// The addresses at which the processors of a machine tell the board.
+/// The probed addresses of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Probes {
     addresses: FxHashSet<u64>,
 }
 
 impl Probes {
-    /// Whether there is a probe at `rip`.
+    /// Returns true if there is a probe at `rip`.
     #[inline]
     pub(crate) fn contains(&self, rip: u64) -> bool {
         !self.addresses.is_empty() && self.addresses.contains(&rip)
     }
 
-    /// Adds a probe. Returns whether it is new.
+    /// Adds a probe. Returns true if it is new.
     pub(crate) fn insert(&mut self, rip: u64) -> bool {
         self.addresses.insert(rip)
     }
 
-    /// Drops all probes and returns their addresses.
+    /// Removes all probes and returns their addresses.
     pub(crate) fn take(&mut self) -> FxHashSet<u64> {
         std::mem::take(&mut self.addresses)
     }

@@ -1,14 +1,14 @@
-//! How a processor stops at a probe: see [`crate::probe`].
+//! Stops of a processor at probes: see [`crate::probe`].
 
 use crate::probe::Hit;
 use crate::state::Cpu;
 use x86::reg;
 
 impl Cpu {
-    /// Stops before the instruction at RIP, which has a probe, unless the board has been told already.
+    /// Stops before the instruction at RIP, which has a probe, unless the board has already handled it.
     #[cold]
     pub(crate) fn stops_at_probe(&mut self) -> bool {
-        // The guest of the machine's own hypervisor may have other functions at the same addresses.
+        // A guest of a hypervisor on the machine may have other functions at the same addresses.
         if self.guest_of_software().is_some() {
             return false;
         }
@@ -26,7 +26,7 @@ impl Cpu {
         true
     }
 
-    /// Takes the probe because of which [`Cpu::run`] returned.
+    /// Takes the probe that made [`Cpu::run`] return.
     pub fn take_probe(&mut self) -> Option<Hit> {
         self.engine.probe.take()
     }

@@ -19,32 +19,32 @@ impl Cpu {
         Fault
     }
 
-    /// #GP(code).
+    /// Raises #GP(code).
     #[cold]
     pub fn gp(&mut self, code: u32) -> Fault {
         self.raise_code(vector::GP, code)
     }
 
-    /// #UD.
+    /// Raises #UD.
     #[cold]
     pub fn ud(&mut self) -> Fault {
         self.raise(vector::UD)
     }
 
-    /// #NM.
+    /// Raises #NM.
     #[cold]
     pub fn nm(&mut self) -> Fault {
         self.raise(vector::NM)
     }
 
-    /// #PF with an error code, at a linear address. CR2 is written on delivery.
+    /// Raises #PF with an error code, at a linear address. CR2 is written on delivery.
     #[cold]
     pub fn page_fault(&mut self, address: u64, code: u32) -> Fault {
         self.engine.fault_address = address;
         self.raise_code(vector::PF, code)
     }
 
-    /// #DB with the DR6 bits it sets.
+    /// Raises #DB with the DR6 bits that it sets.
     #[cold]
     pub fn debug_trap(&mut self, dr6: u64) -> Fault {
         self.engine.fault_dr6 = dr6;

@@ -1,9 +1,9 @@
-//! Guest-physical RAM as the processor sees it: host pointers, and which bytes have been decoded or are monitored.
+//! Guest-physical RAM as seen by the processor: host pointers, and marks of decoded and monitored bytes.
 //!
-//! Writes to decoded bytes and to lines that a MONITOR has armed must be noticed, whichever processor or device makes them.
-//! Both are marked in one map of 64-byte lines: the fast path for writes only ever holds pages without a marked line.
+//! Writes to decoded bytes and to lines armed by MONITOR must be noticed, whichever processor or device makes them.
+//! Both are marked in one map of 64-byte lines: the fast path for writes only contains pages without a marked line.
 //!
-//! This is one of the modules with `unsafe`: guest memory is shared with devices and is only ever touched through raw
+//! This is one of the modules with `unsafe`: guest memory is shared with devices and is only accessed through raw
 //! pointers, never through Rust references. The processor and the devices run on one thread.
 
 use std::any::Any;
@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use x86::page::PAGE;
 
-/// Pages of an aligned group, see [`Ram::around`].
+/// Number of pages in an aligned group, see [`Ram::around`].
 pub const GROUP: usize = 8;
 
 /// A contiguous range of RAM.
@@ -19,14 +19,14 @@ pub const GROUP: usize = 8;
 pub struct RamRegion {
     /// First guest-physical address; page aligned.
     pub start: u64,
-    /// Bytes; a multiple of the page size.
+    /// Size in bytes; a multiple of the page size.
     pub len: u64,
     /// Host address of the first byte.
     pub host: *mut u8,
-    /// Writes are dropped.
+    /// True if writes are ignored.
     pub read_only: bool,
-    /// For tables that a hypervisor keeps: page walks and the hypervisor itself reach it by address, code and data of the
-    /// guest, and devices, never do ([`Ram::visible_page`]).
+    /// True for memory of a hypervisor's tables: page walks and the hypervisor itself access it by address, but code
+    /// and data of the guest, and devices, cannot ([`Ram::visible_page`]).
     pub hidden: bool,
 }
 
@@ -34,32 +34,32 @@ pub struct RamRegion {
 pub struct Page<'a> {
     /// Host address.
     pub host: *mut u8,
-    /// Writes are dropped.
+    /// True if writes are ignored.
     pub read_only: bool,
     lines: &'a Cell<u64>,
 }
 
 impl Page<'_> {
-    /// Lines that hold decoded bytes or are monitored.
+    /// Returns the lines that contain decoded bytes or are monitored.
     #[inline]
     pub fn marked(&self) -> u64 {
         self.lines.get()
     }
 }
 
-/// Which writes must be noticed.
+/// Marks of the writes that must be noticed.
 struct Marks {
-    /// For each page of each region, a bit for each 64-byte line that holds decoded bytes or is monitored.
+    /// For each page of each region, a bit for each 64-byte line that contains decoded bytes or is monitored.
     lines: Box<[Box<[Cell<u64>]>]>,
-    /// Counts pages that got their first marked line.
+    /// Number of pages that got their first marked line.
     epoch: Cell<u64>,
-    /// The line that each processor's MONITOR has armed.
+    /// Line that each processor's MONITOR has armed.
     monitors: RefCell<Vec<Option<u64>>>,
-    /// A write has disarmed a monitor.
+    /// True if a write has disarmed a monitor.
     triggered: Cell<bool>,
 }
 
-/// All RAM of a machine. Cheap to clone: clones share the memory and the marks.
+/// All RAM of a machine. Clones are cheap and share the memory and the marks.
 #[derive(Clone)]
 pub struct Ram {
     regions: Rc<[RamRegion]>,
@@ -67,8 +67,8 @@ pub struct Ram {
     _keep_alive: Rc<dyn Any>,
 }
 
-/// Zeroed memory and the start of its first page: translated code takes it that an operand is aligned on the host as it is in
-/// the guest.
+/// Allocates zeroed memory, and returns it with the start of its first page: translated code assumes that an operand
+/// has the same alignment on the host as in the guest.
 fn zeroed(len: u64) -> (Box<[u64]>, *mut u8) {
     let mut memory = vec![0u64; ((len + PAGE) / 8) as usize].into_boxed_slice();
     let start = memory.as_mut_ptr().cast::<u8>();
@@ -77,11 +77,11 @@ fn zeroed(len: u64) -> (Box<[u64]>, *mut u8) {
 }
 
 impl Ram {
-    /// RAM made of `regions`, sorted and disjoint. `owner` is dropped with the last clone.
+    /// Creates RAM from `regions`, which must be sorted and disjoint. `owner` is dropped with the last clone.
     ///
     /// # Safety
-    /// Each region's `host` must be the start of a page, valid for reads and writes of `len` bytes as long as `owner` lives, and
-    /// no Rust reference to those bytes may exist while the processor runs.
+    /// Each region's `host` must be the start of a page, valid for reads and writes of `len` bytes as long as `owner`
+    /// lives, and no Rust reference to those bytes may exist while the processor runs.
     pub unsafe fn new(regions: Vec<RamRegion>, owner: Rc<dyn Any>) -> Self {
         let marks = Marks {
             lines: regions.iter().map(|r| vec![Cell::new(0); (r.len / PAGE) as usize].into()).collect(),
@@ -92,16 +92,17 @@ impl Ram {
         Self { regions: regions.into(), marks: Rc::new(marks), _keep_alive: owner }
     }
 
-    /// Zeroed RAM of `len` bytes from address 0, for tests.
+    /// Creates zeroed RAM of `len` bytes from address 0, for tests.
     pub fn anonymous(len: u64) -> Self {
         let len = len.div_ceil(PAGE) * PAGE;
         let (memory, host) = zeroed(len);
         let region = RamRegion { start: 0, len, host, read_only: false, hidden: false };
-        // SAFETY: the box is the owner, is never touched through a reference again, and its heap block does not move.
+        // SAFETY: the box is the owner, is never accessed through a reference again, and its heap block does not move.
         unsafe { Self::new(vec![region], Rc::new(memory)) }
     }
 
-    /// Like [`Self::anonymous`], with `hidden_len` hidden bytes at `hidden_start`, which is beyond `len`.
+    /// Creates RAM as [`Self::anonymous`] does, with `hidden_len` hidden bytes at `hidden_start`, which is beyond
+    /// `len`.
     pub fn with_hidden(len: u64, hidden_start: u64, hidden_len: u64) -> Self {
         assert!(hidden_start & (PAGE - 1) == 0 && hidden_start >= len.next_multiple_of(PAGE));
         let mut owners = Vec::new();
@@ -116,7 +117,7 @@ impl Ram {
         unsafe { Self::new(regions, Rc::new(owners)) }
     }
 
-    /// The regions.
+    /// Returns the regions.
     pub fn regions(&self) -> &[RamRegion] {
         &self.regions
     }
@@ -129,27 +130,27 @@ impl Ram {
     #[inline]
     fn page_of(&self, index: usize, region: &RamRegion, address: u64) -> Page<'_> {
         let number = ((address - region.start) / PAGE) as usize;
-        // SAFETY: the page lies inside the region.
+        // SAFETY: the page is inside the region.
         let host = unsafe { region.host.add(number * PAGE as usize) };
         Page { host, read_only: region.read_only, lines: &self.marks.lines[index][number] }
     }
 
-    /// The page that holds `address`, hidden or not. `None`: not RAM.
+    /// Returns the page that contains `address`, hidden or not, or `None` if it is not RAM.
     #[inline]
     pub fn page(&self, address: u64) -> Option<Page<'_>> {
         let (index, region) = self.region(address)?;
         Some(self.page_of(index, region, address))
     }
 
-    /// Like [`Self::page`], for what guests and devices access: hidden memory is not RAM to them.
+    /// Returns the page as [`Self::page`] does, for accesses of guests and devices, to which hidden memory is not RAM.
     #[inline]
     pub fn visible_page(&self, address: u64) -> Option<Page<'_>> {
         let (index, region) = self.region(address).filter(|(_, region)| !region.hidden)?;
         Some(self.page_of(index, region, address))
     }
 
-    /// Which pages of the aligned group of [`GROUP`] around `address` are in the same region, and so at the same distances on
-    /// the host, and which of those have no marked line.
+    /// Returns the pages of the aligned group of [`GROUP`] around `address` that are in the same region, and therefore
+    /// at the same distances on the host, and those of them without a marked line.
     pub fn around(&self, address: u64) -> (u8, u8) {
         let Some((index, region)) = self.region(address) else { return (0, 0) };
         let first = address & !(GROUP as u64 * PAGE - 1);
@@ -163,20 +164,20 @@ impl Ram {
         })
     }
 
-    /// Whether `address` is in memory that a hypervisor keeps for itself.
+    /// Returns true if `address` is in hidden memory.
     pub fn is_hidden(&self, address: u64) -> bool {
         self.region(address).is_some_and(|(_, region)| region.hidden)
     }
 
-    /// Reads a value that does not cross a page. `None`: not RAM.
+    /// Reads a value that does not cross a page. Returns `None` if it is not in RAM.
     pub fn read<T: Copy>(&self, address: u64) -> Option<T> {
         debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
         let page = self.page(address)?;
-        // SAFETY: the page is mapped and the value lies inside it; T is plain data at every use in this crate.
+        // SAFETY: the page is mapped and the value is inside it; T is plain data in all uses in this crate.
         Some(unsafe { page.host.add((address & (PAGE - 1)) as usize).cast::<T>().read_unaligned() })
     }
 
-    /// Writes a value that does not cross a page, without looking at the marks. `false`: not RAM.
+    /// Writes a value that does not cross a page, regardless of marks. Returns false if it is not in RAM.
     pub fn write<T: Copy>(&self, address: u64, value: T) -> bool {
         debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
         match self.page(address) {
@@ -191,13 +192,13 @@ impl Ram {
         }
     }
 
-    /// Copies out of RAM that is not hidden; `false` if any byte is not that.
+    /// Copies from visible RAM. Returns false unless all bytes are in it.
     pub fn read_bytes(&self, mut address: u64, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
             let Some(page) = self.visible_page(address) else { return false };
             let offset = (address & (PAGE - 1)) as usize;
             let n = out.len().min(PAGE as usize - offset);
-            // SAFETY: `n` bytes from `offset` lie inside the page; `out` is not guest memory.
+            // SAFETY: `n` bytes from `offset` are inside the page; `out` is not guest memory.
             unsafe { std::ptr::copy_nonoverlapping(page.host.add(offset), out.as_mut_ptr(), n) };
             out = &mut out[n..];
             address = address.wrapping_add(n as u64);
@@ -205,7 +206,7 @@ impl Ram {
         true
     }
 
-    /// Copies into RAM that is not hidden, without looking at the marks; `false` if any byte is not that.
+    /// Copies to visible RAM, regardless of marks. Returns false unless all bytes are in it.
     pub fn write_bytes(&self, mut address: u64, mut from: &[u8]) -> bool {
         while !from.is_empty() {
             let Some(page) = self.visible_page(address) else { return false };
@@ -221,12 +222,12 @@ impl Ram {
         true
     }
 
-    /// Lines of the page at `address` that hold decoded bytes or are monitored.
+    /// Returns the lines of the page at `address` that contain decoded bytes or are monitored.
     pub fn marked(&self, address: u64) -> u64 {
         self.page(address).map_or(0, |page| page.marked())
     }
 
-    /// Counts the pages that had no marked line and then got one. When it changes, no page is known to have none.
+    /// Returns the number of pages that got their first marked line. If it changes, any page may have one.
     #[inline(always)]
     pub fn epoch(&self) -> u64 {
         self.marks.epoch.get()
@@ -238,7 +239,7 @@ impl Ram {
         self.replace(address, marked | lines);
     }
 
-    /// The pages with marked lines, in order, and these lines.
+    /// Returns the pages with marked lines, in order, and these lines.
     pub fn marks(&self) -> Vec<(u64, u64)> {
         let mut marks = Vec::new();
         for (region, lines) in self.regions.iter().zip(&self.marks.lines) {
@@ -248,7 +249,7 @@ impl Ram {
         marks
     }
 
-    /// Makes these lines, and no others, the decoded ones of a page.
+    /// Sets the lines of a page that are marked as decoded.
     pub fn set_code(&self, address: u64, lines: u64) {
         let page = address & !(PAGE - 1);
         let monitors = self.marks.monitors.borrow();
@@ -265,7 +266,7 @@ impl Ram {
         page.lines.set(lines);
     }
 
-    /// Forgets all decoded bytes.
+    /// Removes the marks of all decoded bytes.
     pub fn clear_all_code(&self) {
         self.marks.lines.iter().flatten().for_each(|page| page.set(0));
         let armed: Vec<u64> = self.marks.monitors.borrow().iter().flatten().copied().collect();
@@ -274,7 +275,7 @@ impl Ram {
         }
     }
 
-    /// Arms a processor's monitor for the line that holds `address`, or, where there is no RAM, leaves it disarmed.
+    /// Arms a processor's monitor for the line that contains `address`; outside of RAM the monitor stays disarmed.
     pub fn arm_monitor(&self, processor: usize, address: u64) {
         self.disarm_monitor(processor);
         if self.visible_page(address).is_none() {
@@ -289,24 +290,25 @@ impl Ram {
         self.mark_code(address, lines(address & (PAGE - 1), 1));
     }
 
-    /// Disarms a processor's monitor. The line stays marked until it is next written.
+    /// Disarms a processor's monitor. The line stays marked until the next write to it.
     pub fn disarm_monitor(&self, processor: usize) {
         if let Some(monitor) = self.marks.monitors.borrow_mut().get_mut(processor) {
             *monitor = None;
         }
     }
 
-    /// The line that a processor's MONITOR has armed and nothing has written since.
+    /// Returns the line that a processor's MONITOR has armed, if it has not been written since.
     pub fn monitor(&self, processor: usize) -> Option<u64> {
         self.marks.monitors.borrow().get(processor).copied().flatten()
     }
 
-    /// The line that each processor's MONITOR has armed, and whether a write has disarmed one that nobody has looked at yet.
+    /// Returns the line that each processor's MONITOR has armed, and true if a write has disarmed one and that has not
+    /// been handled yet.
     pub fn monitors(&self) -> (Vec<Option<u64>>, bool) {
         (self.marks.monitors.borrow().clone(), self.marks.triggered.get())
     }
 
-    /// Arms monitors as [`Ram::monitors`] has said, where none is armed.
+    /// Restores the state returned by [`Ram::monitors`], in RAM without armed monitors.
     pub fn restore_monitors(&self, lines: &[Option<u64>], triggered: bool) {
         for (processor, line) in lines.iter().enumerate() {
             if let Some(line) = line {
@@ -316,7 +318,7 @@ impl Ram {
         self.marks.triggered.set(triggered);
     }
 
-    /// Disarms the monitors of lines of a page that are written. Whether there were any.
+    /// Disarms the monitors of written lines of a page. Returns true if there were any.
     pub fn trigger_monitors(&self, page: u64, written: u64) -> bool {
         let mut any = false;
         for monitor in self.marks.monitors.borrow_mut().iter_mut() {
@@ -331,13 +333,13 @@ impl Ram {
         any
     }
 
-    /// Whether a write has disarmed a monitor since the last call.
+    /// Returns true if a write has disarmed a monitor since the last call.
     pub fn take_triggered(&self) -> bool {
         self.marks.triggered.take()
     }
 }
 
-/// The lines (64-byte units) of a page that `len` bytes at `offset` touch.
+/// Returns the lines (64-byte units) of a page that `len` bytes at `offset` touch.
 pub fn lines(offset: u64, len: u64) -> u64 {
     let first = offset >> 6;
     let last = (offset + len - 1).min(PAGE - 1) >> 6;

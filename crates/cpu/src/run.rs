@@ -1,4 +1,4 @@
-//! The loop: find a block, charge it, run its operations; and what happens between blocks.
+//! The main loop: finds a block, charges it, executes its operations, and handles events between blocks.
 
 use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
@@ -19,36 +19,37 @@ use x86::page::PAGE;
 use x86::vmx::activity;
 use x86::{flags, seg};
 
-/// Why [`Cpu::run`] returned.
+/// Reason for which [`Cpu::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The deadline has come.
+    /// The deadline has been reached.
     Deadline,
     /// A device was accessed: timers and interrupt lines may have changed.
     Bus,
-    /// HLT: nothing more to do until an interrupt.
+    /// HLT: the processor waits for an interrupt.
     Halt,
     /// An INIT signal that VMX operation had blocked resets the processor.
     Init,
     /// A guest of the machine's own hypervisor waits for a start-up signal.
     WaitForStartup,
-    /// MWAIT: nothing more to do until an interrupt or a write to the monitored line.
+    /// MWAIT: the processor waits for an interrupt or a write to the monitored line.
     Mwait {
-        /// Interrupts end it even if they are masked.
+        /// True if interrupts wake the processor even if they are masked.
         masked: bool,
     },
     /// Triple fault.
     Shutdown,
-    /// VM exit: [`vm_exit`](crate::arch::Arch::vm_exit) says which. The processor is in root mode.
+    /// VM exit: [`vm_exit`](crate::arch::Arch::vm_exit) has the details. The processor is in root mode.
     Vm,
-    /// The next instruction has a probe: [`Cpu::take_probe`] says which. It is executed when the processor runs again.
+    /// The next instruction has a probe: [`Cpu::take_probe`] returns it. The instruction is executed when the processor
+    /// runs again.
     Probe,
-    /// A debugger wants to look: see [`crate::stops`].
+    /// A debugger stops the processor: see [`crate::stops`].
     Debug,
 }
 
 impl Cpu {
-    /// Runs until something concerns the board, or until `deadline`.
+    /// Runs until an event that concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
         if let Some(stops) = self.engine.stopping.stops.clone() {
             return self.run_debugged(cache, deadline, &stops);
@@ -57,10 +58,10 @@ impl Cpu {
         self.run_on(cache)
     }
 
-    /// Runs as [`Cpu::arrive`] has prepared it.
+    /// Runs after the preparation by [`Cpu::arrive`].
     #[inline(always)]
     pub(crate) fn run_on(&mut self, cache: &mut BlockCache) -> Exit {
-        // Whatever the host computed since then may have left flags behind.
+        // The host's code may have changed the MXCSR flags in the meantime.
         self.arch.vector.loaded = NOT_LOADED;
         let mut before = NONE;
         let mut led = Before::Nothing;
@@ -70,7 +71,7 @@ impl Cpu {
                 if let Some(exit) = self.between_blocks(cache) {
                     return exit;
                 }
-                // What was done in between may leave more to do before the next block (a trap after a single step).
+                // The event may have caused another one that precedes the next block (a trap after a single step).
                 if self.micro.clock >= self.engine.stop_at {
                     continue;
                 }
@@ -103,11 +104,11 @@ impl Cpu {
             self.follow_tracker();
         }
         self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
-        // Another processor may have decoded code or armed a monitor meanwhile.
+        // Another processor may have decoded code or armed a monitor in the meantime.
         self.follow_marks();
     }
 
-    /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
+    /// Returns the block at RIP, or `None` if the fetch faulted (the fault is delivered).
     #[inline(always)]
     pub(crate) fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
         self.engine.ilen = 0;
@@ -145,7 +146,7 @@ impl Cpu {
         self.arch.rip + len - 1 <= u64::from(self.arch.seg[seg::CS as usize].limit)
     }
 
-    /// A block whose instruction crosses pages is only good while the second page is where it was.
+    /// Checks a block whose instruction crosses pages: it is valid only while the second page has the same translation.
     #[cold]
     fn check_second(&mut self, cache: &mut BlockCache, index: u32, linear: u64) -> Option<u32> {
         let next_page = (linear & !(PAGE - 1)).wrapping_add(PAGE);
@@ -171,19 +172,20 @@ impl Cpu {
         }
     }
 
-    /// Runs a block and charges it.
+    /// Executes a block and charges it.
     #[inline(always)]
     pub(crate) fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
         if self.wiring.model.recorded {
             cache.count(index, self.engine.origin, &self.wiring.recorder);
         }
-        // What the block is charged to stays this origin, whatever its instructions change.
+        // The block is charged to this origin, even if its instructions change the origin.
         let origin = self.engine.origin;
         self.micro.clock += cache.blocks[index as usize].cost;
         self.run_operations(cache, index, origin, 0);
     }
 
-    /// Runs the operations of a block from `first` on. `false`: one of them faulted, and that has been dealt with.
+    /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
+    /// handled.
     #[inline(always)]
     fn run_operations(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
         for (i, op) in cache.ops_of(index).iter().enumerate().skip(first) {
@@ -197,8 +199,8 @@ impl Cpu {
         true
     }
 
-    /// Goes on after the operation `at` of a block, and runs what comes after it unless the block has ended. `false`: something
-    /// faulted, and that has been dealt with.
+    /// Continues after operation `at` of a block, and executes the rest unless the block has ended. Returns false after
+    /// a fault, which has been handled.
     pub(crate) fn finish_block(
         &mut self,
         cache: &mut BlockCache,
@@ -213,8 +215,8 @@ impl Cpu {
         }
     }
 
-    /// Ends a block at its operation `at`, which ended it or faulted: what comes after it is not charged. `false`: it faulted, and that
-    /// has been dealt with.
+    /// Ends a block at operation `at`, which ended it or faulted: the rest is not charged. Returns false if it faulted;
+    /// the fault has been handled.
     #[inline(always)]
     pub(crate) fn end_block(
         &mut self,
@@ -270,7 +272,8 @@ impl Cpu {
         }
     }
 
-    /// Runs exactly one instruction, decoded for this purpose. Returns whether it completed without a fault.
+    /// Executes exactly one instruction, which is decoded for this purpose. Returns true if it completed without a
+    /// fault.
     pub fn step(&mut self, cache: &mut BlockCache) -> bool {
         self.engine.ilen = 0;
         let mode = self.engine.mode;
@@ -302,7 +305,7 @@ impl Cpu {
         };
         if !completed {
             if self.engine.fault == Cause::CodeWrite {
-                // Only a step that did not allow it comes here: once more, allowing it.
+                // Only a step that forbids the write gets here: it is repeated with the write allowed.
                 self.engine.fault = Cause::None;
                 self.engine.code_write_allowed = true;
                 let completed = self.step(cache);
@@ -316,7 +319,7 @@ impl Cpu {
         completed
     }
 
-    /// Fetches and decodes one instruction, unless it is what was decoded there before.
+    /// Fetches and decodes one instruction, unless the same bytes were decoded there before.
     fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<Op> {
         if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
@@ -339,7 +342,7 @@ impl Cpu {
         Ok(op)
     }
 
-    /// Linear address of the next instruction.
+    /// Returns the linear address of the next instruction.
     pub fn code_linear(&self) -> u64 {
         if self.engine.long64 {
             self.arch.rip
@@ -356,8 +359,8 @@ impl Cpu {
         }
     }
 
-    /// Fetches and decodes the instruction at `linear`. With it, the guest-physical page of its second part if it crosses
-    /// into another page, else 0.
+    /// Fetches and decodes the instruction at `linear`. Also returns the guest-physical page of its second part if it
+    /// crosses into another page, else 0.
     fn fetch_instruction(&mut self, linear: u64, mode: u8) -> Exec<(Instruction, u64)> {
         if self.engine.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
@@ -365,7 +368,8 @@ impl Cpu {
         self.fetch_at(linear, self.engine.fetch.physical | (linear & (PAGE - 1)), mode)
     }
 
-    /// Likewise, where the page has been translated: the first byte is at `physical`.
+    /// Fetches and decodes the instruction at `linear`, whose page has been translated: the first byte is at
+    /// `physical`.
     pub(crate) fn fetch_at(&mut self, linear: u64, physical: u64, mode: u8) -> Exec<(Instruction, u64)> {
         let offset = linear & (PAGE - 1);
         let mut bytes = [0u8; MAX_LENGTH];
@@ -386,7 +390,7 @@ impl Cpu {
                 let privilege = self.privilege();
                 let (physical, _) = self.translate(next, Access::Fetch, privilege)?;
                 self.fetch_bytes(physical, &mut bytes[here..]);
-                // All fifteen bytes are there now: this cannot ask for more.
+                // All fifteen bytes are available, so the decoder can't need more.
                 let instruction = Self::decode_one(&bytes, self.arch.rip, mode).unwrap_or_default();
                 (instruction, physical)
             }
@@ -400,7 +404,7 @@ impl Cpu {
         Ok((instruction, second))
     }
 
-    /// Code bytes; where there is no RAM, what the bus gives.
+    /// Reads code bytes from RAM, or from the bus outside of RAM.
     fn fetch_bytes(&mut self, physical: u64, out: &mut [u8]) {
         let read = self.backing(physical).is_some_and(|backing| self.wiring.ram.read_bytes(backing, out));
         if !read {
@@ -412,7 +416,7 @@ impl Cpu {
         }
     }
 
-    /// The instruction as this model knows it; invalid if it does not.
+    /// Returns the instruction as decoded by this model; invalid if the model lacks it.
     pub(crate) fn as_model(&self, instruction: Instruction) -> Instruction {
         self.wiring.features.view(&instruction).unwrap_or_else(|| {
             let mut unknown = instruction;
@@ -421,8 +425,8 @@ impl Cpu {
         })
     }
 
-    /// The operation that this model makes of an instruction, and whether it ends its block. One that it does not have keeps its
-    /// name, by which it is counted.
+    /// Returns the operation of an instruction on this model, and true if it ends its block. An instruction that the
+    /// model lacks keeps its name, under which it is counted.
     pub fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
         let (mut op, ends) = operation(&self.as_model(*instruction), mode);
         if op.code == iced_x86::Code::INVALID as u16 {
@@ -443,7 +447,7 @@ impl Cpu {
             let fetched = self.fetch_instruction(at, mode);
             let (instruction, crosses) = match fetched {
                 Ok(found) => found,
-                // The block ends before an instruction that cannot be fetched; alone, it faults now.
+                // The block ends before an instruction that cannot be fetched; if that is the first one, it faults now.
                 Err(_) if ops.is_empty() => {
                     self.arch.rip = start;
                     self.deliver_fault();
@@ -468,7 +472,7 @@ impl Cpu {
             }
         }
         self.arch.rip = start;
-        // Fetching ahead may have moved on to another page.
+        // The fetch may have moved to another page.
         self.engine.fetch.leave();
         if self.enter_page(linear).is_err() {
             self.deliver_fault();
@@ -480,7 +484,7 @@ impl Cpu {
         let block = SavedBlock { physical, rip: start, second, mode, probe, count: ops.len() as u32 };
         let block = self.describe_block(block, &ops, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
-            // Code outside RAM is not cached: nothing would tell when it changes.
+            // Code outside of RAM is not cached, because changes of it can't be noticed.
             drop(recorder);
             if self.stops_here(cache) {
                 return None;
@@ -493,7 +497,7 @@ impl Cpu {
         Some(index)
     }
 
-    /// What is due before the next block: traps, interrupts, invalidations, leaving.
+    /// Handles the events before the next block: traps, interrupts, invalidations, exits.
     #[cold]
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
@@ -512,7 +516,7 @@ impl Cpu {
         }
         let blocks_init = self.arch.vmx.active || self.arch.vmx.operation.is_on();
         if self.arch.attention & attention::INIT != 0 && !blocks_init {
-            // VMX operation had blocked it.
+            // The INIT that VMX operation had blocked.
             self.arch.attention &= !attention::INIT;
             return Some(Exit::Init);
         }
@@ -596,8 +600,8 @@ impl Cpu {
         None
     }
 
-    /// Whether nothing is due before the next block: what [`Cpu::between_blocks`] would find, in the plainest of its cases. Runs the
-    /// instruction after STI on its way.
+    /// Returns true if no event precedes the next block: the result of [`Cpu::between_blocks`] in its simplest case.
+    /// Executes the instruction after STI if necessary.
     pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
         let waiting = attention::NMI | attention::INTR;
         let plain = self.arch.attention & !waiting == attention::STI_SHADOW && !self.arch.vmx.active;
@@ -615,11 +619,11 @@ impl Cpu {
         self.micro.clock < self.engine.stop_at
     }
 
-    /// Runs one instruction on its own because of an interrupt shadow, TF, RF or an instruction breakpoint.
+    /// Executes one instruction alone because of an interrupt shadow, TF, RF or an instruction breakpoint.
     fn step_attended(&mut self, cache: &mut BlockCache, shadow: u32) {
         let traced = self.arch.flags & flags::TF != 0;
         let resume = self.arch.flags & flags::RF != 0;
-        // MOV SS holds instruction breakpoints back on Intel's processors only.
+        // MOV SS defers instruction breakpoints on Intel processors only.
         if !resume && (shadow & attention::SS_SHADOW == 0 || self.wiring.capabilities.amd) {
             let hit = self.instruction_breakpoint();
             if hit != 0 {
@@ -642,7 +646,7 @@ impl Cpu {
             if resume {
                 self.arch.flags &= !flags::RF;
             }
-            // MOV SS and POP SS suppress the trap on themselves altogether.
+            // MOV SS and POP SS suppress their own trap completely.
             if self.arch.single_step && self.arch.attention & attention::SS_SHADOW == 0 {
                 self.arch.pending_dr6 |= DR6_BS;
                 self.attend(attention::DEBUG);
@@ -654,7 +658,7 @@ impl Cpu {
         self.engine.stop_at = 0;
     }
 
-    /// Whether the instruction at `start`, which has been executed alone, was a branch that was taken.
+    /// Returns true if the instruction at `start`, which has been executed alone, was a taken branch.
     fn has_branched(&self, start: u64) -> bool {
         use Class::*;
         let class = self.engine.stepped;
@@ -666,13 +670,13 @@ impl Cpu {
         }
     }
 
-    /// Whether DR7 enables any breakpoint. Then instructions are executed one at a time: those of code are looked for before each, and
-    /// the trap of those of data comes after the very instruction.
+    /// Returns true if DR7 enables any breakpoint. Instructions are then executed one at a time, so that instruction
+    /// breakpoints are checked before each, and traps of data breakpoints follow immediately.
     pub fn breakpoints_enabled(&self) -> bool {
         self.arch.dr[7] & DR7_ENABLED != 0
     }
 
-    /// DR6 bits of the instruction breakpoints at the next instruction.
+    /// Returns the DR6 bits of instruction breakpoints at the next instruction.
     pub(crate) fn instruction_breakpoint(&self) -> u64 {
         let linear = self.code_linear();
         (0..4)
@@ -683,7 +687,7 @@ impl Cpu {
             .fold(0, |bits, i| bits | 1 << i)
     }
 
-    /// Delivers what [`fault`](crate::engine::Engine::fault) holds.
+    /// Delivers the fault in [`fault`](crate::engine::Engine::fault).
     pub fn deliver_fault(&mut self) {
         match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
@@ -693,12 +697,12 @@ impl Cpu {
         }
     }
 
-    /// Hands what blocks have counted to the recorder; the totals are complete after this.
+    /// Passes the counts of blocks to the recorder, whose totals are complete afterwards.
     pub fn record_counts(&mut self, cache: &mut BlockCache) {
         cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
     }
 
-    /// Charges one more instruction of a class that the block did not know of (iterations of string instructions).
+    /// Charges more instructions of a class that are not part of the block's count (iterations of string instructions).
     #[inline]
     pub fn charge_class(&mut self, class: Class, count: u64) {
         let ticks = u64::from(self.wiring.model.costs.class[class as usize]) * count;

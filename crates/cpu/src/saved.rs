@@ -1,4 +1,4 @@
-//! Decoded blocks as a saved state has them.
+//! Decoded blocks in a saved state.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +10,16 @@ pub(crate) struct SavedBlock {
     pub second: u64,
     pub mode: u8,
     pub probe: bool,
-    /// Its operations.
+    /// Number of operations.
     pub count: u32,
 }
 
 /// The blocks of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedBlocks {
-    /// Blocks that are no longer valid, and their operations: they take room until everything is dropped.
+    /// Number of invalid blocks and of their operations, which occupy room until everything is dropped.
     pub(crate) dead: (u32, u32),
     pub(crate) blocks: Vec<SavedBlock>,
-    /// By page, in order: the lines that are marked as decoded or monitored.
+    /// Lines that are marked as decoded or monitored, by page and in order.
     pub(crate) marks: Vec<(u64, u64)>,
 }

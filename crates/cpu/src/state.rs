@@ -1,4 +1,4 @@
-//! A processor: its parts, and what concerns more than one of them.
+//! A processor: its parts, and operations that concern several of them.
 
 use crate::arch::{Arch, Msrs, Segment, TableRegister, Tiles, VectorState, attention};
 use crate::bus::{Bus, Ident};
@@ -24,18 +24,18 @@ use x86::{flags, reg, rights, seg};
 /// A virtual processor.
 #[repr(C)]
 pub struct Cpu {
-    /// The state that software can see: registers, and events that wait.
+    /// State visible to software: registers and pending events.
     pub arch: Arch,
-    /// The rest of the model's state: time, translations, predictions.
+    /// Other state of the model: time, translations, predictions.
     pub micro: Micro,
-    /// Shortcuts that make execution fast; a restored processor begins with new ones.
+    /// Caches that speed up execution; a restored processor begins with empty ones.
     pub engine: Engine,
     /// Memory, bus, recorder and model.
     pub wiring: Wiring,
 }
 
 impl Cpu {
-    /// A processor after RESET (SDM vol. 3, table 9-1), as number `index` with that APIC id.
+    /// Creates a processor in its RESET state (SDM vol. 3, table 9-1), with this index and APIC ID.
     pub fn new(
         index: usize,
         model: Arc<Model>,
@@ -70,7 +70,8 @@ impl Cpu {
         cpu
     }
 
-    /// RESET, or INIT, which leaves the x87, vector and most model-specific state alone (SDM vol. 3, 9.1).
+    /// Resets the processor: RESET, or INIT, which preserves the x87, vector and most model-specific state (SDM vol. 3,
+    /// 9.1).
     pub fn reset(&mut self, init: bool) {
         self.abandon_guest();
         self.micro.charged.nesting = Nesting::default();
@@ -99,7 +100,7 @@ impl Cpu {
         self.arch.cpl = 0;
         if !init {
             let offset = self.arch.msr.tsc_offset;
-            // As firmware leaves it: VMX is there where the processor has it.
+            // The setting of firmware: VMX is enabled if the processor has it.
             let vmx = if self.wiring.model.vmx.is_some() { FEATURE_CONTROL_VMX } else { 0 };
             let feature_control = FEATURE_CONTROL_LOCKED | vmx;
             self.arch.msr = Msrs {
@@ -122,26 +123,26 @@ impl Cpu {
         self.mode_changed();
     }
 
-    /// A general register, or zero for numbers from 16.
+    /// Returns a general register, or zero for numbers from 16.
     #[inline(always)]
     pub fn reg(&self, number: u8) -> u64 {
         self.arch.gpr[usize::from(number & 31)]
     }
 
-    /// Reads a register at operand size.
+    /// Reads a register with the operand size.
     #[inline(always)]
     pub fn get<T: Int>(&self, number: u8) -> T {
         T::from_u64(self.arch.gpr[usize::from(number & 15)])
     }
 
-    /// Writes a register at operand size: 32-bit writes clear the upper half, smaller ones leave the rest.
+    /// Writes a register with the operand size: 32-bit writes clear the upper half, smaller ones preserve the rest.
     #[inline(always)]
     pub fn set<T: Int>(&mut self, number: u8, value: T) {
         let slot = &mut self.arch.gpr[usize::from(number & 15)];
         *slot = if T::SIZE >= 4 { value.to_u64() } else { (*slot & !T::MASK) | value.to_u64() };
     }
 
-    /// Writes a register at an operand size known at run time (1 means the low byte).
+    /// Writes a register with an operand size known at run time (1 means the low byte).
     pub fn set_sized(&mut self, number: u8, size: u8, value: u64) {
         match size {
             1 => self.set::<u8>(number, value as u8),
@@ -151,12 +152,12 @@ impl Cpu {
         }
     }
 
-    /// RFLAGS.
+    /// Returns RFLAGS.
     pub fn rflags(&self) -> u64 {
         self.arch.flags | self.arch.lazy.image()
     }
 
-    /// Sets all of RFLAGS; reserved bits are kept as the architecture has them. Callers decide what may change.
+    /// Sets all of RFLAGS; reserved bits have their architectural values. Callers determine the bits that may change.
     pub fn set_rflags(&mut self, value: u64) {
         self.arch.lazy.load(value);
         let changed = self.arch.flags ^ value;
@@ -172,34 +173,35 @@ impl Cpu {
         }
     }
 
-    /// Asks for the slow path before the next block.
+    /// Requests the slow path before the next block.
     #[inline]
     pub fn attend(&mut self, what: u32) {
         self.arch.attention |= what;
         self.engine.stop_at = 0;
     }
 
-    /// Long mode is active (64-bit or compatibility mode).
+    /// Returns true if long mode is active (64-bit or compatibility mode).
     pub fn long_mode(&self) -> bool {
         self.arch.msr.efer & EFER_LMA != 0
     }
 
-    /// Protected mode (CR0.PE), virtual-8086 mode included.
+    /// Returns true in protected mode (CR0.PE), including virtual-8086 mode.
     pub fn protected(&self) -> bool {
         self.arch.cr0 & CR0_PE != 0
     }
 
-    /// Virtual-8086 mode.
+    /// Returns true in virtual-8086 mode.
     pub fn v8086(&self) -> bool {
         self.arch.flags & flags::VM != 0
     }
 
-    /// Current I/O privilege level.
+    /// Returns the current I/O privilege level.
     pub fn iopl(&self) -> u8 {
         (self.arch.flags >> 12) as u8 & 3
     }
 
-    /// Follows a change of CPL, CS, CR0, CR4 or EFER: derived state, access rights on the fast path, who is charged.
+    /// Handles a change of CPL, CS, CR0, CR4 or EFER: updates derived state, access rights on the fast path, and the
+    /// charged origin.
     pub fn mode_changed(&mut self) {
         self.engine.fetch.leave();
         self.engine.long64 = self.long_mode() && self.arch.seg[seg::CS as usize].rights & rights::L != 0;
@@ -212,12 +214,13 @@ impl Cpu {
         self.engine.stop_at = 0;
     }
 
-    /// Who asks the board.
+    /// Returns the processor's identity for the board.
     pub fn ident(&self) -> Ident {
         Ident { cpu: self.wiring.index, now: self.micro.clock }
     }
 
-    /// Charges `count` events of one kind to the current instruction, at the model's price each, and moves the clock.
+    /// Charges `count` events of one kind to the current instruction, at the model's price for each, and advances the
+    /// clock.
     pub fn charge(&mut self, kind: Kind, count: u64) {
         let ticks = self.wiring.model.costs.of(kind) * count;
         self.charge_ticks(kind, count, ticks);
@@ -228,17 +231,18 @@ impl Cpu {
         self.charge_host_kind(Kind::operation(operation), count);
     }
 
-    /// Charges `count` events that the processor or a hypervisor causes at level 0 for the sake of the current instruction.
+    /// Charges `count` events that the processor or a hypervisor causes at level 0 on behalf of the current
+    /// instruction.
     pub fn charge_host_kind(&mut self, kind: Kind, count: u64) {
         let ticks = self.wiring.model.costs.of(kind).saturating_mul(count);
         self.micro.clock += ticks;
         self.record(self.engine.host_origin, kind, count, ticks);
     }
 
-    /// Charges an event whose price the caller knows (time spent halted, for one).
+    /// Charges an event whose price the caller knows (for example, time spent halted).
     pub fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
         if self.engine.emulation.is_some() {
-            // The hypervisor has its own prices for what it emulates.
+            // The hypervisor has its own prices for emulated operations.
             return;
         }
         self.micro.clock += ticks;
@@ -252,32 +256,32 @@ impl Cpu {
         }
     }
 
-    /// The time-stamp counter as RDTSC reads it.
+    /// Returns the time-stamp counter as read by RDTSC.
     pub fn tsc(&self) -> u64 {
         self.arch.vmx.guest_tsc(self.machine_tsc())
     }
 
-    /// The time-stamp counter as it is outside non-root mode.
+    /// Returns the time-stamp counter as it is outside of non-root mode.
     pub fn machine_tsc(&self) -> u64 {
         self.tsc_of(self.micro.clock)
     }
 
-    /// What it is at another time, in root mode.
+    /// Returns the time-stamp counter at another time, in root mode.
     pub(crate) fn tsc_of(&self, at: Ticks) -> u64 {
         (at / ledger::TICKS_PER_CYCLE).wrapping_add(self.arch.msr.tsc_offset)
     }
 }
 
-/// A state that no processor can have been saved in.
+/// Error: the saved state is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no processor of this model can be in this state: {0}")]
 pub struct ImpossibleState(pub(crate) &'static str);
 
-/// Time is below this, so that nothing that is due later overflows.
+/// Limit of the clock, so that no future event overflows.
 const LATEST: Ticks = 1 << 62;
 
 impl Cpu {
-    /// Takes on the state of a processor of the same model, which may come from a file; the engine begins anew.
+    /// Restores the state of a processor of the same model, which may come from a file; the engine is reset.
     pub fn restore(&mut self, arch: Arch, micro: Micro) -> Result<(), ImpossibleState> {
         let require = |holds: bool, otherwise| if holds { Ok(()) } else { Err(ImpossibleState(otherwise)) };
         require(arch.cpl <= 3, "its privilege level")?;

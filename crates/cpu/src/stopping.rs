@@ -1,4 +1,4 @@
-//! How a processor stops where a debugger wants it to, and goes on from there: see [`crate::stops`].
+//! Stops of a processor for a debugger, and resumption: see [`crate::stops`].
 
 use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
@@ -12,21 +12,21 @@ use std::rc::Rc;
 use x86::reg;
 
 impl Place {
-    /// Where a processor is.
+    /// Returns the place of a processor.
     pub fn of(cpu: &Cpu, late: bool) -> Self {
         Self { processor: cpu.wiring.index, clock: cpu.micro.clock, rip: cpu.arch.rip, late }
     }
 }
 
 impl Cpu {
-    /// Lets a debugger wait for this processor.
+    /// Attaches a debugger's stops to this processor.
     pub fn debug(&mut self, stops: Rc<Stops>) {
         self.engine.stopping.leaving = false;
         self.engine.stopping.stops = Some(stops);
     }
 
-    /// Watches linear addresses, for all processors with these stops; each of them must then [forget](Self::watches_changed) what its fast
-    /// path knows.
+    /// Handles a change of the watched linear addresses, which all processors with these stops share: the fast path is
+    /// flushed.
     pub fn watches_changed(&mut self) {
         let space = self.micro.tlb.context().key(self.pcid());
         self.engine.front.forget(|_| true);
@@ -35,7 +35,7 @@ impl Cpu {
         self.access_changed();
     }
 
-    /// The debugger is gone. A block in the midst of which the processor stands must yet be finished as it was begun.
+    /// Detaches the debugger. A partly executed block still has to be completed as it was begun.
     pub fn leave_alone(&mut self) {
         self.engine.stopping.passed = None;
         self.engine.stopping.began = None;
@@ -45,12 +45,12 @@ impl Cpu {
         }
     }
 
-    /// The debugger has seen the processor where it is now: no breakpoint stops it there.
+    /// Records that the debugger has seen the processor at this point, where no breakpoint stops it again.
     pub fn seen(&mut self) {
         self.engine.stopping.passed = Some(self.code_linear());
     }
 
-    /// Gives up what is left of a block in the midst of which a debugger has stopped the processor, as it is made to go on elsewhere.
+    /// Abandons the rest of a partly executed block, because the processor will continue elsewhere.
     pub fn abandon_block(&mut self, cache: &mut BlockCache) {
         self.engine.stopping.iterated = None;
         self.engine.stopping.passed = None;
@@ -61,8 +61,8 @@ impl Cpu {
         self.engine.fetch.leave();
     }
 
-    /// Takes the count of the block back in the midst of which a debugger has stopped the processor, or counts it again: in between, counts can be
-    /// handed to the recorder.
+    /// Removes the count of a partly executed block, or adds it again, so that the counts can be passed to the recorder
+    /// in between.
     pub fn count_held(&self, cache: &mut BlockCache, counted: bool) {
         if let (Some(Held { index, origin, .. }), true) = (self.engine.stopping.held, self.wiring.model.recorded) {
             match counted {
@@ -72,13 +72,13 @@ impl Cpu {
         }
     }
 
-    /// Whether a page at `linear` must stay out of the fast path.
+    /// Returns true if the page at `linear` must stay off the fast path.
     #[inline]
     pub(crate) fn is_watched(&self, linear: u64) -> bool {
         self.engine.stopping.stops.as_ref().is_some_and(|stops| stops.covers(linear))
     }
 
-    /// Notes an access if it is watched.
+    /// Records an access if its address is watched.
     #[inline]
     pub(crate) fn note_watched(&mut self, linear: u64, size: u64, write: bool) {
         if let Some(stops) = &self.engine.stopping.stops {
@@ -90,7 +90,8 @@ impl Cpu {
         }
     }
 
-    /// Whether a debugger wants the processor to stop before the instruction at RIP. If not, that instruction begins.
+    /// Returns true if the debugger stops the processor before the instruction at RIP. Otherwise that instruction
+    /// begins.
     #[cold]
     pub fn stops_here(&mut self, cache: &BlockCache) -> bool {
         let Some(stops) = self.engine.stopping.stops.clone() else { return false };
@@ -127,7 +128,7 @@ impl Cpu {
         false
     }
 
-    /// Whether the processor is to stop after the instruction that it has just executed.
+    /// Returns true if the processor should stop after the instruction that it has just executed.
     pub fn stops_after(&mut self) -> bool {
         let Some(stops) = &self.engine.stopping.stops else { return false };
         let early = Count { begun: stops.begun.get(), late: false };
@@ -142,7 +143,7 @@ impl Cpu {
         true
     }
 
-    /// [`Cpu::run`] for a processor with a debugger.
+    /// Runs as [`Cpu::run`] does, for a processor with a debugger.
     #[cold]
     #[inline(never)]
     pub(crate) fn run_debugged(&mut self, cache: &mut BlockCache, deadline: Ticks, stops: &Stops) -> Exit {
@@ -204,7 +205,7 @@ impl Cpu {
         }
     }
 
-    /// Charges a block none of whose operations has run yet.
+    /// Charges a block before any of its operations has been executed.
     fn charge_block(&mut self, cache: &mut BlockCache, index: u32) -> Held {
         if self.wiring.model.recorded {
             cache.count(index, self.engine.origin, &self.wiring.recorder);
@@ -213,7 +214,7 @@ impl Cpu {
         Held { index, origin: self.engine.origin, at: 0 }
     }
 
-    /// Runs what is left of a block, looking before and after each instruction.
+    /// Executes the rest of a block, with checks before and after each instruction.
     fn attended_block(&mut self, cache: &mut BlockCache, held: Held, stops: &Stops) -> Option<Exit> {
         let Held { index, origin, mut at } = held;
         while let Some(op) = cache.ops_of(index).get(at).copied() {
@@ -234,7 +235,7 @@ impl Cpu {
             }
             if !matches!(ran, Ok(crate::fault::Flow::Next)) {
                 if ran.is_err() {
-                    // An instruction that faults has accessed nothing.
+                    // An instruction that faults has not accessed anything.
                     stops.touched.set(None);
                 }
                 self.end_block(cache, index, origin, at, ran);

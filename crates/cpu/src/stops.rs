@@ -1,15 +1,17 @@
-//! Stops: where a debugger wants the processors to stop, without a trace in the guest and on the ledger.
+//! Stops: points at which a debugger stops the processors, without an effect on the guest or the ledger.
 //!
-//! Interrupts come between blocks, so that a block which were split at a breakpoint would change when they come. Blocks therefore stay as
-//! they are: one with a breakpoint in it is not translated, and the processor can stop between any two of its instructions, with the
-//! block charged as a whole, and go on there later ([`Held`]). Nor are blocks dropped when a breakpoint comes or goes, as writes to decoded code are
+//! Interrupts are taken between blocks, so splitting a block at a breakpoint would change their timing. Therefore
+//! blocks remain unchanged: a block with a breakpoint is not translated, and the processor can stop between any two of
+//! its instructions, with the block charged as a whole, and continue there later ([`Held`]). Blocks are not dropped
+//! when a breakpoint is set or removed either, because the presence of a block determines whether writes to code are
 //! noticed.
 //!
-//! While there is more to look for than breakpoints (watchpoints, a step, a count of instructions), all blocks run that way, and repeated
-//! string instructions stop after each iteration. Watched pages stay out of the fast path for data, so that each access to them is seen.
+//! While there are other stops than breakpoints (watchpoints, a step, a count of instructions), all blocks are executed
+//! that way, and repeated string instructions stop after each iteration. Watched pages stay off the fast path for data,
+//! so that each access to them is seen.
 //!
-//! The instructions that a debugger sees are counted, on all processors together: a count names a point of the run, at which a second run of the
-//! same guest can be stopped again.
+//! The instructions that a debugger observes are counted, on all processors together: a count identifies a point of the
+//! run at which a second run of the same guest can be stopped again.
 
 use crate::flags::Lazy;
 use crate::ram::GROUP;
@@ -18,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use x86::page::PAGE;
 
-/// Which accesses a watchpoint is for.
+/// Kinds of accesses that a watchpoint reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// Writes.
@@ -29,19 +31,19 @@ pub enum Watched {
     Both,
 }
 
-/// Linear addresses that are watched.
+/// A range of watched linear addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The first one.
+    /// First address.
     pub start: u64,
-    /// How many; not 0.
+    /// Length in bytes; not 0.
     pub len: u64,
-    /// The accesses to them that count.
+    /// Kinds of accesses that are reported.
     pub kind: Watched,
 }
 
 impl Watch {
-    /// The first of its addresses that an access touches.
+    /// Returns the first watched address that an access touches.
     pub(crate) fn touched(&self, linear: u64, size: u64, write: bool) -> Option<u64> {
         let counts = match self.kind {
             Watched::Write => write,
@@ -49,13 +51,13 @@ impl Watch {
             Watched::Both => true,
         };
         let from = linear.max(self.start);
-        // Ranges may end at the end of all addresses.
+        // A range may end at the end of the address space.
         let (last, own) = (linear.wrapping_add(size - 1), self.start.wrapping_add(self.len - 1));
         (counts && from <= last.min(own)).then_some(from)
     }
 }
 
-/// Why a processor has stopped.
+/// Reason for which a processor has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The next instruction has a breakpoint.
@@ -64,25 +66,25 @@ pub enum Why {
     Watch(u64, Watched),
     /// An instruction has been executed.
     Step,
-    /// So many instructions have begun as [`Stops::stop_at`] wanted.
+    /// The count given to [`Stops::stop_at`] has been reached.
     Reached,
 }
 
-/// A point of the run: so many instructions have begun, and the last of them has ended.
+/// A point of the run: the number of instructions begun, the last of which has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count {
-    /// Instructions, since [`Stops::restart`].
+    /// Number of instructions since [`Stops::restart`].
     pub begun: u64,
-    /// The next one is about to begin: interrupts that come before it have come.
+    /// True if the next instruction is about to begin: interrupts before it have been taken.
     pub late: bool,
 }
 
-/// Where a processor is, as a second run of the same guest finds it again.
+/// Place of a processor, which a second run of the same guest reaches again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its number.
+    /// Index of the processor.
     pub processor: usize,
-    /// Its clock.
+    /// Clock of the processor.
     pub clock: Ticks,
     /// RIP.
     pub rip: u64,
@@ -90,7 +92,7 @@ pub struct Place {
     pub late: bool,
 }
 
-/// What a debugger waits for on all processors of a machine.
+/// Stops of a debugger on all processors of a machine.
 #[derive(Debug, Default)]
 pub struct Stops {
     pub(crate) begun: Cell<u64>,
@@ -102,58 +104,58 @@ pub struct Stops {
     pub(crate) touched: Cell<Option<(u64, Watched)>>,
     pub(crate) why: Cell<Option<Why>>,
     pub(crate) ignoring: Cell<bool>,
-    /// For the processor that steps backwards: before which instructions of its own it has been.
+    /// For reverse steps of a processor: the count before the last instruction that it has begun.
     pub(crate) last_of: Cell<Option<(usize, u64)>>,
 }
 
 impl Stops {
-    /// Counts instructions from 0 on, which takes that all of them are looked at, or counts none.
+    /// Restarts the count of instructions at 0, which requires that all of them are observed, or stops counting.
     pub fn restart(&self, counting: bool) {
         self.begun.set(0);
         self.counting.set(counting);
     }
 
-    /// Goes on counting.
+    /// Continues counting.
     pub fn keep_counting(&self) {
         self.counting.set(true);
     }
 
-    /// Instructions begun.
+    /// Returns the number of instructions begun.
     pub fn begun(&self) -> u64 {
         self.begun.get()
     }
 
-    /// Stops a processor after its next instruction, or none.
+    /// Stops a processor after its next instruction; `None` cancels.
     pub fn step(&self, processor: Option<usize>) {
         self.step.set(processor);
     }
 
-    /// Stops at a count, or at none.
+    /// Stops at a count; `None` cancels.
     pub fn stop_at(&self, target: Option<Count>) {
         self.target.set(target);
     }
 
-    /// Stops at a place, or at none.
+    /// Stops at a place; `None` cancels.
     pub fn stop_in(&self, place: Option<Place>) {
         self.place.set(place);
     }
 
-    /// Leaves breakpoints and watchpoints alone.
+    /// Ignores breakpoints and watchpoints while `ignoring` is true.
     pub fn ignore(&self, ignoring: bool) {
         self.ignoring.set(ignoring);
     }
 
-    /// Notes when a processor begins instructions, from none on; see [`Stops::last_of`].
+    /// Starts to record the instructions that a processor begins, see [`Stops::last_of`]; `None` cancels.
     pub fn follow(&self, processor: Option<usize>) {
         self.last_of.set(processor.map(|processor| (processor, u64::MAX)));
     }
 
-    /// How many instructions had begun before the last one that the followed processor began.
+    /// Returns the number of instructions that had begun before the last one of the followed processor.
     pub fn last_of(&self) -> Option<u64> {
         self.last_of.get().map(|(_, begun)| begun).filter(|begun| *begun != u64::MAX)
     }
 
-    /// Waits for nothing but breakpoints and watchpoints.
+    /// Cancels all stops except breakpoints and watchpoints.
     pub fn clear(&self) {
         self.step.set(None);
         self.target.set(None);
@@ -165,12 +167,13 @@ impl Stops {
         self.ignoring.set(false);
     }
 
-    /// Adds a watchpoint. Each processor must then be told with [`Cpu::watches_changed`](crate::Cpu::watches_changed).
+    /// Adds a watchpoint. The caller must then call [`Cpu::watches_changed`](crate::Cpu::watches_changed) for each
+    /// processor.
     pub fn watch(&self, watch: Watch) {
         self.watches.borrow_mut().push(watch);
     }
 
-    /// Removes one such watchpoint. Whether there was any.
+    /// Removes such a watchpoint. Returns true if there was one.
     pub fn unwatch(&self, watch: Watch) -> bool {
         let mut watches = self.watches.borrow_mut();
         let found = watches.iter().position(|w| *w == watch);
@@ -182,17 +185,17 @@ impl Stops {
         self.watches.borrow_mut().clear();
     }
 
-    /// Why a processor has stopped.
+    /// Takes the reason for which a processor has stopped.
     pub fn take_why(&self) -> Option<Why> {
         self.why.take()
     }
 
-    /// The watchpoints.
+    /// Returns the watchpoints.
     pub fn watches(&self) -> Vec<Watch> {
         self.watches.borrow().clone()
     }
 
-    /// Each instruction is looked at.
+    /// Returns true if each instruction must be checked.
     pub(crate) fn cautious(&self) -> bool {
         let watching = !self.ignoring.get() && !self.watches.borrow().is_empty();
         self.counting.get()
@@ -202,7 +205,7 @@ impl Stops {
             || watching
     }
 
-    /// Whether data at a linear address must stay out of the fast path: where a page of its group is watched.
+    /// Returns true if data at a linear address must stay off the fast path, because a page of its group is watched.
     pub(crate) fn covers(&self, linear: u64) -> bool {
         let group = !(GROUP as u64 * PAGE - 1);
         let first = linear & group;
@@ -211,7 +214,7 @@ impl Stops {
     }
 }
 
-/// A block that has been charged as a whole, and of which some operations have yet to run.
+/// A block that has been charged as a whole, and is partly executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub(crate) index: u32,
@@ -219,32 +222,32 @@ pub struct Held {
     pub(crate) at: usize,
 }
 
-/// A repeated string instruction that has been stopped between two iterations: how many are done, which are charged all at once, and the
-/// flags from before the first.
+/// A repeated string instruction that has been stopped between two iterations: the number of completed iterations,
+/// which are charged together, and the flags from before the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Iterated {
-    /// Iterations done.
+    /// Number of completed iterations.
     pub done: u64,
-    /// The flags as they were.
+    /// Flags from before the instruction.
     pub before: Lazy,
 }
 
-/// What a processor keeps for a debugger.
+/// State of a processor for a debugger.
 #[derive(Debug, Default)]
 pub struct Stopping {
-    /// What the debugger waits for, if there is one.
+    /// Stops of the debugger, if there is one.
     pub(crate) stops: Option<Rc<Stops>>,
     pub(crate) held: Option<Held>,
-    /// The debugger is gone, but for the block that is held.
+    /// True if the debugger has detached, but a partly executed block remains.
     pub(crate) leaving: bool,
-    /// The debugger has seen the processor before this instruction.
+    /// Address of the instruction before which the debugger has already seen the processor.
     pub(crate) passed: Option<u64>,
-    /// RIP and RCX when the last instruction began.
+    /// RIP and RCX at the begin of the last instruction.
     pub(crate) began: Option<(u64, u64)>,
-    /// There has been a VM exit since then: the same instruction may begin once more.
+    /// True if there has been a VM exit since then: the same instruction may begin again.
     pub(crate) exited: bool,
-    /// Repeated string instructions stop after each iteration.
+    /// True if repeated string instructions stop after each iteration.
     pub(crate) iterating: bool,
-    /// One that has.
+    /// A string instruction that has stopped after an iteration.
     pub(crate) iterated: Option<Iterated>,
 }

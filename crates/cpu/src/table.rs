@@ -1,8 +1,8 @@
 //! The instruction table: one row per mnemonic that the processor executes.
 //!
-//! It drives decoding (a mnemonic without a row is #UD, counted by name), execution (a row's `bind` picks the handler for
-//! the operands at hand) and the list of supported instructions in the documentation. Rows live beside the handlers, one file
-//! per family, and are put together here.
+//! The table drives decoding (a mnemonic without a row raises #UD, counted by name), execution (the `bind` function of
+//! a row selects the handler for the operands) and the list of supported instructions in the documentation. Rows are
+//! next to their handlers, one file per family, and are collected here.
 
 use crate::exec;
 use crate::op::{Handler, Op};
@@ -10,35 +10,36 @@ use iced_x86::{Instruction, Mnemonic};
 use ledger::Class;
 use std::sync::OnceLock;
 
-/// Picks the handler for an instruction whose operands are already in `op`; may change `op` (its class, `imm`, ...). `None`:
-/// this form does not exist, #UD.
+/// Selects the handler of an instruction whose operands are already in `op`; may change `op` (its class, `imm`, ...).
+/// Returns `None` if this form does not exist (#UD).
 pub type Bind = fn(&Instruction, &mut Op) -> Option<Handler>;
 
-/// One mnemonic.
+/// A row: one mnemonic.
 pub struct Row {
     /// The mnemonic.
     pub mnemonic: Mnemonic,
-    /// Picks the handler.
+    /// Function that selects the handler.
     pub bind: Bind,
-    /// What it is charged as; [`Class::Alu`] with a memory operand becomes Load, Store or ReadModifyWrite.
+    /// Class as which it is charged; [`Class::Alu`] with a memory operand becomes Load, Store or ReadModifyWrite.
     pub class: Class,
-    /// Always the last of its block: branches, and what changes mode, mappings, interrupt state or reads time.
+    /// True if it always is the last of its block: branches, and instructions that change mode, mappings or interrupt
+    /// state, or read the time.
     pub ends: bool,
 }
 
 impl Row {
-    /// A row of an instruction that goes on to the next.
+    /// Creates the row of an instruction after which the block continues.
     pub const fn new(mnemonic: Mnemonic, class: Class, bind: Bind) -> Self {
         Self { mnemonic, bind, class, ends: false }
     }
 
-    /// A row of an instruction that ends its block.
+    /// Creates the row of an instruction that ends its block.
     pub const fn end(mnemonic: Mnemonic, class: Class, bind: Bind) -> Self {
         Self { mnemonic, bind, class, ends: true }
     }
 }
 
-/// The families, by name.
+/// Rows by family name.
 pub static FAMILIES: &[(&str, &[Row])] = &[
     ("integer", exec::integer::ROWS),
     ("shift", exec::shift::ROWS),
@@ -89,7 +90,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("virtual machines", crate::vmx::root::ROWS),
 ];
 
-/// The row of a mnemonic.
+/// Returns the row of a mnemonic.
 pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {
     static INDEX: OnceLock<Vec<Option<&'static Row>>> = OnceLock::new();
     let index = INDEX.get_or_init(|| {
@@ -104,7 +105,7 @@ pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {
     index[mnemonic as usize]
 }
 
-/// Name of a decoder's code number, as [`crate::op::Op::code`] holds it.
+/// Returns the name of a decoder's code number, as stored in [`crate::op::Op::code`].
 pub fn code_name(code: u32) -> Option<String> {
     iced_x86::Code::try_from(code as usize).ok().map(|code| format!("{code:?}"))
 }

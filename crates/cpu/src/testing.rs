@@ -1,4 +1,5 @@
-//! The machine of `testkit`, of this crate's own types: a test in here sees another `cpu` than the one `testkit` depends on.
+//! The test machine of `testkit`, with this crate's own types: a unit test sees a different `cpu` crate than the one on
+//! which `testkit` depends.
 
 #[path = "../../testkit/src/machine.rs"]
 mod machine;

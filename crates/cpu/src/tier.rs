@@ -1,14 +1,14 @@
-//! The two ways in which the processor executes a block, and when it takes which. Both leave the same state, the same charges and
-//! the same virtual time; they differ in how long that takes.
+//! The two execution engines for blocks, and the policy that selects between them. Both give the same state, the same
+//! charges and the same virtual time; they only differ in speed.
 
-/// What executes blocks.
+/// Engine that executes blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tier {
     /// The interpreter alone: the reference.
     Interpreter,
-    /// The translator, for every block that it can translate, from the first time on.
+    /// The translator, for every block that it can translate, from the first execution on.
     Translator,
-    /// The interpreter first, and the translator for what is executed often.
+    /// The interpreter first, and the translator for frequently executed blocks.
     #[default]
     Auto,
 }

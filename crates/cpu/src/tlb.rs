@@ -1,14 +1,15 @@
-//! The translation look-aside buffers: the ones that are used and the ones that are modelled.
+//! The translation look-aside buffers, which both serve translations and model the processor's.
 //!
-//! Two levels as the profile sizes them, tagged with VPID, EPT pointer and PCID, with global entries. Replacement is round-robin within a set, so
-//! a hit changes nothing and a fast path in front ([`crate::front::Front`]) may answer for entries that are present here without
-//! disturbing what is counted. Flushes do not touch entries: each entry carries the stamp of its fill, and is valid only
-//! while that is newer than the last flush that concerned it.
+//! There are two levels with sizes from the profile, tagged with VPID, EPT pointer and PCID, with global entries.
+//! Replacement is round-robin within a set, so a hit changes nothing, and a fast path in front
+//! ([`crate::front::Front`]) may serve entries that are present here without an effect on the counts. Flushes do not
+//! touch entries: each entry carries the time stamp of its fill, and is valid only while it is newer than the last
+//! flush that applies to it.
 
 use ledger::{Geometry, Sets};
 use serde::{Deserialize, Serialize};
 
-/// Permissions and attributes of a translation, all levels combined.
+/// Permissions and attributes of a translation, combined over all levels.
 pub mod perm {
     #![allow(missing_docs)]
     pub const WRITE: u8 = 1;
@@ -37,49 +38,49 @@ pub struct Entry {
     pub perms: u8,
     /// Protection key.
     pub key: u8,
-    /// It is a shadow stack.
+    /// True for a shadow stack.
     pub shadow: bool,
-    /// PCID it was filled under.
+    /// PCID at the time of the fill.
     pub pcid: u16,
-    /// VPID and EPT pointer it was filled under.
+    /// VPID and EPT pointer at the time of the fill.
     context: Tag,
-    /// Fill time; 0 never was filled.
+    /// Time of the fill; 0 if never filled.
     stamp: u64,
 }
 
 impl Entry {
-    /// A translation about to be inserted.
+    /// Creates a translation for insertion.
     pub fn new(linear: u64, physical: u64, shift: u8, perms: u8, key: u8, pcid: u16) -> Self {
         Self { linear, physical, shift, perms, key, shadow: false, pcid, context: Tag::default(), stamp: 0 }
     }
 
-    /// Whether it says the same of the same page, to the same address spaces.
+    /// Returns true if both describe the same translation of the same page, for the same address spaces.
     fn is_like(&self, other: &Self) -> bool {
         Self { stamp: other.stamp, ..*self } == *other
     }
 
-    /// The only number of [`Tag::key`] under which it may be found; `None` if that is any of its context.
+    /// Returns the only value of [`Tag::key`] under which it may be found, or `None` if any of its context applies.
     pub fn key(&self) -> Option<u32> {
         (self.perms & perm::GLOBAL == 0).then(|| self.context.key(self.pcid))
     }
 
-    /// Whether it is for the page of this size that `linear` lies in.
+    /// Returns true if it is for the page of this size that contains `linear`.
     #[inline(always)]
     fn is_of(&self, linear: u64, shift: u8) -> bool {
         self.shift == shift && (self.linear ^ linear) >> shift == 0
     }
 }
 
-/// What the result of a walk did to the first level.
+/// Effect of an insertion on the first level.
 #[derive(Clone, Copy, Debug)]
 pub struct Inserted {
-    /// What it displaced there.
+    /// Entry that was displaced.
     pub displaced: Option<Entry>,
-    /// The page was there for the other kind of access too, and is not what it was.
+    /// True if the page was also present for the other kind of access, with different contents.
     pub changed: bool,
 }
 
-/// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
+/// A VPID and an EPT pointer, as indices in a [`Tlb`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tag {
     vpid: u8,
@@ -87,23 +88,23 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Whether the VPID is another than 0.
+    /// Returns true if the VPID is not 0.
     pub fn vpid_tagged(self) -> bool {
         self.vpid != 0
     }
 
-    /// The context and a PCID in one number.
+    /// Returns the context and a PCID as one number.
     pub fn key(self, pcid: u16) -> u32 {
         u32::from(self.vpid) << 24 | u32::from(self.ept) << 16 | u32::from(pcid)
     }
 
-    /// Whether a number of [`Self::key`] is of this VPID, with this PCID, under whatever EPT pointer.
+    /// Returns true if a value of [`Self::key`] has this VPID and PCID, with any EPT pointer.
     pub fn owns(self, key: u32, pcid: u16) -> bool {
         key >> 24 == u32::from(self.vpid) && key as u16 == pcid
     }
 }
 
-/// Tags that are compared at a time: sets are padded to a multiple of it.
+/// Number of tags that are compared at a time; sets are padded to a multiple of it.
 const STEP: usize = 4;
 
 /// A set-associative array with round-robin replacement.
@@ -111,17 +112,17 @@ const STEP: usize = 4;
 struct Array {
     sets: usize,
     ways: usize,
-    /// From one set to the next.
+    /// Distance between sets.
     stride: usize,
-    /// What to look for, apart from the rest so that a set fits in one cache line: see [`tag`]. What matches is looked at.
+    /// Search tags, which are separate so that a set fits in one cache line: see [`tag`]. A match is verified.
     tags: Vec<u32>,
     entries: Vec<Entry>,
     next: Vec<u8>,
-    /// The time ([`Flushes::now`]) at which each set was seen without a free way; 0 for never. Until the next flush it has none.
+    /// The time ([`Flushes::now`]) at which each set had no free way; 0 for never. This holds until the next flush.
     full: Vec<u64>,
 }
 
-/// Few bits of a page's address, among them those that differ between neighbours.
+/// Hashes a page's address to few bits, including those that differ between neighbours.
 #[inline(always)]
 fn tag(linear: u64, shift: u8) -> u32 {
     let page = linear >> shift;
@@ -144,7 +145,7 @@ impl Array {
         }
     }
 
-    /// Whether it is of the same size as a new one, and its entries were filled in contexts that there are.
+    /// Returns true if it has the size of a new array, and its entries refer to existing contexts.
     fn fits(&self, new: &Self, flushes: &Flushes) -> bool {
         (self.sets, self.ways, self.stride) == (new.sets, new.ways, new.stride)
             && (self.tags.len(), self.entries.len()) == (new.tags.len(), new.entries.len())
@@ -162,7 +163,7 @@ impl Array {
         if self.sets.is_power_of_two() { page & (self.sets - 1) } else { page % self.sets }
     }
 
-    /// The first entry in order of a set that is valid and for this page.
+    /// Returns the first entry of a set that is valid and for this page.
     #[inline]
     fn find(&self, linear: u64, shift: u8, flushes: &Flushes) -> Option<usize> {
         if self.sets == 0 {
@@ -185,7 +186,7 @@ impl Array {
         None
     }
 
-    /// Inserts, and returns the entry that had to go, whatever PCID it was of. `flushes` looks with the entry's.
+    /// Inserts an entry, and returns the displaced entry of any PCID. `flushes` must use the PCID of the new entry.
     fn insert(&mut self, entry: Entry, flushes: &Flushes) -> Option<Entry> {
         if self.sets == 0 {
             return None;
@@ -212,7 +213,7 @@ impl Array {
         Some(std::mem::replace(&mut self.entries[first + way], entry))
     }
 
-    /// Drops what covers `linear` under `pcid` or globally; `pcid` `None` means under any.
+    /// Drops the entries that cover `linear` for `pcid` or globally; `None` stands for all PCIDs.
     fn remove(&mut self, vpid: u8, linear: u64, pcid: Option<u16>, globals: bool) {
         if self.sets == 0 {
             return;
@@ -232,10 +233,10 @@ impl Array {
     }
 }
 
-/// PCIDs that there are.
+/// Number of PCIDs.
 const PCIDS: usize = 4096;
 
-/// When translations of one VPID were flushed last.
+/// Times of the last flushes of one VPID.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct OfVpid {
     vpid: u16,
@@ -250,32 +251,32 @@ impl OfVpid {
     }
 }
 
-/// When translations through one EPT pointer were flushed last.
+/// Times of the last flushes of one EPT pointer.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct OfEpt {
-    /// [`EPT_TABLE`] of the pointer.
+    /// Bits [`EPT_TABLE`] of the pointer.
     table: u64,
     all: u64,
 }
 
-/// VPIDs and EPT pointers told apart at most; with more, one that has been there for long gives its number away.
+/// Maximum number of VPIDs and of EPT pointers; beyond it an old one is replaced.
 const MOST_VPIDS: usize = 16;
 const MOST_EPTS: usize = 255;
-/// What identifies the translations of an EPT pointer: the address of its root table.
+/// Bits of an EPT pointer that identify its translations: the address of its root table.
 const EPT_TABLE: u64 = x86::ept::ADDRESS;
 
-/// What is valid in the context in force with one PCID: worked out of the rest when it is needed, and so no part of the state.
+/// Validity limits in the current context with one PCID; computed on demand, and therefore not part of the state.
 #[derive(Clone)]
 struct View {
     pcid: u16,
-    /// Non-global entries filled since then are.
+    /// Non-global entries filled since this time are valid.
     since: u64,
-    /// Global ones filled since then are.
+    /// Global entries filled since this time are valid.
     global_since: u64,
 }
 
 impl Default for View {
-    /// Of no PCID that there is: it is worked out before it is used.
+    /// Returns a view of an impossible PCID, so that it is computed before use.
     fn default() -> Self {
         Self { pcid: PCIDS as u16, since: u64::MAX, global_since: u64::MAX }
     }
@@ -287,18 +288,18 @@ impl PartialEq for View {
     }
 }
 
-/// When what was flushed last.
+/// Times of all last flushes.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Flushes {
     now: u64,
     current: Tag,
     #[serde(skip)]
     view: View,
-    /// The first is VPID 0.
+    /// By VPID index; the first is VPID 0.
     vpids: Vec<OfVpid>,
-    /// The first is no EPT.
+    /// By EPT index; the first is "no EPT".
     epts: Vec<OfEpt>,
-    /// How many VPIDs and EPT pointers have got the number of another.
+    /// Number of replaced VPIDs and EPT pointers.
     taken_over: (u64, u64),
 }
 
@@ -314,12 +315,12 @@ impl Flushes {
         }
     }
 
-    /// Whether it knows the VPID and the EPT pointer.
+    /// Returns true if the indices of VPID and EPT pointer exist.
     fn has(&self, context: Tag) -> bool {
         usize::from(context.vpid) < self.vpids.len() && usize::from(context.ept) < self.epts.len()
     }
 
-    /// Whether it refers to nothing that it does not have.
+    /// Returns true if all internal references are valid.
     fn fits(&self) -> bool {
         self.vpids.len() <= MOST_VPIDS
             && self.epts.len() <= MOST_EPTS
@@ -328,7 +329,7 @@ impl Flushes {
             && self.vpids.iter().all(|of| of.by_pcid.len() == PCIDS)
     }
 
-    /// From now on, what is valid is so with this PCID.
+    /// Selects the PCID for validity checks.
     #[inline]
     fn look_with(&mut self, pcid: u16) {
         if self.view.pcid != pcid {
@@ -337,18 +338,18 @@ impl Flushes {
         }
     }
 
-    /// Follows a flush or a change of context.
+    /// Updates the view after a flush or a change of context.
     fn renew_view(&mut self) {
         let of = &self.vpids[usize::from(self.current.vpid)];
         let all = of.all.max(self.epts[usize::from(self.current.ept)].all);
-        // After a restore no PCID is in force yet, and nothing is valid.
+        // After a restore no PCID is selected yet, and nothing is valid.
         let by_pcid = of.by_pcid.get(usize::from(self.view.pcid)).copied().unwrap_or(u64::MAX - 1);
         let non_global = of.non_global.max(by_pcid);
         self.view.since = all.max(non_global) + 1;
         self.view.global_since = all + 1;
     }
 
-    /// Whether an entry is valid in the context in force, with the PCID of [`Self::look_with`].
+    /// Returns true if an entry is valid in the current context, with the PCID of [`Self::look_with`].
     #[inline]
     fn valid(&self, e: &Entry) -> bool {
         let View { pcid, since, global_since } = self.view;
@@ -356,7 +357,7 @@ impl Flushes {
             && if e.perms & perm::GLOBAL != 0 { e.stamp >= global_since } else { e.stamp >= since && e.pcid == pcid }
     }
 
-    /// Whether it is valid in some context, with some PCID.
+    /// Returns true if an entry is valid in any context, with any PCID.
     #[inline]
     fn valid_at_all(&self, e: &Entry) -> bool {
         let of = &self.vpids[usize::from(e.context.vpid)];
@@ -365,19 +366,20 @@ impl Flushes {
             && (e.perms & perm::GLOBAL != 0 || (e.stamp > of.non_global && e.stamp > of.by_pcid[usize::from(e.pcid)]))
     }
 
-    /// Flushes: moves time on, and has what it was noted where that belongs.
+    /// Flushes: advances the time and lets `note` store it.
     fn flush(&mut self, note: impl FnOnce(&mut Self, u64)) {
         note(self, self.now);
         self.now += 1;
         self.renew_view();
     }
 
-    /// Flushes some of the VPID in force.
+    /// Flushes a part of the current VPID.
     fn flush_current(&mut self, note: impl FnOnce(&mut OfVpid, u64)) {
         self.flush(|flushes, now| note(&mut flushes.vpids[usize::from(flushes.current.vpid)], now));
     }
 
-    /// The number of a VPID. `true`: it has been another's until now, and nothing with it is valid any more.
+    /// Returns the index of a VPID. The second value is true if the index belonged to another VPID until now, whose
+    /// entries are no longer valid.
     fn number_of_vpid(&mut self, vpid: u16) -> (usize, bool) {
         if let Some(number) = self.vpids.iter().position(|of| of.vpid == vpid) {
             return (number, false);
@@ -394,7 +396,8 @@ impl Flushes {
         (number, true)
     }
 
-    /// Likewise of an EPT's root table.
+    /// Returns the index of an EPT's root table. The second value is true if the index belonged to another one until
+    /// now.
     fn number_of_ept(&mut self, table: u64) -> (usize, bool) {
         if let Some(number) = self.epts.iter().position(|of| of.table == table) {
             return (number, false);
@@ -415,10 +418,10 @@ impl Flushes {
     }
 }
 
-/// Page sizes looked up, in this order, as the shifts of [`Entry::shift`].
+/// Page sizes in the order of lookups, as in [`Entry::shift`].
 const SHIFTS: [u8; 4] = [12, 21, 22, 30];
 
-/// The number in [`SHIFTS`] of an entry's page size.
+/// Returns the index of a page size in [`SHIFTS`].
 fn size_number(shift: u8) -> usize {
     SHIFTS.iter().position(|&s| s == shift).unwrap_or(0)
 }
@@ -428,23 +431,23 @@ fn size_number(shift: u8) -> usize {
 pub struct Tlb {
     /// First level for data and for code, and second level.
     arrays: [Array; 7],
-    /// Which of them holds pages of each size, in the order of [`SHIFTS`]: for data, for code, in the second level.
+    /// Array for each page size, in the order of [`SHIFTS`]: for data, for code, in the second level.
     holders: [[u8; 4]; 3],
     flushes: Flushes,
-    /// Page sizes that were ever inserted, in the order of [`SHIFTS`].
+    /// True for each page size that was ever inserted, in the order of [`SHIFTS`].
     used: [bool; 4],
     keeps_global: bool,
     keeps_large: bool,
-    /// First and last address of large pages that pieces were kept of since everything was flushed.
+    /// First and last address of large pages that have been cached in pieces since everything was flushed.
     in_pieces: Option<(u64, u64)>,
-    /// 2 MiB regions in which a 4 KiB page of code has been in the first level since everything was flushed, by a hash.
+    /// Hash set of 2 MiB regions with a 4 KiB page of code in the first level since everything was flushed.
     small_code: Vec<u64>,
 }
 
-/// Regions told apart in [`Tlb::small_code`].
+/// Number of bits in [`Tlb::small_code`].
 const SMALL_CODE: usize = 4096;
 
-/// The place of a region in [`Tlb::small_code`].
+/// Returns the position of a region in [`Tlb::small_code`].
 fn small_code(linear: u64) -> (usize, u64) {
     let region = linear >> 21;
     let bit = (region ^ region >> 12 ^ region >> 24) as usize % SMALL_CODE;
@@ -454,11 +457,11 @@ fn small_code(linear: u64) -> (usize, u64) {
 const SECOND: usize = 2;
 
 impl Tlb {
-    /// Empty TLBs of the given sizes.
+    /// Creates empty TLBs of the given sizes.
     pub fn new(size: &Geometry) -> Self {
         let Geometry { dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g, .. } = *size;
         let arrays = [dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g].map(Array::new);
-        // Without an array for 1 GiB pages, that for 2 MiB holds them.
+        // Without an array for 1 GiB pages, the array for 2 MiB pages contains them.
         let data_1g = if arrays[2].sets == 0 { 1 } else { 2 };
         Self {
             arrays,
@@ -472,7 +475,7 @@ impl Tlb {
         }
     }
 
-    /// Whether it has the given sizes and refers to nothing that it does not have.
+    /// Returns true if it has the given sizes and all internal references are valid.
     pub(crate) fn fits(&self, size: &Geometry) -> bool {
         let new = Self::new(size);
         let arrays = self.arrays.iter().zip(&new.arrays).all(|(array, new)| array.fits(new, &self.flushes));
@@ -482,7 +485,7 @@ impl Tlb {
             && self.flushes.fits()
     }
 
-    /// Finds the valid entry for `linear` of a level (0 and 1: the first, for data and code), with its array.
+    /// Finds the valid entry for `linear` in a level (0 and 1: first level for data and code), with its array.
     #[inline]
     fn find(&mut self, level: usize, linear: u64, pcid: u16) -> Option<(usize, usize)> {
         self.flushes.look_with(pcid);
@@ -497,25 +500,26 @@ impl Tlb {
         None
     }
 
-    /// Looks a translation up in the first level. Finding it changes nothing.
+    /// Looks up a translation in the first level. A hit changes nothing.
     #[inline]
     pub fn first(&mut self, linear: u64, code: bool, pcid: u16) -> Option<&Entry> {
         let (holder, i) = self.find(usize::from(code), linear, pcid)?;
         Some(&self.arrays[holder].entries[i])
     }
 
-    /// Looks a translation up in the second level. It moves into the first, and the second value is what it displaced there.
+    /// Looks up a translation in the second level. A hit moves it to the first level; the second value is the displaced
+    /// entry.
     pub fn second(&mut self, linear: u64, code: bool, pcid: u16) -> Option<(Entry, Option<Entry>)> {
         let (holder, i) = self.find(SECOND, linear, pcid)?;
         let entry = self.arrays[holder].entries[i];
-        // The PCID of a global entry need not be that in force.
+        // The PCID of a global entry may differ from the current one.
         self.flushes.look_with(entry.pcid);
         self.note_code(&entry, code);
         let upper = usize::from(self.holders[usize::from(code)][size_number(entry.shift)]);
         Some((entry, self.arrays[upper].insert(entry, &self.flushes)))
     }
 
-    /// Whether the first level holds a 4 KiB page of code in the large page of that size around `linear`.
+    /// Returns true if the first level has a 4 KiB page of code in the large page of size 2^`shift` around `linear`.
     pub fn has_small_code(&self, linear: u64, shift: u8) -> bool {
         let (word, bit) = small_code(linear);
         if shift == 21 && self.small_code[word] & bit == 0 {
@@ -531,7 +535,8 @@ impl Tlb {
         small.tags.iter().zip(&small.entries).any(inside)
     }
 
-    /// What is kept of a translation that was found for `linear`: all of it, or what the emulator that is modelled keeps.
+    /// Returns the part of a translation for `linear` that is cached: all of it, or the part that a modelled emulator
+    /// caches.
     pub fn kept(&mut self, mut entry: Entry, linear: u64) -> Entry {
         if !self.keeps_global {
             entry.perms &= !perm::GLOBAL;
@@ -549,7 +554,7 @@ impl Tlb {
         entry
     }
 
-    /// Inserts the result of a walk at both levels.
+    /// Inserts the result of a walk in both levels.
     pub fn insert(&mut self, mut entry: Entry, code: bool) -> Inserted {
         let number = size_number(entry.shift);
         self.used[number] = true;
@@ -559,7 +564,7 @@ impl Tlb {
         let [own, other, second] =
             [usize::from(code), usize::from(!code), SECOND].map(|level| usize::from(self.holders[level][number]));
         self.arrays[second].insert(entry, &self.flushes);
-        // If the other first-level array has the page too, it goes on having it, as it is now.
+        // If the other first-level array has the page too, its entry is updated.
         let mut changed = false;
         if let Some(older) = self.arrays[other].find(entry.linear, entry.shift, &self.flushes) {
             let older = std::mem::replace(&mut self.arrays[other].entries[older], entry);
@@ -576,41 +581,41 @@ impl Tlb {
         }
     }
 
-    /// Everything of every VPID.
+    /// Flushes everything of every VPID.
     pub fn flush_everything(&mut self) {
         self.flushes.everything();
         self.in_pieces = None;
         self.small_code.fill(0);
     }
 
-    /// Everything of the current VPID, global entries included.
+    /// Flushes everything of the current VPID, including global entries.
     pub fn flush_all(&mut self) {
         self.flushes.flush_current(|of, now| of.all = now);
     }
 
-    /// All non-global entries of one PCID (MOV CR3, INVPCID type 1).
+    /// Flushes the non-global entries of one PCID (MOV CR3, INVPCID type 1).
     pub fn flush_pcid(&mut self, pcid: u16) {
         self.flushes.flush_current(|of, now| of.by_pcid[usize::from(pcid & 0xfff)] = now);
     }
 
-    /// All non-global entries of all PCIDs (INVPCID type 3).
+    /// Flushes the non-global entries of all PCIDs (INVPCID type 3).
     pub fn flush_non_global(&mut self) {
         self.flushes.flush_current(|of, now| of.non_global = now);
     }
 
-    /// INVLPG: the page of `linear` under `pcid`, and globally.
+    /// Flushes the page of `linear` for `pcid`, and globally (INVLPG).
     pub fn flush_page(&mut self, linear: u64, pcid: u16) {
         let vpid = self.flushes.current.vpid;
         self.remove(vpid, linear, Some(pcid), true);
     }
 
-    /// INVPCID type 0: the page of `linear` under `pcid`, not globally.
+    /// Flushes the page of `linear` for `pcid`, without global entries (INVPCID type 0).
     pub fn flush_page_non_global(&mut self, linear: u64, pcid: u16) {
         let vpid = self.flushes.current.vpid;
         self.remove(vpid, linear, Some(pcid), false);
     }
 
-    /// Drops a page, or everything if it may be kept in pieces that nothing leads to.
+    /// Drops a page, or everything if the page may be cached in pieces that can't be found.
     fn remove(&mut self, vpid: u8, linear: u64, pcid: Option<u16>, globals: bool) {
         match self.in_pieces {
             Some((first, last)) if (first..=last).contains(&linear) => self.flush_everything(),
@@ -618,13 +623,13 @@ impl Tlb {
         }
     }
 
-    /// The VPID and EPT pointer in force.
+    /// Returns the current VPID and EPT pointer.
     pub fn context(&self) -> Tag {
         self.flushes.current
     }
 
-    /// Puts a VPID and an EPT pointer in force. Translations of others stay, out of reach. `true`: there were too many, and contexts
-    /// have got numbers that were those of others.
+    /// Sets the current VPID and EPT pointer. Translations of others are kept but not used. Returns true if there were
+    /// too many, and indices have been reassigned.
     #[must_use]
     pub fn enter(&mut self, vpid: u16, eptp: Option<u64>) -> bool {
         let table = eptp.map_or(u64::MAX, |pointer| pointer & EPT_TABLE);
@@ -635,13 +640,13 @@ impl Tlb {
         other_vpid || other_ept
     }
 
-    /// INVEPT: what was translated through one EPT pointer, or through any.
+    /// Flushes the translations of one EPT pointer, or of all (INVEPT).
     pub fn flush_ept(&mut self, eptp: Option<u64>) {
         let concerned = |of: &&mut OfEpt| eptp.is_none_or(|pointer| of.table == pointer & EPT_TABLE);
         self.flushes.flush(|flushes, now| flushes.epts[1..].iter_mut().filter(concerned).for_each(|of| of.all = now));
     }
 
-    /// INVVPID of one VPID: everything, or everything that is not global.
+    /// Flushes one VPID: everything, or everything except global entries (INVVPID).
     pub fn flush_vpid(&mut self, vpid: u16, globals: bool) {
         self.flushes.flush(|flushes, now| {
             let Some(of) = flushes.vpids.iter_mut().find(|of| of.vpid == vpid) else { return };
@@ -653,12 +658,12 @@ impl Tlb {
         });
     }
 
-    /// INVVPID of all VPIDs but 0.
+    /// Flushes all VPIDs except 0 (INVVPID).
     pub fn flush_vpids(&mut self) {
         self.flushes.flush(|flushes, now| flushes.vpids[1..].iter_mut().for_each(|of| of.all = now));
     }
 
-    /// INVVPID of the page of one linear address, under whatever PCID and EPT pointer.
+    /// Flushes the page of one linear address of a VPID, for all PCIDs and EPT pointers (INVVPID).
     pub fn flush_page_of_vpid(&mut self, vpid: u16, linear: u64) {
         if let Some(number) = self.flushes.vpids.iter().position(|of| of.vpid == vpid) {
             self.remove(number as u8, linear, None, true);

@@ -1,4 +1,4 @@
-//! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), with EPT under each of them in non-root mode.
+//! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), combined with EPT in non-root mode.
 
 use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry};
@@ -12,7 +12,7 @@ use x86::flags;
 use x86::page::*;
 use x86::vmx::secondary;
 
-/// What an access wants.
+/// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Data read.
@@ -27,31 +27,31 @@ pub enum Access {
     ShadowWrite,
 }
 
-/// On whose behalf an access is made.
+/// Privilege of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// User-mode access (CPL 3).
     User,
     /// Explicit supervisor access.
     Supervisor,
-    /// Implicit supervisor access (descriptor tables, TSS), whatever the CPL: RFLAGS.AC does not lift SMAP.
+    /// Implicit supervisor access (descriptor tables, TSS) at any CPL: RFLAGS.AC does not override SMAP.
     Implicit,
 }
 
 impl Access {
-    /// Whether it writes.
+    /// Returns true for writes.
     #[inline(always)]
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::ShadowWrite)
     }
 
-    /// Whether it is an access to a shadow stack.
+    /// Returns true for accesses to a shadow stack.
     #[inline(always)]
     pub fn is_shadow(self) -> bool {
         matches!(self, Self::ShadowRead | Self::ShadowWrite)
     }
 
-    /// The access as the error code of a page fault has it.
+    /// Returns the access as bits of a page fault's error code.
     #[inline(always)]
     fn code(self, privilege: Privilege) -> u32 {
         let user = if privilege == Privilege::User { code::USER } else { 0 };
@@ -65,29 +65,29 @@ impl Access {
     }
 }
 
-/// What a successful walk found.
+/// Result of a successful page walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Walked {
     /// The translation.
     pub entry: Entry,
-    /// Paging-structure entries that were read, those of EPT included.
+    /// Number of paging-structure entries that were read, including those of EPT.
     pub references: u32,
 }
 
 impl Cpu {
-    /// The PCID translations are tagged with.
+    /// Returns the PCID with which translations are tagged.
     #[inline]
     pub fn pcid(&self) -> u16 {
         if self.arch.cr4 & CR4_PCIDE != 0 { (self.arch.cr3 & CR3_PCID) as u16 } else { 0 }
     }
 
-    /// The privilege of the current code's explicit accesses.
+    /// Returns the privilege of the current code's explicit accesses.
     #[inline]
     pub fn privilege(&self) -> Privilege {
         if self.arch.cpl == 3 { Privilege::User } else { Privilege::Supervisor }
     }
 
-    /// The rules for an access on somebody's behalf.
+    /// Returns the permission rules for a privilege.
     #[inline(always)]
     fn rules(&self, privilege: Privilege) -> Rules {
         let arch = &self.arch;
@@ -95,7 +95,8 @@ impl Cpu {
         Rules { cr0: arch.cr0, cr4: arch.cr4, efer: arch.msr.efer, pkru: arch.pkru, pkrs: arch.msr.pkrs as u32, lifted }
     }
 
-    /// Whether a translation allows an access at first sight: by its flags alone, as most do. If not, [`Self::permitted`] knows.
+    /// Returns true if the flags of a translation alone permit an access, the common case. Otherwise
+    /// [`Self::permitted`] decides.
     #[inline]
     pub fn plainly_permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
         use perm::*;
@@ -105,12 +106,12 @@ impl Cpu {
             Access::Fetch => (EPT_NO_FETCH | NO_EXECUTE, 0),
             Access::ShadowRead | Access::ShadowWrite => return false,
         };
-        // A supervisor's access to a user page depends on more.
+        // A supervisor access to a user page depends on other state too.
         let user = if privilege == Privilege::User { USER } else { 0 };
         entry.perms & (mask | USER) == wanted | user && (access == Access::Fetch || self.key_is_free(entry, privilege))
     }
 
-    /// Whether the protection key of a page surely forbids nothing.
+    /// Returns true if the protection key of a page certainly denies nothing.
     #[inline]
     fn key_is_free(&self, entry: &Entry, privilege: Privilege) -> bool {
         match privilege {
@@ -119,8 +120,8 @@ impl Cpu {
         }
     }
 
-    /// Whether a translation allows an access; if not, the error-code bits beyond W, U and I. (Where EPT denies, another walk
-    /// finds out that it is an EPT violation.)
+    /// Checks that a translation permits an access; the error contains the error-code bits in addition to W, U and I.
+    /// (If EPT denies it, another walk detects the EPT violation.)
     pub fn permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> Result<(), u32> {
         let ept = match access {
             Access::Read | Access::ShadowRead => perm::EPT_NO_READ,
@@ -140,7 +141,7 @@ impl Cpu {
         self.rules(privilege).denial(page, access.code(privilege)).map_or(Ok(()), Err)
     }
 
-    /// The physical address of an entry of the tables that are being walked: through EPT in non-root mode.
+    /// Returns the physical address of a paging-structure entry: through EPT in non-root mode.
     fn entry_place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<u64> {
         if self.arch.vmx.ept {
             let placed = self.place(address, linear, purpose, None, references)?;
@@ -149,7 +150,7 @@ impl Cpu {
         Ok(address)
     }
 
-    /// An entry. Outside RAM there is nothing: not present in its low bit would hide the error, all ones does not.
+    /// Reads an entry. Outside of RAM it is all ones: a clear present bit would hide the error.
     fn read_table(&self, place: Option<u64>, wide: bool) -> u64 {
         let value = place.and_then(|at| match wide {
             true => self.wiring.ram.read::<u64>(at),
@@ -158,13 +159,13 @@ impl Cpu {
         value.unwrap_or(if wide { u64::MAX } else { u64::from(u32::MAX) })
     }
 
-    /// Reads an entry where loads of the PDPTE registers find them.
+    /// Reads an entry for a load of the PDPTE registers.
     pub(crate) fn read_pdpte(&mut self, address: u64) -> Exec<u64> {
         let place = self.entry_place(address, 0, Purpose::Pdpte, &mut 0)?;
         Ok(self.read_table(self.backing(place), true))
     }
 
-    /// Sets flags in an entry.
+    /// Writes an entry to set flags.
     fn write_table(&mut self, address: u64, linear: u64, wide: bool, value: u64) -> Exec {
         let place = self.entry_place(address, linear, Purpose::TableFlags, &mut 0)?;
         let Some(at) = self.backing(place) else { return Ok(()) };
@@ -180,7 +181,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Puts EPT under a translation to guest-physical addresses.
+    /// Translates the result of a guest-physical translation through EPT.
     fn under_ept(&mut self, mut entry: Entry, linear: u64, access: Access, references: &mut u32) -> Exec<Entry> {
         let address = entry.physical | (linear & ((1u64 << entry.shift) - 1));
         let Placed { address, shift, rights, dirty } =
@@ -196,7 +197,8 @@ impl Cpu {
         Ok(self.keep_from_apic_page(entry, linear))
     }
 
-    /// Makes sure that each access to the APIC-access page comes to a walk: what is cached of it allows none, and no large page has it in.
+    /// Ensures that each access to the APIC-access page causes a walk: its cached translation permits none, and no
+    /// large page contains it.
     fn keep_from_apic_page(&self, mut entry: Entry, linear: u64) -> Entry {
         if !self.has_apic_access_page(entry.physical, entry.shift) {
             return entry;
@@ -213,7 +215,7 @@ impl Cpu {
 
     /// Walks the paging structures for `linear`, checks the access, and sets accessed and dirty flags.
     ///
-    /// With paging off it is the identity, in 4 KiB pages.
+    /// With paging disabled the translation is the identity, in 4 KiB pages.
     pub fn walk(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<Walked> {
         if self.arch.cr0 & CR0_PG == 0 {
             let perms = perm::WRITE | perm::USER | perm::DIRTY;
@@ -243,14 +245,14 @@ impl Cpu {
         }
     }
 
-    /// #PF of a walk, with the error-code bits beyond W, U and I.
+    /// Raises the #PF of a walk, with the error-code bits in addition to W, U and I.
     #[cold]
     fn walk_fault(&mut self, linear: u64, access: Access, privilege: Privilege, bits: u32) -> Fault {
         let code = self.rules(privilege).error_code(access.code(privilege), bits);
         self.page_fault(linear, code)
     }
 
-    /// [`Self::walk`] in one layout.
+    /// Performs [`Self::walk`] with one layout.
     fn walk_in<L: Layout>(
         &mut self,
         layout: &L,
@@ -271,7 +273,7 @@ impl Cpu {
             }
             Err(Stop::Unreachable(fault)) => return Err(fault),
         };
-        // Both permissions lie as the entries have them.
+        // Both permissions are at the same positions as in the entries.
         const { assert!(RW >> 1 == perm::WRITE as u64 && US >> 1 == perm::USER as u64) };
         let mut perms = (path.common() >> 1) as u8 & (perm::WRITE | perm::USER);
         if L::FORBIDS & !path.common() != 0 {
@@ -301,52 +303,57 @@ impl Cpu {
         Ok(Walked { entry, references })
     }
 
-    /// Guest-physical address of a linear one for a look from outside: whatever the permissions, and without a trace in the
-    /// TLB, the tables or the ledger. `None`: not mapped.
+    /// Translates a linear to a guest-physical address for inspection: regardless of permissions, and without an effect
+    /// on the TLB, the tables or the ledger. Returns `None` if it is not mapped.
     ///
-    /// The registers are those that the guest of a hypervisor sees, where that says so ([`NonRoot::visible`]).
+    /// The registers are those that the guest of a hypervisor sees, if these are set ([`NonRoot::visible`]).
     ///
     /// [`NonRoot::visible`]: crate::vmx::NonRoot::visible
     pub fn look_up(&self, linear: u64) -> Option<u64> {
         self.look_up_in(&self.visible(), linear)
     }
 
-    /// Like [`Self::look_up`], with these registers.
+    /// Translates as [`Self::look_up`] does, with these registers.
     pub fn look_up_in(&self, view: &GuestView, linear: u64) -> Option<u64> {
         self.look_up_tables(view, linear, self.arch.vmx.ept)
     }
 
-    /// Address in the board's memory of a linear one, with another value of CR3 (which PAE paging outside long mode doesn't read). A guest of the board's own hypervisor has
-    /// the board's addresses as its own: also what the hypervisor has not mapped for it yet is found. The EPT of a hypervisor that runs on the machine is obeyed.
+    /// Translates a linear address to an address in the board's memory, with another value of CR3 (which PAE paging
+    /// outside long mode does not read). The addresses of a guest of the board's own hypervisor are the board's: memory
+    /// that the hypervisor has not mapped for it yet is found too. The EPT of a hypervisor that runs on the machine
+    /// applies.
     pub fn look_up_on_board(&self, cr3: u64, linear: u64) -> Option<u64> {
         let view = GuestView { cr3, ..self.visible() };
         self.look_up_tables(&view, linear, self.obeys_own_ept()).and_then(|address| self.on_board(address))
     }
 
-    /// Address in the board's memory of a physical one that the running code uses, as for [`Self::look_up_on_board`].
+    /// Translates a physical address of the running code to an address in the board's memory, as
+    /// [`Self::look_up_on_board`] does.
     pub fn on_board(&self, physical: u64) -> Option<u64> {
         if self.obeys_own_ept() { self.look_up_physical(physical) } else { Some(physical) }
     }
 
-    /// The guest of a hypervisor runs that is itself on the machine, and EPT says where its memory is there: that which the hypervisor has
-    /// made, or what the board's makes of it.
+    /// Returns true if a nested guest runs whose memory is defined by EPT: the one of the hypervisor on the machine, or
+    /// the one that the board's hypervisor derives from it.
     fn obeys_own_ept(&self) -> bool {
         let NonRoot { ept, operation, inner, controls, .. } = &*self.arch.vmx;
         *ept && operation.is_on() || inner.is_some() && controls.secondary(secondary::EPT)
     }
 
-    /// Likewise with the registers of the hypervisor on the machine to which the next VM exit leads. `None` too if the processor runs no guest of one.
+    /// Translates as [`Self::look_up_on_board`] does, with the registers of the hypervisor on the machine to which the
+    /// next VM exit leads. Also returns `None` if the processor runs no guest of one.
     pub fn look_up_in_host(&self, cr3: u64, linear: u64) -> Option<u64> {
         self.look_up_tables(&GuestView { cr3, ..self.host_registers()? }, linear, false)
     }
 
-    /// The registers that say how linear addresses are translated, as the guest of a hypervisor sees them where there is one.
+    /// Returns the registers that control the translation of linear addresses, as seen by the guest of a hypervisor if
+    /// there is one.
     pub fn visible(&self) -> GuestView {
         self.arch.vmx.visible.unwrap_or_else(|| GuestView::of(self))
     }
 
-    /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: how many bits of an address it
-    /// leaves open, where it is, and its value.
+    /// Translates as [`Self::look_up_on_board`] does, with the processor's own CR3. Calls `seen` for each entry on the
+    /// path: the number of address bits that it leaves open, its address, and its value.
     pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u8, u64, u64)) -> Option<u64> {
         self.look_up_seeing(&self.visible(), linear, self.obeys_own_ept(), seen)
     }
@@ -366,7 +373,7 @@ impl Cpu {
             pdpte: &view.pdpte,
             physical_bits: u32::from(self.wiring.model.physical_bits),
         };
-        // The address bits that an entry of the topmost table leaves open.
+        // Number of address bits that an entry of the topmost table leaves open.
         let shift = match (view.efer & EFER_LMA != 0, view.cr4 & CR4_PAE != 0) {
             (true, _) if view.cr4 & CR4_LA57 != 0 => 48,
             (true, _) => 39,
@@ -390,10 +397,10 @@ impl Cpu {
     }
 }
 
-/// Tables of which each entry that is read is told.
+/// Paging structures that report each entry that is read.
 struct Noting<T, F> {
     tables: T,
-    /// How many bits of an address the next entry leaves open.
+    /// Number of address bits that the next entry leaves open.
     shift: u8,
     seen: F,
 }
@@ -409,14 +416,14 @@ impl<T: ReadEntry, F: FnMut(u8, u64, u64)> ReadEntry for Noting<T, F> {
     }
 }
 
-/// [`Cpu::look_up`] in one layout.
+/// Performs [`Cpu::look_up`] with one layout.
 #[inline(always)]
 fn look_up_by<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut impl ReadEntry) -> Option<u64> {
     let leaf = paging::walk(layout, root, linear, tables, &mut ()).ok()?;
     Some(layout.page(leaf.entry, leaf.shift) | linear & ((1 << leaf.shift) - 1))
 }
 
-/// The tables that the processor itself walks, and sets flags in.
+/// Paging structures as accessed by the processor, which sets flags.
 struct OwnTables<'a> {
     cpu: &'a mut Cpu,
     linear: u64,
@@ -440,7 +447,7 @@ impl UpdateEntry for OwnTables<'_> {
     }
 }
 
-/// The tables as a look from outside sees them, where their addresses are those of the board's memory.
+/// Paging structures as inspected from outside, with addresses in the board's memory.
 struct BoardTables<'a>(&'a Cpu);
 
 impl ReadEntry for BoardTables<'_> {
@@ -452,10 +459,10 @@ impl ReadEntry for BoardTables<'_> {
     }
 }
 
-/// The tables as a look from outside sees them, where EPT translates their addresses.
+/// Paging structures as inspected from outside, with addresses that EPT translates.
 struct NestedTables<'a>(&'a Cpu);
 
-/// An entry lies where EPT maps nothing.
+/// Error: EPT does not map an entry.
 struct Unmapped;
 
 impl ReadEntry for NestedTables<'_> {

@@ -1,4 +1,4 @@
-//! The surroundings of a processor: memory, bus, recorder; and its identity: model, index, APIC id.
+//! Environment of a processor: memory, bus, recorder; and its identity: model, index, APIC ID.
 
 use crate::bus::Bus;
 use crate::capability::Capabilities;
@@ -11,30 +11,30 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The surroundings of a processor, which stay the same while it runs.
+/// Environment of a processor, which is constant while it runs.
 pub struct Wiring {
     /// Guest-physical RAM.
     pub ram: Ram,
-    /// Processor model.
+    /// Model of the processor.
     pub model: Arc<Model>,
-    /// Extensions the model has.
+    /// Instruction-set extensions of the model.
     pub features: Features,
-    /// What the model's CPUID has.
+    /// Capabilities according to the model's CPUID.
     pub capabilities: Capabilities,
-    /// Which state components the model has, and where they are saved.
+    /// State components of the model, and their layout in save areas.
     pub xstate: Layout,
-    /// The board.
+    /// Interface to the board.
     pub bus: Rc<RefCell<dyn Bus>>,
-    /// Where charges go.
+    /// Recorder of charges.
     pub recorder: Rc<RefCell<Recorder>>,
     /// Index on the board.
     pub index: usize,
-    /// APIC id, as CPUID reports it.
+    /// APIC ID reported by CPUID.
     pub apic_id: u32,
-    /// Processors of the machine, as CPUID reports them.
+    /// Number of processors of the machine, for CPUID.
     pub processors: u32,
-    /// The x87 data pointer is only updated by unmasked exceptions (CPUID.7.0:EBX\[6\]).
+    /// True if only unmasked exceptions update the x87 data pointer (CPUID.7.0:EBX\[6\]).
     pub fdp_on_exception: bool,
-    /// The x87 CS and DS are saved as 0 (CPUID.7.0:EBX\[13\]).
+    /// True if the x87 CS and DS are saved as 0 (CPUID.7.0:EBX\[13\]).
     pub fcs_deprecated: bool,
 }

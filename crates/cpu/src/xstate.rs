@@ -1,38 +1,38 @@
-//! Where the state components lie in a save area (SDM vol. 1, 13.4), by what the profile's CPUID says. What is in
-//! them is in [`crate::exec::xsave`].
+//! Layout of the state components in a save area (SDM vol. 1, 13.4), according to the profile's CPUID.
+//! [`crate::exec::xsave`] defines their contents.
 
 use crate::arch::{TILE, TILES};
 use crate::model::{CpuidRegs, Model};
 use x86::control::*;
 
-/// Bytes of the legacy region and the header.
+/// Size of the legacy region and the header in bytes.
 pub const HEADER_END: usize = 576;
-/// The components of the legacy region.
+/// Components of the legacy region.
 const LEGACY: u64 = XCR0_X87 | XCR0_SSE;
-/// CPUID.0xD, ECX of a component's sub-leaf: it is supervisor state, enabled in IA32_XSS.
+/// CPUID.0xD, ECX of a component's sub-leaf: supervisor state, enabled in IA32_XSS.
 pub(crate) const SUPERVISOR: u32 = 1 << 0;
-/// Likewise: in the compacted format it begins at a multiple of 64 bytes.
+/// CPUID.0xD, ECX of a component's sub-leaf: aligned to 64 bytes in the compacted format.
 pub(crate) const ALIGNED: u32 = 1 << 1;
-/// Likewise: IA32_XFD can disable it.
+/// CPUID.0xD, ECX of a component's sub-leaf: IA32_XFD can disable it.
 pub(crate) const DISABLABLE: u32 = 1 << 2;
-/// No area is longer. The largest component of a real processor ends at 11008.
+/// Maximum size of a save area. The last component of a real processor ends at 11008.
 const LONGEST: usize = 1 << 16;
 
-/// A component that is executed.
+/// A component that the model can execute.
 pub struct Known {
     /// Number of the component.
     pub number: u32,
-    /// CPUID.0xD, sub-leaf of the component, on the processors that have it.
+    /// CPUID.0xD, sub-leaf of the component, on processors that have it.
     pub usual: CpuidRegs,
 }
 
 impl Known {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub const fn size(&self) -> usize {
         self.usual.eax as usize
     }
 
-    /// Whether it is supervisor state.
+    /// Returns true for supervisor state.
     pub const fn supervisor(&self) -> bool {
         self.usual.ecx & SUPERVISOR != 0
     }
@@ -58,23 +58,23 @@ pub static KNOWN: [Known; 9] = [
 /// A component of the extended region.
 #[derive(Clone, Copy)]
 pub struct Component {
-    /// Which of [`KNOWN`] it is.
+    /// Index in [`KNOWN`].
     pub index: usize,
     /// Offset in the standard format; supervisor state has none.
     pub offset: usize,
-    /// In the compacted format it begins at a multiple of 64 bytes.
+    /// True if it is aligned to 64 bytes in the compacted format.
     pub aligned: bool,
-    /// IA32_XFD can disable it.
+    /// True if IA32_XFD can disable it.
     pub disablable: bool,
 }
 
 impl Component {
-    /// What it is.
+    /// Returns the description of the component.
     pub fn known(&self) -> &'static Known {
         &KNOWN[self.index]
     }
 
-    /// The bit of the component in bitmaps.
+    /// Returns the bit of the component in bitmaps.
     pub fn bit(&self) -> u64 {
         1 << self.known().number
     }
@@ -84,22 +84,22 @@ impl Component {
     }
 }
 
-/// The components of a model, in the order of their numbers.
+/// Components of a model, in the order of their numbers.
 #[derive(Clone)]
 pub struct Layout {
-    /// Those of the extended region.
+    /// Components of the extended region.
     pub components: Vec<Component>,
-    /// What may be set in XCR0.
+    /// Bits that may be set in XCR0.
     pub user: u64,
-    /// What may be set in IA32_XSS.
+    /// Bits that may be set in IA32_XSS.
     pub supervisor: u64,
-    /// What may be set in IA32_XFD.
+    /// Bits that may be set in IA32_XFD.
     pub disablable: u64,
 }
 
 impl Layout {
-    /// That of a model. One without CPUID contents (tests of single instructions) has every component, at the offsets of the
-    /// processors that have them.
+    /// Returns the layout of a model. A model without CPUID contents (tests of single instructions) has every
+    /// component, at the offsets of real processors.
     pub fn of(model: &Model) -> Self {
         let everything = model.cpuid.is_empty();
         let (all, extension) = (model.static_cpuid(13, 0), model.static_cpuid(13, 1));
@@ -123,22 +123,23 @@ impl Layout {
         layout
     }
 
-    /// The components of a bitmap.
+    /// Returns the components of a bitmap.
     fn among(&self, bitmap: u64) -> impl Iterator<Item = &Component> {
         self.components.iter().filter(move |component| bitmap & component.bit() != 0)
     }
 
-    /// Bytes of a save area for the components of a bitmap in the standard format.
+    /// Returns the size of a save area for the components of a bitmap in the standard format.
     pub fn standard_size(&self, bitmap: u64) -> usize {
         self.among(bitmap).map(Component::end).max().unwrap_or(HEADER_END)
     }
 
-    /// Bytes of a save area for the components of a bitmap in the compacted format.
+    /// Returns the size of a save area for the components of a bitmap in the compacted format.
     pub fn compacted_size(&self, bitmap: u64) -> usize {
         self.among(bitmap).fold(HEADER_END, |end, component| begin(end, component) + component.known().size())
     }
 
-    /// Where the component at an index lies: in the compacted format of the components of a bitmap, if one is given.
+    /// Returns the offset of the component at an index; in the compacted format if the bitmap of its components is
+    /// given.
     pub fn offset(&self, index: usize, compacted: Option<u64>) -> usize {
         let component = &self.components[index];
         let Some(bitmap) = compacted else { return component.offset };
@@ -146,7 +147,7 @@ impl Layout {
         begin(before.fold(HEADER_END, |end, other| begin(end, other) + other.known().size()), component)
     }
 
-    /// Whether a value can be in XCR0 (SDM vol. 1, 13.3).
+    /// Returns true if a value is valid for XCR0 (SDM vol. 1, 13.3).
     pub fn allows_xcr0(&self, value: u64) -> bool {
         let together = |set: u64| value & set == 0 || value & set == set;
         let behind = |what: u64, needed: u64| value & what == 0 || value & needed != 0;
@@ -159,7 +160,7 @@ impl Layout {
     }
 }
 
-/// Where a component begins in the compacted format if the one before ends here.
+/// Returns the start of a component in the compacted format, given the end of the one before.
 fn begin(end: usize, component: &Component) -> usize {
     if component.aligned { end.next_multiple_of(64) } else { end }
 }

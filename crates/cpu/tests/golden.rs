@@ -1,6 +1,7 @@
-//! Host code of representative blocks, kept in files, so that a change of what the translator emits shows in review.
+//! Golden files with the host code of representative blocks, which make changes of the translator's output visible in
+//! review.
 //!
-//! With `UPDATE_GOLDEN=1` in the environment the files are written anew.
+//! With `UPDATE_GOLDEN=1` in the environment the files are rewritten.
 
 use cpu::{Model, Tier};
 use iced_x86::code_asm::*;
@@ -203,7 +204,7 @@ const BLOCKS: &[(&str, Assemble)] = &[
     }),
 ];
 
-/// Where a loop runs.
+/// Environment of a loop.
 #[derive(Clone, Copy)]
 enum As {
     /// At CPL 3.
@@ -212,7 +213,7 @@ enum As {
     Kernel,
     /// In compatibility mode.
     Narrow,
-    /// At CPL 3, and nothing is recorded.
+    /// At CPL 3 without recording.
     Unrecorded,
 }
 
@@ -281,7 +282,7 @@ const TRACES: &[(As, &str, Assemble)] = &[
     }),
 ];
 
-/// The translation of a loop of which most has been run before.
+/// Returns the translation of a loop that has mostly been executed before.
 fn trace(kind: As, assemble_loop: Assemble) -> String {
     let mut machine = match kind {
         As::User | As::Unrecorded => Machine::long64(3),
@@ -308,7 +309,7 @@ fn golden(cpl: u8, assemble_block: Assemble) -> String {
     let mut machine = Machine::long64(cpl);
     machine.cache.tier = Tier::Translator;
     machine.cpu.wiring.fdp_on_exception = true;
-    // Blocks end with their page, if they do not before.
+    // Blocks end at the end of their page at the latest.
     let end = CODE + 0x1000;
     let (mut at, mut code) = (CODE, Vec::new());
     while at + code.len() as u64 != end {

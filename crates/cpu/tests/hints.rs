@@ -1,4 +1,5 @@
-//! Opcodes that processors without a feature execute as older ones do: no operation, or the instruction without the prefix.
+//! Tests of opcodes that processors without a feature execute as older ones: NOPs, or the instruction without the
+//! prefix.
 
 use cpu::{Exit, Model, Tier};
 use ledger::profile::Profile;
@@ -7,14 +8,14 @@ use testkit::tiers::{ABSENT, LIVES, LOW, STACK, Start, Tiers, Width};
 use testkit::{CODE, Machine, Raised};
 use x86::vector;
 
-/// Prefixes that may stand before an opcode, of which some make another instruction of it.
+/// Prefixes of an opcode, some of which select another instruction.
 const PREFIXES: [&[u8]; 9] =
     [&[], &[0x66], &[0xf2], &[0xf3], &[0x66, 0xf3], &[0x66, 0xf2], &[0x48], &[0x66, 0x48], &[0xf3, 0x48]];
 
 /// NOPs by the opcode map (SDM vol. 2, table A-3; APM vol. 3, table A-3): all but the first with any operand.
 const OPCODES: [u8; 9] = [0x0d, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f];
 
-/// Bytes of every form of these opcodes that means nothing, or a hint, in code of this width.
+/// Generates every form of these opcodes that is a NOP or a hint, in code of this width.
 fn forms(bits: u32, mut each: impl FnMut(&[u8])) {
     for opcode in OPCODES {
         for prefixes in PREFIXES {
@@ -28,7 +29,7 @@ fn forms(bits: u32, mut each: impl FnMut(&[u8])) {
     }
 }
 
-/// With registers that lead nowhere, so that an access would fault.
+/// Loads addresses that are not mapped into the registers, so that an access would fault.
 fn nowhere(machine: &mut Machine) {
     machine.cpu.arch.gpr[..8].fill(0x5555_5000);
 }
@@ -64,7 +65,8 @@ fn the_nop_space_does_not_take_lock() {
     }
 }
 
-/// Shadow stacks, where they are not, are #UD but for RDSSP (SDM vol. 2): INCSSP, SAVEPREVSSP, RSTORSSP, WRSS, WRUSS, SETSSBSY, CLRSSBSY.
+/// Without shadow stacks their instructions raise #UD, except RDSSP (SDM vol. 2): INCSSP, SAVEPREVSSP, RSTORSSP, WRSS,
+/// WRUSS, SETSSBSY, CLRSSBSY.
 #[test]
 fn what_changes_a_shadow_stack_does_not_exist_without_one() {
     let mut machine = Machine::long64(0);
@@ -85,7 +87,7 @@ fn what_changes_a_shadow_stack_does_not_exist_without_one() {
     }
 }
 
-/// A prefix that a processor without the feature ignores: WBNOINVD is WBINVD, TZCNT is BSF, LZCNT is BSR.
+/// A processor without the feature ignores the prefix: WBNOINVD is WBINVD, TZCNT is BSF, LZCNT is BSR.
 #[test]
 fn prefixes_of_what_a_processor_lacks_are_ignored() {
     let profile = Profile::named("core2").expect("a built-in profile");
@@ -101,19 +103,19 @@ fn prefixes_of_what_a_processor_lacks_are_ignored() {
     assert_eq!((machine.cpu.arch.rip, machine.cpu.arch.gpr[0], machine.cpu.arch.gpr[2]), (start + 12, 4, 4));
 }
 
-/// On both tiers, with equal charges, and without a call of the translator into a handler.
+/// The test runs on both tiers, which must give equal charges, and the translator must not call a handler.
 #[test]
 fn the_nop_space_is_nothing_to_the_translator_too() {
     for (width, bits) in [(Width::Long, 64), (Width::Compatibility, 32), (Width::Protected, 32)] {
         let mut code = Vec::new();
         forms(bits, |bytes| {
-            // Operands by register, and by [RAX], [RCX], [RDX], [RBX], [RSI], [RDI].
+            // Operands in registers, and at [RAX], [RCX], [RDX], [RBX], [RSI], [RDI].
             let modrm = bytes[bytes.len() - 1];
             if modrm >> 6 == 3 || modrm >> 6 == 0 && !matches!(modrm & 7, 4 | 5) {
                 code.extend_from_slice(bytes);
             }
         });
-        // A part of them at a time, as much as fits.
+        // One part at a time, as large as the code area.
         for part in code_parts(&code, bits) {
             let mut program = part;
             let len = program.len() as i32;
@@ -144,13 +146,13 @@ fn the_nop_space_is_nothing_to_the_translator_too() {
             let exit = tiers.run(40_000_000).unwrap();
             assert_eq!(exit, Exit::Halt);
             tiers.charges().unwrap();
-            // Nothing faulted.
+            // No instruction faulted.
             assert_eq!(tiers.reference().peek::<4>(LIVES), 40u32.to_le_bytes());
         }
     }
 }
 
-/// The forms in pieces that fit into the pages of code.
+/// Splits the forms into pieces that fit into the pages of code.
 fn code_parts(code: &[u8], bits: u32) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     let mut decoder = iced_x86::Decoder::new(bits, code, iced_x86::DecoderOptions::NONE);

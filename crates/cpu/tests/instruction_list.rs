@@ -1,6 +1,6 @@
-//! `docs/instructions.md` says what the processor executes; this keeps it true.
+//! Checks that `docs/instructions.md` matches the instructions that the processor executes.
 //!
-//! After a change of the instruction table run the test with `UPDATE_DOCS=1` and look at the difference.
+//! After a change of the instruction table run the test with `UPDATE_DOCS=1` and review the difference.
 
 use cpu::table::FAMILIES;
 use std::fmt::Write;
@@ -8,8 +8,8 @@ use std::fmt::Write;
 fn document() -> String {
     let mut text = String::from(
         "# Instructions the processor executes\n\n\
-         Generated from the instruction table (`crates/cpu/src/table.rs`). Mnemonics are those of the iced-x86 decoder. What is not\n\
-         listed, and what the CPUID of the chosen profile lacks, raises #UD and is counted by name in the ledger.\n",
+         Generated from the instruction table (`crates/cpu/src/table.rs`). Mnemonics are those of the iced-x86 decoder. An\n\
+         instruction that is not listed, or that the CPUID of the chosen profile lacks, raises #UD and is counted by name in the ledger.\n",
     );
     let mut total = 0;
     for (family, rows) in FAMILIES {

@@ -1,16 +1,18 @@
-//! A host without AVX-512: the same programs, on both tiers, leave what they leave on a host with it.
+//! Tests the behavior on a host without AVX-512: the same programs, on both tiers, have the same results as on a host
+//! with it.
 //!
-//! The switch is the process's, so that this is a test program of its own. Where the host has no AVX-512, both runs are alike.
+//! The switch affects the whole process, so this is a separate test program. If the host has no AVX-512, both runs are
+//! equal.
 
 use cpu::Exit;
 use cpu::native::limit_to_256_bits;
 use testkit::tiers::Tiers;
 
-/// Virtual time that a program gets, in ticks.
+/// Virtual time limit of a program, in ticks.
 const LONGEST: u64 = 5_000_000;
 const PROGRAMS: u64 = 100;
 
-/// Runs a program on both tiers. What it leaves: vector state, general registers, time.
+/// Runs a program on both tiers. Returns its result: vector state, general registers, time.
 fn outcome(seed: u64) -> (cpu::arch::VectorState, [u64; 32], u64) {
     let mut tiers = Tiers::new();
     let (_, start) = testkit::program::of(seed);
@@ -28,7 +30,7 @@ fn outcome(seed: u64) -> (cpu::arch::VectorState, [u64; 32], u64) {
 
 #[test]
 fn programs_leave_the_same_without_avx_512() {
-    // Every eighth program has instructions of AVX-512.
+    // Every eighth program contains AVX-512 instructions.
     let seeds: Vec<u64> = (0..PROGRAMS).map(|n| 5 + 8 * n).collect();
     let wide: Vec<_> = seeds.iter().map(|seed| outcome(*seed)).collect();
     limit_to_256_bits(true);

@@ -1,16 +1,16 @@
-//! Time passes whatever a guest does: otherwise nothing could stop it.
+//! Tests that time always advances: otherwise nothing could stop a guest.
 
 use cpu::Exit;
 use cpu::arch::TableRegister;
 use testkit::{DATA, Machine, RAM};
 
-/// Far more than it takes to use up the stack if nothing is charged.
+/// Far more than the number of cycles until the stack is used up without charges.
 const CYCLES: u64 = 1000;
 
 #[test]
 fn exceptions_take_time_even_where_nothing_is_charged() {
     let mut machine = Machine::long64(0);
-    // The handler of page faults is not mapped, so that entering it is the next page fault, and so on.
+    // The handler of page faults is not mapped, so each delivery causes the next page fault.
     let (selector, handler) = (0x08u64, 2 * RAM);
     let gate = handler & 0xffff | selector << 16 | 0x8e << 40 | (handler >> 16 & 0xffff) << 48;
     machine.poke(DATA + 14 * 16, &gate.to_le_bytes());

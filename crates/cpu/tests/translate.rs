@@ -1,4 +1,4 @@
-//! The translator against the interpreter.
+//! Tests of the translator against the interpreter.
 
 use cpu::counters::MOST_BLOCKS;
 use cpu::{Exit, Tier};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use testkit::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
 use testkit::{CODE, DATA, Machine, Random};
 
-/// Virtual time that a program gets, in ticks, and in how many stretches at most.
+/// Virtual time limit of a program, in ticks, and maximum number of stretches.
 const LONGEST: u64 = 20_000_000;
 const MOST_STOPS: u64 = 400;
-/// Programs in a run of the tests.
+/// Number of programs in a test run.
 const PROGRAMS: u64 = 600;
 
-/// Runs a program on both tiers, in stretches of random length. `Err`: how they differ.
+/// Runs a program on both tiers, in stretches of random length. The error describes a difference.
 fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
     let (random, start) = testkit::program::of(seed);
     tiers.start(&start);
@@ -39,11 +39,11 @@ fn run(tiers: &mut Tiers, mut random: Random) -> Result<(), String> {
     tiers.charges()
 }
 
-/// Findings to report before giving up.
+/// Maximum number of findings that are reported.
 const MOST_FINDINGS: usize = 10;
 
-/// Random programs. In the environment, `TRANSLATE_SEED` is the one program to run, `TRANSLATE_SECONDS` how long to go on, with
-/// `TRANSLATE_FROM` as the first seed.
+/// Random programs. In the environment, `TRANSLATE_SEED` selects one program, `TRANSLATE_SECONDS` sets the duration,
+/// and `TRANSLATE_FROM` the first seed.
 #[test]
 fn random_programs_do_the_same_on_both_tiers() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
@@ -59,7 +59,7 @@ fn random_programs_do_the_same_on_both_tiers() {
     let (mut seed, mut findings) = (first, Vec::new());
     while (seed < first + least || begun.elapsed() < time) && findings.len() < MOST_FINDINGS {
         if !time.is_zero() {
-            // The last one is the one to run if a signal ends this.
+            // If a signal ends the test, the last line names the program.
             eprintln!("TRANSLATE_SEED={seed}");
         }
         if let Err(difference) = compare(&mut tiers, seed) {
@@ -74,7 +74,7 @@ fn random_programs_do_the_same_on_both_tiers() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
-/// The second machine is stopped at random, before, after and within instructions: nothing must differ.
+/// The second machine is stopped at random, before, after and within instructions: there must be no difference.
 #[test]
 fn random_programs_do_the_same_under_a_debugger() {
     let mut tiers = Tiers::new();
@@ -88,7 +88,7 @@ fn random_programs_do_the_same_under_a_debugger() {
     }
 }
 
-/// So that random programs of 32-bit code compare two tiers.
+/// Ensures that random programs of 32-bit code compare two tiers.
 #[test]
 fn flat_32_bit_code_is_translated() {
     for mut machine in [Machine::protected32(0), Machine::protected32(3), Machine::compatibility32(3)] {
@@ -101,7 +101,7 @@ fn flat_32_bit_code_is_translated() {
     }
 }
 
-/// Programs that found something: a segment loaded within a block of 32-bit code.
+/// Programs that have found a bug: a segment load within a block of 32-bit code.
 #[test]
 fn what_was_found_once_stays_mended() {
     let mut tiers = Tiers::new();
@@ -112,7 +112,7 @@ fn what_was_found_once_stays_mended() {
     }
 }
 
-/// When there are too many blocks, all are dropped, also the one that has just led to the next.
+/// When there are too many blocks, all are dropped, including the one that has just led to the next.
 #[test]
 fn everything_may_be_dropped_between_two_blocks() {
     let mut machine = Machine::long64(0);
@@ -165,28 +165,28 @@ fn compare_loop(assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>) {
     assert_eq!(tiers.charges(), Ok(()));
 }
 
-/// A loop whose second trace finds data, has its page displaced from the TLB, and needs it again.
+/// Emits a loop whose second trace finds data, has its page displaced from the TLB, and accesses it again.
 fn displace(
     a: &mut CodeAssembler,
     access: fn(&mut CodeAssembler, u64) -> Result<(), IcedError>,
 ) -> Result<(), IcedError> {
     let mut next = a.create_label();
     a.mov(rax, qword_ptr(DATA))?;
-    // Another trace begins after a return to where no call came from.
+    // Another trace begins after a return to an address without a matching call.
     a.lea(rax, qword_ptr(next))?;
     a.push(rax)?;
     a.ret()?;
     a.set_label(&mut next)?;
     a.mov(rax, qword_ptr(DATA + 0x10))?;
-    // All in one set of the TLB, with the stack.
+    // All pages are in one set of the TLB, with the stack.
     for page in [READ_ONLY, OTHER, RECOVERY] {
         access(a, page)?;
     }
     a.mov(rdx, qword_ptr(DATA + 8))
 }
 
-/// Operands of one page are probed for together, but that page may leave the TLB between them: by the doing of a handler out of line, or in
-/// line.
+/// Operands of one page are probed for together, but that page may leave the TLB between them: because of a handler out
+/// of line, or in line.
 #[test]
 fn a_page_that_leaves_the_tlb_is_missed_by_those_found_together() {
     compare_loop(|a| displace(a, |a, page| a.mov(rbx, qword_ptr(page))));
@@ -198,7 +198,7 @@ fn a_page_that_leaves_the_tlb_is_missed_by_those_found_together() {
     });
 }
 
-/// What is found together may begin in one page and end in the next.
+/// A group of operands may begin in one page and end in the next.
 #[test]
 fn operands_close_together_may_be_in_two_pages() {
     compare_loop(|a| {
@@ -213,7 +213,8 @@ fn operands_close_together_may_be_in_two_pages() {
     });
 }
 
-/// A load that must be aligned does not fault if its opmask selects nothing: the instruction's handler decides, and comes back.
+/// A load that must be aligned does not fault if its opmask selects nothing: the instruction's handler decides, and
+/// returns.
 #[test]
 fn misaligned_operands_of_which_nothing_is_selected_are_no_faults() {
     compare_loop(|a| {

@@ -1,4 +1,5 @@
-//! x87 instructions against the host's, whole states at a time: registers, tags, control, status, pointers, memory, flags.
+//! Tests of x87 instructions against the host's, with complete states: registers, tags, control, status, pointers,
+//! memory, flags.
 
 use cpu::Cpu;
 use cpu::arch::F80;
@@ -6,12 +7,12 @@ use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
 use testkit::{DATA, Machine, Random, host_is_amd, step_bytes};
 
-/// A page of code that loads an x87 state, runs one instruction, and saves the state.
+/// A page of code that loads an x87 state, executes one instruction, and saves the state.
 struct Host {
     page: *mut u8,
 }
 
-/// Where the instruction is in the page.
+/// Offset of the instruction in the page.
 const AT: usize = 64;
 const MEMORY: usize = 128;
 const ARITHMETIC_FLAGS: u64 = 0x8d5;
@@ -33,7 +34,8 @@ impl Host {
         Self { page: page.cast() }
     }
 
-    /// Runs an instruction whose memory operand is at RSI. Returns RFLAGS and RAX, and the address it ran at.
+    /// Executes an instruction whose memory operand is at RSI. Returns RFLAGS and RAX, and the address of the
+    /// instruction.
     fn run(&self, instruction: &[u8], state: &mut [u8; 108], memory: &mut [u8; MEMORY], flags: u64) -> (u64, u64, u32) {
         // frstor [rdi]; mov r8, rdx; xor eax, eax; push rcx; popfq; jmp to AT
         let mut before = vec![0xdd, 0x27, 0x49, 0x89, 0xd0, 0x31, 0xc0, 0x51, 0x9d];
@@ -42,8 +44,8 @@ impl Host {
         // pushfq; pop rcx; mov [r8], rax; mov rax, rcx; fnsave [rdi]; ret
         before.extend_from_slice(&[0x9c, 0x59, 0x49, 0x89, 0x00, 0x48, 0x89, 0xc8, 0xdd, 0x37, 0xc3]);
         let mut rax = 0u64;
-        // SAFETY: the page is ours, writable and executable; the code keeps to the calling convention and leaves the x87
-        // unit as FNSAVE does, which is as the convention wants it.
+        // SAFETY: the page belongs to this value, writable and executable; the code follows the calling convention and
+        // leaves the x87 unit in the state after FNSAVE, as the convention requires.
         let flags = unsafe {
             std::ptr::copy_nonoverlapping(before.as_ptr(), self.page, before.len());
             let code: extern "sysv64" fn(*mut u8, *mut u8, *mut u64, u64) -> u64 = std::mem::transmute(self.page);
@@ -138,12 +140,12 @@ fn memory(random: &mut Random) -> [u8; MEMORY] {
     bytes
 }
 
-/// An image as FRSTOR reads it, with no exception pending.
+/// Returns an image for FRSTOR, without a pending exception.
 fn state(random: &mut Random) -> [u8; 108] {
     let masks = if random.below(2) == 0 { 0x3f } else { random.below(64) as u16 };
     let control = 0x40 | masks | (random.of(&[0, 2, 3, 3, 3, 1]) << 8) | (random.below(4) as u16) << 10;
     let status = (random.next() as u16 & 0x7f40) | (random.next() as u16 & masks);
-    // Mostly ST(6) and ST(7) are empty, so that loads do not overflow, and sometimes others.
+    // Usually ST(6) and ST(7) are empty, so that loads do not overflow, and sometimes others.
     let top = u32::from(status >> 11 & 7);
     let mut empty = if random.below(6) == 0 { 0 } else { 0xc0u8.rotate_left(top) };
     if random.below(4) == 0 {
@@ -175,7 +177,7 @@ fn st(image: &[u8], i: usize) -> F80 {
     F80::from_bytes(image[28 + 10 * i..38 + 10 * i].try_into().unwrap())
 }
 
-/// Loads an image into the processor, without any instruction.
+/// Loads an image into the processor, without an instruction.
 fn load(cpu: &mut Cpu, image: &[u8; 108]) {
     let x = &mut cpu.arch.x87;
     x.control = word(image, 0);
@@ -193,7 +195,7 @@ fn load(cpu: &mut Cpu, image: &[u8; 108]) {
     }
 }
 
-/// What a state looks like, as text, for comparison and for reading.
+/// Formats a state as text, for comparison and for reading.
 fn describe(control: u16, status: u16, tags: u16, regs: [F80; 8]) -> Vec<String> {
     let mut lines = vec![format!("control {control:04x}"), format!("status {status:04x}"), format!("tags {tags:04x}")];
     lines.extend((0..8).map(|i| format!("st{i} {:04x}:{:016x}", regs[i].sign_exponent, regs[i].significand)));
@@ -220,7 +222,7 @@ const TRANSCENDENTAL: [Mnemonic; 8] = [
     Mnemonic::Fyl2xp1,
 ];
 
-/// All x87 encodings the decoder knows, with the memory operand at RSI.
+/// Returns all x87 encodings that the decoder knows, with the memory operand at RSI.
 fn encodings() -> Vec<(Vec<u8>, Mnemonic)> {
     let mut all = Vec::new();
     for opcode in 0xd8..=0xdf {
@@ -244,14 +246,14 @@ fn encodings() -> Vec<(Vec<u8>, Mnemonic)> {
     all
 }
 
-/// How far apart two values are, in units of the last place; `None` if that is not a small number.
+/// Returns the distance of two values in units of the last place, or `None` if it is not a small number.
 fn distance(a: F80, b: F80) -> Option<u64> {
     let line = |v: F80| i128::from(v.sign_exponent & 0x7fff) << 63 | i128::from(v.significand & u64::MAX >> 1);
     let distance = (line(a) - line(b)).unsigned_abs();
     (a.negative() == b.negative() && distance < 1000).then_some(distance as u64)
 }
 
-/// Lets the host's results be off by one unit, and its C1, which says how it rounded, be any.
+/// Permits a difference of one unit in the host's results, and any C1, which gives the rounding direction.
 fn tolerate(native: &mut [u8; 108], cpu: &Cpu, initial: &[u8; 108]) {
     const C1: u8 = 2;
     if native[4] & !initial[4] & 0x40 == 0 {
@@ -261,7 +263,7 @@ fn tolerate(native: &mut [u8; 108], cpu: &Cpu, initial: &[u8; 108]) {
         let own = cpu.arch.x87.st(i);
         let distance = distance(own, st(native, i.into()));
         if distance == Some(1) && own.exponent().min(st(native, i.into()).exponent()) == 0 {
-            // At the edge, one may be tiny and the other not.
+            // At the limit, one may be tiny and the other not.
             native[4] = native[4] & !0x10 | cpu.arch.x87.status as u8 & 0x10;
         }
         if distance.is_some_and(|d| d <= 1) {
@@ -275,9 +277,10 @@ fn tolerate(native: &mut [u8; 108], cpu: &Cpu, initial: &[u8; 108]) {
     }
 }
 
-/// Whether instruction and data pointers are the same on all processors: AMD's note the opcode of every instruction, Intel's of
-/// those that raise an unmasked exception (APM vol. 1, 6.2.5; SDM vol. 1, 8.1.9.1); and without one pending, saving the state, as
-/// the host's kernel may do at any time, loses them on AMD's (APM vol. 5, FXSAVE).
+/// Returns true if instruction and data pointers are the same on all processors: AMD processors record the opcode of
+/// every instruction, Intel's only of those that raise an unmasked exception (APM vol. 1, 6.2.5; SDM vol. 1, 8.1.9.1).
+/// Without a pending exception, saving the state, which the host's kernel may do at any time, loses them on AMD's (APM
+/// vol. 5, FXSAVE).
 fn pointers_compare(native: &[u8; 108]) -> bool {
     const SUMMARY: u8 = 0x80;
     !host_is_amd() || native[4] & SUMMARY != 0
@@ -288,7 +291,7 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
     let mut random = Random::new(seed);
     let mut machine = Machine::long64(3);
     let cpu = &mut machine.cpu;
-    // As CPUID of the host says.
+    // According to the host's CPUID.
     let features = std::arch::x86_64::__cpuid_count(7, 0).ebx;
     cpu.wiring.fdp_on_exception = features >> 6 & 1 != 0;
     cpu.wiring.fcs_deprecated = features >> 13 & 1 != 0;
@@ -299,7 +302,7 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
         let (bytes, mnemonic) = all[(case % all.len() as u64) as usize].clone();
         let initial = state(&mut random);
         if transcendental && st(&initial, 0).exponent() <= 1 && st(&initial, 0).significand == 1 << 63 {
-            // Just below the smallest normal number processors do not agree on what is tiny.
+            // Just below the smallest normal number, processors differ in the detection of tiny results.
             continue;
         }
         let memory = memory(&mut random);
@@ -323,7 +326,7 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
         }
         let environment = matches!(mnemonic, Mnemonic::Fnstenv | Mnemonic::Fnsave);
         if environment {
-            // The pointers saved are compared through their value before.
+            // The saved pointers are compared by their value before.
             native_memory[108..].fill(0);
             own_memory[108..].fill(0);
             if !pointers_compare(&native) {

@@ -1,4 +1,4 @@
-//! x87 exceptions, availability, and the formats of the environment in each mode.
+//! Tests of x87 exceptions, availability, and the formats of the environment in each mode.
 
 use cpu::arch::F80;
 use iced_x86::code_asm::*;
@@ -11,7 +11,7 @@ const NM: Raised = Raised { vector: vector::NM, code: None };
 /// ZE, with ES, B and TOP = 7.
 const DIVIDED: u16 = 0xb884;
 
-/// 1 / 0 with division by zero unmasked.
+/// Computes 1 / 0 with division by zero unmasked.
 fn divide_by_zero(machine: &mut Machine) {
     machine.poke(DATA, &0x037bu16.to_le_bytes());
     machine
@@ -68,7 +68,7 @@ fn without_ne_nothing_is_raised() {
 fn masking_and_unmasking_follow_the_flags() {
     let mut machine = Machine::long64(3);
     divide_by_zero(&mut machine);
-    // FNSTENV masks everything, so that the exception is no longer pending; unmasking it again makes it so.
+    // FNSTENV masks all exceptions, so that the exception is no longer pending; unmasking it makes it pending again.
     machine.poke(DATA + 64, &0x037bu16.to_le_bytes());
     machine.execute(|a| a.fnstenv(dword_ptr(DATA + 128))).unwrap();
     assert_eq!((machine.cpu.arch.x87.control, machine.cpu.arch.x87.status), (0x37f, 0x3004));
@@ -86,7 +86,7 @@ fn unavailable_units_raise_nm() {
         assert_eq!(machine.execute(|a| a.fld1()), Err(NM));
         assert_eq!(machine.execute(|a| a.fnstsw(ax)), Err(NM));
     }
-    // WAIT needs MP and TS.
+    // WAIT requires MP and TS.
     machine.cpu.arch.cr0 = machine.cpu.arch.cr0 & !(CR0_EM | CR0_TS) | CR0_TS | CR0_MP;
     assert_eq!(machine.execute(|a| a.wait()), Err(NM));
     machine.cpu.arch.cr0 &= !CR0_MP;
@@ -119,7 +119,7 @@ fn a_faulting_operand_changes_nothing() {
     }
 }
 
-/// A unit with known pointers.
+/// Initializes a unit with known pointers.
 fn pointers(machine: &mut Machine) {
     let x = &mut machine.cpu.arch.x87;
     (x.ip, x.cs, x.dp, x.ds, x.opcode) = (0x1_2345, 0x28, 0x6_789a, 0x30, 0x5d7);
@@ -144,7 +144,7 @@ fn environments_have_the_format_of_the_mode() {
     }
     let mut machine = Machine::real16();
     pointers(&mut machine);
-    // The segments count in the linear addresses: 28h * 16 and 30h * 16 are added.
+    // The segments are part of the linear addresses: 28h * 16 and 30h * 16 are added.
     machine.poke(machine.cpu.arch.rip, &[0xd9, 0x36, 0x00, 0x40, 0x66, 0xd9, 0x36, 0x00, 0x50]);
     machine.step().unwrap();
     let bytes = machine.peek::<14>(0x4000);

@@ -1,4 +1,5 @@
-//! A case: an instruction's bytes, the state before it, and what memory it will find. A function of seed, form and index.
+//! A case: an instruction's bytes, the state before it, and the memory that it finds. A case is a function of seed,
+//! form and index.
 
 use crate::layout::*;
 use crate::operands::{self, Plan};
@@ -13,32 +14,32 @@ use x86::reg;
 /// Bytes written to the arena before the instruction.
 #[derive(Clone, Debug)]
 pub struct Poke {
-    /// Where; all of it is writable.
+    /// Address; the range is writable.
     pub address: u64,
-    /// What.
+    /// Bytes.
     pub bytes: Vec<u8>,
 }
 
-/// A case.
+/// A test case: one instruction and the state that it starts from.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The instruction as decoded from [`Case::bytes`].
     pub instruction: Instruction,
-    /// Its bytes.
+    /// The instruction's bytes.
     pub bytes: Vec<u8>,
-    /// State before it.
+    /// State before the instruction.
     pub state: State,
-    /// Memory before it.
+    /// Changes to memory before the instruction.
     pub pokes: Vec<Poke>,
 }
 
-/// Makes cases.
+/// Generator of cases.
 pub struct Generator {
     seed: u64,
     bits: u32,
     encoder: Encoder,
     factory: InstructionInfoFactory,
-    /// How the host decodes.
+    /// The decoder's options, which follow the host.
     options: u32,
     buffer: Vec<u8>,
 }
@@ -52,7 +53,7 @@ const RBP: usize = reg::RBP as usize;
 const RSI: usize = reg::RSI as usize;
 const RDI: usize = reg::RDI as usize;
 
-/// What the arena starts with before every case.
+/// Returns the arena's contents before every case.
 pub fn arena() -> Box<[u8; ARENA_LEN]> {
     let mut rng = Rng::new(&[0x0061_7265_6e61]);
     let mut arena = Box::new([0; ARENA_LEN]);
@@ -65,7 +66,7 @@ pub fn arena() -> Box<[u8; ARENA_LEN]> {
 }
 
 impl Generator {
-    /// For code of this width.
+    /// Creates a generator for code of this width.
     pub fn new(seed: u64, bits: u32) -> Self {
         Self {
             seed,
@@ -77,7 +78,7 @@ impl Generator {
         }
     }
 
-    /// The case of that number, or `None` if no attempt at it gave one that is safe to run.
+    /// Returns the case of this number, or `None` if no attempt at it gave a case that is safe to run.
     pub fn case(&mut self, code: Code, index: u64) -> Option<Case> {
         let mut rng = Rng::new(&[self.seed, code as u64, index, u64::from(self.bits)]);
         (0..24).find_map(|_| self.attempt(code, &mut rng))
@@ -122,7 +123,7 @@ impl Generator {
             3 => rng.below(32).wrapping_neg(),
             _ => (rng.below(0x100) * 8).wrapping_sub(0x400),
         });
-        // CF PF AF ZF SF OF, and DF less often.
+        // The flags are random: CF, PF, AF, ZF, SF and OF, and less often DF.
         state.rflags = 0x202 | rng.bits() & 0x8d5 | u64::from(rng.chance(20)) << 10;
         state.fs_base = (rng.bits() as i64 >> 52) as u64;
         state.gs_base = (rng.bits() as i64 >> 52) as u64;
@@ -159,7 +160,7 @@ impl Generator {
         state
     }
 
-    /// Gives the registers of the memory operand values with which its address is the planned one.
+    /// Sets the registers of the memory operand so that its address is the planned one.
     fn solve(&self, i: &mut Instruction, plan: &Plan, state: &mut State, rng: &mut Rng) -> Option<()> {
         let Some(target) = plan.target else { return Some(()) };
         let segment = match i.segment_prefix() {
@@ -210,7 +211,7 @@ impl Generator {
         Some(())
     }
 
-    /// A gather: the base is somewhere in the arena, and each index leads to a place near it.
+    /// Sets the registers of a gather: the base is somewhere in the arena, and each index leads to a place near it.
     fn solve_vector(&self, i: &Instruction, plan: &Plan, state: &mut State, offset: u64, rng: &mut Rng) -> Option<()> {
         let base = &mut state.gpr[i.memory_base().number()];
         let value = offset.wrapping_sub(i.memory_displacement64());
@@ -231,8 +232,8 @@ impl Generator {
         Some(())
     }
 
-    /// Encodes, with some of the freedom an encoding has, and now and then with prefixes that mean nothing, or that make it
-    /// another instruction.
+    /// Encodes the instruction, with some of the freedom that encodings have, and sometimes with prefixes that have no
+    /// effect or that make it another instruction.
     fn encode(&mut self, i: &Instruction, rng: &mut Rng) -> Option<Vec<u8>> {
         let choices = rng.bits();
         self.encoder.set_prevent_vex2(choices & 3 == 0);
@@ -258,7 +259,7 @@ impl Generator {
         (!decoded.is_invalid()).then_some(decoded)
     }
 
-    /// What particular instructions need to be interesting, or harmless.
+    /// Prepares particular instructions so that they are interesting or harmless.
     fn special(&self, i: &Instruction, plan: &Plan, state: &mut State, pokes: &mut Vec<Poke>, rng: &mut Rng) {
         let mut poke = |address: u64, bytes: &[u8]| {
             let writable =
@@ -292,7 +293,7 @@ impl Generator {
                 state.gpr[RSI] = source & if narrow { 0xffff_ffff } else { !0 } | noise;
                 state.gpr[RDI] = destination | noise;
                 state.gpr[RCX] = count | noise;
-                // Runs of equal bytes, so that comparisons do not stop at once.
+                // Memory holds runs of equal bytes, so that comparisons do not stop at once.
                 if matches!(m, Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq) {
                     let bytes = [rng.bits() as u8; 64];
                     poke(source.wrapping_add(segment), &bytes);
@@ -312,17 +313,17 @@ impl Generator {
                 });
             }
             Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu => {
-                // Whether bytes that the mask leaves out may fault is the processor's business: all can be written.
+                // The processor decides if bytes that the mask leaves out may fault, so all of them are writable.
                 state.gpr[RDI] = ARENA + 0x1000 + rng.below(0x2000 - 16);
             }
-            // How far they get before a fault shows in registers and memory.
+            // Registers and memory show how far these get before a fault.
             Mnemonic::Popa | Mnemonic::Popad | Mnemonic::Pusha | Mnemonic::Pushad => {
                 state.gpr[RSP] = STACK.wrapping_add(rng.below(0x800)).wrapping_sub(0x400);
             }
             Mnemonic::Enter | Mnemonic::Leave => {
                 state.gpr[RBP] = STACK.wrapping_add(rng.below(0x100) * 8).wrapping_sub(0x400);
             }
-            // Mostly quotients that fit.
+            // Most quotients fit.
             Mnemonic::Div | Mnemonic::Idiv if rng.chance(80) => {
                 state.gpr[RDX] = match rng.below(3) {
                     0 => 0,
@@ -344,7 +345,7 @@ impl Generator {
             Mnemonic::Cmpxchg16b if rng.chance(50) => {
                 poke(plan.target.unwrap_or(0), &words(&[state.gpr[RAX], state.gpr[RDX]]));
             }
-            // TF would trap in the host's stub, AC would fault there, and the rest is not the program's to set.
+            // TF would trap in the host's stub, AC would fault there, and the program may not set the rest.
             Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => {
                 let allowed = 0x8d5 | 1 << 10 | 1 << 14 | 1 << 21 | 1 << 9 | 3 << 12 | 1 << 16 | 1 << 19 | 1 << 20;
                 poke(state.gpr[RSP], &words(&[rng.bits() & allowed]));
@@ -355,7 +356,7 @@ impl Generator {
             Mnemonic::Jmp | Mnemonic::Call => {
                 let mut to = operands::indirect_target(rng, self.bits);
                 if i.mnemonic() == Mnemonic::Call && to >> 62 != 0 {
-                    // Processors differ in whether the return address is written before the target is found bad.
+                    // Processors differ in the order of writing the return address and finding the target bad.
                     to = CODE + 0x100;
                 }
                 match i.op0_kind() {
@@ -392,7 +393,7 @@ impl Generator {
                 }
                 let target = plan.target.unwrap_or(0);
                 let junk = if rng.chance(5) { rng.bits() } else { 0 };
-                // Pointers that processors of any linear-address width keep.
+                // Processors of any linear-address width keep these pointers.
                 poke(target.wrapping_add(8), &words(&[rng.bits() >> 17, rng.bits() >> 17]));
                 poke(target.wrapping_add(24), &values::mxcsr(rng).to_le_bytes());
                 poke(target.wrapping_add(512), &words(&[rng.bits() & 7, junk, 0, 0, 0, 0, 0, 0]));
@@ -401,7 +402,7 @@ impl Generator {
                 poke(plan.target.unwrap_or(0).wrapping_add(8), &words(&[rng.bits() >> 17, rng.bits() >> 17]));
                 poke(plan.target.unwrap_or(0).wrapping_add(24), &values::mxcsr(rng).to_le_bytes());
             }
-            // Bit offsets reach far from the operand: keep them near.
+            // Bit offsets reach far from the operand, so they are kept small.
             Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
                 if i.op0_kind() == OpKind::Memory && i.op1_kind() == OpKind::Register =>
             {
@@ -414,7 +415,7 @@ impl Generator {
         }
     }
 
-    /// Whether everything the instruction accesses is in or near the arena, where it cannot do harm.
+    /// Returns true if everything that the instruction accesses is in or near the arena, where it cannot do harm.
     fn safe(&mut self, i: &Instruction, state: &State) -> bool {
         let low = ARENA - MARGIN..ARENA + MARGIN;
         let bits = self.bits;
@@ -451,15 +452,15 @@ impl Generator {
             let address = i.virtual_address(0, 0, |r, e, s| self::value(state, r, e, s)).unwrap_or(0);
             return fine(address.wrapping_add((bit >> 3) as u64));
         }
-        // Pointers could not be poked into memory that is only read.
+        // Pointers cannot be poked into read-only memory.
         if matches!(i.mnemonic(), Mnemonic::Fxrstor | Mnemonic::Fxrstor64) {
             let address = i.virtual_address(0, 0, |r, e, s| value(state, r, e, s)).unwrap_or(0);
             return (8..24).all(|n| rights(address.wrapping_add(n)) != Rights::Read);
         }
-        // Only state components that both processors have.
+        // Both processors have only these state components.
         use Mnemonic::{Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64};
         if matches!(i.mnemonic(), Xsave | Xsave64 | Xsavec | Xsavec64 | Xrstor | Xrstor64) {
-            // Which parts of an area are touched, and in which order, is the processor's business if some cannot be.
+            // If parts of an area cannot be accessed, the processor chooses which parts it touches, and in which order.
             let address = i.virtual_address(0, 0, |r, e, s| value(state, r, e, s)).unwrap_or(0);
             let touchable = |n: u64| rights(address.wrapping_add(n)) == Rights::Write;
             let whole = !low.contains(&address) || (touchable(0) && touchable(1088));
@@ -469,7 +470,7 @@ impl Generator {
     }
 }
 
-/// A register's value, as the address computations of the decoder library ask for it.
+/// Returns a register's value as the address computations of the decoder library request it.
 fn value(state: &State, register: Register, element: usize, size: usize) -> Option<u64> {
     if register.is_vector_register() {
         let n = register.number();

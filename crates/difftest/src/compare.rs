@@ -1,4 +1,4 @@
-//! Compares what happened natively with what happened in the emulated processor.
+//! Comparison of the native outcome with the outcome in the emulated processor.
 
 use crate::case::Case;
 use crate::layout::ARENA;
@@ -14,7 +14,7 @@ const SUMMARY: u16 = 1 << 7;
 /// FSW.TOP.
 const TOP: u16 = 7 << 11;
 
-/// Flags that are not compared: mnemonics, flags, whether only when the instruction faults, and why.
+/// Flags that are not compared: mnemonics, flags, true if only when the instruction faults, and the reason.
 const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
     use Mnemonic::*;
     &[(
@@ -25,7 +25,7 @@ const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
     )]
 };
 
-/// Flags that are not compared after this instruction.
+/// Returns the flags that are not compared after this instruction.
 fn undefined_flags(instruction: &Instruction, faulted: bool, host: HostTraits) -> u64 {
     let mnemonic = instruction.mnemonic();
     let applies = |(list, _, only_fault, _): &&(&[Mnemonic], u64, bool, &str)| {
@@ -55,7 +55,7 @@ fn uses_mmx(case: &Case) -> bool {
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_mm())
 }
 
-/// What differs, memory apart.
+/// Returns the differences apart from memory.
 pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: HostTraits) -> Vec<Difference> {
     let mut adjusted = *emulated;
     if host.amd {
@@ -64,7 +64,7 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: HostTra
     if host.data_pointer_kept && native.state.x.fdp == case.state.x.fdp && native.state.x.fsw & SUMMARY == 0 {
         adjusted.state.x.fdp = native.state.x.fdp;
     }
-    // Long and masked accesses go piece by piece, and which one meets the bad page first is the processor's business.
+    // Long and masked accesses are made piece by piece, and the processor chooses which piece meets the bad page first.
     let masked = case.instruction.op_mask() != Register::None;
     let pieces = masked || case.instruction.memory_size().size() > 32 || {
         use Mnemonic::*;
@@ -98,7 +98,7 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: HostTra
     {
         b.address = a.address;
     }
-    // A faulting MMX instruction may or may not have left the x87 stack as one that completes does.
+    // A faulting MMX instruction may leave the x87 stack as it was or as a completed one leaves it.
     if native.exception.is_some() && native.exception == adjusted.exception && uses_mmx(case) {
         let (x, y) = (&native.state.x, &mut adjusted.state.x);
         let turn = usize::from((x.fsw >> 11 & 7).wrapping_sub(y.fsw >> 11 & 7) & 7);
@@ -137,12 +137,12 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: HostTra
     found
 }
 
-/// Whether the instruction faulted between the two stores that it consists of: the first may have been made.
+/// Returns true if the instruction faulted between its two stores, the first of which may have been made.
 pub fn stores_in_parts(case: &Case, native: &Outcome) -> bool {
     native.exception.is_some() && case.instruction.memory_size().size() == 10
 }
 
-/// What differs in memory: the first few bytes.
+/// Returns the differences in memory: the first few bytes.
 pub fn memory(native: &[u8], emulated: &[u8], offset: usize) -> Vec<Difference> {
     if native == emulated {
         return Vec::new();

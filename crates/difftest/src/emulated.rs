@@ -1,4 +1,5 @@
-//! The emulated side: the processor under test in user mode, on page tables that map the arena as it is mapped natively.
+//! The emulated side: the processor under test in user mode, on page tables that map the arena as it is mapped
+//! natively.
 //!
 //! This is one of the modules with `unsafe`: the guest's memory is behind a raw pointer.
 
@@ -17,7 +18,7 @@ use x86::{rights::UNUSABLE, seg};
 const TABLES: u64 = 0x1000;
 const TABLES_LEN: u64 = 0x8000;
 
-/// The leaves of the host's CPUID that say which instructions it has.
+/// Returns the leaves of the host's CPUID that report its instruction sets.
 pub fn host_cpuid() -> Vec<CpuidEntry> {
     let basic = std::arch::x86_64::__cpuid(0).eax;
     let extended = std::arch::x86_64::__cpuid(0x8000_0000).eax;
@@ -37,7 +38,7 @@ pub fn host_cpuid() -> Vec<CpuidEntry> {
         .collect()
 }
 
-/// A user-mode processor.
+/// A processor in user mode.
 pub struct Emulated {
     cpu: Cpu,
     arena: *mut u8,
@@ -52,14 +53,14 @@ fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> RamRegion {
 }
 
 impl Emulated {
-    /// In 64-bit mode, or in 32-bit compatibility mode. `arena` is what the arena starts with.
+    /// Creates a processor in 64-bit mode or in 32-bit compatibility mode. `arena` is the arena's initial contents.
     pub fn new(arena: &[u8; ARENA_LEN], code64: bool) -> Self {
         let mut owners = Vec::new();
         let regions = vec![region(0, TABLES + TABLES_LEN, &mut owners), region(ARENA, ARENA_LEN as u64, &mut owners)];
         let host = regions[1].host;
-        // SAFETY: the boxes are the owners, are never touched through references again, and their heap blocks do not move.
+        // SAFETY: the boxes own the memory, are never touched through references again, and their heap blocks do not move.
         let ram = unsafe { Ram::new(regions, Rc::new(owners)) };
-        // Four levels; every table present, writable, user, accessed.
+        // There are four levels; every table is present, writable, user and accessed.
         const TABLE: u64 = P | RW | US | A;
         let tables = [(39, TABLES), (30, TABLES + 0x1000), (21, TABLES + 0x2000), (12, TABLES + 0x3000)];
         for pair in tables.windows(2) {
@@ -78,39 +79,39 @@ impl Emulated {
         ram.write_bytes(ARENA, arena);
         let mut cpu = testkit::cpu(ram);
         testkit::set_long_mode(&mut cpu, TABLES, 3, code64);
-        // The selectors that Linux gives a program, so that reading them compares.
+        // These are the selectors that Linux gives a program, so that their values compare equal.
         let selectors = if code64 { [0, 0x33, 0x2b, 0, 0, 0] } else { [0x2b, 0x23, 0x2b, 0x2b, 0, 0] };
         for (segment, selector) in cpu.arch.seg.iter_mut().zip(selectors) {
             segment.selector = selector;
         }
         if !code64 {
-            // Null selectors: FS and GS cannot be used.
+            // Null selectors make FS and GS unusable.
             cpu.arch.seg[usize::from(seg::FS)].rights |= UNUSABLE;
             cpu.arch.seg[usize::from(seg::GS)].rights |= UNUSABLE;
         }
-        // Tables as short as Linux's: selectors beyond them are refused, and there is no local one.
+        // The tables are as short as Linux's: selectors beyond them are refused, and there is no local table.
         cpu.arch.gdtr.limit = 0x7f;
-        // Gates that programs may not use are refused like gates that are not there.
+        // Gates that programs may not use are refused like absent gates.
         cpu.arch.idtr.limit = 0;
         cpu.arch.ldtr.rights |= UNUSABLE;
-        // The processor is the host's sort.
+        // The processor has the host's vendor.
         cpu.wiring.capabilities.amd = testkit::host_is_amd();
         cpu.wiring.features = cpu::Features::of(&host_cpuid());
         cpu.mode_changed();
-        // A TSS too short to have an I/O permission bitmap: no port is the program's.
+        // The TSS is too short for an I/O permission bitmap, so the program may access no port.
         cpu.arch.tr.limit = 0x60;
         Self { cpu, arena: host, code64 }
     }
 
-    /// Writes to the arena where it is writable.
+    /// Writes bytes to a writable part of the arena.
     pub fn poke(&mut self, address: u64, bytes: &[u8]) {
         self.cpu.wiring.ram.write_bytes(address, bytes);
     }
 
-    /// A range of the arena.
+    /// Returns a range of the arena.
     pub fn memory(&self, range: std::ops::Range<usize>) -> &[u8] {
         debug_assert!(range.end <= ARENA_LEN);
-        // SAFETY: inside the arena's block, and nothing writes to it while the borrow of `self` lasts.
+        // SAFETY: the range is inside the arena's block, and nothing writes to it while the borrow of `self` lasts.
         unsafe { std::slice::from_raw_parts(self.arena.add(range.start), range.len()) }
     }
 
@@ -177,7 +178,8 @@ impl Emulated {
 
     /// Executes the instruction of these bytes at [`CODE_START`]. `state.rip` is ignored.
     ///
-    /// An instruction that stops at itself to go on (iterations of a repeated one) is resumed until it is done.
+    /// An instruction that stops at its own address in order to continue (iterations of a repeated one) is resumed
+    /// until it is done.
     pub fn execute(&mut self, bytes: &[u8], state: &State) -> Outcome {
         self.load(state);
         let mut padded = [0xcc; 15];
@@ -193,7 +195,7 @@ impl Emulated {
         Outcome { state: self.store(), exception }
     }
 
-    /// Executes one instruction at an address: where it goes on, or the exception.
+    /// Executes one instruction at an address. Returns the address at which execution continues, or the exception.
     pub fn one(&mut self, bytes: &[u8; 15], at: u64, state: &State) -> Result<u64, Exception> {
         self.load(state);
         self.cpu.arch.rip = at;
@@ -206,7 +208,7 @@ impl Emulated {
         }
     }
 
-    /// The instruction that these bytes are to the processor.
+    /// Decodes these bytes as the processor does.
     pub fn decode(&self, bytes: &[u8; 15], at: u64) -> iced_x86::Instruction {
         Cpu::decode_one(bytes, at, self.cpu.decode_mode()).unwrap_or_default()
     }

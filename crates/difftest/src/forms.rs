@@ -1,5 +1,5 @@
-//! What is tested: every form (decoder code) of every mnemonic in the processor's instruction table, apart from those that
-//! cannot be compared.
+//! The tested forms: every form (decoder code) of every mnemonic in the processor's instruction table, apart from those
+//! that cannot be compared.
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Form {
     /// The decoder's code.
     pub code: Code,
-    /// Its family in the instruction table.
+    /// The form's family in the instruction table.
     pub family: &'static str,
 }
 
@@ -69,14 +69,15 @@ const NOT_OFFERED: &[CpuidFeature] = &[
 /// Instruction sets of tiles.
 const TILES: &[CpuidFeature] = &[CpuidFeature::AMX_TILE, CpuidFeature::AMX_INT8, CpuidFeature::AMX_BF16];
 
-/// Whether a form belongs to an encoding or an instruction set that the processor under test does not offer to any guest.
+/// Returns true if the form belongs to an encoding or an instruction set that the processor under test offers to no
+/// guest.
 pub fn beyond(code: Code) -> bool {
     !matches!(code.op_code().encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX)
         || cpu::table::row(code.mnemonic()).is_none()
         || code.cpuid_features().iter().any(|f| NOT_OFFERED.contains(f))
 }
 
-/// Why a form is not compared, or `None` if it is.
+/// Returns the reason why a form is not compared, or `None` if it is compared.
 pub fn exclusion(code: Code) -> Option<&'static str> {
     let info = code.op_code();
     if let Some((reason, _)) = EXCLUDED.iter().find(|(_, list)| list.contains(&code.mnemonic())) {
@@ -110,7 +111,7 @@ pub fn exclusion(code: Code) -> Option<&'static str> {
     None
 }
 
-/// Forms in the instruction table that exist in this mode, with those excluded by reason.
+/// Returns the forms in the instruction table that exist in this mode, and the excluded ones by reason.
 pub fn forms(bits: u32) -> (Vec<Form>, BTreeMap<&'static str, Vec<Code>>) {
     let mut families = vec![None; Mnemonic::values().len()];
     for (family, rows) in cpu::table::FAMILIES {

@@ -1,8 +1,9 @@
-//! Differential testing of the processor against the host: one random instruction at a time, natively and emulated, every bit
-//! of the outcome compared. See `docs/guides/differential-testing.md`.
+//! Differential testing of the processor against the host: one random instruction at a time is executed natively and
+//! emulated, and every bit of the outcome is compared. See `docs/guides/differential-testing.md`.
 //!
-//! Reading order: [`forms`] (what is tested), [`operands`] and [`case`] (how a case comes to be), [`native`] and [`emulated`]
-//! (the two sides), [`compare`], [`runner`]. [`sweep`] goes through all encodings in place of known instructions.
+//! Reading order: [`forms`] (the tested forms), [`operands`] and [`case`] (the construction of a case), [`native`] and
+//! [`emulated`] (the two sides), [`compare`], [`runner`]. [`sweep`] goes through all encodings instead of known
+//! instructions.
 
 #![deny(unsafe_code)]
 

@@ -1,10 +1,11 @@
-//! The host side: loads a state into the real processor, executes one instruction, stores what came of it.
+//! The host side: loads a state into the real processor, executes one instruction and stores the resulting state.
 //!
-//! The instruction lies on a page of INT3s and is followed by a jump to a stub that stores the state. Faults, and branches
-//! that land elsewhere on the page, arrive as signals, whose frames hold the state. One thread of a process may do this, since
-//! addresses are fixed and signal handlers belong to the process.
+//! The instruction lies on a page of INT3s and is followed by a jump to a stub that stores the state. Faults, and
+//! branches to other places on the page, arrive as signals whose frames hold the state. Only one thread of a process
+//! may use this module, since the addresses are fixed and signal handlers belong to the process.
 //!
-//! This is one of the modules with `unsafe`: it maps memory at fixed addresses and leaves Rust for a moment.
+//! This is one of the modules with `unsafe`: it maps memory at fixed addresses and leaves Rust while the instruction
+//! runs.
 
 use crate::layout::*;
 use crate::state::{Exception, Outcome, STATE_LEN, State, Wide, Xsave};
@@ -13,49 +14,49 @@ use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use x86::page::PAGE;
 
-/// Why the host cannot be compared with.
+/// Reason why a comparison with the host is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
-    /// The processor lacks something.
+    /// The processor lacks a feature.
     #[error("the host processor does not have {0}")]
     Feature(&'static str),
-    /// Fixed addresses or executable memory cannot be had.
+    /// Fixed addresses or executable memory are not available.
     #[error("cannot map memory at {address:#x}: {source}")]
     Map {
         /// Address.
         address: u64,
-        /// Why.
+        /// Error of the host.
         source: IoError,
     },
     /// Signal handlers cannot be installed.
     #[error("cannot handle signals: {0}")]
     Signals(IoError),
-    /// There is one per process.
+    /// Another instance exists in this process.
     #[error("already in use in this process")]
     Busy,
 }
 
-/// What the stubs work on, at [`CONTEXT`].
+/// The data of the stubs, at [`CONTEXT`].
 #[repr(C)]
 struct StubContext {
     /// State to load.
     load: State,
-    /// State stored.
+    /// Stored state.
     store: State,
     host_rsp: u64,
     host_fs: u64,
     host_gs: u64,
     host_mxcsr: u32,
     host_fcw: u32,
-    /// Where the jump after the instruction ends up.
+    /// Destination of the jump after the instruction.
     exit: u64,
     /// Far pointer into 32-bit code: offset and selector.
     far: u64,
-    /// The host has AVX-512.
+    /// 1 if the host has AVX-512.
     wide: u64,
-    /// Set while the instruction under test runs.
+    /// 1 while the instruction under test runs.
     running: u64,
-    /// Set by the signal handler: `exception` holds one.
+    /// 1 if `exception` holds an exception; the signal handler sets it.
     trapped: u64,
     vector: u64,
     code: u64,
@@ -248,16 +249,17 @@ const FRAME_GPR: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// Takes the state out of the frame and resumes in the stub that restores the host's. FS is the guest's here, so nothing that
-/// uses thread-local storage may be called.
+/// Takes the state from the frame and resumes in the stub that restores the host's state. FS is the guest's here, so
+/// the handler must call nothing that uses thread-local storage.
 extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::c_void) {
-    // SAFETY: the context page is mapped before the handler is installed; the kernel hands a valid frame, in which `fpregs`
-    // points to a standard-format XSAVE area of at least x87, SSE and AVX state (their presence is checked at start).
+    // SAFETY: the context page is mapped before the handler is installed; the kernel passes a valid frame, in which
+    // `fpregs` points to a standard-format XSAVE area of at least x87, SSE and AVX state (their presence is checked at
+    // start).
     unsafe {
         let context = &mut *(CONTEXT as *mut StubContext);
         let frame = &mut *frame.cast::<libc::ucontext_t>();
         if context.running == 0 {
-            // Not ours: the default action takes the process down when the instruction is retried.
+            // The signal has another cause: the default action ends the process when the instruction is retried.
             libc::signal(signal, libc::SIG_DFL);
             return;
         }
@@ -285,7 +287,7 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::
     }
 }
 
-/// Where the host keeps the state components of AVX-512 in the standard format, by CPUID: opmasks, upper halves, ZMM16-31.
+/// Offsets of the AVX-512 state components in the host's standard format, from CPUID: opmasks, upper halves, ZMM16-31.
 static COMPONENTS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
 fn find_components() {
@@ -294,7 +296,7 @@ fn find_components() {
     }
 }
 
-/// The state of AVX-512 in an area of which the header says what it holds.
+/// Returns the AVX-512 state of an area whose header names its components.
 ///
 /// # Safety
 ///
@@ -302,7 +304,7 @@ fn find_components() {
 unsafe fn saved_wide(area: *const u8, header: u64) -> Wide {
     let component = |number: usize| {
         let offset = COMPONENTS[number - 5].load(Ordering::Relaxed) as usize;
-        // SAFETY: the component is in the area, if it is present.
+        // SAFETY: the component is in the area if it is present.
         (header >> number & 1 != 0).then(|| unsafe { area.add(offset) })
     };
     // SAFETY: each component has the size of its field.
@@ -317,7 +319,7 @@ unsafe fn saved_wide(area: *const u8, header: u64) -> Wide {
 
 fn map(address: u64, len: u64, rights: i32, fixed: i32) -> Result<(), Unavailable> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-    // SAFETY: either the range is free (MAP_FIXED_NOREPLACE) or it lies in the reservation made so.
+    // SAFETY: either the range is free (MAP_FIXED_NOREPLACE) or it lies in the reservation made that way.
     let got = unsafe { libc::mmap(address as *mut _, len as usize, rights, flags, -1, 0) };
     if got as u64 == address {
         return Ok(());
@@ -335,7 +337,7 @@ fn protect(address: u64, len: u64, rights: i32) -> Result<(), Unavailable> {
     }
 }
 
-/// Checks what the host must have.
+/// Checks that the host has the required features.
 fn check_features() -> Result<(), Unavailable> {
     for (name, present) in [
         ("AVX2", std::is_x86_feature_detected!("avx2")),
@@ -351,7 +353,7 @@ fn check_features() -> Result<(), Unavailable> {
             return Err(Unavailable::Feature(name));
         }
     }
-    // SAFETY: reads the auxiliary vector. Bit 1 says that FSGSBASE instructions are enabled.
+    // SAFETY: this reads the auxiliary vector. Bit 1 is set if the FSGSBASE instructions are enabled.
     let hwcap2 = unsafe { libc::getauxval(libc::AT_HWCAP2) };
     if hwcap2 & 2 == 0 {
         return Err(Unavailable::Feature("FSGSBASE enabled by the kernel"));
@@ -359,16 +361,16 @@ fn check_features() -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// What the kernel says of a trap.
+/// The kernel's description of a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trap {
     /// Vector.
     pub vector: u8,
     /// Error code.
     pub code: u32,
-    /// CR2, of the last page fault.
+    /// CR2 of the last page fault.
     pub address: u64,
-    /// Where it happened.
+    /// Instruction pointer at the trap.
     pub rip: u64,
 }
 
@@ -376,9 +378,9 @@ pub struct Trap {
 ///
 /// # Safety
 ///
-/// `context` is the context page, and what the code does is the caller's care.
+/// `context` is the context page, and the caller answers for the effects of the code.
 unsafe fn enter(context: *mut StubContext, at: u64, code64: bool) {
-    // SAFETY: the stubs preserve what the calling convention asks for.
+    // SAFETY: the stubs preserve the registers that the calling convention requires.
     unsafe {
         (*context).load.rip = at;
         (*context).far = at | u64::from(USER32_CS) << 32;
@@ -395,18 +397,18 @@ unsafe fn enter(context: *mut StubContext, at: u64, code64: bool) {
     }
 }
 
-/// In what the host's processor may differ from the one under test.
+/// Properties in which the host's processor may differ from the processor under test.
 #[derive(Clone, Copy)]
 pub struct HostTraits {
-    /// The x87 data pointer only follows instructions that raise an unmasked exception (CPUID.(EAX=7,ECX=0):EBX\[6\]). It then
-    /// says nothing about ours after others.
+    /// True if only instructions that raise an unmasked exception update the x87 data pointer
+    /// (CPUID.(EAX=7,ECX=0):EBX\[6\]). It is then not compared after other instructions.
     pub data_pointer_kept: bool,
-    /// See [`testkit::host_is_amd`].
+    /// True if the host is AMD's; see [`testkit::host_is_amd`].
     pub amd: bool,
 }
 
 impl HostTraits {
-    /// This host.
+    /// Returns the traits of this host.
     pub fn new() -> Self {
         let data_pointer_kept = std::arch::x86_64::__cpuid_count(7, 0).ebx >> 6 & 1 != 0;
         Self { data_pointer_kept, amd: testkit::host_is_amd() }
@@ -421,12 +423,12 @@ impl Default for HostTraits {
 
 /// The host's processor, ready to execute instructions under test.
 pub struct Native {
-    /// Bytes of the code page that are not INT3.
+    /// Number of bytes of the code page that are not INT3.
     dirty: usize,
 }
 
 impl Native {
-    /// Maps memory and takes over signals. `arena` is what the arena starts with.
+    /// Maps memory and takes over signals. `arena` is the arena's initial contents.
     pub fn new(arena: &[u8; ARENA_LEN]) -> Result<Self, Unavailable> {
         check_features()?;
         find_components();
@@ -439,18 +441,18 @@ impl Native {
         protect(SWEEP, PAGE, write | libc::PROT_EXEC)?;
         protect(CONTEXT, CONTEXT_LEN, write)?;
         protect(ARENA, ARENA_LEN as u64, write)?;
-        // SAFETY: all of it was just mapped writable, and nothing else knows of it.
+        // SAFETY: the memory was just mapped writable, and no one else refers to it.
         unsafe {
             (CODE as *mut u8).write_bytes(0xcc, 2 * PAGE as usize);
             (SWEEP as *mut u8).write_bytes(0xcc, PAGE as usize);
             let context = &mut *(CONTEXT as *mut StubContext);
             context.wide = u64::from(std::is_x86_feature_detected!("avx512bw"));
             context.exit = difftest_exit as *const () as u64;
-            // jmp qword ptr [context.exit], by absolute address.
+            // This is `jmp qword ptr [context.exit]`, by absolute address.
             let exit = (&raw const context.exit as u32).to_le_bytes();
             let jump64 = [0xff, 0x24, 0x25, exit[0], exit[1], exit[2], exit[3]];
             std::ptr::copy_nonoverlapping(jump64.as_ptr(), STUB64 as *mut u8, jump64.len());
-            // jmp 33h:STUB64, for 32-bit code.
+            // This is `jmp 33h:STUB64`, for 32-bit code.
             let to = (STUB64 as u32).to_le_bytes();
             let jump32 = [0xea, to[0], to[1], to[2], to[3], USER_CS as u8, 0];
             std::ptr::copy_nonoverlapping(jump32.as_ptr(), STUB32 as *mut u8, jump32.len());
@@ -459,7 +461,7 @@ impl Native {
         for (i, rights) in RIGHTS.iter().enumerate() {
             let address = ARENA + i as u64 * PAGE;
             match rights {
-                // A fresh page, so that it is not even present.
+                // The page is fresh, so that it is not present.
                 Rights::None => map(address, PAGE, none, libc::MAP_FIXED)?,
                 Rights::Read => protect(address, PAGE, libc::PROT_READ)?,
                 Rights::Write => {}
@@ -471,7 +473,7 @@ impl Native {
 
     fn handle_signals() -> Result<(), IoError> {
         let stack = vec![0u8; 256 << 10].leak();
-        // SAFETY: the alternate stack lives for ever; the handler has the signature that SA_SIGINFO asks for.
+        // SAFETY: the alternate stack is never freed; the handler has the signature that SA_SIGINFO requires.
         unsafe {
             let alternate = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
             if libc::sigaltstack(&alternate, std::ptr::null_mut()) != 0 {
@@ -489,24 +491,24 @@ impl Native {
         Ok(())
     }
 
-    /// Writes to the arena where it is writable.
+    /// Writes bytes to a writable part of the arena.
     pub fn poke(&mut self, address: u64, bytes: &[u8]) {
         debug_assert!(address >= ARENA && address + bytes.len() as u64 <= ARENA + ARENA_LEN as u64);
-        // SAFETY: callers only name writable pages of the arena, which no Rust reference points to.
+        // SAFETY: callers pass only writable pages of the arena, to which no Rust reference points.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
     }
 
-    /// A range of readable pages of the arena.
+    /// Returns a range of readable pages of the arena.
     pub fn memory(&self, range: std::ops::Range<usize>) -> &[u8] {
-        // SAFETY: nothing writes to it while the borrow of `self` lasts.
+        // SAFETY: nothing writes to the range while the borrow of `self` lasts.
         unsafe { std::slice::from_raw_parts((ARENA as usize + range.start) as *const u8, range.len()) }
     }
 
-    /// Goes to these bytes, at an address in the page of [`SWEEP`], with INT3s behind them, until something traps: the INT3
-    /// behind an instruction at the latest, or where a branch goes.
+    /// Executes these bytes at an address in the page of [`SWEEP`], with INT3s behind them, until something traps: the
+    /// INT3 behind an instruction at the latest, or a branch's target.
     pub fn trap(&mut self, bytes: &[u8], at: u64, state: &State, code64: bool) -> Trap {
         assert!(at >= SWEEP && at + bytes.len() as u64 <= SWEEP + PAGE);
-        // SAFETY: the bytes are within the page, which is ours; see `execute` for the rest.
+        // SAFETY: the bytes are within the page, which belongs to this process; see `execute` for the rest.
         let context = unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
             let context = &raw mut *(CONTEXT as *mut StubContext);
@@ -533,8 +535,9 @@ impl Native {
         let distance = (stub as u32).wrapping_sub(CODE_START as u32 + end as u32);
         code[bytes.len()] = 0xe9;
         code[bytes.len() + 1..end].copy_from_slice(&distance.to_le_bytes());
-        // SAFETY: the code page is ours; the context is only used by this thread, and the stubs preserve what the calling
-        // convention asks for. What the instruction itself may touch is the caller's care: it generates addresses.
+        // SAFETY: the code page belongs to this process, only this thread uses the context, and the stubs preserve the
+        // registers that the calling convention requires. The caller generates the addresses and so answers for the
+        // instruction's own accesses.
         let context = unsafe {
             std::ptr::copy_nonoverlapping(code.as_ptr(), CODE_START as *mut u8, end.max(self.dirty));
             self.dirty = end;
@@ -548,7 +551,7 @@ impl Native {
             state.rip = CODE_START + bytes.len() as u64;
             return Outcome { state, exception: None };
         }
-        // RF is set in what a fault saves; the program never sees it.
+        // A fault saves RFLAGS with RF set; the program never sees RF.
         state.rflags &= !(1 << 16);
         let at = state.rip.wrapping_sub(1);
         let landed = context.vector == 3
@@ -559,7 +562,7 @@ impl Native {
             return Outcome { state, exception: None };
         }
         let vector = context.vector as u8;
-        // A branch to where nothing can be fetched completes, and the fetch faults.
+        // A branch to an unfetchable address completes, and the fetch faults.
         if vector == 14 && context.code & 0x10 != 0 && context.address == state.rip && state.rip != CODE_START {
             return Outcome { state, exception: None };
         }

@@ -7,12 +7,12 @@ use iced_x86::{Code, EncodingKind, Instruction, OpKind, Register};
 use testkit::operands::{Class, Operands, Part, decorate};
 use x86::page::PAGE;
 
-/// Index of vector register lanes that hold addresses, for gathers.
+/// The plan for the memory operand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// Where the memory operand is meant to be.
+    /// Planned address of the memory operand.
     pub target: Option<u64>,
-    /// The memory operand uses a vector of indices with elements of this many bytes.
+    /// Element size in bytes of the memory operand's vector of indices; 0 without one.
     pub vector_index: u8,
 }
 
@@ -24,24 +24,24 @@ fn numbered(rng: &mut Rng, first: Register, bits: u32) -> Register {
     first + rng.below(if bits == 64 { 16 } else { 8 }) as u32
 }
 
-/// EVEX has 32 vector registers.
+/// Returns a random vector register; EVEX has 32 of them.
 fn vector(rng: &mut Rng, first: Register, bits: u32, evex: bool) -> Register {
     if evex && bits == 64 { first + rng.below(32) as u32 } else { numbered(rng, first, bits) }
 }
 
-/// An address for an access of `size` bytes: anywhere in the data pages, aligned or not, often next to a page's end, now and
-/// then where it faults.
+/// Returns an address for an access of `size` bytes: anywhere in the data pages, aligned or not, often next to a page's
+/// end, and sometimes one that faults.
 pub fn target(rng: &mut Rng, size: u64) -> u64 {
     let size = size.clamp(1, 1024);
     let align = if rng.chance(60) { size.next_power_of_two().min(64) } else { 1 };
     let within = ARENA + 0x1000 + rng.below(0x2000 - size);
     let address = match rng.below(40) {
-        // Across the boundary of the two data pages.
+        // The access crosses the boundary of the two data pages.
         0 | 1 => ARENA + 0x2000 - rng.below(size + 1),
-        // Up to, and into, the read-only page.
+        // The access ends at the read-only page or reaches into it.
         2 => ARENA + 0x3000 - rng.below(size + 1),
         3 => ARENA + 0x3000 + rng.below(0x1000 - size),
-        // Into the holes.
+        // The access reaches into the holes.
         4 => ARENA + 0x4000 - rng.below(size + 1),
         5 => ARENA + 0x1000 - rng.below(size + 1),
         6 => ARENA + 0x4000 + rng.below(0x1000),
@@ -50,12 +50,12 @@ pub fn target(rng: &mut Rng, size: u64) -> u64 {
     address & !(align - 1)
 }
 
-/// An address that is not canonical, whatever the paging depth.
+/// Returns an address that is not canonical at any paging depth.
 fn non_canonical(rng: &mut Rng) -> u64 {
     rng.bits() & !(3 << 62) | 1 << (62 + rng.below(2))
 }
 
-/// Where a branch may go: the code page, away from the instruction itself.
+/// Returns a branch target on the code page, away from the instruction itself.
 fn landing(rng: &mut Rng, near: bool) -> u64 {
     loop {
         let offset = if near { 0x800 - 100 + rng.below(200) } else { rng.below(PAGE) };
@@ -65,7 +65,7 @@ fn landing(rng: &mut Rng, near: bool) -> u64 {
     }
 }
 
-/// A landing place for indirect branches and returns: now and then one where nothing can be fetched.
+/// Returns a target for indirect branches and returns, sometimes one that cannot be fetched.
 pub fn indirect_target(rng: &mut Rng, bits: u32) -> u64 {
     match rng.below(20) {
         0 => ARENA + rng.below(ARENA_LEN as u64),
@@ -74,14 +74,14 @@ pub fn indirect_target(rng: &mut Rng, bits: u32) -> u64 {
     }
 }
 
-/// Operands that are being chosen.
+/// Operands under construction.
 struct Chosen<'a> {
     rng: &'a mut Rng,
     bits: u32,
     plan: Plan,
-    /// The operand's address is of the other width than is usual.
+    /// True if the operand's address has the other width than usual.
     narrow: bool,
-    /// The encoding is EVEX.
+    /// True if the encoding is EVEX.
     evex: bool,
 }
 
@@ -117,7 +117,7 @@ impl Operands for Chosen<'_> {
         }
     }
 
-    /// A random place: which values the registers must have for it is decided later.
+    /// Gives the operand a random address; the values of its registers are decided later.
     fn memory(&mut self, i: &mut Instruction, part: Part) {
         let (rng, bits, plan) = (&mut *self.rng, self.bits, &mut self.plan);
         let size = i.memory_size().size() as u64;
@@ -178,7 +178,8 @@ impl Operands for Chosen<'_> {
             }
             _ => i.set_memory_displ_size(if bits == 64 && !narrow { 8 } else { 4 }),
         }
-        // Forms without a base have room for the address in the displacement; with only an index, it is solved for later.
+        // Forms without a base have room for the address in the displacement; with only an index, it is solved for
+        // later.
         if i.memory_base() == Register::None || i.is_ip_rel_memory_operand() {
             i.set_memory_displacement64(address);
             if i.memory_index() != Register::None {
@@ -232,7 +233,7 @@ impl Operands for Chosen<'_> {
     }
 }
 
-/// Builds an instruction of this form with random operands. `None`: this draw cannot be had.
+/// Builds an instruction of this form with random operands. Returns `None` if this draw has no encoding.
 pub fn instruction(code: Code, rng: &mut Rng, bits: u32) -> Option<(Instruction, Plan)> {
     let evex = code.op_code().encoding() == EncodingKind::EVEX;
     let mut chosen = Chosen { rng, bits, plan: Plan::default(), narrow: false, evex };

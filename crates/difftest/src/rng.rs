@@ -1,6 +1,6 @@
-//! A small seeded generator (xoshiro256**): what a case is depends on its seed and on nothing else.
+//! A small seeded generator (xoshiro256**): a case depends on its seed and on nothing else.
 
-/// Generator state.
+/// State of the generator.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
@@ -13,7 +13,7 @@ fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Rng {
-    /// A generator for a path of numbers, such as (seed, form, index).
+    /// Creates a generator for a path of numbers, such as (seed, form, index).
     pub fn new(path: &[u64]) -> Self {
         let mut state = 0;
         for &n in path {
@@ -22,7 +22,7 @@ impl Rng {
         Self([splitmix(&mut state), splitmix(&mut state), splitmix(&mut state), splitmix(&mut state)])
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
@@ -37,19 +37,19 @@ impl Rng {
         result
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True `percent` times of a hundred.
+    /// Returns true `percent` times of a hundred.
     #[inline]
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of a list that is not empty.
+    /// Returns an element of a list that is not empty.
     #[inline]
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]

@@ -1,4 +1,4 @@
-//! Runs cases of many forms and collects what differs.
+//! The run: executes cases of many forms and collects the differences.
 
 use crate::case::{self, Case, Generator};
 use crate::compare;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub struct Mismatch {
     /// Family in the instruction table.
     pub family: String,
-    /// The decoder's code that was asked for.
+    /// The requested decoder code.
     pub code: String,
     /// Width of code.
     pub bits: u32,
@@ -27,16 +27,16 @@ pub struct Mismatch {
     pub index: u64,
     /// The instruction in AT&T syntax.
     pub instruction: String,
-    /// Its bytes.
+    /// The instruction's bytes.
     pub bytes: String,
-    /// What differs.
+    /// Differences between the outcomes.
     pub differences: Vec<Difference>,
-    /// State before: registers that the instruction names, flags, control words.
+    /// State before the instruction: registers that it names, flags, control words.
     pub before: BTreeMap<String, String>,
 }
 
 impl Mismatch {
-    /// Arguments that repeat just this case.
+    /// Returns the arguments that repeat this case alone.
     pub fn repeat(&self) -> String {
         format!("difftest --mode {} --code {} --seed {} --index {}", self.bits, self.code, self.seed, self.index)
     }
@@ -45,20 +45,20 @@ impl Mismatch {
 /// Counts of one family.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Forms.
+    /// Number of forms.
     pub forms: u64,
-    /// Cases compared.
+    /// Number of compared cases.
     pub cases: u64,
-    /// Of these, cases that raised an exception natively.
+    /// Number of these cases that raised an exception natively.
     pub exceptions: u64,
-    /// Case numbers for which no harmless instruction was found.
+    /// Number of cases for which no harmless instruction was found.
     pub skipped: u64,
-    /// Cases whose outcomes differ.
+    /// Number of cases whose outcomes differ.
     pub mismatches: u64,
 }
 
 impl Tally {
-    /// Adds another's counts.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Tally) {
         self.forms += other.forms;
         self.cases += other.cases;
@@ -80,7 +80,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// For code of this width (64 or 32 bits).
+    /// Creates a runner for code of this width (64 or 32 bits).
     pub fn new(seed: u64, bits: u32) -> Result<Self, Unavailable> {
         let pristine = case::arena();
         let native = Native::new(&pristine)?;
@@ -89,7 +89,7 @@ impl Runner {
         Ok(Self { seed, bits, generator, native, emulated, host: HostTraits::new(), pristine })
     }
 
-    /// Runs one case. `None`: there is no such case.
+    /// Runs one case. Returns `None` if there is no such case or no difference.
     pub fn case(&mut self, form: &Form, index: u64, tally: &mut Tally) -> Option<Mismatch> {
         let Some(case) = self.generator.case(form.code, index) else {
             tally.skipped += 1;
@@ -149,7 +149,7 @@ impl Runner {
         }
     }
 
-    /// Runs the cases of these numbers of every form. `report` is told of each mismatch.
+    /// Runs the cases of these numbers of every form. `report` receives each mismatch and the progress.
     pub fn run(
         &mut self,
         forms: &[Form],
@@ -173,13 +173,13 @@ impl Runner {
     }
 }
 
-/// What [`Runner::run`] tells.
+/// A report of [`Runner::run`].
 pub enum Report {
     /// A form's cases begin.
     Begins(Code),
     /// A mismatch was found.
     Mismatch(Box<Mismatch>),
-    /// So many cases of a form are done.
+    /// This many cases of a form are done.
     Done(u64),
 }
 

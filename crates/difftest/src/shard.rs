@@ -1,4 +1,5 @@
-//! Work spread over processes: each has its own fixed addresses and signal handlers. Workers write one JSON message per line.
+//! Work spread over processes: each has its own fixed addresses and signal handlers. Workers write one JSON message per
+//! line.
 
 use crate::Options;
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,27 +13,27 @@ use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-/// What a worker says.
+/// A worker's message.
 #[derive(Serialize, Deserialize)]
 pub enum Message {
-    /// It begins with a form.
+    /// The worker begins with a form.
     Begins(String),
-    /// So many cases more are done.
+    /// This many more cases are done.
     Done(u64),
     /// A case differs.
     Mismatch(Box<Mismatch>),
-    /// All is done.
+    /// All the work is done.
     Totals(BTreeMap<String, Tally>),
 }
 
-/// What [`supervise`] has to know of a message.
+/// The parts of a message that [`supervise`] reads.
 pub trait Progress {
-    /// What the worker begins with.
+    /// Returns the item with which the worker begins.
     fn begins(&self) -> Option<&str> {
         None
     }
 
-    /// Whether this is the worker's last message.
+    /// Returns true if this is the worker's last message.
     fn is_last(&self) -> bool;
 }
 
@@ -46,7 +47,7 @@ impl Progress for Message {
     }
 }
 
-/// The worker's number and how many there are, of "I/N".
+/// Parses "I/N" into the worker's number and the number of workers.
 pub fn share(shard: &str) -> Result<(u64, u64)> {
     let (own, of) = shard.split_once('/').context("--shard wants I/N")?;
     Ok((own.parse()?, of.parse::<u64>()?.max(1)))
@@ -86,7 +87,7 @@ fn start(worker: usize, jobs: usize) -> Result<Child> {
     child.context("starting a worker")
 }
 
-/// Starts workers and passes on what they say.
+/// Starts workers and passes on their messages.
 pub fn supervise<M>(jobs: usize, mut hear: impl FnMut(M)) -> Result<()>
 where
     M: Progress + DeserializeOwned + Send + 'static,

@@ -1,4 +1,4 @@
-//! Processor state as both sides of a comparison see it, and how two states differ.
+//! The processor state of both sides of a comparison, and the differences of two states.
 
 use x86::{flags, reg};
 
@@ -10,7 +10,7 @@ pub struct Xsave {
     pub fcw: u16,
     /// x87 status word.
     pub fsw: u16,
-    /// Abridged tags: bit i set means that physical register i is not empty.
+    /// Abridged tags: bit i is set if physical register i is not empty.
     pub ftw: u8,
     _reserved: u8,
     /// Last opcode.
@@ -34,7 +34,7 @@ pub struct Xsave {
     pub ymm_high: [[u64; 2]; 16],
 }
 
-/// What AVX-512 adds.
+/// The state that AVX-512 adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Wide {
@@ -46,7 +46,7 @@ pub struct Wide {
     pub k: [u64; 8],
 }
 
-/// User-visible state. The layout is known to the native stubs.
+/// User-visible state. The native stubs depend on the layout.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct State {
@@ -63,17 +63,17 @@ pub struct State {
     _pad: [u64; 4],
     /// Floating-point and vector state.
     pub x: Xsave,
-    /// The rest of the vector state; not looked at on a host without AVX-512.
+    /// The rest of the vector state; a host without AVX-512 ignores it.
     pub wide: Wide,
 }
 
-/// Bytes of a [`State`].
+/// Size of a [`State`] in bytes.
 pub const STATE_LEN: usize = size_of::<State>();
 const _: () = assert!(STATE_LEN == 1024 + size_of::<Wide>() && size_of::<Xsave>() == 832);
 
 impl Default for State {
     fn default() -> Self {
-        // SAFETY: plain integers, for which all zeros is a value.
+        // SAFETY: the fields are plain integers, for which zero is a valid value.
         let mut state: Self = unsafe { std::mem::zeroed() };
         state.x.header[0] = 7;
         state.x.fcw = 0x37f;
@@ -90,31 +90,31 @@ pub struct Exception {
     pub vector: u8,
     /// Error code; 0 for vectors without one.
     pub code: u32,
-    /// CR2 for a page fault, else 0.
+    /// CR2 of a page fault, else 0.
     pub address: u64,
 }
 
-/// What an instruction did, memory apart.
+/// The effects of an instruction, apart from memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// State afterwards. With an exception, RIP is where it points.
+    /// State afterwards. With an exception, RIP is the exception's.
     pub state: State,
-    /// The exception it raised.
+    /// The exception that the instruction raised.
     pub exception: Option<Exception>,
 }
 
-/// One thing that differs.
+/// A value that differs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Difference {
-    /// What it is.
+    /// Name of the value.
     pub what: String,
-    /// Its value natively.
+    /// The value natively.
     pub expected: String,
-    /// Its value in the emulated processor.
+    /// The value in the emulated processor.
     pub got: String,
 }
 
-/// Every named value of a state.
+/// Returns every value of a state with its name.
 pub fn fields(state: &State) -> Vec<(String, [u64; 4], usize)> {
     let mut all = Vec::with_capacity(64);
     let x = &state.x;
@@ -153,7 +153,7 @@ pub fn fields(state: &State) -> Vec<(String, [u64; 4], usize)> {
     all
 }
 
-/// A value of [`fields`] in hexadecimal.
+/// Formats a value of [`fields`] in hexadecimal.
 pub fn show(value: [u64; 4], size: usize) -> String {
     match size {
         32 => format!("{:016x}_{:016x}_{:016x}_{:016x}", value[3], value[2], value[1], value[0]),
@@ -162,7 +162,7 @@ pub fn show(value: [u64; 4], size: usize) -> String {
     }
 }
 
-/// Names of the flags that differ.
+/// Returns the names of the flags that differ.
 pub fn flag_names(bits: u64) -> String {
     let names: Vec<_> = flags::NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
     names.join(" ")

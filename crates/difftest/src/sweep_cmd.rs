@@ -1,4 +1,4 @@
-//! The command `sweep`: the opcode space on the host and on the processor under test.
+//! The command `sweep`: compares the opcode space on the host and on the processor under test.
 
 use crate::shard::{self, Progress};
 use anyhow::{Context, Result, bail};
@@ -14,11 +14,13 @@ Examples:
   difftest sweep --map 0f --map 0f38       these opcode maps
   difftest sweep --bytes 'f3 48 0f 1e c8'  one instruction, and what it does on either side";
 
-/// Executes every encoding of the opcode maps at privilege level 3, on this machine's processor and on the emulated one, and compares
-/// whether it faults, with which vector, error code and address, and how long it is or where it goes on.
+/// Executes every encoding of the opcode maps at privilege level 3, on this machine's processor and on the emulated
+/// one, and compares faults, with vector, error code and address, and lengths or the addresses at which execution
+/// continues.
 ///
-/// Left out is, with a count, what the emulated processor does not offer although the host does, and what enters the kernel. Exits with
-/// status 1 if anything differs, with 2 if the comparison could not be made.
+/// Instructions that the emulated processor does not offer although the host does, and instructions that enter the
+/// kernel, are left out and counted. Exits with status 1 if anything differs, with 2 if the comparison could not be
+/// made.
 #[derive(clap::Args, Clone)]
 #[command(after_help = EXAMPLES)]
 pub struct SweepOptions {
@@ -79,7 +81,7 @@ fn maps(options: &SweepOptions) -> Vec<Map> {
         .collect()
 }
 
-/// Runs the command. `false`: something differs.
+/// Runs the command. Returns `false` if something differs.
 pub fn run(options: &SweepOptions) -> Result<bool> {
     if let Some(hex) = &options.bytes {
         return one(options, hex);
@@ -138,7 +140,7 @@ fn say(out: &mut impl Write, message: &SweepMessage) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// One encoding, in each mode.
+/// Compares one encoding in each mode.
 fn one(options: &SweepOptions, hex: &str) -> Result<bool> {
     let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let pair = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|text| u8::from_str_radix(text, 16).ok());

@@ -1,8 +1,8 @@
-//! Random values that favour the corners: of integers, of floating-point formats, of control words.
+//! Random values that favour the corners of integers, floating-point formats and control words.
 
 use crate::rng::Rng;
 
-/// An integer: corners of every width, powers of two and their neighbours, small and random numbers.
+/// Returns an integer: corners of every width, powers of two and their neighbours, small and random numbers.
 pub fn integer(rng: &mut Rng) -> u64 {
     const CORNERS: [u64; 20] = [
         0,
@@ -36,7 +36,7 @@ pub fn integer(rng: &mut Rng) -> u64 {
     }
 }
 
-/// An IEEE 754 value with `exponent` and `fraction` bits, all classes about as likely.
+/// Returns an IEEE 754 value with `exponent` and `fraction` bits; all classes are about equally likely.
 fn float(rng: &mut Rng, exponent: u32, fraction: u32) -> u64 {
     let sign = rng.bits() & 1;
     let max = (1u64 << exponent) - 1;
@@ -58,7 +58,7 @@ fn float(rng: &mut Rng, exponent: u32, fraction: u32) -> u64 {
         5 => (max, (noise & (quiet - 1)) | 1),
         6 => (rng.pick(&[1, 2, max - 1, max - 2]), noise),
         7 | 8 => (bias.wrapping_add(rng.below(5)).wrapping_sub(2), noise),
-        // Near the limits of integers, where conversions round and overflow.
+        // These are near the limits of integers, at which conversions round and overflow.
         9 => (bias + rng.pick(&[6, 7, 14, 15, 30, 31, 32, 52, 53, 62, 63, 64]).min(bias), noise),
         10 => (bias, 0),
         11 | 12 => (rng.below(max), noise),
@@ -67,7 +67,7 @@ fn float(rng: &mut Rng, exponent: u32, fraction: u32) -> u64 {
     sign << (exponent + fraction) | e << fraction | f
 }
 
-/// Eight bytes of lanes of one kind.
+/// Returns eight bytes of lanes of one kind.
 fn lanes(rng: &mut Rng, kind: u64) -> u64 {
     match kind {
         0 => float(rng, 8, 23) | float(rng, 8, 23) << 32,
@@ -81,13 +81,13 @@ fn lanes(rng: &mut Rng, kind: u64) -> u64 {
     }
 }
 
-/// A vector register, or as much memory: lanes of one kind.
+/// Returns a vector register's value, or as much memory: lanes of one kind.
 pub fn vector<const N: usize>(rng: &mut Rng) -> [u64; N] {
     let kind = rng.pick(&[0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7]);
     std::array::from_fn(|_| lanes(rng, kind))
 }
 
-/// An 80-bit floating-point number: significand; sign and exponent. Unsupported encodings are among them.
+/// Returns an 80-bit floating-point number: significand; sign and exponent. Some are unsupported encodings.
 pub fn extended(rng: &mut Rng) -> [u64; 2] {
     let sign = (rng.bits() & 1) << 15;
     let integer_bit = 1u64 << 63;
@@ -107,7 +107,7 @@ pub fn extended(rng: &mut Rng) -> [u64; 2] {
         8 => (rng.pick(&[0x7fff, 0x3fff, 1, 0x7ffe]), noise),
         9 => (0x3fff, integer_bit),
         10 => (rng.pick(&[1, 2, 0x7ffe, 0x7ffd]), integer_bit | noise),
-        // What single and double precision can just hold, or not.
+        // These are at the limits of single and double precision.
         11 => (0x3fff - 1022 + rng.below(3), integer_bit | noise),
         12 => (0x3fff + rng.pick(&[127, 128, 1023, 1024, 14, 15, 30, 31, 62, 63]), integer_bit | noise),
         13 => (0x3fff - rng.pick(&[126, 127, 149, 150, 1022, 1023, 1074, 1075]), integer_bit | noise),
@@ -117,7 +117,7 @@ pub fn extended(rng: &mut Rng) -> [u64; 2] {
     [significand, sign | exponent]
 }
 
-/// MXCSR: exceptions mostly masked.
+/// Returns an MXCSR with most exceptions masked.
 pub fn mxcsr(rng: &mut Rng) -> u32 {
     let masks = if rng.chance(85) { 0x3f } else { rng.bits() as u32 & 0x3f };
     let flags = if rng.chance(50) { 0 } else { rng.bits() as u32 & 0x3f };
@@ -125,7 +125,7 @@ pub fn mxcsr(rng: &mut Rng) -> u32 {
     modes | masks << 7 | flags
 }
 
-/// x87 control and status words that go together: ES and B follow from the unmasked flags.
+/// Returns x87 control and status words that are consistent: ES and B follow from the unmasked flags.
 pub fn x87_words(rng: &mut Rng) -> (u16, u16) {
     let masks = if rng.chance(85) { 0x3f } else { rng.bits() as u16 & 0x3f };
     // Precision control 01 is reserved.
@@ -135,7 +135,7 @@ pub fn x87_words(rng: &mut Rng) -> (u16, u16) {
     let mut status = rng.bits() as u16 & 0x7f00 & !0x80;
     if rng.chance(50) {
         let flags = rng.bits() as u16 & 0x7f;
-        // Pending unmasked exceptions make the next instruction that waits fault: rarely.
+        // Pending unmasked exceptions make the next waiting instruction fault, so they are rare.
         status |= if rng.chance(10) { flags } else { flags & (control | 0x40) };
     }
     if status & !control & 0x3f != 0 {
@@ -144,7 +144,7 @@ pub fn x87_words(rng: &mut Rng) -> (u16, u16) {
     (control, status)
 }
 
-/// An opmask: all, none, a few, half, most.
+/// Returns an opmask with all, no, a few, half or most bits set.
 pub fn opmask(rng: &mut Rng) -> u64 {
     match rng.below(8) {
         0 => 0,

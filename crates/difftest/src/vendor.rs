@@ -1,5 +1,5 @@
-//! What AMD's processors do differently from Intel's, whose manual the processor under test follows where its model has no variant of
-//! AMD's: left out of the comparison where the host is AMD's.
+//! Differences of AMD's processors from Intel's, whose manual the processor under test follows if its model has no AMD
+//! variant. They are left out of the comparison if the host is AMD's.
 
 use crate::case::Case;
 use crate::state::Outcome;
@@ -17,7 +17,7 @@ const UNDERFLOW_MASKED: u32 = 1 << 11;
 /// MXCSR.MM.
 const MISALIGNED: u32 = 1 << 17;
 
-/// Whether the case says nothing about the processor under test.
+/// Returns true if the case says nothing about the processor under test.
 pub fn incomparable(case: &Case, native: &Outcome, emulated: &Outcome) -> bool {
     use Mnemonic::*;
     let i = &case.instruction;
@@ -30,33 +30,34 @@ pub fn incomparable(case: &Case, native: &Outcome, emulated: &Outcome) -> bool {
         }
         // With underflow unmasked the result is not flushed to zero.
         Vreducepd | Vreduceps | Vreducesd | Vreducess => case.state.x.mxcsr & (FLUSH | UNDERFLOW_MASKED) == FLUSH,
-        // Alignment is not asked for.
+        // Alignment is not required.
         Sha1msg1 | Sha1msg2 | Sha1nexte | Sha1rnds4 | Sha256msg1 | Sha256msg2 | Sha256rnds2 => {
             theirs != Some(GP) && ours == Some(GP)
         }
-        // By more than the width the result is undefined in both manuals.
+        // For counts above the width, both manuals leave the result undefined.
         Shld | Shrd => i.op1_register().size() == 2,
-        // FOP, FIP, FDP are saved with an exception pending only; MXCSR_MASK has MM (APM vol. 5, FXSAVE; vol. 1, 4.2.2).
+        // FOP, FIP, FDP are saved only with a pending exception; MXCSR_MASK has MM (APM vol. 5, FXSAVE; vol. 1, 4.2.2).
         Fxsave | Fxsave64 | Xsave | Xsave64 | Xsavec | Xsavec64 => true,
-        // An area that is not aligned, or not canonical through SS: the manuals order faults of one instruction by class only.
+        // For an area that is not aligned, or not canonical through SS, the manuals order faults of one instruction by
+        // class only.
         Xrstor | Xrstor64 => theirs == Some(GP) && ours == Some(SS),
-        // Whether the flags of a conversion are there when its store faults.
+        // The flags of a conversion may or may not be set if its store faults.
         Vcvtps2ph => theirs.is_some(),
-        // Likewise which comes first, the fault or the unmasked exception that keeps the store from being made.
+        // The order of the fault and of the unmasked exception that suppresses the store is likewise open.
         Fist | Fistp | Fisttp | Fst | Fstp | Fbstp => {
             matches!(theirs, Some(PF | GP | SS)) && emulated.state.x.fsw & SUMMARY != 0
         }
-        // Likewise which of two operands that cannot be read: here the first, there the second.
+        // Of two unreadable operands, this processor reports the first and AMD's the second.
         Cmpsb | Cmpsw | Cmpsd | Cmpsq => theirs == Some(PF) && ours == Some(PF),
-        // Memory may be looked at though nothing is written (SDM vol. 2, MASKMOVQ).
+        // Memory may be checked although nothing is written (SDM vol. 2, MASKMOVQ).
         Maskmovq | Maskmovdqu | Vmaskmovdqu => matches!(theirs, Some(PF | GP | SS)) && ours.is_none(),
-        // MXCSR.MM (APM vol. 1, 4.2.2), which no profile announces: reserved (SDM vol. 1, 10.2.3).
+        // MXCSR.MM (APM vol. 1, 4.2.2), which no profile announces, is reserved (SDM vol. 1, 10.2.3).
         Ldmxcsr | Vldmxcsr => ours == Some(GP) && native.state.x.mxcsr & MISALIGNED != 0,
-        // The remainder by an infinity is the dividend: a denormal one then underflows, if that is not masked.
+        // The remainder by an infinity is the dividend; a denormal dividend then underflows, unless that is masked.
         Fprem | Fprem1 => native.state.x.fsw & !emulated.state.x.fsw & (SUMMARY | UNDERFLOW) == SUMMARY | UNDERFLOW,
-        // Reserved with these (SDM vol. 2, 2.1.1): REPNE makes LOOPNE of LOOPE there.
+        // These prefixes are reserved (SDM vol. 2, 2.1.1); there, REPNE turns LOOPE into LOOPNE.
         Loope | Loopne => has_prefix(case, &[0xf2, 0xf3]),
-        // The data pointer is saved with an exception pending only: a switch to another program loses it.
+        // The data pointer is saved only with a pending exception, so a switch to another program loses it.
         Fnstenv | Fnsave => case.state.x.fsw & SUMMARY == 0 && native.state.x.fdp == 0 && case.state.x.fdp != 0,
         _ => false,
     }
@@ -70,17 +71,17 @@ fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
 }
 
-/// Makes what a register or pointer may be that of the host.
+/// Replaces registers and pointers that may follow the host by the host's.
 pub fn adjust(case: &Case, native: &Outcome, emulated: &mut Outcome) {
     if native.state.x.fsw & SUMMARY == 0 {
-        // Saved only with an exception pending (APM vol. 5, FXSAVE).
+        // These are saved only with a pending exception (APM vol. 5, FXSAVE).
         let (x, y) = (&native.state.x, &mut emulated.state.x);
         (y.fop, y.fip, y.fdp) = (x.fop, x.fip, x.fdp);
     } else if native.state.x.fdp == 0 && !memory_operand(&case.instruction) {
-        // Lost before this instruction, which does not set it, by a switch to another program.
+        // A switch to another program lost the pointer before this instruction, which does not set it.
         emulated.state.x.fdp = 0;
     }
-    // Without an iteration made, the upper halves of registers that hold 32-bit addresses and counts stay there.
+    // Without any iteration, registers that hold 32-bit addresses and counts keep their upper halves there.
     let i = &case.instruction;
     let narrow = (0..i.op_count()).any(|n| matches!(i.op_kind(n), OpKind::MemorySegESI | OpKind::MemoryESEDI));
     if narrow {
@@ -97,7 +98,7 @@ fn memory_operand(i: &Instruction) -> bool {
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
-/// The flags that both manuals leave undefined, in which Intel's processors agree with each other.
+/// Returns the flags that both manuals leave undefined and in which Intel's processors agree.
 pub fn undefined_flags(instruction: &Instruction) -> u64 {
     use Mnemonic::*;
     let bits = [

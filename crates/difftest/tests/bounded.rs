@@ -1,14 +1,14 @@
-//! A bounded run over every form: what the command does, small enough for every test run.
+//! A bounded run over every form: the work of the command, small enough for every test run.
 
 use difftest::forms::forms;
 use difftest::native::Unavailable;
 use difftest::runner::{Report, Runner};
 use std::collections::HashSet;
 
-/// Cases in all.
+/// Number of cases in all.
 const CASES: u64 = 200_000;
 
-/// The native side owns fixed addresses and signals of the process, so that one test does it all.
+/// The native side owns fixed addresses and signals of the process, so one test does all the work.
 #[test]
 fn every_form_does_what_the_host_does() {
     let mut runner = match Runner::new(1, 64) {

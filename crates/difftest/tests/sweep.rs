@@ -1,13 +1,13 @@
-//! A part of the sweep of the opcode space: what `difftest sweep` does, small enough for every test run.
+//! A part of the sweep of the opcode space: the work of `difftest sweep`, small enough for every test run.
 
 use difftest::native::Unavailable;
 use difftest::sweep::space::MAPS;
 use difftest::sweep::{Part, SweepCounts, Sweeper};
 
-/// One encoding in so many.
+/// One encoding in this many is executed.
 const EVERY: u64 = 61;
 
-/// The native side owns fixed addresses and signals of the process, so that one test does it all.
+/// The native side owns fixed addresses and signals of the process, so one test does all the work.
 #[test]
 fn encodings_fault_and_complete_as_on_the_host() {
     let mut totals = SweepCounts::default();
@@ -28,7 +28,7 @@ fn encodings_fault_and_complete_as_on_the_host() {
     let first: Vec<_> = totals.findings.values().take(20).collect();
     assert_eq!(totals.unequal, 0, "of {} encodings; the first: {first:#?}", totals.encodings);
 
-    // Of what it was made for: no operations that looked undefined, which a sample may miss.
+    // The sweep was made to find no operations that looked undefined; a sample may miss them.
     for bytes in [&[0xf3u8, 0x48, 0x0f, 0x1e, 0xc8][..], &[0x0f, 0x1c, 0x00], &[0x0f, 0x18, 0x38], &[0x0f, 0x18, 0x30]]
     {
         let mut padded = [0xcc; 15];

@@ -18,7 +18,7 @@ const LARGEST: u64 = 1 << 30;
 const CONFIGURATION: &str = "/etc/ld.so.conf";
 /// The index of libraries, which the guest's ld.so uses as the host's does.
 const CACHE: &str = "/etc/ld.so.cache";
-/// How deep lists of directories may include each other.
+/// The depth to which lists of directories may include each other.
 const DEEPEST: usize = 8;
 /// Directories that are always searched.
 const DEFAULT: [&str; 6] =
@@ -229,7 +229,7 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether it is a 64-bit ELF file: libraries of other processors lie under the same names in other directories.
+/// Returns true for a 64-bit ELF file: libraries of other processors lie under the same names in other directories.
 fn is_library(path: &Path) -> bool {
     let mut start = [0; 5];
     File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == b"\x7fELF\x02")

@@ -20,9 +20,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a guest may believe what it knows: others may change the directory.
+/// The time for which a guest may use cached names and attributes: others may change the directory.
 const VALID: Duration = Duration::from_secs(1);
-/// What a guest may have at a time. Each costs memory or descriptors of the host.
+/// The resources of a guest. Each costs memory or descriptors of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Nodes that it knows: `ENFILE` beyond.
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// How often a name is looked up while others rename what it leads over.
+/// The number of look-ups of a name while others rename directories on its way.
 const MOST_TRIES: usize = 64;
 /// Flags of open(2) that a guest's program chooses; all others are this server's.
 const CHOSEN: OFlags =
@@ -55,7 +55,7 @@ const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOC
 struct Node {
     parent: u64,
     name: Vec<u8>,
-    /// How often the guest has been told of it.
+    /// The number of times that the guest has been told of the node.
     known: u64,
     /// Nodes below it: it stays while there are any.
     children: u64,
@@ -117,7 +117,7 @@ impl HostTree {
         Self { limits, ..self }
     }
 
-    /// Whether the guest may be told of a name.
+    /// Checks that the guest may be told of a name.
     fn has_room(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let room = self.nodes.len() < self.limits.nodes || self.names.contains_key(&(parent, name.to_vec()));
         if room { Ok(()) } else { Err(Errno::NFILE) }
@@ -302,7 +302,7 @@ impl HostTree {
     }
 }
 
-/// How names are looked up.
+/// The flags with which names are looked up.
 fn resolve() -> ResolveFlags {
     ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS
 }

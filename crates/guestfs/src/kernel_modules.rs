@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The largest module, unpacked, in bytes.
 const LARGEST: u64 = 256 << 20;
-/// How deep directories of modules may lie in each other.
+/// The depth to which directories of modules may be nested.
 const DEEPEST: usize = 16;
 
 /// Why there is no module.
@@ -19,7 +19,7 @@ pub enum ModuleError {
     /// The directory or a file can't be read.
     #[error("{path}: {cause}")]
     Read {
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// The reason.
         cause: io::Error,
@@ -90,12 +90,12 @@ impl Modules {
         Self { files: BTreeMap::new(), builtin: BTreeSet::new() }
     }
 
-    /// Whether there is a module of that name, or it is built in.
+    /// Returns true if there is a module of that name, or if it is built in.
     pub fn has(&self, name: &str) -> bool {
         self.files.contains_key(name) || self.builtin.contains(name)
     }
 
-    /// Modules with all that they depend on, in an order in which they can be loaded: names and contents. What is built in is left out.
+    /// Modules with all their dependencies, in an order in which they can be loaded: names and contents. Built-in modules are left out.
     pub fn load(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, ModuleError> {
         let (mut loaded, mut seen) = (Vec::new(), BTreeSet::new());
         for name in names {

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many symbolic links one name may lead over, as in Linux.
+/// The number of symbolic links that one name may go through, as in Linux.
 const MOST_LINKS: usize = 40;
 /// Blocks of what `stat` counts.
 const BLOCK: u64 = 512;
@@ -87,9 +87,9 @@ pub struct Walked {
     pub path: Vec<u8>,
     /// Its number.
     pub node: u64,
-    /// What it is.
+    /// The attributes of the file.
     pub attributes: Attributes,
-    /// Where it leads to, if it is a symbolic link.
+    /// The target of a symbolic link.
     pub target: Option<Vec<u8>>,
 }
 
@@ -107,7 +107,7 @@ impl Default for Packed {
     }
 }
 
-/// The names of a path, without the root. What leads upwards is taken as it stands: `a/../b` is `b`.
+/// The names of a path, without the root. Parent directories are resolved textually: `a/../b` is `b`.
 fn names(path: &Path) -> Vec<&[u8]> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -160,7 +160,7 @@ impl Packed {
         }
     }
 
-    /// Where a path of the tree leads to: the names of its last directory's path, with all symbolic links followed that the tree has.
+    /// Resolves a path: the names of the real path of its last directory, with all symbolic links of the tree followed.
     fn real(&self, path: &Path) -> Result<Vec<Vec<u8>>, PackError> {
         let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
         let (mut real, mut links) = (Vec::<Vec<u8>>::new(), 0);
@@ -227,7 +227,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Makes a symbolic link. What is there already stays.
+    /// Makes a symbolic link. An existing file stays.
     pub fn put_link(&mut self, path: &Path, target: &[u8]) -> Result<(), PackError> {
         if self.has(path) {
             return Ok(());
@@ -258,7 +258,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Whether there is something under a path, behind all symbolic links.
+    /// Returns true if something exists under a path, behind all symbolic links.
     pub fn has(&self, path: &Path) -> bool {
         self.real(path).is_ok_and(|names| names.iter().try_fold(ROOT, |at, name| self.child(at, name)).is_some())
     }

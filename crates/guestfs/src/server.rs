@@ -17,7 +17,7 @@ pub const LARGEST_TRANSFER: u32 = 1 << 20;
 const PAGE: u32 = 4096;
 /// The longest name, in bytes.
 const LONGEST_NAME: usize = 255;
-/// How many requests may be under way as far as the guest's kernel is concerned.
+/// The number of requests that the guest's kernel may have under way.
 const BACKGROUND: u16 = 64;
 
 /// A tree under the name that its directory has.
@@ -51,7 +51,7 @@ struct Request<'a> {
 
 type Answer = Result<Body, Errno>;
 
-/// Who answers a request.
+/// A function that answers a request.
 type Handler = fn(&mut Server, Request) -> Answer;
 
 /// The operations and who answers them.
@@ -109,7 +109,7 @@ impl Server {
         self.trees.push(Named { name: name.to_owned(), tree });
     }
 
-    /// Whether the guest has the file system mounted: from then on it knows files of the trees.
+    /// Returns true if the guest has mounted the file system: from then on it knows files of the trees.
     pub fn mounted(&self) -> bool {
         self.mounted
     }

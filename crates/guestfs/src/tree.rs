@@ -12,7 +12,7 @@ pub const ROOT: u64 = 0;
 pub struct Found {
     /// Its number.
     pub node: u64,
-    /// What it is.
+    /// The attributes of the file.
     pub attributes: Attributes,
 }
 
@@ -23,7 +23,7 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Its inode number.
     pub inode: u64,
-    /// What it is.
+    /// The kind of the file.
     pub kind: Kind,
 }
 
@@ -66,7 +66,7 @@ pub enum New {
     Name(u64),
 }
 
-/// How much there is and how much is free, as statfs(2) has it.
+/// The total and the free space, as in statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of a block.
@@ -83,9 +83,9 @@ pub struct Room {
     pub files_free: u64,
 }
 
-/// A tree of files. What changes it answers `EROFS` unless the tree can be written to.
+/// A tree of files. Requests that change a read-only tree are answered with `EROFS`.
 pub trait Tree: Send {
-    /// How long what the guest knows of names and attributes stays true.
+    /// The time for which the guest's cached names and attributes stay valid.
     fn validity(&self) -> Duration;
     /// Finds a name in a directory.
     fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno>;
@@ -93,7 +93,7 @@ pub trait Tree: Send {
     fn forget(&mut self, _node: u64, _times: u64) {}
     /// The attributes of a node; of an open file if the guest has it open.
     fn attributes(&mut self, node: u64, handle: Option<u64>) -> Result<Attributes, Errno>;
-    /// Where a symbolic link leads to.
+    /// The target of a symbolic link.
     fn read_link(&mut self, node: u64) -> Result<Vec<u8>, Errno>;
     /// Opens a file with the flags of open(2).
     fn open(&mut self, _node: u64, _flags: u32) -> Result<u64, Errno> {
@@ -113,7 +113,7 @@ pub trait Tree: Send {
     fn room(&mut self) -> Room {
         Room { block: 4096, ..Room::default() }
     }
-    /// Whether the guest may keep what it has read of a file when it opens it again.
+    /// Returns true if the guest may keep the contents of a file that it has read when it opens the file again.
     fn keeps_contents(&self) -> bool;
 
     /// Makes something, and finds it.

@@ -82,7 +82,7 @@ pub const ENTRY_HEADER: usize = 24;
 /// Entries of directories are aligned to so many bytes.
 pub const ALIGNMENT: usize = 8;
 
-/// The fields of a request, one after the other. What is not there any more reads as zero: [`Fields::whole`] says whether that happened.
+/// The fields of a request, one after the other. Fields beyond the end read as zero: [`Fields::whole`] says if that happened.
 #[derive(Clone, Copy)]
 pub struct Fields<'a> {
     bytes: &'a [u8],

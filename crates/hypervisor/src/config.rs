@@ -5,7 +5,7 @@ use ledger::profile::Profile;
 use strum::{Display, EnumMessage, EnumString, IntoStaticStr, VariantArray, VariantNames};
 use x86::vmx::secondary;
 
-/// What a guest runs on. The other switches are for [`PlatformName::Hvm`].
+/// Platform of a guest. The other switches apply to [`PlatformName::Hvm`].
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Display, EnumMessage, EnumString, IntoStaticStr, VariantArray, VariantNames,
 )]
@@ -20,67 +20,67 @@ pub enum PlatformName {
 }
 
 impl PlatformName {
-    /// All of them.
+    /// All platforms.
     pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
-    /// What they are called.
+    /// Names of the platforms.
     pub const NAMES: &[&str] = <Self as VariantNames>::VARIANTS;
 
-    /// What it is, in a phrase.
+    /// Returns a short description.
     pub fn help(self) -> &'static str {
         self.get_documentation().unwrap_or_default()
     }
 }
 
-/// How guest memory is mapped.
+/// MMU mode: mapping of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum MmuMode {
-    /// One shadow tree, thrown away at each load of CR3 (KVM before January 2007).
+    /// One shadow tree, dropped at each load of CR3 (KVM before January 2007).
     ShadowNocache,
     /// Shadow pages kept by guest frame and role.
     Shadow,
-    /// Two-dimensional paging mapped through the shadow pages' hash and reverse maps.
+    /// Two-dimensional paging with the shadow pages' hash and reverse maps.
     LegacyTdp,
     /// Two-dimensional paging with a tree per root.
     Tdp,
 }
 
 impl MmuMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
 
-    /// Whether the processor walks guest tables and the hypervisor's (EPT).
+    /// Returns true if the processor walks both the guest's tables and the hypervisor's (EPT).
     pub const fn is_tdp(self) -> bool {
         matches!(self, Self::LegacyTdp | Self::Tdp)
     }
 }
 
-/// What a change of CR0.WP alone leads to.
+/// Effect of a change of CR0.WP alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Cr0Wp {
-    /// The roots are unloaded, and with two-dimensional paging too the bit is part of their role: a root with it set is
-    /// not one with it clear (KVM before 5.19).
+    /// The roots are unloaded, and the bit is part of their role even with two-dimensional paging: roots with different
+    /// values are distinct (KVM before 5.19).
     Role,
     /// The roots are unloaded, as for any other change of the MMU's role.
     Unload,
-    /// With two-dimensional paging only the metadata is refreshed, with paging off nothing at all.
+    /// With two-dimensional paging only the metadata is updated; with paging disabled nothing happens.
     InPlace,
-    /// The guest owns the bit: no exit. Needs two-dimensional paging.
+    /// The guest owns the bit, so there is no exit. Requires two-dimensional paging.
     GuestOwned,
 }
 
 impl Cr0Wp {
-    /// All of them.
+    /// All policies.
     pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
 
-    /// Whether a change unloads the roots, whatever they depend on.
+    /// Returns true if a change unloads the roots in any case.
     pub const fn unloads(self) -> bool {
         matches!(self, Self::Role | Self::Unload)
     }
 }
 
-/// Where the interrupt controllers and the timer are emulated.
+/// Location of the emulated interrupt controllers and timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Irqchip {
@@ -90,24 +90,24 @@ pub enum Irqchip {
     User,
 }
 
-/// What becomes of the roots of a guest and of its own guest at transitions between them.
+/// Handling of the roots of a guest and of a nested guest at transitions between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum NestedRoots {
     /// The previous roots of both are kept (KVM since 4.19).
     Keep,
-    /// They are made anew each time.
+    /// They are created again each time.
     Drop,
 }
 
 impl Word for NestedRoots {}
-/// When the parts of the guest's CPUID that depend on its registers are worked out.
+/// Time at which the parts of the guest's CPUID that depend on its registers are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum CpuidUpdate {
-    /// At once when a register changes: CR4.OSXSAVE, CR4.PKE, XCR0, IA32_XSS or IA32_APIC_BASE (KVM before 6.14).
+    /// Immediately when a register changes: CR4.OSXSAVE, CR4.PKE, XCR0, IA32_XSS or IA32_APIC_BASE (KVM before 6.14).
     Eager,
-    /// When the guest next executes CPUID.
+    /// At the guest's next CPUID.
     Deferred,
 }
 
@@ -117,63 +117,65 @@ impl Word for Cr0Wp {}
 impl Word for Irqchip {}
 
 switches! {
-    /// How guest memory is mapped.
+    /// MMU mode.
     mmu: MmuMode = MmuMode::Tdp, "mmu", Takes::Word("MODE", <MmuMode as VariantNames>::VARIANTS),
         "How guest memory is mapped. Default: tdp where the processor has EPT, else shadow";
-    /// What a change of CR0.WP alone leads to.
+    /// Effect of a change of CR0.WP alone.
     cr0_wp: Cr0Wp = Cr0Wp::InPlace, "cr0-wp", Takes::Word("POLICY", <Cr0Wp as VariantNames>::VARIANTS),
         "What a change of CR0.WP alone leads to: new roots, new metadata only (under tdp and legacy-tdp), or no exit at all [default: in-place]";
-    /// When the parts of the guest's CPUID that depend on its registers are worked out.
+    /// Time at which the parts of the guest's CPUID that depend on its registers are computed.
     cpuid_update: CpuidUpdate = CpuidUpdate::Eager, "cpuid-update", Takes::Word("WHEN", <CpuidUpdate as VariantNames>::VARIANTS),
         "When CPUID's answers that depend on registers are worked out: at each change, or when CPUID is executed [default: eager]";
-    /// The sizes of XSAVE components are known since the hypervisor was loaded; otherwise it executes CPUID for each.
+    /// True if the sizes of XSAVE components are cached when the hypervisor is loaded; otherwise it executes CPUID for
+    /// each.
     cpuid_cache: bool = true, "cpuid-cache", Takes::OnOff,
         "Sizes of XSAVE components read once, when the hypervisor is loaded, instead of by CPUID each time (KVM before 6.1.122) [default: on]";
-    /// The paravirtual interface is offered.
+    /// True if the paravirtual interface is offered.
     paravirt: bool = false, "paravirt", Takes::OnOff, "The paravirtual interface [default: off]";
-    /// Where the interrupt controllers are emulated.
+    /// Location of the emulated interrupt controllers.
     irqchip: Irqchip = Irqchip::Kernel, "irqchip", Takes::Word("PLACE", <Irqchip as VariantNames>::VARIANTS),
         "Where interrupt controllers and timers are emulated: in the kernel, or in the user-space VMM as KVM did in 2007 [default: kernel]";
-    /// Translations of the guest are tagged, so that transitions need not flush them.
+    /// True if translations of the guest are tagged, so that transitions need not flush them.
     vpid: bool = true, "vpid", Takes::OnOff, "Tags for the guest's translations. Default: on where the processor has them";
-    /// Real mode and unpaged protected mode run on the processor.
+    /// True if real mode and unpaged protected mode run on the processor.
     unrestricted_guest: bool = true, "unrestricted-guest", Takes::OnOff,
         "Real mode and unpaged protected mode run on the processor. Default: on where it can and the MMU mode allows it";
-    /// Limit of MMU pages; `None`: in proportion to the guest's memory.
+    /// Maximum number of MMU pages; `None` for a limit in proportion to the guest's memory.
     mmu_pages: Option<u32> = None, "mmu-pages", Takes::Number,
         "Limit of shadow or TDP pages. Default: 20 for each 1000 pages of guest memory, at least 64";
-    /// Mappings larger than 4 KiB are made where possible.
+    /// True if mappings larger than 4 KiB are used where possible.
     huge_pages: bool = true, "huge-pages", Takes::OnOff, "Mappings larger than 4 KiB [default: on]";
-    /// Last-level guest page tables may be written without the hypervisor noticing, until the guest flushes (`shadow` only).
-    /// Without it each write is emulated, as KVM did in 2007.
+    /// True if the guest may write to last-level page tables without an exit until it flushes (`shadow` only).
+    /// Otherwise each write is emulated, as in KVM of 2007.
     unsync: bool = true, "unsync", Takes::OnOff,
         "Last-level guest page tables that are written freely until the next flush (shadow) [default: on]";
-    /// The guest may be a hypervisor itself: it has VMX.
+    /// True if the guest may be a hypervisor itself: it has VMX.
     nested: bool = false, "nested", Takes::OnOff, "VMX for the guest, which may be a hypervisor itself [default: off]";
-    /// A guest that is a hypervisor is offered EPT.
+    /// True if a guest hypervisor is offered EPT.
     nested_ept: bool = true, "nested-ept", Takes::OnOff,
         "EPT for guests that are hypervisors. Default: on under tdp and legacy-tdp";
-    /// Translations of a guest's guest have a tag of their own, so that transitions between the two need not flush them.
+    /// True if translations of a nested guest have a tag of their own, so that transitions between guest and nested
+    /// guest need not flush them.
     nested_vpid: bool = true, "nested-vpid", Takes::OnOff,
         "A tag of its own for the translations of a guest's guest. Default: as vpid";
-    /// VMREAD and VMWRITE of a guest that is a hypervisor go to a shadow VMCS, without exits.
+    /// True if VMREAD and VMWRITE of a guest hypervisor access a shadow VMCS, without exits.
     shadow_vmcs: bool = true, "shadow-vmcs", Takes::OnOff,
         "A shadow VMCS for guests that are hypervisors. Default: on where the processor has VMCS shadowing";
-    /// What becomes of roots at transitions between a guest and its own guest.
+    /// Handling of roots at transitions between a guest and a nested guest.
     nested_roots: NestedRoots = NestedRoots::Keep, "nested-roots", Takes::Word("WHAT", <NestedRoots as VariantNames>::VARIANTS),
         "Roots of the MMU at transitions between a guest and its own guest: previous ones are kept, or made anew each time [default: keep]";
 }
 
-/// Switches that say nothing of a machine whose guest has no VMX.
+/// Switches that apply only if the guest has VMX.
 const FOR_GUEST_HYPERVISORS: &[&str] = &["nested", "nested-ept", "nested-vpid", "nested-roots", "shadow-vmcs"];
 
-/// A switch, for whoever reads one from a user or shows one.
+/// Description of a switch, for input and output.
 pub struct Switch {
-    /// Its name: on the command line (behind `--`), in experiments and in ledgers.
+    /// Name: on the command line (after `--`), in experiments and in ledgers.
     pub name: &'static str,
-    /// What it can be set to.
+    /// Permitted values.
     pub takes: Takes,
-    /// What it is for, in a sentence.
+    /// Purpose, in one sentence.
     pub help: &'static str,
     set: fn(&mut Switches, &str) -> Option<()>,
     given: fn(&Switches) -> Option<String>,
@@ -182,24 +184,24 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// The switch of that name.
+    /// Returns the switch with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         Switches::ALL.iter().find(|switch| switch.name == name)
     }
 }
 
 impl Switches {
-    /// Sets a switch. `None`: it can't be set to that.
+    /// Sets a switch. Returns `None` if the value is not permitted.
     pub fn set(&mut self, switch: &Switch, value: &str) -> Option<()> {
         (switch.set)(self, value)
     }
 
-    /// The switches that are set, and to what.
+    /// Returns the switches that are set, with their values.
     pub fn given(&self) -> impl Iterator<Item = (&'static Switch, String)> {
         Self::ALL.iter().filter_map(|switch| Some((switch, (switch.given)(self)?)))
     }
 
-    /// These, with `defaults` where nothing is set.
+    /// Completes the switches: those that are not set are taken from `defaults`.
     pub fn or(mut self, defaults: &Self) -> Self {
         Self::ALL.iter().for_each(|switch| (switch.inherit)(&mut self, defaults));
         self
@@ -207,17 +209,18 @@ impl Switches {
 }
 
 impl VmConfig {
-    /// Every switch that matters by name, and what it is set to: those for guest hypervisors only where there may be one.
+    /// Returns the name and value of every relevant switch: those for guest hypervisors are included only if there may
+    /// be one.
     pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
         let matters = |switch: &&Switch| self.nested || !FOR_GUEST_HYPERVISORS.contains(&switch.name);
         Switches::ALL.iter().filter(matters).map(|switch| (switch.name, (switch.value)(self)))
     }
 }
 
-/// A combination of switches that makes no sense.
+/// An invalid combination of switches.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// CR0.WP cannot belong to the guest while its permissions are computed by the hypervisor.
+    /// CR0.WP cannot belong to the guest while the hypervisor computes its permissions.
     #[error("--cr0-wp guest-owned needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
     GuestOwnedNeedsTdp,
     /// Unpaged code cannot run on the processor without EPT.
@@ -226,28 +229,28 @@ pub enum ConfigError {
     /// A guest hypervisor's EPT cannot be shadowed by page tables.
     #[error("--nested-ept on needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
     NestedEptNeedsTdp,
-    /// A tag of the guest's guest without one of the guest's.
+    /// A tag for the nested guest requires one for the guest.
     #[error("--nested-vpid on needs tags: use --vpid on")]
     NestedVpidNeedsVpid,
-    /// Fewer MMU pages than one guest can run with.
+    /// Fewer MMU pages than a guest needs to run.
     #[error("--mmu-pages {0} is too few: at least {min} are needed", min = VmConfig::MIN_MMU_PAGES)]
     TooFewPages(u32),
-    /// The processor lacks what a switch needs.
+    /// The processor lacks a feature that a switch needs.
     #[error("{switch} needs a processor with {feature}, and {processor} has none{instead}")]
     Processor {
-        /// The switch and its value.
+        /// Name and value of the switch.
         switch: String,
-        /// What is missing.
+        /// Name of the feature.
         feature: &'static str,
-        /// The processor.
+        /// Name of the processor.
         processor: String,
-        /// What to do.
+        /// Suggestion for the user.
         instead: &'static str,
     },
 }
 
 impl Switches {
-    /// The configuration on the processor of a profile.
+    /// Computes the configuration on the processor of a profile.
     pub fn resolve(&self, profile: &Profile) -> Result<VmConfig, ConfigError> {
         let processor = profile.virtualization.value;
         let lacks = |switch: String, feature, instead| {
@@ -287,10 +290,10 @@ impl Switches {
 }
 
 impl VmConfig {
-    /// The fewest MMU pages a machine gets.
+    /// Minimum number of MMU pages of a machine.
     pub const MIN_MMU_PAGES: u32 = 64;
 
-    /// Whether the switches fit together.
+    /// Checks the combination of switches.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.cr0_wp == Cr0Wp::GuestOwned && !self.mmu.is_tdp() {
             return Err(ConfigError::GuestOwnedNeedsTdp);
@@ -310,8 +313,8 @@ impl VmConfig {
         }
     }
 
-    /// The limit of MMU pages of a machine with this many guest pages: what is configured, or 20 per thousand, at least
-    /// [`VmConfig::MIN_MMU_PAGES`].
+    /// Returns the maximum number of MMU pages of a machine with this number of guest pages: the configured value, or
+    /// 20 per thousand, at least [`VmConfig::MIN_MMU_PAGES`].
     pub fn mmu_pages_for(&self, guest_pages: u64) -> u32 {
         let proportional = u32::try_from(guest_pages.saturating_mul(20) / 1000).unwrap_or(u32::MAX);
         self.mmu_pages.unwrap_or(proportional).max(Self::MIN_MMU_PAGES)

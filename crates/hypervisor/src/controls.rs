@@ -12,29 +12,29 @@ use std::rc::Rc;
 use x86::msr;
 use x86::vmx::{pin, primary, secondary};
 
-/// The port that I/O delays are made with.
+/// The port used for I/O delays.
 pub const DELAY_PORT: u16 = 0x80;
 
-/// MSRs that the guest reads and writes without exit: FS and GS base, KERNEL_GS_BASE, and where SYSENTER goes.
+/// MSRs that the guest reads and writes without an exit: FS and GS base, KERNEL_GS_BASE, and the SYSENTER registers.
 const PASSED_THROUGH: &[u32] =
     &[msr::SYSENTER_CS, msr::SYSENTER_ESP, msr::SYSENTER_EIP, msr::FS_BASE, msr::GS_BASE, msr::KERNEL_GS_BASE];
-/// MSRs that it only reads without exit: the time-stamp counter.
+/// MSRs that the guest only reads without an exit: the time-stamp counter.
 const READ_THROUGH: &[u32] = &[msr::TSC];
 
-/// Bitmaps and constants that all virtual CPUs of a machine share.
+/// Bitmaps and constants shared by all virtual CPUs of a machine.
 #[derive(Clone, Debug)]
 pub struct Shared {
     io: Option<Rc<IoBitmap>>,
     msr: Option<Rc<MsrBitmap>>,
     secondary: bool,
-    /// CR3-target values of the processor that may be used.
+    /// Number of the processor's CR3-target values that may be used.
     pub cr3_targets: usize,
 }
 
 impl Shared {
-    /// Those of a configuration on a processor.
+    /// Creates them for a configuration on a processor.
     pub fn new(config: &VmConfig, processor: &Virtualization) -> Self {
-        // Without the paravirtual interface all ports exit, which takes no bitmap.
+        // Without the paravirtual interface all ports exit, which needs no bitmap.
         let io = config.paravirt.then(|| {
             let mut bitmap = [0xff; 8192];
             bitmap[usize::from(DELAY_PORT) / 8] &= !(1 << (DELAY_PORT % 8));
@@ -50,14 +50,14 @@ impl Shared {
         Self {
             io,
             msr: processor.msr_bitmap.then(|| Rc::new(msr)),
-            // They came with EPT and VPID.
+            // Secondary controls were introduced with EPT and VPID.
             secondary: processor.ept || processor.vpid,
             cr3_targets: usize::from(processor.cr3_targets).min(page::ENTRIES),
         }
     }
 }
 
-/// Lets the guest read and write a register without exit.
+/// Permits the guest to read and write a register without an exit.
 pub fn pass_through(bitmap: &mut MsrBitmap, index: u32) {
     clear(bitmap, index, false);
     clear(bitmap, index, true);
@@ -70,7 +70,7 @@ fn clear(bitmap: &mut MsrBitmap, index: u32, write: bool) {
     bitmap[start + bit / 8] &= !(1 << (bit % 8));
 }
 
-/// The controls that do not change while a virtual CPU lives. Masks and shadows follow at each entry.
+/// Returns the controls that are constant for a virtual CPU. Masks and shadows are set at each entry.
 pub fn fixed(config: &VmConfig, shared: &Shared, ownership: &Ownership, cpu: &Cpu) -> Controls {
     let tdp = config.mmu.is_tdp();
     let has = |capability| cpu.wiring.capabilities.has(capability);
@@ -114,7 +114,7 @@ pub fn fixed(config: &VmConfig, shared: &Shared, ownership: &Ownership, cpu: &Cp
         cr4_mask: !ownership.cr4,
         io_bitmap: shared.io.clone(),
         msr_bitmap: shared.msr.clone(),
-        // Tag 0 is the hypervisor's own.
+        // Tag 0 belongs to the hypervisor.
         vpid: if config.vpid { (cpu.wiring.index % 0xffff) as u16 + 1 } else { 0 },
         ..Controls::default()
     }

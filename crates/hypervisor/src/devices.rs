@@ -1,5 +1,5 @@
-//! Where the models of devices are: in the kernel part of the hypervisor, or in the user-space VMM. It decides what an access
-//! costs.
+//! Location of device models: in the kernel part of the hypervisor, or in the user-space VMM. The cost of an access
+//! depends on it.
 
 use crate::config::Irqchip;
 use ledger::Operation;
@@ -7,21 +7,21 @@ use std::ops::RangeInclusive;
 
 /// Ports of the interrupt controllers, their edge/level registers, the timer and its gate.
 const KERNEL_PORTS: &[RangeInclusive<u16>] = &[0x20..=0x21, 0x40..=0x43, 0x61..=0x61, 0xa0..=0xa1, 0x4d0..=0x4d1];
-/// Memory of I/O and local APICs.
+/// Memory ranges of I/O and local APICs.
 const KERNEL_MEMORY: &[RangeInclusive<u64>] = &[0xfec0_0000..=0xfec0_0fff, 0xfee0_0000..=0xfee0_0fff];
 
-/// Where a device is reached.
+/// Address of a device access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceAddress {
     /// IN or OUT.
     Port(u16),
     /// Memory-mapped, by guest-physical address.
     Memory(u64),
-    /// A register of the local APIC by RDMSR or WRMSR, or CR8.
+    /// A register of the local APIC, accessed by RDMSR, WRMSR or CR8.
     ApicRegister,
 }
 
-/// What an access is charged as.
+/// Returns the operation that is charged for an access.
 pub fn operation(irqchip: Irqchip, access: DeviceAddress) -> Operation {
     let kernel = match access {
         DeviceAddress::Port(port) => KERNEL_PORTS.iter().any(|ports| ports.contains(&port)),

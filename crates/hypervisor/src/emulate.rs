@@ -1,7 +1,7 @@
-//! Instructions that the hypervisor carries out for the guest, and what that costs it.
+//! Instructions that the hypervisor executes for the guest, and their costs.
 //!
-//! One mechanism does them all ([`Cpu::emulate`](cpu::Cpu::emulate)), but only what KVM decodes and emulates is charged as
-//! emulation; where an exit tells the operands, the handler charges what it does instead.
+//! One mechanism executes them all ([`Cpu::emulate`](cpu::Cpu::emulate)), but only instructions that KVM decodes and
+//! emulates are charged as emulation. If an exit reports the operands, the handler charges its own operations instead.
 
 use crate::devices::{self, DeviceAddress};
 use crate::events::{GuestEvent, vector};
@@ -16,7 +16,7 @@ use x86::flags;
 use x86::vmx::{interruptibility, reason};
 
 impl Visible {
-    /// With XCR0, as [`Cpu::emulate`](cpu::Cpu::emulate) takes it.
+    /// Adds XCR0 to the view for [`Cpu::emulate`](cpu::Cpu::emulate).
     pub fn view(&self, xcr0: u64) -> GuestView {
         GuestView { cr0: self.cr0, cr3: self.cr3, cr4: self.cr4, efer: self.efer, pdpte: self.pdpte, xcr0 }
     }
@@ -27,14 +27,15 @@ impl Visible {
 }
 
 impl ExitContext<'_> {
-    /// Carries out the instruction at RIP and follows what it wrote; its price is the caller's. Whether it was completed:
-    /// otherwise its exception will be injected. Changes of control registers are the caller's to follow.
+    /// Executes the instruction at RIP and handles its writes; the caller charges for it. The second value is true if
+    /// the instruction completed; otherwise its exception will be injected. The caller handles changes of control
+    /// registers.
     pub fn execute_for_guest(&mut self) -> Result<(Step, bool), Failure> {
         let emulation = self.in_software(None);
         self.finish(&emulation)
     }
 
-    /// Emulates the instruction at RIP, priced as such.
+    /// Emulates the instruction at RIP, and charges for the emulation.
     pub fn emulate(&mut self) -> Result<Step, Failure> {
         self.emulate_with(None)
     }
@@ -56,14 +57,14 @@ impl ExitContext<'_> {
         Ok(step)
     }
 
-    /// Carries out an instruction that invalidates translations. What it invalidated.
+    /// Executes an instruction that invalidates translations, and returns the invalidations.
     pub fn execute_invalidation(&mut self) -> Result<(Step, Vec<Flush>), Failure> {
         let emulation = self.in_software(None);
         let (step, _) = self.finish(&emulation)?;
         Ok((step, emulation.accesses.flushes))
     }
 
-    /// Invalidates what an instruction did.
+    /// Performs the invalidations of an instruction.
     pub fn follow_flushes(&mut self, flushes: &[Flush]) -> Result<(), Failure> {
         flushes.iter().try_for_each(|flush| match *flush {
             Flush::Page(linear) | Flush::PageOf { linear, .. } => self.invalidate_page(linear),
@@ -82,7 +83,7 @@ impl ExitContext<'_> {
         })
     }
 
-    /// Has the processor do something in software, as the guest sees itself.
+    /// Lets the processor execute something in software, with the guest's view of its registers.
     pub fn software<T>(
         &mut self,
         work: impl FnOnce(&mut Cpu, &GuestView, &mut Surroundings, &mut BlockCache) -> T,
@@ -92,7 +93,7 @@ impl ExitContext<'_> {
         let mut surroundings = Surroundings { memory, vmx };
         let cpu = &mut *self.cpu;
         let view = self.vcpu.visible.view(cpu.arch.xcr0);
-        // The guest's time-stamp counter is ahead of the processor's by its offset.
+        // The guest's time-stamp counter differs from the processor's by its offset.
         let offset = cpu.arch.msr.tsc_offset;
         cpu.arch.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
         let result = work(cpu, &view, &mut surroundings, self.cache);
@@ -101,7 +102,7 @@ impl ExitContext<'_> {
         result
     }
 
-    /// Takes over the result.
+    /// Handles the result of an emulation.
     pub fn finish(&mut self, emulation: &Emulation) -> Result<(Step, bool), Failure> {
         self.follow_writes(emulation);
         let exits = emulation.outcome == Outcome::Exit;
@@ -150,7 +151,7 @@ impl ExitContext<'_> {
         Ok((step, completed))
     }
 
-    /// Follows what was written in the guest's memory.
+    /// Handles writes to the guest's memory.
     pub fn follow_writes(&mut self, emulation: &Emulation) {
         for write in &emulation.accesses.writes {
             self.page_written(write.address, write.len);
@@ -160,9 +161,9 @@ impl ExitContext<'_> {
         }
     }
 
-    /// The price of decoding, walking and accessing.
+    /// Charges decoding, walks and accesses.
     fn charge_emulation(&mut self, emulation: &Emulation) {
-        // RIP, RFLAGS, and the rights of CS are read; RIP and RFLAGS written.
+        // RIP, RFLAGS, and the access rights of CS are read; RIP and RFLAGS are written.
         self.charge(Operation::Vmread, 3);
         self.charge(Operation::Vmwrite, 2);
         self.charge(Operation::Emulate, 1);
@@ -177,12 +178,12 @@ impl ExitContext<'_> {
         }
     }
 
-    /// The price of an access to a device.
+    /// Charges an access to a device.
     pub fn charge_device(&mut self, access: DeviceAddress) {
         self.charge(devices::operation(self.vm.config.irqchip, access), 1);
     }
 
-    /// What is next in code that the processor cannot run itself: an event, or one instruction.
+    /// Emulates the next step of code that the processor cannot run itself: an event, or one instruction.
     pub fn emulate_next(&mut self) -> Result<Step, Failure> {
         let blocking = self.cpu.controls().interruptibility;
         let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;

@@ -1,4 +1,4 @@
-//! The loop around entering the guest and handling its exits.
+//! The loop that enters the guest and handles its exits.
 
 use crate::controls;
 use crate::events::{Entered, Events, GuestEvent};
@@ -18,8 +18,8 @@ use x86::msr::SPEC_CTRL;
 use x86::vmx::{interruptibility, interruption, reason};
 
 impl Vcpu {
-    /// Runs the guest until something concerns the board, or until `deadline`: what a board calls in place of [`Cpu::run`],
-    /// always with the same processor.
+    /// Runs the guest until an event that concerns the board, or until `deadline`. A board calls this instead of
+    /// [`Cpu::run`], always with the same processor.
     pub fn run(
         &mut self,
         vm: &mut Hypervisor,
@@ -43,7 +43,8 @@ impl Vcpu {
 }
 
 impl ExitContext<'_> {
-    /// Takes what the board has set since the last run. Returns the attention that must wait until the next one.
+    /// Takes over the attention flags that the board has set since the last run. Returns those that must wait until the
+    /// next run.
     fn arrive(&mut self) -> Result<u32, Failure> {
         if !self.vcpu.adopted {
             self.adopt()?;
@@ -52,7 +53,7 @@ impl ExitContext<'_> {
         let events = &mut self.vcpu.events;
         let root = !self.cpu.non_root();
         let asserted = self.cpu.arch.attention & attention::INTR != 0;
-        // The hypervisor knows already, or is about to look: no exit is needed for it to notice.
+        // The hypervisor already knows of it, or is about to check: no exit is needed.
         if !asserted || root || events.waiting {
             events.waiting = asserted;
             self.cpu.arch.attention &= !attention::INTR;
@@ -65,7 +66,7 @@ impl ExitContext<'_> {
             return Ok(0);
         }
         if events.nmi {
-            // One waits already; while the guest is in its handler no more are kept.
+            // One NMI is already pending; while the guest is in its handler no more are kept.
             self.cpu.arch.attention &= !attention::NMI;
             return Ok(if self.cpu.arch.nmi_blocked { 0 } else { attention::NMI });
         }
@@ -76,7 +77,7 @@ impl ExitContext<'_> {
         Ok(0)
     }
 
-    /// What other virtual CPUs have asked of this one: the interrupt that they would send makes the guest exit first.
+    /// Handles requests of other virtual CPUs: the interrupt that they would send makes the guest exit first.
     fn follow_others(&mut self) -> Result<(), Failure> {
         let behind = self.vcpu.followed != self.vm.announced.count;
         let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flushes(vcpu))?;
@@ -85,7 +86,7 @@ impl ExitContext<'_> {
         Ok(())
     }
 
-    /// Takes over the processor's state as the guest's.
+    /// Adopts the processor's state as the guest's.
     fn adopt(&mut self) -> Result<(), Failure> {
         let cpu = &mut *self.cpu;
         self.vcpu.visible = Visible::of(cpu);
@@ -102,7 +103,7 @@ impl ExitContext<'_> {
         self.reset_mmu()
     }
 
-    /// Leaves the guest's view of its registers where a look at its memory from outside finds it.
+    /// Publishes the guest's view of its registers for inspection of its memory.
     fn show(&mut self) {
         if self.cpu.non_root() {
             self.ownership().follow(&mut self.vcpu.visible, self.cpu);
@@ -120,8 +121,8 @@ impl ExitContext<'_> {
                 }
                 if let Some(exit) = self.due(deadline) {
                     if exit == Exit::Deadline && !self.must_emulate() {
-                        // The end of a turn is nothing that KVM knows: it loads what an exit has put down on the way back into the
-                        // guest. Until this one's next turn, other virtual CPUs must find the root in use.
+                        // KVM has no end of a turn: it loads a root that an exit has unloaded before it enters the
+                        // guest again. Until the next turn of this virtual CPU, the others must find the root in use.
                         self.load_root()?;
                     }
                     return Ok(exit);
@@ -164,7 +165,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// What must go to the board before the guest is entered.
+    /// Returns an exit for the board that must precede the entry of the guest.
     fn due(&mut self, deadline: Ticks) -> Option<Exit> {
         if std::mem::take(&mut self.vcpu.events.shutdown) {
             self.vcpu.events.next = None;
@@ -187,7 +188,7 @@ impl ExitContext<'_> {
         (self.cpu.micro.clock >= deadline).then_some(Exit::Deadline)
     }
 
-    /// After an exit: what the guest has done to its own bits.
+    /// Handles changes of the guest's own register bits after an exit.
     fn left(&mut self) -> Result<(), Failure> {
         self.charge(Operation::RunLoop, 1);
         if self.vcpu.spec_ctrl {
@@ -198,7 +199,7 @@ impl ExitContext<'_> {
         self.follow_cached_root()
     }
 
-    /// Events whose delivery the exit interrupted: they will be injected again.
+    /// Takes over events whose delivery the exit interrupted: they will be injected again.
     fn take_interrupted(&mut self, entered: Option<Entered>) {
         let exit = self.exit;
         let length = exit.instruction_length;
@@ -208,7 +209,7 @@ impl ExitContext<'_> {
                 self.interrupted_by_fault(&event, entered);
             }
             if event.kind() == interruption::NMI {
-                // It will be injected again: it blocks then.
+                // It will be injected again, and will block NMIs then.
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }
         }

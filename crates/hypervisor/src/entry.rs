@@ -1,4 +1,4 @@
-//! Before the guest is entered: what is injected, which windows are asked for, and what the registers hold.
+//! Preparation of a guest entry: injected events, requested windows, and register contents.
 
 use crate::events::{GuestEvent, vector};
 use crate::exit_context::{ExitContext, Step};
@@ -12,8 +12,8 @@ use x86::flags;
 use x86::vmx::{entry, interruptibility, interruption, primary};
 
 impl ExitContext<'_> {
-    /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is
-    /// emulated instead: the step that this came to.
+    /// Loads the guest's root, events and registers, and enters the guest. If the processor cannot run the next code,
+    /// it is emulated instead, and the resulting step is returned.
     pub fn enter(&mut self) -> Result<Option<Step>, Failure> {
         let root = self.load_root()?;
         self.inject();
@@ -29,7 +29,7 @@ impl ExitContext<'_> {
                 Ok(None)
             }
             Err(EntryFailure::GuestState(_)) if !self.vm.config.unrestricted_guest => {
-                // Segments that only real mode leaves behind, on the way to protected mode.
+                // Segments in a state that only real mode leaves behind, during a switch to protected mode.
                 self.take_back();
                 self.emulate_next().map(Some)
             }
@@ -37,7 +37,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// An entry has failed: what it was to inject waits again.
+    /// Handles a failed entry: the event to be injected is pending again.
     fn take_back(&mut self) {
         self.cpu.controls_mut().entry_interruption = 0;
         if let Some(entered) = self.vcpu.events.entered.take() {
@@ -46,13 +46,13 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Chooses what is injected, and asks for windows for what cannot be yet.
+    /// Selects the event to be injected, and requests windows for events that cannot be injected yet.
     fn inject(&mut self) {
         let blocking = self.cpu.controls().interruptibility;
         let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;
         let nmi_shut = shadow || blocking & interruptibility::NMI != 0;
         let open = !shadow && self.cpu.arch.flags & flags::IF != 0;
-        // While L2 runs they may be L1's, which has not been told yet because that must wait.
+        // While L2 runs they may belong to L1, which cannot be told yet.
         let (nmis_away, interrupts_away) = self.of_guest_hypervisor();
         let event = if let Some(event) = self.vcpu.events.next.take() {
             Some(event)
@@ -83,12 +83,12 @@ impl ExitContext<'_> {
         self.charge(Operation::InterruptWindow, u64::from((asked ^ wanted).count_ones()));
     }
 
-    /// Takes the interrupt that the board asserts, if it still does.
+    /// Takes the interrupt that the board asserts, if it is still asserted.
     pub fn acknowledge(&mut self) -> Option<GuestEvent> {
         self.vcpu.events.waiting = false;
         let who = self.cpu.ident();
         let vector = self.cpu.wiring.bus.clone().borrow_mut().acknowledge(who);
-        // The board looks at its lines again before it believes that the next one is asserted.
+        // The board must check its lines before the next interrupt can be considered asserted.
         self.cpu.attend(attention::BUS);
         if vector.is_some() && self.vm.config.irqchip == crate::config::Irqchip::User {
             self.charge(Operation::DeviceUser, 1);
@@ -96,7 +96,7 @@ impl ExitContext<'_> {
         vector.map(GuestEvent::external)
     }
 
-    /// Puts an exception into the guest at the next entry. #PF takes its address to CR2 now.
+    /// Schedules an exception for the next entry. #PF writes its address to CR2 now.
     pub fn raise(&mut self, vector: u8, code: Option<u32>) {
         if !self.exception_for_guest(vector, code, 0) {
             self.put(vector, code);
@@ -110,7 +110,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// #PF.
+    /// Schedules #PF.
     pub fn raise_page_fault(&mut self, address: u64, code: u32) {
         if self.exception_for_guest(vector::PF, Some(code), address) {
             return;
@@ -119,7 +119,7 @@ impl ExitContext<'_> {
         self.put(vector::PF, Some(code));
     }
 
-    /// #DB that sets these bits of DR6.
+    /// Schedules #DB, which sets these bits of DR6.
     pub fn raise_debug(&mut self, dr6: u64) {
         if self.exception_for_guest(vector::DB, None, dr6) {
             return;
@@ -129,15 +129,15 @@ impl ExitContext<'_> {
         self.put(vector::DB, None);
     }
 
-    /// Whether the processor cannot run what comes next itself: real mode, and with two-dimensional paging also unpaged
-    /// protected mode, where it lacks unrestricted guests.
+    /// Returns true if the processor cannot run the next code: real mode, and with two-dimensional paging also unpaged
+    /// protected mode, without unrestricted guest.
     pub fn must_emulate(&self) -> bool {
         let visible = &self.vcpu.visible;
         let config = &self.vm.config;
         !config.unrestricted_guest && (visible.cr0 & CR0_PE == 0 || config.mmu.is_tdp() && !visible.paging())
     }
 
-    /// Writes registers and controls.
+    /// Writes registers and controls for the entry.
     pub fn program(&mut self) {
         let visible = self.vcpu.visible;
         let ownership = self.ownership();
@@ -149,7 +149,7 @@ impl ExitContext<'_> {
         controls.cr0_shadow = visible.cr0;
         controls.cr4_shadow = visible.cr4;
         controls.entry = if visible.long() { entry::IA32E_GUEST } else { 0 };
-        // Debug registers that the guest was given stay its own for one run.
+        // The guest keeps its debug registers for one run.
         let exiting = if std::mem::take(&mut self.vcpu.debug_registers) { 0 } else { primary::MOV_DR };
         controls.primary = controls.primary & !primary::MOV_DR | exiting;
         if self.in_inner() {

@@ -1,4 +1,4 @@
-//! What every handler of an exit has at hand.
+//! Context of exit handlers.
 
 use crate::failure::GuestPosition;
 use crate::vcpu::Vcpu;
@@ -9,39 +9,39 @@ use ledger::{Family, Kind, Operation};
 use x86::control::CR4_OSXSAVE;
 use x86::msr::XSS;
 
-/// What follows a handled exit.
+/// Step after a handled exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Back into the guest.
+    /// Enter the guest again.
     Resume,
-    /// The board is to know.
+    /// Return to the board.
     Board(Exit),
 }
 
-/// Everything at hand while the hypervisor works for one virtual CPU.
+/// Context of the hypervisor's work for one virtual CPU.
 pub(crate) struct ExitContext<'a> {
     /// The virtual CPU.
     pub vcpu: &'a mut Vcpu,
-    /// Its machine.
+    /// The virtual machine.
     pub vm: &'a mut Hypervisor,
-    /// The processor that it runs on.
+    /// The processor that runs the virtual CPU.
     pub cpu: &'a mut Cpu,
-    /// Decoded code.
+    /// Cache of decoded code.
     pub cache: &'a mut BlockCache,
     /// The exit that is handled.
     pub exit: VmExit,
 }
 
 impl ExitContext<'_> {
-    /// Charges steps of the hypervisor's software.
+    /// Charges operations of the hypervisor's software.
     pub fn charge(&mut self, operation: Operation, count: u64) {
         if count != 0 {
             self.cpu.charge_host(operation, count);
         }
     }
 
-    /// Charges what loads XCR0 and IA32_XSS of the guest before an entry, and of the host after an exit, where they differ (KVM's
-    /// `kvm_load_guest_xsave_state` and `kvm_load_host_xsave_state`). The host has no supervisor states.
+    /// Charges the loads of XCR0 and IA32_XSS: the guest's before an entry, and the host's after an exit, if they
+    /// differ (KVM's `kvm_load_guest_xsave_state` and `kvm_load_host_xsave_state`). The host has no supervisor states.
     pub fn charge_xsave_state(&mut self) {
         if self.vcpu.visible.cr4 & CR4_OSXSAVE == 0 {
             return;
@@ -54,7 +54,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Where the guest is, for a failure.
+    /// Returns the guest's position, for the report of a failure.
     pub fn place(&mut self) -> GuestPosition {
         let mut place = GuestPosition { rip: self.cpu.arch.rip, bytes: [0; 15], length: 0 };
         let linear = self.cpu.code_linear();
@@ -66,7 +66,7 @@ impl ExitContext<'_> {
         place
     }
 
-    /// A byte of the guest at a linear address, whatever its permissions.
+    /// Reads a byte of the guest at a linear address, regardless of permissions.
     fn peek(&mut self, linear: u64) -> Option<u8> {
         let address = self.cpu.look_up_in(&self.vcpu.visible.view(self.cpu.arch.xcr0), linear);
         let mut byte = [0];

@@ -1,16 +1,16 @@
-//! Ends of a run that are nobody's instruction: what the hypervisor cannot go on after.
+//! Failures after which the hypervisor cannot continue.
 
 use cpu::vmx::EntryFailure;
 use std::fmt;
 
-/// Where the guest was.
+/// Position of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPosition {
     /// RIP.
     pub rip: u64,
-    /// The bytes there, as far as they can be read.
+    /// Bytes at RIP, as far as they can be read.
     pub bytes: [u8; 15],
-    /// How many of them could.
+    /// Number of bytes that could be read.
     pub length: usize,
 }
 
@@ -24,43 +24,43 @@ impl fmt::Display for GuestPosition {
     }
 }
 
-/// Why a virtual CPU cannot go on.
+/// Reason for which a virtual CPU cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// An exit that there is no handler for.
+    /// An exit without a handler.
     #[error("VM exit {name} (reason {reason}, qualification {qualification:#x}) is not handled: {place}")]
     Unhandled {
         /// Basic reason.
         reason: u32,
-        /// Its name.
+        /// Name of the reason.
         name: &'static str,
         /// Exit qualification.
         qualification: u64,
-        /// Where.
+        /// Position of the guest.
         place: GuestPosition,
     },
     /// An instruction that cannot be emulated.
     #[error("emulation failed, {reason}: {place}")]
     Emulation {
-        /// What it came to.
+        /// Reason for the failure.
         reason: &'static str,
-        /// Where.
+        /// Position of the guest.
         place: GuestPosition,
     },
     /// The processor refused to enter the guest.
     #[error("{failure}: {place}")]
     Entry {
-        /// Why.
+        /// Reason for the refusal.
         failure: EntryFailure,
-        /// Where.
+        /// Position of the guest.
         place: GuestPosition,
     },
-    /// A bound that the hypervisor keeps has been reached.
+    /// A limit of the hypervisor has been reached.
     #[error("{limit}: {place}")]
     Limit {
-        /// Its name.
+        /// Name of the limit.
         limit: String,
-        /// Where.
+        /// Position of the guest.
         place: GuestPosition,
     },
 }

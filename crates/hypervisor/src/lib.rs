@@ -1,6 +1,6 @@
-//! What KVM does, on the processor of the `cpu` crate in non-root mode: exit handling, the MMUs, CPUID and MSR policy,
-//! paravirtual interfaces. Everything its software would do on a real host is charged at the profile's price, operation by
-//! operation; nothing here knows a cost.
+//! A model of KVM on the processor of the `cpu` crate in non-root mode: exit handling, MMUs, CPUID and MSR policy,
+//! paravirtual interfaces. Each operation that the software of a real host would execute is charged at the profile's
+//! price; this crate contains no prices.
 
 #![forbid(unsafe_code)]
 

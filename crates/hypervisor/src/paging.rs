@@ -1,5 +1,5 @@
-//! Between the virtual CPU and its MMU: roots and flushes before an entry, faults after an exit, and what the guest does to
-//! its paging in between.
+//! Interface between the virtual CPU and its MMU: roots and flushes before an entry, faults after an exit, and the
+//! guest's changes to its paging in between.
 
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ use x86::ept;
 use x86::page::PAGE;
 
 impl ExitContext<'_> {
-    /// The guest's registers as the MMU wants them.
+    /// Returns the guest's registers for the MMU.
     fn guest(&self) -> Guest {
         let (visible, cpu) = (&self.vcpu.visible, &*self.cpu);
         Guest {
@@ -28,7 +28,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Does something with the MMU, and charges what it did.
+    /// Performs an operation on the MMU, and charges for it.
     pub fn with_mmu<T>(
         &mut self,
         work: impl FnOnce(&mut crate::mmu::Mmu, &mut VcpuMmu, &Guest) -> T,
@@ -51,7 +51,7 @@ impl ExitContext<'_> {
         Failure::Limit { limit: error.to_string(), place: self.place() }
     }
 
-    /// Charges what the MMU did, and tells decoded code of flags that it set in guest tables.
+    /// Charges the MMU's operations, and informs decoded code of flags that were set in guest tables.
     fn account_for_mmu(&mut self) {
         let cpu = &mut *self.cpu;
         self.vm.mmu.tolls.drain(|operation, count| cpu.charge_host(operation, count));
@@ -64,12 +64,12 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Host-physical address of a guest-physical one.
+    /// Translates a guest-physical address to a host-physical one.
     pub fn host_address(&self, address: u64) -> Option<u64> {
         self.vm.mmu.slots().translate(address).filter(|host| self.cpu.wiring.ram.visible_page(*host).is_some())
     }
 
-    /// Finds or makes the guest's root, and flushes what must not be used any more.
+    /// Finds or creates the guest's root, and flushes stale translations.
     pub fn load_root(&mut self) -> Result<Root, Failure> {
         if self.vcpu.followed != self.vm.announced.count {
             self.follow_announcements()?;
@@ -83,7 +83,7 @@ impl ExitContext<'_> {
         Ok(root)
     }
 
-    /// Flushes the guest's translations, each kind with its own instruction as [`Flushes`] has them.
+    /// Flushes the guest's translations, each kind with its own instruction as listed in [`Flushes`].
     fn flush_processor(&mut self, due: Flushes, root: Root) {
         let pointer = self.vm.config.mmu.is_tdp().then(|| self.ept_pointer(root));
         let vpid = self.cpu.controls().vpid;
@@ -112,7 +112,7 @@ impl ExitContext<'_> {
         self.cpu.invept(what);
     }
 
-    /// INVVPID, if translations have tags; without, each entry flushes them.
+    /// Executes INVVPID if translations are tagged; otherwise each entry flushes them.
     pub fn invvpid(&mut self, what: Invvpid) {
         if self.vm.config.vpid {
             self.charge(Operation::Invvpid, 1);
@@ -125,7 +125,7 @@ impl ExitContext<'_> {
         root.hpa | u64::from(root.levels - 1) << ept::EPTP_LENGTH_SHIFT | ept::WRITE_BACK | flags
     }
 
-    /// Puts the root where the processor looks for it.
+    /// Loads the root into CR3 or the EPT pointer.
     pub fn program_root(&mut self, root: Root) {
         let visible = self.vcpu.visible;
         if self.vm.config.mmu.is_tdp() {
@@ -145,17 +145,17 @@ impl ExitContext<'_> {
         self.program_targets();
     }
 
-    /// Follows a page fault of a guest with shadow tables.
+    /// Handles a page fault of a guest with shadow tables.
     pub fn shadow_fault(&mut self, linear: u64, code: u32) -> Result<Step, Failure> {
         self.fault(Fault::Page { linear, code })
     }
 
-    /// Follows an EPT violation.
+    /// Handles an EPT violation.
     pub fn ept_fault(&mut self, gpa: u64, qualification: u64) -> Result<Step, Failure> {
         self.fault(Fault::Violation { gpa, linear: self.exit.guest_linear, qualification })
     }
 
-    /// Follows an EPT misconfiguration.
+    /// Handles an EPT misconfiguration.
     pub fn ept_misconfiguration(&mut self, gpa: u64) -> Result<Step, Failure> {
         self.fault(Fault::Misconfiguration { gpa })
     }
@@ -170,7 +170,7 @@ impl ExitContext<'_> {
                 self.raise_page_fault(fault.linear, fault.code);
                 Ok(Step::Resume)
             }
-            // What cannot be mapped may be what an event was to be pushed to.
+            // The unmapped address may be the stack of an event's delivery.
             Resolution::Emulate { .. } => match self.vcpu.events.next.take() {
                 Some(event) => self.emulate_event(event),
                 None => self.emulate(),
@@ -183,48 +183,48 @@ impl ExitContext<'_> {
         }
     }
 
-    /// The guest's memory was written for it.
+    /// Handles a write to the guest's memory on its behalf.
     pub fn page_written(&mut self, address: u64, len: u64) {
         self.vm.mmu.page_written(address, len);
         self.account_for_mmu();
     }
 
-    /// Unloads the roots and works out the role anew.
+    /// Unloads the roots and updates the role.
     pub fn reset_mmu(&mut self) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, guest| mmu.reset_context(vcpu, guest))
     }
 
-    /// The guest has changed CR0.
+    /// Handles a change of CR0.
     pub fn mmu_cr0_changed(&mut self, before: u64) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, guest| mmu.cr0_changed(vcpu, guest, before))
     }
 
-    /// The guest has changed CR4.
+    /// Handles a change of CR4.
     pub fn mmu_cr4_changed(&mut self, before: u64) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, guest| mmu.cr4_changed(vcpu, guest, before))
     }
 
-    /// The guest has changed EFER.
+    /// Handles a change of EFER.
     pub fn mmu_efer_changed(&mut self, before: u64) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, guest| mmu.efer_changed(vcpu, guest, before))
     }
 
-    /// The guest has loaded CR3.
+    /// Handles a load of CR3.
     pub fn mmu_new_cr3(&mut self, flush: bool) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, guest| mmu.new_cr3(vcpu, guest, flush))
     }
 
-    /// The guest flushes its whole TLB.
+    /// Handles a flush of the guest's whole TLB.
     pub fn flush_guest(&mut self) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, _| mmu.flush_guest(vcpu))
     }
 
-    /// The guest invalidates what belongs to a PCID, or everything.
+    /// Handles an invalidation of a PCID, or of everything.
     pub fn invalidate_pcid(&mut self, pcid: Option<u16>) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, guest| mmu.invpcid(vcpu, guest, pcid))
     }
 
-    /// The guest invalidates the translation of a page.
+    /// Handles an invalidation of a page.
     pub fn invalidate_page(&mut self, linear: u64) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, _| mmu.invlpg(vcpu, linear))?;
         let vpid = self.cpu.controls().vpid;

@@ -1,4 +1,4 @@
-//! Control registers twice: what the guest believes they hold, and what the processor holds while it runs.
+//! Control registers in two views: the guest's, and the processor's while the guest runs.
 
 use crate::config::{Cr0Wp, VmConfig};
 use cpu::Cpu;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
 
-/// The guest's view of the registers that decide on paging.
+/// The guest's view of the registers that control paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Visible {
     /// CR0.
@@ -23,12 +23,12 @@ pub struct Visible {
 }
 
 impl Visible {
-    /// What a processor that no hypervisor has touched holds.
+    /// Returns the registers of a processor without a hypervisor.
     pub fn of(cpu: &Cpu) -> Self {
         Self { cr0: cpu.arch.cr0, cr3: cpu.arch.cr3, cr4: cpu.arch.cr4, efer: cpu.arch.msr.efer, pdpte: cpu.arch.pdpte }
     }
 
-    /// Puts them into the processor, and returns what was there. Nothing follows the change: no mode, no translations.
+    /// Loads them into the processor, and returns the old values. Mode and translations are not updated.
     pub fn swap(&self, cpu: &mut Cpu) -> Self {
         let old = Self::of(cpu);
         (cpu.arch.cr0, cpu.arch.cr3, cpu.arch.cr4, cpu.arch.msr.efer, cpu.arch.pdpte) =
@@ -36,40 +36,40 @@ impl Visible {
         old
     }
 
-    /// Paging is on.
+    /// Returns true if paging is enabled.
     pub fn paging(&self) -> bool {
         self.cr0 & CR0_PG != 0
     }
 
-    /// Long mode is active.
+    /// Returns true if long mode is active.
     pub fn long(&self) -> bool {
         self.efer & EFER_LMA != 0
     }
 
-    /// PAE paging outside long mode, which has PDPTEs.
+    /// Returns true for PAE paging outside long mode, which has PDPTEs.
     pub fn pae(&self) -> bool {
         self.paging() && self.cr4 & CR4_PAE != 0 && !self.long()
     }
 
-    /// The address space as ledgers name it.
+    /// Returns the address space as identified in ledgers.
     pub fn space(&self) -> u64 {
         if self.paging() { self.cr3 & ADDRESS } else { 0 }
     }
 }
 
-/// Which bits belong to whom under a configuration.
+/// Ownership of control register bits in a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Ownership {
     shadow: bool,
     unrestricted: bool,
-    /// CR0 bits that the guest reads and writes without exit.
+    /// CR0 bits that the guest reads and writes without an exit.
     pub cr0: u64,
-    /// CR4 bits likewise.
+    /// CR4 bits that the guest reads and writes without an exit.
     pub cr4: u64,
 }
 
 impl Ownership {
-    /// As KVM divides them.
+    /// Returns KVM's assignment of the bits.
     pub fn of(config: &VmConfig) -> Self {
         let tdp = config.mmu.is_tdp();
         let wp = if config.cr0_wp == Cr0Wp::GuestOwned { CR0_WP } else { 0 };
@@ -78,14 +78,14 @@ impl Ownership {
         Self { shadow: !tdp, unrestricted: config.unrestricted_guest, cr0: CR0_TS | wp, cr4: harmless | pge }
     }
 
-    /// Those of a guest's guest, under the controls that the guest made for it.
+    /// Returns the ownership for a nested guest, with the controls that the guest has set for it.
     pub fn within(&self, inner: &Controls) -> Self {
         Self { cr0: self.cr0 & !inner.cr0_mask, cr4: self.cr4 & !inner.cr4_mask, ..*self }
     }
 
-    /// CR0 while the guest runs.
+    /// Returns CR0 while the guest runs.
     pub fn real_cr0(&self, visible: &Visible) -> u64 {
-        // Caches stay on: the guest only sees its own bits.
+        // Caches stay enabled: the guest only sees its own bits.
         let mut cr0 = visible.cr0 & !(CR0_CD | CR0_NW) | CR0_NE | CR0_ET;
         if !self.unrestricted {
             cr0 |= CR0_PE | CR0_PG;
@@ -96,12 +96,12 @@ impl Ownership {
         cr0
     }
 
-    /// CR4 while the guest runs.
+    /// Returns CR4 while the guest runs.
     pub fn real_cr4(&self, visible: &Visible) -> u64 {
-        // VMX operation fixes the bit; the guest does not see it.
+        // VMX operation fixes the bit, which the guest does not see.
         let mut cr4 = visible.cr4 | CR4_VMXE;
         if self.shadow {
-            // The shadow tables of a guest that is not in long mode are PAE tables, or none at all.
+            // The shadow tables of a guest outside long mode are PAE tables, or none at all.
             cr4 |= CR4_PAE;
             if !visible.paging() {
                 cr4 &= !(CR4_SMEP | CR4_SMAP | CR4_PKE);
@@ -113,17 +113,17 @@ impl Ownership {
         cr4
     }
 
-    /// EFER while the guest runs.
+    /// Returns EFER while the guest runs.
     pub fn real_efer(&self, visible: &Visible) -> u64 {
         if !self.shadow {
             return visible.efer;
         }
-        // Paging is on for the processor: LME goes with LMA. Shadow tables need the execute-disable bit.
+        // Paging is enabled in the processor: LME must equal LMA. Shadow tables need the execute-disable bit.
         let lme = if visible.long() { EFER_LME } else { 0 };
         visible.efer & !EFER_LME | lme | EFER_NXE
     }
 
-    /// Takes over what the guest has changed in its own bits.
+    /// Takes over the guest's changes to its own bits.
     pub fn follow(&self, visible: &mut Visible, cpu: &Cpu) {
         visible.cr0 = visible.cr0 & !self.cr0 | cpu.arch.cr0 & self.cr0;
         visible.cr4 = visible.cr4 & !self.cr4 | cpu.arch.cr4 & self.cr4;

@@ -1,8 +1,9 @@
-//! RF of the guest's flags where it is not what the guest is to have (SDM vol. 3, 27.3.3).
+//! Corrections of RF in the guest's flags (SDM vol. 3, 27.3.3).
 //!
-//! An exit for a fault saves the RF that a handler would have found on its stack, and one for a violation of EPT saves it set: the guest was to
-//! return to its instruction. What the hypervisor mends without the guest's knowledge leaves RF as it was before. A fault that the hypervisor
-//! raises needs it set before the entry; if its handler is never reached, the guest's own hypervisor must not find it.
+//! An exit for a fault saves the RF that a handler would have found on its stack, and an exit for an EPT violation
+//! saves it set: the guest would return to its instruction. If the hypervisor resolves the exit without the guest's
+//! knowledge, RF must have its previous value. A fault that the hypervisor raises needs RF set before the entry; if its
+//! handler is never reached, a guest hypervisor must not see it.
 
 use crate::events::{Before, Entered, GuestEvent};
 use crate::exit_context::ExitContext;
@@ -12,13 +13,13 @@ use x86::vmx::{interruption, reason};
 use x86::{flags, vector};
 
 impl ExitContext<'_> {
-    /// Sets RF of the guest's flags.
+    /// Sets RF in the guest's flags.
     pub fn set_resume_flag(&mut self, value: bool) {
         let others = self.cpu.arch.flags & !flags::RF;
         self.cpu.arch.flags = others | if value { flags::RF } else { 0 };
     }
 
-    /// The guest is about to be entered with this event.
+    /// Records an entry of the guest with this event.
     pub fn follow_entry(&mut self, event: Option<GuestEvent>) {
         let (rip, set) = (self.cpu.arch.rip, self.cpu.arch.flags & flags::RF != 0);
         let before = self.vcpu.events.before.take().filter(|before| before.rip == rip);
@@ -28,7 +29,7 @@ impl ExitContext<'_> {
         self.set_resume_flag(given);
     }
 
-    /// The guest has exited: the entry, if it was at the same instruction.
+    /// Records an exit of the guest. Returns the entry if it was at the same instruction.
     pub fn follow_exit(&mut self) -> Option<Entered> {
         let (rip, set) = (self.cpu.arch.rip, self.cpu.arch.flags & flags::RF != 0);
         let entered = self.vcpu.events.entered.take().filter(|entered| entered.rip == rip);
@@ -43,22 +44,22 @@ impl ExitContext<'_> {
         entered
     }
 
-    /// The delivery of an event was interrupted by an exception that is the hypervisor's own, whose RF was saved.
+    /// Handles the interruption of an event's delivery by an exception of the hypervisor, for which RF was saved.
     pub fn interrupted_by_fault(&mut self, event: &GuestEvent, entered: Option<Entered>) {
         let same = |entered: &Entered| entered.event.is_some_and(|given| given.information == event.information);
         self.set_resume_flag(entered.filter(same).map_or(event.is_fault(), |entered| entered.given));
     }
 
-    /// The hypervisor has mended what the guest has exited for.
+    /// Restores RF after the hypervisor has resolved the reason for an exit.
     pub fn forget_fault(&mut self) {
         let Some(before) = self.vcpu.events.before.filter(|_| self.vcpu.events.next.is_none()) else { return };
-        // With RF clear a breakpoint on the instruction would be met a second time.
+        // With RF clear, a breakpoint on the instruction would be reported a second time.
         if before.known || self.cpu.arch.dr[7] & DR7_ENABLED == 0 {
             self.set_resume_flag(before.set);
         }
     }
 
-    /// A double or triple fault has come of the exception before, which nothing returns to.
+    /// Handles a double or triple fault, after which the first exception's handler does not return.
     pub fn forget_handler(&mut self) {
         if let Some(before) = self.vcpu.events.before {
             self.set_resume_flag(before.set);
@@ -66,7 +67,7 @@ impl ExitContext<'_> {
     }
 }
 
-/// Whether an exit is for a double or triple fault: RF is saved as it is.
+/// Returns true if an exit is for a double or triple fault: RF is saved unchanged.
 pub(crate) fn returns_nowhere(exit: &VmExit) -> bool {
     let asked = interruption::VALID | interruption::TYPE | interruption::VECTOR;
     let double = interruption::VALID | interruption::HARDWARE_EXCEPTION | u32::from(vector::DF);

@@ -1,11 +1,11 @@
-//! What is left to say about a machine when its run is over.
+//! Summary of a machine after its run.
 
 use crate::mmu::VcpuMmu;
 use crate::vcpu::Vcpu;
 use crate::vm::Hypervisor;
 
 impl Hypervisor {
-    /// What the MMU did and holds, as names and values for the head of a ledger.
+    /// Returns counters and sizes of the MMU, as names and values for the head of a ledger.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
         let stats = self.mmu.stats();
         let (used, limit) = self.mmu.pages_used();
@@ -20,8 +20,8 @@ impl Hypervisor {
         facts.into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }
 
-    /// Whether every page of the MMU's is in use for a reason, and its tables are what they should be; `vcpus` are all there
-    /// are. What is wrong.
+    /// Checks that every page of the MMU has a user, and that its tables are consistent; `vcpus` are all virtual CPUs.
+    /// The error describes the first inconsistency.
     pub fn check<'a>(&self, vcpus: impl Iterator<Item = &'a Vcpu>) -> Result<(), String> {
         let mmus: Vec<&VcpuMmu> = vcpus.filter_map(|vcpu| vcpu.mmu.as_ref()).collect();
         self.mmu.check(&mmus)

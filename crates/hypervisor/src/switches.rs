@@ -1,13 +1,13 @@
-//! How switches of a virtual machine are defined: each once, in [`config`](crate::config), from where the command line, the laboratory
-//! and ledgers take its name, its values, its help and its default.
+//! Definition of a virtual machine's switches: each is defined once, in [`config`](crate::config), and the command
+//! line, the laboratory and ledgers take its name, values, help and default from there.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// What a switch can be set to.
+/// Permitted values of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// One of these words; the first field is what help calls them all.
+    /// One of these words; the first field is their placeholder in help texts.
     Word(&'static str, &'static [&'static str]),
     /// `on` or `off`.
     OnOff,
@@ -15,18 +15,18 @@ pub enum Takes {
     Number,
 }
 
-/// The words that [`Takes::OnOff`] stands for.
+/// Values of [`Takes::OnOff`].
 pub const ON_OFF: &[&str] = &["on", "off"];
 
-/// What a field of [`VmConfig`](crate::VmConfig) may be.
+/// Type of a field of [`VmConfig`](crate::VmConfig).
 pub trait Setting: Sized {
-    /// What a user gives for it.
+    /// Type of the value that a user gives.
     type Given: Copy + Into<Self>;
-    /// Reads what a user gives.
+    /// Parses a user's value.
     fn parse(text: &str) -> Option<Self::Given>;
-    /// What a user gives, in words.
+    /// Formats a user's value.
     fn word(given: Self::Given) -> String;
-    /// What it is set to, in words.
+    /// Formats the setting.
     fn show(&self) -> String;
 }
 
@@ -46,7 +46,7 @@ impl Setting for bool {
     }
 }
 
-/// A limit, or none.
+/// An optional limit.
 impl Setting for Option<u32> {
     type Given = u32;
 
@@ -82,7 +82,7 @@ impl<T: Word> Setting for T {
     }
 }
 
-/// Defines the switches: `VmConfig`, which has a value for each, and `Switches`, which has those that a user gave.
+/// Defines the switches: `VmConfig`, which has a value for each, and `Switches`, which has those given by a user.
 macro_rules! switches {
     ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $name:literal, $takes:expr, $help:literal;)+) => {
         /// All switches of a virtual machine.
@@ -97,14 +97,14 @@ macro_rules! switches {
             }
         }
 
-        /// The switches that a user has given; what is missing follows from the others and from the processor.
+        /// Switches given by a user; missing ones follow from the others and from the processor.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Switches {
             $(#[doc = concat!("`--", $name, "`.")] pub $field: Option<<$type as Setting>::Given>,)+
         }
 
         impl Switches {
-            /// Every switch, in the order in which they are shown.
+            /// All switches, in the order of their display.
             pub const ALL: &[Switch] = &[$(Switch {
                 name: $name,
                 takes: $takes,
@@ -118,7 +118,7 @@ macro_rules! switches {
                 value: |config| Setting::show(&config.$field),
             },)+];
 
-            /// A configuration with these, and with what `defaults` has where nothing is set.
+            /// Returns a configuration with these values, and those of `defaults` for switches that are not set.
             fn over(&self, defaults: VmConfig) -> VmConfig {
                 VmConfig { $($field: self.$field.map_or(defaults.$field, Into::into),)+ }
             }

@@ -1,4 +1,4 @@
-//! A virtual CPU: what the hypervisor keeps for one. How it runs is in `enter_loop.rs`.
+//! State of a virtual CPU. `enter_loop.rs` runs it.
 
 use crate::cpuid::runtime::RuntimeCpuid;
 use crate::events::Events;
@@ -12,46 +12,47 @@ use x86::flags;
 use x86::page::OFFSET;
 use x86::vmx::pin;
 
-/// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
+/// A virtual CPU: the hypervisor's state for it in addition to the processor's own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Vcpu {
-    /// The guest's control registers as it sees them.
+    /// Control registers as seen by the guest.
     pub(crate) visible: Visible,
-    /// What CPUID says of them.
+    /// Parts of CPUID that depend on registers.
     pub(crate) runtime_cpuid: RuntimeCpuid,
-    /// What is to be injected.
+    /// Events to be injected.
     pub(crate) events: Events,
-    /// Its roots and role.
+    /// Roots and role.
     pub(crate) mmu: Option<crate::mmu::VcpuMmu>,
-    /// Its part of the paravirtual interface.
+    /// State of the paravirtual interface.
     pub(crate) paravirt: Paravirt,
-    /// Added to the processor's time-stamp counter.
+    /// Offset of the guest's time-stamp counter.
     pub(crate) tsc_offset: u64,
-    /// What it keeps for a guest that is a hypervisor.
+    /// State for a guest hypervisor.
     pub(crate) nested: Box<Nested>,
-    /// What of the guest's translations must go before it runs again.
+    /// Flushes of the guest's translations that must precede its next run.
     pub(crate) due: Flushes,
-    /// The guest has its debug registers, until the next exit.
+    /// True if the guest has its debug registers, until the next exit.
     pub(crate) debug_registers: bool,
-    /// The guest has IA32_SPEC_CTRL for itself.
+    /// True if the guest accesses IA32_SPEC_CTRL directly.
     pub(crate) spec_ctrl: bool,
-    /// Another virtual CPU wants this one to leave the guest.
+    /// True if another virtual CPU has requested an exit of this one.
     pub(crate) kicked: bool,
-    /// Announcements of freed page directories that this one has followed.
+    /// Number of announcements of freed page directories that have been processed.
     pub(crate) followed: u64,
-    /// A debugger has stopped the processor in the midst of a run, after which it is to have this attention.
+    /// Attention flags for the processor after a debugger has stopped it in the middle of a run.
     pub(crate) held: Option<u32>,
-    /// [`Vcpu::visible`] is what the guest has: false before the first entry and after the board has reset the processor.
+    /// True if [`Vcpu::visible`] is valid: false before the first entry and after the board has reset the processor.
     pub(crate) adopted: bool,
 }
 
 impl Vcpu {
-    /// A virtual CPU that takes over whatever state the processor has when it is first run.
+    /// Creates a virtual CPU that adopts the processor's state when it first runs.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is wrong with one that was saved when so many page directories had been announced, its MMU left aside.
+    /// Returns the reason for which a saved state is impossible, if it is; the MMU is not checked. `announced` is the
+    /// number of announced page directories at the time of the save.
     pub(crate) fn wrong(&self, announced: u64) -> Option<&'static str> {
         let unaligned = self.paravirt.state.is_some_and(|page| page.address() & OFFSET != 0);
         let table = [
@@ -61,19 +62,19 @@ impl Vcpu {
         table.into_iter().find_map(|(wrong, what)| wrong.then_some(what)).or_else(|| self.nested.wrong())
     }
 
-    /// The board has reset the processor or set its registers: what it holds is the guest's state now.
+    /// Marks the processor's state as the guest's, after the board has reset the processor or set its registers.
     pub fn replaced(&mut self) {
         self.adopted = false;
         self.held = None;
     }
 
-    /// Whether the guest is a hypervisor that has entered VMX operation, which blocks INIT signals.
+    /// Returns true if the guest is a hypervisor in VMX operation, which blocks INIT signals.
     pub(crate) fn in_vmx_operation(&self) -> bool {
         self.nested.vmx.operation.is_on()
     }
 
-    /// Whether an external interrupt ends a HLT: of a guest of the guest, if that is interruptible or its hypervisor wants to know. That this
-    /// hypervisor does is no matter.
+    /// Returns true if an external interrupt ends HLT: for a nested guest, if it is interruptible or the guest
+    /// hypervisor intercepts interrupts. Interception by this hypervisor is irrelevant.
     pub fn interrupts_end_halt(&self, cpu: &Cpu) -> bool {
         match self.nested.running() {
             Some(inner) => inner.pin & pin::EXTERNAL_INTERRUPT != 0 || cpu.arch.flags & flags::IF != 0,
@@ -81,7 +82,7 @@ impl Vcpu {
         }
     }
 
-    /// The guest's control registers as it sees them; the processor's own are those of non-root mode.
+    /// Returns the control registers as seen by the guest; the processor's own are those of non-root mode.
     pub fn visible(&self, cpu: &Cpu) -> Visible {
         if self.adopted { self.visible } else { Visible::of(cpu) }
     }

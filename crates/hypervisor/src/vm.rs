@@ -1,4 +1,4 @@
-//! A virtual machine: what its virtual CPUs share.
+//! A virtual machine: state shared by its virtual CPUs.
 
 use crate::config::{ConfigError, MmuMode, VmConfig};
 use crate::controls::Shared;
@@ -12,24 +12,24 @@ use ledger::Profile;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
-/// Bit of CPUID.80000001H:EDX: 1 GiB pages.
+/// 1 GiB pages: bit of CPUID.80000001H:EDX.
 const GIGABYTE_PAGES: u32 = 1 << 26;
 
-/// Why a virtual machine cannot be made.
+/// Reason for which a virtual machine cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// The switches do not fit together.
+    /// The switches are inconsistent.
     #[error(transparent)]
     VmConfig(#[from] ConfigError),
-    /// Memory is not what an MMU needs.
+    /// The memory does not satisfy the MMU's requirements.
     #[error(transparent)]
     Mmu(#[from] MmuError),
-    /// There is no place for the hypervisor's tables.
+    /// There is no memory for the hypervisor's tables.
     #[error("there is no hidden memory for the hypervisor's tables")]
     NoPool,
 }
 
-/// What is saved of a virtual machine besides its virtual CPUs and its memory.
+/// Saved state of a virtual machine, without its virtual CPUs and its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     mmu: SavedMmu,
@@ -38,29 +38,29 @@ pub struct Saved {
 
 /// A virtual machine.
 pub struct Hypervisor {
-    /// Its switches.
+    /// Switches.
     pub config: VmConfig,
     /// Guest memory and the tables that map it.
     pub mmu: Mmu,
-    /// Where guest memory is, for emulation.
+    /// Map of guest memory, for emulation.
     pub(crate) memory: Rc<dyn GuestPhysical>,
-    /// Which control-register bits are the guest's.
+    /// Ownership of control register bits.
     pub(crate) ownership: Ownership,
-    /// What the execution controls of all virtual CPUs have in common.
+    /// Common part of all virtual CPUs' execution controls.
     pub(crate) shared: Shared,
-    /// What the guest may use of VMX, if it may be a hypervisor.
+    /// VMX features for the guest, if it may be a hypervisor.
     pub(crate) offer: Option<Offer>,
-    /// What it then reaches in the shadow VMCS.
+    /// Fields that such a guest accesses in the shadow VMCS.
     pub(crate) shadow_fields: ShadowFields,
     /// XCR0 of the host, if it has one.
     pub(crate) host_xcr0: Option<u64>,
-    /// Page directories that virtual CPUs have announced to be freed.
+    /// Announcements of page directories that will be freed.
     pub(crate) announced: Announcements,
 }
 
 impl Hypervisor {
-    /// A machine whose memory is all of `ram`, each guest-physical address at the same host-physical one, on the processor of
-    /// a profile. The hidden part of `ram` is for the hypervisor's tables, see [`Mmu::pool_pages`].
+    /// Creates a machine whose memory is all of `ram`, mapped one to one, on the processor of a profile. The hidden
+    /// part of `ram` is for the hypervisor's tables, see [`Mmu::pool_pages`].
     pub fn new(config: VmConfig, ram: &Ram, profile: &Profile) -> Result<Self, SetupError> {
         config.validate()?;
         let pool = ram.regions().iter().find(|region| region.hidden).ok_or(SetupError::NoPool)?;
@@ -101,22 +101,22 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Removes the slot that begins at a frame. Whether there was one.
+    /// Removes the slot that begins at a frame. Returns false if there is no such slot.
     pub fn remove_slot(&mut self, gfn: u64) -> bool {
         let removed = self.mmu.remove_slot(gfn);
         self.memory = Rc::new(Memory(self.mmu.slots().clone()));
         removed
     }
 
-    /// What is to be saved of it. Its switches and what follows from them are not, nor is memory, of which the hidden part that
-    /// holds the tables belongs to the state as well.
+    /// Returns the state to be saved. It does not include switches and derived state, nor memory; the hidden memory
+    /// with the tables must be saved as well.
     pub fn save(&self) -> Saved {
         Saved { mmu: self.mmu.save(), announced: self.announced }
     }
 
-    /// Takes over a saved state. The machine was made with the same switches for the same memory, `vcpus` are all virtual CPUs
-    /// that the state was saved with, and memory, the hidden part included, holds what it held then. After an error, the
-    /// machine is what it was.
+    /// Restores a saved state. The machine must have been created with the same switches for the same memory, `vcpus`
+    /// must be all virtual CPUs of the saved state, and memory, including the hidden part, must have been restored.
+    /// After an error, the machine is unchanged.
     pub fn restore<'a>(&mut self, saved: Saved, vcpus: impl Iterator<Item = &'a Vcpu>) -> Result<(), RestoreError> {
         let Saved { mmu, announced } = saved;
         if announced.count >= COUNTER_END {
@@ -136,7 +136,7 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Whether guests get a CR3 cache.
+    /// Returns true if guests get a CR3 cache.
     pub(crate) fn caches_cr3(&self) -> bool {
         self.config.paravirt
             && !self.config.nested
@@ -145,7 +145,7 @@ impl Hypervisor {
     }
 }
 
-/// The slots, as emulation wants them.
+/// Memory slots, for emulation.
 #[derive(Debug)]
 struct Memory(Slots);
 
@@ -158,14 +158,14 @@ impl GuestPhysical for Memory {
 /// The latest page directories that guests have announced to be freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcements {
-    /// How many there have been.
+    /// Number of announcements.
     pub count: u64,
-    /// The last few, the latest at `count - 1` modulo their number.
+    /// The last announcements, the latest at `count - 1` modulo their number.
     pub latest: [u64; 16],
 }
 
 impl Announcements {
-    /// Notes one.
+    /// Adds an announcement.
     pub fn announce(&mut self, address: u64) {
         let at = (self.count % self.latest.len() as u64) as usize;
         self.latest[at] = address;
@@ -211,7 +211,7 @@ mod tests {
             other.restore(through_text(&saved), copies.iter()).unwrap();
             assert_eq!(other.save(), saved);
             assert_eq!(other.check(copies.iter()), Ok(()));
-            // Emulation finds the memory that was saved.
+            // Emulation uses the restored memory.
             assert_eq!(other.memory.host(0x1000), Some(0x1000));
         }
     }

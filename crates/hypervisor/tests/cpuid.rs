@@ -1,13 +1,13 @@
-//! The parts of CPUID that depend on registers: what the guest reads, and what working them out costs the hypervisor.
+//! Tests of the parts of CPUID that depend on registers: the guest's view, and the hypervisor's costs.
 
 use crate::common::*;
 use hypervisor::config::{CpuidUpdate, VmConfig};
 use iced_x86::code_asm::*;
 use ledger::{Family, Operation};
 
-/// XCR0 with the opmasks and both parts of the ZMM registers, which are four components outside the legacy region.
+/// XCR0 with the opmasks and both parts of the ZMM registers: with AVX, four components outside the legacy region.
 const ZMM: i32 = 0xe7;
-/// With AVX only.
+/// XCR0 with AVX only.
 const YMM: i32 = 7;
 
 fn write_xcr0(a: &mut CodeAssembler, value: i32) -> Result<(), IcedError> {
@@ -32,7 +32,7 @@ fn look(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.add(rsi, 16)
 }
 
-/// Enables states in several steps. `looks`: CPUID is executed after each.
+/// Enables states in several steps. With `looks`, CPUID is executed after each.
 fn program(guest: &mut Guest, looks: bool) {
     guest.code(64, |a| {
         a.mov(rsi, DATA)?;
@@ -47,7 +47,7 @@ fn program(guest: &mut Guest, looks: bool) {
             write_xcr0(a, value)?;
         }
         look(a)?;
-        // IA32_XSS: no state, again.
+        // IA32_XSS: no state, as before.
         a.mov(ecx, 0xda0)?;
         a.xor(eax, eax)?;
         a.xor(edx, edx)?;
@@ -84,7 +84,7 @@ fn the_guest_reads_what_the_processor_would_say() {
 #[test]
 fn each_size_asks_for_each_component_unless_they_are_known() {
     use CpuidUpdate::{Deferred, Eager};
-    // When, known, CPUID after each step; updates, CPUIDs of 0xD.7 (in both ZMM steps) and of 0xD.2 (in all of XCR0).
+    // Policy, cache, CPUID after each step; updates, CPUIDs of 0xD.7 (in both ZMM steps) and of 0xD.2 (in all of XCR0).
     let table = [
         // CR4, three times XCR0, XSS.
         (Eager, true, true, 5, 0, 0),
@@ -92,7 +92,7 @@ fn each_size_asks_for_each_component_unless_they_are_known() {
         (Eager, false, true, 5, 6, 8),
         (Eager, false, false, 5, 6, 8),
         (Deferred, false, true, 5, 6, 8),
-        // Only before the two looks at the end.
+        // Only before the two CPUIDs at the end.
         (Deferred, false, false, 2, 4, 4),
         (Deferred, true, false, 2, 0, 0),
     ];
@@ -104,7 +104,8 @@ fn each_size_asks_for_each_component_unless_they_are_known() {
     }
 }
 
-/// Writes of XCR0 by a hypervisor around the exits of a guest that has this value and executes CPUID so many times.
+/// Returns the cost of writes of XCR0 by a hypervisor around the exits of a guest that has this value and executes
+/// CPUID `cpuids` times.
 fn writes(xcr0: i32, cpuids: i32) -> u64 {
     let mut guest = Guest::new("icx", Some(VmConfig::default()), Mode::Long);
     guest.code(64, |a| {
@@ -127,7 +128,7 @@ fn writes(xcr0: i32, cpuids: i32) -> u64 {
 
 #[test]
 fn a_guest_with_another_xcr0_than_the_hosts_costs_two_writes_for_each_exit() {
-    // What the host of the profile has.
+    // The value of the profile's host.
     assert_eq!(writes(0x2e7, 50) - writes(0x2e7, 10), 0);
     assert_eq!(writes(YMM, 50) - writes(YMM, 10), 2 * 40);
 }

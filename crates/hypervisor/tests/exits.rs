@@ -1,4 +1,4 @@
-//! Which exits there are, what is charged, and that runs repeat.
+//! Tests of the number of exits, their charges, and the repeatability of runs.
 
 use crate::common::*;
 use hypervisor::config::{Cr0Wp, Irqchip, MmuMode, VmConfig};
@@ -11,7 +11,7 @@ fn config(mmu: MmuMode) -> VmConfig {
     VmConfig { mmu, unrestricted_guest: mmu.is_tdp(), ..VmConfig::default() }
 }
 
-/// Toggles CR0.WP 50 times, and uses what it protects.
+/// Toggles CR0.WP 50 times, with accesses that depend on it.
 fn toggles(config: VmConfig) -> Guest {
     let mut guest = Guest::new("icx", Some(config), Mode::Long);
     guest.code(64, |a| {
@@ -35,7 +35,7 @@ fn toggles(config: VmConfig) -> Guest {
 
 #[test]
 fn write_protection_under_each_policy() {
-    // MMU, policy, exits for control registers, roots loaded anew.
+    // MMU, policy, exits for control registers, roots loaded again.
     let table = [
         (MmuMode::Tdp, Cr0Wp::Role, 50, true),
         (MmuMode::Tdp, Cr0Wp::Unload, 50, true),
@@ -56,7 +56,8 @@ fn write_protection_under_each_policy() {
     }
 }
 
-/// INVEPTs and INVVPIDs of a guest that changes a bit of CR4 `changes` times. It begins with both bits clear.
+/// Returns the INVEPTs and INVVPIDs of a guest that changes a bit of CR4 `changes` times. It begins with both bits
+/// clear.
 fn flushes(mmu: MmuMode, vpid: bool, bit: i32, changes: i32) -> (u64, u64) {
     let mut guest = Guest::new("icx", Some(VmConfig { vpid, ..config(mmu) }), Mode::Long);
     guest.code(64, |a| {
@@ -76,8 +77,8 @@ fn flushes(mmu: MmuMode, vpid: bool, bit: i32, changes: i32) -> (u64, u64) {
 fn a_flush_is_by_one_instruction() {
     const PSE: i32 = 1 << 4;
     const PCIDE: i32 = 1 << 17;
-    // One for each change after the first: setting PCIDE flushes nothing, clearing it the guest's TLB; a change of PSE loads the
-    // root again, which flushes the current context.
+    // One for each change after the first: setting PCIDE flushes nothing, clearing it flushes the guest's TLB; a change
+    // of PSE loads the root again, which flushes the current context.
     let table = [
         (MmuMode::Tdp, true, PCIDE, (0, 1)),
         (MmuMode::Tdp, true, PSE, (1, 0)),
@@ -199,7 +200,7 @@ fn an_interrupt_that_is_shut_out_asks_for_a_window() {
         a.cli()?;
         a.hlt()
     });
-    // It runs before the interrupt comes.
+    // It runs before the interrupt arrives.
     while !guest.cpu.non_root() {
         guest.run(10_000).unwrap();
     }
@@ -207,7 +208,7 @@ fn an_interrupt_that_is_shut_out_asks_for_a_window() {
     guest.finish();
     assert_eq!(guest.cpu.arch.gpr[15], 1);
     assert_eq!((guest.exits(reason::EXTERNAL_INTERRUPT), guest.exits(reason::INTERRUPT_WINDOW)), (1, 1));
-    // Once more for each table of the guest that its delivery was the first to touch.
+    // One more for each table of the guest that the delivery was the first to access.
     assert!((1..=3).contains(&guest.operations(Operation::Inject)));
 }
 
@@ -274,7 +275,7 @@ fn memory_comes_goes_and_is_logged_while_the_guest_runs() {
             panic!("the guest does not see {value:#x} under {config:?}");
         };
         run_until(&mut guest, u64::MAX);
-        // The memory is no one else's.
+        // The memory has no other user.
         let slot = |gfn, pages, hpa| SlotConfig { gfn, pages, hpa, read_only: false, log_dirty: false };
         let vm = guest.hypervisor.as_mut().unwrap();
         assert!(vm.remove_slot(0));
@@ -282,7 +283,7 @@ fn memory_comes_goes_and_is_logged_while_the_guest_runs() {
         vm.add_slot(slot(0x600, (RAM >> 12) - 0x600, 0x60_0000)).unwrap();
         vm.add_slot(slot(FRAME, 0x200, 0x40_0000)).unwrap();
         run_until(&mut guest, 0x1234_5678);
-        // Its writes are logged from now on, though it was in the middle of them.
+        // Its writes are logged from now on, although it was in the middle of them.
         assert!(guest.hypervisor.as_mut().unwrap().mmu.log_dirty(FRAME, true));
         let before = guest.word(0x40_1008);
         while guest.word(0x40_1008) == before {

@@ -1,9 +1,9 @@
-//! Guests behave under every configuration of the hypervisor as they do on bare hardware.
+//! Tests that guests behave under every configuration of the hypervisor as on bare hardware.
 
 use crate::common::*;
 use iced_x86::code_asm::*;
 
-/// MOV to CR3 and to CR0 with this in RAX.
+/// CR0.WP, for MOV to CR0 through RAX.
 const CR0_WP: i32 = 1 << 16;
 
 #[test]
@@ -11,7 +11,7 @@ fn registers_and_devices() {
     everywhere(Mode::Long, |guest| {
         guest.code(64, |a| {
             a.mov(rbx, DATA)?;
-            // Control registers read as they were written.
+            // Control registers read back as written.
             a.mov(rax, cr0)?;
             a.mov(qword_ptr(rbx), rax)?;
             a.xor(rax, 1 << 18)?;
@@ -114,26 +114,26 @@ fn page_tables_that_change() {
             a.mov(rbx, DATA)?;
             a.mov(rsi, linear)?;
             a.mov(rdi, table)?;
-            // Read through all of them, write through one.
+            // Reads of all of them, a write to one.
             for i in 0..8 {
                 a.mov(rax, qword_ptr(rsi + (i << 12)))?;
                 a.mov(qword_ptr(rbx + 8 * i), rax)?;
             }
             a.mov(qword_ptr(rsi + 8), rax)?;
-            // Another page: after INVLPG it is seen.
+            // Another page, which is visible after INVLPG.
             a.mov(rax, 0x40_5007u64)?;
             a.mov(qword_ptr(rdi), rax)?;
             a.invlpg(ptr(rsi))?;
             a.mov(rax, qword_ptr(rsi))?;
             a.mov(qword_ptr(rbx + 64), rax)?;
-            // Not present any more.
+            // The page is no longer present.
             a.mov(qword_ptr(rdi + 8), 0)?;
             a.invlpg(ptr(rsi + 0x1000))?;
             let mut absent = a.create_label();
             a.lea(rbp, ptr(absent))?;
             a.mov(rax, qword_ptr(rsi + 0x1000))?;
             a.set_label(&mut absent)?;
-            // Read-only: with CR0.WP a write faults, without it it does not, and with it again.
+            // Read-only: a write faults with CR0.WP, does not fault without it, and faults with it again.
             a.mov(qword_ptr(rdi + 16), 0x40_2005)?;
             a.invlpg(ptr(rsi + 0x2000))?;
             for i in 0..3 {
@@ -151,7 +151,7 @@ fn page_tables_that_change() {
                 a.mov(rax, qword_ptr(rsi + 0x2000))?;
                 a.mov(qword_ptr(rbx + 72 + 8 * i), rax)?;
             }
-            // A flush of everything shows what INVLPG did not.
+            // A full flush makes changes visible that INVLPG did not.
             a.mov(rax, 0x40_7007u64)?;
             a.mov(qword_ptr(rdi + 24), rax)?;
             a.mov(rax, cr3)?;
@@ -175,7 +175,7 @@ fn page_tables_that_change() {
             a.call(rax)?;
             a.set_label(&mut fetched)?;
             a.mov(rsp, r14)?;
-            // A table moves: the directory names another one.
+            // A table moves: the directory refers to another one.
             a.mov(rcx, table + 0x1000)?;
             a.mov(rax, 0x40_6007u64)?;
             a.mov(qword_ptr(rcx), rax)?;
@@ -186,7 +186,7 @@ fn page_tables_that_change() {
             a.mov(cr3, rax)?;
             a.mov(rax, qword_ptr(rsi))?;
             a.mov(qword_ptr(rbx + 176), rax)?;
-            // Memory that is no RAM, and an address that is none.
+            // An address outside of RAM, and a non-canonical address.
             a.mov(qword_ptr(rdi + 0x1008), 0x4000_0007)?;
             a.invlpg(ptr(rsi + 0x1000))?;
             a.mov(rax, qword_ptr(rsi + 0x1000))?;
@@ -234,7 +234,7 @@ fn two_address_spaces() {
             a.inc(qword_ptr(rsi))?;
             a.mov(cr3, r10)?;
             a.add(qword_ptr(rsi), 3)?;
-            // Now and then a new page appears in the space that is not in use.
+            // Occasionally a new page is mapped in the inactive address space.
             a.mov(rax, r8)?;
             a.shl(rax, 12)?;
             a.and(rax, 0xf000)?;
@@ -271,7 +271,7 @@ fn interrupts_arrive_when_they_may() {
         guest.bus.borrow_mut().interrupts.extend([0x30, 0x31, 0x32]);
         guest.code(64, |a| {
             a.mov(rbx, DATA)?;
-            // Shut out for a while.
+            // Interrupts are disabled for a while.
             a.mov(ecx, 1000)?;
             let mut wait = a.create_label();
             a.set_label(&mut wait)?;
@@ -321,7 +321,7 @@ fn protected_mode_without_and_with_paging() {
         for i in 0..1024u32 {
             ram.write(TABLES + 0x1000 + 4 * u64::from(i), (0x40_0000 + ((i & 7) << 12)) | 7);
         }
-        // The same for PAE.
+        // The same tables for PAE.
         ram.write(TABLES + 0x2000, TABLES + 0x3001);
         ram.write(TABLES + 0x2008, TABLES + 0x4001);
         for i in 0..8u64 {
@@ -352,7 +352,7 @@ fn protected_mode_without_and_with_paging() {
             a.add(dword_ptr(esi + (9 << 12)), 0x100)?;
             a.mov(eax, dword_ptr(esi + 0x1000))?;
             a.mov(dword_ptr(ebx + 8), eax)?;
-            // A page that is not there, and a change of a table.
+            // A page that is not present, and a change of a table.
             a.mov(ebp, 5)?;
             a.mov(eax, dword_ptr(0x8000_0000u32))?;
             a.mov(dword_ptr(tables + 0x1000), 0x40_6005)?;
@@ -377,7 +377,7 @@ fn protected_mode_without_and_with_paging() {
             for i in 0..8 {
                 a.add(dword_ptr(esi + (i << 12)), 0x1000 << i)?;
             }
-            // A PDPTE counts from the next load of CR3 on.
+            // A PDPTE takes effect at the next load of CR3.
             a.mov(dword_ptr(tables + 0x2010), tables + 0x4001)?;
             a.mov(ebp, 5)?;
             a.mov(eax, dword_ptr(0x8000_0000u32))?;
@@ -431,7 +431,8 @@ fn from_real_mode_to_protected_mode() {
     });
 }
 
-/// A single step traps onto a page that the hypervisor has not mapped yet: the trap is injected again, and pushes what it would have.
+/// A single step traps to a page that the hypervisor has not mapped yet: the trap is injected again, and pushes the
+/// same flags.
 #[test]
 fn a_trap_whose_delivery_exits_pushes_the_same_flags() {
     everywhere(Mode::Long, |guest| {

@@ -1,4 +1,5 @@
-//! Whatever a guest does, it ends itself at worst: no panic, no failure of the hypervisor but a limit, and all again the same.
+//! Tests with hostile guests, which can end only themselves: no panic, no failure of the hypervisor except a limit, and
+//! repeatable runs.
 
 use crate::common::*;
 use crate::nested::{EPT, HANDLER, INNER, OPERANDS, hypervisor, nested_configurations, with_ept};
@@ -8,7 +9,7 @@ use iced_x86::code_asm::*;
 use testkit::{Random, assemble, bytes};
 use x86::vmx::{pin, vmcs};
 
-/// Instructions that make a hypervisor work, as bytes; operands come from random registers.
+/// Instructions that involve the hypervisor, as bytes; operands are random registers.
 const PIECES: &[&[u8]] = &[
     &[0x0f, 0x22, 0xc0],             // mov cr0, rax
     &[0x0f, 0x20, 0xc0],             // mov rax, cr0
@@ -51,7 +52,7 @@ const PIECES: &[&[u8]] = &[
     &[0xff, 0x2f],                   // jmp far [rdi]
 ];
 
-/// Values that matter to somebody.
+/// Values with a special meaning.
 const VALUES: &[u64] = &[
     0,
     1,
@@ -91,14 +92,14 @@ const VALUES: &[u64] = &[
 fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
     let mut random = Random::new(seed);
     let ram = guest.cpu.wiring.ram.clone();
-    // Tables, data and the stack hold entries that are almost right.
+    // Tables, data and stack contain entries that are almost valid.
     for page in [TABLES, TABLES + 0x1000, DATA, STACK - 0x1000, LOG] {
         for i in 0..512 {
             let entry = (random.next() & 0xff_f000) | (random.next() & 0xe7) | 1;
             ram.write(page + 8 * i, if random.one_in(8) { random.next() } else { entry });
         }
     }
-    // Often a value for a register first: RAX, RCX, RDX, RSI, RDI.
+    // Often preceded by a load of a register: RAX, RCX, RDX, RSI, RDI.
     let code = bytes::of_known(&mut random, 300, PIECES, |random| {
         if !random.one_in(2) {
             return Vec::new();
@@ -111,7 +112,7 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
         }
     });
     ram.write_bytes(guest.cpu.arch.rip, &code);
-    // After an exception it goes on somewhere else in its code.
+    // After an exception it continues elsewhere in its code.
     let further = if mode == Mode::Long { guest.cpu.arch.rip + random.below(800) } else { 1 + random.below(8) };
     guest.cpu.arch.gpr[usize::from(x86::reg::RBP)] = further;
     for round in 0..60 {
@@ -123,7 +124,7 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
         }
         match guest.run(20_000) {
             Ok(Exit::Shutdown) => return,
-            // As if something had woken it.
+            // As if an event had woken it.
             Ok(_) | Err(Failure::Limit { .. }) => {}
             Err(failure) => panic!("seed {seed}, {mode:?}: {failure}"),
         }
@@ -148,16 +149,17 @@ fn a_hostile_guest_ends_itself_only() {
     }
 }
 
-/// Where a guest that is a hypervisor has the entries of EPT that it will write, how many there are, and where it counts them.
+/// Address of the EPT entries that a guest hypervisor will write, their number, and the address of its counter.
 const LIES: u64 = 0x54_0000;
 const LIES_COUNT: u64 = 256;
 const COUNTER: u64 = LIES - 8;
 
-/// A guest that is a hypervisor changes its EPT at each exit of its own guest, which runs anything, and executes INVEPT when it likes.
+/// Runs a guest hypervisor that changes its EPT at each exit of its nested guest, which executes anything, and executes
+/// INVEPT at random.
 fn lie(guest: &mut Guest, seed: u64, ept: bool) {
     let mut random = Random::new(seed);
     let mut more = if ept { with_ept(guest).to_vec() } else { Vec::new() };
-    // Exceptions exit, and so does what takes long.
+    // Exceptions exit, and so does code that takes long.
     more.push((vmcs::PIN_BASED_CONTROLS, u64::from(0x16 | pin::PREEMPTION_TIMER)));
     more.push((vmcs::PREEMPTION_TIMER_VALUE, 20));
     more.push((vmcs::EXCEPTION_BITMAP, 0xffff_ffff));
@@ -172,7 +174,7 @@ fn lie(guest: &mut Guest, seed: u64, ept: bool) {
     });
     ram.write_bytes(INNER, &code);
     for lie in 0..LIES_COUNT {
-        // Mostly such that the guest's own guest can go on.
+        // Usually a change after which the nested guest can continue.
         let any = random.below(512);
         let index = random.of(&[0, 0, 0, 1, 2, 3, any]);
         let table = EPT + random.of(&[0, 0x1000, 0x2000, 0x2000, 0x2000]);

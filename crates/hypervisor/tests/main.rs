@@ -1,4 +1,4 @@
-//! Whole guests under the hypervisor, and the same on bare hardware. One program, so that what they share is made once.
+//! Tests of whole guests under the hypervisor and on bare hardware, in one program so that common parts are built once.
 
 mod common;
 mod cpuid;

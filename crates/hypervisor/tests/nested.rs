@@ -1,4 +1,5 @@
-//! Guests that are hypervisors: under every configuration, they and their own guests find what they find on bare hardware.
+//! Tests of guest hypervisors: under every configuration, they and their nested guests must have the same results as on
+//! bare hardware.
 
 use crate::common::*;
 use hypervisor::config::VmConfig;
@@ -12,20 +13,20 @@ use x86::vmx::{
     entry, exit, interruptibility, interruption, pending_debug, pin, primary, reason, region, secondary, vmcs,
 };
 
-/// Where L1 has the VMXON region, a VMCS, the operands that name them, the fields that it writes, and tables of EPT.
+/// Addresses of L1's VMXON region, a VMCS, the operands that point to them, the fields that it writes, and EPT tables.
 const VMXON: u64 = 0x50_0000;
 const VMCS: u64 = 0x50_1000;
 pub const OPERANDS: u64 = 0x50_2000;
 const FIELDS: u64 = 0x50_3000;
 pub const EPT: u64 = 0x50_8000;
-/// Where L1 goes on after exits, and where L2 begins.
+/// Address of L1's exit handler, and start address of L2.
 pub const HANDLER: u64 = 0x11_0000;
 pub const INNER: u64 = 0x12_0000;
 const INNER_STACK: u64 = 0x70_0000;
-/// The first address that EPT leaves out until it is missed.
+/// First address that EPT does not map until it is accessed.
 const ABSENT: u64 = 0x60_0000;
 
-/// What L1 notes of each exit.
+/// Fields that L1 records for each exit.
 const NOTED: [u32; 10] = [
     vmcs::EXIT_REASON,
     vmcs::EXIT_QUALIFICATION,
@@ -39,7 +40,7 @@ const NOTED: [u32; 10] = [
     vmcs::GUEST_PENDING_DEBUG_EXCEPTIONS,
 ];
 
-/// Configurations with VMX for the guest.
+/// Returns the configurations with VMX for the guest.
 pub fn nested_configurations() -> Vec<VmConfig> {
     let hosts = configurations().into_iter().filter(|config| !config.paravirt);
     let offers = hosts.flat_map(|host| {
@@ -49,7 +50,8 @@ pub fn nested_configurations() -> Vec<VmConfig> {
     offers.collect()
 }
 
-/// The fields of a VMCS whose guest begins at [`INNER`] in the same mode and memory as its hypervisor, with more.
+/// Returns the fields of a VMCS whose guest begins at [`INNER`] in the same mode and memory as its hypervisor, with
+/// more fields.
 fn fields(guest: &Guest, more: &[(u32, u64)]) -> Vec<(u32, u64)> {
     let cpu = &guest.cpu.arch;
     let enabled = cpu.cr4 | x86::control::CR4_VMXE;
@@ -103,10 +105,10 @@ fn fields(guest: &Guest, more: &[(u32, u64)]) -> Vec<(u32, u64)> {
     all
 }
 
-/// Makes the guest a hypervisor with these fields in its VMCS, and what `inner` assembles as its guest.
+/// Makes the guest a hypervisor with these fields in its VMCS, and with the code of `inner` as its nested guest.
 ///
-/// L1 notes each exit at [`DATA`]. It lets a guest go on after the instruction that exited, or where RBP says after an exception; after an
-/// EPT violation it maps the page at [`ABSENT`]; VMCALL ends the test.
+/// L1 records each exit at [`DATA`]. It continues its guest after the instruction that exited, or after an exception at
+/// the address in RBP; after an EPT violation it maps the page at [`ABSENT`]; VMCALL ends the test.
 pub fn hypervisor(
     guest: &mut Guest,
     more: &[(u32, u64)],
@@ -198,10 +200,10 @@ pub fn hypervisor(
     assert!(ram.write_bytes(INNER, &assemble(64, INNER, inner)));
 }
 
-/// Bits of the exit qualification of an EPT violation that say more of the page: a guest is not offered them.
+/// Bits of an EPT violation's exit qualification with more details of the page, which guests are not offered.
 const ADVANCED: u64 = 7 << 9;
 
-/// What a hypervisor and its guest have computed: registers, what was noted, what devices were written.
+/// Returns the results of a hypervisor and its guest: registers, records, writes to devices.
 fn computed(guest: &mut Guest) -> (Outcome, Vec<u64>) {
     for exit in 0..64 {
         let at = DATA + 8 * NOTED.len() as u64 * exit;
@@ -213,7 +215,7 @@ fn computed(guest: &mut Guest) -> (Outcome, Vec<u64>) {
     (guest.outcome(), (0..512).map(|i| guest.word(DATA + 8 * i)).collect())
 }
 
-/// Runs a guest on bare hardware and under every configuration.
+/// Runs a guest on bare hardware and under every configuration, and compares the results.
 fn same_everywhere(configurations: &[VmConfig], prepare: impl Fn(&mut Guest)) -> Vec<u64> {
     let run = |config: Option<VmConfig>| {
         let mut guest = Guest::new("skx", config, Mode::Long);
@@ -228,7 +230,7 @@ fn same_everywhere(configurations: &[VmConfig], prepare: impl Fn(&mut Guest)) ->
     bare.1
 }
 
-/// Exits for these reasons, in order.
+/// Returns the recorded exits with these reasons, in order.
 fn exits(noted: &[u64]) -> Vec<u32> {
     let each = noted.chunks(NOTED.len()).map(|exit| exit[0] as u32);
     each.scan(false, |ended, reason| {
@@ -238,11 +240,11 @@ fn exits(noted: &[u64]) -> Vec<u32> {
     .collect()
 }
 
-/// Code that does most things that exit, to L0 or to L1.
+/// Assembles code with most kinds of exits, to L0 or to L1.
 fn busy(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
     a.xor(eax, eax)?;
     a.cpuid()?;
-    // A device in memory and one at a port are L0's, and so is what L1 lets L2 do with CR0 and CR4.
+    // A device in memory and one at a port belong to L0, and so do CR0 and CR4 where L1 permits L2 to change them.
     a.mov(rsi, DEVICE)?;
     a.mov(eax, dword_ptr(rsi))?;
     a.add(dword_ptr(rsi + 4), eax)?;
@@ -263,7 +265,7 @@ fn busy(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
     a.mov(ecx, 0xc000_0080u32)?;
     a.rdmsr()?;
     a.wbinvd()?;
-    // Exceptions: one that L1 wants, one that it does not.
+    // Exceptions: one that L1 intercepts, one that it does not.
     let [mut divided, mut undefined, mut faulted] = std::array::from_fn(|_| a.create_label());
     a.lea(rbp, ptr(divided))?;
     a.xor(ecx, ecx)?;
@@ -276,7 +278,7 @@ fn busy(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
     a.mov(rax, qword_ptr(0x7000_0000u64))?;
     a.set_label(&mut faulted)?;
     a.mov(rdi, cr2)?;
-    // VMX is not L2's.
+    // L2 has no VMX.
     a.vmread(rax, rdi)?;
     a.hlt()?;
     a.mov(qword_ptr(ABSENT + 8), rdi)?;
@@ -287,7 +289,7 @@ fn busy(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
 #[test]
 fn exits_of_an_inner_guest() {
     let noted = same_everywhere(&nested_configurations(), |guest| {
-        // #DE and #PF are L1's, and TS.
+        // L1 intercepts #DE and #PF, and owns TS.
         let more =
             [(vmcs::EXCEPTION_BITMAP, 1 | 1 << 14), (vmcs::CR0_GUEST_HOST_MASK, 1 << 3), (vmcs::CR0_READ_SHADOW, 0)];
         hypervisor(guest, &more, busy);
@@ -308,7 +310,7 @@ fn exits_of_an_inner_guest() {
     assert_eq!(exits(&noted), wanted);
 }
 
-/// EPT with everything mapped to itself but the page at [`ABSENT`].
+/// Maps everything one to one with EPT, except the page at [`ABSENT`].
 pub fn with_ept(guest: &mut Guest) -> [(u32, u64); 3] {
     let ram = &guest.cpu.wiring.ram;
     ram.write(EPT, (EPT + 0x1000) | 7);
@@ -342,7 +344,7 @@ fn an_inner_guest_under_ept() {
         hypervisor(guest, &more, busy);
     });
     use reason::*;
-    // The first thing that misses the page is the delivery of #UD, which pushes onto the stack there.
+    // The first access to the unmapped page is the delivery of #UD, which pushes onto the stack there.
     let wanted = [CPUID, RDMSR, EXCEPTION_NMI, EPT_VIOLATION, EXCEPTION_NMI, VMREAD, HLT, VMCALL];
     assert_eq!(exits(&noted), wanted);
 }
@@ -351,7 +353,7 @@ fn an_inner_guest_under_ept() {
 fn events_go_to_the_level_that_wants_them() {
     for acknowledged in [false, true] {
         let noted = same_everywhere(&nested_configurations(), |guest| {
-            // L1 injects #UD, whose handler L2 has; then an interrupt comes that is L1's.
+            // L1 injects #UD, which L2 handles; then an interrupt arrives for L1.
             let information = 6 | interruption::HARDWARE_EXCEPTION | interruption::VALID;
             let acknowledge = if acknowledged { exit::ACKNOWLEDGE_INTERRUPT } else { 0 };
             let more = [
@@ -391,7 +393,7 @@ fn the_resume_flag_that_handlers_find_is_what_l1_wants() {
         let noted = same_everywhere(&nested_configurations(), |guest| {
             let more = [(vmcs::ENTRY_INTERRUPTION_INFORMATION, INJECTED_GP), (vmcs::GUEST_RFLAGS, 2 | resume)];
             hypervisor(guest, &more, |a| {
-                // The flags that the handler has returned to.
+                // The flags to which the handler has returned.
                 a.mov(rax, qword_ptr(INNER_STACK - 24))?;
                 a.mov(qword_ptr(DATA + 0xf00), rax)?;
                 a.vmcall()
@@ -405,7 +407,8 @@ fn the_resume_flag_that_handlers_find_is_what_l1_wants() {
 #[test]
 fn what_l1_injects_may_meet_faults_on_its_way() {
     use interruption::{HARDWARE_EXCEPTION, SOFTWARE_EXCEPTION, SOFTWARE_INTERRUPT, VALID};
-    // Vectors within and beyond the table of L2, whose page no shadow table has yet; faults are L2's, L1's or the end.
+    // Vectors inside and outside of L2's table, whose page no shadow table maps yet; faults belong to L2, to L1, or end
+    // the guest.
     for (kind, vector) in
         [(SOFTWARE_INTERRUPT, 0x2a), (SOFTWARE_EXCEPTION, 3), (HARDWARE_EXCEPTION, 19), (HARDWARE_EXCEPTION, 5)]
     {
@@ -431,7 +434,7 @@ fn what_l1_injects_may_meet_faults_on_its_way() {
 #[test]
 fn a_double_fault_that_l1_wants_has_no_event_before_it() {
     let noted = same_everywhere(&nested_configurations(), |guest| {
-        // #PF, whose handler's stack cannot be written either.
+        // #PF, whose handler's stack is not writable either.
         let more = [(vmcs::EXCEPTION_BITMAP, 1 << 8), (vmcs::GUEST_RSP, 0x7000_0000)];
         hypervisor(guest, &more, |a| {
             let mut after = a.create_label();
@@ -446,7 +449,8 @@ fn a_double_fault_that_l1_wants_has_no_event_before_it() {
 
 #[test]
 fn shutdown_leaves_the_resume_flag_alone() {
-    // What L1 injects, #PF, #UD and INT1, which the hypervisor looks at first, and #GP of an instruction that it emulates.
+    // Injected by L1: #PF, #UD and INT1, which the hypervisor examines first, and #GP of an instruction that it
+    // emulates.
     for (resume, injected) in [(0, 0), (0, INJECTED_GP), (flags::RF, INJECTED_GP)] {
         for which in 0..4 {
             let noted = same_everywhere(&nested_configurations(), |guest| {
@@ -498,7 +502,7 @@ fn breakpoints_that_mov_ss_has_held_back_come_with_the_single_step() {
                 (vmcs::GUEST_PENDING_DEBUG_EXCEPTIONS, step | pending_debug::ENABLED_BREAKPOINT | 1),
             ];
             hypervisor(guest, &more, |a| {
-                // An instruction that is the hypervisor's to complete.
+                // An instruction that the hypervisor completes.
                 a.wbinvd()?;
                 a.nop()?;
                 a.vmcall()
@@ -561,7 +565,7 @@ fn without_the_switch_there_is_no_vmx() {
     assert_eq!(guest.word(LOG + 32), 13);
 }
 
-/// Runs a guest hypervisor in steps of so many ticks, with `between` after each.
+/// Runs a guest hypervisor in steps of `ticks`, with `between` after each.
 fn in_steps(config: &VmConfig, ticks: u64, mut between: impl FnMut(&mut Guest)) -> (Outcome, Vec<u64>) {
     let mut guest = Guest::new("skx", Some(config.clone()), Mode::Long);
     let more = with_ept(&mut guest);
@@ -634,7 +638,7 @@ fn regions_are_where_they_are_said_to_be() {
     });
 }
 
-/// Numbers that look random.
+/// A simple pseudo-random number generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -647,7 +651,7 @@ impl Numbers {
         (self.next() >> 8) as usize % end
     }
 
-    /// A value that a field might not be prepared for.
+    /// Returns a value that may be unexpected for a field.
     fn value(&mut self) -> u64 {
         let interesting = [
             0,
@@ -686,7 +690,7 @@ fn a_hypervisor_that_lies_ends_itself_only() {
         for _ in 0..numbers.below(5) {
             more.push((names[numbers.below(names.len())].0, numbers.value()));
         }
-        // Controls that are allowed, if nothing else is wrong.
+        // Controls that are valid, if nothing else is wrong.
         for (field, allowed) in [
             (vmcs::PIN_BASED_CONTROLS, 0xffu64),
             (vmcs::SECONDARY_CONTROLS, 0xffff_ffff),
@@ -703,7 +707,7 @@ fn a_hypervisor_that_lies_ends_itself_only() {
         }
         guest.bus.borrow_mut().interrupts.push_back(0x51);
         for _ in 0..20 {
-            // It may end in any way; nothing else may.
+            // The guest may end in any way; nothing else may.
             if guest.run(2_000_000).is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The paravirtual interface: its protocol, what it saves, and guests that lie.
+//! Tests of the paravirtual interface: its protocol, its savings, and guests that lie.
 
 use crate::common::*;
 use hypervisor::config::{MmuMode, VmConfig};
@@ -7,9 +7,9 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use x86::vmx::reason;
 
-/// Where guests keep their state page.
+/// Address of the guests' state page.
 const STATE: u64 = 0x60_0000;
-/// Where they want the hypercall page.
+/// Address of the guests' hypercall page.
 const HYPERCALLS: u64 = 0x61_0000;
 
 fn config(mmu: MmuMode) -> VmConfig {
@@ -36,7 +36,7 @@ fn register(a: &mut CodeAssembler) -> Result<(), IcedError> {
     wrmsr(a, MSR_STATE_PAGE, STATE | 1)
 }
 
-/// Loads the CR3 in RDX through the cache, as a guest does it.
+/// Loads the CR3 in RDX through the cache, as a guest does.
 fn cached_load(a: &mut CodeAssembler) -> Result<(), IcedError> {
     let mut next = a.create_label();
     let mut miss = a.create_label();
@@ -62,7 +62,7 @@ fn cached_load(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.nop()
 }
 
-/// So many address spaces that differ at 1 GiB, where each has its number.
+/// Creates `count` address spaces that differ at 1 GiB, where each has its number.
 fn spaces(guest: &mut Guest, count: u64) -> Vec<u64> {
     let ram = guest.cpu.wiring.ram.clone();
     (0..count)
@@ -213,7 +213,7 @@ fn more_spaces_than_entries_and_freed_directories() {
                 a.add(qword_ptr(r11 + 16), number as i32 + round)?;
             }
         }
-        // One directory is freed and used for data: no entry may remain.
+        // One directory is freed and used for data: its entry must be removed.
         a.mov(rdx, roots[0])?;
         cached_load(a)?;
         for root in &roots[1..] {
@@ -249,7 +249,7 @@ fn changes_of_a_cached_directory_are_seen() {
             cached_load(a)?;
             a.mov(rax, qword_ptr(r11))?;
         }
-        // The other space's top-level table, and its last-level one, change while it is only cached.
+        // The other address space's top-level table, and its last-level one, change while it is only cached.
         a.mov(rdi, roots[1])?;
         a.mov(rax, roots[0] + 0x1007)?;
         a.mov(qword_ptr(rdi), rax)?;
@@ -314,8 +314,8 @@ fn another_version_is_refused_without_a_fault() {
 
 #[test]
 fn a_lying_guest_harms_itself_only() {
-    // What the guest loads after it has filled its page with nonsense: a root that is not cached, another entry's, the
-    // hypervisor's tables, nothing at all.
+    // Value that the guest loads after it has filled its page with invalid data: a root that is not cached, another
+    // entry's, the hypervisor's tables, an arbitrary value.
     for lie in 0..4 {
         let mut guest = long(config(MmuMode::Shadow));
         let roots = spaces(&mut guest, 2);
@@ -344,7 +344,7 @@ fn a_lying_guest_harms_itself_only() {
             a.cli()?;
             a.hlt()
         });
-        // It may well die, by itself: a named end of the guest, never of the hypervisor.
+        // It may end itself in a defined way, but never the hypervisor.
         for _ in 0..100 {
             match guest.run(1_000_000) {
                 Ok(cpu::Exit::Shutdown | cpu::Exit::Halt) => break,

@@ -1,9 +1,9 @@
-//! A guest that does random things to its page tables, on bare hardware and under every configuration: every access, every
-//! fault and all memory must be the same.
+//! A guest with random operations on its page tables, on bare hardware and under every configuration: every access,
+//! every fault and all memory must be equal.
 //!
-//! The guest is an interpreter of scripts. Its own pages stay mapped, supervisor-only, at their physical addresses; what the
-//! scripts play with lies elsewhere. A script changes tables, flushes as the architecture demands, and accesses memory at both
-//! privilege levels; the interpreter notes what each step met.
+//! The guest is an interpreter of scripts. Its own pages stay mapped one to one, supervisor-only; the scripts use other
+//! addresses. A script changes tables, flushes as the architecture requires, and accesses memory at both privilege
+//! levels; the interpreter records the result of each step.
 
 use crate::common::*;
 use cpu::arch::TableRegister;
@@ -16,29 +16,29 @@ use x86::control::*;
 const SCRIPT: u64 = 0x20_0000;
 /// Notes: 32 bytes for each step.
 const NOTES: u64 = 0x28_0000;
-/// Tables that are played with.
+/// Tables that scripts change.
 const ARENA: u64 = 0x30_0000;
 const ARENA_FRAMES: u64 = 24;
-/// Roots are the first of them.
+/// Number of roots, which are the first tables.
 const ROOTS: u64 = 3;
-/// Last-level tables that only the entries below point to, of which single entries are changed and flushed.
+/// Last-level tables that only the permanent entries point to, and of which single entries are changed and flushed.
 const LEAVES: u64 = 0x32_0000;
 const LEAF_TABLES: u64 = 2;
-/// Tables that nobody changes.
+/// Tables that are never changed.
 const KEPT: u64 = 0x33_0000;
 /// Code that runs at CPL 3.
 const USER: u64 = 0x40_0000;
-/// Frames with data, and the offset of a RET in each.
+/// Data frames, and the offset of a RET in each.
 const DATA_FRAMES: u64 = 0x70_0000;
 const RETURN: u64 = 0xff0;
 /// Task-state segment.
 const TSS: u64 = 0xd000;
 
 const STEPS: u64 = 250;
-/// Whatever is written anywhere may be taken for entries of tables; a global one would outlive loads of CR3 on bare hardware.
+/// Written values may become table entries; a global one would survive loads of CR3 on bare hardware.
 const NOT_GLOBAL: u64 = !0x100_0000_0100;
 
-/// What a step does.
+/// Kind of a step.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 enum Kind {
@@ -57,7 +57,7 @@ enum Kind {
     Flags,
 }
 
-/// How the guest pages.
+/// Paging mode of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Legacy,
@@ -65,7 +65,7 @@ enum Shape {
     Long,
 }
 
-/// The interpreter of 64-bit guests: RSI the script, RDI the notes, R9 the flags to access memory with.
+/// Assembles the interpreter of 64-bit guests: RSI is the script, RDI the notes, R9 the flags for memory accesses.
 fn interpreter64(a: &mut CodeAssembler, handlers: &mut Vec<(u64, u64)>) -> Result<(), IcedError> {
     let mut next = a.create_label();
     let mut note = a.create_label();
@@ -162,7 +162,8 @@ fn interpreter64(a: &mut CodeAssembler, handlers: &mut Vec<(u64, u64)>) -> Resul
     Ok(())
 }
 
-/// The interpreter of 32-bit guests: ESI the script, EDI the notes, [`SCRIPT`] - 8 the flags, EBP what was read.
+/// Assembles the interpreter of 32-bit guests: ESI is the script, EDI the notes, [`SCRIPT`] - 8 the flags, EBP the
+/// value read.
 fn interpreter32(a: &mut CodeAssembler, handlers: &mut Vec<(u64, u64)>) -> Result<(), IcedError> {
     let flags = (SCRIPT - 8) as u32;
     let mut next = a.create_label();
@@ -262,7 +263,7 @@ fn interpreter32(a: &mut CodeAssembler, handlers: &mut Vec<(u64, u64)>) -> Resul
     Ok(())
 }
 
-/// What runs at CPL 3: a read, a write, a call, 32 bytes apart.
+/// Returns the code for CPL 3: a read, a write, a call, 32 bytes apart.
 fn user_code(bits: u32) -> [Vec<u8>; 3] {
     let piece = |offset: u64, write: &dyn Fn(&mut CodeAssembler) -> Result<(), IcedError>| {
         testkit::assemble(bits, USER + offset, |a| {
@@ -285,7 +286,7 @@ fn user_code(bits: u32) -> [Vec<u8>; 3] {
     }
 }
 
-/// A script in the making.
+/// Generator of a script.
 struct Author {
     random: Random,
     shape: Shape,
@@ -294,7 +295,7 @@ struct Author {
     cr3: u64,
     cr4: u64,
     efer: u64,
-    /// Initial content of tables.
+    /// Initial contents of tables.
     tables: Vec<(u64, u64)>,
 }
 
@@ -329,13 +330,13 @@ impl Author {
         if self.shape == Shape::Legacy { 4 } else { 8 }
     }
 
-    /// Indexes that are played with in every table; those below 4 keep the interpreter mapped.
+    /// Returns a tested index of a table; those below 4 keep the interpreter mapped.
     fn index(&mut self) -> u64 {
         let last = 4096 / self.size() - 1;
         self.random.of(&[4, 5, 6, last - 1, last])
     }
 
-    /// The first tables: the interpreter's, the leaves', and random ones.
+    /// Creates the initial tables: the interpreter's, the leaves', and random ones.
     fn lay_out(&mut self) {
         let size = self.size();
         match self.shape {
@@ -386,7 +387,7 @@ impl Author {
         }
     }
 
-    /// An entry for a table, by the number of its frame: those of higher levels come first.
+    /// Returns an entry for a table, by the number of its frame: those of higher levels come first.
     fn entry(&mut self, frame: u64) -> u64 {
         let last_level = frame * 4 >= ARENA_FRAMES * 3;
         let random = &mut self.random;
@@ -416,7 +417,7 @@ impl Author {
         value
     }
 
-    /// Writes to a table, by its physical address.
+    /// Adds a step that writes to a table, by its physical address.
     fn write_entry(&mut self, address: u64, value: u64) {
         match self.shape {
             Shape::Pae => {
@@ -427,7 +428,7 @@ impl Author {
         }
     }
 
-    /// An address that is translated by tables that are played with.
+    /// Returns an address that is translated by tested tables.
     fn address(&mut self) -> u64 {
         let offset = self.random.below(0x1d0) * 8 + 8;
         let (one, two, three, four) = (self.index(), self.index(), self.index(), self.index());
@@ -452,7 +453,7 @@ impl Author {
         }
     }
 
-    /// One last-level entry changes, its address is flushed, and accessed in all ways.
+    /// Adds steps that change one last-level entry, flush its address, and access it in all ways.
     fn change_leaf(&mut self) {
         let (leaf, page) = (self.random.below(LEAF_TABLES), self.random.below(6));
         let span = if self.shape == Shape::Legacy { 22 } else { 21 };
@@ -501,7 +502,7 @@ impl Author {
                 self.accesses(2);
             }
             18 => {
-                // Where there is no memory all bits are set: as an entry of a 32-bit table that is a good and global one.
+                // Outside of memory all bits are set, which is a valid and global entry of a 32-bit table.
                 let last = if self.shape == Shape::Legacy { CR4_SMAP } else { CR4_PGE };
                 self.cr4 ^= self.random.of(&[CR4_SMEP, CR4_SMAP, last]);
                 self.steps.push((Kind::Cr4, self.cr4, 0));
@@ -519,7 +520,7 @@ impl Author {
         }
     }
 
-    /// Puts everything into a guest.
+    /// Writes the script and tables to a guest.
     fn install(&self, guest: &mut Guest) {
         let bits = if self.shape == Shape::Long { 64 } else { 32 };
         let ram = guest.cpu.wiring.ram.clone();
@@ -573,7 +574,7 @@ impl Author {
     }
 }
 
-/// What a guest has noted, and all its memory that the script may change.
+/// Returns the guest's notes, and all memory that the script may change.
 fn run(author: &Author, config: Option<hypervisor::VmConfig>) -> (Vec<u64>, Vec<u64>) {
     let mode = if author.shape == Shape::Long { Mode::Long } else { Mode::Protected };
     let mut guest = Guest::new("icx", config, mode);

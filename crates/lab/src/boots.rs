@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The name of a snapshot in its directory.
 const SNAPSHOT: &str = "booted";
 
-/// What a cell does about its boot.
+/// The way in which a cell starts.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begin {
     /// It boots.
@@ -37,7 +37,7 @@ enum State {
 #[derive(Debug)]
 struct Boot {
     state: State,
-    /// How many cells have yet to end.
+    /// The number of cells that have not ended yet.
     left: usize,
 }
 
@@ -65,7 +65,7 @@ impl Boots {
         all
     }
 
-    /// How a cell may begin now. `directory` makes one for a snapshot.
+    /// The way in which a cell may start now. `directory` makes a directory for a snapshot.
     pub fn begin(&mut self, cell: usize, directory: impl FnOnce() -> std::io::Result<Partial>) -> Begin {
         let Some(boot) = self.of.get(&cell).map(|boot| &mut self.boots[*boot]) else { return Begin::Boots };
         match &boot.state {

@@ -187,6 +187,7 @@ mod tests {
             measured: Some(measured),
             failure: None,
             stacks: Vec::new(),
+            provenance: None,
         };
         vec![ExperimentResult { name: "x".to_owned(), file: None, cells: vec![cell] }]
     }

@@ -1,7 +1,8 @@
 //! Two cells side by side: what explains that one takes longer than the other.
 
-use crate::experiment::{Experiment, Factor, Measure};
+use crate::experiment::{Experiment, Factor};
 use crate::results::{Charges, ExperimentResult, Measured, Tallies, Tally};
+use crate::trust::Trust;
 use ledger::Kind;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -15,6 +16,9 @@ pub struct Change {
     pub before: Tally,
     /// In the second.
     pub after: Tally,
+    /// How far the prices behind it can be trusted.
+    #[serde(skip)]
+    pub trust: Option<Trust>,
 }
 
 impl Change {
@@ -30,13 +34,14 @@ impl Change {
 }
 
 /// What differs between two lists, what explains most of it first.
-fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
+pub(crate) fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let of = |list: &Tallies, name: &String| list.get(name).copied().unwrap_or_default();
     ordered(names.into_iter().map(|name| Change {
         name: name.clone(),
         before: of(before, name),
         after: of(after, name),
+        trust: None,
     }))
 }
 
@@ -46,7 +51,8 @@ fn causes(before: &Charges, after: &Charges) -> Vec<Change> {
     ordered(causes.into_iter().map(|cause| {
         // One that the first does not have may have a name in the second.
         let name = if after.of(cause) == Tally::default() { before.name(cause) } else { after.name(cause) };
-        Change { name, before: before.of(cause), after: after.of(cause) }
+        let trust = before.trust(cause).and(after.trust(cause));
+        Change { name, before: before.of(cause), after: after.of(cause), trust: trust.known() }
     }))
 }
 
@@ -84,7 +90,12 @@ impl Difference {
         let lists = before.entries.lists().into_iter().zip(after.entries.lists());
         let sections = lists.map(|((title, before), (_, after))| Section { title, changes: changes(before, after) });
         Self {
-            total: Change { name: "all".to_owned(), before: before.charges.total, after: after.charges.total },
+            total: Change {
+                name: "all".to_owned(),
+                before: before.charges.total,
+                after: after.charges.total,
+                trust: before.charges.trust_of_all().and(after.charges.trust_of_all()).known(),
+            },
             causes: causes(&before.charges, &after.charges),
             sections: sections.filter(|section| !section.changes.is_empty()).collect(),
         }
@@ -121,17 +132,19 @@ impl Pair {
         }
     }
 
-    /// By how much the second published figure is below the first, and ours: times faster.
+    /// How many times faster the second is by the published figures, and by ours.
     pub fn factors(&self, experiment: &Experiment, result: &ExperimentResult) -> Option<(Option<f64>, f64)> {
         let (before, after) = self.measured(experiment, result)?;
-        let published = before.published.zip(after.published).map(|(before, after)| before / after);
-        Some((published, before.value / after.value))
+        let rate = experiment.rows[self.from.0].metric.is_rate();
+        let factor = |before: f64, after: f64| if rate { after / before } else { before / after };
+        let published = before.published.zip(after.published).map(|(before, after)| factor(before, after));
+        Some((published, factor(before.value, after.value)))
     }
 }
 
 /// Rows that compare times; all rows where none does. A count is no time, and has often the same runs as a time.
 fn timed(experiment: &Experiment) -> Vec<usize> {
-    let counts = |row: &usize| matches!(experiment.rows[*row].metric.measure, Measure::Count { .. });
+    let counts = |row: &usize| experiment.rows[*row].metric.is_count();
     let all = 0..experiment.rows.len();
     let timed: Vec<usize> = all.clone().filter(|row| !counts(row)).collect();
     if timed.is_empty() { all.collect() } else { timed }

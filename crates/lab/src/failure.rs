@@ -9,7 +9,7 @@ pub struct Failure {
     pub reason: String,
     /// The end of what it printed.
     pub tail: Vec<String>,
-    /// Whether it was run at all: a guest may be missing.
+    /// True if the cell was run at all: a guest may be missing.
     pub ran: bool,
 }
 
@@ -18,7 +18,7 @@ pub struct Failure {
 pub struct Group<'a> {
     /// The first of them, by its name.
     pub first: &'a str,
-    /// How many others there are.
+    /// The number of other cells.
     pub others: usize,
 }
 

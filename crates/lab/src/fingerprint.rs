@@ -1,4 +1,4 @@
-//! What decides the outcome of a cell, as one hash: the program (built-in profiles with it), the contents of all files that the
+//! The inputs that decide the outcome of a cell, as one hash: the program (built-in profiles with it), the contents of all files that the
 //! cell reads, and its command line.
 
 use crate::Cell;

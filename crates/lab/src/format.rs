@@ -142,7 +142,7 @@ pub fn gigahertz(hz: u64) -> String {
     format!("{:.3} GHz", hz as f64 / 1e9)
 }
 
-/// How long so many ticks are, in seconds.
+/// Converts ticks to seconds.
 pub fn seconds(ticks: Ticks, hz: u64) -> f64 {
     ticks as f64 / TICKS_PER_CYCLE as f64 / hz as f64
 }

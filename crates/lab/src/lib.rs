@@ -2,12 +2,13 @@
 //! what on the ledger explains each difference.
 //!
 //! An [`Experiment`] is read from a TOML file. Its [`Cell`]s are run as child processes by [`runner`], each leaving a ledger;
-//! [`results`] are made from those, and reported as text, as HTML, as JSON, or held against an earlier run ([`check`]).
+//! [`diff`] holds one command in two kernels, or under two settings, against each other. [`results`] are made from those, and reported as text, as HTML, as JSON, or held against an earlier run ([`check`]).
 
 #![deny(unsafe_code)]
 
 mod boots;
 pub mod check;
+pub mod diff;
 pub mod difference;
 pub mod experiment;
 pub mod failure;
@@ -22,6 +23,7 @@ pub mod runner;
 mod shown;
 pub mod store;
 pub mod text;
+pub mod trust;
 
 #[cfg(test)]
 mod testing;

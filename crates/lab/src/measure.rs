@@ -69,7 +69,7 @@ pub fn read(path: &Path) -> Result<Ledger, MeasureError> {
     Ok(ledger)
 }
 
-/// What a finished cell printed.
+/// The output of a finished cell.
 pub fn output(path: &Path) -> Result<String, MeasureError> {
     Ok(String::from_utf8_lossy(&bytes(path, LARGEST_OUTPUT)?).into_owned())
 }
@@ -86,8 +86,8 @@ pub fn selection<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selecti
     })
 }
 
-/// How long a region was open, in `unit`: on the clock of the processor that said so. An older ledger does not say it: then each of the
-/// processors, which advance together, has its share of what was charged.
+/// The time for which a region was open, in `unit`, on the clock of the processor that opened it. An older ledger does not contain that time: each of the
+/// processors, which advance together, then has its share of the charges.
 fn time(charges: &Charges, ledger: &Ledger, region: Option<&str>, unit: TimeUnit) -> f64 {
     let clocks = &ledger.header.clocks;
     let found = region.and_then(|name| ledger.regions.iter().find(|region| region.name == name));
@@ -131,7 +131,7 @@ fn converted(number: f64, found: &str, unit: &str, tsc_hz: u64) -> Option<f64> {
     }
 }
 
-/// How often kinds of a name were charged.
+/// The number of charges of the kinds of a name.
 fn count(charges: &Charges, name: &str) -> Option<u64> {
     let wanted = |kind: &str| match name.strip_suffix('*') {
         Some(start) => kind.starts_with(start),
@@ -226,7 +226,7 @@ mod tests {
         let charges = Charges { total: Tally { count: 0, ticks: second }, ..Charges::default() };
         ledger.regions[1].elapsed = second / 2;
         assert_eq!(time(&charges, &ledger, Some("work"), TimeUnit::Milliseconds), 500.0);
-        // Where that is not known, and for the whole run, processors share the time.
+        // Without that time, and for the whole run, processors share the time.
         assert_eq!(time(&charges, &ledger, None, TimeUnit::Milliseconds), 250.0);
         ledger.regions[1].elapsed = 0;
         assert_eq!(time(&charges, &ledger, Some("work"), TimeUnit::Milliseconds), 250.0);

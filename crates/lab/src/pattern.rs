@@ -1,10 +1,10 @@
 //! Patterns that choose cells: `*` stands for any characters, `?` for one.
 
-/// Whether `text` is what `pattern` describes.
+/// Returns true if `text` matches `pattern`.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where the last asterisk is, and from where in the text it is tried next.
+    // The position of the last asterisk, and the position in the text from which it is tried next.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

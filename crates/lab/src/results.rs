@@ -1,18 +1,21 @@
 //! What came out: the value of each cell beside the published one, and everything on its ledger by name.
 
-use crate::experiment::{Measure, TimeUnit};
+use crate::experiment::{Measure, Platform, PlatformName, TimeUnit};
 use crate::failure::Failure;
 use crate::format::number;
 use crate::measure::{self, MeasureError};
 use crate::runner::{self, Outcome};
 use crate::store::Finished;
 use crate::text::figure;
+use crate::trust::Trust;
 use crate::{Cell, Experiment};
+use ledger::profile::Prices;
 use ledger::summary::{By, Cause, Selection};
-use ledger::{Amount, Class, Family, Kind, Ledger};
+use ledger::{Amount, Class, Family, Kind, Ledger, Profile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// The version of the JSON document.
 pub const FORMAT: u32 = 1;
@@ -119,6 +122,8 @@ pub struct Charges {
     pub kinds: BTreeMap<Kind, (Option<String>, Tally)>,
     /// Instructions.
     pub classes: BTreeMap<Class, Tally>,
+    /// The prices at which it was charged, if they are known: a saved result does not have them.
+    pub prices: Option<Arc<Prices>>,
 }
 
 impl Charges {
@@ -131,7 +136,28 @@ impl Charges {
             total: Tally { count: total.instructions, ticks: total.ticks },
             kinds: kinds.map(|(kind, sum)| (kind, (ledger.name_of(kind).map(str::to_owned), sum.into()))).collect(),
             classes: classes.map(|(class, sum)| (class, sum.into())).collect(),
+            prices: None,
         }
+    }
+
+    /// How far the prices of a cause can be trusted.
+    pub fn trust(&self, cause: Option<Kind>) -> Trust {
+        let Some(prices) = &self.prices else { return Trust::default() };
+        match cause {
+            Some(kind) => {
+                let confidence = prices.figure(kind).map(|figure| figure.from.confidence);
+                Trust::of(confidence, self.of(cause).ticks)
+            }
+            None => self.classes.iter().fold(Trust::default(), |sum, (class, tally)| {
+                let confidence = prices.classes.get(*class as usize).map(|figure| figure.from.confidence);
+                sum.and(Trust::of(confidence, tally.ticks))
+            }),
+        }
+    }
+
+    /// How far the prices of everything can be trusted.
+    pub fn trust_of_all(&self) -> Trust {
+        self.causes().fold(Trust::default(), |sum, cause| sum.and(self.trust(cause)))
     }
 
     /// What a reader calls a cause: a kind, or all instructions.
@@ -190,6 +216,17 @@ impl Measured {
     }
 }
 
+/// What identifies the run that a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Provenance {
+    /// The hash of all that decides the outcome.
+    pub fingerprint: String,
+    /// SHA-256 of the ledger.
+    pub ledger: String,
+    /// The profile that prices come from.
+    pub profile: String,
+}
+
 /// A cell's outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
@@ -208,6 +245,9 @@ pub struct CellResult {
     /// Where its charges are, for a flame graph: `level;ring;function;cause` with ticks.
     #[serde(skip)]
     pub stacks: Vec<String>,
+    /// Where the value comes from: not known of a saved result, nor of a cell that failed.
+    #[serde(skip)]
+    pub provenance: Option<Provenance>,
 }
 
 impl CellResult {
@@ -265,12 +305,27 @@ impl fmt::Display for Interrupted {
     }
 }
 
+/// The prices of a profile's processor, or of the program that emulates it; `None` for a profile that is not built in.
+fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
+    let profile = Profile::named(profile).ok()?;
+    let emulated = cell.settings.platform == Some(Platform::Own(PlatformName::Emulated));
+    Some(Arc::new(if emulated { profile.emulator.prices } else { profile.prices }))
+}
+
+/// What is known of a cell that has run.
+struct Known {
+    measured: Measured,
+    stacks: Vec<String>,
+    provenance: Option<Provenance>,
+}
+
 /// The value of a cell that has run.
-fn measured(cell: &Cell, finished: &Finished) -> Result<(Measured, Vec<String>), MeasureError> {
+fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let ledger = measure::read(&finished.ledger)?;
     let metric = &cell.row_of().metric;
     let selection = measure::selection(&ledger, metric.region.as_deref())?;
-    let charges = Charges::new(&ledger, selection);
+    let profile = ledger.header.profile.clone();
+    let charges = Charges { prices: prices(cell, &profile), ..Charges::new(&ledger, selection) };
     let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
         Measure::Result { .. } => Some(measure::output(&finished.output)?),
@@ -282,7 +337,9 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<(Measured, Vec<String>),
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
     let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
-    Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges }, stacks))
+    let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
+    let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
+    Ok(Known { measured, stacks, provenance })
 }
 
 /// The outcome of one cell.
@@ -296,14 +353,18 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
             Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
         },
     };
-    let (measured, stacks) = found.unzip();
+    let (measured, stacks, provenance) = match found {
+        Some(known) => (Some(known.measured), known.stacks, known.provenance),
+        None => (None, Vec::new(), None),
+    };
     let result = CellResult {
         row: cell.row_of().line.id.clone(),
         column: cell.experiment.columns[cell.column].id.clone(),
         command: cell.command(),
         measured,
         failure: failure.as_ref().map(|failure| failure.reason.clone()),
-        stacks: stacks.unwrap_or_default(),
+        stacks,
+        provenance,
     };
     (result, failure)
 }

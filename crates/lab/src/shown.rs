@@ -1,4 +1,4 @@
-//! What a table shows of a cell: values, or, where the source names no machine, multiples of one cell's.
+//! The contents of a table's cell: values, or, where the source names no machine, multiples of one cell's value.
 //!
 //! Seconds of an unknown machine say nothing beside those of another. Factors between cells do: with `relative-to`, published
 //! figures are divided by the published one of a cell, and ours by ours of the same cell.
@@ -26,7 +26,7 @@ fn reference(experiment: &Experiment, row: usize) -> Option<(usize, usize)> {
     experiment.relative_to.filter(|(reference, _)| unit(*reference) == unit(row))
 }
 
-/// What a row's values are, for its heading: their unit, or that they are relative.
+/// The kind of a row's values, for its heading: their unit, or that they are relative.
 pub fn unit(experiment: &Experiment, row: usize) -> &str {
     reference(experiment, row).map_or(experiment.rows[row].metric.unit(), |_| "relative")
 }
@@ -45,7 +45,7 @@ pub fn note(experiment: &Experiment, result: &ExperimentResult) -> Option<String
     ))
 }
 
-/// What is shown of a cell.
+/// The contents of a cell.
 pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> Shown {
     let measured = result.measured(experiment, row, column);
     let published = experiment.rows[row].published.get(&column).copied();

@@ -53,7 +53,7 @@ fn paragraph(out: &mut String, text: &str) {
     }
 }
 
-/// What a cell that has no value shows in its place.
+/// The text for a cell without a value.
 pub fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> &'static str {
     match (experiment.skipped(row, column), result.cell(experiment, row, column)) {
         (Some(_), _) => "n/a",
@@ -72,7 +72,7 @@ fn figures(experiment: &Experiment, result: &ExperimentResult, row: usize, colum
     ]
 }
 
-/// What relative values are relative to.
+/// Explains the reference of relative values.
 fn note(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
     if let Some(note) = shown::note(experiment, result) {
         paragraph(out, &note);
@@ -172,7 +172,7 @@ fn explained(changes: &[Change], total: &Change, top: usize) -> Vec<Vec<String>>
         .collect()
 }
 
-/// What explains the difference between two cells.
+/// The explanation of the difference between two cells.
 fn differences(out: &mut String, experiment: &Experiment, result: &ExperimentResult, pairs: &[Pair], top: usize) {
     for pair in pairs {
         let Some((before, after)) = pair.measured(experiment, result) else { continue };
@@ -216,7 +216,7 @@ pub fn report(experiment: &Experiment, result: &ExperimentResult, top: usize) ->
     out
 }
 
-/// What an experiment is, before it is run.
+/// The description of an experiment, before it is run.
 pub fn description(experiment: &Experiment) -> String {
     let mut out = format!("{}: {}\n\n", experiment.name, experiment.title);
     for part in experiment.about.split("\n\n").filter(|part| !part.is_empty()) {

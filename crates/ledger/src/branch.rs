@@ -92,33 +92,44 @@ pub struct BranchRuns {
     pub taken: Taken,
 }
 
-/// The most branches that are kept.
+/// The most branches that are kept with their targets of what is outside regions of interest, and as many again of all regions together.
 pub const MOST_BRANCHES: usize = 1 << 18;
 
-/// Branches of a run.
+/// The most entries of a run: for each part as many again without targets.
+const MOST_ENTRIES: usize = 4 * MOST_BRANCHES;
+
+/// Branches of a run. A region of interest has room for its own, however many different branches were executed before it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Branches {
-    table: FxHashMap<(OriginId, Branch), Taken>,
+    outside: Table,
+    regions: Table,
 }
 
+type Table = FxHashMap<(OriginId, Branch), Taken>;
+
 impl Branches {
-    /// Counts an execution. Where there are too many, those that are new have no target; then not even a site.
-    pub fn add(&mut self, origin: OriginId, branch: Branch, missed: bool) {
-        let full = self.table.len() >= MOST_BRANCHES;
+    /// Counts an execution, which is in a region of interest or outside. Where there are too many, those that are new have no target; then not even
+    /// a site.
+    pub fn add(&mut self, origin: OriginId, in_region: bool, branch: Branch, missed: bool) {
+        let taken = Taken { count: 1, missed: u64::from(missed) };
+        let table = if in_region { &mut self.regions } else { &mut self.outside };
         let mut key = (origin, branch);
-        if full && !self.table.contains_key(&key) {
+        if table.len() >= MOST_BRANCHES && !table.contains_key(&key) {
             key.1.target = Branch::ELSEWHERE;
             // As many again, for sites; further ones are one.
-            if self.table.len() >= 2 * MOST_BRANCHES - Way::COUNT && !self.table.contains_key(&key) {
-                key = (OriginId(0), Branch { site: 0, target: Branch::ELSEWHERE, way: branch.way });
+            if table.len() >= 2 * MOST_BRANCHES - Way::COUNT && !table.contains_key(&key) {
+                key = (OriginId(0), Branch { site: 0, ..key.1 });
+                self.outside.entry(key).or_default().add(taken);
+                return;
             }
         }
-        self.table.entry(key).or_default().add(Taken { count: 1, missed: u64::from(missed) });
+        table.entry(key).or_default().add(taken);
     }
 
     /// All of them, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (OriginId, Branch, Taken)> + '_ {
-        self.table.iter().map(|((origin, branch), taken)| (*origin, *branch, *taken))
+        let both = self.outside.iter().chain(&self.regions);
+        both.map(|((origin, branch), taken)| (*origin, *branch, *taken))
     }
 
     /// All of them, sorted.
@@ -128,12 +139,17 @@ impl Branches {
         saved
     }
 
-    /// Those that were saved. `None`: they are more than there can be, or one is there twice.
-    pub fn restore(saved: Vec<(OriginId, Branch, Taken)>) -> Option<Self> {
-        let count = saved.len();
-        let table: FxHashMap<_, _> =
-            saved.into_iter().map(|(origin, branch, taken)| ((origin, branch), taken)).collect();
-        (count <= 2 * MOST_BRANCHES && table.len() == count).then_some(Self { table })
+    /// Those that were saved; `in_region` says of an origin whether it is in a region of interest. `None`: they are more than there can be, or one is
+    /// there twice.
+    pub fn restore(saved: Vec<(OriginId, Branch, Taken)>, in_region: impl Fn(OriginId) -> bool) -> Option<Self> {
+        let mut restored = Self::default();
+        for (origin, branch, taken) in &saved {
+            let is_rest = branch.site == 0 && branch.target == Branch::ELSEWHERE;
+            let table = if !is_rest && in_region(*origin) { &mut restored.regions } else { &mut restored.outside };
+            table.insert((*origin, *branch), *taken);
+        }
+        let whole = restored.outside.len() + restored.regions.len() == saved.len();
+        (whole && saved.len() <= MOST_ENTRIES).then_some(restored)
     }
 }
 
@@ -156,7 +172,7 @@ pub(crate) fn write(out: &mut Vec<u8>, branches: &[BranchRuns]) {
 pub(crate) fn read(r: &mut Reader, regions: usize) -> Result<Vec<BranchRuns>, LedgerError> {
     r.section("branches");
     let count = r.count(9)?;
-    if count > 2 * MOST_BRANCHES {
+    if count > MOST_ENTRIES {
         return Err(r.malformed("there are too many"));
     }
     let mut branches: Vec<BranchRuns> = Vec::with_capacity(count.min(1 << 16));
@@ -176,5 +192,38 @@ pub(crate) fn read(r: &mut Reader, regions: usize) -> Result<Vec<BranchRuns>, Le
     match branches.is_sorted_by(|a, b| key(a) < key(b)) {
         true => Ok(branches),
         false => Err(r.malformed("is out of order")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(site: u64, target: u64) -> Branch {
+        Branch { site, way: Way::Return, target }
+    }
+
+    #[test]
+    fn a_region_has_room_for_its_own_branches() {
+        let mut branches = Branches::default();
+        for site in 1..=2 * MOST_BRANCHES as u64 {
+            branches.add(OriginId(1), false, to(site, 7), false);
+        }
+        branches.add(OriginId(1), false, to(u64::MAX, 7), true);
+        branches.add(OriginId(2), true, to(u64::MAX, 7), true);
+        let saved = branches.save();
+        let of = |origin| saved.iter().filter(move |entry| entry.0 == OriginId(origin));
+        // The first branches outside have their targets, as many again only their sites, and the rest is one entry.
+        assert_eq!(of(1).filter(|entry| entry.1.target == 7).count(), MOST_BRANCHES);
+        assert_eq!(of(1).count(), 2 * MOST_BRANCHES - Way::COUNT);
+        let rest = Taken { count: Way::COUNT as u64 + 1, missed: 1 };
+        assert_eq!(of(0).collect::<Vec<_>>(), [&(OriginId(0), to(0, Branch::ELSEWHERE), rest)]);
+        assert_eq!(of(2).collect::<Vec<_>>(), [&(OriginId(2), to(u64::MAX, 7), Taken { count: 1, missed: 1 })]);
+
+        let mut restored = Branches::restore(saved.clone(), |origin| origin == OriginId(2)).expect("is right");
+        assert_eq!(restored.save(), saved);
+        restored.add(OriginId(2), true, to(1, 8), false);
+        branches.add(OriginId(2), true, to(1, 8), false);
+        assert_eq!(restored.save(), branches.save());
     }
 }

@@ -1,4 +1,4 @@
-//! What events cost, and how large the modelled structures are: the numbers the processor is driven by.
+//! Prices of events, and sizes of the modelled structures: the numbers that drive the processor.
 //!
 //! They come from a profile (`profiles/*.toml`) and from nowhere else; [`Costs::free`] charges nothing and is what
 //! `--clock host` and unit tests use.
@@ -23,11 +23,11 @@ const SMALL: usize = 64;
 /// Prices of a family's events.
 #[derive(Clone, Debug)]
 struct Of {
-    /// Where there is nothing more specific.
+    /// The price if nothing more specific is known.
     any: Ticks,
     /// By small parameter.
     small: [Ticks; SMALL],
-    /// Whether a parameter that is not small has a price of its own.
+    /// True if a parameter that is not small has a separate price.
     large: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the lists of a ledger hold.
+//! The items of a ledger's lists.
 
 use crate::recorder::AddressSpace;
 use crate::{Kind, Ticks};
@@ -29,7 +29,7 @@ pub struct BlockRuns {
     pub rip: u64,
     /// Its shape.
     pub shape: u32,
-    /// How often it was executed.
+    /// The number of its executions.
     pub runs: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct EventCharge {
     pub rip: u64,
     /// The kind.
     pub kind: Kind,
-    /// How often.
+    /// The number of events.
     pub count: u64,
     /// Ticks charged in all.
     pub ticks: Ticks,

@@ -1,4 +1,4 @@
-//! What can be charged: instruction classes, and the families of events that cross a boundary or stall the processor.
+//! Everything that can be charged: instruction classes, and the families of events that cross a boundary or stall the processor.
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumCount, EnumMessage, EnumString, IntoStaticStr, VariantArray};
@@ -93,9 +93,9 @@ pub enum Class {
 impl Class {
     /// Every class, in the order of its discriminant.
     pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
-    /// How many classes there are.
+    /// The number of classes.
     pub const COUNT: usize = <Self as EnumCount>::COUNT;
-    /// How many every ledger has prices of: of those that came later it has one if it has instructions of them.
+    /// The number of classes for which every ledger has prices. A ledger has the price of a later class if it has instructions of that class.
     pub const FIRST: usize = Self::System as usize + 1;
 }
 
@@ -246,7 +246,7 @@ pub enum Family {
 impl Family {
     /// Every family, in the order of its discriminant.
     pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
-    /// How many families there are.
+    /// The number of families.
     pub const COUNT: usize = <Self as EnumCount>::COUNT;
 }
 
@@ -294,7 +294,7 @@ impl Kind {
         }
     }
 
-    /// Whether the kind stands for many numbers.
+    /// Returns true if the kind stands for many numbers.
     pub fn is_without_number(self) -> bool {
         self.param == Self::FURTHER && self == self.without_number()
     }
@@ -302,6 +302,6 @@ impl Kind {
     /// The parameter that stands for all.
     const FURTHER: u32 = u32::MAX;
 
-    /// How many sub-leaves of CPUID leaf 0xD are told apart: one per bit of XCR0 and IA32_XSS.
+    /// The number of sub-leaves of CPUID leaf 0xD that are distinguished: one per bit of XCR0 and IA32_XSS.
     pub const CPUID_SUBLEAVES: u32 = 64;
 }

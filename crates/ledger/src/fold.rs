@@ -22,18 +22,18 @@ pub struct FoldedPlace {
     pub origin: u32,
     /// The address that they are charged to.
     pub rip: u64,
-    /// What it stands for: a function, a page, or half of the address space; in the latter case what is in one image only.
+    /// The range that the place stands for: a function, a page, or half of the address space (in that case only addresses in one image).
     pub range: Range,
 }
 
-/// What a ledger does not tell apart.
+/// The addresses that a ledger does not distinguish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folded {
-    /// How coarsely the run was recorded.
+    /// The coarseness with which the run was recorded.
     pub recorded: Coarseness,
-    /// How many recorded addresses were folded when the ledger was made, each counted for each region and origin.
+    /// The number of recorded addresses that were folded when the ledger was made, each counted for each region and origin.
     pub addresses: u64,
-    /// Where what was folded is charged, sorted.
+    /// The places that folded addresses are charged to, sorted.
     pub places: Vec<FoldedPlace>,
 }
 
@@ -44,7 +44,7 @@ impl Folded {
         Some(self.places[at].range)
     }
 
-    /// What a report says of it; `None` if everything is told apart.
+    /// A report's description of the folding; `None` if everything is distinguished.
     pub fn describe(&self) -> Option<String> {
         let mut parts = Vec::new();
         if self.addresses != 0 {
@@ -57,19 +57,19 @@ impl Folded {
     }
 }
 
-/// Where functions are.
+/// The positions of functions.
 pub(crate) trait Functions {
     /// The function that an address is in, seen from a space, and the number of its image.
     fn function(&self, space: AddressSpace, rip: u64) -> Option<(Range, u32)>;
 }
 
-/// What entries refer to.
+/// The data that entries refer to.
 pub(crate) struct Recording<'a> {
     pub(crate) origins: &'a [Origin],
     pub(crate) shapes: &'a [Shape],
     pub(crate) class_ticks: &'a [u32; Class::COUNT],
     pub(crate) functions: &'a dyn Functions,
-    /// How coarsely the run was recorded.
+    /// The coarseness with which the run was recorded.
     pub(crate) recorded: Coarseness,
     /// The range that an address of a region and an origin stands for.
     pub(crate) ranges: &'a dyn Fn(u32, u32, u64) -> Option<Range>,
@@ -83,7 +83,7 @@ pub(crate) struct Fitting {
     pub(crate) folded: Folded,
 }
 
-/// What addresses fold into.
+/// The units into which addresses fold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Into {
     /// Their function; where there is none, their page.
@@ -97,15 +97,15 @@ enum Into {
 #[derive(Clone, Copy)]
 struct Plan {
     into: Into,
-    /// Whether the addresses that were charged most are kept.
+    /// True if the addresses with the largest charges are kept.
     hot: bool,
-    /// Whether numbers that a guest chooses are told apart.
+    /// True if numbers that a guest chooses are distinguished.
     numbers: bool,
-    /// Whether address spaces are.
+    /// True if address spaces are distinguished.
     spaces: bool,
 }
 
-/// What is tried, until it fits.
+/// The plans, which are tried in order until the ledger fits.
 const PLANS: [Plan; 5] = [
     Plan { into: Into::Function, hot: true, numbers: true, spaces: true },
     Plan { into: Into::Image, hot: true, numbers: true, spaces: true },
@@ -147,7 +147,7 @@ impl<B: Iterator<Item = BlockRuns>, E: Iterator<Item = EventCharge>> Places<B, E
         self.here.0.len() + self.here.1.len()
     }
 
-    /// How large what was charged here is: the number of bits of its ticks.
+    /// The size of the charges here: the number of bits of their ticks.
     fn size(&self, costs: &[u128]) -> usize {
         let blocks = self.here.0.iter().map(|b| costs[b.shape as usize].saturating_mul(u128::from(b.runs)));
         let events = self.here.1.iter().map(|e| u128::from(e.ticks));
@@ -156,7 +156,7 @@ impl<B: Iterator<Item = BlockRuns>, E: Iterator<Item = EventCharge>> Places<B, E
     }
 }
 
-/// Where addresses of one range are summed.
+/// The place at which addresses of one range are summed.
 struct Target {
     origin: u32,
     range: Range,

@@ -1,4 +1,4 @@
-//! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
+//! Names of classes, families and kinds: identifiers for profiles, and prose for reports.
 
 use crate::event::{Class, Family, Kind};
 use crate::operation::Operation;
@@ -29,39 +29,39 @@ impl Family {
         self.into()
     }
 
-    /// What a report calls the family as a whole.
+    /// The name of the whole family in a report.
     pub fn title(self) -> &'static str {
         self.get_message().unwrap_or_default()
     }
 
-    /// Whether events of the family cross a boundary, as opposed to stalls inside the processor and ordinary instructions.
+    /// Returns true if events of the family cross a boundary, as opposed to stalls inside the processor and ordinary instructions.
     pub const fn is_crossing(self) -> bool {
         !matches!(self, Family::Instruction | Family::Halt) && !self.is_tlb_miss() && !self.is_mispredict()
     }
 
-    /// Whether events of the family take control elsewhere. Code can loop over them without any other instruction that costs
-    /// something, so they must cost something, or time would not pass.
+    /// Returns true if events of the family transfer control. Code can loop over them without any other instruction that costs
+    /// something, so they must have a price, or time would not pass.
     pub const fn transfers_control(self) -> bool {
         use Family::*;
         matches!(self, Syscall | Sysret | Exception | Interrupt | Nmi | SoftwareInterrupt | Iret | VmExit | VmEntry)
     }
 
-    /// Whether events of the family are work of a hypervisor, or of the processor for one.
+    /// Returns true if events of the family are work of a hypervisor, or of the processor for one.
     pub const fn is_hypervisor(self) -> bool {
         matches!(self, Family::VmExit | Family::VmEntry | Family::Operation | Family::VmxInstruction | Family::MsrList)
     }
 
-    /// Whether events of the family are misses in some level of the TLB.
+    /// Returns true if events of the family are misses in some level of the TLB.
     pub const fn is_tlb_miss(self) -> bool {
         matches!(self, Family::StlbHitData | Family::StlbHitCode | Family::TlbMissData | Family::TlbMissCode)
     }
 
-    /// Whether events of the family are branch mispredictions.
+    /// Returns true if events of the family are branch mispredictions.
     pub const fn is_mispredict(self) -> bool {
         matches!(self, Family::IndirectMiss | Family::ReturnMiss)
     }
 
-    /// Whether events of the family are accesses to devices.
+    /// Returns true if events of the family are accesses to devices.
     pub const fn is_device(self) -> bool {
         matches!(self, Family::PortIn | Family::PortOut | Family::MmioRead | Family::MmioWrite)
     }
@@ -78,7 +78,7 @@ impl Family {
 }
 
 impl Kind {
-    /// What a report calls the kind. `name` is what the ledger's table of names says of it (a device, an opcode).
+    /// The name of the kind in a report. `name` is the entry of the ledger's table of names (a device, an opcode).
     pub fn describe(self, name: Option<&str>) -> String {
         let p = self.param;
         let named = |prefix: &str| match name {
@@ -151,7 +151,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// What a list of exits, or of a hypervisor's operations, calls the kind: [`Kind::describe`] without what all of them begin with.
+    /// The name of the kind in a list of exits, or of a hypervisor's operations: [`Kind::describe`] without the common beginning.
     pub fn within_family(self, name: Option<&str>) -> String {
         match self.family {
             Family::VmExit => reason::name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),

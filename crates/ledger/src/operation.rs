@@ -1,4 +1,4 @@
-//! What a hypervisor's software does around VM exits, in the steps that a profile has a price for.
+//! The work of a hypervisor's software around VM exits, in steps for which a profile has prices.
 
 use strum::{EnumCount, EnumMessage, EnumString, IntoStaticStr, VariantArray};
 
@@ -106,7 +106,7 @@ pub enum Operation {
     /// The answer to a CPUID is looked up.
     #[strum(message = "CPUID look-ups")]
     CpuidLookup,
-    /// What of the guest's CPUID depends on its registers is worked out anew; sizes of XSAVE areas are charged as such.
+    /// The parts of the guest's CPUID that depend on its registers are recomputed; sizes of XSAVE areas are charged separately.
     #[strum(message = "CPUID updates")]
     CpuidUpdate,
     /// The size of an XSAVE area is worked out: the components are gone through. CPUIDs that are executed for it are events.
@@ -153,7 +153,7 @@ pub enum Operation {
 impl Operation {
     /// Every operation, in the order of its discriminant.
     pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
-    /// How many operations there are.
+    /// The number of operations.
     pub const COUNT: usize = <Self as EnumCount>::COUNT;
 
     /// The identifier used in profiles and in machine-readable output.
@@ -161,7 +161,7 @@ impl Operation {
         self.into()
     }
 
-    /// What a report calls it.
+    /// The name of the operation in a report.
     pub fn title(self) -> &'static str {
         self.get_message().unwrap_or_default()
     }

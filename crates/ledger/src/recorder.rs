@@ -299,7 +299,8 @@ impl Recorder {
 
     /// Counts an execution of an indirect branch; `missed`: it was not predicted.
     pub fn add_branch(&mut self, origin: OriginId, branch: Branch, missed: bool) {
-        self.branches.add(origin, branch, missed);
+        let in_region = self.origins[origin.0 as usize].region != RegionId::default();
+        self.branches.add(origin, in_region, branch, missed);
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {

@@ -223,6 +223,11 @@ impl<'a> Selection<'a> {
         Some(Self { task: Some(wanted), ..self })
     }
 
+    /// Only what was charged to tasks themselves, or only what was done on top of tasks, by context.
+    pub fn in_context(self, context: crate::Context) -> Self {
+        Self { task: Some(Wanted::Context(context)), ..self }
+    }
+
     fn has(self, region: u32, origin: u32) -> bool {
         let who = &self.ledger.origins[origin as usize];
         self.region.is_none_or(|wanted| wanted == region)

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
-/// What kind of task the guest's kernel says it is.
+/// The kind of a task, according to the guest's kernel.
 #[derive(
     Clone,
     Copy,
@@ -27,7 +27,7 @@ pub enum TaskKind {
     Process,
     /// A thread of the kernel's own.
     KernelThread,
-    /// What a processor runs when there is nothing to do.
+    /// The task that a processor runs when there is nothing to do.
     Idle,
 }
 
@@ -66,8 +66,8 @@ pub const MOST_NAMES: usize = 1 << 10;
 const FURTHER_TASKS: &str = "(further tasks)";
 
 impl Task {
-    /// A task. What can't be printed is dropped from its name; if nothing is left, it is `(no name)`, as only the task that stands for none
-    /// has none.
+    /// A task. Characters that cannot be printed are dropped from its name. If nothing is left, the name is `(no name)`,
+    /// because only the item that stands for no task has no name.
     pub fn new(kind: TaskKind, pid: u32, tid: u32, comm: &str) -> Self {
         let mut name = String::new();
         for c in comm.chars().filter(|c| !c.is_control()) {
@@ -87,7 +87,7 @@ impl Task {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskId(pub u32);
 
-/// What the processor does while a task is its current one.
+/// The activity of the processor while a task is its current one.
 #[derive(
     Clone,
     Copy,
@@ -181,7 +181,7 @@ impl Tasks {
         self.named[task.0 as usize]
     }
 
-    /// Whether all numbers are of tasks that there are: they may come from a file.
+    /// Returns true if all numbers belong to existing tasks: they may come from a file.
     pub fn fits(&self) -> bool {
         let is = |number: &TaskId| (number.0 as usize) < self.all.len();
         !self.all.is_empty()

@@ -38,7 +38,7 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
-    /// What is being read, for errors.
+    /// The object that is read, for errors.
     what: &'static str,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         if n <= most { Ok(n) } else { Err(self.malformed("a number is out of range")) }
     }
 
-    /// How many items follow, each of which has `bytes` bytes at least: never more than there is room for.
+    /// The number of items that follow, each of at least `bytes` bytes: never more than there is room for.
     pub(crate) fn count(&mut self, bytes: usize) -> Result<usize, LedgerError> {
         let n = self.number()?;
         if n <= (self.rest.len() / bytes) as u64 { Ok(n as usize) } else { Err(self.malformed("ends too early")) }

@@ -9,8 +9,8 @@ use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{AddressSpace, Family, Header, Kind, Ledger};
 
 impl Machine {
-    /// The symbols of what runs: those of `files` (name and functions), the image's own if it is an ELF file, and a Linux
-    /// kernel's and its modules' as guest memory has them now.
+    /// Returns the symbols of the guest: those of `files` (name and functions), those of the image if it is an ELF
+    /// file, and those of a Linux kernel and its modules as found in guest memory.
     pub fn symbols(&self, files: Vec<(String, Vec<Symbol>)>) -> Symbols {
         let mut all = Symbols::default();
         for (name, found) in files {
@@ -32,12 +32,13 @@ impl Machine {
         all
     }
 
-    /// The tables of the Linux kernel that runs, if there is one.
+    /// Returns the symbol tables of the running Linux kernel, if there is one.
     pub(crate) fn kernel(&self) -> Option<Kallsyms> {
         self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(self.vcpus.cpus(), &self.ram))
     }
 
-    /// Whether the hypervisor, if there is one, has kept its tables in order and lost no page of them. What is wrong.
+    /// Checks that the hypervisor, if there is one, has consistent tables and has leaked no page of them. The error
+    /// describes the fault.
     pub fn check(&self) -> Result<(), String> {
         match &self.vcpus.hypervisor {
             Some(vm) => vm.check(self.vcpus.all.iter().filter_map(|vcpu| vcpu.guest.as_ref())),
@@ -45,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// The ledger, after [`Machine::run`].
+    /// Returns the ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
         let clocks = match &self.on_kvm {
@@ -70,7 +71,7 @@ impl Machine {
     }
 }
 
-/// Name of a kind whose parameter is a number of the board's or the decoder's.
+/// Returns the name of a kind whose parameter is a number assigned by the board or the decoder.
 fn name(kind: Kind, profile: &Profile, board: &Board) -> Option<String> {
     match kind.family {
         Family::PortIn | Family::PortOut => {

@@ -1,21 +1,21 @@
-//! What stands between the user and the guest's consoles: which of them gets what is typed, and what their output says about a
-//! kernel's end.
+//! Connects the user with the guest's consoles: selects the console that receives typed input, and watches console
+//! output for a kernel panic.
 
 use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Bytes of input that may wait for the guest to read them before more is wanted.
+/// Maximum number of input bytes that wait for the guest before the machine stops asking the host for more.
 const BACKLOG: usize = 4096;
-/// How a Linux kernel begins the line that says why it panicked.
+/// Start of the line in which a Linux kernel gives the reason for a panic.
 const PANIC: &[u8] = b"Kernel panic - not syncing: ";
-/// How it begins its last line, after which it waits for ever.
+/// Start of the last line that a panicking Linux kernel prints before it waits for ever.
 const END: &[u8] = b"---[ end Kernel panic - not syncing: ";
-/// Bytes of a line that are kept.
+/// Number of bytes of a line that are kept.
 const LONGEST_LINE: usize = 256;
 
-/// A console that can have input.
+/// A console that accepts input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Console {
     /// The serial line.
@@ -26,58 +26,60 @@ pub enum Console {
 }
 
 impl Console {
-    /// The one that a kernel with this command line has as `/dev/console`: the last that it names.
+    /// Returns the console that a kernel with this command line uses as `/dev/console`: the last one that it names.
     pub fn of_command_line(line: &str) -> Self {
         let last = line.split_ascii_whitespace().filter_map(|word| word.strip_prefix("console=")).next_back();
         if last.is_some_and(|name| name.starts_with("hvc")) { Self::Virtio } else { Self::Serial }
     }
 }
 
-/// Who takes input now.
+/// Consoles that accept input now.
 #[derive(Clone, Copy, Debug)]
 pub struct Takers {
-    /// The guest listens to the serial line.
+    /// True if the guest listens to the serial line.
     pub serial: bool,
-    /// The guest has a driver for the virtio console.
+    /// True if the guest has a driver for the virtio console.
     pub virtio: bool,
-    /// The time.
+    /// Current time.
     pub now: Ticks,
 }
 
-/// Input on its way to a console.
+/// Input that waits for delivery to a console.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Input {
     waiting: VecDeque<u8>,
     preferred: Console,
-    /// How long the virtio console's driver may come after the serial line's, which is built into kernels.
+    /// Maximum delay between the initialization of the serial driver, which is built into kernels, and that of the
+    /// virtio console's driver.
     patience: Ticks,
-    /// Since when the guest has listened to the serial line and had no driver for the virtio console.
+    /// Time since which the guest has listened to the serial line without a driver for the virtio console.
     serial_only: Option<Ticks>,
 }
 
 impl Input {
-    /// For a guest whose console is `preferred`; a driver that comes late has so much time.
+    /// Creates the input queue of a guest whose console is `preferred`; that console's driver may be late by
+    /// `patience`.
     pub fn new(preferred: Console, patience: Ticks) -> Self {
         Self { waiting: VecDeque::new(), preferred, patience, serial_only: None }
     }
 
-    /// Adds what was typed.
+    /// Appends typed bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.waiting.extend(bytes);
     }
 
-    /// Bytes that no console has taken.
+    /// Returns the number of bytes that no console has taken.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether there is room for more, where a console has so many bytes that the guest has not read.
+    /// Returns true if there is room for more input, given the number of `unread` bytes in the console.
     pub fn has_room(&self, unread: usize) -> bool {
         self.waiting.len() + unread < BACKLOG
     }
 
-    /// What can be delivered now, and where. The serial line gets what is for the virtio console when that has no driver and none
-    /// comes: a guest may open a shell elsewhere than its command line says.
+    /// Takes the input that can be delivered now, and selects its console. Input for the virtio console goes to the
+    /// serial line if no virtio driver appears: a guest may open a shell on another console than its command line says.
     pub fn deliver(&mut self, takers: Takers) -> Option<(Console, Vec<u8>)> {
         let serial_only = takers.serial && !takers.virtio;
         self.serial_only = serial_only.then_some(self.serial_only.unwrap_or(takers.now));
@@ -85,7 +87,7 @@ impl Input {
         let target = match self.preferred {
             _ if self.waiting.is_empty() => return None,
             Console::Virtio if takers.virtio => Console::Virtio,
-            // The serial line itself waits until the guest listens.
+            // The serial device itself holds the bytes until the guest listens.
             Console::Serial => Console::Serial,
             Console::Virtio if gave_up => Console::Serial,
             Console::Virtio => return None,
@@ -94,18 +96,19 @@ impl Input {
     }
 }
 
-/// Looks for a kernel's panic in what a guest prints. A program may print such lines too: they are a reason to look closer.
+/// Watches a guest's console output for a kernel panic. Programs may print such lines too: a match is only a reason for
+/// a closer look.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PanicWatch {
     line: Vec<u8>,
-    /// A line says that the kernel panicked.
+    /// True after a line that reports a panic.
     pub panicked: bool,
-    /// A line says that it has done all that it does then.
+    /// True after the line that ends the panic messages.
     pub ended: bool,
 }
 
 impl PanicWatch {
-    /// Takes output.
+    /// Processes output.
     pub fn saw(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let room = LONGEST_LINE - self.line.len();
@@ -120,7 +123,7 @@ impl PanicWatch {
     }
 }
 
-/// A line without what the kernel puts before its messages: `[    1.234567] `, with `[   T1]` or the like behind it.
+/// Strips the kernel's prefixes, such as `[ 1.234567] ` and `[ T1]`, from a line.
 fn message(mut line: &[u8]) -> &[u8] {
     while let Some(rest) = line.strip_prefix(b"[") {
         let Some(end) = rest.iter().position(|byte| *byte == b']') else { break };
@@ -133,7 +136,7 @@ fn message(mut line: &[u8]) -> &[u8] {
 }
 
 impl Input {
-    /// Whether it can be the state of `current` at time `now`.
+    /// Checks that the state can be that of `current` at time `now`.
     pub fn check(&self, current: &Self, now: Ticks) -> Result<(), StateError> {
         same(&(self.preferred, self.patience), &(current.preferred, current.patience), "console or TSC frequency")?;
         require(self.serial_only.is_none_or(|since| since <= now), "a console of the future")

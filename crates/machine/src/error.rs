@@ -1,30 +1,30 @@
-//! Why a machine can't be made.
+//! Errors in the creation of a machine.
 
 use crate::loader::LoadError;
 use crate::memory::MemoryError;
 
-/// Why a machine can't be made.
+/// Reason for which a machine can't be created.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// Guest memory.
+    /// Guest memory can't be created.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The kernel or what goes with it.
+    /// The kernel or one of its modules can't be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Firmware's tables.
+    /// Firmware tables can't be built.
     #[error(transparent)]
     Firmware(#[from] crate::firmware::FirmwareError),
-    /// The devices.
+    /// A device can't be created.
     #[error(transparent)]
     Board(#[from] crate::board::BoardError),
-    /// More pages of tables than there can be.
+    /// `--mmu-pages` exceeds the number of table pages.
     #[error("--mmu-pages {0} is too much: there are {max} pages, some of which are for other things", max = crate::hypervisor_memory::HypervisorMemory::MOST_PAGES)]
     TablePages(u32),
-    /// The hypervisor.
+    /// The hypervisor can't be set up.
     #[error(transparent)]
     Hypervisor(#[from] hypervisor::SetupError),
-    /// Number of processors.
+    /// The number of processors is out of range.
     #[error("{0} processors: between 1 and {max} can be had", max = crate::MAX_CPUS)]
     Cpus(usize),
 }

@@ -1,8 +1,8 @@
-//! Several machines of one run, whose NICs share bridges.
+//! A run of several machines whose NICs share bridges.
 //!
-//! All of them advance by turns, in windows of virtual time that are so short that nothing that one machine sends within a window can reach another
-//! one in it ([`Exchange::window`]). Which machine executes first within a window therefore changes nothing, and a run is as deterministic as
-//! that of a single machine.
+//! The machines take turns in windows of virtual time. A window is so short that a frame sent within it can't reach
+//! another machine before it ends ([`Exchange::window`]). The order of execution within a window therefore changes
+//! nothing, and a run is as deterministic as that of a single machine.
 
 use crate::devices::Clock;
 use crate::host::Host;
@@ -14,18 +14,18 @@ use network::time::{NANOSECOND, SECOND};
 use network::{Exchange, Time};
 use std::time::Duration;
 
-/// How long the host waits at a time for what may come from outside.
+/// Longest time for which the host waits for outside input.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
-/// How far sleeping machines go at a time while something may come from outside.
+/// Longest step of sleeping machines while outside input may still come.
 const ATTENDED_STEP: Time = 1_000_000 * NANOSECOND;
 
-/// A machine among others.
+/// A machine of the group.
 struct Member {
     machine: Machine,
     clock: Clock,
-    /// When it has something to do next, unless it gets a frame before.
+    /// Time of the machine's next activity, unless it receives a frame before.
     next: Time,
-    /// When it looks at the host next.
+    /// Time at which the machine polls the host next.
     look: Ticks,
     outcome: Option<Outcome>,
 }
@@ -44,7 +44,8 @@ impl Member {
         self.clock.count(ticks, SECOND)
     }
 
-    /// Runs it to the end of a window, and lets it look at the host if it is time. Whether input has come or may be waited for is the host's.
+    /// Runs the machine to the end of a window, and polls the host if that is due. The host decides how long to wait
+    /// for input.
     fn advance(&mut self, until: Time, host: &mut dyn Host) {
         let end = self.ticks(until);
         let pause = self.machine.vcpus.run_to(end);
@@ -62,17 +63,17 @@ impl Member {
         };
         self.look = now.saturating_add(SLICE_CYCLES * TICKS_PER_CYCLE);
         self.outcome = self.machine.outside(pause, host);
-        // It may have got input.
+        // The host may have delivered input.
         self.next = self.next.min(until);
     }
 
-    /// A guest that has ended its machine as it was told to.
+    /// Returns true if the guest has ended its machine in an orderly way: by power off or the debug-exit port.
     fn is_done(&self) -> bool {
         matches!(self.outcome, Some(Outcome::PowerOff | Outcome::DebugExit(_)))
     }
 }
 
-/// Several machines.
+/// A group of connected machines.
 pub struct Group {
     members: Vec<Member>,
     exchange: Exchange,
@@ -80,7 +81,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Connects machines, each of which was made with its number among them ([`Parts::member`](crate::board::Parts::member)).
+    /// Connects machines, each of which was created with its index in the group
+    /// ([`Parts::member`](crate::board::Parts::member)).
     pub fn new(machines: Vec<Machine>) -> Self {
         let exchange = {
             let boards: Vec<_> = machines.iter().map(|machine| machine.board.borrow()).collect();
@@ -90,8 +92,9 @@ impl Group {
         Self { members: machines.into_iter().map(Member::new).collect(), exchange, pace: Pace::default() }
     }
 
-    /// Runs until the first machine ends, or any of the others ends otherwise than by power off or the debug-exit port; `hosts` are those of the
-    /// machines. The number of the machine that has ended the run, and how each has ended: those that were still running are stopped.
+    /// Runs until the first machine ends, or until another machine ends otherwise than by power off or the debug-exit
+    /// port. `hosts` are the hosts of the machines. Returns the index of the machine that ended the run, and the
+    /// outcome of each: the machines that were still running are stopped.
     pub fn run(&mut self, hosts: &mut [&mut dyn Host]) -> (usize, Vec<Outcome>) {
         self.members.iter_mut().for_each(|member| member.machine.start());
         let ended = loop {
@@ -122,12 +125,13 @@ impl Group {
         (ended, outcomes)
     }
 
-    /// The machines, after the run.
+    /// Returns the machines, after the run.
     pub fn machines(&self) -> impl Iterator<Item = &Machine> {
         self.members.iter().map(|member| &member.machine)
     }
 
-    /// The end of the window that begins. What bridges get in it goes to the NICs; if nobody has anything to do before a later time, the window is there.
+    /// Begins a window and returns its end. The frames that bridges receive in the window are forwarded to the NICs. If
+    /// no machine has anything to do before a later time, the window begins at that time.
     fn window(&mut self, hosts: &mut [&mut dyn Host]) -> Time {
         let running = self.members.iter().filter(|member| member.outcome.is_none());
         let start = running.map(|member| member.next).chain(self.exchange.next()).min().unwrap_or(0);
@@ -144,16 +148,16 @@ impl Group {
         until
     }
 
-    /// The latest time that a machine has come to.
+    /// Returns the latest time that a machine has reached.
     fn now(&self) -> Time {
         self.members.iter().map(|member| member.time(member.machine.vcpus.now())).max().unwrap_or(0)
     }
 
-    /// Nobody has anything to do before `start`: the time to which the machines go. Somebody outside may yet send something, and the host's time passes
-    /// then as the guests' does.
+    /// Returns the time to which the machines advance, given that none has anything to do before `start`. If outside
+    /// input may still come, virtual time passes at the pace of the host's.
     fn pass(&mut self, start: Time, hosts: &mut [&mut dyn Host]) -> Time {
         let Some(host) = hosts.iter().position(|host| host.attended()) else {
-            // Where nobody has anything to do there is no time to go to.
+            // Without a next activity there is no time to advance to.
             return if start == Time::MAX { self.now() } else { start };
         };
         let now = self.now();
@@ -174,7 +178,7 @@ impl Group {
         start.min(now.saturating_add(ATTENDED_STEP))
     }
 
-    /// Whether nothing is left to wake any machine.
+    /// Returns true if nothing can wake any machine.
     fn is_stuck(&self, hosts: &[&mut dyn Host]) -> bool {
         let sleeps = |member: &Member| member.outcome.is_some() || member.next == Time::MAX;
         self.exchange.next().is_none() && self.members.iter().all(sleeps) && !hosts.iter().any(|host| host.attended())
@@ -190,7 +194,7 @@ mod tests {
     use cpu::Tier;
     use ledger::symbols::Symbols;
 
-    /// Writes to the debug-exit port after so many rounds.
+    /// Returns code that writes to the debug-exit port after `rounds` rounds of a loop.
     fn counts(rounds: u32) -> Vec<u8> {
         let [a, b, c, d] = rounds.to_le_bytes();
         // mov ecx, rounds; dec ecx; jnz; xor eax, eax; out 0xf4, al; jmp.
@@ -199,7 +203,7 @@ mod tests {
 
     /// CLI and HLT.
     const HALTS: [u8; 2] = [0xfa, 0xf4];
-    /// Stops the PIT (mov al, 0x30; out 0x43, al), then STI and HLT, for ever: nothing comes to wake it.
+    /// Stops the PIT (mov al, 0x30; out 0x43, al), then executes STI and HLT in a loop: nothing can wake it.
     const SLEEPS: [u8; 8] = [0xb0, 0x30, 0xe6, 0x43, 0xfb, 0xf4, 0xeb, 0xfd];
     const SPINS: [u8; 2] = [0xeb, 0xfe];
 
@@ -247,7 +251,7 @@ mod tests {
         let (_, _, ledgers) = run(&[&counts(1_000_000), &SPINS]);
         let clocks: Vec<u64> =
             ledgers.iter().map(|bytes| ledger::Ledger::read(bytes).unwrap().header.clocks[0]).collect();
-        // A window of 1.07 us and what a block overshoots it by, at 2.1 GHz.
+        // A window of 1.07 us and the overshoot of a block, at 2.1 GHz.
         assert!(clocks[0].abs_diff(clocks[1]) < 4_000 * TICKS_PER_CYCLE, "{clocks:?}");
     }
 }

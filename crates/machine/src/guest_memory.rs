@@ -1,9 +1,10 @@
-//! Memory of a guest of a hypervisor that runs on the machine, looked at from outside.
+//! Memory of a guest of a hypervisor that runs on the machine (a nested guest), as seen from outside.
 //!
-//! Such a hypervisor maps a page when the guest touches it, and may take a mapping away again: KVM does when a huge page is
-//! executed on a processor with the iTLB multihit erratum, and what it makes for shadow paging is never complete. But the guest's memory is
-//! also that of a program of the machine, such as QEMU, where pieces that follow each other for the guest do so for the program. So
-//! one page that the hypervisor has mapped shows where the others are.
+//! Such a hypervisor maps a page when the guest touches it, and may remove a mapping again. KVM does so when a huge
+//! page is executed on a processor with the iTLB multihit erratum, and its shadow page tables are never complete. But
+//! the guest's memory also belongs to a program of the machine, such as QEMU, and a range that is contiguous for the
+//! guest is contiguous for the program. Therefore one page that the hypervisor has mapped gives the location of the
+//! others.
 
 use crate::kernel_symbols::{IMAGE, View, read_by_pages};
 use cpu::Cpu;
@@ -11,30 +12,32 @@ use ledger::symbols::{self, Kallsyms, Symbol};
 use x86::control::CR4_LA57;
 use x86::page::{ADDRESS, P, PAGE, PS, SHIFT};
 
-/// Entries of page tables that are read in search of a page, at most.
+/// Maximum number of page-table entries that a search for a page reads.
 const PATIENCE: usize = 1 << 21;
-/// Bits of a linear address that one level of tables translates.
+/// Number of bits of a linear address that one level of page tables translates.
 const BITS: u32 = 9;
 
-/// An image begins at most so many bytes before any address in it, and ends at most so many behind it.
+/// Maximum distance between an address in an image and the image's start or end.
 const FURTHEST: u64 = 32 << 20;
 const LONGEST_IMAGE: u64 = 96 << 20;
 
-/// The memory of the guest that a processor runs.
+/// Memory of the guest that a processor runs.
 pub struct GuestMemory<'a> {
     view: View<'a>,
     cpu: &'a Cpu,
     /// An address in the image of the guest's kernel.
     known: u64,
-    /// The root of the tables of the program that the guest belongs to.
+    /// Root of the page tables of the program that the guest belongs to.
     program: u64,
-    /// From a linear address in the guest's kernel, and from a guest-physical one, to where the program has it.
+    /// Offsets from a linear address in the guest's kernel, and from a guest-physical address, to the address in the
+    /// program.
     from_linear: u64,
     from_physical: Option<u64>,
 }
 
 impl<'a> GuestMemory<'a> {
-    /// The memory around `known`, a linear address of the guest's kernel whose image is in one piece. `None`: that is not mapped, or no program's.
+    /// Locates the memory around `known`, a linear address in the contiguous image of the guest's kernel. Returns
+    /// `None` if `known` is not mapped, or belongs to no program.
     pub fn around(cpu: &'a Cpu, known: u64) -> Option<Self> {
         let view = View::of(cpu);
         let host = cpu.host_registers().filter(|host| host.long_mode())?;
@@ -46,7 +49,7 @@ impl<'a> GuestMemory<'a> {
         Some(Self { view, cpu, known, program, from_linear: place.wrapping_sub(known), from_physical })
     }
 
-    /// The tables of the guest's kernel, if its symbols can be found.
+    /// Returns the symbol tables of the guest's kernel, if they can be found.
     pub fn kernel(&self) -> Option<Kallsyms> {
         let start = self.known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
         let end = self.known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
@@ -54,18 +57,19 @@ impl<'a> GuestMemory<'a> {
         symbols::kallsyms(&image, Some(start)).ok()
     }
 
-    /// Functions of the modules that the kernel has loaded.
+    /// Returns the functions of the loaded kernel modules.
     pub fn modules(&self, kernel: &Kallsyms) -> Vec<(String, Vec<Symbol>)> {
         symbols::modules(&kernel.landmarks, |linear, out| self.read(linear, out))
     }
 
-    /// Address in the board's memory of a linear one of the kernel's image.
+    /// Returns the address in the board's memory of a linear address in the kernel's image.
     fn image(&self, linear: u64) -> Option<u64> {
         let by_program = || self.cpu.look_up_in_host(self.program, linear.wrapping_add(self.from_linear));
         self.view.look_up(linear).or_else(by_program)
     }
 
-    /// Likewise of any linear one, as far as the guest's own tables can be seen: not under shadow paging.
+    /// Returns the address in the board's memory of any linear address, if the guest's own page tables can be read
+    /// (under shadow paging they can't).
     fn anywhere(&self, linear: u64) -> Option<u64> {
         self.view.look_up(linear).or_else(|| {
             let place = self.cpu.look_up(linear)?.wrapping_add(self.from_physical?);
@@ -73,7 +77,7 @@ impl<'a> GuestMemory<'a> {
         })
     }
 
-    /// A copy of the image from `start` on, page by page; with zeros for what is not there.
+    /// Copies the image from `start` on, page by page. Pages that are not mapped read as zeros.
     pub fn copy_image(&self, start: u64, len: usize) -> Vec<u8> {
         let mut copy = vec![0; len];
         for (linear, page) in (start..).step_by(PAGE as usize).zip(copy.chunks_mut(PAGE as usize)) {
@@ -84,7 +88,7 @@ impl<'a> GuestMemory<'a> {
         copy
     }
 
-    /// Reads linear memory: all of the bytes, or it returns `false`.
+    /// Reads linear memory. Returns false unless all bytes could be read.
     fn read(&self, linear: u64, out: &mut [u8]) -> bool {
         read_by_pages(linear, out, |linear, part| {
             self.anywhere(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
@@ -92,20 +96,20 @@ impl<'a> GuestMemory<'a> {
     }
 }
 
-/// Looks in page tables for the linear address of a page.
+/// A search in page tables for the linear address of a page.
 struct Search<'a> {
     cpu: &'a Cpu,
-    /// The address in the board's memory.
+    /// Address of the page in the board's memory.
     wanted: u64,
-    /// The level of the root.
+    /// Level of the root table.
     top: u32,
     patience: usize,
 }
 
 impl Search<'_> {
-    /// In the part of a program's addresses that a table translates, from `linear` on.
+    /// Searches the part of a program's address space that a table translates, which begins at `linear`.
     fn table(&mut self, table: u64, linear: u64, level: u32) -> Option<u64> {
-        // Programs have the lower half.
+        // User programs occupy the lower half.
         let entries = 1u64 << if level == self.top { BITS - 1 } else { BITS };
         let shift = SHIFT + BITS * level;
         (0..entries).find_map(|number| {

@@ -1,41 +1,42 @@
-//! The outside world: what a run is connected to.
+//! The interface between a machine and the outside world.
 
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The outside world, as a machine sees it.
+/// The outside world, as seen by a machine.
 pub trait Host {
-    /// Prints what the guest wrote to its console.
+    /// Prints the guest's console output.
     fn output(&mut self, bytes: &[u8]);
-    /// Says what has happened since the last call; `now` is the virtual time. While the guest does not read what it was
-    /// given before, input is not `wanted`: it had better wait outside.
+    /// Returns the events since the last call; `now` is the virtual time. `wanted` is false while the guest has not
+    /// read earlier input: new input should then wait outside.
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll;
-    /// Frames that have come for the machine's NICs since the last call. Those for a NIC that has no `room` had better wait outside.
+    /// Returns the frames that have arrived for the machine's NICs since the last call. Frames for a NIC without `room`
+    /// should wait outside.
     fn frames(&mut self, _room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
         Vec::new()
     }
     /// Sends frames of the machine's NICs.
     fn send(&mut self, _frames: Vec<HostFrame>) {}
-    /// Takes what the guest wrote to a channel.
+    /// Writes the guest's output on a channel.
     fn channel_output(&mut self, _channel: u8, _bytes: &[u8]) {}
-    /// Pieces of input for channels since the last call. Those for a channel that has no `room` had better wait outside.
+    /// Returns the input for channels since the last call. Input for a channel without `room` should wait outside.
     fn pieces(&mut self, _room: &dyn Fn(u8) -> bool) -> Vec<Piece> {
         Vec::new()
     }
-    /// Whether input may still come: idle time then passes as on the host's clock, not at once, or a guest would be days older
-    /// when it does.
+    /// Returns true if input may still come. Idle time then passes at the pace of the host's clock; otherwise it is
+    /// skipped, and a guest could be days older when the input arrives.
     fn attended(&self) -> bool {
         false
     }
-    /// Nothing to do for up to this long, unless there is input.
+    /// Waits for input, no longer than `limit`.
     fn idle(&mut self, limit: Duration);
 }
 
 /// A frame between a NIC and the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFrame {
-    /// The NIC's number.
+    /// Index of the NIC.
     pub nic: u8,
     /// The frame, without its check sequence.
     #[serde(with = "serde_bytes")]
@@ -45,30 +46,30 @@ pub struct HostFrame {
 /// Input for a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// The channel's number.
+    /// Number of the channel.
     pub channel: u8,
-    /// What is read from it.
+    /// Input data.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
-    /// There will be no more.
+    /// True if no more input follows.
     pub last: bool,
 }
 
-/// What a host has for a machine.
+/// Events that a host has for a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Poll {
     /// Console input.
     pub input: Vec<u8>,
-    /// Frames for NICs. A machine asks for them by [`Host::frames`].
+    /// Frames for NICs. A machine gets them from [`Host::frames`].
     pub frames: Vec<HostFrame>,
-    /// Input for channels. A machine asks for it by [`Host::pieces`].
+    /// Input for channels. A machine gets it from [`Host::pieces`].
     pub pieces: Vec<Piece>,
-    /// The run is to stop.
+    /// True if the run should stop.
     pub stop: bool,
 }
 
 impl Poll {
-    /// Whether nothing has come that the guest will notice.
+    /// Returns true if there is no event that the guest could notice.
     pub fn is_quiet(&self) -> bool {
         self.input.is_empty() && self.frames.is_empty() && self.pieces.is_empty()
     }

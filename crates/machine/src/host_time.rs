@@ -1,24 +1,24 @@
-//! The host's time beside the guest's.
+//! Host time in relation to guest time.
 
 use std::time::{Duration, Instant};
 
-/// Keeps an idle guest's clock beside the host's.
+/// Keeps the clock of an idle guest in step with the host's clock.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// The host's time and the guest's from which on both pass alike.
+    /// Host time and guest time from which on both pass at the same rate.
     since: Option<(Instant, Duration)>,
 }
 
 impl Pace {
-    /// How far the guest may be behind the host: so much is made up for the time that a sleep takes too long.
+    /// Maximum lag of the guest behind the host that is made up for after a sleep that took too long.
     const SLACK: Duration = Duration::from_millis(100);
 
-    /// The guest has done something, which takes another time on the host.
+    /// Restarts the measurement after the guest has executed, which takes a different time on the host.
     pub fn worked(&mut self) {
         self.since = None;
     }
 
-    /// How long the host must wait until the idle guest's time has come.
+    /// Returns the time that the host must wait until the idle guest's time has come.
     pub fn ahead(&mut self, guest: Duration) -> Option<Duration> {
         let now = Instant::now();
         let (host, start) = *self.since.get_or_insert((now, guest));
@@ -30,28 +30,28 @@ impl Pace {
     }
 }
 
-/// The host's time that a run takes.
+/// Stopwatch for the host time of a run.
 #[derive(Debug, Default)]
 pub struct HostClock {
-    /// Up to when the run last went on.
+    /// Time up to the last stop.
     before: Duration,
-    /// Since when it has been going on.
+    /// Time of the last start, while the stopwatch runs.
     since: Option<Instant>,
 }
 
 impl HostClock {
-    /// The run goes on.
+    /// Starts the stopwatch.
     pub fn start(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// The run stands still.
+    /// Stops the stopwatch.
     pub fn stop(&mut self) {
         self.before = self.elapsed();
         self.since = None;
     }
 
-    /// How long it has been going on so far.
+    /// Returns the elapsed time.
     pub fn elapsed(&self) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }

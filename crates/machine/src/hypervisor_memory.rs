@@ -1,5 +1,5 @@
-//! Memory for a hypervisor's tables: host-physical pages that the processor's page walks reach, and that no guest and no
-//! device does. They are below 4 GiB, because a PAE root must be.
+//! Memory for a hypervisor's tables: host-physical pages that the processor's page walks can reach, and that neither
+//! guests nor devices can. The pages are below 4 GiB, because a PAE root must be.
 
 use crate::memory::{MemoryError, layout};
 use cpu::mapping::Mapping;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use x86::page::PAGE;
 
-/// The pages. Clones share them.
+/// Pages for a hypervisor's tables. Clones share them.
 #[derive(Clone)]
 pub struct HypervisorMemory {
     mapping: Rc<Mapping>,
@@ -16,10 +16,10 @@ pub struct HypervisorMemory {
 }
 
 impl HypervisorMemory {
-    /// The most pages there can be.
+    /// Maximum number of pages.
     pub const MOST_PAGES: u32 = ((layout::HYPERVISOR.end - layout::HYPERVISOR.start) / PAGE) as u32;
 
-    /// So many zeroed pages, [`Self::MOST_PAGES`] at most.
+    /// Allocates `pages` zeroed pages, [`Self::MOST_PAGES`] at most.
     pub fn new(pages: u32) -> Result<Self, MemoryError> {
         let pages = pages.clamp(1, Self::MOST_PAGES);
         let size = u64::from(pages) * PAGE;
@@ -27,12 +27,12 @@ impl HypervisorMemory {
         Ok(Self { mapping: Rc::new(mapping), pages })
     }
 
-    /// Their host-physical addresses.
+    /// Returns the host-physical addresses of the pages.
     pub fn range(&self) -> Range<u64> {
         layout::HYPERVISOR.start..layout::HYPERVISOR.start + u64::from(self.pages) * PAGE
     }
 
-    /// The pages as the processor has them; valid as long as a clone of this lives.
+    /// Returns the pages as a region for the processor; it is valid as long as a clone of this value lives.
     pub(crate) fn region(&self) -> RamRegion {
         RamRegion {
             start: layout::HYPERVISOR.start,

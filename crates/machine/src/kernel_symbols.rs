@@ -1,35 +1,37 @@
-//! What a Linux kernel in guest memory knows about itself: its functions and those of its modules.
+//! Symbols of a Linux kernel and its modules, read from guest memory.
 
 use crate::memory::{GuestRam, layout};
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
 use x86::page::PAGE;
 
-/// Linear addresses of the kernel's image, wherever KASLR puts it: at a multiple of [`ALIGNMENT`].
+/// Range of linear addresses in which KASLR places the kernel's image, at a multiple of [`ALIGNMENT`].
 pub const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
-/// What it is aligned to.
+/// Alignment of the image.
 pub const ALIGNMENT: u64 = 2 << 20;
-/// With page-table isolation the root of the user's tables is the page behind that of the kernel's.
+/// Distance from the root of the kernel's page tables to that of the user's with page-table isolation (KPTI).
 const ISOLATED: u64 = 1 << 12;
 
-/// The kernel that a processor runs, if its symbols can be found where its page tables have it.
+/// Returns the symbols of the kernel that a processor runs, if they can be found through its page tables.
 pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
     View::of(cpu).kallsyms(ram)
 }
 
-/// Likewise, of any of these processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.
+/// Returns the symbols of the kernel that any of these processors runs. A kernel that has not yet set up its page
+/// tables may be anywhere below 4 GiB.
 pub fn find<'a>(cpus: impl Iterator<Item = &'a Cpu>, ram: &GuestRam) -> Option<Kallsyms> {
     let mapped = views(cpus).find_map(|view| view.kallsyms(ram));
     mapped.or_else(|| ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, None)).ok())
 }
 
-/// Functions of the modules that a kernel has loaded, as any of these processors has them.
+/// Returns the functions of the loaded modules of a kernel, as mapped by any of these processors.
 pub fn modules<'a>(kernel: &Kallsyms, cpus: impl Iterator<Item = &'a Cpu>) -> Vec<(String, Vec<Symbol>)> {
     let of = |view: View| symbols::modules(&kernel.landmarks, |linear, out| view.read(linear, out));
     views(cpus).map(of).find(|modules| !modules.is_empty()).unwrap_or_default()
 }
 
-/// Every way to look at a guest's memory after its run: by the tables of a process, and by those of the kernel that serves it.
+/// Returns all views of a guest's memory after its run: through the page tables of a process, and through those of the
+/// kernel that serves it.
 fn views<'a>(cpus: impl Iterator<Item = &'a Cpu>) -> impl Iterator<Item = View<'a>> {
     cpus.flat_map(|cpu| {
         let own = View::of_machine(cpu);
@@ -37,22 +39,22 @@ fn views<'a>(cpus: impl Iterator<Item = &'a Cpu>) -> impl Iterator<Item = View<'
     })
 }
 
-/// Linear memory by one root of page tables.
+/// A view of linear memory through one root of page tables.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     cpu: &'a Cpu,
     root: u64,
-    /// The processor runs a guest of a hypervisor on the machine, and the tables are that hypervisor's.
+    /// True if the processor runs a guest of a hypervisor on the machine, and the tables are that hypervisor's.
     of_host: bool,
 }
 
 impl<'a> View<'a> {
-    /// By the tables that a processor uses, or that its guest believes it uses.
+    /// Creates a view through the tables that a processor uses, or that its guest believes it uses.
     pub fn of(cpu: &'a Cpu) -> Self {
         Self { cpu, root: cpu.visible().cr3, of_host: false }
     }
 
-    /// By the tables of the machine's own kernel, also where its hypervisor runs a guest.
+    /// Creates a view through the tables of the machine's own kernel, even if its hypervisor runs a guest.
     fn of_machine(cpu: &'a Cpu) -> Self {
         match cpu.host_registers() {
             Some(host) => Self { cpu, root: host.cr3, of_host: true },
@@ -60,7 +62,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Address in the board's memory of a linear one.
+    /// Returns the address in the board's memory of a linear address.
     pub fn look_up(&self, linear: u64) -> Option<u64> {
         match self.of_host {
             true => self.cpu.look_up_in_host(self.root, linear),
@@ -68,13 +70,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The symbols of the kernel's image.
+    /// Returns the symbols of the kernel's image.
     fn kallsyms(&self, ram: &GuestRam) -> Option<Kallsyms> {
         let (linear, physical, len) = self.image()?;
         ram.with_ram(physical, len, |image| symbols::kallsyms(image, Some(linear))).ok()
     }
 
-    /// Linear and guest-physical start and length of the kernel's image: it is in one piece, though not all of it stays mapped.
+    /// Returns the linear start, the guest-physical start and the length of the kernel's image. The image is
+    /// contiguous, though not all of it stays mapped.
     fn image(&self) -> Option<(u64, u64, u64)> {
         if !self.cpu.visible().long_mode() {
             return None;
@@ -88,7 +91,7 @@ impl<'a> View<'a> {
         Some((linear, physical, last - linear + PAGE))
     }
 
-    /// Reads linear memory: all of the bytes, or it returns `false`.
+    /// Reads linear memory. Returns false unless all bytes could be read.
     pub fn read(&self, linear: u64, out: &mut [u8]) -> bool {
         read_by_pages(linear, out, |linear, part| {
             self.look_up(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
@@ -96,7 +99,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Reads linear memory in parts that are each within a page: all of them, or it returns `false`.
+/// Reads linear memory in pieces that lie within one page each. Returns false unless all pieces could be read.
 pub fn read_by_pages(mut linear: u64, mut out: &mut [u8], read: impl Fn(u64, &mut [u8]) -> bool) -> bool {
     while !out.is_empty() {
         let n = out.len().min((PAGE - linear % PAGE) as usize);

@@ -1,21 +1,21 @@
-//! Instructions that a guest executed, and that the real processor of its profile has, but the modelled one does not: programs that go by a
-//! processor's model number, and not by CPUID, end by them.
+//! Instructions that a guest executed and that the real processor of its profile has, but the modelled one lacks.
+//! Programs that select instructions by processor model instead of CPUID fail on them.
 
 use crate::machine::Machine;
 use ledger::Family;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Instructions of one name.
+/// Uses of one instruction that the model lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     /// Mnemonic.
     pub mnemonic: String,
-    /// Extensions that it belongs to.
+    /// Instruction set extensions that it belongs to.
     pub extensions: String,
-    /// The profile.
+    /// Name of the profile.
     pub profile: String,
-    /// How often #UD was raised.
+    /// Number of #UD exceptions raised.
     pub count: u64,
 }
 
@@ -31,7 +31,8 @@ impl fmt::Display for Lacking {
 }
 
 impl Machine {
-    /// What the guest executed in vain although its processor has it. Empty with the host's clock, where nothing is recorded.
+    /// Returns the instructions that raised #UD although the real processor has them. The list is empty with the host's
+    /// clock, where nothing is recorded.
     pub fn lacking(&self) -> Vec<Lacking> {
         let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (_, _, kind, amount) in self.recorder.borrow().events() {

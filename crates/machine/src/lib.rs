@@ -53,5 +53,5 @@ pub use machine::{ClockSource, Config, Machine, Outcome};
 pub use platform::Platform;
 pub use verdict::Cause;
 
-/// Most processors a machine can have.
+/// Maximum number of processors of a machine.
 pub const MAX_CPUS: usize = 255;

@@ -1,8 +1,8 @@
-//! Two machines with the same guest, one interpreting, one translating, held against each other.
+//! Runs two machines with the same guest, one interpreting, one translating, and compares them.
 //!
-//! Both run for the same short stretches of virtual time. After each, the state of every processor must be the same, from
-//! time to time so must all of memory, and at the end what was charged: a translation that goes wrong is found at the stretch in
-//! which it does, which is then run again from the start of the guest, block by block, to name the block.
+//! Both run for the same short stretches of virtual time. The state of every processor is compared after each stretch,
+//! all of memory at longer intervals, and the charges at the end. A wrong translation is found at the stretch in which
+//! it executes; that stretch is then run again from the start of the guest, block by block, to find the block.
 
 use crate::host::{Host, HostFrame, Piece, Poll};
 use crate::machine::{Machine, Outcome};
@@ -18,9 +18,9 @@ use std::time::Duration;
 use x86::page::PAGE;
 use x86::reg;
 
-/// A stretch, in cycles.
+/// Length of a stretch, in cycles.
 const STRETCH: u64 = 20_011;
-/// Stretches between comparisons of memory.
+/// Number of stretches between comparisons of memory.
 const MEMORY_EVERY: u64 = 20_000;
 
 /// The two machines.
@@ -30,16 +30,16 @@ pub struct Lockstep {
     stretches: u64,
 }
 
-/// What is not the same.
+/// A difference between the two machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The stretch, from the start of the guest.
+    /// Index of the stretch, from the start of the guest.
     pub stretch: u64,
-    /// Where each processor was before it and the differences after it, for people.
+    /// Position of each processor before the stretch and differences after it, as text.
     pub text: String,
 }
 
-/// A host that notes what it gives to the guest.
+/// A host that records the input it gives to the guest.
 struct Noting<'a> {
     host: &'a mut dyn Host,
     given: Poll,
@@ -78,7 +78,7 @@ impl Host for Noting<'_> {
     }
 }
 
-/// Nobody, for so many stretches.
+/// A host without input that stops after a number of stretches.
 struct Nobody(u64);
 
 impl Host for Nobody {
@@ -91,7 +91,7 @@ impl Host for Nobody {
 }
 
 impl Lockstep {
-    /// Puts a machine that interprets beside one that translates. Both must be made the same way.
+    /// Pairs a machine that interprets with one that translates. Both must be created in the same way.
     pub fn new(mut reference: Machine, mut translated: Machine) -> Self {
         for machine in [&mut reference, &mut translated] {
             machine.vcpus.slice = STRETCH * ledger::TICKS_PER_CYCLE;
@@ -99,8 +99,9 @@ impl Lockstep {
         Self { reference, translated, stretches: 0 }
     }
 
-    /// Names the block of a difference that machines made the same way had: runs up to the stretch before without looking, then
-    /// block by block. Where that finds nothing, as after typed input, the difference is as it was.
+    /// Finds the block that caused a difference, on machines created in the same way: runs up to the stretch before it
+    /// without comparison, then block by block. If that finds no difference, as after typed input, the difference is
+    /// returned unchanged.
     pub fn narrow(mut self, found: Difference) -> Difference {
         for _ in 1..found.stretch {
             self.reference.vcpus.run();
@@ -113,17 +114,18 @@ impl Lockstep {
         self.run(&mut Nobody(blocks)).err().unwrap_or(found)
     }
 
-    /// Virtual time in seconds.
+    /// Returns the virtual time in seconds.
     pub fn seconds(&self) -> f64 {
         self.translated.seconds()
     }
 
-    /// The machine that translates.
+    /// Returns the machine that translates.
     pub fn translated(&self) -> &Machine {
         &self.translated
     }
 
-    /// Runs until the guest or the host ends both machines, or they differ. The console of the translating one is the host's.
+    /// Runs until the guest or the host ends both machines, or until they differ. The host gets the console of the
+    /// translating machine.
     pub fn run(&mut self, host: &mut dyn Host) -> Result<Outcome, Difference> {
         loop {
             let before = places(&self.translated);
@@ -162,7 +164,7 @@ impl Lockstep {
         Difference { stretch: self.stretches, text: places + text }
     }
 
-    /// Compares what was charged in all. The machines can't be run any further.
+    /// Compares all charges. The machines can't be run any further.
     fn charges(&mut self, before: &[StretchStart]) -> Result<(), Difference> {
         let [ours, theirs] = [&mut self.reference, &mut self.translated].map(|machine| {
             machine.finish();
@@ -193,7 +195,7 @@ impl Lockstep {
     }
 }
 
-/// Where a processor was before a stretch.
+/// Position of a processor before a stretch.
 struct StretchStart {
     cpu: usize,
     rip: u64,
@@ -214,7 +216,7 @@ fn places(machine: &Machine) -> Vec<StretchStart> {
 }
 
 impl StretchStart {
-    /// The instructions there, and what they are translated to.
+    /// Describes the instructions at the position, and their translation.
     fn describe(&self, machine: &Machine) -> String {
         let mut text = format!("cpu {} before, at {:#x}, time {}:\n", self.cpu, self.rip, self.clock);
         let mut bytes = [0; 64];
@@ -234,10 +236,10 @@ impl StretchStart {
     }
 }
 
-/// Differences named of one processor at most: its tables have thousands of fields.
+/// Maximum number of differences that are listed for one processor: its tables have thousands of fields.
 const MOST_DIFFERENCES: usize = 100;
 
-/// Names what is not the same, by the fields of the whole state.
+/// Lists the differences between two processors by the fields of their whole state.
 fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
     if a.rflags() != b.rflags() {
         let _ = writeln!(text, "rflags: {:#x}, translated {:#x}", a.rflags(), b.rflags());
@@ -257,13 +259,13 @@ fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
     }
 }
 
-/// The fields of plain data, with their names.
+/// Returns the fields of plain data, with their names.
 fn fields(of: &impl Serialize) -> Value {
-    // Plain data has no keys but names, and no numbers but integers.
+    // Plain data has string keys and integers only.
     serde_json::to_value(of).unwrap_or_default()
 }
 
-/// The leaves of two trees that are not the same: name and values.
+/// Finds the leaves that differ between two trees: name and both values.
 fn compare(name: &str, a: &Value, b: &Value, found: &mut Vec<(String, String, String)>) {
     let below = |name: &str, part: &str| if name.is_empty() { part.to_owned() } else { format!("{name}.{part}") };
     match (a, b) {
@@ -297,7 +299,7 @@ mod tests {
     use crate::testing;
     use cpu::Tier;
 
-    /// Counts for a few stretches, puts `value` into EBX, and leaves with status 1.
+    /// Creates a machine that counts for a few stretches, puts `value` into EBX, and exits with status 1.
     fn machine(value: u8, tier: Tier) -> Machine {
         let code = [
             &[0xb9, 0x00, 0x90, 0, 0][..], // mov ecx, 0x9000
@@ -329,7 +331,7 @@ mod tests {
         assert!(narrowed.text.contains("rbx: 0x1, translated 0x2"), "{}", narrowed.text);
     }
 
-    /// The same tree with one leaf changed, for each leaf of a tree.
+    /// Returns copies of a tree, each with one leaf changed.
     fn changed(value: &Value, name: &str, out: &mut Vec<(String, Value)>) {
         match value {
             Value::Bool(is) => out.push((name.to_owned(), Value::from(!is))),

@@ -1,4 +1,4 @@
-//! A whole machine: made from a configuration, run against a host, asked about afterwards.
+//! A whole machine: created from a configuration, run against a host, and inspected afterwards.
 
 use crate::MAX_CPUS;
 use crate::awaited::Awaited;
@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What time is made of.
+/// Source of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSource {
     /// Cycles of the profiled processor: deterministic, and on the ledger.
@@ -35,54 +35,55 @@ pub enum ClockSource {
     Host,
 }
 
-/// What a machine is made from.
+/// Configuration of a machine.
 pub struct Config {
     /// Bytes of RAM.
     pub memory: u64,
     /// Number of processors.
     pub cpus: usize,
-    /// What the processors are.
+    /// Profile of the processors.
     pub profile: Profile,
     /// The kernel image.
     pub kernel: Vec<u8>,
-    /// Its name, for [`Machine::description`]: the guest and the ledger are not told what a file is called here.
+    /// File name of the kernel, for [`Machine::description`]. Neither the guest nor the ledger gets the name of a file
+    /// on this host.
     pub kernel_name: String,
     /// Initial RAM disk or multiboot modules.
     pub modules: Vec<Module>,
     /// Kernel command line.
     pub cmdline: String,
-    /// Devices beyond those every board has.
+    /// Devices in addition to those of every board.
     pub parts: Parts,
-    /// What time is made of.
+    /// Source of virtual time.
     pub clock: ClockSource,
-    /// What the guest runs on.
+    /// Platform that the guest runs on.
     pub platform: Platform,
-    /// Indirect branches are recorded by place and target.
+    /// True if indirect branches are recorded by address and target.
     pub branches: bool,
-    /// What executes the guest's instructions; it changes nothing but the time that takes.
+    /// Execution engine of guest instructions; it affects nothing but the speed.
     pub tier: Tier,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The guest powered off.
     PowerOff,
-    /// The guest reset the machine; [`Machine::verdict`] says why.
+    /// The guest reset the machine; [`Machine::verdict`] gives the reason.
     Reset,
     /// The guest's kernel panicked.
     Panic,
     /// The guest wrote to the debug-exit port.
     DebugExit(u8),
-    /// Triple fault on this processor.
+    /// Triple fault on the processor with this index.
     TripleFault(usize),
-    /// A VM exit with this reason on this processor, which nobody handles: an error of this program.
+    /// A VM exit with this reason on this processor that has no handler: an error of this program.
     UnhandledExit(usize, u32),
-    /// The hypervisor cannot go on with the guest on this processor; [`Vcpus::failure`] says why.
+    /// The hypervisor can't continue the guest on this processor; [`Vcpus::failure`] gives the reason.
     Failed(usize),
-    /// All processors wait, and nothing is left to wake one: most often they are halted with interrupts off.
+    /// All processors wait and nothing can wake one; usually they are halted with interrupts disabled.
     Stuck,
-    /// The host stopped it.
+    /// The host stopped the run.
     Stopped,
 }
 
@@ -97,54 +98,54 @@ impl From<Ending> for Outcome {
     }
 }
 
-/// A time in ticks of a processor whose time-stamp counter has this frequency.
+/// Converts a duration to ticks of a processor whose time-stamp counter has this frequency.
 pub fn ticks(time: Duration, tsc_hz: u64) -> Ticks {
     (time.as_nanos() * u128::from(tsc_hz) * u128::from(TICKS_PER_CYCLE) / 1_000_000_000) as Ticks
 }
 
-/// What an image is called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
+/// Name of an image for a guest that asks for it (multiboot, PVH). The host's file names would make runs differ.
 const KERNEL_NAME: &str = "kernel";
 
-/// What a workload is called where a run is described.
+/// Name of the workload in the description of a run.
 pub(crate) const WORKLOAD: &str = "workload";
 
 /// A machine.
 pub struct Machine {
     /// The processors.
     pub vcpus: Vcpus,
-    /// What its consoles have shown of its kernel's end.
+    /// Reports of a kernel panic on the machine's consoles.
     pub(crate) watch: PanicWatch,
-    /// When a panic that they show is looked for next, and how long after that.
+    /// Time of the next check for a reported panic, and the interval to the one after it.
     pub(crate) look: (Ticks, Ticks),
     pace: Pace,
     pub(crate) replay: Replay,
     /// The devices.
     pub board: Rc<RefCell<Board>>,
-    /// What was charged.
+    /// Recorder of charges.
     pub recorder: Rc<RefCell<Recorder>>,
     /// Guest memory.
     pub ram: GuestRam,
     pub(crate) clock: ClockSource,
     host_clock: HostClock,
-    /// What blocks and their translations took when the run ended.
+    /// Memory used by blocks and their translations, set at the end of the run.
     pub taken: cpu::cache::Taken,
     pub(crate) profile: Profile,
-    /// What the guest runs on.
+    /// Platform that the guest runs on.
     pub platform: Platform,
-    /// What KVM has said of the run, if it was on KVM.
+    /// Report of KVM, if the machine ran on KVM.
     pub on_kvm: Option<crate::kvm::Report>,
-    /// What describes the run, for its ledger.
+    /// Description of the run, for its ledger.
     pub(crate) description: Vec<(&'static str, String)>,
-    /// What files are called on this host, which no ledger may depend on.
+    /// Names of files on this host, on which no ledger may depend.
     names: Vec<(&'static str, String)>,
-    /// The image, which may have symbols.
+    /// The image, which may contain symbols.
     pub(crate) image: Vec<u8>,
-    /// Functions of the guest that are waited for.
+    /// Guest functions for which the machine waits.
     pub(crate) awaited: Option<Awaited>,
 }
 
-/// The processor's model of a profile on a platform. Without charges every instruction takes one cycle and events take none: time then
-/// comes from the host, and TLBs are as large as helps.
+/// Returns the processor model of a profile on a platform. Without charges every instruction takes one cycle and events
+/// take none, because time comes from the host; TLBs are then as large as is useful.
 fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
     let (costs, geometry, cpuid) = match platform {
         Platform::Emulated => (profile.emulated_costs(), profile.emulated_geometry(), profile.emulated_cpuid()),
@@ -160,7 +161,7 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
 }
 
 impl Machine {
-    /// Makes a machine and loads its image.
+    /// Creates a machine and loads its image.
     pub fn new(config: Config) -> Result<Self, MachineError> {
         if config.cpus == 0 || config.cpus > MAX_CPUS {
             return Err(MachineError::Cpus(config.cpus));
@@ -182,6 +183,7 @@ impl Machine {
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();
+        let random = config.parts.random;
         let nics = config.parts.nics.iter().map(|nic| nic.text.clone()).collect::<Vec<_>>();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
@@ -190,6 +192,7 @@ impl Machine {
         let cpus = (0..config.cpus).map(|index| {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
             cpu.wiring.processors = config.cpus as u32;
+            cpu.micro.random ^= random;
             cpu
         });
         let hypervisor = match &config.platform {
@@ -199,7 +202,7 @@ impl Machine {
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor, ram.clone());
         vcpus.cache.tier = config.tier;
         vcpus.enter(&entry);
-        // Loading went through the devices' view of memory; no code is decoded yet.
+        // The loader wrote through the devices' view of memory; no code has been decoded yet.
         drop(ram.take_written());
         let mut description = vec![
             ("command line", config.cmdline),
@@ -212,6 +215,9 @@ impl Machine {
         }
         if !nics.is_empty() {
             description.push(("network", nics.join(" ")));
+        }
+        if random != 0 {
+            description.push(("random seed", random.to_string()));
         }
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
@@ -237,7 +243,7 @@ impl Machine {
         })
     }
 
-    /// Writes what firmware would leave behind.
+    /// Writes the tables that firmware would leave in memory.
     fn firmware(config: &Config, ram: &GuestRam) -> Result<Firmware, MachineError> {
         let profile = &config.profile;
         let cpuid = match config.platform {
@@ -254,7 +260,8 @@ impl Machine {
         Ok(firmware::install(ram, &firmware)?)
     }
 
-    /// The pages for a hypervisor's tables. A machine that could do with more than there can be has a limit.
+    /// Allocates the pages for a hypervisor's tables. A machine that could use more pages than there can be gets a
+    /// limit.
     fn tables(config: &mut Config) -> Result<Option<HypervisorMemory>, MachineError> {
         let Platform::Hvm(switches) = &mut config.platform else { return Ok(None) };
         let needed = |switches: &_| Mmu::pool_pages(switches, config.memory >> 12, config.cpus as u32);
@@ -263,7 +270,7 @@ impl Machine {
             if let Some(pages) = switches.mmu_pages {
                 return Err(MachineError::TablePages(pages));
             }
-            // One page for each processor, and one for all, are beside the limit.
+            // One page for each processor, and one shared page, are not part of the limit.
             switches.mmu_pages = Some(HypervisorMemory::MOST_PAGES - MAX_CPUS as u32 - 1);
             pages = needed(switches);
         }
@@ -284,7 +291,8 @@ impl Machine {
         }
     }
 
-    /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
+    /// Runs as [`Self::run`] does, or until `stop` returns true between two slices: there is no outcome then, and the
+    /// machine can be run again.
     pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
         self.start();
         let outcome = loop {
@@ -300,19 +308,19 @@ impl Machine {
         Some(outcome)
     }
 
-    /// The run begins, or goes on.
+    /// Begins or continues the run.
     pub(crate) fn start(&mut self) {
         self.host_clock.start();
     }
 
-    /// The machine stands still: a clock that follows the host's does too.
+    /// Pauses the machine, and with it a clock that follows the host's.
     pub(crate) fn stand_still(&mut self) {
         self.host_clock.stop();
     }
 
-    /// Runs the processors until something is to be done outside.
+    /// Runs the processors until the machine must interact with the outside.
     pub(crate) fn slice(&mut self) -> Pause {
-        // A turn that a debugger has interrupted ends when it was to end.
+        // A turn that a debugger has interrupted keeps its end.
         if self.clock == ClockSource::Host && !self.vcpus.is_held() {
             self.follow_host();
         }
@@ -327,24 +335,24 @@ impl Machine {
         }
     }
 
-    /// The run is over.
+    /// Ends the run.
     pub(crate) fn end(&mut self, host: &mut dyn Host) {
         self.console(host);
         self.finish();
     }
 
-    /// Prepares for questions about a run that is over.
+    /// Prepares the machine for inspection after the run.
     pub(crate) fn finish(&mut self) {
         self.vcpus.finish();
         if let Some(first) = self.vcpus.all.first() {
             self.taken = self.vcpus.cache.taken();
-            // What is left to do needs memory of its own.
+            // The remaining steps allocate memory of their own.
             self.vcpus.cache.release(&first.cpu.wiring.ram, &mut self.recorder.borrow_mut());
             self.recorder.borrow_mut().finish();
         }
     }
 
-    /// What is to be done outside when the processors pause. The outcome, if that is all.
+    /// Interacts with the outside when the processors pause. Returns the outcome if the run ends.
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
         let wanted = self.board.borrow().console_room();
@@ -371,7 +379,8 @@ impl Machine {
         None
     }
 
-    /// Sends frames to the host's network, and says what has come from there; neither if all of it has happened before.
+    /// Sends frames to the host's network and returns those received; does neither while the machine repeats a part of
+    /// its run.
     fn network(&mut self, host: &mut dyn Host, listens: bool) -> Vec<HostFrame> {
         let mut board = self.board.borrow_mut();
         if !board.network().reaches_host() {
@@ -387,7 +396,8 @@ impl Machine {
         host.frames(&|nic| board.network().has_room(nic.into()))
     }
 
-    /// Gives the host what was written to channels, and says what has come for them; neither if all of it has happened before.
+    /// Writes channel output to the host and returns input for channels; does neither while the machine repeats a part
+    /// of its run.
     fn channels(&mut self, host: &mut dyn Host, listens: bool) -> Vec<Piece> {
         let mut board = self.board.borrow_mut();
         if !board.has_channels() {
@@ -401,7 +411,7 @@ impl Machine {
         host.pieces(&|channel| board.channel_room(channel))
     }
 
-    /// Gives the guest input, and what has waited until it takes some.
+    /// Delivers new input, and waiting input that the guest accepts now.
     pub(crate) fn feed(&mut self, poll: &Poll) {
         self.board.borrow_mut().console_input(&poll.input);
         if !poll.frames.is_empty() {
@@ -413,8 +423,8 @@ impl Machine {
         self.vcpus.device_has_written();
     }
 
-    /// Whether the kernel says that it has panicked and does nothing more, and is found to have. A program that prints what a
-    /// kernel would costs a look now and then.
+    /// Returns true if the console reports the end of a kernel panic and the kernel's state confirms it. A program that
+    /// prints the same lines costs an occasional check.
     fn has_panicked(&mut self) -> bool {
         let now = self.vcpus.now();
         if !self.watch.ended || now < self.look.0 {
@@ -433,11 +443,12 @@ impl Machine {
         }
     }
 
-    /// Nobody runs before `event`: with a clock of its own the machine goes there at once, unless only input can wake it or
-    /// input may still come. `quiet`: there was none now.
+    /// Handles the time until `event`, before which no processor runs. A machine with a clock of its own skips to
+    /// `event` at once, unless only input can wake it or input may still come. `quiet` is true if there was no input
+    /// now.
     fn idle(&mut self, host: &mut dyn Host, event: Ticks, quiet: bool) -> Option<Outcome> {
         const LONGEST: Duration = Duration::from_millis(10);
-        // What the guest has not taken yet is there already: it does not wait for a user.
+        // Input that the guest has not taken yet has already arrived: the machine does not wait for a user.
         let attended = host.attended() && self.replay.listens();
         let expects = attended || self.replay.has_more();
         let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
@@ -460,7 +471,8 @@ impl Machine {
         None
     }
 
-    fn duration(&self, ticks: Ticks) -> Duration {
+    /// Ticks as a time.
+    pub fn duration(&self, ticks: Ticks) -> Duration {
         let ns = u128::from(ticks) * 1_000_000_000 / self.ticks_per_second();
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
@@ -469,12 +481,12 @@ impl Machine {
         u128::from(self.profile.tsc_hz.value) * u128::from(TICKS_PER_CYCLE)
     }
 
-    /// The host's time that the run has taken, in ticks.
+    /// Returns the host time of the run, in ticks.
     fn host_ticks(&self) -> Ticks {
         ticks(self.host_clock.elapsed(), self.profile.tsc_hz.value)
     }
 
-    /// Moves clocks that lag behind the host's on to it.
+    /// Advances clocks that lag behind the host's clock.
     fn follow_host(&mut self) {
         let now = self.host_ticks();
         for vcpu in &mut self.vcpus.all {
@@ -483,7 +495,7 @@ impl Machine {
         self.board.borrow_mut().advance(now);
     }
 
-    /// What the machine is, as names and values.
+    /// Describes the machine as names and values.
     pub fn description(&self) -> Vec<(&'static str, String)> {
         let mut facts = self.names.clone();
         facts.extend(self.description.iter().cloned());
@@ -498,7 +510,12 @@ impl Machine {
         facts
     }
 
-    /// Virtual time in seconds.
+    /// Returns the virtual time in ticks.
+    pub fn now(&self) -> Ticks {
+        self.vcpus.now()
+    }
+
+    /// Returns the virtual time in seconds.
     pub fn seconds(&self) -> f64 {
         self.vcpus.now() as f64 / self.ticks_per_second() as f64
     }

@@ -1,4 +1,4 @@
-//! Where a guest stands: what a user needs to see when it died or was stopped.
+//! State of the processors for a user whose guest has died or was stopped.
 
 use crate::machine::Machine;
 use crate::vcpus::Activity;
@@ -8,18 +8,18 @@ use ledger::symbols::Symbols;
 use std::fmt;
 use x86::reg;
 
-/// One processor's state.
+/// State of one processor.
 #[derive(Clone, Debug)]
 pub struct ProcessorState {
-    /// Its number.
+    /// Index of the processor.
     pub cpu: usize,
-    /// What it was doing.
+    /// Activity state.
     pub activity: Activity,
     /// Instruction pointer.
     pub rip: u64,
     /// Function and offset, if known.
     pub symbol: Option<String>,
-    /// The bytes there, as far as they are mapped.
+    /// Bytes at the instruction pointer, as far as they are mapped.
     pub code: Vec<u8>,
     /// Privilege level.
     pub cpl: u8,
@@ -61,7 +61,7 @@ impl fmt::Display for ProcessorState {
 }
 
 impl Machine {
-    /// Where each processor stands.
+    /// Returns the state of each processor.
     pub fn places(&self, symbols: &Symbols) -> Vec<ProcessorState> {
         let place = |(number, vcpu): (usize, &crate::vcpus::Vcpu)| {
             let cpu = &vcpu.cpu;
@@ -88,7 +88,7 @@ impl Machine {
     }
 }
 
-/// Bytes at a processor's instruction pointer.
+/// Reads the bytes at a processor's instruction pointer.
 fn code(cpu: &Cpu) -> Vec<u8> {
     let start = cpu.code_linear();
     let byte = |i: u64| {

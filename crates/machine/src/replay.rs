@@ -1,9 +1,11 @@
-//! Input from outside, with the time at which the guest got it: a run that is given the same again is the same run.
+//! Input from outside, with the time at which the guest received it. A run that gets the same input again is the same
+//! run.
 //!
-//! Time here is counted in turns: the machine takes a turn of looking at the host after each slice of virtual time. While nothing but input
-//! can wake the guest, it looks again and again, as often as the host's clock has it: of these looks only the first is a turn, and the one that
-//! brings input.
+//! Time is counted in turns here: the machine takes a turn, in which it polls the host, after each slice of virtual
+//! time. While only input can wake the guest, the machine polls repeatedly, at intervals that depend on the host's
+//! clock. Of these polls only the first, and the one that brings input, count as turns.
 //!
+//! A journal holds the input of a run, by turns. Recordings are made from it, and a debugger reverses the run along it.
 //! A journal holds the input of a run, by turns. Recordings are made of it, and a debugger takes the run back along it.
 
 use crate::host::{HostFrame, Piece, Poll};
@@ -11,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Something that came from outside.
+/// Input that arrived from outside in one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     turn: u64,
@@ -21,44 +23,45 @@ pub struct Event {
     frames: Vec<HostFrame>,
     /// Input for channels.
     pieces: Vec<Piece>,
-    /// The run was stopped.
+    /// True if the run was stopped.
     stop: bool,
 }
 
-/// The input of a run, shared by the machines that take the same way.
+/// Input of a run, shared by the machines that repeat it.
 #[derive(Debug, Default)]
 pub struct Journal {
-    /// In the order of their turns.
+    /// Events in the order of their turns.
     events: Vec<Event>,
     /// The last turn that any of the machines has taken: the input up to it is known.
     reached: u64,
-    /// Input that came while the machine stood still or repeated what it had done.
+    /// Input that arrived while the machine was stopped or repeated a part of its run.
     early: Poll,
-    /// The journal is complete: nobody else is listened to.
+    /// True if the journal is complete: the host is not polled for input.
     closed: bool,
 }
 
-/// The way of input into a machine.
+/// Path of input into a machine.
 #[derive(Debug, Default)]
 pub struct Replay {
-    /// Where input is noted and comes from; without it the guest gets what comes, and nothing is noted.
+    /// Journal to which input is written and from which it is replayed. Without a journal the guest gets the host's
+    /// input, and nothing is recorded.
     journal: Option<Rc<RefCell<Journal>>>,
-    /// How many of the journal's events this machine has got.
+    /// Number of journal events that this machine has received.
     given: usize,
     time: Turns,
 }
 
-/// Where a machine is in the sequence of turns.
+/// Position of a machine in the sequence of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turns {
-    /// Turns so far.
+    /// Number of turns so far.
     taken: u64,
-    /// In the last one there was nothing to do, and only input changes that.
+    /// True if the machine had nothing to do in the last turn and waits for input.
     waits: bool,
 }
 
 impl Journal {
-    /// The journal of a run that is over. `None`: no run has these events.
+    /// Creates the journal of a finished run. Returns `None` if the events can't be those of a run.
     pub(crate) fn complete(events: Vec<Event>) -> Option<Self> {
         let sorted = events.is_sorted_by_key(|event| event.turn);
         sorted.then(|| Self { events, closed: true, ..Self::default() })
@@ -66,36 +69,37 @@ impl Journal {
 }
 
 impl Replay {
-    /// The events so far, if they are noted.
+    /// Returns the events so far, if there is a journal.
     pub(crate) fn events(&self) -> Option<Vec<Event>> {
         self.journal.as_ref().map(|journal| journal.borrow().events.clone())
     }
 
-    /// Turns so far.
+    /// Returns the number of turns so far.
     pub(crate) fn turns(&self) -> u64 {
         self.time.taken
     }
 
-    /// What a snapshot keeps.
+    /// Returns the position for a snapshot.
     pub(crate) fn time(&self) -> Turns {
         self.time
     }
 
-    /// Goes on after a snapshot.
+    /// Continues from the position in a snapshot.
     pub(crate) fn go_on_from(&mut self, time: Turns) {
         self.time = time;
         self.find_next();
     }
 
-    /// Finds the first event that the machine has not got yet.
+    /// Finds the first event that the machine has not received yet.
     fn find_next(&mut self) {
         let taken = self.time.taken;
         self.given = self.journal.as_ref().map_or(0, |j| j.borrow().events.partition_point(|e| e.turn <= taken));
     }
 
-    /// Takes what the host has; what the guest is to get. `waiting`: only input can wake the guest.
+    /// Takes a turn: accepts the host's input, and returns the input for the guest. `waiting` is true if only input can
+    /// wake the guest.
     pub(crate) fn turn(&mut self, waiting: bool, poll: Poll) -> Poll {
-        // The machine stands where it stood at the last look, unless there is input now.
+        // Without new input the machine is still in its last turn.
         let stands = waiting && self.time.waits;
         let turn = self.time.taken + 1;
         let live = self.listens();
@@ -114,7 +118,7 @@ impl Replay {
         given
     }
 
-    /// Whether the host is asked for input at the next look.
+    /// Returns true if the next poll asks the host for input.
     pub(crate) fn listens(&self) -> bool {
         self.journal.as_ref().is_none_or(|journal| {
             let journal = journal.borrow();
@@ -122,31 +126,31 @@ impl Replay {
         })
     }
 
-    /// Whether there is input that the machine has yet to get.
+    /// Returns true if the journal contains input that the machine has not received yet.
     pub(crate) fn has_more(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.borrow().events.len() > self.given)
     }
 
-    /// The journal of this machine's input, which is kept from now on.
+    /// Returns the journal of this machine's input, which is kept from now on.
     pub(crate) fn journal(&mut self) -> Rc<RefCell<Journal>> {
         let reached = self.time.taken;
         self.journal.get_or_insert_with(|| Rc::new(RefCell::new(Journal { reached, ..Journal::default() }))).clone()
     }
 
-    /// Takes the way of other machines.
+    /// Follows the journal of other machines.
     pub(crate) fn follow(&mut self, journal: Rc<RefCell<Journal>>) {
         self.journal = Some(journal);
         self.find_next();
     }
 
-    /// Keeps input that came while the machine stood still.
+    /// Keeps input that arrived while the machine was stopped.
     pub(crate) fn keep(&mut self, poll: Poll) {
         if let Some(journal) = &self.journal {
             journal.borrow_mut().keep(poll);
         }
     }
 
-    /// Takes another way from here on than before.
+    /// Departs from the recorded run at the current turn.
     pub(crate) fn turn_off(&mut self) {
         let Some(journal) = &self.journal else { return };
         let mut journal = journal.borrow_mut();
@@ -166,7 +170,7 @@ impl Journal {
         }
     }
 
-    /// What a machine gets at a turn. `live`: no machine has taken it before.
+    /// Returns the input of a turn. `live` is true if no machine has taken this turn before.
     fn turn(&mut self, turn: u64, live: bool, poll: Poll, given: &mut usize) -> Poll {
         if !live {
             let mut known = Poll { stop: poll.stop, ..Poll::default() };
@@ -206,7 +210,7 @@ mod tests {
         Rc::new(RefCell::new(Journal { events, closed: true, ..Journal::default() }))
     }
 
-    /// What the guest gets at each look, of a host that has nothing it wants.
+    /// Returns the guest's input at each poll of a host that has no new input.
     fn looks(replay: &mut Replay, looks: &[bool]) -> Vec<Vec<u8>> {
         looks.iter().map(|waiting| replay.turn(*waiting, poll(b"ignored", false)).input).collect()
     }
@@ -215,7 +219,7 @@ mod tests {
     fn what_was_noted_comes_again_at_the_same_turns() {
         let mut recording = Replay::default();
         let journal = recording.journal();
-        // While the guest waits for input, the host is asked any number of times.
+        // While the guest waits for input, the host is polled any number of times.
         let turns = [(false, ""), (false, "a"), (true, ""), (true, ""), (true, "bc"), (false, ""), (false, "d")];
         for (waiting, input) in turns {
             assert_eq!(recording.turn(waiting, poll(input.as_bytes(), false)).input, input.as_bytes());
@@ -223,7 +227,7 @@ mod tests {
         recording.turn(false, poll(b"", true));
         let mut replay = Replay::default();
         replay.follow(recorded(journal.borrow().events.clone()));
-        // What woke the guest comes when it waits, not when it last did something.
+        // Input that wakes the guest is delivered when it waits, not at its last activity.
         let got = looks(&mut replay, &[false, false, true, true, false, false]);
         assert_eq!(got, [&b""[..], b"a", b"", b"bc", b"", b"d"].map(<[u8]>::to_vec));
         assert!(replay.turn(false, poll(b"", false)).stop);
@@ -263,7 +267,7 @@ mod tests {
         assert!(!second.listens());
         let repeated = ["x", "", "y"].map(|typed| second.turn(false, poll(typed.as_bytes(), false)).input);
         assert_eq!(repeated, [&b"a"[..], b"", b"b"].map(<[u8]>::to_vec));
-        // From where the first one is on, what was typed meanwhile comes first.
+        // From the position of the first machine on, input typed in the meantime is delivered first.
         assert!(second.listens());
         assert_eq!(second.turn(false, poll(b"z", false)).input, b"xyz");
     }

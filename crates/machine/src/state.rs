@@ -1,43 +1,44 @@
-//! Saved state: what a device was when a machine was saved, as bytes, and the checks by which what is read is known to be possible.
+//! Saved state of devices as bytes, and the checks that a restored state is possible.
 //!
-//! The state of a device is plain data. What it was made from (its clock's frequency, sizes, identities) is saved with it, and must be
-//! the same where it is restored. Whatever else the bytes say is checked before it replaces anything: a file may come from anywhere.
+//! The state of a device is plain data. The parameters with which it was created (its clock's frequency, sizes,
+//! identities) are saved too, and must be equal where it is restored. All other bytes are checked before they replace
+//! anything: a file may come from an untrusted source.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A device's state by name.
+/// Saved state of a device, with the device's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceState {
-    /// Which device.
+    /// Name of the device.
     pub name: String,
-    /// What the bytes mean. It changes whenever that does.
+    /// Version of the encoding. It changes whenever the meaning of the bytes changes.
     pub version: u32,
-    /// Its state.
+    /// Encoded state.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
-/// Why a state can't be saved or restored.
+/// Reason for which a state can't be saved or restored.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
-    /// The bytes are no such state.
+    /// The bytes can't be decoded.
     #[error("the state is damaged: {0}")]
     Damaged(#[from] postcard::Error),
-    /// There is more than the state.
+    /// The state is followed by more bytes.
     #[error("the state is followed by {0} bytes that mean nothing")]
     Trailing(usize),
-    /// It is another machine's.
+    /// The state belongs to a different machine.
     #[error("the state is of a machine with another {0}")]
     Other(&'static str),
     /// No machine can be in this state.
     #[error("there is no such state: {0}")]
     Impossible(&'static str),
-    /// The guest can write to the disk itself.
+    /// The guest can write to the disk image itself.
     #[error("a disk that is written to can be saved and restored only with an overlay in memory")]
     NoOverlay,
-    /// The guest has files of the host.
+    /// The guest has mounted files of the host.
     #[error("the guest has mounted files of this host, which no snapshot has")]
     Mounted,
     /// The disk can't be read.
@@ -45,55 +46,55 @@ pub enum StateError {
     Disk(String),
 }
 
-/// Why a board can't be saved or restored.
+/// Reason for which a board can't be saved or restored.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RestoreError {
-    /// The board has no such device.
+    /// The state names a device that the board does not have.
     #[error("there is a state of {0:?}, which this machine does not have")]
     Unknown(String),
-    /// There is no state of a device.
+    /// The state of a device is missing.
     #[error("there is no state of {0:?}")]
     Missing(String),
-    /// There is more than one.
+    /// There is more than one state of a device.
     #[error("there is more than one state of {0:?}")]
     Twice(String),
-    /// The bytes mean something else than here.
+    /// The state has another version than this program's.
     #[error("the state of {name:?} has version {found}, and this program knows version {known}")]
     Version {
-        /// Which device.
+        /// Name of the device.
         name: String,
-        /// What it says.
+        /// Version of the state.
         found: u32,
-        /// What was expected.
+        /// Version of this program.
         known: u32,
     },
-    /// A device's own reason.
+    /// The device rejected its state.
     #[error("{name:?}: {cause}")]
     Device {
-        /// Which device.
+        /// Name of the device.
         name: String,
         /// The reason.
         cause: StateError,
     },
 }
 
-/// What has a state that can be saved and restored.
+/// An object whose state can be saved and restored.
 pub trait Saved {
-    /// What the bytes of a state mean.
+    /// Returns the version of the encoding.
     fn version(&self) -> u32 {
         1
     }
 
-    /// The state as bytes; the same for the same state.
+    /// Returns the state as bytes. Equal states give equal bytes.
     fn save(&self) -> Result<Vec<u8>, StateError>;
 
-    /// Takes on a state. After an error nothing has changed.
+    /// Restores a state. After an error nothing has changed.
     fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError>;
 }
 
-/// What is all state.
+/// An object that consists of plain state.
 pub trait Plain: Serialize + DeserializeOwned {
-    /// Whether it can be the state of `current`.
+    /// Checks that this can be a state of `current`.
     fn check(&self, current: &Self) -> Result<(), StateError>;
 }
 
@@ -110,12 +111,12 @@ impl<T: Plain> Saved for T {
     }
 }
 
-/// Plain data as bytes.
+/// Encodes plain data.
 pub fn encode<T: Serialize>(state: &T) -> Result<Vec<u8>, StateError> {
     Ok(postcard::to_allocvec(state)?)
 }
 
-/// The plain data that bytes stand for, and nothing but that.
+/// Decodes plain data; trailing bytes are an error.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, StateError> {
     match postcard::take_from_bytes(bytes)? {
         (state, []) => Ok(state),
@@ -123,12 +124,12 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, StateError> 
     }
 }
 
-/// The state is impossible unless this holds.
+/// Returns the error [`StateError::Impossible`] unless `holds` is true.
 pub fn require(holds: bool, otherwise: &'static str) -> Result<(), StateError> {
     if holds { Ok(()) } else { Err(StateError::Impossible(otherwise)) }
 }
 
-/// The state is another machine's unless these are equal.
+/// Returns the error [`StateError::Other`] unless both values are equal.
 pub fn same<T: PartialEq>(saved: &T, current: &T, what: &'static str) -> Result<(), StateError> {
     if saved == current { Ok(()) } else { Err(StateError::Other(what)) }
 }
@@ -145,7 +146,7 @@ mod tests {
         for damaged in [&[5][..], &[5, 2], &[]] {
             assert!(matches!(decode::<(u8, bool)>(damaged), Err(StateError::Damaged(_))), "{damaged:?}");
         }
-        // A length of 2^63 bytes takes no memory.
+        // A length of 2^63 bytes must not allocate memory.
         let vast = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01];
         assert!(decode::<Vec<u64>>(&vast).is_err());
     }

@@ -1,4 +1,4 @@
-//! TAP devices of the host: network interfaces whose other end is a file.
+//! TAP devices of the host: network interfaces whose other end is a file descriptor.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,16 +6,17 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The most bytes of a name, beside the zero at its end.
+/// Maximum length of an interface name, without the terminating zero.
 const NAME: usize = libc::IFNAMSIZ - 1;
 
-/// Opens a TAP device by its name. The kernel would make one that is not there for a user who may, so that a mistyped name would go unnoticed: it is
-/// looked for first. A read gives one frame, or an error that it would block.
+/// Opens an existing TAP device by its name. The kernel would create a missing one for a privileged user, so that a
+/// mistyped name would go unnoticed; therefore this function checks first that the device exists. Each read returns one
+/// frame, or the error that it would block.
 pub fn open(name: &str) -> io::Result<File> {
     if name.is_empty() || name.len() > NAME || name.contains('\0') {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    // A name with a slash is none of a device.
+    // No interface name contains a slash.
     if name.contains('/') || !Path::new("/sys/class/net").join(name).exists() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "there is no network device of that name"));
     }

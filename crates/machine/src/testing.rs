@@ -1,4 +1,4 @@
-//! What tests of whole machines have in common: a guest of a few instructions, and a host that does nothing.
+//! Common parts of tests of whole machines: a guest of a few instructions, and a host that does nothing.
 
 use crate::board::Parts;
 use crate::host::{Host, Poll};
@@ -8,12 +8,12 @@ use cpu::Tier;
 use ledger::{Profile, Ticks};
 use std::time::Duration;
 
-/// Where the image is loaded.
+/// Load address of the image.
 pub const LOAD: u32 = 0x10_0000;
-/// Where its code begins, behind the header.
+/// Entry point, after the header.
 pub const ENTRY: u32 = LOAD + 0x30;
 
-/// One skx processor that runs 32-bit code, as a multiboot 1 image.
+/// Returns the configuration of a machine with one skx processor that runs 32-bit code, as a multiboot 1 image.
 pub fn config(code: &[u8], platform: Platform, tier: Tier) -> Config {
     let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
     let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
@@ -34,13 +34,13 @@ pub fn config(code: &[u8], platform: Platform, tier: Tier) -> Config {
     }
 }
 
-/// The hypervisor on that processor, with what it does by default.
+/// Returns the platform with a hypervisor on that processor, with default settings.
 pub fn hvm() -> Platform {
     let profile = Profile::named("skx").unwrap();
     Platform::Hvm(hypervisor::config::Switches::default().resolve(&profile).unwrap())
 }
 
-/// Nobody.
+/// A host that does nothing.
 pub struct Nobody;
 
 impl Host for Nobody {

@@ -1,8 +1,8 @@
 //! The processors of a machine, and the loop that runs them.
 //!
-//! Each processor has a clock of its own. The one that is furthest behind runs next, for a bounded time, so that all of them
-//! advance together in virtual time; which one runs when depends on nothing but their clocks. A processor in HLT or MWAIT
-//! stands still until something wakes it, and is charged the time it slept.
+//! Each processor has a clock of its own. The processor that is furthest behind runs next, for a bounded time, so that
+//! all processors advance together in virtual time, and their order depends on nothing but their clocks. A processor in
+//! HLT or MWAIT stops until an event wakes it, and is then charged for its sleep.
 
 use crate::acpi;
 use crate::board::Board;
@@ -20,48 +20,48 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use x86::{reg, seg};
 
-/// How far one processor may run ahead of the others, in cycles.
+/// Maximum time by which one processor may run ahead of the others, in cycles.
 const QUANTUM_CYCLES: u64 = 20_000;
-/// Likewise while one of them has waited for another in a loop with PAUSE. A processor that is ahead may hold a lock that, at the time of one
-/// behind, it has not taken yet: the latter waits for as long as the former is ahead.
+/// The same limit while a processor spins with PAUSE. A processor that is ahead may hold a lock that it has not yet
+/// taken at the time of a processor behind it: the one behind spins for as long as the other is ahead.
 const SPINNING_QUANTUM_CYCLES: u64 = 500;
-/// How long that lasts after a turn with a PAUSE, in cycles.
+/// Time for which the smaller limit applies after a turn with a PAUSE, in cycles.
 const SPINNING_CYCLES: u64 = 200_000;
-/// How long a processor runs at most before the loop looks at the host (input, interruption), in cycles.
+/// Maximum time between two polls of the host (input, interruption), in cycles.
 pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
 
-/// What a processor is doing.
+/// Activity state of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activity {
     /// Executing.
     Running,
     /// In HLT.
     Halted,
-    /// In MWAIT: a write to the monitored line wakes it too.
+    /// In MWAIT: a write to the monitored line wakes the processor too.
     Mwait {
-        /// Interrupts wake it even if they are masked.
+        /// True if interrupts wake the processor even if they are masked.
         masked: bool,
     },
-    /// After INIT, waiting for a start-up IPI.
+    /// Waiting for a start-up IPI (SIPI) after INIT.
     WaitingForStartup,
 }
 
-/// A processor and what it does.
+/// A processor and its activity.
 pub struct Vcpu {
     /// The processor.
     pub cpu: Cpu,
-    /// What a hypervisor keeps for the guest that runs on it.
+    /// State that a hypervisor keeps for the guest on this processor.
     pub guest: Option<hypervisor::Vcpu>,
-    /// What it does.
+    /// Activity state.
     pub activity: Activity,
-    /// NMIs that wait behind the one the processor has latched.
+    /// Number of NMIs that wait behind the latched one.
     pub(crate) nmis: u8,
-    /// When a turn of it has ended in which it executed PAUSE, the last time.
+    /// End of the last turn in which the processor executed PAUSE.
     pub(crate) spun: Ticks,
 }
 
 impl Vcpu {
-    /// Whether an external interrupt would wake it.
+    /// Returns true if an external interrupt would wake the processor.
     fn heeds_interrupts(&self) -> bool {
         match self.activity {
             Activity::Halted => match &self.guest {
@@ -73,24 +73,24 @@ impl Vcpu {
         }
     }
 
-    /// Whether it sleeps and its NMI wakes it.
+    /// Returns true if the processor sleeps and an NMI would wake it.
     fn heeds_nmi(&self) -> bool {
         let pending = self.cpu.arch.attention & attention::NMI != 0 && !self.cpu.blocks_nmi();
         pending && matches!(self.activity, Activity::Halted | Activity::Mwait { .. })
     }
 
-    /// When the VMX-preemption timer ends HLT of a guest of the machine's own hypervisor.
+    /// Returns the time at which the VMX-preemption timer ends HLT in a guest of the machine's own hypervisor.
     fn preemption_timer(&self) -> Option<Ticks> {
         let timer = self.cpu.arch.vmx.timer_at;
         (self.activity == Activity::Halted && timer != Ticks::MAX).then_some(timer)
     }
 
-    /// Whether it waits in MWAIT for a write that has come.
+    /// Returns true if the processor is in MWAIT and the monitored line was written.
     fn line_written(&self) -> bool {
         matches!(self.activity, Activity::Mwait { .. }) && self.cpu.wiring.ram.monitor(self.cpu.wiring.index).is_none()
     }
 
-    /// Runs the guest, or the processor itself.
+    /// Runs the hypervisor's guest, or the processor itself.
     fn run(
         &mut self,
         vm: Option<&mut Hypervisor>,
@@ -103,7 +103,7 @@ impl Vcpu {
         }
     }
 
-    /// Resets the processor, by INIT or as at power-on, and with it what a hypervisor keeps for it.
+    /// Resets the processor and the hypervisor's state for it, by INIT or as at power-on.
     fn reset(&mut self, init: bool) {
         self.cpu.reset(init);
         if let Some(guest) = &mut self.guest {
@@ -111,7 +111,8 @@ impl Vcpu {
         }
     }
 
-    /// An INIT signal in VMX operation: it ends HLT of a guest, which exits. A guest that waits for start-up does not heed it.
+    /// Handles an INIT signal in VMX operation: it ends HLT in a guest, which exits. A guest in the wait-for-SIPI state
+    /// ignores it.
     fn hold_init(&mut self) {
         self.cpu.attend(attention::INIT);
         if self.cpu.non_root() && self.activity == Activity::Halted {
@@ -119,7 +120,7 @@ impl Vcpu {
         }
     }
 
-    /// Ends HLT or MWAIT at time `now`; it is charged its sleep.
+    /// Ends HLT or MWAIT at time `now`, and charges the processor for its sleep.
     fn wake(&mut self, now: Ticks) {
         let asleep = now.saturating_sub(self.cpu.micro.clock);
         self.cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
@@ -128,49 +129,50 @@ impl Vcpu {
     }
 }
 
-/// What the loop came to.
+/// Reason for which the loop returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// The guest ended the machine.
     Ended(Ending),
     /// Triple fault on this processor.
     TripleFault(usize),
-    /// A VM exit, with its reason, on this processor, which nobody runs as a hypervisor's: an error of this program.
+    /// A VM exit, with its reason, on this processor that no hypervisor handles: an error of this program.
     UnhandledExit(usize, u32),
-    /// The hypervisor cannot go on with the guest on this processor: [`Vcpus::failure`] says why.
+    /// The hypervisor can't continue the guest on this processor: [`Vcpus::failure`] gives the reason.
     Failed(usize),
-    /// Every processor is halted with interrupts off: nothing will ever wake one.
+    /// Every processor is halted with interrupts disabled: nothing can wake one.
     Stuck,
-    /// A slice is over: time to look at the host.
+    /// A slice is over: the machine should poll the host.
     Slice,
-    /// All processors sleep until this time; the host may sleep too.
+    /// All processors sleep until this time; the host may sleep as well.
     Idle(Ticks),
-    /// A debugger wants to look at this processor, in the midst of its turn.
+    /// A debugger wants to inspect this processor in the middle of its turn.
     Debug(usize),
 }
 
-/// The processors.
+/// All processors of a machine.
 pub struct Vcpus {
-    /// By index.
+    /// Processors by index.
     pub all: Vec<Vcpu>,
-    /// Decoded blocks, shared.
+    /// Decoded blocks, shared by all processors.
     pub cache: BlockCache,
     /// The hypervisor, if the guest runs under one.
     pub hypervisor: Option<Hypervisor>,
-    /// Why it could not go on.
+    /// Reason for which the hypervisor could not continue.
     pub failure: Option<hypervisor::Failure>,
-    /// Which tasks the guest runs on them.
+    /// Tasks that the guest runs on the processors.
     pub tasks: Tasks,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
-    /// The turn in the midst of which a debugger has stopped: whose it is, and until when.
+    /// The turn in which a debugger has stopped: index of the processor, and end of the turn.
     held: Option<(usize, Ticks)>,
-    /// How long [`Vcpus::run`] runs at most before it returns.
+    /// Maximum duration of one call of [`Vcpus::run`].
     pub(crate) slice: Ticks,
 }
 
 impl Vcpus {
-    /// Processors on a board: the first one executes, the others wait for start-up. With a hypervisor they run its guest.
+    /// Creates the processors of a board: the first one executes, the others wait for start-up. With a hypervisor they
+    /// run its guest.
     pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>, hypervisor: Option<Hypervisor>, ram: GuestRam) -> Self {
         let vcpu = |(index, cpu): (usize, Cpu)| Vcpu {
             cpu,
@@ -193,12 +195,12 @@ impl Vcpus {
         }
     }
 
-    /// The processors.
+    /// Returns the processors.
     pub fn cpus(&self) -> impl Iterator<Item = &Cpu> {
         self.all.iter().map(|vcpu| &vcpu.cpu)
     }
 
-    /// The run is over: its open regions end, and the guest can be looked at.
+    /// Ends open regions after the run, and makes the guest available for inspection.
     pub fn finish(&mut self) {
         if let Some(first) = self.all.first() {
             let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
@@ -207,8 +209,8 @@ impl Vcpus {
         self.show_guest();
     }
 
-    /// Puts into the processors what the guest believes is there, so that its memory can be looked at as it sees it. The
-    /// guest can be run again afterwards, though not with the same charges.
+    /// Loads the guest's view of its registers into the processors, so that its memory can be inspected as the guest
+    /// sees it. The guest can be run again afterwards, though not with the same charges.
     fn show_guest(&mut self) {
         for Vcpu { cpu, guest, .. } in &mut self.all {
             if let Some(guest) = guest {
@@ -221,7 +223,7 @@ impl Vcpus {
         }
     }
 
-    /// Puts the first processor where an image is entered.
+    /// Sets the first processor to the entry state of an image.
     pub fn enter(&mut self, entry: &Entry) {
         let cpu = &mut self.all[0].cpu;
         let segment = |s: &crate::loader::EntrySegment| Segment {
@@ -252,13 +254,13 @@ impl Vcpus {
         cpu.mapping_changed();
     }
 
-    /// The time all processors have reached.
+    /// Returns the time that all processors have reached.
     pub fn now(&self) -> Ticks {
         let running = self.all.iter().filter(|v| v.activity == Activity::Running).map(|v| v.cpu.micro.clock).min();
         running.unwrap_or_else(|| self.board.borrow().now())
     }
 
-    /// Runs until something is to be done outside.
+    /// Runs until the machine must interact with the outside.
     pub fn run(&mut self) -> Pause {
         match self.held.take() {
             Some((index, deadline)) => {
@@ -290,7 +292,7 @@ impl Vcpus {
                 return Pause::Slice;
             }
             if self.timers(now) {
-                // Time passing may have woken one that is further behind.
+                // Expired timers may have woken a processor that is further behind.
                 continue;
             }
             let deadline = self.horizon(index);
@@ -300,14 +302,14 @@ impl Vcpus {
         }
     }
 
-    /// Likewise, until virtual time `end`.
+    /// Runs as [`Self::run`] does, but no further than virtual time `end`.
     pub(crate) fn run_to(&mut self, end: Ticks) -> Pause {
         self.slice = end.saturating_sub(self.now());
         self.run()
     }
 
-    /// Lets time pass up to `now`, which is no later than any running processor's clock. Whether a sleeping processor's
-    /// timer expired.
+    /// Advances the board to `now`, which is no later than any running processor's clock. Returns true if a sleeping
+    /// processor's timer expired.
     fn timers(&mut self, now: Ticks) -> bool {
         let mut board = self.board.borrow_mut();
         board.advance(now);
@@ -333,7 +335,8 @@ impl Vcpus {
         woken
     }
 
-    /// When something happens next: on the board, or a timer of a processor for which `concerns` holds.
+    /// Returns the time of the next event: of the board, or of a timer of a processor for which `concerns` returns
+    /// true.
     fn next_event(&self, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
         let board = self.board.borrow();
         let mine = self.all.iter().enumerate().filter(|(i, v)| concerns(*i, v));
@@ -341,12 +344,12 @@ impl Vcpus {
         timers.flatten().chain(board.next_event()).min()
     }
 
-    /// Whether a debugger has stopped in the midst of a turn.
+    /// Returns true if a debugger has stopped in the middle of a turn.
     pub fn is_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// The processor that runs next, or in whose turn a debugger has stopped.
+    /// Returns the index of the processor that runs next, or in whose turn a debugger has stopped.
     pub fn next(&self) -> usize {
         self.held.map(|(index, _)| index).or_else(|| self.furthest_behind()).unwrap_or(0)
     }
@@ -356,7 +359,8 @@ impl Vcpus {
         running.min_by_key(|(i, v)| (v.cpu.micro.clock, *i)).map(|(i, _)| i)
     }
 
-    /// Until when one processor may run: the next event on the board, and not too far ahead of the others.
+    /// Returns the time until which a processor may run: the next event of the board, limited by the distance to the
+    /// other processors.
     fn horizon(&self, index: usize) -> Ticks {
         let others = self.all.iter().enumerate().filter(|(i, v)| *i != index && v.activity == Activity::Running);
         let quantum = self.quantum(self.all[index].cpu.micro.clock);
@@ -365,7 +369,7 @@ impl Vcpus {
         furthest.min(event).min(self.slice_end)
     }
 
-    /// How far a processor may be ahead at time `now`.
+    /// Returns the time by which a processor may be ahead at time `now`.
     fn quantum(&self, now: Ticks) -> Ticks {
         let spins =
             |vcpu: &Vcpu| vcpu.spun != 0 && now.saturating_sub(vcpu.spun) < SPINNING_CYCLES * ledger::TICKS_PER_CYCLE;
@@ -384,12 +388,12 @@ impl Vcpus {
         self.turn(index, deadline)
     }
 
-    /// A processor's turn, or the rest of it.
+    /// Runs a processor's turn, or the rest of it.
     fn turn(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
         let vcpu = &mut self.all[index];
         loop {
             match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
-                // No device has been reached: it goes on where it stopped, until the same time.
+                // The probe touched no device: the turn continues, with the same end.
                 Ok(Exit::Probe) => {
                     if let Some(hit) = vcpu.cpu.take_probe() {
                         self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
@@ -429,7 +433,7 @@ impl Vcpus {
         None
     }
 
-    /// Follows what the guest has said of its regions of interest and tasks.
+    /// Processes the guest's marks of regions of interest and tasks.
     fn marks(&mut self) {
         while let Some(mark) = self.board.borrow_mut().pop_mark() {
             self.tasks.mark(&mark, &mut self.all[mark.cpu].cpu);
@@ -439,7 +443,7 @@ impl Vcpus {
         }
     }
 
-    /// Wakes processors whose monitored line was written, by a processor or a device, at time `now`.
+    /// Wakes processors whose monitored line was written by a processor or a device, at time `now`.
     fn monitors(&mut self, now: Ticks) {
         if self.all[0].cpu.wiring.ram.take_triggered() {
             for vcpu in self.all.iter_mut().filter(|vcpu| vcpu.line_written()) {
@@ -448,7 +452,7 @@ impl Vcpus {
         }
     }
 
-    /// A device may have written to memory while no processor ran.
+    /// Handles writes of a device to memory while no processor runs.
     pub(crate) fn device_has_written(&mut self) {
         self.device_writes();
         let now = self.board.borrow().now();
@@ -473,7 +477,7 @@ impl Vcpus {
         first.cpu.drop_written_code(&mut self.cache);
     }
 
-    /// Delivers NMI, INIT and start-up, and wakes processors that have something to wake for.
+    /// Delivers NMI, INIT and start-up, and wakes processors that have a reason to wake.
     fn signals(&mut self) {
         let board = self.board.clone();
         let mut board = board.borrow_mut();
@@ -490,7 +494,7 @@ impl Vcpus {
                         }
                     }
                 }
-                // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
+                // One NMI may be in service while another is latched; further ones are lost (SDM vol. 3, 6.7.1).
                 let most = if vcpu.cpu.arch.nmi_blocked { 1u8 } else { 2 };
                 let latched = u8::from(vcpu.cpu.arch.attention & attention::NMI != 0);
                 vcpu.nmis = vcpu.nmis.saturating_add(lapic.take_nmis()).min(most.saturating_sub(latched));
@@ -513,8 +517,8 @@ impl Vcpus {
         }
     }
 
-    /// The machine is suspended to RAM: lets time pass to what may wake it. When it wakes, the first processor goes where
-    /// the FACS says, as firmware would send it there.
+    /// Advances a machine that is suspended to RAM to the event that may wake it. On wake-up the first processor
+    /// continues at the waking vector of the FACS, as firmware would do.
     fn suspended(&mut self) -> Option<Pause> {
         let mut board = self.board.borrow_mut();
         for vcpu in &mut self.all {
@@ -541,12 +545,12 @@ impl Vcpus {
         None
     }
 
-    /// Nobody runs: lets time pass to the next event.
+    /// Advances time to the next event while no processor runs.
     fn sleep(&mut self) -> Option<Pause> {
         if !self.all.iter().any(|vcpu| vcpu.heeds_interrupts() || vcpu.preemption_timer().is_some()) {
             return Some(Pause::Stuck);
         }
-        // Without an event only input from outside can wake it.
+        // Without an event only input from outside can wake a processor.
         let event = self.next_event(|_, _| true).unwrap_or(Ticks::MAX);
         if event >= self.slice_end {
             if event != Ticks::MAX {
@@ -559,7 +563,7 @@ impl Vcpus {
     }
 }
 
-/// A start-up IPI: real mode at the given page (SDM vol. 3, 9.4.3).
+/// Handles a start-up IPI: real mode at the given page (SDM vol. 3, 9.4.3).
 fn start(cpu: &mut Cpu, page: u8, now: Ticks) {
     let selector = u16::from(page) << 8;
     cpu.arch.seg[usize::from(seg::CS)] = Segment::real(selector, true);

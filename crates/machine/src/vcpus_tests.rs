@@ -1,4 +1,4 @@
-//! Processors that sleep, and what wakes them: programs of a few bytes in real mode.
+//! Tests of sleeping processors and of the events that wake them: programs of a few bytes in real mode.
 
 use super::*;
 use crate::board::Parts;
@@ -9,9 +9,9 @@ use ledger::profile::Profile;
 use ledger::{Costs, Geometry, Recorder};
 use std::sync::Arc;
 
-/// Cycles the writer spends before it writes.
+/// Cycles that the writer spends before it writes.
 const DELAY: u64 = 100_000;
-/// Arms 0x3000 and waits, then sets 0x3100 and halts for good; interrupts stay masked.
+/// Arms the monitor at 0x3000 and waits, then sets 0x3100 and halts for good; interrupts stay masked.
 const WAITER: &[u8] = &[
     0x66, 0xb8, 0x00, 0x30, 0x00, 0x00, // mov eax, 0x3000
     0x66, 0x31, 0xc9, // xor ecx, ecx
@@ -108,7 +108,7 @@ fn without_the_write_it_sleeps() {
 fn a_masked_interrupt_ends_mwait_if_asked_to() {
     for masked in [false, true] {
         let mut program = WAITER.to_vec();
-        // With ECX = 1 for MWAIT alone.
+        // With ECX = 1 for MWAIT only.
         program.splice(15..15, if masked { [0x66, 0x41] } else { [0x90, 0x90] });
         let (mut vcpus, ram, board) = machine(&[&program]);
         let paused = vcpus.run();
@@ -119,7 +119,7 @@ fn a_masked_interrupt_ends_mwait_if_asked_to() {
     }
 }
 
-/// Lets the alarm go off at every second, allows it to wake the machine, and suspends.
+/// Programs the alarm for every second, allows it to wake the machine, and suspends.
 const SUSPENDER: &[u8] = &[
     0xfa, // cli
     0xb0, 0x01, 0xe6, 0x70, 0xb0, 0xc0, 0xe6, 0x71, // seconds of the alarm: any
@@ -130,7 +130,7 @@ const SUSPENDER: &[u8] = &[
     0xba, 0x04, 0x06, 0xb8, 0x00, 0x24, 0xef, // sleep type 1, SLP_EN
     0xf4, // never comes here
 ];
-/// Where it goes on: sets 0x3100 and halts for good.
+/// Code at the waking vector: sets 0x3100 and halts for good.
 const WAKER: &[u8] = &[0xc6, 0x06, 0x00, 0x31, 0x01, 0xfa, 0xf4];
 
 #[test]
@@ -151,7 +151,7 @@ fn the_alarm_wakes_a_suspended_machine_at_its_waking_vector() {
     assert!(vcpus.all[0].cpu.micro.clock / ledger::TICKS_PER_CYCLE > skx / 2, "the rest of a second");
 }
 
-/// 5000 times: takes a lock at 0x3000, holds it for 50 rounds of a loop, and does something else for 200.
+/// Takes a lock at 0x3000, holds it for 50 rounds of a loop, and runs 200 rounds without it; 5000 times.
 const CONTENDER: &[u8] = &[
     0xb9, 0x88, 0x13, // mov cx, 5000
     0xb0, 0x01, 0x86, 0x06, 0x00, 0x30, // retry: mov al, 1; xchg [0x3000], al
@@ -172,6 +172,6 @@ fn a_lock_is_waited_for_as_long_as_it_is_held() {
         vcpus.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default()
     };
     let (alone, together) = (clocks(&[CONTENDER]), clocks(&[CONTENDER; 2]));
-    // Two that hold the lock for a fifth of the time meet now and then.
+    // Two processors that each hold the lock for a fifth of the time collide occasionally.
     assert!(together > alone && together < alone * 5 / 4, "{together}, alone {alone}");
 }

@@ -1,9 +1,8 @@
-//! Why a machine was reset: because somebody in the guest asked its kernel for it, because the kernel panicked, or for no known
-//! reason.
+//! The reason for a reset of a machine: a request in the guest to its kernel, a kernel panic, or an unknown one.
 //!
-//! The board sees a write to a port, or a triple fault, whatever led to it. The kernel's stack tells more: `panic` and
-//! `kernel_restart` do not return, so their frames are on the stack of the processor that executes them until the end, and never
-//! on another. That takes no more than names of functions, and the same ones in every version of Linux.
+//! The board sees only a write to a port or a triple fault. The kernel's stack tells more: `panic` and `kernel_restart`
+//! do not return, so their frames stay on the stack of the processor that executes them until the end, and are never on
+//! another stack. The check needs nothing but the names of functions, which are the same in every version of Linux.
 
 use crate::machine::{Machine, Outcome};
 use cpu::Cpu;
@@ -11,9 +10,10 @@ use ledger::AddressSpace;
 use ledger::symbols::Symbols;
 use x86::reg;
 
-/// Functions of Linux that are on the stack of a kernel that panics.
+/// Functions that are on the stack of a panicking Linux kernel.
 const PANIC: [&str; 3] = ["panic", "vpanic", "nmi_panic"];
-/// … and of one that was asked to restart, power off or halt: by reboot(2), Ctrl-Alt-Del, or the magic SysRq key.
+/// Functions that are on the stack of a Linux kernel that was asked to restart, power off or halt: by reboot(2),
+/// Ctrl-Alt-Del, or the magic SysRq key.
 const ASKED: [&str; 9] = [
     "deferred_cad",
     "kernel_restart",
@@ -25,23 +25,23 @@ const ASKED: [&str; 9] = [
     "__ia32_sys_reboot",
     "__handle_sysrq",
 ];
-/// A kernel's stack is no larger, also with what sanitizers add.
+/// Upper bound of a kernel's stack size, including the overhead of sanitizers.
 const LARGEST_STACK: u64 = 64 << 10;
 
-/// What led a guest to where it stands.
+/// Event that led a guest to its final state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody in the guest asked the kernel to restart or to stop.
+    /// A request in the guest to restart or to stop.
     Asked,
     /// The kernel panicked.
     Panic,
-    /// Neither, as far as can be seen.
+    /// Neither can be found.
     Unknown,
 }
 
 impl Machine {
-    /// How the run ended, seen from inside: a reset, a triple fault or a halt that comes after a panic is a panic; a triple fault
-    /// by which a kernel carries out a reset is a reset.
+    /// Returns the outcome as seen from inside the guest: a reset, triple fault or halt that follows a panic is a
+    /// panic; a triple fault by which a kernel carries out a reset is a reset.
     pub fn verdict(&self, outcome: Outcome, symbols: &Symbols) -> (Outcome, Cause) {
         let cause = match outcome {
             Outcome::Reset | Outcome::TripleFault(_) | Outcome::Stuck | Outcome::Stopped => self.cause(symbols),
@@ -54,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// What led the guest to where it stands, by its stacks; by its console for a kernel whose functions are not known.
+    /// Finds the cause on the guest's stacks, or on its console if the kernel's functions are unknown.
     fn cause(&self, symbols: &Symbols) -> Cause {
         if PANIC.iter().all(|name| symbols.address_of(name).is_none()) {
             return if self.watch.panicked { Cause::Panic } else { Cause::Unknown };
@@ -62,7 +62,7 @@ impl Machine {
         self.cause_by(|address| symbols.find(AddressSpace::default(), address).map(|symbol| symbol.name))
     }
 
-    /// Whether a kernel that knows its functions' names is panicking now.
+    /// Returns true if a kernel with known symbols is panicking now.
     pub(crate) fn panics(&self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
         let mut symbols = Symbols::default();
@@ -72,9 +72,9 @@ impl Machine {
 
     fn cause_by(&self, name: impl Fn(u64) -> Option<String>) -> Cause {
         let kernels = || self.vcpus.all.iter().map(|vcpu| &vcpu.cpu).filter(|cpu| cpu.arch.cpl == 0);
-        // Compilers put what is rarely executed into a part of its own: `panic.cold`.
+        // Compilers put rarely executed code into a part of its own: `panic.cold`.
         let on_a_stack = |wanted: &[&str]| {
-            // A call may be the last instruction of a function: where it returns to is the next one's then.
+            // A call may be the last instruction of a function: its return address then belongs to the next function.
             let is_wanted = |return_address: u64| {
                 name(return_address.wrapping_sub(1))
                     .is_some_and(|name| wanted.contains(&name.split('.').next().unwrap_or_default()))
@@ -91,7 +91,7 @@ impl Machine {
     }
 }
 
-/// The words of a processor's stack, from its top to the end of what is mapped.
+/// Returns the words on a processor's stack, from its top to the end of the mapped memory.
 fn stack(cpu: &Cpu) -> impl Iterator<Item = u64> + '_ {
     let size = if cpu.engine.long64 { 8 } else { 4 };
     let top = cpu.arch.gpr[usize::from(reg::RSP)] & !(size - 1);
@@ -116,7 +116,7 @@ mod tests {
     use ledger::symbols::Symbol;
 
     const ENTRY: u32 = 0x10_0030;
-    /// Where the functions are that call each other: each but the last is 16 bytes long.
+    /// Addresses of the functions in a call chain: each but the last is 16 bytes long.
     const OUTER: u64 = ENTRY as u64;
     const INNER: u64 = OUTER + 16;
 
@@ -130,7 +130,7 @@ mod tests {
         fn idle(&mut self, _: std::time::Duration) {}
     }
 
-    /// A guest whose first function calls a second one as its last instruction, which does `end`; it has run.
+    /// Runs a guest whose first function calls, as its last instruction, a second one that executes `end`.
     fn ended(end: &[u8]) -> (Machine, Outcome) {
         let mut code = vec![0xbc, 0x00, 0x00, 0x20, 0x00]; // mov esp, 0x200000
         code.extend([0x90; 6]);

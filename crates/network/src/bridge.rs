@@ -1,34 +1,34 @@
-//! A learning bridge (IEEE 802.1D without the spanning tree): where each address was last seen.
+//! A learning bridge (IEEE 802.1D without the spanning tree), which remembers the port of each address.
 
 use crate::headers::{Mac, is_group, macs};
 use crate::time::{SECOND, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How long an address is remembered.
+/// Time for which an address is remembered.
 const AGEING: Time = 300 * SECOND;
-/// Addresses that are remembered; those of further senders are not, and frames for them go everywhere.
+/// Maximum number of addresses; those of further senders are not learned, and frames for them are flooded.
 const MOST: usize = 4096;
 
-/// Where the frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// To that port.
+    /// One port.
     Port(usize),
-    /// To all ports but the one that it came from.
+    /// All ports except the one at which the frame arrived.
     Everywhere,
-    /// It is where it should be.
+    /// None: the frame arrived at the port of its destination.
     Nowhere,
 }
 
-/// What a bridge has learned.
+/// State of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bridge {
     learned: BTreeMap<Mac, (usize, Time)>,
 }
 
 impl Bridge {
-    /// Learns from a frame that has come from a port, and says where it goes.
+    /// Learns from a frame that has arrived at a port, and returns its destination.
     pub fn forward(&mut self, now: Time, from: usize, frame: &[u8]) -> Way {
         let Some((destination, source)) = macs(frame) else { return Way::Nowhere };
         if !is_group(source) {
@@ -52,7 +52,7 @@ impl Bridge {
         }
     }
 
-    /// Whether it can be the state of a bridge among so many ports, at that time.
+    /// Returns true if a bridge with this number of ports can have this state at that time.
     pub fn is_possible(&self, ports: usize, now: Time) -> bool {
         self.learned.len() <= MOST && self.learned.values().all(|(port, seen)| *port < ports && *seen <= now)
     }
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(bridge.forward(1, 1, &frame(1, 2)), Way::Port(0));
         assert_eq!(bridge.forward(2, 0, &frame(2, 1)), Way::Port(1));
         assert_eq!(bridge.forward(3, 0, &frame(1, 3)), Way::Nowhere);
-        // A station that moves is found where it is.
+        // A station that moves is found at its new port.
         assert_eq!(bridge.forward(4, 2, &frame(9, 2)), Way::Everywhere);
         assert_eq!(bridge.forward(5, 0, &frame(2, 1)), Way::Port(2));
         assert_eq!(bridge.forward(4 + AGEING, 0, &frame(2, 1)), Way::Everywhere);
@@ -94,7 +94,7 @@ mod tests {
             bridge.forward(0, 0, &bytes);
         }
         assert_eq!(bridge.learned.len(), MOST);
-        // Those that have fallen silent make room.
+        // Silent stations make room.
         bridge.forward(AGEING, 0, &frame(1, 7));
         assert_eq!(bridge.learned.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Captures: what passes, written as pcapng; and captures that are read, pcapng or the older pcap, to be sent again.
+//! Packet captures: writing of pcapng, and reading of pcapng or the older pcap for replay.
 
 use crate::frame::LONGEST;
 use crate::time::Time;
@@ -13,48 +13,48 @@ use std::io::Write;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Frames of a capture that are read.
+/// Maximum number of frames that are read.
 const MOST: usize = 1 << 22;
-/// Interfaces of a section that are read: a section's have to be remembered.
+/// Maximum number of interfaces per section that are read, because they are kept in memory.
 const MOST_INTERFACES: usize = 1 << 12;
-/// Resolution of timestamps in a capture that is written: a unit is 10 to the minus this, a picosecond.
+/// Timestamp resolution of written captures: the unit is 10 to the minus this, a picosecond.
 const RESOLUTION: u8 = 12;
-/// Resolution of an interface that does not say: microseconds.
+/// Default resolution of an interface: microseconds.
 const DEFAULT_RESOLUTION: u8 = 6;
 
-/// Why a capture can't be read.
+/// Reason for which a capture can't be read.
 #[derive(Debug, Error)]
 pub enum CaptureError {
-    /// It is none, or damaged.
+    /// The file has another format, or is damaged.
     #[error("it is not a pcap or pcapng capture, or it is damaged: {0}")]
     Format(#[from] PcapError),
-    /// Of another kind of network.
+    /// The capture is of another kind of network.
     #[error("it is a capture of {0:?}; only captures of Ethernet can be sent")]
     NotEthernet(DataLink),
-    /// It is too large.
+    /// The capture is too large.
     #[error("it has more than {MOST} frames")]
     TooMany,
-    /// It has nothing that can be sent.
+    /// The capture has no frame that can be sent.
     #[error("it has no complete Ethernet frame")]
     Empty,
 }
 
-/// Frames with their times.
+/// Frames and their times.
 pub type Recorded = Vec<(Time, Vec<u8>)>;
 
-/// Which way a frame goes.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the NIC.
+    /// Received by the NIC.
     In,
-    /// From it.
+    /// Sent by the NIC.
     Out,
 }
 
 /// A capture that is being written. Each port is an interface of it.
 pub struct Capture {
     writer: PcapNgWriter<Box<dyn Write + Send>>,
-    /// The first thing that went wrong, after which nothing more is written.
+    /// The first error, after which nothing more is written.
     failed: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Begins a capture of interfaces with these names and bits per second.
+    /// Begins a capture of interfaces with these names and bit rates.
     pub fn new(to: Box<dyn Write + Send>, interfaces: &[(String, u64)]) -> Result<Self, PcapError> {
         let program = SectionHeaderOption::UserApplication(Cow::Borrowed("tollgate"));
         let section =
@@ -83,7 +83,7 @@ impl Capture {
         Ok(Self { writer, failed: None })
     }
 
-    /// Writes a frame that passes an interface.
+    /// Writes a frame on an interface.
     pub fn frame(&mut self, interface: usize, now: Time, direction: Direction, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -94,7 +94,7 @@ impl Capture {
         };
         let block = EnhancedPacketBlock {
             interface_id: interface as u32,
-            // The library writes the nanoseconds of a duration as the units of the interface.
+            // The library writes the nanoseconds of a duration in the interface's unit.
             timestamp: Duration::from_nanos(now),
             original_len: bytes.len() as u32,
             data: Cow::Borrowed(bytes),
@@ -105,7 +105,7 @@ impl Capture {
         }
     }
 
-    /// Ends the capture. The text says what went wrong, if anything did.
+    /// Ends the capture, and returns the first error.
     pub fn finish(mut self) -> Result<(), String> {
         match self.failed.take() {
             Some(failed) => Err(failed),
@@ -114,13 +114,13 @@ impl Capture {
     }
 }
 
-/// The frames of a capture, with the time since the first one.
+/// Returns the frames of a capture, with the time since the first one.
 pub fn read(file: &[u8]) -> Result<Recorded, CaptureError> {
     const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
     let frames = if file.starts_with(&SECTION) { read_pcapng(file)? } else { read_pcap(file)? };
     let first = frames.iter().map(|(time, _)| *time).min().ok_or(CaptureError::Empty)?;
     let mut last = 0;
-    // A clock that was set back while frames were captured does not hold back those that follow.
+    // If the clock was set back during the capture, later frames are not delayed by that.
     let in_order = frames.into_iter().map(|(time, bytes)| {
         last = last.max(time - first);
         (last, bytes)
@@ -128,13 +128,13 @@ pub fn read(file: &[u8]) -> Result<Recorded, CaptureError> {
     Ok(in_order.collect())
 }
 
-/// Keeps a frame if it is there in full.
+/// Keeps a frame if it is complete.
 fn keep(frames: &mut Recorded, time: u128, bytes: &[u8], original: u32) -> Result<(), CaptureError> {
     if bytes.len() == original as usize && (crate::headers::ETHERNET..=LONGEST).contains(&bytes.len()) {
         if frames.len() == MOST {
             return Err(CaptureError::TooMany);
         }
-        // Since 1970 there have been more picoseconds than fit: what counts is the distance of frames.
+        // The picoseconds since 1970 exceed 64 bits: only the difference between frames matters.
         frames.push((time as u64 & (u64::MAX >> 1), bytes.to_vec()));
     }
     Ok(())
@@ -164,7 +164,7 @@ fn read_pcapng(file: &[u8]) -> Result<Recorded, CaptureError> {
             let interface =
                 parser.packet_interface(packet).ok_or(PcapError::InvalidInterfaceId(packet.interface_id))?;
             ethernet(interface.linktype)?;
-            // The library reads units of the interface as if they were nanoseconds.
+            // The library returns the interface's units as nanoseconds.
             let time = picoseconds(packet.timestamp.as_nanos(), interface);
             keep(&mut frames, time, &packet.data, packet.original_len)?;
         }
@@ -173,7 +173,7 @@ fn read_pcapng(file: &[u8]) -> Result<Recorded, CaptureError> {
     Ok(frames)
 }
 
-/// Units of an interface's clock in picoseconds.
+/// Converts units of an interface's clock to picoseconds.
 fn picoseconds(units: u128, interface: &InterfaceDescriptionBlock) -> u128 {
     let resolution = interface.options.iter().find_map(|option| match option {
         InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
@@ -222,7 +222,7 @@ mod tests {
         let mut capture = Capture::new(Box::new(file.clone()), &interfaces).unwrap();
         capture.frame(0, 1_000_000, Direction::Out, &[1; 60]);
         capture.frame(1, 1_067_200, Direction::In, &[2; 61]);
-        // Nothing is written for an interface that is not there.
+        // Nothing is written for an unknown interface.
         capture.finish().unwrap();
         let frames = read(&file.0.lock().unwrap()).unwrap();
         assert_eq!(frames, [(0, vec![1; 60]), (67_200, vec![2; 61])]);

@@ -1,8 +1,8 @@
-//! Bridges that several networks share, one of each machine.
+//! Bridges that several networks share, one network for each machine.
 //!
-//! Every network has a time of its own, and they advance by turns. A frame needs at least [`Exchange::window`] from a NIC to a bridge, so whatever
-//! the networks send within a window reaches its bridge after that window: when all of them have come to its end, it is known what the bridges get
-//! in the next one, and in which order.
+//! Every network has a time of its own, and they advance in turn. A frame needs at least [`Exchange::window`] from a
+//! NIC to a bridge, so frames that are sent within a window reach their bridge after that window. When all networks
+//! have reached its end, the frames of the next window and their order are known.
 
 use crate::bridge::{Bridge, Way};
 use crate::fabric::Network;
@@ -10,12 +10,12 @@ use crate::frame::Frame;
 use crate::time::{NANOSECOND, Time};
 use std::collections::BTreeMap;
 
-/// The shortest window: machines are not made to advance by less than a few cycles.
+/// Minimum window: machines should advance by more than a few cycles at a time.
 const SHORTEST_WINDOW: Time = 10 * NANOSECOND;
-/// The window of networks without any bridge: they have nothing to wait for.
+/// Window of networks without any bridge, which need not wait for each other.
 const LONGEST_WINDOW: Time = 1_000_000 * NANOSECOND;
 
-/// A port of a network, on a bridge.
+/// A port of a network that is connected to a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member {
     network: usize,
@@ -23,19 +23,19 @@ struct Member {
     bridge: usize,
 }
 
-/// Bridges, and the ports of several networks that are plugged into them.
+/// Bridges, and the ports of several networks that are connected to them.
 #[derive(Debug)]
 pub struct Exchange {
     members: Vec<Member>,
     bridges: Vec<(String, Bridge)>,
     window: Time,
-    /// Frames on their way to a bridge, in the order in which they arrive: the time, the network, a number that makes it unique; the member.
+    /// Frames on their way to a bridge, in order of arrival: time, network, a unique number; member and frame.
     crossing: BTreeMap<(Time, usize, u64), (usize, Frame)>,
     sequence: u64,
 }
 
 impl Exchange {
-    /// The bridges of these networks, each of which [`Network::member`] has made.
+    /// Creates the bridges of these networks, each of which [`Network::member`] has created.
     pub fn new<'a>(networks: impl Iterator<Item = &'a Network>) -> Self {
         let mut exchange = Self {
             members: Vec::new(),
@@ -54,7 +54,7 @@ impl Exchange {
         exchange
     }
 
-    /// The bridge of a name.
+    /// Returns the bridge with a name.
     fn bridge(&mut self, name: &str) -> usize {
         self.bridges.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
             self.bridges.push((name.to_owned(), Bridge::default()));
@@ -62,12 +62,13 @@ impl Exchange {
         })
     }
 
-    /// How far the networks may advance beside each other: what one sends within that time reaches no other.
+    /// Returns the time by which the networks may advance independently: a frame sent within it reaches no other
+    /// network.
     pub fn window(&self) -> Time {
         self.window
     }
 
-    /// Takes what a network has sent in the window that is over.
+    /// Takes the frames that a network has sent in the previous window.
     pub fn collect(&mut self, number: usize, network: &mut Network) {
         for leaving in network.take_leaving() {
             let found = self.members.iter().position(|member| (member.network, member.port) == (number, leaving.port));
@@ -77,13 +78,13 @@ impl Exchange {
         }
     }
 
-    /// When the next frame reaches a bridge.
+    /// Returns the time at which the next frame reaches a bridge.
     pub fn next(&self) -> Option<Time> {
         self.crossing.first_key_value().map(|((at, ..), _)| *at)
     }
 
-    /// What the bridges get before `until`, the end of the window that begins, goes where it belongs: `enter` is called with a network, its port, a time
-    /// and a frame.
+    /// Forwards the frames that reach bridges before `until`, the end of the window that begins: calls `enter` with a
+    /// network, its port, a time and a frame.
     pub fn forward(&mut self, until: Time, mut enter: impl FnMut(usize, usize, Time, Frame)) {
         while let Some(entry) = self.crossing.first_entry().filter(|entry| entry.key().0 < until) {
             let (at, ..) = *entry.key();
@@ -182,7 +183,7 @@ mod tests {
         let (mut exchange, mut networks) = pair(["bridge", "bridge"]);
         networks[0].send(0, 300, frame([0xff; 6], MACS[0]));
         networks[1].send(0, 200, frame([0xff; 6], MACS[1]));
-        // Whichever is asked first.
+        // The result does not depend on the order.
         for number in [0, 1] {
             exchange.collect(number, &mut networks[number]);
         }

@@ -1,8 +1,9 @@
-//! A network: ports, and what connects them.
+//! A network: ports and their connections.
 //!
-//! A frame that a NIC sends occupies its link, and arrives at the other end when its last bit does. What is there takes it at that time: a tester or
-//! the host at once, for nothing else can come in between; a bridge by an event, for another port's frame may arrive earlier. Frames for a NIC wait
-//! at its port until it takes them, each with the time at which it has arrived. A generator's frames are made when they are taken.
+//! A frame that a NIC sends occupies its link, and arrives at the other end with its last bit. A tester or the host
+//! takes the frame at once, because nothing can intervene; a bridge takes it by an event, because a frame of another
+//! port may arrive earlier. Frames for a NIC wait at its port with their times of arrival. A generator's frames are
+//! created when the NIC takes them.
 
 use crate::bridge::{Bridge, Way};
 use crate::capture::{Capture, Direction};
@@ -16,52 +17,52 @@ use crate::time::{Rate, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Frames that wait at a port which the NIC does not fetch, before further ones are lost.
+/// Maximum number of frames that wait at a port; further ones are lost.
 const MOST_WAITING: usize = 1 << 10;
 
-/// What is at the other end of a port's link.
+/// Other end of a port's link.
 #[derive(Debug)]
 enum End {
     Tester(Box<Tester>),
-    /// The bridge of that number.
+    /// The bridge with this number.
     Bridge(usize),
-    /// The bridge of that name, which several networks share: an [`Exchange`](crate::Exchange) carries its frames.
+    /// The bridge with this name, which several networks share: an [`Exchange`](crate::Exchange) transports its frames.
     Trunk(String),
     /// The host's network.
     Host,
 }
 
-/// A frame on its way, and when it arrives.
+/// A frame and its time of arrival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Arrival {
     at: Time,
     frame: Frame,
 }
 
-/// What a port counts.
+/// Counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Frames that the NIC has sent.
+    /// Frames sent by the NIC.
     pub sent: u64,
-    /// Frames that the NIC has taken.
+    /// Frames received by the NIC.
     pub received: u64,
-    /// Frames that came while the NIC was not ready, or more than it could take.
+    /// Frames lost because the NIC was not ready, or had no room.
     pub lost: u64,
-    /// Frames that the network could not carry: they were not what they said, or found no room.
+    /// Frames that the network dropped: malformed frames, or frames without room.
     pub dropped: u64,
 }
 
 impl Counts {
-    /// Whether a run can have come this far.
+    /// Returns true if a run can reach these counts.
     fn is_possible(&self) -> bool {
         [self.sent, self.received, self.lost, self.dropped].iter().all(|count| *count < 1 << 62)
     }
 }
 
-/// The changing part of a port.
+/// State of a port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct PortState {
-    /// From the NIC, and to it.
+    /// Directions from the NIC, and to it.
     up: Lane,
     down: Lane,
     arrivals: VecDeque<Arrival>,
@@ -77,7 +78,7 @@ struct PortOf {
     state: PortState,
 }
 
-/// Everything of a network that changes.
+/// Saved state of a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedNetwork {
     now: Time,
@@ -95,50 +96,51 @@ pub struct Network {
     now: Time,
     ports: Vec<PortOf>,
     bridges: Vec<(String, Bridge)>,
-    /// Frames on their way to a bridge, in the order in which they arrive: the time, a number that makes it unique, the port, the frame.
+    /// Frames on their way to a bridge, in order of arrival: time, a unique number; port and frame.
     crossing: BTreeMap<(Time, u64), (usize, Frame)>,
     sequence: u64,
     /// Frames for the host.
     outgoing: Vec<(usize, Vec<u8>)>,
-    /// Frames for bridges outside: when each gets there, and from which port.
+    /// Frames for outside bridges, with their times of arrival and their ports.
     leaving: Vec<Leaving>,
-    /// Frames from bridges outside, as `crossing`: the port is where they go. No state has them, for networks that share a bridge are not saved.
+    /// Frames from outside bridges, in the format of `crossing`, with the destination port. They are not part of the
+    /// saved state, because networks that share a bridge are not saved.
     entering: BTreeMap<(Time, u64), (usize, Frame)>,
     capture: Option<Capture>,
 }
 
-/// A frame on its way to a bridge outside.
+/// A frame on its way to an outside bridge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaving {
-    /// When the bridge gets it.
+    /// Time of arrival at the bridge.
     pub at: Time,
-    /// The port that it has come from.
+    /// Port of origin.
     pub port: usize,
     /// The frame.
     pub frame: Frame,
 }
 
-/// The streams of generators are numbered by port; those of the next of several networks are so much higher.
+/// Distance between the generator streams of networks; within a network, streams are numbered by port.
 const STREAMS: u16 = 64;
 
-/// What came of a port.
+/// Results of a port.
 #[derive(Clone, Debug)]
 pub struct PortReport<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
-    /// What was counted.
+    /// Counters.
     pub counts: Counts,
-    /// Its tester, if it has one.
+    /// Tester, if there is one.
     pub tester: Option<&'a Tester>,
 }
 
 impl Network {
-    /// A network of the ports that NICs have. `mac` says what the address of the NIC at a port is.
+    /// Creates a network with the ports of these NICs, each with its MAC address.
     pub fn new<'a>(nics: impl Iterator<Item = (&'a Nic, Mac)>) -> Self {
         Self::build(None, nics)
     }
 
-    /// Network number `member` of several that share their bridges: what is plugged into a bridge is so by way of an
+    /// Creates network number `member` of several that share their bridges: connections to a bridge use an
     /// [`Exchange`](crate::Exchange).
     pub fn member<'a>(member: u16, nics: impl Iterator<Item = (&'a Nic, Mac)>) -> Self {
         Self::build(Some(member), nics)
@@ -171,7 +173,7 @@ impl Network {
         network
     }
 
-    /// The bridge of a name.
+    /// Returns the bridge with a name.
     fn bridge(&mut self, name: &str) -> usize {
         self.bridges.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
             self.bridges.push((name.to_owned(), Bridge::default()));
@@ -179,12 +181,12 @@ impl Network {
         })
     }
 
-    /// Names and bits per second of the ports, for a capture.
+    /// Returns names and bit rates of the ports, for a capture.
     pub fn interfaces(&self) -> Vec<(String, u64)> {
         self.ports.iter().map(|port| (port.name.clone(), port.state.up.rate().bits())).collect()
     }
 
-    /// Ports that are plugged into bridges outside, and the names of these.
+    /// Returns the ports that are connected to outside bridges, and the names of these.
     pub fn trunks(&self) -> impl Iterator<Item = (usize, &str)> {
         self.ports.iter().enumerate().filter_map(|(number, port)| match &port.end {
             End::Trunk(name) => Some((number, name.as_str())),
@@ -192,18 +194,18 @@ impl Network {
         })
     }
 
-    /// How long a frame takes at least from a NIC to the other end of its link.
+    /// Returns the minimum time of a frame from a NIC to the other end of its link.
     pub fn shortest(&self, port: usize) -> Time {
         let lane = &self.ports[port].state.up;
         Lane::new(lane.rate(), lane.latency()).arrival(0, SHORTEST as u64 + OVERHEAD)
     }
 
-    /// Frames for bridges outside since the last call.
+    /// Takes the frames for outside bridges since the last call.
     pub fn take_leaving(&mut self) -> Vec<Leaving> {
         std::mem::take(&mut self.leaving)
     }
 
-    /// A bridge outside sends a frame to a port at time `at`, which may be yet to come.
+    /// Accepts a frame of an outside bridge for a port at time `at`, which may be in the future.
     pub fn enter(&mut self, port: usize, at: Time, frame: Frame) {
         if matches!(self.ports.get(port), Some(PortOf { end: End::Trunk(_), .. })) {
             self.sequence += 1;
@@ -211,17 +213,17 @@ impl Network {
         }
     }
 
-    /// Captures what passes from now on.
+    /// Captures all frames from now on.
     pub fn capture(&mut self, capture: Capture) {
         self.capture = Some(capture);
     }
 
-    /// Ends the capture; the text says what went wrong.
+    /// Ends the capture, and returns the first error.
     pub fn end_capture(&mut self) -> Result<(), String> {
         self.capture.take().map_or(Ok(()), Capture::finish)
     }
 
-    /// What came of each port.
+    /// Returns the results of each port.
     pub fn report(&self) -> impl Iterator<Item = PortReport<'_>> {
         self.ports.iter().map(|port| PortReport {
             name: &port.name,
@@ -288,7 +290,7 @@ impl Network {
         }
     }
 
-    /// A frame comes from the host.
+    /// Accepts a frame from the host.
     pub fn host_frame(&mut self, port: usize, now: Time, bytes: Vec<u8>) {
         self.settle(now);
         let Some(PortOf { end: End::Host, state, .. }) = self.ports.get_mut(port) else { return };
@@ -300,24 +302,24 @@ impl Network {
         deliver(state, now, frame);
     }
 
-    /// Whether frames from the host find room at a port.
+    /// Returns true if there is room for frames from the host at a port.
     pub fn has_room(&self, port: usize) -> bool {
         self.ports
             .get(port)
             .is_some_and(|port| port.state.down.has_room(self.now) && port.state.arrivals.len() < MOST_WAITING / 2)
     }
 
-    /// Frames for the host since the last call.
+    /// Takes the frames for the host since the last call.
     pub fn take_outgoing(&mut self) -> Vec<(usize, Vec<u8>)> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Whether any port leads to the host.
+    /// Returns true if any port is connected to the host.
     pub fn reaches_host(&self) -> bool {
         self.ports.iter().any(|port| matches!(port.end, End::Host))
     }
 
-    /// What happens inside of the network up to a time.
+    /// Processes the network's events up to a time.
     fn settle(&mut self, now: Time) {
         self.now = self.now.max(now);
         while let Some(entry) = self.crossing.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -335,7 +337,7 @@ impl Network {
         }
     }
 
-    /// A bridge has got a frame from a port.
+    /// Handles a frame that has arrived at a bridge from a port.
     fn forward(&mut self, from: usize, at: Time, frame: Frame) {
         let End::Bridge(number) = self.ports[from].end else { return };
         let Some((_, bridge)) = self.bridges.get_mut(number) else { return };
@@ -353,7 +355,7 @@ impl Network {
         }
     }
 
-    /// A tester looks at the result of its trial, if it is time.
+    /// Lets a tester evaluate its trial, if it is time.
     fn decide(&mut self, port: usize, now: Time) {
         let due = |port: &PortOf| match &port.end {
             End::Tester(tester) => tester.decision().filter(|at| *at <= now).map(|_| tester.stream()),
@@ -439,7 +441,7 @@ impl Network {
     }
 }
 
-/// Sends a frame to a NIC, and cuts it up if that NIC does not take it as it is.
+/// Delivers a frame to a NIC, and segments it if the NIC does not accept it as it is.
 fn deliver(state: &mut PortState, now: Time, frame: Frame) {
     let count = frame.occupies().1;
     if !state.listens {
@@ -458,7 +460,7 @@ fn deliver(state: &mut PortState, now: Time, frame: Frame) {
     }
 }
 
-/// The next frame that has arrived: of those that wait, or of a generator.
+/// Returns the next frame that has arrived: a waiting one, or one of a generator.
 fn take(end: &mut End, state: &mut PortState, now: Time) -> Option<Frame> {
     let waiting = state.arrivals.front().map(|arrival| arrival.at);
     if let End::Tester(tester) = end
@@ -472,7 +474,7 @@ fn take(end: &mut End, state: &mut PortState, now: Time) -> Option<Frame> {
 }
 
 impl Network {
-    /// The state.
+    /// Returns the state.
     pub fn save(&self) -> SavedNetwork {
         SavedNetwork {
             now: self.now,
@@ -492,7 +494,7 @@ impl Network {
         }
     }
 
-    /// Whether it can be the state of this network.
+    /// Returns true if a saved state can be that of this network.
     pub fn accepts(&self, saved: &SavedNetwork) -> bool {
         let count = self.ports.len();
         let shape = (saved.ports.len(), saved.testers.len(), saved.bridges.len()) == (count, count, self.bridges.len());
@@ -521,7 +523,7 @@ impl Network {
             && saved.outgoing.iter().all(|(port, _)| *port < count)
     }
 
-    /// Takes on a state that it accepts.
+    /// Restores an accepted state.
     pub fn restore(&mut self, saved: SavedNetwork) {
         for (port, (state, tester)) in self.ports.iter_mut().zip(saved.ports.into_iter().zip(saved.testers)) {
             port.state = state;

@@ -1,4 +1,4 @@
-//! The traffic generator: frames of UDP datagrams at a rate, or those of a capture.
+//! The traffic generator: UDP datagrams at a rate, or the frames of a capture.
 
 use crate::capture::Recorded;
 use crate::headers::Mac;
@@ -11,54 +11,54 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// The smallest and the largest size of a frame, with its check sequence.
+/// Minimum and maximum size of a frame, including its check sequence.
 pub const SIZES: (u32, u32) = (64, 9018);
 /// The simple IMIX: seven frames of 64 bytes, four of 594, one of 1518.
 const IMIX: [u32; 12] = [64, 594, 64, 64, 594, 64, 594, 64, 64, 594, 64, 1518];
 /// Headers before the payload: Ethernet, IPv4, UDP.
 const HEADERS: usize = 42;
-/// Where the checksums of the headers are.
+/// Offsets of the header checksums.
 const IP_SUM: usize = 24;
 const UDP_SUM: usize = 40;
-/// The time between two learning frames.
+/// Time between two learning frames.
 pub const LEARNING: Time = 20_000 * NANOSECOND;
-/// The source port of the first flow.
+/// Source port of the first flow.
 const FIRST_PORT: u16 = 10_000;
 
-/// Sizes of frames, with their check sequences.
+/// Sizes of frames, including their check sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sizes {
-    /// All the same.
+    /// One size.
     Fixed(u32),
     /// The simple IMIX.
     Imix,
 }
 
-/// How fast frames follow each other.
+/// Rate of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pace {
-    /// As fast as the link takes them.
+    /// The rate of the link.
     Line,
-    /// So many frames per second.
+    /// Frames per second.
     Frames(u64),
-    /// So many bits per second of the link, preambles and gaps among them.
+    /// Bits per second on the link, including preambles and gaps.
     Bits(Rate),
-    /// As a capture has them.
+    /// The times of a capture.
     Recorded,
 }
 
-/// When the generator begins.
+/// Start of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
-    /// When the guest is ready to receive.
+    /// As soon as the guest is ready to receive.
     Ready,
-    /// At a time.
+    /// At a fixed time.
     At(Time),
-    /// When the guest sends a UDP datagram to the discard port, 9, of any address.
+    /// When the guest sends a UDP datagram to the discard port (9) of any address.
     Request,
 }
 
-/// In what flows differ.
+/// Field that differs between flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Vary {
     /// The source port.
@@ -67,42 +67,42 @@ pub enum Vary {
     Addresses,
 }
 
-/// A search for the throughput: length of a trial, time to wait for its last frames, frames of a million that may be lost.
+/// Parameters of a throughput search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trials {
-    /// How long frames are sent.
+    /// Duration of a trial.
     pub length: Time,
-    /// How long the last ones may take.
+    /// Time to wait for the last frames of a trial.
     pub settle: Time,
-    /// Frames of a million that may be lost.
+    /// Permitted loss, in frames per million.
     pub tolerance: u32,
-    /// The result is exact to one part in so many.
+    /// Precision of the result: one part in this number.
     pub parts: u64,
 }
 
-/// What is sent.
+/// Configuration of a generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Sizes of frames.
     pub sizes: Sizes,
-    /// How fast they follow each other.
+    /// Rate of the frames.
     pub pace: Pace,
-    /// The pace was chosen.
+    /// True if the user has set the rate.
     pub paced: bool,
     /// Number of flows, which take turns.
     pub flows: u16,
-    /// In what they differ.
+    /// Field in which the flows differ.
     pub vary: Vary,
-    /// Frames that follow each other at once, with a pause after them, at the same rate on the whole.
+    /// Number of back-to-back frames, which are followed by a pause, at the same average rate.
     pub burst: u32,
-    /// Frames of each flow that are sent before the others, [`LEARNING`] apart: bridges learn from them (RFC 2544, section 23), and drivers find out
-    /// which processor has the interrupts of a queue.
+    /// Number of initial frames of each flow, [`LEARNING`] apart: bridges learn from them (RFC 2544, section 23), and
+    /// drivers find out which processor handles the interrupts of a queue.
     pub learn: u16,
-    /// When it begins.
+    /// Start.
     pub start: Start,
-    /// How many frames are sent.
+    /// Number of frames, if limited.
     pub count: Option<u64>,
-    /// How long.
+    /// Duration, if limited.
     pub duration: Option<Time>,
     /// Source address of the first flow.
     pub source: Ipv4Addr,
@@ -110,15 +110,15 @@ pub struct Config {
     pub destination: Ipv4Addr,
     /// Destination port.
     pub port: u16,
-    /// Hardware address of the generator.
+    /// MAC address of the generator.
     pub mac: Mac,
-    /// Hardware address that is sent to; that of the NIC if there is none.
+    /// Destination MAC address; by default that of the NIC.
     pub to: Option<Mac>,
-    /// The datagrams have a UDP checksum.
+    /// True if the datagrams have a UDP checksum.
     pub checksums: bool,
-    /// The throughput is searched for.
+    /// Throughput search, if there is one.
     pub trials: Option<Trials>,
-    /// A capture that is sent in place of generated frames, with the time of each since the first.
+    /// A capture that is sent instead of generated frames, with the time of each frame since the first.
     pub replay: Option<Arc<Recorded>>,
 }
 
@@ -148,7 +148,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Bytes of a link that its smallest frame occupies; of a mix, a frame on average.
+    /// Returns the number of bytes that the smallest frame occupies on a link; for a mix, the average.
     pub fn smallest(&self) -> u64 {
         let size = match (self.sizes, &self.replay) {
             (_, Some(capture)) => capture.iter().map(|(_, frame)| frame.len() as u64 + 4).min().unwrap_or(64),
@@ -159,18 +159,18 @@ impl Config {
     }
 }
 
-/// Where a generator is: what is saved of it.
+/// Progress of a generator, which is saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// When it began; the present trial, if there are any.
+    /// Start time; that of the current trial, if there are trials.
     began: Option<Time>,
-    /// Frames since then.
+    /// Number of frames since then.
     number: u64,
-    /// What they have occupied of the link.
+    /// Number of bytes that they have occupied on the link.
     bytes: u64,
-    /// Frames of all trials.
+    /// Number of frames in all trials.
     sent: u64,
-    /// Frames per second of the present trial.
+    /// Frames per second in the current trial.
     rate: Option<u64>,
 }
 
@@ -180,14 +180,14 @@ pub struct Generator {
     config: Config,
     stream: u16,
     progress: Progress,
-    /// A frame of each size that occurs.
+    /// A template for each frame size.
     templates: Vec<Vec<u8>>,
-    /// When the next frame is sent and how much of a link it occupies: follows from the rest.
+    /// Time of the next frame, and the bytes that it occupies on a link; derived from the other fields.
     next: Option<(Time, u64)>,
 }
 
 impl Generator {
-    /// The generator at a port, which sends to a hardware address unless the configuration says otherwise.
+    /// Creates the generator of a port, which sends to the MAC address `nic` unless the configuration has another.
     pub fn new(config: Config, stream: u16, nic: Mac) -> Self {
         let sizes: &[u32] = match &config.sizes {
             Sizes::Fixed(size) => &[*size],
@@ -198,22 +198,22 @@ impl Generator {
         Self { config, stream, progress: Progress::default(), templates, next: None }
     }
 
-    /// What it sends.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Frames sent so far.
+    /// Returns the number of frames sent so far.
     pub fn sent(&self) -> u64 {
         self.progress.sent
     }
 
-    /// Frames sent since it began, or since the present trial began.
+    /// Returns the number of frames sent since the start, or since the start of the current trial.
     pub fn sent_in_trial(&self) -> u64 {
         self.progress.number
     }
 
-    /// Begins now, unless it has begun.
+    /// Starts now, unless it has started.
     pub fn begin(&mut self, now: Time) {
         if self.progress.began.is_none() {
             self.progress.began = Some(now);
@@ -221,19 +221,20 @@ impl Generator {
         }
     }
 
-    /// Begins anew at another rate.
+    /// Starts a trial at another rate.
     pub fn begin_trial(&mut self, now: Time, rate: u64) {
         let sent = self.progress.sent;
         self.progress = Progress { began: Some(now), rate: Some(rate), sent, ..Progress::default() };
         self.look_ahead();
     }
 
-    /// When it began.
+    /// Returns the start time.
     pub fn began(&self) -> Option<Time> {
         self.progress.began
     }
 
-    /// When the next frame can be sent on a link, when it is due, and what it occupies. `None`: there is none, or the time is over.
+    /// Returns the time at which the next frame can be sent on a link, the time at which it is due, and the bytes that
+    /// it occupies. Returns `None` if there is none, or the time is over.
     fn upcoming(&self, lane: &Lane) -> Option<(Time, Time, u64)> {
         let (due, bytes) = self.next?;
         let departs = lane.busy().max(due);
@@ -242,7 +243,7 @@ impl Generator {
         length.is_none_or(|length| elapsed < length).then_some((departs, due, bytes))
     }
 
-    /// When the next frame arrives at the other end of its link.
+    /// Returns the time at which the next frame arrives at the other end of its link.
     pub fn next_arrival(&self, lane: &Lane) -> Option<Time> {
         self.upcoming(lane).map(|(departs, _, bytes)| lane.arrival(departs, bytes))
     }
@@ -256,7 +257,7 @@ impl Generator {
         Some(frame)
     }
 
-    /// Sends the next frame, which nobody looks at.
+    /// Sends the next frame without creating it.
     pub fn skip(&mut self, lane: &mut Lane) {
         if let Some((_, due, bytes)) = self.upcoming(lane) {
             lane.occupy(due, bytes);
@@ -264,7 +265,7 @@ impl Generator {
         }
     }
 
-    /// Whether it has begun, and sends nothing more on its link.
+    /// Returns true if it has started, and sends nothing more on its link.
     pub fn is_over(&self, lane: &Lane) -> bool {
         self.progress.began.is_some() && self.upcoming(lane).is_none()
     }
@@ -276,7 +277,7 @@ impl Generator {
         self.look_ahead();
     }
 
-    /// Finds out when the next frame is due.
+    /// Computes the time of the next frame.
     fn look_ahead(&mut self) {
         self.next = self.due();
     }
@@ -308,14 +309,14 @@ impl Generator {
         let offset = match (self.progress.rate, self.config.pace) {
             (Some(rate), _) | (None, Pace::Frames(rate)) => scaled(before, rate),
             (None, Pace::Line) => 0,
-            // Within a burst of frames of different sizes the bytes so far count only when it is over.
+            // Within a burst of frames of different sizes, the bytes so far count only at its end.
             (None, Pace::Bits(rate)) => scaled(if before == number { bytes } else { 0 }.saturating_mul(8), rate.bits()),
             (None, Pace::Recorded) => recorded,
         };
         Some((began.checked_add(offset)?, occupied))
     }
 
-    /// What the first frames of a size or of a mix occupy.
+    /// Returns the number of bytes that the first frames of a size or of a mix occupy.
     fn occupied_by(&self, count: u64) -> u64 {
         let lengths = self.templates.iter().map(|template| template.len() as u64 + frame::OVERHEAD);
         let round = lengths.clone().sum::<u64>();
@@ -334,7 +335,7 @@ impl Generator {
         let flow = (number % u64::from(self.config.flows.max(1))) as u16;
         let mut change = |at: usize, new: &[u8], ip: bool| {
             let place = at..at + new.len();
-            // Both headers' sums change by the difference; a UDP sum of zero means that there is none.
+            // Both checksums change by the difference; a UDP checksum of zero means that there is none.
             let sums = [ip.then_some(IP_SUM), self.config.checksums.then_some(UDP_SUM)];
             for sum in sums.into_iter().flatten() {
                 let before = u16::from_be_bytes([bytes[sum], bytes[sum + 1]]);
@@ -357,19 +358,19 @@ impl Generator {
         Frame { bytes, partial: None, segments: None, checked: true }
     }
 
-    /// What is saved.
+    /// Returns the progress for a saved state.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Goes on from there.
+    /// Continues from a saved progress.
     pub fn go_on_from(&mut self, progress: Progress) {
         self.progress = progress;
         self.look_ahead();
     }
 }
 
-/// A checksum after bytes of what it covers have changed, which begin at an even offset (RFC 1624).
+/// Returns a checksum after a change of covered bytes, which begin at an even offset (RFC 1624).
 fn updated(sum: u16, before: &[u8], after: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from);
@@ -383,14 +384,14 @@ fn updated(sum: u16, before: &[u8], after: &[u8]) -> u16 {
     !(total as u16)
 }
 
-/// A frame of a size, of the first flow and without a stamp. Without checksums that of UDP is zero: there is none.
+/// Returns a frame of a size, of the first flow and without a stamp. Without checksums the UDP checksum is zero.
 fn template(config: &Config, to: Mac, size: u32) -> Vec<u8> {
     let payload = (size.clamp(SIZES.0, SIZES.1) as usize - 4).saturating_sub(HEADERS).max(STAMP);
     let mut bytes = Vec::new();
     let builder = PacketBuilder::ethernet2(config.mac, to)
         .ipv4(config.source.octets(), config.destination.octets(), 64)
         .udp(FIRST_PORT, config.port);
-    // Writing to memory does not fail, and the payload is shorter than a datagram's limit.
+    // Writing to memory does not fail, and the payload is shorter than a datagram's maximum.
     if builder.write(&mut bytes, &vec![0; payload]).is_err() {
         bytes.resize(HEADERS + payload, 0);
     }
@@ -477,7 +478,7 @@ mod tests {
             for (number, (at, size)) in times.iter().take(6).enumerate() {
                 assert_eq!((*at - Rate::TEN_GIGABITS.duration(*size as u64 + 20)), number as u64 * LEARNING);
             }
-            // The others are as far apart as without, though a mix goes on where it was.
+            // The others have the same distances as without bursts, although a mix continues at its position.
             let rest = times[29].0 - times[6].0;
             assert!(rest.abs_diff(plain[23].0 - plain[0].0) < 4_000_000, "{pace:?}: {rest}");
         }
@@ -494,7 +495,7 @@ mod tests {
         );
         let half = Config { pace: Pace::Bits(Rate::new(5_000_000_000).unwrap()), ..Config::default() };
         assert_eq!(gap(&arrivals(half, Rate::TEN_GIGABITS, 4)), [134_400; 3]);
-        // More than the link takes is what the link takes.
+        // The rate is limited to that of the link.
         let fast = Config { pace: Pace::Frames(20_000_000), ..Config::default() };
         assert_eq!(gap(&arrivals(fast, Rate::TEN_GIGABITS, 4)), [67_200; 3]);
     }

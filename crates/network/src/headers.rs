@@ -1,15 +1,15 @@
-//! Where the headers of a frame are, and whose it is.
+//! Header offsets of a frame, and addresses.
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use std::net::IpAddr;
 
-/// A hardware address.
+/// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Bytes of an Ethernet header.
+/// Size of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
 
-/// The protocol above IP, as far as anybody here cares.
+/// Transport protocols that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -21,26 +21,26 @@ pub enum Transport {
 /// The headers of a frame with an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     pub ip: usize,
-    /// Addresses.
+    /// Source address.
     pub source: IpAddr,
-    /// Addresses.
+    /// Destination address.
     pub destination: IpAddr,
-    /// Where the IP packet ends: what follows is padding.
+    /// End of the IP packet: the bytes after it are padding.
     pub end: usize,
-    /// The transport header, if the packet is one's first or only fragment and has one in full.
+    /// Transport header, if the packet is unfragmented or a first fragment, and the header is complete.
     pub transport: Option<TransportHeader>,
 }
 
 /// A transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportHeader {
-    /// Which.
+    /// Protocol.
     pub kind: Transport,
-    /// Where it begins.
+    /// Offset of the header.
     pub at: usize,
-    /// Where its payload begins.
+    /// Offset of the payload.
     pub payload: usize,
     /// Source port.
     pub source: u16,
@@ -49,7 +49,7 @@ pub struct TransportHeader {
 }
 
 impl Headers {
-    /// The headers of a frame. `None`: it has no IP packet.
+    /// Returns the headers of a frame, or `None` if it contains no IP packet.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let packet = LaxSlicedPacket::from_ethernet(frame).ok()?;
         let at = |part: &[u8]| (part.as_ptr() as usize).wrapping_sub(frame.as_ptr() as usize);
@@ -89,17 +89,17 @@ impl Headers {
     }
 }
 
-/// Destination and source address of a frame.
+/// Returns the destination and source MAC address of a frame.
 pub fn macs(frame: &[u8]) -> Option<(Mac, Mac)> {
     Some((frame.get(..6)?.try_into().ok()?, frame.get(6..12)?.try_into().ok()?))
 }
 
-/// Whether an address is of a group.
+/// Returns true for a group (multicast) address.
 pub fn is_group(mac: Mac) -> bool {
     mac[0] & 1 != 0
 }
 
-/// The VLAN that a frame's tag names, if it has one.
+/// Returns the VLAN in a frame's tag, if there is one.
 pub fn vlan(frame: &[u8]) -> Option<u16> {
     let tag = frame.get(12..16)?;
     (tag[..2] == [0x81, 0x00]).then(|| u16::from_be_bytes([tag[2], tag[3]]) & 0xfff)

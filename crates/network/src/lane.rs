@@ -4,61 +4,61 @@ use crate::frame::Frame;
 use crate::time::{Rate, Time};
 use serde::{Deserialize, Serialize};
 
-/// Bytes that may wait for a link behind a bridge or at the host's end; further frames are lost.
+/// Maximum number of bytes that wait for a link after a bridge or at the host's end; further frames are lost.
 const BUFFER: u64 = 2 << 20;
 
-/// One direction of a link: frames follow each other at its rate, and arrive later by its latency.
+/// One direction of a link: frames follow each other at its rate, and arrive after its latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
     rate: Rate,
     latency: Time,
-    /// When the last bit of what was sent leaves the sender.
+    /// Time at which the last bit sent so far leaves the sender.
     busy: Time,
 }
 
 impl Lane {
-    /// A link on which nothing is sent yet.
+    /// Creates an idle link.
     pub fn new(rate: Rate, latency: Time) -> Self {
         Self { rate, latency, busy: 0 }
     }
 
-    /// Bits per second.
+    /// Returns the bit rate.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// How long a frame takes beside the time for its bits.
+    /// Returns the latency of a frame in addition to its transmission time.
     pub fn latency(&self) -> Time {
         self.latency
     }
 
-    /// From when on the sender can send another frame.
+    /// Returns the time from which the sender can send another frame.
     pub fn busy(&self) -> Time {
         self.busy
     }
 
-    /// Whether a frame that is to be sent now finds room before the link.
+    /// Returns true if there is room before the link for a frame that is sent now.
     pub fn has_room(&self, now: Time) -> bool {
         self.busy.saturating_sub(now) <= self.rate.duration(BUFFER)
     }
 
-    /// Sends a frame as soon as the link is free, but not before `now`. When it has arrived.
+    /// Sends a frame as soon as the link is free, but not before `now`. Returns its time of arrival.
     pub fn send(&mut self, now: Time, frame: &Frame) -> Time {
         self.occupy(now, frame.occupies().0)
     }
 
-    /// Likewise for a frame that occupies so many bytes.
+    /// Sends a frame that occupies `bytes` bytes. Returns its time of arrival.
     pub fn occupy(&mut self, now: Time, bytes: u64) -> Time {
         self.busy = self.busy.max(now).saturating_add(self.rate.duration(bytes));
         self.busy.saturating_add(self.latency)
     }
 
-    /// When a frame that occupies so many bytes would have arrived if it was sent.
+    /// Returns the time at which a frame that occupies `bytes` bytes would arrive.
     pub fn arrival(&self, now: Time, bytes: u64) -> Time {
         self.clone().occupy(now, bytes)
     }
 
-    /// Whether it can be the state of `current`.
+    /// Returns true if it can be a state of `current`.
     pub fn is_state_of(&self, current: &Self) -> bool {
         (self.rate, self.latency) == (current.rate, current.latency)
     }

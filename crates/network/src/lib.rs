@@ -1,11 +1,11 @@
 //! Networks in virtual time: frames, links, ports, a learning bridge, captures, a traffic generator and its sink.
 //!
-//! A network interface of a machine (a *NIC*) is plugged into a port of a [`Network`] and sees nothing but that port, by the trait [`Port`].
-//! What is behind it is one of a tester (generator and sink), a bridge with other ports, and the host's network. Nothing here knows
-//! what a processor is. Time is counted in picoseconds of virtual time, and nothing happens but by a call that says what time it is: the same
-//! calls give the same frames at the same times.
+//! A network interface of a machine (a *NIC*) is connected to a port of a [`Network`] and sees only that port, by the
+//! trait [`Port`]. The other end of the port is a tester (generator and sink), a bridge with other ports, or the host's
+//! network. This crate does not depend on processors. Time is counted in picoseconds of virtual time, and everything
+//! happens in calls that pass the time: the same calls give the same frames at the same times.
 //!
-//! Frames, captures and whatever else is read here come from guests, files and the host's network, and are not trusted.
+//! Frames, captures and all other inputs come from guests, files and the host's network, and are not trusted.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! What `--net` says: which NICs a machine has, and what they are plugged into.
+//! The `--net` option: the NICs of a machine and their connections.
 //!
-//! `KIND[:PART,PART...]`, where a part is `KEY=VALUE`, or the one value that a kind has without a key: a name or a file.
+//! Its format is `KIND[:PART,PART...]`, where a part is `KEY=VALUE`, or the one value that a kind has without a key: a
+//! name or a file.
 
 use crate::generator::{self, Config, Pace, SIZES, Sizes, Start, Trials, Vary};
 use crate::headers::Mac;
@@ -9,15 +10,15 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Pairs of queues that a virtio device can have.
+/// Maximum number of queue pairs of a virtio device.
 pub const MOST_QUEUES: u16 = 16;
-/// Entries of a queue.
+/// Minimum and maximum size of a queue.
 const RING: (u16, u16) = (16, 1024);
 const RING_USUAL: u16 = 256;
-/// Bytes of an IP packet that fits in a frame.
+/// Minimum and maximum size of an IP packet in a frame.
 const MTU: (u16, u16) = (68, 65_535);
 
-/// What is wrong with an option.
+/// Error in an option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct OptionError(String);
@@ -26,78 +27,78 @@ fn wrong<T>(text: impl Into<String>) -> Result<T, OptionError> {
     Err(OptionError(text.into()))
 }
 
-/// A port of the host that leads to one of the guest.
+/// A port of the host that is forwarded to one of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// UDP, not TCP.
+    /// True for UDP, false for TCP.
     pub udp: bool,
-    /// The host's port.
+    /// Port of the host.
     pub host: u16,
-    /// The guest's.
+    /// Port of the guest.
     pub guest: u16,
 }
 
-/// What a NIC is plugged into.
+/// Connection of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attachment {
-    /// A traffic generator, with a sink.
+    /// A traffic generator with a sink.
     Generator(Box<Config>),
-    /// A sink alone.
+    /// A sink without a generator.
     Sink,
-    /// The bridge of that name.
+    /// The bridge with this name.
     Bridge(String),
-    /// The host's network by way of passt, with ports that lead to the guest.
+    /// The host's network by passt, with forwarded ports.
     User(Vec<Forward>),
     /// A TAP device of the host.
     Tap(String),
 }
 
-/// Which device a NIC is.
+/// Device model of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
     /// A virtio network device.
     Virtio,
-    /// An Intel 82599, which the Linux driver `ixgbe` is for.
+    /// An Intel 82599, for the Linux driver `ixgbe`.
     Ixgbe,
 }
 
 /// A NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
-    /// The option that made it, of which a snapshot is.
+    /// Text of the option, which identifies the NIC in a snapshot.
     pub text: String,
-    /// Which device it is.
+    /// Device model.
     pub model: Model,
-    /// What it is plugged into.
+    /// Connection.
     pub attachment: Attachment,
-    /// The file that a generator sends again.
+    /// Capture file that a generator replays.
     pub replay: Option<String>,
-    /// Pairs of queues of a virtio device.
+    /// Number of queue pairs of a virtio device.
     pub queues: u16,
-    /// Entries of each queue of a virtio device.
+    /// Size of each queue of a virtio device.
     pub ring: u16,
-    /// Its address, if it is not to be the one that follows from its number.
+    /// MAC address, if it should not be derived from the NIC's number.
     pub mac: Option<Mac>,
-    /// Rate of its link.
+    /// Bit rate of its link.
     pub rate: Rate,
-    /// How long a frame takes on the link beside the time for its bits.
+    /// Latency of the link.
     pub latency: Time,
-    /// Packed rings are offered.
+    /// True if packed rings are offered.
     pub packed: bool,
-    /// Checksum and segmentation offloads are offered.
+    /// True if checksum and segmentation offloads are offered.
     pub offloads: bool,
-    /// The MTU that the driver is told, if any.
+    /// MTU for the driver, if any.
     pub mtu: Option<u16>,
 }
 
-/// One `--net`.
+/// Value of one `--net` option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Net {
     /// No network.
     None,
     /// A NIC.
     Nic(Nic),
-    /// What passes all NICs is written to this file.
+    /// Frames of all NICs are written to this file.
     Capture(String),
 }
 
@@ -119,12 +120,13 @@ impl Nic {
         }
     }
 
-    /// The address of NIC number `number` of a machine: the one that was chosen, or one that is administered locally.
+    /// Returns the address of NIC number `number` of a machine: the one that the user has set, or a locally
+    /// administered one.
     pub fn address(&self, number: usize) -> Mac {
         self.mac.unwrap_or([0x02, 0x74, 0x67, 0x00, 0x00, number as u8 + 1])
     }
 
-    /// Whether frames come from outside, at times that are not the machine's.
+    /// Returns true if frames come from outside, at times that are not the machine's.
     pub fn reaches_host(&self) -> bool {
         matches!(self.attachment, Attachment::User(_) | Attachment::Tap(_))
     }
@@ -153,7 +155,7 @@ impl FromStr for Net {
             "bridge" => Attachment::Bridge(value().unwrap_or_else(|| "bridge".into())),
             "user" => Attachment::User(Vec::new()),
             "tap" => match value() {
-                // The kernel's names of devices have 15 bytes.
+                // Device names in the kernel have at most 15 bytes.
                 Some(name) if name.len() < 16 && !name.contains('/') => Attachment::Tap(name),
                 _ => return wrong("tap needs the name of a device: tap:NAME"),
             },
@@ -169,7 +171,7 @@ impl FromStr for Net {
             }
         }
         nic.check()?;
-        // Files are known by what they hold, not by what they are called here.
+        // Files are identified by their contents, not by their names on this host.
         let named = text.split(',').map(|part| if part.contains("replay=") { "replay" } else { part });
         nic.text = named.collect::<Vec<_>>().join(",");
         Ok(Self::Nic(nic))
@@ -177,7 +179,7 @@ impl FromStr for Net {
 }
 
 impl Nic {
-    /// An option that all NICs have. `false`: it is none.
+    /// Sets an option of all NICs. Returns false if the key is unknown.
     fn set(&mut self, key: &str, value: &str) -> Result<bool, OptionError> {
         match key {
             "model" => {
@@ -210,7 +212,7 @@ impl Nic {
         matches!(self.attachment, Attachment::Generator(_))
     }
 
-    /// An option of what the NIC is plugged into.
+    /// Sets an option of the NIC's connection.
     fn set_end(&mut self, key: &str, value: &str) -> Result<bool, OptionError> {
         match &mut self.attachment {
             Attachment::Generator(_) if key == "replay" => self.replay = Some(value.to_owned()),
@@ -221,7 +223,7 @@ impl Nic {
         Ok(true)
     }
 
-    /// An 82599 has what it has: its driver chooses.
+    /// Checks options against the model: an 82599 has fixed properties, and its driver makes the choices.
     fn check_model(&mut self) -> Result<(), OptionError> {
         let chosen = [
             ("queues", self.queues != 1),
@@ -300,7 +302,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
 }
 
 impl generator::Config {
-    /// The search, which is one from now on.
+    /// Returns the parameters of the throughput search, and enables it.
     fn trials_mut(&mut self) -> &mut Trials {
         self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SECOND / 1000, tolerance: 0, parts: 200 })
     }
@@ -314,7 +316,7 @@ fn number(key: &str, value: &str, least: u64, most: u64) -> Result<u64, OptionEr
     }
 }
 
-/// A number, with K, M or G for thousands, millions and so on, and perhaps a fraction before these.
+/// Parses a number with K, M or G for thousands, millions and so on, optionally with a fraction.
 fn scaled(value: &str) -> Option<u64> {
     let (digits, scale) = match value.char_indices().next_back()? {
         (at, 'k' | 'K') => (&value[..at], 1_000),
@@ -325,7 +327,7 @@ fn scaled(value: &str) -> Option<u64> {
     fraction(digits, scale)
 }
 
-/// A decimal number times a scale, if that is whole.
+/// Parses a decimal number times a scale, if the result is whole.
 fn fraction(digits: &str, scale: u64) -> Option<u64> {
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
     let decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.len() < 18;
@@ -342,7 +344,7 @@ fn time(key: &str, value: &str) -> Result<Time, OptionError> {
     let units = [("ns", NANOSECOND), ("us", SECOND / 1_000_000), ("ms", SECOND / 1_000), ("s", SECOND)];
     let unit = units.iter().find_map(|(unit, scale)| Some((value.strip_suffix(unit)?, *scale)));
     match unit.and_then(|(digits, scale)| fraction(digits, scale)) {
-        // Half a day: so far no time overflows.
+        // Half a day, so that no time overflows.
         Some(time) if time <= 50_000 * SECOND => Ok(time),
         _ => wrong(format!("{key}: a time such as 500ns, 20us, 10ms or 1.5s is expected")),
     }
@@ -392,7 +394,7 @@ fn mac(value: &str) -> Result<Mac, OptionError> {
     }
 }
 
-/// `tcp:2222:22`, `udp:53:5353`, or `2222:22`.
+/// Parses `tcp:2222:22`, `udp:53:5353`, or `2222:22`.
 fn forward(value: &str) -> Result<Forward, OptionError> {
     let (udp, ports) = match value.split_once(':') {
         Some(("udp", ports)) => (true, ports),

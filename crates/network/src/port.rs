@@ -1,28 +1,28 @@
-//! The seam between a NIC and its network.
+//! The interface between a NIC and its network.
 
 use crate::fabric::Network;
 use crate::frame::{Frame, Offloads};
 use crate::time::{Rate, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a NIC is plugged into. All times are the present, and never go back.
+/// The port of a NIC. All times are the current time, and never go back.
 pub trait Port: Send {
-    /// The rate of the link.
+    /// Returns the rate of the link.
     fn rate(&self) -> Rate;
-    /// The NIC's driver is ready to receive, or no longer is. Frames that come while it is not are lost. Unfinished frames that a NIC's driver
-    /// does not take are finished before they come.
+    /// Sets the readiness of the NIC's driver. Frames are lost while it is not ready. Offloads that the driver does not
+    /// accept are completed before a frame arrives.
     fn listen(&mut self, now: Time, on: bool, offloads: Offloads);
-    /// Sends a frame, behind those that are on their way to the link.
+    /// Sends a frame, after those that are on their way to the link.
     fn send(&mut self, now: Time, frame: Frame);
-    /// When the last bit of what was sent leaves the NIC.
+    /// Returns the time at which the last bit sent so far leaves the NIC.
     fn busy(&self) -> Time;
-    /// When there is something to be done: a frame arrives, or may. Until then nothing changes unless the NIC sends.
+    /// Returns the time of the next event: a frame arrives, or may arrive. Nothing changes before unless the NIC sends.
     fn next_arrival(&self) -> Option<Time>;
-    /// The next frame that has arrived.
+    /// Returns the next frame that has arrived.
     fn receive(&mut self, now: Time) -> Option<Frame>;
-    /// Throws away all frames that have arrived; how many.
+    /// Discards all frames that have arrived, and returns their number.
     fn discard(&mut self, now: Time) -> u64;
-    /// Frames that were received are lost after all: the driver has no room for them.
+    /// Counts received frames as lost, because the driver has no room for them.
     fn lost(&mut self, frames: u64);
 }
 
@@ -34,12 +34,12 @@ pub struct Plug {
 }
 
 impl Plug {
-    /// The port of that number.
+    /// Creates the port with this number.
     pub fn new(network: &Arc<Mutex<Network>>, port: usize) -> Self {
         Self { network: network.clone(), port }
     }
 
-    /// The network. Nobody panics while holding it, and if somebody did, it would be as good as before.
+    /// Locks the network. A panic while the lock is held would leave the network valid.
     fn network(&self) -> MutexGuard<'_, Network> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }

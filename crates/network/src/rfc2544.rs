@@ -1,49 +1,50 @@
-//! Throughput as RFC 2544 (section 26.1) defines it: the fastest rate at which no frame is lost, by binary search over trials.
+//! Throughput as defined by RFC 2544 (section 26.1): the maximum rate without frame loss, found by binary search over
+//! trials.
 
 use serde::{Deserialize, Serialize};
 
-/// A trial: so many frames per second were offered for a while.
+/// A trial at one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
     /// Frames per second.
     pub rate: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that came back.
+    /// Frames received.
     pub received: u64,
 }
 
 /// A binary search for the throughput.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Search {
-    /// The fastest rate without loss so far.
+    /// Maximum rate without loss so far.
     low: u64,
-    /// The slowest rate with loss so far; the fastest that is tried at first.
+    /// Minimum rate with loss so far; initially the maximum rate to be tried.
     high: u64,
-    /// The rates are this close to each other when the search ends.
+    /// Difference of the rates at which the search ends.
     precision: u64,
-    /// Frames of a million that may be lost.
+    /// Permitted loss, in frames per million.
     tolerance: u32,
-    /// The rate of the trial that is due; 0 when the search is over.
+    /// Rate of the next trial; 0 after the search.
     rate: u64,
     trials: Vec<Trial>,
 }
 
 impl Search {
-    /// A search up to a rate, which is tried first. The result is exact to one part in `parts` of it. `tolerance` frames of a million
-    /// may be lost: RFC 2544 has none.
+    /// Creates a search up to a rate, which is tried first. The precision of the result is one part in `parts` of it.
+    /// The permitted loss is `tolerance` frames per million; RFC 2544 permits none.
     pub fn new(fastest: u64, parts: u64, tolerance: u32) -> Self {
         let fastest = fastest.max(1);
         let precision = (fastest / parts.max(1)).max(1);
         Self { low: 0, high: fastest, precision, tolerance, rate: fastest, trials: Vec::new() }
     }
 
-    /// The rate of the trial that is due. `None`: the search is over.
+    /// Returns the rate of the next trial, or `None` after the search.
     pub fn rate(&self) -> Option<u64> {
         (self.rate != 0).then_some(self.rate)
     }
 
-    /// Takes the result of the trial.
+    /// Records the result of a trial.
     pub fn tried(&mut self, sent: u64, received: u64) {
         if self.rate == 0 {
             return;
@@ -60,23 +61,23 @@ impl Search {
         self.rate = if over { 0 } else { self.low + (self.high - self.low) / 2 };
     }
 
-    /// The throughput, once the search is over: 0 if frames were lost at every rate.
+    /// Returns the throughput after the search: 0 if frames were lost at every rate.
     pub fn throughput(&self) -> Option<u64> {
         (self.rate == 0).then_some(self.low)
     }
 
-    /// What was tried.
+    /// Returns the trials.
     pub fn trials(&self) -> &[Trial] {
         &self.trials
     }
 
-    /// Whether a search can be in this state.
+    /// Returns true if the state is possible.
     pub fn is_possible(&self) -> bool {
         self.low <= self.high && self.rate <= self.high && self.precision > 0 && self.trials.len() <= 128
     }
 }
 
-/// The throughput of something that is tried by a function, which says how many frames were sent and received at a rate.
+/// Searches for a throughput with a function that returns the number of frames sent and received at a rate.
 pub fn throughput(mut search: Search, mut trial: impl FnMut(u64) -> (u64, u64)) -> Search {
     while let Some(rate) = search.rate() {
         let (sent, received) = trial(rate);

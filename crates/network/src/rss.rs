@@ -3,27 +3,27 @@
 use crate::headers::{Headers, Transport};
 use std::net::IpAddr;
 
-/// Bytes of the longest key that is used.
+/// Maximum length of a key in bytes.
 pub const KEY: usize = 40;
 
-/// Which part of a flow is hashed.
+/// Fields of a flow that are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// IPv4 addresses.
     Ip4,
-    /// And TCP ports.
+    /// IPv4 addresses and TCP ports.
     Tcp4,
-    /// And UDP ports.
+    /// IPv4 addresses and UDP ports.
     Udp4,
     /// IPv6 addresses.
     Ip6,
-    /// And TCP ports.
+    /// IPv6 addresses and TCP ports.
     Tcp6,
-    /// And UDP ports.
+    /// IPv6 addresses and UDP ports.
     Udp6,
 }
 
-/// The hash of a frame, and of which part of its flow it is. `allowed` says which parts may be hashed.
+/// Returns the hash of a frame, and the hashed fields. `allowed` returns true for fields that may be hashed.
 pub fn hash(frame: &[u8], key: &[u8], allowed: impl Fn(Input) -> bool) -> Option<(u32, Input)> {
     let headers = Headers::of(frame)?;
     let v4 = headers.source.is_ipv4();
@@ -54,7 +54,8 @@ pub fn hash(frame: &[u8], key: &[u8], allowed: impl Fn(Input) -> bool) -> Option
     Some((toeplitz(key, &flow), input))
 }
 
-/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from there on. A key that is too short ends in zeroes.
+/// Returns the Toeplitz hash: the exclusive or of 32 bits of the key for each set bit of the input, at its position. A
+/// short key is padded with zeros.
 pub fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let byte = |at: usize| key.get(at).copied().unwrap_or(0);
     let mut window = u32::from_be_bytes([byte(0), byte(1), byte(2), byte(3)]);
@@ -71,14 +72,15 @@ pub fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// A hash that is the same in both directions of a flow, for NICs that send a flow's frames to where its own come from.
+/// Returns a hash that is equal for both directions of a flow, for NICs that return a flow's frames to the queue of its
+/// sender.
 pub fn symmetric(frame: &[u8]) -> Option<u32> {
     const KEY: [u8; 40] = [
         0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a,
         0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a, 0x6d, 0x5a,
         0x6d, 0x5a, 0x6d, 0x5a,
     ];
-    // A key that repeats every 16 bits gives the same hash for swapped addresses and ports (Woo, Park 2012).
+    // A key with a period of 16 bits gives the same hash for swapped addresses and ports (Woo, Park 2012).
     hash(frame, &KEY, |_| true).map(|(hash, _)| hash)
 }
 

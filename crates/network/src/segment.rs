@@ -1,11 +1,11 @@
-//! What NICs do for software: checksums, and large packets cut into segments.
+//! Software implementation of NIC offloads: checksums and segmentation.
 
 use crate::frame::{Frame, Kind, LONGEST, Segments};
 use crate::headers::{Headers, Transport, TransportHeader};
 use etherparse::checksum::Sum16BitWords;
 use std::net::IpAddr;
 
-/// The most segments of one packet: 64 KiB of the least that TCP cuts, 48 bytes, and some more.
+/// Maximum number of segments of one packet: 64 KiB in the smallest segments of TCP, 48 bytes, and some reserve.
 const MOST: usize = 2048;
 
 /// Flags of TCP, at byte 13 of its header.
@@ -15,7 +15,7 @@ mod flag {
     pub const CWR: u8 = 1 << 7;
 }
 
-/// Computes the partial checksum of a frame, if there is one. `None`: it lies outside the frame.
+/// Completes the partial checksum of a frame, if there is one. Returns `None` if it is outside the frame.
 pub fn complete(mut frame: Frame) -> Option<Frame> {
     let Some(partial) = frame.partial.take() else { return Some(frame) };
     let start = usize::from(partial.start);
@@ -23,21 +23,21 @@ pub fn complete(mut frame: Frame) -> Option<Frame> {
     if at + 2 > frame.bytes.len() {
         return None;
     }
-    // The sum of the pseudo header is where the checksum goes, and so is part of the sum.
+    // The checksum field contains the sum of the pseudo-header, which is therefore included.
     let sum = Sum16BitWords::new().add_slice(&frame.bytes[start..]).ones_complement().to_be();
-    // A UDP checksum of zero would say that there is none.
+    // A UDP checksum of zero would mean that there is none.
     let sum = if sum == 0 { 0xffff } else { sum };
     frame.bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     frame.checked = true;
     Some(frame)
 }
 
-/// Where the checksum is in a transport header.
+/// Returns the offset of the checksum in a transport header.
 fn checksum_at(transport: &TransportHeader) -> usize {
     transport.at + if transport.kind == Transport::Tcp { 16 } else { 6 }
 }
 
-/// The sum of the pseudo header and the packet from the transport header on.
+/// Returns the sum of the pseudo-header and the packet from the transport header on.
 fn transport_sum(bytes: &[u8], headers: &Headers, transport: &TransportHeader) -> u16 {
     let mut sum = Sum16BitWords::new();
     for address in [headers.source, headers.destination] {
@@ -52,7 +52,7 @@ fn transport_sum(bytes: &[u8], headers: &Headers, transport: &TransportHeader) -
     sum.add_slice(&bytes[transport.at..headers.end]).ones_complement().to_be()
 }
 
-/// Whether the checksum of a frame's transport header is right. A frame without one has nothing to be checked.
+/// Returns true if the checksum of a frame's transport header is correct. A frame without a transport header passes.
 pub fn is_right(bytes: &[u8]) -> bool {
     let Some(headers) = Headers::of(bytes) else { return false };
     let Some(transport) = headers.transport else { return false };
@@ -61,7 +61,7 @@ pub fn is_right(bytes: &[u8]) -> bool {
     !none && transport_sum(bytes, &headers, &transport) == 0
 }
 
-/// Cuts a large packet.
+/// Segments a large packet.
 pub fn cut(frame: &Frame) -> Vec<Frame> {
     frame.segments.and_then(|segments| pieces(&frame.bytes, segments)).unwrap_or_default()
 }
@@ -92,7 +92,7 @@ fn pieces(bytes: &[u8], segments: Segments) -> Option<Vec<Frame>> {
     Some(pieces)
 }
 
-/// Which of the segments it is.
+/// Position of a segment in the packet.
 struct Place {
     number: usize,
     last: bool,
@@ -100,7 +100,7 @@ struct Place {
     ecn: bool,
 }
 
-/// Makes the headers of a segment its own.
+/// Adapts the headers of a segment.
 fn adjust(piece: &mut [u8], headers: &Headers, transport: &TransportHeader, place: Place) {
     let ip = headers.ip;
     if headers.source.is_ipv4() {
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(wire, occupied);
             let mut got = Vec::new();
             for (number, piece) in pieces.iter().enumerate() {
-                // The library's strict parser checks the lengths, and the sums are checked beside it.
+                // The library's strict parser checks the lengths; the checksums are checked separately.
                 let strict = etherparse::SlicedPacket::from_ethernet(&piece.bytes).unwrap();
                 assert!(is_right(&piece.bytes), "{kind:?} {number}");
                 if let Some(etherparse::TransportSlice::Tcp(tcp)) = strict.transport {
@@ -206,7 +206,7 @@ mod tests {
         let whole = bytes.clone();
         let headers = Headers::of(&bytes).unwrap();
         let transport = headers.transport.unwrap();
-        // What a driver leaves: the sum of the pseudo header.
+        // As left by a driver: the sum of the pseudo-header.
         let mut pseudo = bytes.clone();
         pseudo[transport.at..headers.end].fill(0);
         let sum = !transport_sum(&pseudo, &headers, &transport);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_large_packet_without_payload_is_its_headers() {
         let mut bytes = udp(&[]);
-        // Padding behind the datagram is not sent.
+        // Padding after the datagram is not sent.
         bytes.resize(200, 7);
         let frame = large(bytes, Kind::Udp, 1000);
         let pieces = frame.clone().finish();

@@ -1,4 +1,4 @@
-//! The receiving end of the traffic generator: throughput, loss, reordering, latency.
+//! The receiver of the traffic generator: throughput, loss, reordering, latency.
 
 use crate::headers::Headers;
 use crate::time::{NANOSECOND, Time};
@@ -6,31 +6,31 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// Streams that are told apart; frames of further ones count as others.
+/// Maximum number of distinct streams; frames of further ones are counted as others.
 const MOST: usize = 64;
-/// Latencies are kept to three digits, up to 100 seconds, in nanoseconds.
+/// Latencies have three significant digits, up to 100 seconds, in nanoseconds.
 const LONGEST: u64 = 100_000_000_000;
 const DIGITS: u8 = 3;
 
-/// The mark in the payload of a generated frame.
+/// Marker in the payload of a generated frame.
 pub const MARK: [u8; 2] = *b"tg";
-/// Bytes of the stamp: mark, stream (16 bits), number (48 bits), time (64 bits), all most significant first. The smallest frame with a UDP
-/// datagram has room for just that.
+/// Size of the stamp in bytes: marker, stream (16 bits), number (48 bits), time (64 bits), all big-endian. It fits
+/// exactly in the smallest frame with a UDP datagram.
 pub const STAMP: usize = 18;
 
-/// What the generator writes into a frame.
+/// Stamp of the generator in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The port of the generator.
+    /// Port of the generator.
     pub stream: u16,
-    /// Frames before this one.
+    /// Number of frames before this one.
     pub number: u64,
-    /// When it was sent.
+    /// Time of transmission.
     pub time: Time,
 }
 
 impl Stamp {
-    /// As bytes.
+    /// Encodes the stamp.
     pub fn to_bytes(self) -> [u8; STAMP] {
         let mut bytes = [0; STAMP];
         bytes[..2].copy_from_slice(&MARK);
@@ -40,7 +40,7 @@ impl Stamp {
         bytes
     }
 
-    /// From the start of a payload.
+    /// Decodes the stamp at the start of a payload.
     pub fn of(payload: &[u8]) -> Option<Self> {
         let bytes = payload.first_chunk::<STAMP>().filter(|bytes| bytes[..2] == MARK)?;
         let number =
@@ -49,36 +49,36 @@ impl Stamp {
     }
 }
 
-/// What came of one stream.
+/// Statistics of one stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// Their bytes, check sequences among them.
+    /// Number of bytes, including check sequences.
     pub bytes: u64,
-    /// Frames that came after one that was sent later.
+    /// Number of frames that arrived after one that was sent later.
     pub reordered: u64,
-    /// One more than the largest number seen.
+    /// Largest number seen, plus one.
     next: u64,
-    /// When the first and the last came.
+    /// Times of the first and the last arrival.
     pub span: (Time, Time),
-    /// Nanoseconds on the way.
+    /// Latencies in nanoseconds.
     #[serde(serialize_with = "save_histogram", deserialize_with = "load_histogram")]
     pub latency: Histogram<u64>,
 }
 
-/// What a sink has seen.
+/// Statistics of a sink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sink {
     streams: BTreeMap<u16, Stream>,
-    /// Frames that no generator has sent.
+    /// Number of frames from other sources.
     pub others: u64,
-    /// By stream: a number, and how many frames have come with that one or a larger.
+    /// By stream: a frame number, and the number of frames received with that number or a larger one.
     marks: BTreeMap<u16, (u64, u64)>,
 }
 
 fn histogram() -> Histogram<u64> {
-    // The bounds are constants, which the library takes.
+    // The library accepts these constant bounds.
     Histogram::new_with_bounds(1, LONGEST, DIGITS).unwrap_or_else(|_| unreachable!("the bounds are possible"))
 }
 
@@ -100,7 +100,7 @@ impl Stream {
         Self { frames: 0, bytes: 0, reordered: 0, next: 0, span: (now, now), latency: histogram() }
     }
 
-    /// Frames per second, between the first and the last.
+    /// Returns the rate in frames per second, between the first and the last.
     pub fn rate(&self) -> f64 {
         let seconds = (self.span.1 - self.span.0) as f64 / crate::time::SECOND as f64;
         if seconds > 0.0 { (self.frames - 1) as f64 / seconds } else { 0.0 }
@@ -108,7 +108,7 @@ impl Stream {
 }
 
 impl Sink {
-    /// Takes a frame.
+    /// Records a frame.
     pub fn take(&mut self, now: Time, frame: &[u8]) {
         let stamp = Headers::of(frame)
             .and_then(|headers| headers.transport)
@@ -132,29 +132,29 @@ impl Sink {
         stream.latency.saturating_record(now.saturating_sub(stamp.time) / NANOSECOND);
     }
 
-    /// Frames that have come of a stream.
+    /// Returns the number of frames received of a stream.
     pub fn received(&self, stream: u16) -> u64 {
         self.streams.get(&stream).map_or(0, |stream| stream.frames)
     }
 
-    /// Frames that have come of a stream since [`Sink::mark`], without those that were sent before.
+    /// Returns the number of frames received of a stream since [`Sink::mark`], without those that were sent before.
     pub fn received_since_mark(&self, stream: u16) -> u64 {
         self.marks.get(&stream).map_or(self.received(stream), |(_, count)| *count)
     }
 
-    /// Counts the frames of a stream with that number and larger ones anew.
+    /// Restarts the count of a stream for frames with this number and larger ones.
     pub fn mark(&mut self, stream: u16, from: u64) {
         if self.marks.len() < MOST || self.marks.contains_key(&stream) {
             self.marks.insert(stream, (from, 0));
         }
     }
 
-    /// What has come, by the port of its generator.
+    /// Returns the streams by the port of the generator.
     pub fn streams(&self) -> impl Iterator<Item = (u16, &Stream)> {
         self.streams.iter().map(|(number, stream)| (*number, stream))
     }
 
-    /// Whether a sink can be in this state.
+    /// Returns true if the state is possible.
     pub fn is_possible(&self) -> bool {
         let far = 1 << 62;
         let stream = |stream: &Stream| {
@@ -209,7 +209,7 @@ mod tests {
         let [(7, stream)] = streams[..] else { panic!("{streams:?}") };
         assert_eq!((stream.frames, stream.bytes, stream.reordered, others), (999, 999 * 64, 1, 1));
         assert_eq!(generator.sent() - sink.received(7), 1);
-        // The one that was held came ten frames later than the others.
+        // The delayed frame arrived ten frames later than the others.
         assert_eq!(
             (stream.latency.min(), stream.latency.value_at_quantile(0.5), stream.latency.max()),
             (1067, 1067, 1739)

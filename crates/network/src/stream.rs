@@ -1,34 +1,34 @@
-//! Frames on a stream socket, as QEMU, passt and others send them: four bytes of length, most significant first, and the frame.
+//! Frames on a stream socket, in the format of QEMU, passt and others: four bytes of big-endian length, and the frame.
 
 use crate::frame::LONGEST;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use thiserror::Error;
 
-/// Bytes of a length.
+/// Size of the length in bytes.
 const LENGTH: usize = 4;
 
-/// The other end does not speak this protocol.
+/// Error: the other end does not use this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a frame of {0} bytes was announced, where there are at most {LONGEST}")]
 pub struct TooLong(pub u32);
 
-/// Takes a stream apart.
+/// Splits a stream into frames.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// Bytes at the start that have been taken.
+    /// Number of bytes at the start that have been consumed.
     taken: usize,
 }
 
 impl Frames {
-    /// Adds what has been read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame that is there in full.
+    /// Returns the next complete frame.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let rest = &self.buffer[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };
@@ -42,23 +42,23 @@ impl Frames {
     }
 }
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes that wait for the other end to take them; further frames are lost, as on any network.
+/// Limit of the bytes that wait for the other end. Further frames are lost, as on any network.
 const MOST_WAITING: usize = 4 << 20;
 
-/// How a link is after it was read from.
+/// State of a link after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// More may come.
+    /// More frames may come.
     Open,
     /// The other end has closed it, or it is broken.
     Closed,
-    /// The other end does not speak this protocol, and nothing more is read.
+    /// The other end does not use this protocol, and nothing more is read.
     Nonsense(TooLong),
 }
 
-/// A stream that carries frames both ways, and whose reads and writes do not wait.
+/// A stream with frames in both directions, whose reads and writes do not block.
 #[derive(Debug)]
 pub struct Link<S> {
     stream: S,
@@ -67,17 +67,17 @@ pub struct Link<S> {
 }
 
 impl<S: Read + Write> Link<S> {
-    /// A link over a stream.
+    /// Creates a link over a stream.
     pub fn new(stream: S) -> Self {
         Self { stream, frames: Frames::default(), outgoing: VecDeque::new() }
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// Frames that have come, `most` at most.
+    /// Returns the frames that have come, at most `most`, and the state of the link.
     pub fn receive(&mut self, most: usize) -> (Vec<Vec<u8>>, Condition) {
         let mut all = Vec::new();
         let mut piece = [0; PIECE];
@@ -102,14 +102,14 @@ impl<S: Read + Write> Link<S> {
         }
     }
 
-    /// Has a frame sent by [`Self::flush`], unless too much waits for that already.
+    /// Queues a frame for [`Self::flush`], unless too many bytes wait already.
     pub fn send(&mut self, frame: &[u8]) {
         if self.outgoing.len() < MOST_WAITING {
             self.outgoing.extend(with_length(frame));
         }
     }
 
-    /// Sends as much as the other end takes now.
+    /// Sends as many bytes as the other end accepts now.
     pub fn flush(&mut self) {
         while let (front @ [_, ..], _) = self.outgoing.as_slices() {
             match self.stream.write(front) {
@@ -122,7 +122,7 @@ impl<S: Read + Write> Link<S> {
     }
 }
 
-/// A frame with its length before it.
+/// Returns a frame with its length before it.
 pub fn with_length(frame: &[u8]) -> Vec<u8> {
     let mut bytes = (frame.len() as u32).to_be_bytes().to_vec();
     bytes.extend_from_slice(frame);

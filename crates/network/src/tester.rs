@@ -1,6 +1,7 @@
-//! A tester: a generator and a sink at the other end of a link, and what it does by itself.
+//! A tester: a generator and a sink at the other end of a link, and its own behavior.
 //!
-//! It answers ARP requests for any address but the one that it sends to, so that a guest can send or forward frames to it without more ado.
+//! It answers ARP requests for any address except the destination address, so that a guest can send or forward frames
+//! to it without further configuration.
 
 use crate::Frame;
 use crate::generator::{Config, Generator, Progress, Start};
@@ -11,9 +12,9 @@ use crate::sink::Sink;
 use crate::time::{SECOND, Time};
 use serde::{Deserialize, Serialize};
 
-/// The port that a guest sends a datagram to when it wants the generator to begin (discard).
+/// Port to which a guest sends a datagram to start the generator (discard).
 const REQUEST: u16 = 9;
-/// Where fields of an ARP packet are in a frame, and what is in those that are always the same: Ethernet, IPv4, lengths.
+/// Offsets of fields in an ARP frame, and the constant fields: Ethernet, IPv4, lengths.
 const ARP: [u8; 8] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4];
 const ARP_AT: usize = 12;
 const ARP_LEN: usize = 42;
@@ -27,21 +28,21 @@ pub struct Tester {
     state: State,
 }
 
-/// What is saved of a tester beside its generator's progress.
+/// State of a tester without its generator's progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct State {
     sink: Sink,
     search: Option<Search>,
-    /// When the result of the present trial is looked at.
+    /// Time at which the current trial is evaluated.
     decision: Option<Time>,
 }
 
-/// A tester as it is saved.
+/// Saved state of a tester.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedTester(State, Option<Progress>);
 
 impl Tester {
-    /// The tester at a port. Without a configuration it has a sink only.
+    /// Creates the tester of a port. Without a configuration it only has a sink.
     pub fn new(config: Option<Config>, stream: u16, nic: Mac) -> Self {
         let mac = config.as_ref().map_or(Config::default().mac, |config| config.mac);
         Self {
@@ -52,22 +53,22 @@ impl Tester {
         }
     }
 
-    /// What has come.
+    /// Returns the sink.
     pub fn sink(&self) -> &Sink {
         &self.state.sink
     }
 
-    /// The generator.
+    /// Returns the generator.
     pub fn generator(&self) -> Option<&Generator> {
         self.generator.as_ref()
     }
 
-    /// The search for the throughput.
+    /// Returns the throughput search.
     pub fn search(&self) -> Option<&Search> {
         self.state.search.as_ref()
     }
 
-    /// The guest can receive.
+    /// Handles the readiness of the guest to receive.
     pub fn ready(&mut self, now: Time, lane: &Lane) {
         match self.generator.as_ref().map(|generator| generator.config().start) {
             Some(Start::Ready) => self.begin(now, lane),
@@ -76,7 +77,7 @@ impl Tester {
         }
     }
 
-    /// The generator begins.
+    /// Starts the generator.
     fn begin(&mut self, now: Time, lane: &Lane) {
         let Some(generator) = &mut self.generator else { return };
         if generator.began().is_some() {
@@ -105,12 +106,12 @@ impl Tester {
         self.state.decision = Some(now.saturating_add(trials.length).saturating_add(trials.settle));
     }
 
-    /// When the tester looks at the result of a trial.
+    /// Returns the time at which a trial is evaluated.
     pub fn decision(&self) -> Option<Time> {
         self.state.decision
     }
 
-    /// Looks at the result of a trial: so many of its frames have come, to any sink.
+    /// Evaluates a trial, of which `received` frames have arrived at any sink.
     pub fn decide(&mut self, now: Time, received: u64) {
         if self.state.decision.is_none_or(|at| at > now) {
             return;
@@ -121,7 +122,7 @@ impl Tester {
         self.begin_trial(now);
     }
 
-    /// When the next generated frame arrives at the NIC.
+    /// Returns the time at which the next generated frame arrives at the NIC.
     pub fn next_arrival(&self, lane: &Lane) -> Option<Time> {
         self.generator.as_ref().and_then(|generator| generator.next_arrival(lane))
     }
@@ -131,14 +132,14 @@ impl Tester {
         self.generator.as_mut().and_then(|generator| generator.take(lane))
     }
 
-    /// Sends the next frame, which nobody looks at.
+    /// Sends the next frame without creating it.
     pub fn skip(&mut self, lane: &mut Lane) {
         if let Some(generator) = &mut self.generator {
             generator.skip(lane);
         }
     }
 
-    /// A frame has come. What the tester answers.
+    /// Handles a received frame, and returns an answer if there is one.
     pub fn receive(&mut self, now: Time, frame: &[u8], lane: &Lane) -> Option<Frame> {
         self.state.sink.take(now, frame);
         if self.generator.as_ref().is_some_and(|g| g.config().start == Start::Request) && is_request(frame) {
@@ -162,32 +163,33 @@ impl Tester {
         Frame::new(reply)
     }
 
-    /// Frames of the present trial of a stream that have come here.
+    /// Returns the number of frames of the current trial of a stream that have arrived here.
     pub fn received_in_trial(&self, stream: u16) -> u64 {
         self.state.sink.received_since_mark(stream)
     }
 
-    /// A trial of a stream begins, whose first frame has that number: late ones of the last trial are none of its.
+    /// Begins a trial of a stream, whose first frame has number `first`: late frames of the previous trial are not
+    /// counted.
     pub fn trial_begins(&mut self, stream: u16, first: u64) {
         self.state.sink.mark(stream, first);
     }
 
-    /// Frames of a stream that have come here.
+    /// Returns the number of frames of a stream that have arrived here.
     pub fn received(&self, stream: u16) -> u64 {
         self.state.sink.received(stream)
     }
 
-    /// The number by which its frames are known.
+    /// Returns the stream number of its frames.
     pub fn stream(&self) -> u16 {
         self.stream
     }
 
-    /// What is saved.
+    /// Returns the state to be saved.
     pub fn save(&self) -> SavedTester {
         SavedTester(self.state.clone(), self.generator.as_ref().map(|generator| generator.progress().clone()))
     }
 
-    /// Whether it can be the state of this tester.
+    /// Returns true if a saved state can be that of this tester.
     pub fn accepts(&self, saved: &SavedTester) -> bool {
         let trials = self.generator.as_ref().is_some_and(|generator| generator.config().trials.is_some());
         saved.1.is_some() == self.generator.is_some()
@@ -195,7 +197,7 @@ impl Tester {
             && saved.0.search.as_ref().is_none_or(|search| trials && search.is_possible())
     }
 
-    /// Takes on a state that it accepts.
+    /// Restores an accepted state.
     pub fn restore(&mut self, saved: SavedTester) {
         self.state = saved.0;
         if let Some((generator, progress)) = self.generator.as_mut().zip(saved.1) {
@@ -204,7 +206,7 @@ impl Tester {
     }
 }
 
-/// Whether a frame is a datagram to the discard port.
+/// Returns true if a frame is a datagram to the discard port.
 fn is_request(frame: &[u8]) -> bool {
     let transport = Headers::of(frame).and_then(|headers| headers.transport);
     transport.is_some_and(|transport| transport.kind == Transport::Udp && transport.destination == REQUEST)

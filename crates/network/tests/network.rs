@@ -1,4 +1,4 @@
-//! Networks as NICs see them: by their ports.
+//! Tests of networks as seen by NICs: through their ports.
 
 use network::fabric::SavedNetwork;
 use network::frame::{Kind, Segments};
@@ -42,7 +42,7 @@ fn udp(payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// All frames that come until a time, with their times.
+/// Returns all frames that arrive until a time, with their times.
 fn drain(plug: &mut Plug, until: Time) -> Vec<(Time, Vec<u8>)> {
     let mut out = Vec::new();
     while let Some(at) = plug.next_arrival().filter(|at| *at <= until) {
@@ -61,7 +61,7 @@ fn frames_cross_a_bridge_in_time() {
     let (_, mut plugs) = network(&["bridge", "bridge", "bridge", "bridge:other"]);
     plugs.iter_mut().for_each(|plug| plug.listen(0, true, Offloads::default()));
     plugs[0].send(0, frame(2, 1, 60));
-    // Two links, each with its latency, and the bridge that has to have the whole frame.
+    // Two links, each with its latency, and a store-and-forward bridge.
     let expected = 2 * (LATENCY + SHORT);
     assert_eq!(drain(&mut plugs[1], SECOND).iter().map(|(at, _)| *at).collect::<Vec<_>>(), [expected]);
     assert_eq!(drain(&mut plugs[2], SECOND).len(), 1);
@@ -92,7 +92,7 @@ fn a_large_packet_is_cut_only_for_who_does_not_take_it() {
         plugs[0].send(0, Frame { segments, ..Frame::new(udp(5000)).unwrap() });
         let got = drain(&mut plugs[1], SECOND);
         assert_eq!(got.len(), if takes { 1 } else { 5 });
-        // The link takes its time for the segments in either case.
+        // The link is occupied for the time of the segments in either case.
         let one = (1000 + 42 + 24) * 8 * 100;
         let first = if takes { 2 * (5 * one + LATENCY) } else { 5 * one + LATENCY + one + LATENCY };
         assert_eq!(got[0].0, first);
@@ -109,7 +109,7 @@ fn a_generator_waits_for_its_nic_and_counts_what_is_lost() {
     assert_eq!(plug.next_arrival(), None);
     plug.listen(SECOND, true, Offloads::default());
     assert_eq!(plug.next_arrival(), Some(SECOND + SHORT + LATENCY));
-    // A driver that is away for half of the time.
+    // A driver that is not ready for half of the time.
     assert_eq!(drain(plug, SECOND + LATENCY + 100 * SHORT).len(), 100);
     plug.listen(SECOND + LATENCY + 100 * SHORT, false, Offloads::default());
     assert_eq!((plug.next_arrival(), plug.receive(SECOND + LATENCY + 200 * SHORT)), (None, None));
@@ -149,7 +149,7 @@ fn a_tester_answers_arp_and_begins_on_request() {
 fn the_throughput_of_a_forwarder_is_found_in_one_run() {
     let (network, mut plugs) = network(&["generator:search=1ms,settle=100us", "sink"]);
     plugs.iter_mut().for_each(|plug| plug.listen(0, true, Offloads::default()));
-    // A forwarder that needs 200 ns for a frame and has room for 16.
+    // A forwarder that takes 200 ns per frame and has room for 16.
 
     let (mut free, mut held): (Time, Vec<Time>) = (0, Vec::new());
     while let Some(at) = plugs[0].next_arrival() {
@@ -166,7 +166,7 @@ fn the_throughput_of_a_forwarder_is_found_in_one_run() {
     let report = network.report().next().unwrap();
     let search = report.tester.unwrap().search().unwrap();
     let found = search.throughput().unwrap();
-    // The room lets 16 frames more through in a trial of 5000.
+    // The room permits 16 more frames in a trial of 5000.
     assert!((4_900_000..5_100_000).contains(&found), "{found} {:?}", search.trials());
 }
 
@@ -190,7 +190,7 @@ fn the_host_gets_whole_frames() {
     assert_eq!(network.report().next().unwrap().counts.dropped, 1);
 }
 
-/// Something that happens.
+/// An event of the test.
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize, u8, u16),

@@ -1,9 +1,9 @@
-//! Code of random bytes: what a guest may execute that no compiler makes.
+//! Code of random bytes: code that a guest may execute and no compiler makes.
 
 use crate::Random;
 
-/// At least `length` bytes, and now and then, once in `often` times, one of the encodings in `known`, with which chance would
-/// be too slow.
+/// Returns at least `length` bytes. Once in `often` times, one of the encodings in `known` is among them, which chance
+/// would find too slowly.
 pub fn with_known(random: &mut Random, length: usize, known: &[&[u8]], often: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < length {
@@ -15,7 +15,7 @@ pub fn with_known(random: &mut Random, length: usize, known: &[&[u8]], often: u6
     bytes
 }
 
-/// `count` of the encodings in `known`; `before` gives what precedes each.
+/// Returns `count` of the encodings in `known`; `before` returns the bytes that precede each.
 pub fn of_known(
     random: &mut Random,
     count: usize,
@@ -30,7 +30,7 @@ pub fn of_known(
     bytes
 }
 
-/// One instruction with what may follow it: prefixes now and then, the opcode map chosen at random, and random bytes.
+/// Returns one instruction with possible operand bytes: sometimes prefixes, a random opcode map, and random bytes.
 pub fn instruction(random: &mut Random) -> [u8; 15] {
     let mut bytes: [u8; 15] = std::array::from_fn(|_| (random.next() >> 20) as u8);
     let mut at = 0;

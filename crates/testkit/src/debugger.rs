@@ -1,4 +1,4 @@
-//! A debugger that stops a processor at random, and changes nothing.
+//! A debugger that stops a processor at random and changes nothing.
 
 use crate::{CODE, DATA, Machine, Random};
 use cpu::Exit;
@@ -6,10 +6,10 @@ use cpu::stops::{Stops, Watch, Watched};
 use ledger::Ticks;
 use std::rc::Rc;
 
-/// Stops after which it leaves.
+/// Number of stops after which the debugger detaches.
 const MOST_STOPS: u32 = 2000;
 
-/// The debugger.
+/// The random debugger.
 pub struct Debugger {
     stops: Rc<Stops>,
     random: Random,
@@ -19,7 +19,7 @@ pub struct Debugger {
 }
 
 impl Debugger {
-    /// Of a machine that has not run. A few stops are there before the code is decoded.
+    /// Attaches to a machine that has not run. A few stops are set before the code is decoded.
     pub fn attach(machine: &mut Machine, seed: u64) -> Self {
         let stops = Rc::new(Stops::default());
         machine.cpu.debug(stops.clone());
@@ -63,7 +63,7 @@ impl Debugger {
         }
     }
 
-    /// Runs the machine until `deadline`, stopping on the way.
+    /// Runs the machine until `deadline`, with stops on the way.
     pub fn run(&mut self, machine: &mut Machine, deadline: Ticks) -> Exit {
         loop {
             let exit = machine.cpu.run(&mut machine.cache, deadline);

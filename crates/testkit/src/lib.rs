@@ -1,11 +1,12 @@
-//! What the tests of several crates start from: a processor on an empty board ([`machine`]), random programs, and two tiers of the
-//! processor side by side ([`tiers`]).
+//! Basics for the tests of several crates: a processor on an empty board ([`machine`]), random programs, and two tiers
+//! of the processor side by side ([`tiers`]).
 //!
-//! Random code is made here and nowhere else. [`operands`] makes one instruction of a form, with operands that its user
-//! chooses; [`program`] makes whole programs of them; [`bytes`] makes code of bytes that need not be instructions at all.
+//! All random code is made here. [`operands`] makes one instruction of a form, with operands that its user chooses;
+//! [`program`] makes whole programs of them; [`bytes`] makes code of bytes that need not be instructions.
 //!
-//! The crate depends on `cpu`, and the tests inside `cpu` must see the types of the crate that they are part of. They compile
-//! `machine.rs` as a module of their own (`cpu/src/testing.rs`); everything that names no type of `cpu` they take from here.
+//! The crate depends on `cpu`, and the tests inside `cpu` must see the types of their own crate. They compile
+//! `machine.rs` as a module of their own (`cpu/src/testing.rs`), and take everything that names no type of `cpu` from
+//! here.
 
 #![forbid(unsafe_code)]
 
@@ -32,8 +33,8 @@ pub fn assemble(bits: u32, rip: u64, write: impl FnOnce(&mut CodeAssembler) -> R
     assembler.assemble(rip).expect("encodable instructions")
 }
 
-/// Whether the host's processor is AMD's. Tests that compare with the host leave out there what AMD's manual defines
-/// differently from Intel's, which is what is implemented, each with the place in the manuals.
+/// Returns true if the host's processor is AMD's. Tests that compare with the host then leave out the behaviour that
+/// AMD's manual defines differently from Intel's, which the processor implements, each with the place in the manuals.
 pub fn host_is_amd() -> bool {
     let vendor = std::arch::x86_64::__cpuid(0);
     (vendor.ebx, vendor.edx, vendor.ecx)

@@ -1,7 +1,7 @@
-//! A processor with flat memory and an empty board, to run a few instructions on: what tests of instructions start from.
+//! A processor with flat memory and an empty board, for tests that run a few instructions.
 //!
-//! RAM is [`RAM`] bytes from address 0 and, with paging, mapped to itself with 2 MiB user pages. Code goes to [`CODE`], data
-//! may be kept at [`DATA`], and the stack starts at [`STACK`] and grows down.
+//! RAM is [`RAM`] bytes from address 0 and, with paging, mapped to itself with 2 MiB user pages. Code goes to [`CODE`],
+//! data may be kept at [`DATA`], and the stack starts at [`STACK`] and grows down.
 //!
 //! This file is compiled twice: in `testkit`, and in the unit tests of `cpu`, where `cpu` is the crate itself.
 
@@ -23,11 +23,11 @@ use std::sync::Arc;
 use x86::control::*;
 use x86::{reg, rights, seg};
 
-/// Bytes of RAM.
+/// Size of RAM in bytes.
 pub const RAM: u64 = 16 << 20;
-/// Where code is loaded.
+/// Address at which code is loaded.
 pub const CODE: u64 = 0x10_0000;
-/// Memory that nothing else uses, up to [`STACK`]'s pages.
+/// Unused memory, up to [`STACK`]'s pages.
 pub const DATA: u64 = 0x20_0000;
 /// Initial stack pointer; a megabyte below it is free.
 pub const STACK: u64 = 0x80_0000;
@@ -36,7 +36,7 @@ const PML4: u64 = 0x1000;
 const PDPT: u64 = 0x2000;
 const PD: u64 = 0x3000;
 
-/// A board with nothing on it.
+/// A board without devices.
 pub struct NullBus;
 
 impl Bus for NullBus {
@@ -67,7 +67,7 @@ impl Bus for NullBus {
     fn set_cr8(&mut self, _: Ident, _: u8) {}
 }
 
-/// A model where nothing costs anything and CPUID is empty.
+/// Returns a model in which all events cost nothing and CPUID is empty.
 pub fn model() -> Model {
     Model {
         costs: Costs::free(),
@@ -82,13 +82,13 @@ pub fn model() -> Model {
     }
 }
 
-/// A processor after RESET on a board with nothing, with this RAM.
+/// Returns a processor after RESET with this RAM, on a board without devices.
 pub fn cpu(ram: Ram) -> Cpu {
     let recorder = Rc::new(RefCell::new(Recorder::default()));
     Cpu::new(0, Arc::new(model()), ram, Rc::new(RefCell::new(NullBus)), recorder)
 }
 
-/// An exception that an instruction raised, not delivered.
+/// An exception that an instruction raised and that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
     /// Vector.
@@ -97,13 +97,13 @@ pub struct Raised {
     pub code: Option<u32>,
 }
 
-/// A flat segment at privilege level `dpl`.
+/// Returns a flat segment of privilege level `dpl`.
 fn flat(selector: u16, dpl: u32, kind: u32) -> Segment {
     let rights = rights::ACCESSED | rights::RW | rights::S | rights::P | rights::G | kind | dpl << rights::DPL_SHIFT;
     Segment { base: 0, limit: u32::MAX, rights, selector: selector | dpl as u16 }
 }
 
-/// Puts the processor in flat segments at privilege level `cpl`. `kind` is the code segment's `L` or `DB`.
+/// Puts the processor into flat segments at privilege level `cpl`. `kind` is the code segment's `L` or `DB`.
 pub fn set_flat_segments(cpu: &mut Cpu, cpl: u8, kind: u32) {
     let dpl = u32::from(cpl);
     for i in 0..6 {
@@ -114,8 +114,8 @@ pub fn set_flat_segments(cpu: &mut Cpu, cpl: u8, kind: u32) {
     cpu.mode_changed();
 }
 
-/// Enters long mode at `cpl` on page tables at `cr3`, everything that user code needs enabled; 64-bit mode if `code64`, else
-/// 32-bit compatibility mode.
+/// Enters long mode at `cpl` on page tables at `cr3`, with everything enabled that user code needs; 64-bit mode if
+/// `code64`, else 32-bit compatibility mode.
 pub fn set_long_mode(cpu: &mut Cpu, cr3: u64, cpl: u8, code64: bool) {
     cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_WP | CR0_PG;
     cpu.arch.cr4 = CR4_PAE | CR4_PGE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE | CR4_OSXSAVE;
@@ -127,16 +127,16 @@ pub fn set_long_mode(cpu: &mut Cpu, cr3: u64, cpl: u8, code64: bool) {
     cpu.mapping_changed();
 }
 
-/// A processor with its blocks.
+/// A processor and its blocks.
 pub struct Machine {
     /// The processor.
     pub cpu: Cpu,
-    /// Its blocks, for [`Machine::run`].
+    /// The processor's blocks, for [`Machine::run`].
     pub cache: BlockCache,
 }
 
 impl Machine {
-    /// In 16-bit real mode, all segments at 0.
+    /// Creates a machine in 16-bit real mode, all segments at 0.
     pub fn real16() -> Self {
         let mut cpu = cpu(Ram::anonymous(RAM));
         for i in 0..6 {
@@ -146,7 +146,7 @@ impl Machine {
         Self { cpu, cache: BlockCache::new() }.ready(0x8000, 0x7000)
     }
 
-    /// In 32-bit protected mode, flat segments, no paging.
+    /// Creates a machine in 32-bit protected mode, with flat segments and without paging.
     pub fn protected32(cpl: u8) -> Self {
         let mut cpu = cpu(Ram::anonymous(RAM));
         cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE;
@@ -157,19 +157,19 @@ impl Machine {
         Self { cpu, cache: BlockCache::new() }.ready(CODE, STACK)
     }
 
-    /// In 64-bit mode.
+    /// Creates a machine in 64-bit mode.
     pub fn long64(cpl: u8) -> Self {
         Self::long(cpl, true)
     }
 
-    /// In 32-bit compatibility mode.
+    /// Creates a machine in 32-bit compatibility mode.
     pub fn compatibility32(cpl: u8) -> Self {
         Self::long(cpl, false)
     }
 
     fn long(cpl: u8, code64: bool) -> Self {
         let mut cpu = cpu(Ram::anonymous(RAM));
-        // Present, writable, user, accessed, dirty; page size in the directory.
+        // Entries are present, writable, user, accessed, dirty; the directory's have the page size.
         cpu.wiring.ram.write(PML4, PDPT | 0x27);
         cpu.wiring.ram.write(PDPT, PD | 0x27);
         for i in 0..RAM >> 21 {
@@ -188,7 +188,7 @@ impl Machine {
         self
     }
 
-    /// Width of code in bits.
+    /// Returns the width of code in bits.
     pub fn bits(&self) -> u32 {
         match self.cpu.decode_mode() & 3 {
             cpu::decode::mode::BITS16 => 16,
@@ -197,19 +197,19 @@ impl Machine {
         }
     }
 
-    /// Puts bytes into RAM.
+    /// Writes bytes to RAM.
     pub fn poke(&mut self, address: u64, bytes: &[u8]) {
         assert!(self.cpu.wiring.ram.write_bytes(address, bytes), "not RAM: {address:#x}");
     }
 
-    /// Gets bytes from RAM.
+    /// Reads bytes from RAM.
     pub fn peek<const N: usize>(&self, address: u64) -> [u8; N] {
         let mut bytes = [0; N];
         assert!(self.cpu.wiring.ram.read_bytes(address, &mut bytes), "not RAM: {address:#x}");
         bytes
     }
 
-    /// Assembles code to where RIP is, and returns its length.
+    /// Assembles code at RIP and returns its length.
     pub fn code(&mut self, write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) -> u64 {
         let at = self.cpu.arch.rip;
         let bytes = assemble(self.bits(), at, write);
@@ -218,7 +218,7 @@ impl Machine {
         bytes.len() as u64
     }
 
-    /// Executes the one instruction at RIP. An exception is returned, not delivered; RIP is then that of the instruction.
+    /// Executes the instruction at RIP. An exception is returned, not delivered; RIP is then the instruction's.
     pub fn step(&mut self) -> Result<Flow, Raised> {
         let linear = self.cpu.code_linear();
         let mut bytes = [0; MAX_LENGTH];
@@ -246,7 +246,7 @@ impl Machine {
     }
 }
 
-/// Executes one instruction, given as (at least) its bytes. An exception is returned, not delivered.
+/// Executes one instruction, given by its bytes; more may follow. An exception is returned, not delivered.
 pub fn step_bytes(cpu: &mut Cpu, bytes: &[u8]) -> Result<Flow, Raised> {
     let (start, mode) = (cpu.arch.rip, cpu.decode_mode());
     let instruction = Cpu::decode_one(bytes, start, mode).unwrap_or_default();

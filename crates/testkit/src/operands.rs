@@ -1,44 +1,44 @@
 //! An instruction of a form, with random operands.
 //!
-//! The form says which operands there are ([`Part`]); the one who wants the instruction says which registers, addresses and
-//! numbers they may be ([`Operands`]).
+//! The form determines the operands ([`Part`]); the caller determines their registers, addresses and numbers
+//! ([`Operands`]).
 
 use iced_x86::{Code, EncodingKind, Instruction, OpCodeOperandKind as Kind, OpKind, Register, RoundingControl};
 
-/// Registers that an operand may be one of.
+/// Classes of registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// 8 bits: low or high.
+    /// 8-bit registers, low or high.
     Byte,
-    /// General, 16 bits.
+    /// General 16-bit registers.
     Word,
-    /// General, 32 bits.
+    /// General 32-bit registers.
     Double,
-    /// General, 64 bits.
+    /// General 64-bit registers.
     Quad,
-    /// MMX.
+    /// MMX registers.
     Mmx,
-    /// 128 bits.
+    /// 128-bit registers.
     Xmm,
-    /// 256 bits.
+    /// 256-bit registers.
     Ymm,
-    /// 512 bits.
+    /// 512-bit registers.
     Zmm,
-    /// Opmask.
+    /// Opmasks.
     Opmask,
-    /// On the x87 stack.
+    /// Registers of the x87 stack.
     X87,
-    /// Segment.
+    /// Segment registers.
     Segment,
-    /// Control.
+    /// Control registers.
     Control,
-    /// Debug.
+    /// Debug registers.
     Debug,
-    /// Test, which only the oldest processors have.
+    /// Test registers, which only the oldest processors have.
     Test,
 }
 
-/// What a form says of an operand.
+/// The form's requirement for an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Any register of a class.
@@ -49,20 +49,20 @@ pub enum Part {
     Fixed(Register),
     /// Memory.
     Memory,
-    /// Memory at the addresses that a vector of indices gives, with elements of so many bytes.
+    /// Memory at the addresses that a vector of indices gives.
     Gathered {
-        /// Bytes of an index.
+        /// Size of an index in bytes.
         bytes: u8,
         /// The first register of the vector's class.
         first: Register,
     },
     /// Memory at an address within the instruction.
     Offset,
-    /// Memory where rSI points: what a string instruction reads.
+    /// Memory at rSI, which a string instruction reads.
     Source,
-    /// Memory where rDI points, in ES: what a string instruction writes.
+    /// Memory at ES:rDI, which a string instruction writes.
     Destination,
-    /// Memory where rDI points, in any segment: what a masked move writes.
+    /// Memory at rDI in any segment, which a masked move writes.
     Masked,
     /// Memory at rBX + AL.
     Table,
@@ -70,17 +70,18 @@ pub enum Part {
     Immediate(OpKind),
     /// The number 1, which is not encoded.
     One,
-    /// Where a near branch goes.
+    /// The target of a near branch.
     Branch {
-        /// Bits of the instruction pointer.
+        /// Width of the instruction pointer in bits.
         bits: u32,
-        /// Only 8 bits of distance are encoded.
+        /// True if the distance is encoded in 8 bits.
         short: bool,
     },
 }
 
 impl Part {
-    /// Of an operand that comes after another one. `None`: no instruction that is implemented has such operands.
+    /// Returns the part for an operand that comes after another one, or `None` if no implemented instruction has such
+    /// operands.
     fn of(kind: Kind, before: Option<Kind>) -> Option<Self> {
         Some(match kind {
             Kind::r8_or_mem => Self::Either(Class::Byte),
@@ -135,7 +136,7 @@ impl Part {
             Kind::es_rDI => Self::Destination,
             Kind::seg_rDI => Self::Masked,
             Kind::seg_rBX_al => Self::Table,
-            // ENTER and EXTRQ have two.
+            // ENTER and EXTRQ have two immediates.
             Kind::imm8 if matches!(before, Some(Kind::imm16 | Kind::imm8)) => Self::Immediate(OpKind::Immediate8_2nd),
             Kind::imm8 => Self::Immediate(OpKind::Immediate8),
             Kind::imm8_const_1 => Self::One,
@@ -157,31 +158,32 @@ impl Part {
     }
 }
 
-/// What the operands of an instruction may be.
+/// The choice of an instruction's operands.
 pub trait Operands {
-    /// Whether the next operand is in memory, if it may be a register, too.
+    /// Returns true to put the next operand into memory if it may also be a register.
     fn in_memory(&mut self) -> bool;
-    /// Whether an operand like this may be had; if not, there is no instruction. The question comes before any other about
-    /// the operand, and does not come for one that [`Operands::in_memory`] has put into memory.
+    /// Returns true if an operand like this is available; otherwise there is no instruction. This is called before any
+    /// other method for the operand, and not for an operand that [`Operands::in_memory`] put into memory.
     fn accepts(&mut self, part: Part) -> bool;
-    /// A register.
+    /// Returns a register.
     fn register(&mut self, class: Class) -> Register;
-    /// Gives the instruction its memory operand: base, index, displacement and segment. Nothing is set but a scale of 1.
+    /// Sets the memory operand of the instruction: base, index, displacement and segment. Only a scale of 1 is set
+    /// before.
     fn memory(&mut self, i: &mut Instruction, part: Part);
-    /// Gives the instruction the address that it contains ([`Part::Offset`]).
+    /// Sets the address that the instruction contains ([`Part::Offset`]).
     fn offset(&mut self, i: &mut Instruction);
-    /// Bits of an address that registers give by themselves (strings, XLAT).
+    /// Returns the width of addresses that registers give alone (strings, XLAT).
     fn address_bits(&mut self) -> u32;
-    /// A number, of which as much is taken as there is room for.
+    /// Returns a number, which is cut to the available size.
     fn immediate(&mut self, kind: OpKind) -> u64;
-    /// Where a branch goes.
+    /// Returns the target of a branch.
     fn branch(&mut self, short: bool) -> u64;
     /// Adds prefixes to the instruction.
     fn prefixes(&mut self, i: &mut Instruction);
 }
 
-/// What EVEX says beyond operands, as likely as `chance` answers to a percentage: an opmask, zeroing, broadcast, rounding. `below` gives
-/// a number below another.
+/// Sets the EVEX properties beyond operands, as likely as `chance` answers to a percentage: an opmask, zeroing,
+/// broadcast, rounding. `below` returns a number below its argument.
 pub fn decorate(i: &mut Instruction, mut chance: impl FnMut(u64) -> bool, mut below: impl FnMut(u64) -> u64) {
     let info = i.code().op_code();
     if info.encoding() != EncodingKind::EVEX {
@@ -222,7 +224,7 @@ fn set_immediate(i: &mut Instruction, n: u32, kind: OpKind, value: u64) {
     }
 }
 
-/// An instruction of this form. `None`: such an operand cannot be had.
+/// Returns an instruction of this form, or `None` if an operand is not available.
 pub fn instruction(code: Code, operands: &mut impl Operands) -> Option<Instruction> {
     let mut i = Instruction::default();
     i.set_code(code);

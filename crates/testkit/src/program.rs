@@ -1,7 +1,7 @@
 //! Random programs: pieces of code of random instructions that jump, call and return among each other.
 //!
-//! A program is a function of its seed, and one that found something once is named by its seed in a test: what is drawn, and in
-//! which order, must stay as it is.
+//! A program is a function of its seed, and tests name programs that found something by their seeds: the random
+//! numbers, and the order in which they are drawn, must not change.
 
 mod builder;
 mod forms;
@@ -15,12 +15,12 @@ use iced_x86::{Code, Decoder, DecoderOptions, Encoder, Formatter, GasFormatter, 
 use std::fmt::Write;
 
 const PAGE: u64 = 4096;
-/// Bytes of a piece, at most.
+/// Largest size of a piece in bytes.
 const PIECE: u64 = 112;
-/// Bytes left for the jump at its end.
+/// Bytes reserved for the jump at the piece's end.
 const END: u64 = 14;
 
-/// An address for data: mostly good ones, often near the end of a page.
+/// Returns an address for data, mostly a valid one and often near the end of a page.
 fn address(random: &mut Random) -> u64 {
     let page = match random.below(32) {
         0 => READ_ONLY,
@@ -44,7 +44,7 @@ fn address(random: &mut Random) -> u64 {
     }
 }
 
-/// A number for a register.
+/// Returns a number for a register.
 fn value(random: &mut Random) -> u64 {
     match random.below(8) {
         0 => random.below(70),
@@ -56,7 +56,7 @@ fn value(random: &mut Random) -> u64 {
 }
 
 fn general(random: &mut Random, narrow: bool) -> u32 {
-    // RSP has its own uses, mostly.
+    // RSP mostly has its own uses.
     loop {
         let register = random.below(if narrow { 8 } else { 16 }) as u32;
         if register != 4 || random.one_in(24) {
@@ -65,17 +65,17 @@ fn general(random: &mut Random, narrow: bool) -> u32 {
     }
 }
 
-/// The program of a seed, and what comes after it.
+/// Returns the program of a seed, and the source of the random numbers after it.
 pub fn of(seed: u64) -> (Random, Start) {
     let mut random = Random::new(seed);
-    // Those of even seeds are what they always were.
+    // Even seeds keep the programs from before these options existed.
     let start = start(&mut random, seed % 2 == 1, seed % 8 == 5);
-    // Some have probes.
+    // Some programs have probes.
     let probes = if seed % 5 == 4 { probes(&start, seed) } else { Vec::new() };
     (random, Start { recorded: seed % 4 != 3, probes, ..start })
 }
 
-/// A few addresses of instructions.
+/// Returns a few addresses of instructions.
 fn probes(start: &Start, seed: u64) -> Vec<u64> {
     let mut random = Random::new(seed);
     let bits = if start.width == Width::Long { 64 } else { 32 };
@@ -182,7 +182,7 @@ fn start(random: &mut Random, walks: bool, wide: bool) -> Start {
     }
 }
 
-/// A program, for people.
+/// Formats a program for people.
 pub fn listing(start: &Start) -> String {
     let mut text = format!(
         "{:?}, cpl {} smap {} at {:#x}, flags {:#x}, bases {:x?}, {:?}\n{:x?}\n",
@@ -207,13 +207,13 @@ pub fn listing(start: &Start) -> String {
 mod tests {
     use super::*;
 
-    /// FNV-1a.
+    /// Returns the FNV-1a checksum.
     fn checksum(bytes: &[u8]) -> u64 {
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
     }
 
-    /// Tests name these programs by their seeds. An instruction that is new in the table changes what all seeds stand for, unless
-    /// `forms.rs` leaves it out.
+    /// Tests name these programs by their seeds. An instruction that is new in the table changes the programs of all
+    /// seeds, unless `forms.rs` leaves it out.
     #[test]
     fn a_seed_stands_for_the_same_program_as_ever() {
         for (seed, expected) in [(34_662, 0x3c0e_665a_867d_e9ad), (58_668, 0x3860_f3e5_cfa9_7646)] {

@@ -1,10 +1,10 @@
-//! Randomness that is the same each time.
+//! Repeatable random numbers.
 
-/// A small, fast and repeatable source of randomness (xorshift64*).
+/// A small, fast and repeatable source of random numbers (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
-    /// The source that a seed stands for; seeds that are near each other give sources that have nothing in common.
+    /// Creates the source of a seed; neighbouring seeds give unrelated sources.
     pub fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         // The first numbers are as small as the seed.
@@ -14,7 +14,7 @@ impl Random {
         random
     }
 
-    /// A number.
+    /// Returns a number.
     #[expect(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -23,17 +23,17 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`, which is small beside 2^31.
+    /// Returns a number below `n`, which is small beside 2^31.
     pub fn below(&mut self, n: u64) -> u64 {
         (self.next() >> 16) % n
     }
 
-    /// Whether something happens that does so once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }

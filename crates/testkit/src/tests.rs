@@ -1,4 +1,4 @@
-//! The machine that tests start from does what they take for granted.
+//! The properties of the machine that tests rely on.
 
 use super::*;
 use iced_x86::code_asm::*;

@@ -1,7 +1,8 @@
-//! The same program under the interpreter and the translator, which must not differ in anything that a guest or a ledger shows.
+//! The same program under the interpreter and the translator, which must agree in everything that a guest or a ledger
+//! shows.
 //!
-//! Around the program there is as much of an operating system as it takes to go on after faults: each exception goes on at the
-//! address in [`RECOVERY`], with a good stack pointer, until [`LIVES`] is used up; then the processor halts.
+//! Around the program there is enough of an operating system to continue after faults: each exception continues at the
+//! address in [`RECOVERY`], with a valid stack pointer, until [`LIVES`] is used up; then the processor halts.
 
 use crate::debugger::Debugger;
 use crate::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
@@ -21,27 +22,27 @@ use x86::control::*;
 use x86::page::PAGE;
 use x86::{rights, seg};
 
-/// Pages of code, from [`CODE`] on.
+/// Number of pages of code, from [`CODE`] on.
 pub const CODE_PAGES: u64 = 4;
 /// Data below the first megabyte: two pages.
 pub const LOW: u64 = 0x4_2000;
-/// A page that may be read only; [`DATA`] and the page after it may be written.
+/// A read-only page; [`DATA`] and the page after it are writable.
 pub const READ_ONLY: u64 = DATA + 2 * PAGE;
-/// Nothing is here.
+/// A page that is not mapped.
 pub const ABSENT: u64 = DATA + 3 * PAGE;
 /// A page of the other privilege.
 pub const OTHER: u64 = DATA + 4 * PAGE;
-/// The second page of code, once more.
+/// A second mapping of the second page of code.
 pub const ALIAS: u64 = DATA + 5 * PAGE;
-/// Where to go on after an exception: 8 bytes in a page of their own.
+/// Address at which execution continues after an exception: 8 bytes in a page of their own.
 pub const RECOVERY: u64 = DATA + 6 * PAGE;
-/// Exceptions that are still survived: 4 bytes.
+/// Number of exceptions still to be survived: 4 bytes.
 pub const LIVES: u64 = RECOVERY + 8;
-/// Where handlers of exceptions keep a register.
+/// Address at which exception handlers save a register.
 const KEPT: u64 = RECOVERY + 16;
-/// Interrupts that were taken.
+/// Number of interrupts taken.
 const TAKEN: u64 = RECOVERY + 24;
-/// Middle of the two pages of stack.
+/// Middle of the two stack pages.
 pub const STACK: u64 = DATA + 0x1_1000;
 
 const GDT: u64 = 0x4000;
@@ -52,18 +53,18 @@ const COMMON: u64 = HANDLERS + 0x800;
 const HANDLER_STACK: u64 = 0xa000;
 const PT: [u64; 2] = [0x8000, 0xc000];
 const ROOT: u64 = 0x1000;
-/// All of them, with the level-4, level-3 and level-2 tables.
+/// All these tables, with the level-4, level-3 and level-2 tables.
 const SYSTEM: std::ops::Range<u64> = ROOT..0xd000;
 
 /// The vector of the board's interrupts.
 const INTERRUPT: u64 = 0x20;
 
-/// In which mode a program runs.
+/// The mode of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// 64-bit mode.
     Long,
-    /// Compatibility mode: 32-bit code, the operating system's is 64-bit.
+    /// Compatibility mode: 32-bit code under a 64-bit operating system.
     Compatibility,
     /// 32-bit protected mode with PAE paging and flat segments.
     Protected,
@@ -105,44 +106,44 @@ impl Bus for Board {
     fn set_cr8(&mut self, _: Ident, _: u8) {}
 }
 
-/// What a program starts with.
+/// The initial state of a program.
 #[derive(Clone)]
 pub struct Start {
-    /// In which mode it runs.
+    /// Mode of the program.
     pub width: Width,
     /// Privilege level.
     pub cpl: u8,
     /// CR4.SMAP.
     pub smap: bool,
-    /// Where it begins, in the pages of code.
+    /// Initial instruction pointer, in the pages of code.
     pub rip: u64,
-    /// The bytes of the pages of code.
+    /// Bytes of the pages of code.
     pub code: Vec<u8>,
     /// General registers.
     pub gpr: [u64; 16],
     /// Arithmetic flags, AC and IF.
     pub flags: u64,
-    /// FS and GS.
+    /// Bases of FS and GS.
     pub bases: [u64; 2],
-    /// Each x87 instruction notes its operand's address and its selectors, as on older processors.
+    /// True if each x87 instruction records its operand's address and selectors, as on older processors.
     pub pointers: bool,
-    /// What is charged is recorded, and predictors are modelled.
+    /// True if charges are recorded and predictors are modelled.
     pub recorded: bool,
-    /// What data, stacks, vector and x87 registers are filled with.
+    /// Seed for the contents of data, stacks, vector and x87 registers.
     pub seed: u64,
-    /// Addresses with probes; at each, somebody else is charged from then on.
+    /// Addresses with probes; each switches the charging to another owner.
     pub probes: Vec<u64>,
-    /// What the second machine runs by.
+    /// Tier of the second machine.
     pub tier: Tier,
-    /// Executions after which it translates, if by [`Tier::Auto`].
+    /// Number of executions before translation under [`Tier::Auto`].
     pub threshold: u16,
 }
 
 /// The two machines.
 pub struct Tiers {
-    /// By whether charges are recorded.
+    /// Models without and with recorded charges.
     models: [Arc<Model>; 2],
-    /// The interpreting one, then the other.
+    /// The interpreting machine and the other one.
     machines: [Machine; 2],
     boards: [Rc<RefCell<Board>>; 2],
     pages: Vec<u64>,
@@ -157,10 +158,10 @@ impl Default for Tiers {
 }
 
 impl Tiers {
-    /// Makes them.
+    /// Creates both machines.
     pub fn new() -> Self {
         let profile = Profile::named("max").expect("a built-in profile");
-        // Few entries, so that translations are replaced.
+        // The tables have few entries, so that translations are replaced.
         let sets = |entries, ways| Sets { entries, ways };
         let geometry = Geometry {
             dtlb_4k: sets(8, 4),
@@ -188,7 +189,7 @@ impl Tiers {
         }
     }
 
-    /// The machine that interprets.
+    /// Returns the interpreting machine.
     pub fn reference(&self) -> &Machine {
         &self.machines[0]
     }
@@ -204,7 +205,7 @@ impl Tiers {
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.remove_probes(&ram);
             machine.cache.set_breakpoints([]);
-            // Some are there before the code is decoded, others are added while it runs.
+            // Some probes exist before the code is decoded, others are added while it runs.
             let (first, _) = start.probes.split_at(start.probes.len() / 2);
             first.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
             machine.cache.tier = tier;
@@ -231,7 +232,7 @@ impl Tiers {
         }
     }
 
-    /// Runs both for so long and compares them. `Err`: how they differ.
+    /// Runs both machines for this time and compares them. An error describes their difference.
     pub fn run(&mut self, ticks: Ticks) -> Result<Exit, String> {
         for (machine, board) in self.machines.iter_mut().zip(&self.boards) {
             if board.borrow().raised {
@@ -277,7 +278,7 @@ impl Tiers {
         if text.is_empty() { Ok(exits.0) } else { Err(text) }
     }
 
-    /// Compares what has been charged.
+    /// Compares the charges of both machines.
     pub fn charges(&mut self) -> Result<(), String> {
         let [a, b] = &mut self.machines;
         let [a, b] = [a, b].map(charges);
@@ -291,8 +292,8 @@ impl Tiers {
     }
 }
 
-/// A line of a ledger: origin, address, and the kind of event with its count and ticks, or the instructions of a block with
-/// its executions.
+/// A line of a ledger: origin, address, and the kind of event with its count and ticks, or the instructions of a block
+/// with its executions.
 type Charge = (Origin, u64, Option<(Kind, u64, Ticks)>, Option<(Shape, u64)>);
 
 fn charges(machine: &mut Machine) -> Vec<Charge> {
@@ -311,7 +312,7 @@ fn charges(machine: &mut Machine) -> Vec<Charge> {
     all
 }
 
-/// What a guest sees of its processor, and what decides how it goes on.
+/// Returns the processor state that a guest sees or that decides its further execution.
 fn registers(cpu: &Cpu) -> Vec<(String, u64)> {
     const NAMES: [&str; 16] =
         ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
@@ -396,7 +397,7 @@ fn fill(machine: &mut Machine, pages: &[u64], seed: u64) {
     vector.k = std::array::from_fn(|_| random.next());
 }
 
-/// A value for an x87 register: of each class, and such as make others.
+/// Returns a value for an x87 register: of each class, and values that produce others.
 fn real(random: &mut Random) -> F80 {
     let exponent = match random.below(12) {
         0 => 0,
@@ -415,7 +416,7 @@ fn real(random: &mut Random) -> F80 {
     F80 { significand: integer | fraction & u64::MAX >> 1, sign_exponent: exponent | (random.next() as u16) << 15 }
 }
 
-/// Eight bytes of data: numbers, or addresses of other data and of code.
+/// Returns eight bytes of data: numbers, or addresses of other data and of code.
 fn data(random: &mut Random) -> u64 {
     match random.below(8) {
         0 => random.below(256),
@@ -428,13 +429,13 @@ fn data(random: &mut Random) -> u64 {
     }
 }
 
-/// Tables of the operating system, its handlers, and the registers.
+/// Writes the operating system's tables and handlers, and sets the registers.
 fn system(machine: &mut Machine, start: &Start) {
     let user = start.cpl == 3;
     let ram: Ram = machine.cpu.wiring.ram.clone();
     let own = if user { 4 } else { 0 };
     let protected = start.width == Width::Protected;
-    // The level-4 table, or the four entries of PAE paging.
+    // This is the level-4 table, or the four entries of PAE paging.
     ram.write(ROOT, if protected { 0x3001 } else { 0x2027u64 });
     ram.write(0x2000, 0x3000 | 0x27u64);
     for (number, table) in PT.into_iter().enumerate() {
@@ -443,7 +444,7 @@ fn system(machine: &mut Machine, start: &Start) {
     let map = |linear: u64, physical: u64, bits: u64| {
         ram.write(PT[(linear >> 21) as usize] + 8 * (linear >> 12 & 511), physical | bits);
     };
-    // Present, writable; some accessed and dirty already.
+    // The pages are present and writable; some are already accessed and dirty.
     for page in SYSTEM.step_by(PAGE as usize) {
         map(page, page, 0x63);
     }
@@ -485,7 +486,7 @@ fn system(machine: &mut Machine, start: &Start) {
     ram.write(TSS + 0x66, 0x68u16);
     for vector in 0..=INTERRUPT {
         let at = HANDLERS + 16 * vector;
-        // Interrupt gates; in long mode, on the first stack of the table.
+        // These are interrupt gates; in long mode, they use the first stack of the table.
         let gate = (at & 0xffff) | 0x8e << 40 | (at >> 16) << 48;
         if protected {
             ram.write(IDT + 8 * vector, gate | 0x28 << 16);
@@ -536,13 +537,13 @@ fn system(machine: &mut Machine, start: &Start) {
     cpu.mapping_changed();
 }
 
-/// Whether an exception pushes an error code.
+/// Returns true if an exception pushes an error code.
 fn has_code(vector: u64) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21)
 }
 
-/// Where handlers are entered, in 64-bit mode or 32-bit protected mode: without an error code on to the common part, and what counts
-/// interrupts.
+/// Writes the entries of the handlers, in 64-bit mode or 32-bit protected mode: they continue to the common part
+/// without an error code. The interrupt's entry counts interrupts.
 fn entries(machine: &mut Machine, bits: u32) {
     let long = bits == 64;
     for vector in 0..INTERRUPT {
@@ -565,7 +566,7 @@ fn entries(machine: &mut Machine, bits: u32) {
     machine.poke(at, &interrupt);
 }
 
-/// Handlers in 64-bit mode.
+/// Writes the handlers in 64-bit mode.
 fn long_handlers(machine: &mut Machine) {
     entries(machine, 64);
     let common = assemble(64, COMMON, |a| {
@@ -584,7 +585,7 @@ fn long_handlers(machine: &mut Machine) {
     machine.poke(COMMON, &common);
 }
 
-/// Handlers in 32-bit protected mode, of a program at level 3 if `user`, else on the same stack.
+/// Writes the handlers in 32-bit protected mode, for a program at level 3 if `user`, else on the same stack.
 fn narrow_handlers(machine: &mut Machine, user: bool) {
     entries(machine, 32);
     let common = assemble(32, COMMON, |a| {
@@ -595,7 +596,7 @@ fn narrow_handlers(machine: &mut Machine, user: bool) {
         if user {
             a.mov(dword_ptr(esp + 12), STACK as i32)?;
         } else {
-            // There is a good stack for the return, too.
+            // The return also gets a valid stack.
             a.mov(eax, dword_ptr(esp + 8))?;
             a.mov(esp, STACK as u32 - 12)?;
             a.mov(dword_ptr(esp + 8), eax)?;

@@ -1,4 +1,4 @@
-//! What executes the guest: this program, or the host's processor through KVM.
+//! The part that executes the guest: this program, or the host's processor through KVM.
 
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;

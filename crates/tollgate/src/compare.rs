@@ -81,7 +81,7 @@ impl Change {
     }
 }
 
-/// What both runs have, by name, what changed most first.
+/// The lines of both runs by name, with the largest change first.
 fn changes(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) -> Vec<Change> {
     let mut both: BTreeMap<String, (Amount, Amount)> =
         before.into_iter().map(|(name, amount)| (name, (amount, Amount::default()))).collect();
@@ -99,7 +99,7 @@ fn changes(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) ->
     changes
 }
 
-/// What is not the same in both runs, what changed most first.
+/// The lines that differ between the runs, with the largest change first.
 fn changed(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) -> Vec<Change> {
     let mut changes = changes(before, after);
     changes.retain(|change| change.before != change.after);

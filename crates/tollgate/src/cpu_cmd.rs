@@ -67,7 +67,7 @@ pub fn run(args: &CpuArgs) -> Result<()> {
     }
 }
 
-/// How many costs there are of each confidence.
+/// The number of costs of each confidence.
 fn confidences(profile: &Profile) -> [usize; 4] {
     let levels = Confidence::ALL;
     let costs = profile
@@ -85,7 +85,7 @@ fn confidences(profile: &Profile) -> [usize; 4] {
     counts
 }
 
-/// How many of a processor's prices are measured and how many are not, in words.
+/// The numbers of a processor's prices that are measured and that are not, in words.
 fn confidence_text(profile: &Profile) -> String {
     let counts = confidences(profile);
     let all: usize = counts.iter().sum();

@@ -1,4 +1,4 @@
-//! How a run ended: in words, as an exit status that scripts can trust, and as JSON.
+//! The end of a run: in words, as an exit status that scripts can trust, and as JSON.
 
 use crate::memory;
 use crate::output::OutputFile;
@@ -18,9 +18,9 @@ const GUEST_DIED: u8 = 125;
 /// Exit status when the user stopped the guest: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// What is known at the end of a run.
+/// The state at the end of a run.
 pub struct Ended<'a> {
-    /// What ended it.
+    /// The reason for the end.
     pub outcome: Outcome,
     /// The host stopped it because its time was up.
     pub timed_out: bool,
@@ -34,9 +34,9 @@ pub struct Ended<'a> {
 
 /// A ledger to be.
 pub struct LedgerFile {
-    /// Where it is written.
+    /// The file that the ledger is written to.
     pub file: OutputFile,
-    /// What the run was made from.
+    /// The inputs of the run.
     pub facts: Vec<(String, String)>,
 }
 
@@ -72,8 +72,8 @@ impl Ending {
         Self { reason, text: text.to_owned(), status, bad: true }
     }
 
-    /// How a run ended that came to `outcome` because of `cause`. Its guest may have asked for an exit status, which it gets
-    /// if all went well.
+    /// The end of a run with `outcome` because of `cause`. After success, the exit status is the one that the guest has
+    /// asked for, if any.
     fn of(outcome: Outcome, cause: Cause, timed_out: bool, asked: Option<u8>) -> Self {
         let well = |reason, text| Self { bad: false, ..Self::new(reason, text, asked.unwrap_or(0)) };
         let stopped = |reason, text: &str, status| match cause {

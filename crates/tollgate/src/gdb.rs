@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How often a listener looks for a connection.
+/// The time between two looks for a connection.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// A debugger that takes nothing for so long is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes received at a time.
 const PIECE: usize = 4096;
 
-/// Where to listen.
+/// The address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A TCP port of this host; 0 is any that is free.
@@ -88,7 +88,7 @@ impl Sockets {
     }
 }
 
-/// What a user gives gdb's `target remote`.
+/// The argument for gdb's `target remote`.
 impl fmt::Display for Sockets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

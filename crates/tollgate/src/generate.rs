@@ -17,7 +17,7 @@ pub struct GenerateArgs {
 enum What {
     /// Manual pages: one for the program, and one for each command
     Man {
-        /// Where to
+        /// The destination
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },

@@ -1,5 +1,5 @@
-//! What a run was made from, as its ledger has it: hashes and lengths, so that the same run from other places, under other
-//! names, is the same ledger.
+//! The inputs of a run in its ledger: hashes and lengths, so that the same run from other places, under other
+//! names, gives the same ledger.
 
 use anyhow::{Context, Result};
 use machine::Config;

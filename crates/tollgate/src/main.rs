@@ -6,6 +6,7 @@ mod backend;
 mod compare;
 mod contain;
 mod cpu_cmd;
+mod diff_cmd;
 mod ending;
 mod exec_cmd;
 mod gdb;
@@ -45,6 +46,7 @@ struct Cli {
 enum Command {
     Run(Box<run_cmd::RunArgs>),
     Exec(Box<exec_cmd::ExecArgs>),
+    Diff(Box<diff_cmd::DiffArgs>),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
             together::run(&std::iter::once(*args).chain(others).collect::<Vec<_>>())
         }
         Command::Exec(args) => exec_cmd::run(&args),
+        Command::Diff(args) => diff_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! What a run has taken of the host's memory.
+//! The host memory that a run has taken.
 
 use cpu::cache::Taken;
 use serde_json::{Value, json};

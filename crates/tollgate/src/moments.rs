@@ -18,10 +18,10 @@ const LARGEST: u64 = 1 << 40;
 #[derive(Args)]
 #[command(next_help_heading = "Options that save and repeat a run")]
 pub struct MomentArgs {
-    /// Saves the machine at a moment, and goes on: WHEN is a virtual time in seconds, or the name of a region of interest, at whose
-    /// first beginning it is, or `workload`, when the guest asks for it, or FUNCTION[+OFFSET] of the kernel or the image, when it is first executed. The end of the slice
-    /// of 2 million cycles that it falls in is meant. May be repeated. What the guest writes to disks stays in memory, and in the
-    /// snapshot
+    /// Saves the machine at a moment, and goes on. WHEN is a virtual time in seconds, the name of a region of interest (its first
+    /// beginning), `workload` (when the guest asks for it), or FUNCTION[+OFFSET] of the kernel or the image (its first execution). The
+    /// machine is saved at the end of the slice of 2 million cycles that contains the moment. May be repeated. The guest's writes to
+    /// disks stay in memory, and in the snapshot
     #[arg(long, num_args = 2, value_names = ["WHEN", "FILE"], action = clap::ArgAction::Append)]
     save_at: Vec<String>,
     /// Begins where a snapshot was taken, in place of the kernel's start. All other options must be as they were then, but for those of
@@ -93,7 +93,7 @@ struct Moment {
     file: OutputFile,
 }
 
-/// What is done besides running.
+/// The actions beside the run itself.
 pub struct Moments {
     due: Vec<Moment>,
     record: Option<OutputFile>,
@@ -109,17 +109,17 @@ fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
 }
 
 impl MomentArgs {
-    /// Whether files identify the run, by hashes of its images.
+    /// Returns true if files identify the run, by hashes of its images.
     pub fn identifies(&self) -> bool {
         self.saves() || self.record.is_some() || self.replay.is_some()
     }
 
-    /// Whether input comes from a file, and from nowhere else.
+    /// Returns true if input comes only from a file.
     pub fn replays(&self) -> bool {
         self.replay.is_some()
     }
 
-    /// Whether the machine is saved or restored: then its disks stay as they are.
+    /// Returns true if the machine is saved or restored: then its disks stay unchanged.
     pub fn saves(&self) -> bool {
         !self.save_at.is_empty() || self.restore.is_some()
     }
@@ -129,7 +129,7 @@ impl MomentArgs {
         self.restore.iter().chain(&self.replay)
     }
 
-    /// Whether --save-at waits for that function.
+    /// Returns true if --save-at waits for that function.
     pub fn names(&self, symbol: &Symbol) -> bool {
         self.save_at.iter().step_by(2).any(|when| Place::parse(when).function == symbol.name)
     }
@@ -188,7 +188,7 @@ impl Moments {
         }
     }
 
-    /// Writes what is known only after the run, and says which moments never came. Whether all have come.
+    /// Writes the files that are complete only after the run, and names the moments that never came. Returns true if all have come.
     pub fn finish(self, machine: &Machine) -> Result<bool> {
         if let Some(file) = self.record {
             file.write(&machine.recording(&self.images).context("can't record the input")?)?;

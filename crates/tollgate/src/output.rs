@@ -1,5 +1,5 @@
-//! What a command has to say on standard error, and files that it writes after long work: known to be writable before it,
-//! and whole or not there after it.
+//! Messages on standard error, and files that a command writes after long work: they are known to be writable before the work,
+//! and complete or absent after it.
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
@@ -18,13 +18,13 @@ const ROOM: usize = 256 << 10;
 
 /// A file to be.
 pub struct OutputFile {
-    /// What it is, for messages.
+    /// The name of the file's kind, for messages.
     what: &'static str,
     path: PathBuf,
     way: Way,
 }
 
-/// How it is written.
+/// The way in which the file is written.
 enum Way {
     /// A device or a pipe, or standard output wherever it goes: as it is. It stays open, since its other end would take the first close for the end.
     Direct(File),
@@ -87,7 +87,7 @@ impl OutputFile {
         Ok(Self { way, ..file })
     }
 
-    /// Where it will be.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,11 +1,11 @@
-//! Where things are that belong to the program: in a checkout, or where packages install them.
+//! The places of files that belong to the program: in a checkout, or where packages install them.
 
 use anyhow::{Result, anyhow};
 use std::path::{Path, PathBuf};
 
-/// Where packages install what is the same on all machines.
+/// The directory in which packages install files that are the same on all machines.
 const INSTALLED: &str = "/usr/share/tollgate";
-/// What a checkout has, by which it is known.
+/// A file by which a checkout is recognized.
 const MARK: &str = "guests/linux/kernel";
 
 /// The checkout that the program is called in, or else the one that it lies in.

@@ -8,10 +8,10 @@ use hypervisor::switches::{ON_OFF, Takes};
 use ledger::profile::Profile;
 use machine::Platform;
 
-/// What the guest runs on.
+/// The environment of the guest.
 #[derive(Args)]
 pub struct PlatformArgs {
-    /// What the guest runs on
+    /// Environment of the guest
     #[arg(long, default_value = "bare", value_parser = platforms())]
     platform: PlatformName,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl FromArgMatches for HvmArgs {
 }
 
 impl PlatformArgs {
-    /// Whether the guest has the machine for itself, and no switch is given.
+    /// Returns true if the guest has the machine for itself, and no switch is given.
     pub fn is_bare(&self) -> bool {
         self.platform == PlatformName::Bare && self.hvm.0.given().next().is_none()
     }

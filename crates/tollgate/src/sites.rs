@@ -52,10 +52,10 @@ impl FromStr for WhatIf {
     }
 }
 
-/// What a change would save.
+/// The effect of a change.
 struct Outcome {
     what: String,
-    /// How often something is done, and how often otherwise than now.
+    /// The number of executions, and the number of those that the change affects.
     count: u64,
     changed: u64,
     before: Ticks,
@@ -112,7 +112,7 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
     }
 }
 
-/// Whether one of the sites has ever gone to a target.
+/// Returns true if one of the sites has ever gone to a target.
 fn goes_to(sites: &[Site], saved: &[Saved], target: &str) -> bool {
     let is_meant = |site: &&Site| saved.iter().any(|saved| saved.place == site.place);
     let is_target = |name: &str| name == target || name.split(' ').next() == Some(target);
@@ -133,7 +133,7 @@ fn difference(outcome: &Outcome) -> i128 {
     i128::from(outcome.after) - i128::from(outcome.before)
 }
 
-/// What the changes would save, as a table.
+/// The savings of the changes, as a table.
 pub fn what_if_text(
     out: &mut String,
     ledger: &Ledger,
@@ -196,7 +196,7 @@ pub fn what_if_json(
     Ok(all)
 }
 
-/// How a site's kind is called: thunks have names of their own in Linux.
+/// The name of a site's kind: Linux has separate names for its thunks.
 fn way(site: &Site) -> String {
     const THUNKS: &[(&str, &str)] = &[
         ("__x86_indirect_thunk", "retpoline, jump"),

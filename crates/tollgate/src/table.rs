@@ -19,7 +19,7 @@ pub fn emit(text: &str) -> Result<()> {
     emit_parts(|print| print(text))
 }
 
-/// What prints a part of an output.
+/// The function that prints a part of an output.
 pub type Print<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
 
 /// Prints to standard output what comes in parts. That nobody reads on ends it, and is no error.
@@ -31,7 +31,7 @@ pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
     let closed = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
     match done {
         Err(error) if error.downcast_ref().is_some_and(closed) => {
-            // What is left in the buffer has no reader.
+            // The rest of the buffer has no reader.
             let _ = out.into_parts();
             Ok(())
         }

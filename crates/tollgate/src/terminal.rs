@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 
-/// What takes the upper bits from a letter with Ctrl.
+/// The mask that turns a letter into the code of Ctrl and that letter.
 const CONTROL_MASK: u8 = 0x1f;
 /// Pieces of input that are read ahead.
 const READ_AHEAD: usize = 4;
@@ -60,7 +60,7 @@ pub struct Terminal {
     raw: Option<RawMode>,
 }
 
-/// Where standard input comes from.
+/// The source of standard input.
 enum Input {
     /// A file is there already: it is read when the guest wants some, so that a run with it is repeatable.
     File(File),
@@ -188,27 +188,27 @@ impl Terminal {
         }
     }
 
-    /// Whether the user wants out: Ctrl-A x, or a signal.
+    /// Returns true if the user ends the run: Ctrl-A x, or a signal.
     pub fn stopped(&self) -> bool {
         self.quit || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether a user sits there, as opposed to a pipe or a file.
+    /// Returns true if standard input is a terminal, as opposed to a pipe or a file.
     pub fn interactive(&self) -> bool {
         self.raw.is_some()
     }
 
-    /// Whether there will be no more input.
+    /// Returns true if there will be no more input.
     pub fn ended(&self) -> bool {
         matches!(self.input, Input::Ended)
     }
 
-    /// Whether somebody may send input yet, at a time of their own.
+    /// Returns true if input may still come, at a time that the sender chooses.
     pub fn attended(&self) -> bool {
         matches!(self.input, Input::Stream(..))
     }
 
-    /// What the user typed for the guest since the last call; of a file, a piece.
+    /// The user's input for the guest since the last call; of a file, a piece.
     pub fn input(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.input.next() {

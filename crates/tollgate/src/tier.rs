@@ -4,10 +4,10 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use cpu::Tier;
 
-/// What executes the guest's instructions.
+/// The part that executes the guest's instructions.
 #[derive(Args)]
 pub struct TierArgs {
-    /// What executes the guest's instructions. A ledger does not depend on it, only how long the run takes
+    /// Tier that executes the guest's instructions. It changes the duration of the run, and not its ledger
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
     /// Runs the guest on the interpreter and on the tier, side by side, and stops at the first difference, with a disassembly. For
@@ -28,12 +28,12 @@ pub enum TierName {
 }
 
 impl TierArgs {
-    /// Whether nothing special is asked for.
+    /// Returns true if no special tier is requested.
     pub fn is_default(&self) -> bool {
         self.tier == TierName::Auto && !self.check_translation
     }
 
-    /// Whether translations are checked.
+    /// Returns true if translations are checked.
     pub fn checks(&self) -> bool {
         self.check_translation
     }

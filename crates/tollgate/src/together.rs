@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What stands between the options of two machines.
+/// The separator between the options of two machines.
 pub const SEPARATOR: &str = "--and";
 /// Machines of one run.
 const MOST: usize = 64;
@@ -32,7 +32,7 @@ pub fn command_lines(all: impl Iterator<Item = OsString>) -> Vec<Vec<OsString>> 
     options.split(|part| part == SEPARATOR).map(|part| [start, part].concat()).collect()
 }
 
-/// Which machine has begun a line of the output.
+/// The machine that has begun a line of the output.
 type Line = Rc<Cell<Option<usize>>>;
 
 /// The outside world of one machine: what it prints has its name before each line.
@@ -157,7 +157,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     Ok(if complete { status } else { ExitCode::from(126) })
 }
 
-/// What other machines were made from: it has its part in what one of them is charged.
+/// The inputs of the other machines, which affect the charges of each one.
 fn beside(number: usize, names: &[String], facts: &[Vec<(String, String)>]) -> Vec<(String, String)> {
     let others = names.iter().zip(facts).enumerate().filter(|(other, _)| *other != number);
     let mut all = vec![("machine".to_owned(), format!("{} of {}", number + 1, names.len()))];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use testkit::Random;
 
-/// Where a guest's code is.
+/// The address of a guest's code.
 const ENTRY: u32 = 0x10_0030;
 
 /// Exit statuses, as `tollgate run --help` lists them.
@@ -32,7 +32,7 @@ struct Files(PathBuf);
 impl Files {
     fn new(test: &str) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-        // What an earlier run has left.
+        // An earlier run may have left files.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         Self(directory)
@@ -172,7 +172,7 @@ fn networks_are_described_and_mistakes_named() {
     assert!(error.contains("apt-get install passt"), "{error}");
 }
 
-/// How a run of a guest with this code ends: status, and what `--json` says about it.
+/// Runs a guest with this code, and returns its exit status and the output of `--json`.
 #[track_caller]
 fn ends(files: &Files, code: &[&[u8]], options: &[&str]) -> (i32, String, Option<u64>) {
     let guest = files.guest("ends", &code.concat());
@@ -441,7 +441,7 @@ fn a_ledger_is_whole_or_not_there() {
     }
 }
 
-/// What a guest that ended badly leaves: a line that says how, and where each processor was.
+/// Checks the message of a guest that ends badly: the way in which it ended, and the position of each processor.
 #[track_caller]
 fn post_mortem(arguments: &[&str], status: i32, how: &str, place: &str, bytes: &str) {
     let (code, printed, error) = run(arguments);
@@ -528,7 +528,7 @@ fn options_that_kvm_does_not_have_are_refused() {
     ];
     for (options, message) in table {
         refused(&[&["--kernel", &good, "--backend", "kvm"], options].concat(), message);
-        // Whatever the host has, such a run is Tollgate's own.
+        // Such a run is always Tollgate's own, also on a host with KVM.
         if !options.contains(&"--gdb") && !options.contains(&"--mmu") && !options.contains(&"--save-at") {
             let (status, printed, error) = run(&[&["--kernel", &good, "--backend", "auto"], options].concat());
             assert_eq!((status, printed.as_str()), (0, "*"), "{options:?}: {error}");

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What one run leaves behind.
+/// The results of one run.
 #[derive(PartialEq, Eq)]
 struct Left {
     status: Option<i32>,
@@ -112,7 +112,7 @@ fn a_run_from_another_directory_under_other_names() {
         assert_eq!(done.status.code(), Some(1), "{}", String::from_utf8_lossy(&done.stderr));
         std::fs::read(place.join(image.strip_suffix(".pvh").unwrap_or("ledger"))).expect("the run left a ledger")
     });
-    // What a disk holds is another thing than what it is called.
+    // The contents of a disk do not depend on its name.
     std::fs::write(directory.join("here/disk.img"), [8; 4096]).expect("a disk can be written");
     let other = run(
         &directory.join("here/kernel.pvh"),

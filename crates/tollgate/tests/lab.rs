@@ -386,3 +386,146 @@ fn a_standard_error_that_cannot_be_written_is_no_crash() {
     let status = files.command(&["run", "nothing"]).stderr(full).stdout(Stdio::null()).status().unwrap();
     assert_eq!(status.code(), Some(126));
 }
+
+/// Stands in for Slurm on a host without it: tasks of an array are children of `sbatch`, one after the other, and their numbers are listed in
+/// a file until they have ended. `SLURM_TASK` says what becomes of a task: `dies` leaves no status, `held` can't be started.
+const SLURM: [(&str, &str); 4] = [
+    (
+        "sbatch",
+        r#"[ "$1" = --version ] && exit 0
+[ "$SLURM_TASK" = refused ] && { echo "sbatch: error: Invalid partition" >&2; exit 1; }
+here=$(dirname "$0")
+echo "$*" >>"$here/submitted"
+for word; do
+    case $word in
+    --array=*) array=${word#--array=}; last=${array#0-}; last=${last%%%*} ;;
+    esac
+    script=$word
+done
+(
+    for task in $(seq 0 "$last"); do
+        if [ "$SLURM_TASK" = endless ]; then sleep 1000 & echo $! >>"$here/children"; wait; fi
+        [ "$SLURM_TASK" = dies ] || [ "$SLURM_TASK" = held ] || SLURM_ARRAY_TASK_ID=$task SLURM_ARRAY_JOB_ID=7 sh "$script"
+    done
+    [ "$SLURM_TASK" = held ] || rm -f "$here/listed"
+) >/dev/null 2>&1 &
+seq 0 "$last" >"$here/listed"
+echo "7;cluster"
+"#,
+    ),
+    (
+        "squeue",
+        r#"here=$(dirname "$0")
+[ -e "$here/listed" ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
+while read -r task; do
+    case $SLURM_TASK in held) echo "$task|(launch failed requeued held)" ;; *) echo "$task|None" ;; esac
+done <"$here/listed"
+"#,
+    ),
+    (
+        "scancel",
+        r#"here=$(dirname "$0")
+echo "$*" >>"$here/cancelled"
+rm -f "$here/listed"
+[ ! -e "$here/children" ] || kill $(cat "$here/children")
+"#,
+    ),
+    (
+        "scontrol",
+        r#"case "$*" in
+"show config") echo "MaxArraySize            = 1001" ;;
+*) echo "JobId=8 ArrayJobId=7 JobState=NODE_FAIL Reason=NodeDown ExitCode=0:1 NodeList=node3" ;;
+esac
+"#,
+    ),
+];
+
+impl Files {
+    /// A laboratory with those commands on its PATH.
+    fn on_slurm(&self, arguments: &[&str], task: &str) -> Command {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = self.0.join("bin");
+        std::fs::create_dir_all(&directory).unwrap();
+        for (name, script) in SLURM {
+            let path = directory.join(name);
+            if !path.exists() {
+                std::fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
+        let mut command = self.command(&[&["run", "./prints.toml", "--on", "slurm"], arguments].concat());
+        command.env("PATH", path).env("SLURM_TASK", task);
+        command
+    }
+
+    fn slurm(&self, arguments: &[&str], task: &str) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.on_slurm(arguments, task).output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (status.code().expect("it was not killed"), text(&stdout), text(&stderr))
+    }
+}
+
+#[test]
+fn tables_are_the_same_whichever_host_ran_the_cells() {
+    let files = Files::new("slurm", &twice());
+    for form in [&["--json"][..], &["--markdown"], &[]] {
+        let here = files.lab(&[&["run", "./prints.toml", "--fresh"], form].concat());
+        let there = files.slurm(&[&["--fresh", "--jobs", "1", "--sbatch", "--partition=short --mem=1G"], form].concat(), "");
+        assert_eq!(here, there);
+        assert_eq!(here.0, 0);
+    }
+    assert_eq!(files.kept().len(), 2, "nothing is left of the arrays");
+    let submitted = std::fs::read_to_string(files.0.join("bin/submitted")).unwrap();
+    let first = submitted.lines().next().unwrap();
+    assert!(first.contains("--partition=short --mem=1G --array=0-1%1 "), "{first}");
+    let (status, _, errors) = files.slurm(&[], "");
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let again = std::fs::read_to_string(files.0.join("bin/submitted")).unwrap();
+    assert_eq!(again, submitted, "finished cells are not submitted again");
+}
+
+#[test]
+fn a_cell_that_slurm_loses_is_named_with_what_slurm_says_of_it() {
+    let files = Files::new("slurm-lost", &twice());
+    let (status, printed, errors) = files.slurm(&[], "dies");
+    assert_eq!(status, 1, "{errors}");
+    let told = "was ended by Slurm, task 7_0: NODE_FAIL (NodeDown), exit code 0:1, on node3";
+    assert!(errors.contains(&format!("prints/out/one: {told}")), "{errors}");
+    assert!(printed.contains("failed") && files.kept().is_empty(), "{printed}");
+    let (status, _, errors) = files.slurm(&[], "held");
+    assert!(status == 1 && errors.contains("can't be started by Slurm: (launch failed requeued held)"), "{errors}");
+    let (status, _, errors) = files.slurm(&[], "refused");
+    let named = "prints/out/one and another cell: was not taken by Slurm: sbatch: error: Invalid partition";
+    assert!(status == 126 && errors.contains(named), "{errors}");
+    // A guest that fails does so there too.
+    let files = Files::new("slurm-fails", &[PRINT, b"\x0f\x0b"].concat());
+    let (status, _, errors) = files.slurm(&[], "");
+    assert!(status == 1 && errors.contains("prints/out/two: ended with status 125 where 0 was expected"), "{errors}");
+    assert!(errors.contains("    | *"), "{errors}");
+}
+
+#[test]
+fn an_interrupted_run_cancels_its_arrays() {
+    let files = Files::new("slurm-stop", &twice());
+    let mut child = files.on_slurm(&[], "endless").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while !files.0.join("bin/children").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is submitted");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(&child, "INT");
+    assert_eq!(wait(&mut child), 130);
+    assert_eq!(std::fs::read_to_string(files.0.join("bin/cancelled")).unwrap(), "7\n");
+    assert!(files.kept().is_empty(), "{:?}", files.kept());
+}
+
+#[test]
+fn where_there_is_no_slurm_its_package_is_named() {
+    let files = Files::new("slurm-none", &twice());
+    let mut command = files.command(&["run", "./prints.toml", "--on", "slurm"]);
+    let output = command.env("PATH", files.0.join("bin")).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    assert!(errors.contains("--on slurm needs sbatch") && errors.contains("slurm-client"), "{errors}");
+}

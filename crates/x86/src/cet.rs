@@ -6,9 +6,9 @@ pub const SHADOW_STACK: u64 = 1 << 0;
 pub const WRITE_SHADOW_STACK: u64 = 1 << 1;
 /// Indirect branches must lead to ENDBRANCH.
 pub const ENDBRANCH: u64 = 1 << 2;
-/// There is a bitmap of pages with code that need not have ENDBRANCH.
+/// A bitmap marks pages with code that need not have ENDBRANCH.
 pub const LEGACY: u64 = 1 << 3;
-/// The prefix 3EH keeps an indirect branch from being tracked.
+/// The prefix 3EH exempts an indirect branch from tracking.
 pub const NO_TRACK: u64 = 1 << 4;
 /// A branch to a page of the bitmap does not suspend tracking.
 pub const NO_SUPPRESS: u64 = 1 << 5;
@@ -23,11 +23,11 @@ pub const RESERVED: u64 = 0x3c0;
 
 /// Error codes of #CP.
 pub mod code {
-    /// A near return did not go where the shadow stack says.
+    /// A near return does not match the shadow stack.
     pub const NEAR_RETURN: u32 = 1;
-    /// A far return or IRET did not.
+    /// A far return or IRET does not match the shadow stack.
     pub const FAR_RETURN: u32 = 2;
-    /// An indirect branch did not lead to ENDBRANCH.
+    /// The target of an indirect branch is not ENDBRANCH.
     pub const ENDBRANCH: u32 = 3;
     /// RSTORSSP found no restore token.
     pub const RSTORSSP: u32 = 4;

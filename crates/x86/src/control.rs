@@ -4,7 +4,7 @@
 pub const CR0_PE: u64 = 1 << 0;
 /// Monitor coprocessor: WAIT faults with TS too.
 pub const CR0_MP: u64 = 1 << 1;
-/// Emulation: there is no x87 unit.
+/// Emulation: x87 instructions raise #NM.
 pub const CR0_EM: u64 = 1 << 2;
 /// Task switched: the next x87 or vector instruction faults.
 pub const CR0_TS: u64 = 1 << 3;
@@ -12,9 +12,9 @@ pub const CR0_TS: u64 = 1 << 3;
 pub const CR0_ET: u64 = 1 << 4;
 /// Numeric error: x87 errors are exceptions.
 pub const CR0_NE: u64 = 1 << 5;
-/// Write protection holds for supervisor accesses too.
+/// Write protection applies to supervisor accesses too.
 pub const CR0_WP: u64 = 1 << 16;
-/// Alignment mask: RFLAGS.AC is looked at.
+/// Alignment mask: RFLAGS.AC enables alignment checks.
 pub const CR0_AM: u64 = 1 << 18;
 /// Not write-through.
 pub const CR0_NW: u64 = 1 << 29;
@@ -36,7 +36,7 @@ pub const CR3_ADDRESS_PAE: u64 = 0xffff_ffe0;
 pub const CR4_VME: u64 = 1 << 0;
 /// Protected-mode virtual interrupts.
 pub const CR4_PVI: u64 = 1 << 1;
-/// RDTSC is for CPL 0.
+/// RDTSC requires CPL 0.
 pub const CR4_TSD: u64 = 1 << 2;
 /// Debugging extensions: I/O breakpoints, no aliases of DR6 and DR7.
 pub const CR4_DE: u64 = 1 << 3;
@@ -54,7 +54,7 @@ pub const CR4_PCE: u64 = 1 << 8;
 pub const CR4_OSFXSR: u64 = 1 << 9;
 /// SIMD floating-point errors are #XM.
 pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
-/// SGDT and its kin are for CPL 0.
+/// SGDT and similar instructions require CPL 0.
 pub const CR4_UMIP: u64 = 1 << 11;
 /// 57-bit linear addresses: five levels of tables.
 pub const CR4_LA57: u64 = 1 << 12;
@@ -62,15 +62,15 @@ pub const CR4_LA57: u64 = 1 << 12;
 pub const CR4_VMXE: u64 = 1 << 13;
 /// SMX operation is allowed.
 pub const CR4_SMXE: u64 = 1 << 14;
-/// RDFSBASE and its kin are allowed.
+/// RDFSBASE and similar instructions are allowed.
 pub const CR4_FSGSBASE: u64 = 1 << 16;
 /// Process-context identifiers.
 pub const CR4_PCIDE: u64 = 1 << 17;
 /// XSAVE and XCR0 are enabled.
 pub const CR4_OSXSAVE: u64 = 1 << 18;
-/// The supervisor fetches nothing from user pages.
+/// The supervisor can't fetch from user pages.
 pub const CR4_SMEP: u64 = 1 << 20;
-/// The supervisor accesses no user pages unless RFLAGS.AC is set.
+/// The supervisor can't access user pages unless RFLAGS.AC is set.
 pub const CR4_SMAP: u64 = 1 << 21;
 /// Protection keys for user pages.
 pub const CR4_PKE: u64 = 1 << 22;
@@ -85,7 +85,7 @@ pub const EFER_SCE: u64 = 1 << 0;
 pub const EFER_LME: u64 = 1 << 8;
 /// Long mode is active.
 pub const EFER_LMA: u64 = 1 << 10;
-/// Execute-disable bits of page tables count.
+/// Execute-disable bits of page tables are in effect.
 pub const EFER_NXE: u64 = 1 << 11;
 /// Secure virtual machines are enabled (APM vol. 2, 3.1.7).
 pub const EFER_SVME: u64 = 1 << 12;

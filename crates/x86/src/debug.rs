@@ -8,7 +8,7 @@ pub const DR6_BD: u64 = 1 << 13;
 pub const DR6_BS: u64 = 1 << 14;
 /// Task switch to a task with the T flag.
 pub const DR6_BT: u64 = 1 << 15;
-/// Bits of DR6 that report something.
+/// Condition bits of DR6.
 pub const DR6_CONDITIONS: u64 = DR6_BREAKPOINTS | DR6_BD | DR6_BS | DR6_BT;
 /// Bits of DR6 that are always set, and its value after reset.
 pub const DR6_FIXED: u64 = 0xffff_0ff0;

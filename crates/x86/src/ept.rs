@@ -2,9 +2,9 @@
 
 /// Memory type of the tables, in the EPT pointer.
 pub const EPTP_TYPE: u64 = 7;
-/// Levels of tables less one, in the EPT pointer.
+/// Number of levels minus one, in the EPT pointer.
 pub const EPTP_LENGTH: u64 = 7 << EPTP_LENGTH_SHIFT;
-/// Where [`EPTP_LENGTH`] is.
+/// Position of [`EPTP_LENGTH`].
 pub const EPTP_LENGTH_SHIFT: u32 = 3;
 /// [`EPTP_LENGTH`] of four levels.
 pub const EPTP_FOUR_LEVELS: u64 = 3 << EPTP_LENGTH_SHIFT;
@@ -19,19 +19,20 @@ pub const READ: u64 = 1;
 pub const WRITE: u64 = 2;
 /// Instruction fetches are allowed.
 pub const EXECUTE: u64 = 4;
-/// All that may be allowed; none of it: the entry is not present.
+/// All permissions; an entry with none of them is not present.
 pub const RIGHTS: u64 = READ | WRITE | EXECUTE;
-/// Where a leaf entry has its memory type.
+/// Position of the memory type in a leaf entry.
 pub const TYPE_SHIFT: u32 = 3;
 /// Bits of a memory type.
 pub const TYPE_MASK: u64 = 7;
 /// Memory types that do not exist, as a set: 2, 3 and 7.
 pub const RESERVED_TYPES: u64 = 1 << 2 | 1 << 3 | 1 << 7;
-/// Bits that are reserved in an entry that points to a table; in a PML4 table that is [`LARGE`] too, and elsewhere it would map a page.
+/// Reserved bits of an entry that points to a table; in a PML4 table [`LARGE`] is reserved too, elsewhere it maps a
+/// page.
 pub const RESERVED_TABLE: u64 = 0xf8;
-/// The entry maps a page although it is not in a last-level table.
+/// The entry maps a page in a table above the last level.
 pub const LARGE: u64 = 1 << 7;
-/// It was used.
+/// The entry was used.
 pub const ACCESSED: u64 = 1 << 8;
 /// The page was written.
 pub const DIRTY: u64 = 1 << 9;
@@ -40,7 +41,7 @@ pub const ADDRESS: u64 = crate::page::ADDRESS;
 /// Guest-physical address bits that four levels translate.
 pub const ADDRESS_BITS: u32 = 48;
 
-/// User code may fetch, under mode-based execute control; [`EXECUTE`] is then for supervisor code.
+/// User code may be fetched, with mode-based execute control; [`EXECUTE`] then applies to supervisor code.
 pub const USER_EXECUTE: u64 = 1 << 10;
 /// An EPT violation of this page is a VM exit, not a virtualization exception.
 pub const SUPPRESS_VE: u64 = 1 << 63;

@@ -22,7 +22,7 @@ pub const DF: u64 = 1 << 10;
 pub const OF: u64 = 1 << 11;
 /// I/O privilege level (two bits).
 pub const IOPL: u64 = 3 << IOPL_SHIFT;
-/// Where the I/O privilege level is.
+/// Position of the I/O privilege level.
 pub const IOPL_SHIFT: u32 = 12;
 /// Nested task.
 pub const NT: u64 = 1 << 14;
@@ -36,11 +36,11 @@ pub const AC: u64 = 1 << 18;
 pub const VIF: u64 = 1 << 19;
 /// Virtual interrupt pending.
 pub const VIP: u64 = 1 << 20;
-/// CPUID can be executed.
+/// CPUID is supported.
 pub const ID: u64 = 1 << 21;
 /// The six arithmetic flags.
 pub const ARITH: u64 = CF | PF | AF | ZF | SF | OF;
-/// Flags that exist, apart from [`FIXED`].
+/// Defined flags, without [`FIXED`].
 pub const ALL: u64 = ARITH | TF | IF | DF | IOPL | NT | RF | VM | AC | VIF | VIP | ID;
 
 /// The flags of a single bit, with their names.

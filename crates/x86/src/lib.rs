@@ -1,14 +1,14 @@
-//! The constants of the manuals, each once, under the name that the manuals give it.
+//! Constants from the manuals, each defined once, under the manuals' names.
 //!
-//! Nothing here does anything: this crate says what a bit or a number is called, and the crates above it say what follows. Each
-//! module names the part of the manuals that it is from. SDM is the Intel 64 and IA-32 Architectures Software Developer's Manual,
-//! APM the AMD64 Architecture Programmer's Manual. Chapters of volume 3 are counted as in the editions in which the virtual-machine
-//! control data structures are chapter 24; later editions have inserted chapters before it.
+//! This crate contains names of bits and numbers, without behavior; the crates above it implement that. Each module
+//! states the part of the manuals from which it is. SDM is the Intel 64 and IA-32 Architectures Software Developer's
+//! Manual, APM the AMD64 Architecture Programmer's Manual. Chapters of volume 3 have the numbers of the editions in
+//! which the virtual-machine control data structures are chapter 24; later editions have inserted chapters before it.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// Constants with the names that people read, and the table of both, in ascending order.
+/// Defines constants with readable names, and the table of both, in ascending order.
 macro_rules! named {
     ($kind:ty; $($(#[$note:meta])* $constant:ident = $number:literal, $name:literal;)*) => {
         $($(#[$note])* #[doc = concat!("`", $name, "`.")] pub const $constant: $kind = $number;)*
@@ -24,12 +24,12 @@ macro_rules! named {
             }
         };
 
-        /// The name that belongs to a number.
+        /// Returns the name of a number.
         pub fn name(number: $kind) -> Option<&'static str> {
             NAMES.binary_search_by_key(&number, |entry| entry.0).ok().map(|at| NAMES[at].1)
         }
 
-        /// The number that has a name.
+        /// Returns the number with a name.
         pub fn number(name: &str) -> Option<$kind> {
             NAMES.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
         }

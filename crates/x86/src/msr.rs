@@ -22,9 +22,9 @@ named! { u32;
     MCG_CAP = 0x179, "IA32_MCG_CAP";
     MCG_STATUS = 0x17a, "IA32_MCG_STATUS";
     MISC_ENABLE = 0x1a0, "IA32_MISC_ENABLE";
-    /// State components whose use is #NM.
+    /// State components whose use raises #NM.
     XFD = 0x1c4, "IA32_XFD";
-    /// State components that the last #NM by IA32_XFD was about.
+    /// State components that caused the last #NM due to IA32_XFD.
     XFD_ERR = 0x1c5, "IA32_XFD_ERR";
     DEBUGCTL = 0x1d9, "IA32_DEBUGCTL";
     POWER_CTL = 0x1fc, "MSR_POWER_CTL";
@@ -110,9 +110,9 @@ named! { u32;
     BU_CFG2 = 0xc001_102a, "BU_CFG2";
 }
 
-/// The first of those of the x2APIC: the others follow by the offset that they have in memory, divided by sixteen.
+/// First x2APIC register: the others follow at the memory offset divided by sixteen.
 pub const X2APIC_FIRST: u32 = 0x800;
-/// The last of those of the x2APIC.
+/// Last x2APIC register.
 pub const X2APIC_LAST: u32 = 0x8ff;
 
 /// In APIC_BASE: this is the bootstrap processor.
@@ -121,7 +121,7 @@ pub const APIC_BASE_BSP: u64 = 1 << 8;
 pub const APIC_BASE_X2APIC: u64 = 1 << 10;
 /// In APIC_BASE: the local APIC is enabled.
 pub const APIC_BASE_ENABLE: u64 = 1 << 11;
-/// In FEATURE_CONTROL: it can't be written any more.
+/// In FEATURE_CONTROL: the register is locked.
 pub const FEATURE_CONTROL_LOCKED: u64 = 1 << 0;
 /// In FEATURE_CONTROL: VMX outside SMX operation.
 pub const FEATURE_CONTROL_VMX: u64 = 1 << 2;
@@ -131,7 +131,7 @@ pub const FEATURE_CONTROL_VMX_IN_SMX: u64 = 1 << 1;
 pub const DEBUGCTL_LBR: u64 = 1 << 0;
 /// In DEBUGCTL: RFLAGS.TF traps branches, not instructions.
 pub const DEBUGCTL_BTF: u64 = 1 << 1;
-/// The bits of DEBUGCTL that exist here. No branches are recorded: there are no registers that hold them.
+/// Bits of DEBUGCTL that are implemented here. No branches are recorded, because there are no registers for them.
 pub const DEBUGCTL_BITS: u64 = DEBUGCTL_LBR | DEBUGCTL_BTF;
 /// In MISC_ENABLE: MONITOR and MWAIT.
 pub const MISC_ENABLE_MONITOR: u64 = 1 << 18;
@@ -142,7 +142,8 @@ pub const MISC_ENABLE_NO_PEBS: u64 = 1 << 12;
 
 /// First of the high registers of an MSR bitmap (SDM vol. 3, 24.6.9).
 pub const BITMAP_HIGH: u32 = 0xc000_0000;
-/// Registers in a part of an MSR bitmap.
+/// Number of registers in a part of an MSR bitmap.
 pub const BITMAP_REGISTERS: u32 = 0x2000;
-/// Bytes of a part of an MSR bitmap: reads of low registers, of high ones, writes of low ones, of high ones.
+/// Size in bytes of a part of an MSR bitmap: reads of low registers, reads of high ones, writes of low ones, writes of
+/// high ones.
 pub const BITMAP_PART: usize = 1024;

@@ -8,11 +8,11 @@ pub const RW: u32 = 2;
 pub const DC: u32 = 4;
 /// Code.
 pub const CODE: u32 = 8;
-/// The type: the four bits above, or of a system segment one of [`crate::descriptor`].
+/// The type: the four bits above, or one of [`crate::descriptor`] for a system segment.
 pub const TYPE: u32 = 0xf;
 /// Code or data; otherwise a system segment.
 pub const S: u32 = 1 << 4;
-/// Where the descriptor privilege level is.
+/// Position of the descriptor privilege level.
 pub const DPL_SHIFT: u32 = 5;
 /// Present.
 pub const P: u32 = 1 << 7;

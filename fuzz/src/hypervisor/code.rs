@@ -1,14 +1,14 @@
-//! Code that is made of bytes of the input: pieces that concern the system, with operands that mean something, and plain
-//! bytes. Each piece starts at a multiple of [`SLOT`], where handlers go on.
+//! Code made of the input's bytes: pieces that concern the system, with meaningful operands, and plain bytes. Each
+//! piece starts at a multiple of [`SLOT`], at which handlers continue.
 
 use super::guest::*;
 use arbitrary::{Result, Unstructured};
 use hypervisor::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
 
-/// The most pieces.
+/// Largest number of pieces.
 const PIECES: usize = 100;
 
-/// Instructions without operands that matter, or with those that registers hold.
+/// Instructions without operands that matter, or with operands in registers.
 const PLAIN: &[&[u8]] = &[
     &[0x0f, 0x06],
     &[0x0f, 0x09],
@@ -77,7 +77,7 @@ const PLAIN: &[&[u8]] = &[
     &[0x66, 0xea, 0x00, 0x00, 0x01, 0x00, 0x08, 0x00],
 ];
 
-/// What is done with the memory at RDI.
+/// Instructions on the memory at RDI.
 const MEMORY: &[&[u8]] = &[
     &[0x8b, 0x07],
     &[0x89, 0x07],
@@ -129,7 +129,7 @@ const MSRS: &[u32] = &[
     0x4b56_4d00,
 ];
 
-/// An address that is something, or near.
+/// Reads a meaningful address, or one near it.
 pub fn address(input: &mut Unstructured) -> Result<u64> {
     const USEFUL: [u64; 16] =
         [TABLES, DATA, DATA, STACK, GDT, IDT, TSS, CODE, STATE, HYPERCALLS, RAM, POOL, DEVICE, WINDOW, WINDOW, LOG];
@@ -142,7 +142,7 @@ pub fn address(input: &mut Unstructured) -> Result<u64> {
     })
 }
 
-/// A value for a page-table entry.
+/// Reads a value for a page-table entry.
 pub fn entry(input: &mut Unstructured) -> Result<u64> {
     let (frame, flags) = input.arbitrary::<(u8, u8)>()?;
     let base = match frame {
@@ -160,19 +160,19 @@ pub fn entry(input: &mut Unstructured) -> Result<u64> {
         208..=223 => TABLES | 1 << (8 + u64::from(frame & 7)),
         _ => return input.arbitrary(),
     };
-    // Present more often than not; the bits of caching seldom.
+    // Entries are mostly present, and seldom have the caching bits.
     let flags = u64::from(flags);
     Ok(base | flags & 0xe6 | u64::from(flags & 0x18 != 0x18) | flags >> 7 << 8)
 }
 
-/// Where an entry of the tables is.
+/// Reads the address of a page-table entry.
 pub fn entry_address(input: &mut Unstructured) -> Result<u64> {
     let (table, index) = input.arbitrary::<(u8, u8)>()?;
     let index = if table & 0x80 != 0 { u64::from(index) * 2 } else { u64::from(index & 15) };
     Ok(TABLES + ((u64::from(table) % TABLE_PAGES) << 12) + 8 * index)
 }
 
-/// Code in the making.
+/// The code under construction.
 struct Author<'a, 'b> {
     input: &'a mut Unstructured<'b>,
     bits: u32,
@@ -184,7 +184,7 @@ impl Author<'_, '_> {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// With the prefix that gives it 32-bit operands in 16-bit code.
+    /// Adds an instruction with the prefix that gives it 32-bit operands in 16-bit code.
     fn wide(&mut self, bytes: &[u8]) {
         if self.bits == 16 {
             self.bytes.push(0x66);
@@ -192,13 +192,13 @@ impl Author<'_, '_> {
         self.put(bytes);
     }
 
-    /// MOV of 32 bits to a register.
+    /// Adds a MOV of 32 bits to a register.
     fn set(&mut self, register: u8, value: u64) {
         self.wide(&[0xb8 | register & 7]);
         self.put(&(value as u32).to_le_bytes());
     }
 
-    /// An instruction with RDI as its address.
+    /// Adds an instruction with RDI as its address.
     fn through_rdi(&mut self, bytes: &[u8]) {
         if self.bits == 16 {
             self.bytes.push(0x67);
@@ -206,13 +206,13 @@ impl Author<'_, '_> {
         self.wide(bytes);
     }
 
-    /// MOV of 32 bits to `[RDI + offset]`.
+    /// Adds a MOV of 32 bits to `[RDI + offset]`.
     fn store(&mut self, offset: u8, value: u32) {
         self.through_rdi(&[0xc7, 0x47, offset]);
         self.put(&value.to_le_bytes());
     }
 
-    /// A few steps of one kind.
+    /// Adds a few steps of one kind.
     fn piece(&mut self) -> Result<()> {
         let kind = self.input.arbitrary::<u8>()?;
         match kind {
@@ -225,7 +225,7 @@ impl Author<'_, '_> {
                 self.set(kind, u64::from(value));
             }
             24..=31 => {
-                // MOV of 64 bits, for addresses that are none.
+                // This is a MOV of 64 bits, for addresses that are not canonical.
                 let value = self.input.arbitrary::<u64>()?;
                 self.put(&[0x48]);
                 self.set(kind, value);
@@ -270,7 +270,7 @@ impl Author<'_, '_> {
                 }
             }
             150..=155 => {
-                // The state page: a field, or what an entry of the CR3 cache says is loaded.
+                // These write the state page: a field, or the root of a CR3 cache entry.
                 let (field, value) = self.input.arbitrary::<(u8, u32)>()?;
                 self.set(7, STATE + u64::from(field % 24) * 4);
                 if field & 0x80 != 0 {
@@ -290,7 +290,7 @@ impl Author<'_, '_> {
                 self.put(&[0xcd, vector]);
             }
             172..=177 => {
-                // Flags: TF, IF, AC and the like.
+                // The flags are TF, IF, AC and others.
                 let flags = u32::from(self.input.arbitrary::<u8>()?) << 8;
                 self.wide(&[0x9c]);
                 self.put(if self.bits == 16 { &[0x67, 0x66] } else { &[] });
@@ -299,7 +299,7 @@ impl Author<'_, '_> {
                 self.wide(&[0x9d]);
             }
             178..=183 => {
-                // Far return to the next slot.
+                // This is a far return to the next slot.
                 let selector = self.input.arbitrary::<u8>()?;
                 let next = (self.bytes.len() / SLOT + 1) * SLOT;
                 let target = if self.bits == 16 { next as u64 } else { CODE + next as u64 };
@@ -317,7 +317,7 @@ impl Author<'_, '_> {
                 self.put(&[0x0f, 0x23, 0xc0 | (which & 7) << 3]);
             }
             190..=197 => {
-                // Back a few slots, a few times.
+                // This jumps a few slots back, a few times.
                 let back = usize::from(self.input.arbitrary::<u8>()? & 3) + 1;
                 self.set(7, DATA + 0x3f000);
                 self.through_rdi(&[0xff, 0x0f]);
@@ -343,7 +343,7 @@ impl Author<'_, '_> {
     fn control_register(&mut self) -> Result<()> {
         let (which, value) = self.input.arbitrary::<(u8, u8)>()?;
         match which & 7 {
-            // One bit of CR0 or CR4.
+            // This changes one bit of CR0 or CR4.
             0..=3 => {
                 let register = if which & 1 == 0 { 0xc0 } else { 0xe0 };
                 const USUAL: [u8; 16] = [16, 31, 16, 3, 4, 5, 7, 0, 1, 18, 20, 17, 11, 21, 30, 29];
@@ -388,9 +388,9 @@ impl Author<'_, '_> {
     }
 }
 
-/// The guest's code: CLI and HLT at its end.
+/// Returns the guest's code, with CLI and HLT at its end.
 pub fn code(input: &mut Unstructured, bits: u32) -> Vec<u8> {
-    // The first fetch may leave RF behind, as on hardware: an interrupt must not be what finds it.
+    // The first fetch may leave RF set, as on hardware, so an interrupt must not be the first to see it.
     let mut author = Author { input, bits, bytes: vec![0x90; SLOT] };
     for _ in 0..PIECES {
         if author.input.is_empty() || author.piece().is_err() {

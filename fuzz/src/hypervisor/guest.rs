@@ -1,4 +1,4 @@
-//! The guests' memory before they start: tables in each mode, handlers that go on after the code that they interrupt.
+//! The guests' memory before they start: tables in each mode, and handlers that continue after the interrupted code.
 
 use cpu::Cpu;
 use cpu::arch::{Segment, TableRegister};
@@ -9,27 +9,27 @@ use testkit::{assemble, set_flat_segments, set_long_mode};
 use x86::control::*;
 use x86::{reg, rights, seg};
 
-/// Bytes of guest memory.
+/// Size of guest memory in bytes.
 pub const RAM: u64 = 4 << 20;
-/// Where the hypervisor's tables are.
+/// Address of the hypervisor's tables.
 pub const POOL: u64 = 0xd000_0000;
 /// Page tables; the first is the root.
 pub const TABLES: u64 = 0x1000;
-/// Pages of them.
+/// Number of page-table pages.
 pub const TABLE_PAGES: u64 = 8;
 /// The interrupt descriptor table.
 pub const IDT: u64 = 0x9000;
 /// The global descriptor table.
 pub const GDT: u64 = 0xa000;
-/// Handlers.
+/// Address of the handlers.
 pub const HANDLERS: u64 = 0xb000;
-/// What handlers count, by vector.
+/// Counters of the handlers, by vector.
 pub const LOG: u64 = 0xe000;
 /// The task-state segment.
 pub const TSS: u64 = 0xd000;
-/// Where code is, outside real mode.
+/// Address of the code, outside real mode.
 pub const CODE: u64 = 0x10_0000;
-/// Where it is in real mode.
+/// Address of the code in real mode.
 pub const REAL_CODE: u64 = 0x1_0000;
 /// Data, in small pages of its own.
 pub const DATA: u64 = 0x20_0000;
@@ -37,16 +37,16 @@ pub const DATA: u64 = 0x20_0000;
 pub const STACK: u64 = 0x18_0000;
 /// The state page of the paravirtual interface, filled in for its registration.
 pub const STATE: u64 = 0x28_0000;
-/// Where the hypercall page may go.
+/// Address for the hypercall page.
 pub const HYPERCALLS: u64 = 0x29_0000;
-/// Linear addresses whose tables are there to be changed.
+/// Linear addresses whose tables are meant to be changed.
 pub const WINDOW: u64 = 0x4000_0000;
 /// A page of a device.
 pub const DEVICE: u64 = 0xfe00_0000;
-/// Code goes on after an exception at the next multiple of this.
+/// Alignment of the code's pieces; after an exception, execution continues at the next one.
 pub const SLOT: usize = 32;
 
-/// How a guest starts.
+/// The guest's mode at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Real-address mode.
@@ -62,13 +62,13 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them, 64-bit mode most often.
+    /// All modes, 64-bit mode most often.
     pub const ALL: [Mode; 8] = {
         use Mode::*;
         [Real, Protected, Legacy, Pae, Long, Long, Legacy, Pae]
     };
 
-    /// Width of code.
+    /// Returns the width of code.
     pub fn bits(self) -> u32 {
         match self {
             Mode::Real => 16,
@@ -77,7 +77,7 @@ impl Mode {
         }
     }
 
-    /// Where code starts.
+    /// Returns the address at which code starts.
     pub fn code(self) -> u64 {
         if self == Mode::Real { REAL_CODE } else { CODE }
     }
@@ -119,7 +119,7 @@ pub fn prepare(cpu: &mut Cpu, mode: Mode, user: bool) {
     cpu.arch.rip = if mode == Mode::Real { 0 } else { CODE };
     cpu.set_rflags(2);
     descriptors(cpu, mode, user);
-    // Registration of the state page: version, size.
+    // The page is ready for registration: version, size.
     ram.write(STATE, 1u32);
     ram.write(STATE + 8, 0x58u32);
     ram.write_bytes(HYPERCALLS, &[0x0f, 0x01, 0xc1, 0xc3]);
@@ -133,7 +133,7 @@ fn page_tables(cpu: &mut Cpu, mode: Mode) {
     let table = |n: u64| TABLES + n * 0x1000;
     match mode {
         Mode::Real | Mode::Protected | Mode::Legacy => {
-            // All memory in small pages, the window over it, a large page of the device.
+            // All memory is mapped in small pages, the window over it, and the device by a large page.
             let entry = |at: u64, value: u64| ram.write(at, value as u32);
             entry(TABLES, table(1) | 7);
             entry(TABLES + 4 * (WINDOW >> 22), table(2) | 7);
@@ -164,7 +164,7 @@ fn page_tables(cpu: &mut Cpu, mode: Mode) {
     }
 }
 
-/// Selectors: code and data of both levels as flat segments have them, then a task.
+/// Writes the selectors: code and data of both levels as flat segments have them, then a task.
 fn descriptors(cpu: &mut Cpu, mode: Mode, user: bool) {
     let ram = cpu.wiring.ram.clone();
     let long = mode == Mode::Long;
@@ -199,7 +199,7 @@ fn descriptors(cpu: &mut Cpu, mode: Mode, user: bool) {
             cpu.arch.seg[i].selector = (if code { 8 } else { 0x10 } + if user { 0x10 } else { 0 }) | rpl;
         }
     }
-    // Both tasks: a stack of level 0, and a state to switch to.
+    // Both tasks get a stack of level 0, and a state to switch to.
     for task in [TSS, TSS + 0x800] {
         if long {
             for i in 0..3 {
@@ -221,7 +221,7 @@ fn descriptors(cpu: &mut Cpu, mode: Mode, user: bool) {
     handlers(cpu, mode);
 }
 
-/// Handlers count, and go on at the next slot: [`SLOT`].
+/// Writes the handlers, which count and continue at the next slot: [`SLOT`].
 fn handlers(cpu: &mut Cpu, mode: Mode) {
     thread_local! {
         static ASSEMBLED: [OnceCell<Vec<u8>>; 3] = const { [const { OnceCell::new() }; 3] };
@@ -235,7 +235,7 @@ fn handlers(cpu: &mut Cpu, mode: Mode) {
     } else {
         let wide = if mode == Mode::Long { 2 } else { 1 };
         for vector in 0..256u64 {
-            // Only some of the vectors may be called from level 3; a task gate is among the others.
+            // Only some vectors may be called from level 3; a task gate is among the others.
             let rights = if matches!(vector, 3 | 4 | 0x80..) { 0xee00u64 } else { 0x8e00 };
             let at = HANDLERS + stub(vector) * 16;
             let gate = match vector {
@@ -260,7 +260,7 @@ fn handlers(cpu: &mut Cpu, mode: Mode) {
     assert!(ram.write_bytes(HANDLERS, &code));
 }
 
-/// The entry of the handler for a vector: one for those with an error code, one for the others.
+/// Returns the entry of a vector's handler: one for vectors with an error code, one for the others.
 fn stub(vector: u64) -> u64 {
     u64::from(!matches!(vector, 8 | 10..=14 | 17))
 }
@@ -277,7 +277,7 @@ fn real_handler(a: &mut CodeAssembler) -> Result<(), IcedError> {
 
 fn protected_handler(a: &mut CodeAssembler) -> Result<(), IcedError> {
     let mut common = a.create_label();
-    // With an error code.
+    // This entry is for vectors with an error code.
     a.jmp(common)?;
     for _ in 2..16 {
         a.nop()?;

@@ -1,4 +1,4 @@
-//! What two runs must have in common.
+//! The properties that two runs must have in common.
 
 use super::guest::RAM;
 use super::{CYCLES, End, Run, Scenario};
@@ -9,13 +9,13 @@ use ledger::TICKS_PER_CYCLE;
 use x86::control::*;
 use x86::{flags, reg};
 
-/// Everything that a guest can see of its processor.
+/// Returns the processor state that a guest can see.
 fn registers(run: &Run) -> Vec<(&'static str, String)> {
     let cpu = &run.cpu;
     let visible = run.vcpu.visible(cpu);
     let hex = |value: &dyn std::fmt::Debug| format!("{value:x?}");
     let mut msr = cpu.arch.msr;
-    // It is among the visible ones; the offset is the hypervisor's.
+    // EFER is among the visible registers; the offset is the hypervisor's.
     (msr.efer, msr.tsc_offset) = (0, 0);
     let table = |table: &TableRegister| format!("{:#x} {:#x}", table.base, table.limit);
     vec![
@@ -44,7 +44,7 @@ fn registers(run: &Run) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The first difference between two guests: registers, then memory.
+/// Returns the first difference between two guests: registers, then memory.
 fn difference(one: &Run, other: &Run) -> Option<String> {
     for ((name, a), (_, b)) in registers(one).into_iter().zip(registers(other)) {
         if a != b {
@@ -77,19 +77,19 @@ pub fn repeated(first: &Run, second: &Run) {
     assert!(a.blocks().eq(b.blocks()), "blocks differ when the run is repeated");
 }
 
-/// Checks that a guest computed under the hypervisor what it computes on bare hardware, if that is to be expected of it.
+/// Checks that a guest computed the same under the hypervisor as on bare hardware, if it is expected to.
 pub fn as_bare(scenario: &Scenario, bare: &Run, expected: End, guest: &Run, end: End) {
     if !matches!(expected, End::Exit(Exit::Halt | Exit::Shutdown)) {
         return;
     }
     let difference = if expected != end {
         if scenario.priced && end == End::Exit(Exit::Deadline) {
-            // It is slower.
+            // The guest is slower and did not finish.
             return;
         }
         Some(format!("the end: {expected:?}, {end:?}"))
     } else if expected == End::Exit(Exit::Shutdown) {
-        // Nobody looks at the registers of a processor that has shut down.
+        // The registers of a processor that has shut down are not compared.
         None
     } else {
         difference(bare, guest)
@@ -101,8 +101,8 @@ pub fn as_bare(scenario: &Scenario, bare: &Run, expected: End, guest: &Run, end:
     }
 }
 
-/// Whether what a guest computes follows from the architecture alone: it is run again, one instruction at a time, and its
-/// translations go after each of them.
+/// Returns true if the guest's result follows from the architecture alone. The guest is run again, one instruction at a
+/// time, and its translations are dropped after each instruction.
 fn comparable(scenario: &Scenario, bare: &Run) -> bool {
     let mut run = Run::new(scenario, false);
     let mut trace = Vec::new();
@@ -131,7 +131,7 @@ fn comparable(scenario: &Scenario, bare: &Run) -> bool {
     same
 }
 
-/// The instruction at RIP, if it can be read.
+/// Returns the instruction at RIP, if it can be read.
 fn next(cpu: &Cpu) -> Option<Instruction> {
     let linear = cpu.code_linear();
     let mut bytes = [0u8; 15];
@@ -146,21 +146,21 @@ fn next(cpu: &Cpu) -> Option<Instruction> {
     Cpu::decode_one(&bytes, cpu.arch.rip, cpu.decode_mode()).ok()
 }
 
-/// Whether an instruction does the same everywhere.
+/// Returns true if an instruction has the same effect on every processor.
 fn architectural(cpu: &Cpu, instruction: &Instruction) -> bool {
     use Mnemonic::*;
     match instruction.mnemonic() {
-        // Time, identification, randomness, sleep that others end.
+        // These depend on time, identification, randomness, or sleep that others end.
         Rdtsc | Rdtscp | Rdpmc | Cpuid | Rdrand | Rdseed | Monitor | Mwait | Monitorx | Mwaitx | Umwait | Tpause
         | Umonitor => false,
-        // Calls of the hypervisor.
+        // These call the hypervisor.
         Vmcall | Vmmcall | Vmlaunch | Vmresume | Vmxon | Vmxoff | Vmread | Vmwrite | Vmptrld | Vmptrst | Vmclear
         | Vmfunc | Invept | Invvpid | Getsec | Vmrun | Vmload | Vmsave | Stgi | Clgi | Skinit | Invlpga => false,
         Rdmsr | Wrmsr => matches!(
             cpu.get::<u32>(reg::RCX),
             0x174..=0x176 | 0x277 | 0xc000_0080..=0xc000_0084 | 0xc000_0100..=0xc000_0102
         ),
-        // Features that are not passed on.
+        // These registers control features that are not passed on.
         Mov if instruction.code() == Code::Mov_cr_r64 || instruction.code() == Code::Mov_cr_r32 => {
             let value = cpu.arch.gpr[instruction.op1_register().number()];
             instruction.op0_register() != Register::CR4 || value & (CR4_VMXE | CR4_PKE | CR4_PKS) == 0

@@ -1,4 +1,5 @@
-/* What differs between the three targets (x86_64, i386 with PAE, i386 with two levels), and the processor's instructions. */
+/* The differences between the three targets (x86_64, i386 with PAE, i386 with two levels), and the processor's
+   instructions. */
 #ifndef ARCH_H
 #define ARCH_H
 
@@ -13,8 +14,8 @@
 #endif
 #define LOAD_ADDRESS 0x100000
 
-/* Selectors. SYSENTER takes CS and SS from one base (0x08, 0x10), SYSEXIT adds 16 and 24 to it; SYSRET to 64-bit code uses
-   0x18 + 8 for SS and 0x18 + 16 for CS. Both are met by these orders. */
+/* Selectors. SYSENTER takes CS and SS from one base (0x08, 0x10), and SYSEXIT adds 16 and 24 to it; SYSRET to 64-bit
+   code uses 0x18 + 8 for SS and 0x18 + 16 for CS. These orders satisfy both. */
 #define KERNEL_CODE 0x08
 #define KERNEL_DATA 0x10
 #ifdef __x86_64__
@@ -61,7 +62,7 @@
 #define IRQ_VECTOR 0x20
 
 #ifdef __ASSEMBLER__
-/* A function of assembly code, up to its END: reports find it by its symbol's type and size. */
+/* Begins a function of assembly code, up to its END; reports find it by its symbol's type and size. */
 #define FUNCTION(name) .type name, @function; name:
 #define END(name) .size name, . - name
 #else
@@ -124,7 +125,7 @@ CONTROL_REGISTER(3)
 CONTROL_REGISTER(4)
 static inline void invlpg(unsigned long address) { __asm__ volatile("invlpg (%0)" : : "r"(address) : "memory"); }
 
-/* Interrupts off until interrupts_restore; what a spin lock is on one processor. */
+/* Disables interrupts until interrupts_restore; on one processor this is a spin lock. */
 static inline unsigned long interrupts_off(void) {
     unsigned long flags;
     __asm__ volatile("pushf; pop %0; cli" : "=r"(flags) : : "memory");
@@ -134,7 +135,7 @@ static inline void interrupts_restore(unsigned long flags) {
     __asm__ volatile("push %0; popf" : : "r"(flags) : "memory", "cc");
 }
 
-/* value * multiplier / divisor without a 128-bit type or library; the result must fit 64 bits. */
+/* Returns value * multiplier / divisor without a 128-bit type or library; the result must fit 64 bits. */
 #ifdef __x86_64__
 static inline uint64_t scale(uint64_t value, uint32_t multiplier, uint32_t divisor) {
     uint64_t result, rest;

@@ -1,10 +1,10 @@
-/* The serial console, the command line, the way out, the marker ports, and copies of memory. */
+/* The serial console, the command line, the exit, the marker ports, and copies of memory. */
 #include "kernel.h"
 
 #include <stdarg.h>
 
 enum { COM1 = 0x3f8, DEBUG_EXIT = 0xf4 };
-/* The marker ports of docs/marker-port.md; on a machine without them the writes go nowhere. */
+/* The marker ports of docs/marker-port.md; on a machine without them the writes have no effect. */
 enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_BEGIN = 1, MARKER_END = 2, MARKER_TASK = 4 };
 
 static char command_line[512];
@@ -81,7 +81,7 @@ void console_start(const char *arguments) {
         command_line[length] = arguments[length];
 }
 
-/* The text after `key=` where it starts a word of the command line. */
+/* Returns the text after `key=` at the beginning of a word of the command line. */
 static const char *find_argument(const char *key) {
     for (const char *word = command_line; *word;) {
         const char *k = key, *w = word;
@@ -159,7 +159,7 @@ void marker_task(unsigned pid, unsigned parent) {
 
 void marker_end(void) { outb(MARKER_CONTROL, MARKER_END); }
 
-/* Words first, as kernels of either time do; the compiler calls these for its own copies too. */
+/* Copies words first, as kernels of either time do; the compiler calls these for its own copies too. */
 void *memcpy(void *to, const void *from, size_t count) {
     void *result = to;
     size_t words = count / sizeof(long), rest = count % sizeof(long);

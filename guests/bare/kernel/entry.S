@@ -1,4 +1,5 @@
-/* The ways into the kernel and out of it: exceptions, interrupts, system calls; and the switch from one stack to another. */
+/* The entries into the kernel and the exits from it: exceptions, interrupts, system calls; and the switch between
+   stacks. */
 #include "arch.h"
 
 #ifdef __x86_64__
@@ -83,7 +84,8 @@
 #endif
 
     .text
-/* Stubs 16 bytes apart, so that C can compute their addresses. Vectors without an error code push a zero in its place. */
+/* The stubs are 16 bytes apart, so that C can compute their addresses. Vectors without an error code push a zero in
+   its place. */
     .align 16
     .globl exception_stubs
 FUNCTION(exception_stubs)
@@ -138,7 +140,7 @@ FUNCTION(interrupt_common)
 #endif
 END(interrupt_common)
 
-/* To user mode by way of work_pending if there is work, to the kernel at once. */
+/* Returns to user mode through work_pending if there is work, and to the kernel at once. */
 FUNCTION(return_from_interrupt)
     cli
 #ifdef __x86_64__
@@ -163,7 +165,7 @@ FUNCTION(restore_all)
 #endif
 END(restore_all)
 
-/* Interrupts are off. The frame begins above the return address. Only work needs C. */
+/* Interrupts are off. The frame begins above the return address. C is called only if there is work. */
 FUNCTION(user_work)
 #ifdef __x86_64__
     cmpl $0, work_pending
@@ -186,7 +188,7 @@ FUNCTION(user_work)
 #endif
 END(user_work)
 
-/* A new task runs for the first time here, on a stack with its parent's frame. */
+/* A new task starts here, on a stack with its parent's frame. */
     .globl return_from_fork
 FUNCTION(return_from_fork)
 #ifdef __x86_64__
@@ -201,7 +203,8 @@ FUNCTION(return_from_fork)
 END(return_from_fork)
 
 #ifdef __x86_64__
-/* SYSCALL: RIP in RCX, RFLAGS in R11, interrupts and TF off by FMASK. One processor: the user's stack pointer waits in memory. */
+/* Entry of SYSCALL: RIP is in RCX, RFLAGS in R11, and FMASK disables interrupts and TF. With one processor, the
+   user's stack pointer is kept in memory. */
     .globl system_call_entry
 FUNCTION(system_call_entry)
     movq %rsp, user_stack_pointer
@@ -237,8 +240,8 @@ user_stack_pointer: .skip 8
 kernel_stack_top:   .skip 8
     .text
 #else
-/* SYSENTER: ESP points to the word with the kernel's stack pointer. The caller's stack pointer is in EBP, with the EBP, EDX and
-   ECX of the program on it, and it continues at sysenter_return. */
+/* Entry of SYSENTER: ESP points to the word with the kernel's stack pointer. The caller's stack pointer is in EBP,
+   with the program's EBP, EDX and ECX on it, and the program continues at sysenter_return. */
     .globl system_call_entry
 FUNCTION(system_call_entry)
     movl (%esp), %esp
@@ -251,7 +254,7 @@ FUNCTION(system_call_entry)
     pushl $sysenter_return
     pushl $0
     pushl $-1
-    movl (%ebp), %ebp                   /* the program's; a bad pointer faults here, and ends the run */
+    movl (%ebp), %ebp                   /* the program's; a bad pointer faults here and ends the run */
     save_registers
     pushl %esp
     call system_call
@@ -276,7 +279,8 @@ FUNCTION(system_call_entry)
 END(system_call_entry)
 #endif
 
-/* struct task *switch_to(from, to): saves what C expects to find again, continues on the other stack, returns `from` there. */
+/* struct task *switch_to(from, to): saves the registers that C expects to be preserved, continues on the other
+   stack, and returns `from` there. */
     .globl switch_to
 FUNCTION(switch_to)
 #ifdef __x86_64__

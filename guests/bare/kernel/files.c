@@ -1,4 +1,4 @@
-/* Open files: a table of descriptors per task, and the console as descriptor 1 of each. */
+/* Open files: a table of descriptors per task, with the console as descriptor 1. */
 #include "kernel.h"
 
 static struct cache file_cache = {.size = sizeof(struct file)};
@@ -40,7 +40,7 @@ struct file *file_create(const struct file_operations *operations, void *private
     return file;
 }
 
-/* Two files get descriptors, or neither. */
+/* Gives descriptors to two files, or to neither. */
 long file_install_pair(struct file *one, struct file *other, int descriptors[2]) {
     int first = install(one), second = first < 0 ? first : install(other);
     if (second < 0) {

@@ -1,4 +1,5 @@
-/* A small multitasking kernel: the parts and what they offer each other. docs/guides/multitasking-guest.md says what it is for. */
+/* A small multitasking kernel: its parts and their interfaces. docs/guides/multitasking-guest.md describes its
+   purpose. */
 #ifndef KERNEL_H
 #define KERNEL_H
 
@@ -8,7 +9,7 @@
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof *(array))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
-/* Data that W^X mode maps read-only: written only between open_kernel() and close_kernel(). */
+/* Data that W^X mode maps read-only; it is written only between open_kernel() and close_kernel(). */
 #define PROTECTED __attribute__((section(".protected")))
 
 enum { PAGE_SHIFT = 12, PAGE_SIZE = 1 << PAGE_SHIFT };
@@ -37,7 +38,7 @@ static inline void list_remove(struct list *item) {
 enum { EXIT_PASS = 0, EXIT_FAIL = 1, EXIT_EXCEPTION = 63 };
 void console_start(const char *arguments);
 void console_write(const char *text, size_t length);
-/* %s, %c, %d, %u, %x, with l for long and ll for 64 bits; a width and zero padding. */
+/* Supports %s, %c, %d, %u, %x, with l for long and ll for 64 bits; a width and zero padding. */
 void print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 unsigned long argument(const char *key, unsigned long otherwise);
 int argument_is(const char *key, const char *text);
@@ -45,7 +46,7 @@ _Noreturn void leave(uint8_t status);
 _Noreturn void panic(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void marker_begin(const char *name);
 void marker_end(void);
-/* Tells the machine that this processor runs a process from now on, and which process made it. */
+/* Tells the machine that this processor runs a process from now on, and that process's parent. */
 void marker_task(unsigned pid, unsigned parent);
 void *memcpy(void *to, const void *from, size_t count);
 void *memset(void *to, int value, size_t count);
@@ -56,7 +57,7 @@ static inline void *to_virtual(phys_t physical) { return (void *)(physical + PAG
 static inline phys_t to_physical(const void *address) { return (phys_t)address - PAGE_OFFSET; }
 void memory_start(phys_t end);
 phys_t memory_end(void);
-/* Pages come with one reference; running out ends the run. */
+/* Pages have one reference at first; running out of pages ends the run. */
 phys_t page_alloc(void);
 phys_t page_alloc_zeroed(void);
 phys_t pages_alloc_pair(void);
@@ -91,12 +92,12 @@ enum { AREA_WRITE = 1, AREA_IMAGE = 2, AREAS = 4 };
 struct area {
     unsigned long start, end;
     unsigned flags;
-    phys_t image; /* of AREA_IMAGE: what its pages begin with */
+    phys_t image; /* of AREA_IMAGE: the pages' initial contents */
 };
 struct mm {
     entry_t *top;
     unsigned users;      /* tasks */
-    unsigned references; /* all users together count once; a processor in lazy mode once more */
+    unsigned references; /* all users together count as one; a processor in lazy mode counts as one more */
     unsigned area_count;
     struct area areas[AREAS];
 };
@@ -104,14 +105,14 @@ struct registers;
 void paging_start(void);
 struct mm *mm_create(void);
 struct mm *mm_copy(struct mm *from);
-void mm_put(struct mm *mm);  /* a user goes: its pages are freed with the last one */
-void mm_drop(struct mm *mm); /* a reference goes: the top-level table is freed with the last one */
+void mm_put(struct mm *mm);  /* removes a user; the last one's removal frees the pages */
+void mm_drop(struct mm *mm); /* removes a reference; the last one's removal frees the top-level table */
 void mm_switch(const struct mm *previous, struct mm *next);
 int page_fault(struct mm *mm, unsigned long address, unsigned long error);
-/* Whether all of it lies in one area, writable if so asked. */
+/* Returns true if the whole range lies in one area, which must be writable if `write` is set. */
 int user_range(unsigned long address, unsigned long length, int write);
 void flush_tlb(void);
-/* The bytes of an image segment loaded for user mode. */
+/* Returns the page with the bytes of an image segment loaded for user mode. */
 phys_t text_page_of(unsigned long address);
 
 entry_t *paging_test_top(unsigned long address, phys_t *middle);
@@ -151,7 +152,7 @@ void timer_sleep(unsigned long count);
 uint64_t microseconds(uint64_t cycles);
 
 /* paravirt.c */
-/* What the hypervisor offers and the command line wants; 0 without. */
+/* The offered features of the hypervisor that the command line enables; 0 without them. */
 enum { PARAVIRT_IO_DELAY = 8, PARAVIRT_PIC_SHORT = 16, PARAVIRT_FLUSH = 32 };
 extern unsigned paravirt;
 void paravirt_start(void);
@@ -168,13 +169,13 @@ struct waiter {
 };
 enum { FILES = 128 };
 struct file;
-/* What a sleep or what came after it says about a task: nothing yet; that its credit is limited; that the time it then waits to
-   run counts too, wholly if an interrupt woke it. */
+/* The meaning of a sleep, or of the time after it, for a task: none yet; its credit is limited; or the time that it
+   then waits to run counts too, in full if an interrupt woke it. */
 enum sleep_kind { SLEEP_NORMAL, SLEEP_NONINTERACTIVE, SLEEP_INTERACTIVE, SLEEP_INTERRUPTED };
 enum task_state { RUNNING, SLEEPING, UNINTERRUPTIBLE, TRACED, ZOMBIE };
 enum { SIGKILL = 9, SIGTRAP = 5, SIGCHLD = 17, SIGSTOP = 19, SIGNALS = 32 };
 struct task {
-    unsigned long stack_pointer; /* while it isn't running; entry.S knows that it comes first */
+    unsigned long stack_pointer; /* while it is not running; entry.S relies on its being first */
     unsigned long stack_top;
     enum task_state state;
     int need_resched;
@@ -218,7 +219,7 @@ void wait_prepare(struct wait_queue *queue, struct waiter *waiter, enum task_sta
 void wait_finish(struct waiter *waiter);
 void wake_up(struct wait_queue *queue, int sync);
 extern unsigned long switches;
-extern int work_pending; /* something to do for `current` before user mode */
+extern int work_pending; /* true if `current` has work to do before user mode */
 
 /* process.c, signal.c, ptrace.c: system calls return a value or a negative error. */
 enum { EPERM = 1, ESRCH = 3, EINTR = 4, EBADF = 9, ECHILD = 10, EAGAIN = 11, EFAULT = 14, EINVAL = 22, EMFILE = 24, EPIPE = 32, ENOSYS = 38 };
@@ -230,7 +231,7 @@ struct task *process_find(int pid);
 void notify_parent(struct task *task);
 unsigned task_count(void);
 void signal_send(struct task *task, int signal);
-/* On the way to user mode: signals, stops, and the trap flag of a task being stepped. */
+/* Handles signals, stops, and the trap flag of a task being stepped, before the return to user mode. */
 void signal_deliver(struct registers *registers);
 void signal_return(struct registers *registers);
 long trace_request(long request, long pid);
@@ -242,7 +243,7 @@ void trace_exit(struct task *tracer);
 struct file_operations {
     long (*read)(struct file *file, char *buffer, size_t count);
     long (*write)(struct file *file, const char *buffer, size_t count);
-    long (*poll)(struct file *file); /* until it can be read */
+    long (*poll)(struct file *file); /* waits until it can be read */
     void (*release)(struct file *file);
 };
 struct file {
@@ -259,7 +260,7 @@ long file_close(int descriptor);
 void files_copy(struct task *to, const struct task *from);
 void files_close(struct task *task);
 
-/* pipe.c, socket.c: both ends' descriptors go to an array of the program's. */
+/* pipe.c, socket.c: both ends' descriptors are written to an array of the program's. */
 long pipe_create(unsigned long ends);
 long socket_pair_create(unsigned long ends);
 

@@ -1,8 +1,7 @@
-/* The image: boot code at its physical address, the kernel at PAGE_OFFSET, user mode's program at its own address. In memory
-   they lie one behind the other from LOAD_ADDRESS. Preprocessed per target.
-
-   The code of each source file begins on a page of its own, user mode's too: as in a full kernel, where what a system call goes
-   through is far apart, and in a program with a C library. A hypervisor that maps page by page pays for each. */
+/* The image: boot code at its physical address, the kernel at PAGE_OFFSET, user mode's program at its own address.
+   In memory they follow each other from LOAD_ADDRESS. This file is preprocessed per target. The code of each source
+   file, of user mode too, begins on a page of its own: in a full kernel, and in a program with a C library, the code
+   of a system call is spread over many pages. A hypervisor that maps page by page pays for each. */
 #include "arch.h"
 #define CODE(file) *file.o(.text .text.*) . = ALIGN(4096);
 ENTRY(start)

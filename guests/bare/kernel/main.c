@@ -1,4 +1,5 @@
-/* The start: what the loader said, the parts in their order, the first process, and then the idle loop. */
+/* The start: reads the loader's information, initializes the parts in order, starts the first process, and enters
+   the idle loop. */
 #include "kernel.h"
 
 enum { MULTIBOOT_BOOT_MAGIC = 0x2badb002, MULTIBOOT_MEMORY = 1, MULTIBOOT_CMDLINE = 4, PVH_MAGIC = 0x336ec578 };
@@ -38,7 +39,7 @@ static _Noreturn void report_toggles(uint64_t cycles, unsigned long count) {
     leave(EXIT_PASS);
 }
 
-/* CR0.WP cleared and set, as fast as it goes, with paging or without. */
+/* Clears and sets CR0.WP as fast as possible, with paging or without. */
 static _Noreturn void toggle(int paging) {
     unsigned long count = argument("iterations", 1000);
     if (!count)
@@ -50,7 +51,7 @@ static _Noreturn void toggle(int paging) {
     extern void toggle_unpaged(unsigned long count) __attribute__((regparm(1)));
     extern char boot_top[];
     if (!paging) {
-        write_cr3((unsigned long)boot_top); /* which maps all of memory at its own address, too */
+        write_cr3((unsigned long)boot_top); /* the boot tables also map all of memory at its own address */
         marker_begin("toggle");
         uint64_t begun = rdtsc();
         toggle_unpaged(count);
@@ -66,7 +67,7 @@ static _Noreturn void toggle(int paging) {
     report_toggles(rdtsc() - begun, count);
 }
 
-/* Workloads that need no processes. */
+/* Runs workloads that need no processes. */
 static void run_alone(void) {
     if (argument_is("paging", "off"))
         toggle(0);
@@ -75,7 +76,7 @@ static void run_alone(void) {
     if (argument_is("workload", "stress"))
         stress();
     if (argument_is("workload", "violate")) {
-        /* A write to protected data outside of open_kernel: W^X mode must not survive it. */
+        /* This writes protected data outside of open_kernel: W^X mode must not survive it. */
         *(volatile int *)&kernexec = kernexec;
         print("kernel: the write went through\n");
         leave(kernexec ? EXIT_FAIL : EXIT_PASS);

@@ -25,7 +25,7 @@ static struct page *page_of(phys_t address) { return &pages[address >> PAGE_SHIF
 phys_t memory_end(void) { return end_of_memory; }
 unsigned pages_free_count(void) { return free_count; }
 
-/* Pages that were never used lie from next_page up. */
+/* Returns unused pages, which lie from next_page up. */
 static phys_t fresh(unsigned count) {
     phys_t page = next_page;
     if (next_page + count * PAGE_SIZE > end_of_memory)
@@ -43,7 +43,7 @@ void memory_start(phys_t end) {
     if (next_page >= end_of_memory)
         panic("too little memory");
     memset(pages, 0, bytes);
-    /* What lies before belongs to the image: always referenced, never freed. */
+    /* The pages before belong to the image: they are always referenced and never freed. */
     for (phys_t page = 0; page < next_page; page += PAGE_SIZE)
         page_of(page)->references = 1;
     free_count = (unsigned)((end_of_memory - next_page) >> PAGE_SHIFT);
@@ -71,7 +71,7 @@ phys_t page_alloc_zeroed(void) {
     return page;
 }
 
-/* Two pages on a boundary of two, for a kernel stack. */
+/* Allocates two pages at a boundary of two, for a kernel stack. */
 phys_t pages_alloc_pair(void) {
     unsigned long flags = interrupts_off();
     phys_t page;

@@ -1,4 +1,5 @@
-/* Address spaces: page tables of two, three or four levels, copies of them with copy-on-write, and what a page fault does. */
+/* Address spaces: page tables of two, three or four levels, copies of them with copy-on-write, and the handling of
+   page faults. */
 #include "kernel.h"
 
 extern char user_text_begin[], user_text_end[], user_data_end[], user_bss_end[], user_load[];
@@ -13,8 +14,8 @@ enum { LEVELS = 2, INDEX_BITS = 10 };
 enum { TABLE_ENTRIES = 1 << INDEX_BITS };
 #define ENTRY_ADDRESS(entry) ((phys_t)((entry) & 0xfffff000)) /* all memory lies below 4 GiB */
 #define LARGE_SIZE (1ul << (PAGE_SHIFT + INDEX_BITS))
-/* Entries of the top-level table: how many user mode has, the first of the kernel, and all. W^X mode gives the processor a
-   table of its own except with two levels, where PaX doesn't either. */
+/* Entries of the top-level table: the number of user mode's, the first of the kernel, and the number of all. W^X
+   mode gives the processor a table of its own, except with two levels, as in PaX. */
 #ifdef __x86_64__
 enum { TOP_USER = 8, TOP_KERNEL = 256, TOP_ENTRIES = 512, OWN_TOP = 1 };
 #elif defined(PAE)
@@ -24,8 +25,8 @@ enum { TOP_USER = 768, TOP_KERNEL = 768, TOP_ENTRIES = 1024, OWN_TOP = 0 };
 #endif
 #define STACK_SIZE (16ul * PAGE_SIZE)
 
-/* The kernel's own tables: their upper part is in every top-level table. The processor's own top-level table of W^X mode gets a
-   copy of the running address space's lower part; it is the only one CR3 ever holds then. */
+/* The kernel's own tables: their upper part is in every top-level table. In W^X mode the processor's own top-level
+   table gets a copy of the running address space's lower part, and CR3 always holds that table. */
 static entry_t *kernel_top;
 PROTECTED static entry_t cpu_top[TOP_ENTRIES] ALIGNED(PAGE_SIZE);
 static struct cache mm_cache = {.size = sizeof(struct mm)};
@@ -35,7 +36,7 @@ static unsigned index_of(unsigned long address, int level) {
     return index & (TABLE_ENTRIES - 1);
 }
 
-/* Sets a lowest-level entry. PAE: the half with the present bit last when it appears. */
+/* Sets a lowest-level entry. With PAE, the half with the present bit is written last when the entry appears. */
 static inline void set_leaf(entry_t *entry, entry_t value) {
 #ifdef PAE
     volatile uint32_t *half = (volatile uint32_t *)entry;
@@ -46,14 +47,14 @@ static inline void set_leaf(entry_t *entry, entry_t value) {
 #endif
 }
 
-/* Sets an entry above: in W^X mode each is a write to protected data, wherever the table lies. */
+/* Sets an entry above the lowest level. In W^X mode each such write is to protected data, at any address. */
 static void set_upper(entry_t *entry, entry_t value) {
     open_kernel();
     set_leaf(entry, value);
     close_kernel();
 }
 
-/* The lowest-level entry of an address; without `create` null if a table on the way is missing. */
+/* Returns the lowest-level entry of an address; without `create`, returns null if a table on the way is missing. */
 static entry_t *find_leaf(entry_t *top, unsigned long address, int create) {
     entry_t *table = top;
     for (int level = LEVELS; level > 1; level--) {
@@ -68,7 +69,7 @@ static entry_t *find_leaf(entry_t *top, unsigned long address, int create) {
     return &table[index_of(address, 1)];
 }
 
-static unsigned long loaded_top; /* what CR3 holds, so that a flush need not ask for it */
+static unsigned long loaded_top; /* the value of CR3, so that a flush need not read it */
 
 static void load_top(entry_t *top) {
     loaded_top = to_physical(top);
@@ -85,7 +86,7 @@ void flush_tlb(void) {
         write_cr3(read_cr3());
 }
 
-/* All memory at PAGE_OFFSET: large pages, but single ones where `fine` says so. */
+/* Maps all memory at PAGE_OFFSET: in large pages, or in single ones if `fine` is set. */
 static void map_memory(int fine) {
     entry_t *top = to_virtual(page_alloc_zeroed());
     kernel_top = top;
@@ -114,7 +115,7 @@ static void map_memory(int fine) {
     }
 }
 
-/* Takes away the right to write. */
+/* Removes the right to write. */
 static void protect_range(const char *begin, const char *end) {
     for (unsigned long address = (unsigned long)begin; address < (unsigned long)end; address += PAGE_SIZE)
         *find_leaf(kernel_top, address, 0) &= ~(entry_t)PAGE_WRITE;
@@ -132,12 +133,12 @@ void paging_start(void) {
     write_cr4(read_cr4() | CR4_PGE);
 }
 
-/* Top-level tables: the kernel's part is a copy of the kernel's own. */
+/* Creates a top-level table; its kernel part is a copy of the kernel's own. */
 static entry_t *top_create(void) {
     entry_t *top = to_virtual(page_alloc_zeroed());
     memcpy(top + TOP_KERNEL, kernel_top + TOP_KERNEL, (TOP_ENTRIES - TOP_KERNEL) * sizeof *top);
 #ifdef PAE
-    /* The processor reads these at a load of CR3 only: all there from the beginning. */
+    /* The processor reads these only when it loads CR3, so all of them exist from the beginning. */
     for (unsigned i = 0; i < TOP_USER; i++)
         set_upper(&top[i], page_alloc_zeroed() | PAGE_PRESENT);
 #endif
@@ -156,7 +157,7 @@ static void add_area(struct mm *mm, unsigned long start, unsigned long end, unsi
     mm->areas[mm->area_count++] = (struct area){start, end, flags, image};
 }
 
-/* The address space of the first process: the image's program, with a stack. */
+/* Creates the address space of the first process: the image's program, with a stack. */
 struct mm *mm_create(void) {
     struct mm *mm = mm_new();
     unsigned long text = (unsigned long)user_text_begin, data = (unsigned long)user_text_end;
@@ -180,8 +181,8 @@ int user_range(unsigned long address, unsigned long length, int write) {
     return area && length <= area->end - address && (!write || area->flags & AREA_WRITE);
 }
 
-/* Both get what is mapped in a private area, read-only until one of them writes. What can be had from the image again is left
-   to faults. */
+/* Gives both the mapped pages of a private area, read-only until one of them writes. Pages that the image can supply
+   again are left to faults. */
 static void copy_area(struct mm *to, struct mm *from, const struct area *area) {
     if (!(area->flags & AREA_WRITE))
         return;
@@ -272,7 +273,7 @@ void mm_drop(struct mm *mm) {
     cache_free(&mm_cache, mm);
 }
 
-/* From one address space to another, or back from idling to the same. */
+/* Switches between address spaces, or back from idling to the same one. */
 void mm_switch(const struct mm *previous, struct mm *next) {
     if (kernexec && OWN_TOP) {
         open_kernel();
@@ -293,7 +294,7 @@ static phys_t copy_page(phys_t from) {
 
 enum { FAULT_PROTECTION = 1, FAULT_WRITE = 2, FAULT_USER = 4 };
 
-/* Gives an address what its area says; 0 if there is none or it may not be accessed so. */
+/* Maps the page of an address according to its area; returns 0 if there is no area or it does not permit the access. */
 int page_fault(struct mm *mm, unsigned long address, unsigned long error) {
     struct area *area = find_area(mm, address);
     int write = (error & FAULT_WRITE) != 0;
@@ -302,7 +303,7 @@ int page_fault(struct mm *mm, unsigned long address, unsigned long error) {
     address &= PAGE_MASK;
     entry_t *leaf = find_leaf(mm->top, address, 1);
 #ifndef PAE
-    /* A table that came with this fault may hang from the top level, of which the processor has a copy. */
+    /* A table that this fault added may be referenced by the top level, of which the processor has a copy. */
     if (kernexec && OWN_TOP && cpu_top[index_of(address, LEVELS)] != mm->top[index_of(address, LEVELS)])
         set_upper(&cpu_top[index_of(address, LEVELS)], mm->top[index_of(address, LEVELS)]);
 #endif
@@ -310,7 +311,7 @@ int page_fault(struct mm *mm, unsigned long address, unsigned long error) {
     entry_t writable = PAGE_WRITE | PAGE_DIRTY;
     if (*leaf & PAGE_PRESENT) {
         if (!write || *leaf & PAGE_WRITE)
-            return 1; /* an old translation was still cached */
+            return 1; /* the processor still cached an old translation */
         phys_t page = ENTRY_ADDRESS(*leaf);
         if (page != zero_page && page_references(page) == 1) {
             set_leaf(leaf, page | flags | writable);
@@ -339,7 +340,8 @@ int page_fault(struct mm *mm, unsigned long address, unsigned long error) {
     return 1;
 }
 
-/* For the stress test: a top-level table whose tables on the way to `address` are its own down to level 2, which is told. */
+/* For the stress test: returns a top-level table with its own tables on the way to `address` down to level 2, which
+   is stored in `middle`. */
 entry_t *paging_test_top(unsigned long address, phys_t *middle) {
     entry_t *top = top_create(), *table = top;
     for (int level = LEVELS; level > 2; level--) {

@@ -1,4 +1,4 @@
-/* The paravirtual interface of the hypervisor, if there is one and it is asked for (paravirt=1). */
+/* The paravirtual interface of the hypervisor, if it exists and is requested (paravirt=1). */
 #include "kernel.h"
 
 enum { LEAF_SIGNATURE = 0x40000000, LEAF_FEATURES = 0x40000001, API_VERSION = 1 };
@@ -48,7 +48,8 @@ void paravirt_start(void) {
     }
 }
 
-/* Loads CR3: with the value the hypervisor uses for this table if it has told it, which costs no exit. */
+/* Loads CR3, with the value that the hypervisor uses for this table if it has reported one; that load causes no
+   exit. */
 void paravirt_write_cr3(unsigned long value) {
     unsigned long flags = interrupts_off();
     unsigned long load = value;
@@ -61,7 +62,7 @@ void paravirt_write_cr3(unsigned long value) {
     interrupts_restore(flags);
 }
 
-/* A top-level table will be used for something else: of interest if the cache may still have it. */
+/* Reports that a top-level table will be reused, if the cache may still have it. */
 void paravirt_table_freed(phys_t top) {
     unsigned long result;
     if (!hypercalls || !cr3_cache)

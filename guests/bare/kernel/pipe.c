@@ -1,4 +1,4 @@
-/* Pipes: a ring of pages that are filled and emptied by copies, as Linux has them since 2.6.11. */
+/* Pipes: a ring of pages that are filled and emptied by copies, as in Linux since 2.6.11. */
 #include "kernel.h"
 
 enum { PIPE_PAGES = 16 };
@@ -17,14 +17,14 @@ struct pipe {
 };
 static struct cache pipe_cache = {.size = sizeof(struct pipe)};
 
-/* One processor and no preemption: a lock is never found taken, unless by a mistake. */
+/* With one processor and no preemption, a lock that is already taken is a mistake. */
 static void lock(struct pipe *pipe) {
     if (__atomic_exchange_n(&pipe->locked, 1, __ATOMIC_ACQUIRE))
         panic("a pipe is locked");
 }
 static void unlock(struct pipe *pipe) { __atomic_store_n(&pipe->locked, 0, __ATOMIC_SEQ_CST); }
 
-/* Sleeps without the lock until something happens to the pipe. */
+/* Sleeps without the lock until the pipe changes. */
 static void pipe_wait(struct pipe *pipe) {
     struct waiter waiter = {.task = current};
     list_init(&waiter.link);
@@ -91,7 +91,7 @@ static long pipe_write(struct file *file, const char *buffer, size_t count) {
             break;
         }
         struct pipe_page *last = &pipe->pages[(pipe->first + pipe->used - 1) % PIPE_PAGES];
-        /* Behind what the last page has, if it fits there in one piece. */
+        /* The data goes behind the last page's data if it fits there in one piece. */
         if (pipe->used && last->offset + last->length + count <= PAGE_SIZE) {
             memcpy((char *)to_virtual(last->page) + last->offset + last->length, buffer, count);
             last->length += (unsigned)count;
@@ -172,7 +172,7 @@ static void release_writer(struct file *file) {
     release_end(pipe);
 }
 
-/* Tables of functions: constant, hence protected in W^X mode. */
+/* These tables of functions are constant, hence protected in W^X mode. */
 static const struct file_operations reader_operations = {.read = pipe_read, .poll = pipe_poll, .release = release_reader};
 static const struct file_operations writer_operations = {.write = pipe_write, .release = release_writer};
 

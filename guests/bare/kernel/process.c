@@ -1,4 +1,4 @@
-/* Processes: creation by copying, the end, and waiting for it. */
+/* Processes: creation by copying, termination, and waiting. */
 #include "kernel.h"
 
 extern char user_start[];
@@ -20,7 +20,7 @@ struct task *process_find(int pid) {
     return NULL;
 }
 
-/* The thread-local storage segment every C library sets up: a flat one at some address of the program's. */
+/* Sets the thread-local storage segment that every C library sets up: a flat one at an address of the program's. */
 static void set_tls(struct task *task, unsigned long base) {
     uint64_t address = base & 0xffffffff;
     task->tls_base = base;
@@ -45,7 +45,8 @@ static void adopt(struct task *parent, struct task *child) {
     list_append(&parent->children, &child->sibling);
 }
 
-/* The stack on which switch_to finds a task that has not run: its registers, the way to user mode, and nothing to restore. */
+/* Prepares the stack on which switch_to finds a task that has not run: its registers, the return to user mode, and
+   nothing to restore. */
 static struct registers *prepare_stack(struct task *task) {
     struct registers *registers = (struct registers *)task->stack_top - 1;
     unsigned long *words = (unsigned long *)registers;
@@ -98,7 +99,7 @@ long process_fork(const struct registers *registers) {
     return child->pid;
 }
 
-/* SIGCHLD, and a wait that may be satisfied now. */
+/* Sends SIGCHLD, and wakes a wait that may now be satisfied. */
 void notify_parent(struct task *task) {
     signal_send(task->parent, SIGCHLD);
     wake_up(&task->parent->wait_child, 0);
@@ -138,7 +139,7 @@ static void release(struct task *task) {
     count--;
 }
 
-/* What a child has to report: its end, or a stop. 0 if nothing. */
+/* Returns a child's report: its end, or a stop; 0 if there is none. */
 static long collect(struct task *child, unsigned long status) {
     int word;
     long pid = child->pid;

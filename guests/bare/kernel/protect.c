@@ -1,5 +1,6 @@
-/* W^X mode (kernexec=1): protected data is mapped read-only, and a write to it goes between clearing CR0.WP and setting it, as
-   PaX's KERNEXEC does: read CR0, flip, check, write. Interrupts stay as they are: no preemption in the kernel. */
+/* W^X mode (kernexec=1): protected data is mapped read-only, and CR0.WP is cleared before a write to it and set
+   afterwards, as in PaX's KERNEXEC: read CR0, flip, check, write. Interrupts are unchanged, since there is no
+   preemption in the kernel. */
 #include "kernel.h"
 
 PROTECTED int kernexec;

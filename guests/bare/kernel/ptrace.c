@@ -1,7 +1,7 @@
-/* Tracing: a traced task stops at each signal until its tracer, which learns of the stop by wait, lets it go on. */
+/* Tracing: a traced task stops at each signal until its tracer, to which wait reports the stop, lets it continue. */
 #include "kernel.h"
 
-/* The running task stops. */
+/* Stops the running task. */
 void trace_stop(int signal) {
     current->single_step = 0;
     current->stop_signal = signal;
@@ -29,7 +29,7 @@ static void detach(struct task *task) {
     }
 }
 
-/* The flags of a stopped task's user mode: the last thing on its stack but one or two words. */
+/* Sets the trap flag in a stopped task's user-mode flags, which are the last word on its stack but one or two. */
 static void set_trap_flag(struct task *task, int on) {
     struct registers *registers = (struct registers *)task->stack_top - 1;
     task->single_step = on;
@@ -69,7 +69,7 @@ long trace_request(long request, long pid) {
     return 0;
 }
 
-/* The tasks that it traces end with their tracer. */
+/* Ends the tasks that a tracer traces when the tracer ends. */
 void trace_exit(struct task *tracer) {
     for (struct list *at = tracer->children.next, *next; at != &tracer->children; at = next) {
         struct task *task = CONTAINER(at, struct task, sibling);

@@ -1,5 +1,5 @@
-/* The scheduler: two arrays of queues by priority, time slices, and priorities that favour tasks that sleep, in the manner of the
-   O(1) scheduler of 2.6 kernels. One processor, no preemption in the kernel. */
+/* The scheduler: two arrays of queues by priority, time slices, and priorities that favour sleeping tasks, in the
+   manner of the O(1) scheduler of 2.6 kernels. There is one processor and no preemption in the kernel. */
 #include "kernel.h"
 
 enum { PRIORITIES = 140, NORMAL_PRIORITY = 120, MAX_BONUS = 10, INTERACTIVE_BONUS = 2, SLICE_MS = 100, TURN_MS = 10, RUNQUEUE_PERCENT = 30, CHILD_PERCENT = 95 };
@@ -23,7 +23,7 @@ static uint32_t clock_factor;
 
 enum { CLOCK_SHIFT = 20 };
 
-/* Microseconds, by a factor instead of a division. */
+/* Returns the time in microseconds, by a factor instead of a division. */
 static uint64_t clock(void) { return (rdtsc() * clock_factor) >> CLOCK_SHIFT; }
 
 static void enqueue(struct task *task, struct queue *queue) {
@@ -56,7 +56,8 @@ static int effective_priority(const struct task *task) { return task->static_pri
 static int interactive(const struct task *task) { return task->priority <= task->static_priority - INTERACTIVE_BONUS; }
 static int full_slice(void) { return (int)(SLICE_MS * tick_hz / 1000) > 0 ? (int)(SLICE_MS * tick_hz / 1000) : 1; }
 
-/* Where one long sleep brings a task: a tick short of the bonus after the first interactive one. */
+/* Returns the credit to which one long sleep raises a task: a tick short of the bonus after the first interactive
+   one. */
 static uint32_t sleep_limit(void) {
     return BONUS_STEP * (MAX_BONUS / 2 + INTERACTIVE_BONUS + 1) - 1000000 / tick_hz;
 }
@@ -70,8 +71,9 @@ static void reschedule_soon(void) {
     set_work();
 }
 
-/* A task's credit for the time from its timestamp to `now`, in which it did not run; its new priority. No single long sleep makes
-   a task one of the best: it ends just below the limit; nor does any number of sleeps that say nothing of a user's doings. */
+/* Credits a task for the time from its timestamp to `now`, in which it did not run, and returns its new priority. No
+   single long sleep makes a task one of the best: it ends just below the limit. Sleeps that are no sign of a user do
+   not either, in any number. */
 static int credit_sleep(struct task *task, uint64_t now) {
     uint64_t slept = now - task->timestamp;
     uint32_t limit = sleep_limit();
@@ -107,7 +109,7 @@ void wake_up_task(struct task *task, int sync) {
     interrupts_restore(flags);
 }
 
-/* Parent and child share what is left of the parent's slice. */
+/* Starts a new task; parent and child share the rest of the parent's slice. */
 void wake_up_new_task(struct task *task) {
     unsigned long flags = interrupts_off();
     task->state = RUNNING;
@@ -124,7 +126,7 @@ void wake_up_new_task(struct task *task) {
     task->timestamp = clock();
     enqueue(task, active);
     if (child_first && current->queue) {
-        /* Behind its child on the child's queue. */
+        /* The parent goes behind its child on the child's queue. */
         dequeue(current);
         current->priority = task->priority;
         enqueue(current, active);
@@ -133,7 +135,7 @@ void wake_up_new_task(struct task *task) {
     interrupts_restore(flags);
 }
 
-/* The first process: as a shell at which somebody types, which has all the credit there is. */
+/* Starts the first process, with the greatest credit, like a shell at which a user types. */
 void sched_first(struct task *task) {
     task->state = RUNNING;
     task->slice = full_slice();
@@ -145,7 +147,7 @@ void sched_first(struct task *task) {
     reschedule_soon();
 }
 
-/* A parent gets back what its child has not used, and some of its reputation. */
+/* Returns a child's unused slice to its parent, and part of the child's reputation. */
 void sched_exit(struct task *task) {
     if (task->sleep_average < task->parent->sleep_average)
         task->parent->sleep_average = task->parent->sleep_average / 4 * 3 + task->sleep_average / 4;
@@ -164,7 +166,7 @@ void sched_tick(void) {
     if (!task->queue)
         return;
     if (--task->slice > 0) {
-        /* Interactive tasks of one priority take turns in less than a slice, the better the shorter. */
+        /* Interactive tasks of one priority alternate in less than a slice; a higher bonus makes it shorter. */
         int missing = MAX_BONUS - bonus(task) ? MAX_BONUS - bonus(task) : 1;
         int turn = ((int)(TURN_MS * tick_hz / 1000) ? (int)(TURN_MS * tick_hz / 1000) : 1) << (missing - 1);
         if (interactive(task) && (full_slice() - task->slice) % turn == 0 && task->slice >= turn && task->queue == active) {
@@ -184,7 +186,8 @@ void sched_tick(void) {
     reschedule_soon();
 }
 
-/* What belongs to a task in the processor's own state, called on the new stack: thread-local storage segments, stack for entries. */
+/* Switches a task's part of the processor's own state, on the new stack: thread-local storage segments, stack for
+   entries. */
 void switch_state(struct task *from, struct task *to);
 void switch_state(struct task *from, struct task *to) {
     trap_set_stack(to->stack_top);
@@ -200,14 +203,14 @@ void switch_state(struct task *from, struct task *to) {
             wrmsr(MSR_FS_BASE, to->tls_base);
     }
 #else
-    (void)from; /* GS is among the registers that the way back to user mode loads, from the entries just written */
+    (void)from; /* the return to user mode loads GS with the other registers, from the entries just written */
 #endif
     current = to;
     if (tell_tasks)
         marker_task((unsigned)to->pid, to->real_parent ? (unsigned)to->real_parent->pid : 0);
 }
 
-/* After a switch, on the new stack: the task that ran before. */
+/* Completes a switch on the new stack; `previous` is the task that ran before. */
 void sched_finish(struct task *previous);
 void sched_finish(struct task *previous) {
     struct mm *dropped = NULL;
@@ -227,7 +230,7 @@ void schedule(void) {
     uint64_t now = clock(), ran = now - previous->timestamp;
     previous->need_resched = 0;
     if (previous != &idle) {
-        /* Time used takes away from the credit, slower from one who has much. */
+        /* Time used reduces the credit, more slowly for a task that has much. */
         if (ran > SLEEP_MAX)
             ran = SLEEP_MAX;
         uint32_t used = (uint32_t)ran / (unsigned)(bonus(previous) ? bonus(previous) : 1);
@@ -278,7 +281,7 @@ void schedule(void) {
 void wait_prepare(struct wait_queue *queue, struct waiter *waiter, enum task_state state) {
     unsigned long flags = interrupts_off();
     if (list_empty(&waiter->link))
-        list_append(queue->waiters.next, &waiter->link); /* in front: who waits last is woken first, as in Linux */
+        list_append(queue->waiters.next, &waiter->link); /* in front: the last waiter is woken first, as in Linux */
     current->state = state;
     interrupts_restore(flags);
 }
@@ -291,7 +294,7 @@ void wait_finish(struct waiter *waiter) {
     interrupts_restore(flags);
 }
 
-/* Wakes all who wait. Without `sync` a better one preempts. */
+/* Wakes all waiters. Without `sync` a better one preempts. */
 void wake_up(struct wait_queue *queue, int sync) {
     unsigned long flags = interrupts_off();
     for (struct list *at = queue->waiters.next, *next; at != &queue->waiters; at = next) {
@@ -302,7 +305,7 @@ void wake_up(struct wait_queue *queue, int sync) {
     interrupts_restore(flags);
 }
 
-/* On the way to user mode, with interrupts off, as long as something is to be done. */
+/* Is called before the return to user mode, with interrupts off, while there is work to do. */
 void return_to_user(struct registers *registers);
 void return_to_user(struct registers *registers) {
     for (;;) {

@@ -1,7 +1,7 @@
-/* Signals: a bit each, handlers in user mode, and the two that nobody can handle. */
+/* Signals: a bit each, handlers in user mode, and the two signals that cannot be handled. */
 #include "kernel.h"
 
-/* What a handler's return finds on its stack. */
+/* The stack contents at a handler's return. */
 struct signal_frame {
     unsigned long return_address;
 #ifndef __x86_64__
@@ -28,7 +28,7 @@ void signal_send(struct task *task, int signal) {
 static void call_handler(struct registers *registers, int signal) {
     unsigned long stack = registers->sp;
 #ifdef __x86_64__
-    stack -= 128; /* what a leaf function may have below its stack pointer */
+    stack -= 128; /* a leaf function may use this much below its stack pointer */
 #endif
     stack = ((stack - sizeof(struct signal_frame)) & ~15ul) - sizeof(long);
     if (!user_range(stack, sizeof(struct signal_frame), 1))
@@ -46,8 +46,8 @@ static void call_handler(struct registers *registers, int signal) {
     registers->flags &= ~(unsigned long)FLAG_TF;
 }
 
-/* The handler has returned: its stack pointer is just above the frame's return address, on i386 less what the system call's
-   way in has pushed there since. */
+/* Restores the registers after a handler's return: its stack pointer is just above the frame's return address,
+   minus, on i386, the words that the system call's entry has pushed there since. */
 void signal_return(struct registers *registers) {
 #ifdef __x86_64__
     unsigned long stack = registers->sp - sizeof(long);
@@ -66,9 +66,9 @@ void signal_return(struct registers *registers) {
     registers->es = own.es;
     registers->gs = own.gs;
 #endif
-    /* Arithmetic flags only: the rest is not the program's to set. */
+    /* The program may set the arithmetic flags only. */
     registers->flags = (own.flags & ~(unsigned long)0x8d5) | (frame->registers.flags & 0x8d5);
-    work_pending = 1; /* all registers are new: the long way out */
+    work_pending = 1; /* all registers are new, which needs the long exit */
 }
 
 void signal_deliver(struct registers *registers) {

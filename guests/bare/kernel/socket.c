@@ -1,9 +1,9 @@
-/* Pairs of stream sockets: each write makes a packet of its own, with a head and data from different caches, charged to the
-   sender until it is read; a sender sleeps at the limit and is woken when three quarters are gone. That is how UNIX sockets
-   work, over which hackbench sends unless told otherwise. */
+/* Pairs of stream sockets: each write makes a packet of its own, with a head and data from different caches, charged
+   to the sender until it is read; a sender sleeps at the limit and is woken when three quarters are gone. UNIX
+   sockets work the same way; hackbench sends over them by default. */
 #include "kernel.h"
 
-/* Sizes as on i386 in 2.6.20: the default limit, the head's part of the charge, and what follows the data. */
+/* Sizes as on i386 in 2.6.20: the default limit, the head's part of the charge, and the part behind the data. */
 enum { SEND_LIMIT = 110592, HEAD_CHARGE = 176, SHARED_INFO = 128, LINE = 128 };
 enum { SMALL_DATA = 256, DATA_MAX = PAGE_SIZE - SHARED_INFO };
 
@@ -63,7 +63,7 @@ static struct packet *first_packet(struct socket *socket) {
     return packet;
 }
 
-/* Sleeps until there is something to read, or nobody who could write. */
+/* Sleeps until there is data to read, or until there is no writer left. */
 static long wait_for_data(struct socket *socket) {
     struct waiter waiter = {.task = current};
     list_init(&waiter.link);
@@ -161,7 +161,7 @@ static long socket_poll(struct file *file) {
     return result < 0 ? result : 1;
 }
 
-/* What nobody will read is dropped; the pair goes with its second end. */
+/* Drops the unread data; the pair is freed with its second end. */
 static void socket_release(struct file *file) {
     struct socket *socket = file->private, *peer = socket->peer;
     socket->open = 0;

@@ -1,12 +1,12 @@
-/* From the loader's 32-bit protected mode without paging to C at PAGE_OFFSET with all of memory mapped twice, where it is and
-   at PAGE_OFFSET, in large pages. C makes the final tables. */
+/* Goes from the loader's 32-bit protected mode without paging to C at PAGE_OFFSET, with all of memory mapped twice
+   in large pages: at its own address and at PAGE_OFFSET. C makes the final tables. */
 #include "arch.h"
 
 #define LARGE_PRESENT_WRITE 0x83
 #define PRESENT_WRITE 3
 
 #ifdef __x86_64__
-/* ELF note XEN_ELFNOTE_PHYS32_ENTRY: where a PVH loader enters, with EBX at the start info. */
+/* ELF note XEN_ELFNOTE_PHYS32_ENTRY: a PVH loader enters here, with EBX at the start info. */
     .section .note.pvh, "a", @note
     .align 4
     .long 4, 4, 18
@@ -14,7 +14,7 @@
     .long start
 #else
 #define MULTIBOOT_MAGIC 0x1badb002
-#define MULTIBOOT_FLAGS 2               /* memory sizes, please */
+#define MULTIBOOT_FLAGS 2               /* requests memory sizes */
     .section .multiboot, "a"
     .align 4
     .long MULTIBOOT_MAGIC, MULTIBOOT_FLAGS, -(MULTIBOOT_MAGIC + MULTIBOOT_FLAGS)
@@ -27,7 +27,7 @@ FUNCTION(start)
     cli
     cld
     movl $boot_stack_top, %esp
-    movl %eax, %esi                     /* the boot magic, and the information block: kept for C */
+    movl %eax, %esi                     /* the boot magic and the information block are kept for C */
     movl %ebx, %ebp
 
 #ifdef __x86_64__
@@ -102,7 +102,8 @@ FUNCTION(start)
 END(start)
 
 #ifndef __x86_64__
-/* Clears and sets CR0.WP EAX times with paging off. The boot tables must be loaded: they map this code to its own address. */
+/* Clears and sets CR0.WP EAX times with paging off. The boot tables must be loaded: they map this code to its own
+   address. */
     .globl toggle_unpaged
 FUNCTION(toggle_unpaged)
     movl %eax, %ecx

@@ -1,7 +1,8 @@
-/* workload=stress: random changes of page tables and random accesses, by the kernel and by user mode. What each access must do is
-   worked out beforehand by a walk in software: its value, or the fault with its error code, and the flags that it leaves in the
-   entries. Nothing is left to luck that the architecture leaves open: whatever takes away a right or an entry is followed by
-   the flush it needs. Its own page tables hold an arena besides the kernel's part. */
+/* workload=stress: random changes of page tables and random accesses, by the kernel and by user mode. A walk in
+   software computes the result of each access beforehand: its value, or the fault with its error code, and the flags
+   that it leaves in the entries. The test avoids cases that the architecture leaves open: every change that removes
+   a right or an entry is followed by the flush it needs. Its own page tables hold an arena besides the kernel's
+   part. */
 #include "kernel.h"
 
 #ifdef __x86_64__
@@ -60,7 +61,8 @@ static uint32_t random(uint32_t below) {
     return (uint32_t)((uint64_t)value * below >> 32);
 }
 
-/* long stress_kernel(access, address, value), long stress_user(access, address, value): -1 if the access faulted. */
+/* long stress_kernel(access, address, value), long stress_user(access, address, value): return -1 if the access
+   faulted. */
 long stress_kernel(long access, unsigned long address, long value);
 long stress_user(long access, unsigned long address, long value);
 extern char stress_resumed[], stress_left_user[], stress_stub[], stress_stub_end[];
@@ -162,7 +164,7 @@ __asm__(".text\n"
 
 static unsigned long user_result;
 
-/* Every exception while the test runs. From user mode there is no way back but to where stress_user was called. */
+/* Handles every exception while the test runs. From user mode it can only return to the call of stress_user. */
 void stress_exception(struct registers *registers) {
     stress_vector = registers->vector;
     stress_error = registers->error;
@@ -182,7 +184,7 @@ void stress_exception(struct registers *registers) {
     registers->flags = FLAG_FIXED;
 }
 
-/* The lowest-level table of the arena's TABLE_PAGES pages, or the entry of a large page. */
+/* Returns the entry of the lowest-level table of the arena's TABLE_PAGES pages, or of a large page. */
 static entry_t *middle_entry(unsigned space, unsigned long address) {
     entry_t *middle = to_virtual(middles[space]);
     return &middle[address >> (PAGE_SHIFT + INDEX_BITS) & ((1 << INDEX_BITS) - 1)];
@@ -232,7 +234,7 @@ static struct expectation walk(unsigned space, unsigned long address, enum acces
     return result;
 }
 
-/* With PCIDs each space has its own, and what was changed since it was last flushed may be cached for it. */
+/* With PCIDs each space has its own, and entries that were changed since its last flush may be cached for it. */
 static int pcids, invalidates_pcids;
 static uint8_t stale[SPACES];
 enum { INVALIDATE_CONTEXT = 1, INVALIDATE_ALL_BUT_GLOBAL = 3 };
@@ -241,7 +243,8 @@ static unsigned long space_cr3(void) {
     return to_physical(tops[current_space]) | (pcids ? current_space + 1 : 0);
 }
 
-/* Also the switch to another space. With the paravirtual interface through the CR3 cache, which must be as good a flush. */
+/* Flushes, also by a switch to another space. With the paravirtual interface the switch uses the CR3 cache, which
+   must flush equally well. */
 static void flush(void) {
     stale[current_space] = 0;
 #ifdef __x86_64__
@@ -273,7 +276,7 @@ static void switch_space(void) {
     flush();
 }
 
-/* Tables have changed: the other spaces' cached translations may be old. */
+/* Notes that tables have changed: the other spaces' cached translations may be old. */
 static void changed(void) { memset(stale, 1, sizeof stale); }
 
 static _Noreturn void mismatch(uint32_t step, const char *what, unsigned long address, unsigned long got, unsigned long wanted) {
@@ -361,7 +364,8 @@ static void write_entry(entry_t *entry, entry_t value) {
 #endif
 }
 
-/* A leaf of some table; whichever addresses it serves are flushed, unless nothing can be cached of an absent entry. */
+/* Changes a leaf of a table; the addresses that it maps are flushed, unless the entry was absent and cannot be
+   cached. */
 static void change_leaf(void) {
     unsigned table = random(TABLES), index = random(TABLE_PAGES);
     entry_t *entry = (entry_t *)to_virtual(tables[table]) + index;
@@ -379,7 +383,7 @@ static void change_leaf(void) {
         invlpg(ARENA + region * LARGE_SIZE + index * PAGE_SIZE);
 }
 
-/* Many leaves at once with one flush, as an unmap does. */
+/* Changes many leaves with one flush, as an unmap does. */
 static void change_table(void) {
     entry_t *entries = to_virtual(tables[random(TABLES)]);
     for (unsigned i = 0; i < TABLE_PAGES; i++)

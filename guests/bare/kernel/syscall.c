@@ -5,7 +5,7 @@ uint64_t region_begun;
 static unsigned long region_switches, region_toggles, region_ticks;
 static char region_name[32];
 
-/* A short text of the program's; false if it isn't one. */
+/* Copies a short text of the program's; returns false if it is invalid. */
 static int copy_text(char *to, size_t size, unsigned long from) {
     for (size_t i = 0; i < size; i++) {
         if (!user_range(from + i, 1, 0))
@@ -75,7 +75,7 @@ static long call_argument_is(struct registers *r) {
     return argument_is(name, text);
 }
 
-/* What the region contained is of use to whoever reads its time. */
+/* Begins or ends the region. Its contents are useful to readers of its time. */
 static long call_region(struct registers *r) {
     if (ARGUMENT_0(r)) {
         if (!copy_text(region_name, sizeof region_name, ARGUMENT_1(r)))
@@ -102,7 +102,7 @@ static long call_result(struct registers *r) {
     uint64_t cycles;
     memcpy(&cycles, (const void *)ARGUMENT_1(r), sizeof cycles);
     uint32_t count = ARGUMENT_2(r) ? (uint32_t)ARGUMENT_2(r) : 1;
-    /* Nanoseconds per event in microseconds, or microseconds in seconds. */
+    /* The unit is nanoseconds per event in microseconds, or microseconds in seconds. */
     int seconds = ARGUMENT_3(r) == 's';
     uint64_t value = seconds ? scale(microseconds(cycles), 1, count) : scale(scale(cycles, 1000000, tsc_khz), 1, count);
     uint32_t unit = seconds ? 1000000 : 1000;
@@ -123,7 +123,7 @@ static long call_message(struct registers *r) {
     return 0;
 }
 
-/* All processes must have gone, and with them what they had. */
+/* Ends the run. All processes must have ended, and their resources must be freed. */
 static long call_end(struct registers *r) {
     if (current->pid != 1)
         return -EPERM;

@@ -21,11 +21,11 @@ enum {
     SYS_PTRACE,
     SYS_SLEEP,     /* ticks */
     SYS_ARGUMENT,  /* a number from the command line: name, default */
-    SYS_ARGUMENT_IS, /* whether the command line has a name with a text */
+    SYS_ARGUMENT_IS, /* true if the command line has a name with a text */
     SYS_REGION,    /* the measured region: 1 with a name begins it, 0 ends it */
-    SYS_RESULT,    /* prints a result: what, cycles in a 64-bit variable, count, unit */
+    SYS_RESULT,    /* prints a result: name, cycles in a 64-bit variable, count, unit */
     SYS_MESSAGE,   /* prints a text and a number */
-    SYS_END,       /* ends the run: whether all was well */
+    SYS_END,       /* ends the run: true if all was well */
     SYS_CALLS,
 };
 #else

@@ -1,5 +1,5 @@
-/* The interval timer and the interrupt controller: plain as i386 kernels of 2.6.20 drive them, or with the paravirtual patch's
-   shorter sequences. Time is told by the TSC. */
+/* The interval timer and the interrupt controller: driven as in i386 kernels of 2.6.20, or with the paravirtual
+   patch's shorter sequences. The TSC tells the time. */
 #include "kernel.h"
 
 enum { PIC_MASTER = 0x20, PIC_MASTER_MASK = 0x21, PIC_SLAVE = 0xa0, PIC_SLAVE_MASK = 0xa1, SPECIFIC_EOI = 0x60 };
@@ -15,7 +15,7 @@ static uint16_t interrupt_mask = 0xffff;
 static int pit_clock;
 static struct wait_queue sleepers;
 
-/* The pause that old buses need after a port access. */
+/* Pauses as old buses require after a port access. */
 static void io_delay(void) {
     if (!(paravirt & PARAVIRT_IO_DELAY))
         outb(DELAY_PORT, 0);
@@ -55,7 +55,7 @@ static void pic_write_mask(unsigned irq) {
 static void mask_and_acknowledge(unsigned irq) {
     interrupt_mask |= (uint16_t)(1 << irq);
     if (!(paravirt & PARAVIRT_PIC_SHORT))
-        inb(irq >= 8 ? PIC_SLAVE_MASK : PIC_MASTER_MASK); /* the original reads, and doubts that it must */
+        inb(irq >= 8 ? PIC_SLAVE_MASK : PIC_MASTER_MASK); /* the original reads too, and doubts that it must */
     pic_write_mask(irq);
     if (irq >= 8) {
         outb(PIC_SLAVE, (uint8_t)(SPECIFIC_EOI + (irq & 7)));

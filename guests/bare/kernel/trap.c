@@ -30,8 +30,8 @@ struct task_segment {
 };
 #endif
 
-/* Read by the processor, changed by nobody once set up: protected. So is the GDT, whose TLS entries each switch writes. The
-   task state segment is not: KERNEXEC leaves it writable. */
+/* The processor reads these, and nothing changes them after setup, so they are protected. So is the GDT, whose TLS
+   entries each switch writes. The task state segment is writable, as under KERNEXEC. */
 PROTECTED uint64_t gdt[GDT_ENTRIES] ALIGNED(16);
 PROTECTED static struct gate idt[48];
 static struct task_segment task_state;
@@ -39,7 +39,8 @@ static struct task_segment task_state;
 #ifdef __x86_64__
 extern unsigned long kernel_stack_top;
 #else
-/* SYSENTER_ESP points to the last word; what lies below takes the frame of a debug exception at the entry's first instruction. */
+/* SYSENTER_ESP points to the last word; the words below take the frame of a debug exception at the entry's first
+   instruction. */
 static unsigned long sysenter_stack[64];
 #endif
 
@@ -131,7 +132,7 @@ static void debug_exception(struct registers *registers) {
     if (!(status & 1 << 14))
         unexpected(registers);
     if (!(registers->cs & 3)) {
-        /* The trap flag came in by a system call: the kernel goes on without it, user mode gets it back. */
+        /* The trap flag came in by a system call: the kernel continues without it, and user mode gets it back. */
         registers->flags &= ~(unsigned long)FLAG_TF;
         return;
     }

@@ -1,7 +1,9 @@
-/* Process 1 of a guest that runs one command of the host (`tollgate exec`). It is all that the initial RAM disk has beside modules of the kernel.
-   It gets the machine ready, asks the machine to go on (at that moment the machine may be saved, and restored for other commands), reads what it is to do from the
-   channel `control`, runs the command with its standard streams connected to channels, says how it ended, and powers the machine off.
-   docs/guides/exec.md describes what the command finds; the records on the channel are those of crates/tollgate/src/exec_cmd/control.rs. */
+/* Process 1 of a guest that runs one command of the host (`tollgate exec`). The initial RAM disk holds only it and
+   modules of the kernel. It prepares the machine and reports that to the machine (which may then be saved, and
+   restored for other commands), reads its orders from the channel `control`, runs the command with its standard
+   streams connected to channels, reports the command's end, and powers the machine off. docs/guides/exec.md
+   describes the command's environment; the records on the channel are those of
+   crates/tollgate/src/exec_cmd/control.rs. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -22,6 +24,7 @@
 #include <sys/io.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -31,20 +34,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* docs/marker-port.md. */
-enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', MARKER_NAME = 0x1f0e, MARKER_COMMAND = 0x1f0f, MARKER_PRESENT = 'M', MARK_BEGIN = 1 };
-enum { POLL_US = 1000, PORT_WAIT_US = 5000000, NETWORK_WAIT_US = 5000000 };
+/* The ports of docs/marker-port.md. */
+enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', MARKER_NAME = 0x1f0e, MARKER_COMMAND = 0x1f0f, MARKER_PRESENT = 'M' };
+enum { MARK_BEGIN = 1, MARK_END, MARK_BEGIN_ALL };
+enum { POLL_US = 1000, PORT_WAIT_US = 5000000, NETWORK_WAIT_US = 5000000, SETTLE_WAIT_MS = 3600000 };
 enum { PIECE = 64 << 10, MOST_WORDS = 1 << 16, LARGEST_RECORD = 16 << 20 };
-/* As shells have it. */
+/* The exit statuses of shells. */
 enum { NOT_EXECUTABLE = 126, NOT_FOUND = 127 };
-/* Bits of the record `t`: which streams are the terminal. */
+/* Bits of the record `t`: the streams that are the terminal. */
 enum { STREAMS = 3 };
 
 static const char *const channel_names[] = {"control", "stdin", "stdout", "stderr"};
 enum { CONTROL, INPUT, OUTPUT, ERRORS, CHANNELS };
 static int channels[CHANNELS];
 
-/* What is to be done. */
+/* The orders. */
 static struct {
     char **arguments, **environment;
     size_t argument_count, environment_count;
@@ -54,7 +58,7 @@ static struct {
     size_t group_count;
     unsigned terminal;
     struct winsize size;
-    int packed_in_archive;
+    int packed_in_archive, settles;
     char *binds[32];
     size_t bind_count;
 } order;
@@ -71,7 +75,7 @@ static void write_all(int file, const void *data, size_t length) {
     }
 }
 
-/* A record: a letter, the length, the text. */
+/* Sends a record: a letter, the length, the text. */
 static void tell(char kind, const void *data, uint32_t length) {
     unsigned char head[5] = {(unsigned char)kind};
     memcpy(head + 1, &length, sizeof length);
@@ -110,7 +114,7 @@ static void mount_at(const char *type, const char *at, const char *options) {
         give_up("%s can't be mounted at %s: %s", type, at, strerror(errno));
 }
 
-/* Modules in the order in which they are to be loaded. */
+/* Loads the modules in their given order. */
 static void load_modules(void) {
     FILE *names = fopen("/modules/order", "r");
     if (!names)
@@ -129,7 +133,7 @@ static void load_modules(void) {
     fclose(names);
 }
 
-/* The number of the channel that a virtio port is, by its name; -1 if it is none. */
+/* Returns the number of the channel that a virtio port is, by its name; -1 if it is none. */
 static int channel_of(const char *port) {
     char path[300], name[64] = "";
     snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", port);
@@ -165,7 +169,7 @@ static int open_channels(void) {
     return found == CHANNELS;
 }
 
-/* The machine may be saved here. What it is to do is known only afterwards. */
+/* Waits for the orders. The machine may be saved here; the orders are known only afterwards. */
 static void wait_for_order(void) {
     if (ioperm(WORKLOAD_PORT, 1, 1))
         return;
@@ -186,7 +190,7 @@ static void read_all(void *to, size_t length) {
     }
 }
 
-/* The next record; the text ends with a zero that is not part of it. */
+/* Reads the next record; a zero that is not part of the text ends it. */
 static char next_record(char **text, uint32_t *length) {
     unsigned char head[5];
     read_all(head, sizeof head);
@@ -229,6 +233,7 @@ static void read_order(void) {
         case 't': order.terminal = (unsigned)atoi(text); break;
         case 'w': set_size(text); break;
         case 'i': order.packed_in_archive = 1; break;
+        case 's': order.settles = 1; break;
         case 'b':
             if (order.bind_count < sizeof order.binds / sizeof *order.binds)
                 order.binds[order.bind_count++] = text;
@@ -268,7 +273,7 @@ static void make_path(const char *path) {
 
 #define NEW "/new"
 
-/* A record `SOURCE\nTARGET\nro` or `...\nrw`. */
+/* Handles a record `SOURCE\nTARGET\nro` or `...\nrw`. */
 static void bind_share(char *text) {
     char *target = strchr(text, '\n'), *mode = target ? strchr(target + 1, '\n') : NULL;
     if (!mode)
@@ -295,7 +300,7 @@ static void move(const char *from) {
         give_up("%s can't be moved: %s", from, strerror(errno));
 }
 
-/* The command's files: those that were packed or shared, under a layer in memory that takes what is written. */
+/* Makes the command's files: the packed or shared ones, under a layer in memory that takes writes. */
 static void make_root(void) {
     mkdir(NEW, 0755);
     mkdir("/host", 0755);
@@ -347,7 +352,7 @@ static void set_address(int socket, const char *interface, unsigned long what, c
         give_up("the network can't be set up (%s): %s", address, strerror(errno));
 }
 
-/* `ADDRESS MASK ROUTER NAMES`; the interface is the first one, and NAMES is who knows the names of others. */
+/* Handles `ADDRESS MASK ROUTER NAMES` for the first interface; NAMES is the name server. */
 static void set_network(void) {
     int socket_file = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (socket_file < 0)
@@ -368,7 +373,7 @@ static void set_network(void) {
         inet_pton(AF_INET, router, &gateway->sin_addr);
         if (ioctl(socket_file, SIOCADDRT, &route))
             give_up("there is no way to %s: %s", router, strerror(errno));
-        /* In a host's tree it may be a link to what a service writes. */
+        /* In a host's tree it may be a link to a file that a service writes. */
         unlink("/etc/resolv.conf");
         FILE *file = fopen("/etc/resolv.conf", "we");
         if (file) {
@@ -380,20 +385,51 @@ static void set_network(void) {
     close(socket_file);
 }
 
-/* A region of interest begins: this process, and what it becomes. */
-static void mark_begin(const char *name) {
+/* Begins or ends a region of interest: that of this process and its descendants, or that of everything. */
+static void mark(unsigned char command, const char *name) {
     if (ioperm(MARKER_NAME, 2, 1))
         return;
     if (inb(MARKER_COMMAND) == MARKER_PRESENT) {
         do
             outb((unsigned char)*name, MARKER_NAME);
         while (*name++);
-        outb(MARK_BEGIN, MARKER_COMMAND);
+        outb(command, MARKER_COMMAND);
     }
     ioperm(MARKER_NAME, 2, 0);
 }
 
-/* What the command's streams are on this side. */
+/* Everything is ready, and the host says when the command begins: it waits until the kernel has nothing left to do. The command begins some nanoseconds
+   after that, so that it does not always begin at the same distance from a timer tick. */
+static void settle(void) {
+    tell('p', "", 0);
+    for (;;) {
+        char *text;
+        uint32_t length;
+        /* A timer that is far away: without any the machine could not be told from one that waits for ever. */
+        struct pollfd file = {channels[CONTROL], POLLIN, 0};
+        if (poll(&file, 1, SETTLE_WAIT_MS) <= 0)
+            continue;
+        switch (next_record(&text, &length)) {
+        case 'w': set_size(text); break;
+        case 'o': {
+            long long delay = atoll(text);
+            struct timespec time = {.tv_sec = delay / 1000000000, .tv_nsec = delay % 1000000000};
+            if (delay > 0) {
+                unsigned long slack = (unsigned long)prctl(PR_GET_TIMERSLACK);
+                prctl(PR_SET_TIMERSLACK, 1);
+                clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+                prctl(PR_SET_TIMERSLACK, slack);
+            }
+            free(text);
+            return;
+        }
+        default: break;
+        }
+        free(text);
+    }
+}
+
+/* This side's ends of the command's streams. */
 static int terminal = -1, ends[STREAMS] = {-1, -1, -1};
 
 _Noreturn static void run_command(const int streams[STREAMS], int slave) {
@@ -412,7 +448,7 @@ _Noreturn static void run_command(const int streams[STREAMS], int slave) {
         dup2(moved[i], i);
     const char *failed = NULL;
     tell('b', "", 0);
-    mark_begin("exec");
+    mark(MARK_BEGIN, "exec");
     if (order.group_count && (setgroups(order.group_count - 1, order.groups + 1) || setgid(order.groups[0])))
         failed = "group";
     else if (setuid(order.user))
@@ -453,7 +489,7 @@ static pid_t start(void) {
         streams[i] = pair[i != 0];
         ends[i] = pair[i == 0];
         fcntl(ends[i], F_SETFL, O_NONBLOCK);
-        /* As the user's own, for programs that open /dev/stdout. */
+        /* The user owns them, for programs that open /dev/stdout. */
         fchown(ends[i], order.user, order.group_count ? order.groups[0] : 0);
     }
     pid_t child = fork();
@@ -477,7 +513,7 @@ static void shut(int *file) {
 
 static char buffer[PIECE];
 
-/* What the command has written goes to a channel. Whether there was anything. */
+/* Sends the command's output to a channel; returns true if there was any. */
 static int drain(int *from, int channel) {
     ssize_t length = *from < 0 ? -1 : read(*from, buffer, sizeof buffer);
     if (length > 0)
@@ -487,7 +523,7 @@ static int drain(int *from, int channel) {
     return length > 0;
 }
 
-/* What the host said since: another size of the terminal, or a stream that nobody reads any more. */
+/* Handles the host's messages: another size of the terminal, or a stream that has no reader any more. */
 static void hear(void) {
     char *text;
     uint32_t length;
@@ -508,7 +544,7 @@ static void hear(void) {
     free(text);
 }
 
-/* Input on its way to the command. */
+/* Input for the command. */
 static struct {
     char bytes[PIECE];
     size_t length, done;
@@ -542,7 +578,7 @@ static void take_input(void) {
     pass_input();
 }
 
-/* Takes in processes that have ended. Whether the command is one of them. */
+/* Takes in processes that have ended; returns true if the command is one of them. */
 static int reap(pid_t command, int *status) {
     int one, ended = 0;
     for (pid_t gone; (gone = waitpid(-1, &one, WNOHANG)) > 0;)
@@ -585,7 +621,7 @@ static int attend(pid_t command) {
         if (files[6].revents & POLLIN)
             drain(&terminal, OUTPUT);
         else if (files[6].revents)
-            usleep(POLL_US); /* nobody has the terminal open: somebody may open it again */
+            usleep(POLL_US); /* the terminal is not open; it may be opened again */
         if (files[0].revents) {
             struct signalfd_siginfo information;
             if (read(signals, &information, sizeof information) > 0 && reap(command, &status))
@@ -597,7 +633,8 @@ static int attend(pid_t command) {
     return status;
 }
 
-/* The number behind a word at the beginning of a line of a file; of a file without words its first number. */
+/* Returns the number behind a word at the beginning of a line of a file, or the first number of a file without
+   words. */
 static unsigned long long number_of(const char *path, const char *word) {
     unsigned long long number = 0;
     char line[256];
@@ -640,8 +677,13 @@ int main(void) {
     make_root();
     set_network();
     umask(022);
+    if (order.settles)
+        settle();
+    mark(MARK_BEGIN_ALL, "others");
     pid_t command = start();
     int status = attend(command);
+    mark(MARK_END, "exec");
+    mark(MARK_END, "others");
     char text[128];
     int length = snprintf(text, sizeof text, "%d %llu %llu", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
                           number_of("/proc/sys/kernel/tainted", ""), number_of("/proc/vmstat", "oom_kill "));

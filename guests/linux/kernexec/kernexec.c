@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Toggles of CR0.WP as a kernel with grsecurity's KERNEXEC makes them, for a kernel that has none: data that the kernel
- * protects from itself is written in a window in which write protection is off, with nothing else running on this
- * processor.
+ * Toggles CR0.WP as a kernel with grsecurity's KERNEXEC does, in a kernel without it: data that the kernel protects from
+ * itself is written in a window in which write protection is off, with nothing else running on this processor.
  *
- * There, a context switch writes to such data (descriptors in the GDT, the processor's own copy of the page directory),
- * and so do paths around ptrace. Here, each switch of tasks and each ptrace request makes such a window, as many times
- * as the parameters say, and in it increments a counter that lies in memory which is mapped read-only: without the
- * window that would be a fault. The counter is in /sys/module/kernexec/parameters/toggles, and printed at unload.
+ * Under KERNEXEC, a context switch writes to such data (descriptors in the GDT, the processor's own copy of the page
+ * directory), and so do paths around ptrace. This module opens such a window at each switch of tasks and each ptrace
+ * request, as many times as the parameters say, and increments a counter in read-only memory in it; without the window
+ * that write would fault. The counter is in /sys/module/kernexec/parameters/toggles, and is printed at unload.
  */
 #include <linux/init.h>
 #include <linux/irqflags.h>
@@ -27,12 +26,12 @@ static unsigned int requests = 1;
 module_param_named(ptrace_toggles, requests, uint, 0444);
 MODULE_PARM_DESC(ptrace_toggles, "windows for each ptrace request");
 
-/* Windows by processor; read-only once the module is loaded. */
+/* Windows by processor; read-only after the module is loaded. */
 static unsigned long windows[NR_CPUS] __ro_after_init;
 
 static struct tracepoint *sched_switch;
 
-/* The kernel's own write_cr0() keeps WP set, so this is not it. */
+/* Sets CR0. The kernel's own write_cr0() keeps WP set. */
 static __always_inline void set_cr0(unsigned long value)
 {
 	asm volatile("mov %0, %%cr0" : : "r"(value) : "memory");

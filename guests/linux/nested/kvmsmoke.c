@@ -1,6 +1,7 @@
-/* kvmsmoke [COUNT]: the smallest user of /dev/kvm. One machine with one processor for each of two modes: real mode, and long mode with
-   paging. Its program does COUNT CPUIDs (exits that KVM answers in the kernel), then one OUT (an exit that comes here) with the last byte
-   of a sum, then HLT. Prints the time-stamp cycles per CPUID exit, and fails if anything is not as it must be. */
+/* kvmsmoke [COUNT]: the smallest user of /dev/kvm. It makes one machine with one processor for each of two modes:
+   real mode, and long mode with paging. Its program executes COUNT CPUIDs (exits that KVM answers in the kernel),
+   then one OUT (an exit that reaches this program) with the last byte of a sum, then HLT. It prints the time-stamp
+   cycles per CPUID exit, and fails if any result is wrong. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
@@ -15,8 +16,8 @@
 
 enum { MEMORY = 0x100000, CODE = 0x8000, TABLES = 0x10000, PORT = 0x77, MAX_CPUID = 256 };
 
-/* The same bytes are the program in both modes: registers are of 16 bits in real mode and of 32 in long mode, and what it computes
-   does not depend on that. */
+/* The same bytes are the program in both modes: registers have 16 bits in real mode and 32 in long mode, and the
+   result does not depend on that. */
 static const uint8_t program[] = {
     0x31, 0xf6,       /* xor si, si: the sum */
     0x31, 0xc0,       /* again: xor ax, ax: leaf 0 */
@@ -46,7 +47,7 @@ static int call(int file, unsigned long request, const char *name, void *argumen
 }
 #define CALL(file, request, argument) call(file, request, #request, (void *)(uintptr_t)(argument))
 
-/* Long mode at once: KVM takes the whole of the system registers. One 2 MB page maps what there is. */
+/* Enters long mode at once: KVM accepts all system registers together. One 2 MB page maps the memory. */
 static void enter_long_mode(struct kvm_sregs *sregs, uint8_t *memory) {
     uint64_t *pml4 = (uint64_t *)(memory + TABLES), *pdpt = pml4 + 512, *directory = pml4 + 1024;
     pml4[0] = (TABLES + 0x1000) | 3;
@@ -70,7 +71,7 @@ static void run(int kvm, int long_mode, unsigned count) {
         fail("memory: %s", strerror(errno));
     memcpy(memory + CODE, program, sizeof program);
     struct kvm_userspace_memory_region region = {.memory_size = MEMORY, .userspace_addr = (uintptr_t)memory};
-    /* Without unrestricted guests KVM keeps three pages of its own there, out of the machine's memory. */
+    /* Without unrestricted guests KVM keeps three pages of its own there, outside of the machine's memory. */
     CALL(vm, KVM_SET_TSS_ADDR, 0xfffbd000);
     CALL(vm, KVM_SET_USER_MEMORY_REGION, &region);
     int vcpu = CALL(vm, KVM_CREATE_VCPU, 0);

@@ -1,5 +1,5 @@
-/* Processor-bound work with few crossings: the part of a run that shows the speed of plain instructions. Prints what it
-   computed, so that two machines can be compared. */
+/* Processor-bound work with few crossings: the part of a run that shows the speed of plain instructions. It prints
+   its results, so that two machines can be compared. */
 #include "tools.h"
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk (root=/dev/vda);
-   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=; with `-` the machine says it), tells the
-   machine its exit status, and powers the machine off. */
+/* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk
+   (root=/dev/vda); as /sbin/init, or without root=, it runs the workload that the kernel command line names
+   (tollgate.run=; with `-` the machine names it), tells the machine its exit status, and powers the machine off. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -20,13 +20,13 @@
 #include <unistd.h>
 
 enum { DISK_WAIT_MS = 10000, CONSOLE_WAIT_MS = 1000, POLL_MS = 5 };
-/* The status port of docs/marker-port.md, and what init ends with when it cannot run the workload. */
+/* The status port of docs/marker-port.md, and init's exit status if it cannot run the workload. */
 enum { STATUS_PORT = 0x1f0d, STATUS_PRESENT = 0x53, NO_WORKLOAD = 127 };
 
 /* The workload port of the same document. */
 enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', WORKLOAD_READY = 'R', WORKLOAD_POLL_MS = 1 };
 
-/* Tells the machine, where it has a status port, how the run is to end. */
+/* Tells the machine the exit status of the run, if it has a status port. */
 static void report(int status) {
     if (ioperm(STATUS_PORT, 1, 1))
         return;
@@ -37,7 +37,7 @@ static void report(int status) {
 
 _Noreturn static void power_off(int status) {
     report(status);
-    tcdrain(1); /* or the last lines are lost on machines that model the line's speed */
+    tcdrain(1); /* otherwise the last lines are lost on machines that model the line's speed */
     sync();
     mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL);
     reboot(RB_POWER_OFF);
@@ -56,7 +56,7 @@ static void mount_kernel_file_systems(void) {
     } systems[] = {{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"}};
     for (size_t i = 0; i < sizeof systems / sizeof *systems; i++) {
         mkdir(systems[i].at, 0755);
-        /* EBUSY: the kernel, or the stage before this one, has mounted it already. */
+        /* EBUSY means that the kernel, or the stage before this one, has already mounted it. */
         if (mount(systems[i].type, systems[i].at, systems[i].type, 0, NULL) && errno != EBUSY)
             say("mount %s: %s", systems[i].at, strerror(errno));
     }
@@ -66,8 +66,9 @@ static int have_console(void) {
     return fcntl(0, F_GETFD) >= 0;
 }
 
-/* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. One whose driver
-   is a module of this image comes late: how long it is waited for is given in milliseconds. */
+/* Opens the console. The kernel opens /dev/console for init if it finds one; an image without that file gets it from
+   devtmpfs. A console whose driver is a module of this image appears late; `patience` is the time to wait for it in
+   milliseconds. */
 static void open_console(const char *device, int patience) {
     if (have_console())
         return;
@@ -86,8 +87,8 @@ static void open_console(const char *device, int patience) {
 
 static const char serial_port[] = "/dev/ttyS0";
 
-/* A console that is named on the kernel command line, and for which there is no driver, never comes. Without any the workload would
-   read nothing, print nothing and seem to succeed: the serial port takes its place. */
+/* Opens the serial port in place of a console that the kernel command line names and that has no driver, which never
+   appears. Without any console the workload would read nothing, print nothing and seem to succeed. */
 static int open_serial_port(void) {
     if (have_console())
         return 0;
@@ -101,15 +102,16 @@ static int open_serial_port(void) {
     return 1;
 }
 
-/* The end of a session, such as a shell's, hangs its terminal up for all who have it open; /dev/console alone is spared. */
+/* Opens the serial port again: the end of a session, such as a shell's, hangs its terminal up for all processes that
+   have it open; only /dev/console is spared. */
 static void open_serial_port_again(void) {
     for (int fd = 0; fd < 3; fd++)
         close(fd);
     open_console(serial_port, 0);
 }
 
-/* The value of the last such word of the kernel command line; quotes around the value keep its spaces. The result is
-   overwritten by the next call. */
+/* Returns the value of the last such word of the kernel command line; quotes around the value keep its spaces. The
+   next call overwrites the result. */
 static const char *kernel_argument(const char *key) {
     static char line[4096];
     int file = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
@@ -145,7 +147,7 @@ static const char *kernel_argument(const char *key) {
     return found;
 }
 
-/* Modules in the order in which the image's maker put them: each after what it depends on. */
+/* Loads the modules in the order of the image: each after its dependencies. */
 static void load_modules(void) {
     FILE *order = fopen("/modules/order", "r");
     if (!order)
@@ -163,8 +165,8 @@ static void load_modules(void) {
     fclose(order);
 }
 
-/* As mount(8) does: a device that cannot be written is mounted for reading. A journal that is not empty cannot be replayed
-   there; without it the file system is as an interrupted run has left it. */
+/* Mounts the root as mount(8) does: a device that cannot be written is mounted for reading. A journal that is not
+   empty cannot be replayed there; without it the file system is in the state that an interrupted run left. */
 static void mount_root(const char *device) {
     int refused = mount(device, "/disk", "ext4", 0, NULL);
     if (refused && (errno == EACCES || errno == EROFS)) {
@@ -193,8 +195,8 @@ _Noreturn static void enter_disk(const char *device) {
     give_up("/sbin/init");
 }
 
-/* What the machine answers at the port of docs/marker-port.md; NULL if there is no port or no answer. The answer is not there at once: a machine
-   that is saved meanwhile can be given another one. */
+/* Returns the machine's answer at the port of docs/marker-port.md; NULL if there is no port or no answer. The answer
+   may be delayed: a machine that is saved meanwhile can be given another one. */
 static const char *workload_of_machine(void) {
     static char text[4097];
     size_t length = 0;

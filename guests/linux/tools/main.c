@@ -1,4 +1,4 @@
-/* One static binary for everything the guest image adds to its packages; the name it is called by chooses the tool. */
+/* One static binary for everything that the guest image adds to its packages; the name of the call selects the tool. */
 #include "tools.h"
 
 #include <stdarg.h>

@@ -20,7 +20,7 @@ void mark(enum mark what, const char *name) {
         while (*name++);
         outb((unsigned char)what, MARKER_CONTROL);
     }
-    /* Given back, so that this task has no I/O bitmap to be switched during the region. */
+    /* The ports are given back, so that this task has no I/O bitmap to be switched during the region. */
     ioperm(MARKER_NAME, 2, 0);
 }
 
@@ -29,7 +29,7 @@ int marker_main(int argc, char **argv) {
         fputs("usage: marker begin|end NAME\n", stderr);
         return 2;
     }
-    /* What is to be marked is what others do after this process has ended. */
+    /* The region covers the work of other processes after this one has ended. */
     mark(strcmp(argv[1], "begin") ? MARK_END : MARK_BEGIN_ALL, argv[2]);
     return 0;
 }

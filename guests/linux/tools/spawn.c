@@ -1,4 +1,4 @@
-/* fork, exec and wait, many times: what a shell script or a build does all day. */
+/* fork, exec and wait, many times, as in a shell script or a build. */
 #include "tools.h"
 
 #include <errno.h>

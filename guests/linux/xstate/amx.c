@@ -35,7 +35,7 @@ static AMX void configure(void) {
         config.bytes[n] = 64;
         config.rows[n] = 16;
     }
-    /* The compiler thinks that eight bytes are read. */
+    /* The compiler assumes that eight bytes are read. */
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
@@ -45,7 +45,7 @@ static void leave(int signal) {
     siglongjmp(escape, 1);
 }
 
-/* Whether executing `what` raises a signal. */
+/* Returns true if executing `what` raises a signal. */
 static int raises(int signal_wanted, void (*what)(void)) {
     handled = 0;
     signal(signal_wanted, leave);
@@ -65,7 +65,7 @@ static void fill(unsigned seed) {
     memcpy(memory[1], memory[0], 1024);
 }
 
-/* Two processes with other data in the same tiles, that take turns. */
+/* Runs two processes that alternate, with different data in the same tiles. */
 static AMX int turns(unsigned seed) {
     fill(seed);
     configure();
@@ -84,7 +84,7 @@ static AMX int turns(unsigned seed) {
 
 static AMX void overwrite(int signal) {
     handled = signal;
-    /* A handler begins with tiles as they are initially. */
+    /* A handler begins with tiles in their initial state. */
     struct config config;
     _tile_storeconfig(&config);
     __asm__ volatile("" : : "r"(&config) : "memory");

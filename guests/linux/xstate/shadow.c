@@ -1,4 +1,4 @@
-/* Shadow stacks under Linux: they are turned on here by hand, as the C library would do it. */
+/* Shadow stacks under Linux: this program enables them itself, as the C library would do. */
 #include "xstate.h"
 
 #include <signal.h>
@@ -18,7 +18,8 @@
 #define SYS_MAP_SHADOW_STACK 453
 #define SHADOW_STACK_SET_TOKEN 1
 
-/* A system call that no function returns from: what turns shadow stacks on begins with an empty one. */
+/* Makes a system call inline, since enabling shadow stacks begins with an empty one, from which no function can
+   return. */
 #define ARCH_PRCTL(result, code, argument)                                                                            \
     __asm__ volatile("syscall" : "=a"(result) : "0"(SYS_arch_prctl), "D"(code), "S"(argument) : "rcx", "r11", "memory")
 
@@ -32,7 +33,7 @@ static inline unsigned long shadow_pointer(void) {
 
 static __attribute__((noinline)) int depth(int n) {
     int below = n ? depth(n - 1) + 1 : 0;
-    /* So that it is no loop. */
+    /* This keeps the compiler from making a loop of it. */
     __asm__ volatile("" : "+r"(below));
     return below;
 }
@@ -48,12 +49,12 @@ static void violated(int signal, siginfo_t *info, void *context) {
     _exit(info->si_code == SEGV_CPERR ? 42 : 43);
 }
 
-/* Returns to elsewhere than it was called from. */
+/* Returns to another address than the call's. */
 static __attribute__((noinline, naked)) void astray(void) {
     __asm__ volatile("leaq 1f(%rip), %rax\n\tmovq %rax, (%rsp)\n\tret\n1:\tmovl $44, %edi\n\tmovl $60, %eax\n\tsyscall");
 }
 
-/* What a child does with shadow stacks on; it ends with its result. */
+/* Ends a child that has shadow stacks on, with its result. */
 static void __attribute__((noreturn)) end(int status) {
     syscall(SYS_exit_group, status);
     __builtin_unreachable();
@@ -99,7 +100,7 @@ static void __attribute__((noreturn)) in_child(int what) {
         end(found == value ? 0 : 9);
     }
     if (what == 4) {
-        /* To another shadow stack and back. */
+        /* This switches to another shadow stack and back. */
         unsigned long size = 4096, there = syscall(SYS_MAP_SHADOW_STACK, 0, size, SHADOW_STACK_SET_TOKEN);
         if ((long)there < 0) end(10);
         __asm__ volatile("rstorssp (%0)\n\tsaveprevssp" : : "r"(there + size - 8) : "memory", "cc");

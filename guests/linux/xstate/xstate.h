@@ -1,4 +1,4 @@
-/* What the tests of extended state share. */
+/* Common parts of the tests of extended state. */
 #ifndef XSTATE_H
 #define XSTATE_H
 

@@ -1,4 +1,4 @@
-//! The architectural state: registers, and events that wait.
+//! Architectural state: registers and pending events.
 
 mod registers;
 mod tiles;
@@ -23,7 +23,7 @@ pub mod attention {
     pub const SS_SHADOW: u32 = 1 << 3;
     /// Instructions run one at a time: RFLAGS.TF, or a breakpoint is enabled.
     pub const STEP: u32 = 1 << 4;
-    /// A device was accessed: the board looks at timers and lines before anything else.
+    /// A device was accessed: the board checks timers and lines before anything else.
     pub const BUS: u32 = 1 << 5;
     /// HLT.
     pub const HALT: u32 = 1 << 6;
@@ -37,32 +37,32 @@ pub mod attention {
     pub const MWAIT: u32 = 1 << 10;
     /// With MWAIT: interrupts end it even if they are masked.
     pub const MWAIT_MASKED: u32 = 1 << 11;
-    /// A VM exit has been made: the hypervisor goes on.
+    /// A VM exit is complete: the hypervisor continues.
     pub const VM_EXIT: u32 = 1 << 12;
     /// The next instruction must be ENDBRANCH.
     pub const ENDBRANCH: u32 = 1 << 14;
-    /// An INIT signal that VMX operation blocks: in non-root mode it exits, and after VMXOFF it resets.
+    /// An INIT signal that VMX operation blocks: it causes an exit in non-root mode, and a reset after VMXOFF.
     pub const INIT: u32 = 1 << 13;
 }
 
-/// The architectural state of a processor: plain data, which is saved, compared and printed by its fields.
+/// Architectural state of a virtual processor: plain data that can be saved, compared and printed by field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Arch {
     /// A virtual processor.
     /// RAX to R15; 16 and above read as zero and are never written.
     pub gpr: [u64; 32],
-    /// Instruction pointer; while a handler runs, of the next instruction.
+    /// Instruction pointer; while a handler runs, the address of the next instruction.
     pub rip: u64,
     /// Arithmetic flags.
     pub lazy: Lazy,
-    /// The other flags, where RFLAGS has them (bit 1 set).
+    /// Other flags, at their positions in RFLAGS (bit 1 set).
     pub flags: u64,
     /// See [`attention`].
     pub attention: u32,
     /// Current privilege level.
     pub cpl: u8,
-    /// ES, CS, SS, DS, FS, GS, then a flat one ([`crate::op::SEG_FLAT`]).
+    /// ES, CS, SS, DS, FS, GS, and a flat segment ([`crate::op::SEG_FLAT`]).
     pub seg: [Segment; 8],
     /// Control register 0.
     pub cr0: u64,
@@ -78,7 +78,7 @@ pub struct Arch {
     pub vector: VectorState,
     /// x87 and MMX.
     pub x87: X87,
-    /// Tiles.
+    /// AMX tiles.
     pub tiles: Tiles,
     /// Shadow-stack pointer.
     pub ssp: u64,
@@ -96,22 +96,22 @@ pub struct Arch {
     pub idtr: TableRegister,
     /// Local descriptor table.
     pub ldtr: Segment,
-    /// Task register; the type in `rights` tells 16-bit from 32/64-bit, busy set.
+    /// Task register; the type in `rights` distinguishes 16-bit from 32/64-bit, and is busy.
     pub tr: Segment,
-    /// NMIs are blocked until IRET.
+    /// True if NMIs are blocked until IRET.
     pub nmi_blocked: bool,
     /// DR6 bits collected for a trap after the current instruction.
     pub pending_dr6: u64,
-    /// A debug trap is due after the current instruction because RFLAGS.TF was set before it.
+    /// True if a debug trap follows the current instruction because RFLAGS.TF was set before it.
     pub single_step: bool,
-    /// Non-root mode.
+    /// VMX state, including non-root mode.
     pub vmx: Box<NonRoot>,
-    /// The exit information of the last VM exit.
+    /// Exit information of the last VM exit.
     pub vm_exit: VmExit,
 }
 
 impl Arch {
-    /// All registers zero, but those that never are.
+    /// Creates a state in which all registers are zero except those that never are.
     pub(crate) fn new() -> Self {
         Self {
             gpr: [0; 32],

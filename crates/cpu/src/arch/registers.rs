@@ -1,4 +1,4 @@
-//! Registers that are more than a number.
+//! Registers with internal structure.
 
 use serde::{Deserialize, Serialize};
 use x86::{msr, rights};
@@ -18,17 +18,19 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Descriptor privilege level.
+    /// Returns the descriptor privilege level.
     pub fn dpl(&self) -> u8 {
         (self.rights >> rights::DPL_SHIFT) as u8 & 3
     }
 
-    /// Accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
+    /// Returns true if the segment can be used for accesses: it is unusable after a null selector or, in terms of VMX,
+    /// a failed load.
     pub fn usable(&self) -> bool {
         self.rights & rights::UNUSABLE == 0
     }
 
-    /// As after reset or a real-mode load: base = selector * 16, 64 KiB, writable data (or code for CS).
+    /// Returns a segment as after reset or a real-mode load: base = selector * 16, 64 KiB, writable data (or code for
+    /// CS).
     pub fn real(selector: u16, code: bool) -> Self {
         let kind = rights::ACCESSED | rights::RW | if code { rights::CODE } else { 0 };
         Self { base: u64::from(selector) << 4, limit: 0xffff, rights: kind | rights::S | rights::P, selector }
@@ -64,13 +66,13 @@ pub struct X87 {
     pub control: u16,
     /// Status word, with TOP in bits 13:11.
     pub status: u16,
-    /// Bit i set: physical register i is not empty (the abridged tag of FXSAVE).
+    /// Bit i is set if physical register i is not empty (the abridged tag of FXSAVE).
     pub tags: u8,
     /// Last opcode (11 bits).
     pub opcode: u16,
     /// Last instruction pointer.
     pub ip: u64,
-    /// Last instruction's CS.
+    /// CS of the last instruction.
     pub cs: u16,
     /// Last data pointer.
     pub dp: u64,
@@ -84,7 +86,7 @@ pub struct X87 {
 pub struct VectorState {
     /// YMM0-15; the low half is XMM.
     pub ymm: [[u64; 4]; 16],
-    /// Bits 511:256 of ZMM0-15 (ZMM_Hi256). Written by [`VectorState::upper_mut`].
+    /// Bits 511:256 of ZMM0-15 (ZMM_Hi256). Use [`VectorState::upper_mut`] to write them.
     pub upper: [[u64; 4]; 16],
     /// ZMM16-31 (Hi16_ZMM).
     pub high: [[u64; 8]; 16],
@@ -92,16 +94,16 @@ pub struct VectorState {
     pub k: [u64; 8],
     /// Control and status.
     pub mxcsr: u32,
-    /// The value that the host's MXCSR is known to have, or [`NOT_LOADED`]: no part of the state.
+    /// Known value of the host's MXCSR, or [`NOT_LOADED`]; not part of the state.
     #[serde(skip)]
     pub loaded: u32,
-    /// 1 if bits 511:256 of all registers are known to be clear, else 0: no part of the state.
+    /// 1 if bits 511:256 of all registers are known to be clear, else 0; not part of the state.
     #[serde(skip)]
     pub upper_is_clear: u64,
 }
 
 impl VectorState {
-    /// As after reset: registers clear, floating-point exceptions masked.
+    /// Reset state: registers clear, floating-point exceptions masked.
     pub const RESET: Self = Self {
         ymm: [[0; 4]; 16],
         upper: [[0; 4]; 16],
@@ -112,14 +114,14 @@ impl VectorState {
         upper_is_clear: 1,
     };
 
-    /// Bits 511:256 of all registers, to be written.
+    /// Returns bits 511:256 of all registers for writing.
     #[inline]
     pub fn upper_mut(&mut self) -> &mut [[u64; 4]; 16] {
         self.upper_is_clear = 0;
         &mut self.upper
     }
 
-    /// Bits 511:256 of some register are set.
+    /// Returns true if bits 511:256 of some register are set.
     #[inline]
     pub fn upper_in_use(&mut self) -> bool {
         if self.upper_is_clear == 0 {
@@ -128,7 +130,7 @@ impl VectorState {
         self.upper_is_clear == 0
     }
 
-    /// A whole register, ZMM0-31.
+    /// Returns a whole register, ZMM0-31.
     #[inline]
     pub fn zmm(&self, number: u8) -> [u64; 8] {
         let n = usize::from(number & 15);
@@ -141,7 +143,7 @@ impl VectorState {
         value
     }
 
-    /// Clears bits 511:256 of a register, as VEX-encoded instructions do that write it.
+    /// Clears bits 511:256 of a register, as VEX-encoded instructions do for their destination.
     #[inline(always)]
     pub fn clear_upper(&mut self, number: u8) {
         self.upper[usize::from(number & 15)] = [0; 4];
@@ -167,11 +169,11 @@ impl PartialEq for VectorState {
     }
 }
 
-/// The host's MXCSR may be anything that compiled code leaves behind.
+/// Marks the host's MXCSR as unknown: compiled code may have changed it.
 pub const NOT_LOADED: u32 = 0;
 
-/// AMD's configuration registers that are only stored: SYSCFG, HWCR, TOP_MEM, TOP_MEM2, NB_CFG, LS_CFG, IC_CFG, DC_CFG, BU_CFG2,
-/// DE_CFG, OSVW length and status.
+/// AMD's configuration registers that have no effect: SYSCFG, HWCR, TOP_MEM, TOP_MEM2, NB_CFG, LS_CFG, IC_CFG, DC_CFG,
+/// BU_CFG2, DE_CFG, OSVW length and status.
 pub const AMD_REGISTERS: [u32; 12] = [
     msr::SYSCFG,
     msr::HWCR,
@@ -187,7 +189,7 @@ pub const AMD_REGISTERS: [u32; 12] = [
     msr::OSVW_STATUS,
 ];
 
-/// Model-specific registers held by the processor.
+/// Model-specific registers of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Msrs {
@@ -215,7 +217,7 @@ pub struct Msrs {
     pub tsc_aux: u64,
     /// IA32_TSC_ADJUST.
     pub tsc_adjust: u64,
-    /// Added to the clock's cycles to give the TSC.
+    /// Difference between the TSC and the clock's cycles.
     pub tsc_offset: u64,
     /// IA32_XSS.
     pub xss: u64,
@@ -235,7 +237,7 @@ pub struct Msrs {
     pub pkrs: u64,
     /// IA32_SPEC_CTRL.
     pub spec_ctrl: u64,
-    /// MSR_POWER_CTL: stored, without effect.
+    /// MSR_POWER_CTL, which has no effect.
     pub power_ctl: u64,
     /// IA32_MISC_ENABLE.
     pub misc_enable: u64,

@@ -10,7 +10,7 @@ use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 use x86::reg;
 
-/// Rows of bit manipulation.
+/// Instruction table rows of bit manipulation.
 pub static ROWS: &[Row] = &[
     Row::new(Bt, Class::Alu, bit::<0>),
     Row::new(Bts, Class::Alu, bit::<1>),
@@ -79,13 +79,13 @@ pub static ROWS: &[Row] = &[
     Row::new(Crc32, Class::Mul, crc32),
 ];
 
-/// Operand 1, register or memory.
+/// Reads operand 1, register or memory.
 #[inline(always)]
 fn source1<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<T> {
     if op.has(Op::MEM) { cpu.load::<T>(op) } else { Ok(get1(cpu, op)) }
 }
 
-/// Operand 2, register or memory.
+/// Reads operand 2, register or memory.
 #[inline(always)]
 fn source2<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<T> {
     if op.has(Op::MEM) { cpu.load::<T>(op) } else { Ok(cpu.get::<T>(op.r2)) }
@@ -128,7 +128,7 @@ fn bit_sized<const KIND: u8, const MEMORY: bool, const INDEXED: bool, T: Int>(cp
         cpu.arch.lazy.set_cf(value & mask != 0);
         return Ok(Flow::Next);
     }
-    // A register index reaches beyond the operand, in units of the operand size.
+    // A bit index in a register may select a bit beyond the operand, in units of the operand size.
     let mut at = *op;
     if INDEXED {
         let units = index >> T::BITS.trailing_zeros();
@@ -166,7 +166,8 @@ impl Scan for Reverse {
 
 fn scan<S: Scan, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let source = source1::<T>(cpu, op)?.to_u64();
-    // A zero source leaves the destination alone; the other flags, undefined, are cleared but for PF as of the result.
+    // A zero source leaves the destination unchanged; the other flags, which are undefined, are cleared, except for PF,
+    // which follows the result.
     if source == 0 {
         cpu.arch.lazy.load(x86::flags::ZF | x86::flags::PF);
         return Ok(Flow::Next);
@@ -220,7 +221,7 @@ fn set_if<const CC: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn move_if<const CC: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
     fn run<const CC: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-        // Memory is read, and a 32-bit destination zero-extended, whether the condition holds or not.
+        // Memory is read, and a 32-bit destination zero-extended, even if the condition is false.
         let source = source1::<T>(cpu, op)?;
         let value = if cpu.arch.lazy.condition(CC) { source } else { cpu.get(op.r0) };
         cpu.set(op.r0, value);
@@ -238,7 +239,7 @@ fn swapped<T: Int>(value: T) -> T {
 }
 
 fn bswap<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // A 16-bit operand is undefined; Intel processors clear it.
+    // The result of a 16-bit operand is undefined; Intel processors clear it.
     let value = if T::SIZE == 2 { T::from_u64(0) } else { swapped(cpu.get::<T>(op.r0)) };
     cpu.set(op.r0, value);
     Ok(Flow::Next)
@@ -292,7 +293,7 @@ fn bextr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// BLSI, BLSMSK and BLSR have their destination in VEX.vvvv: operand 0; the source is operand 1.
+/// BLSI, BLSMSK and BLSR encode their destination in VEX.vvvv: it is operand 0, and the source is operand 1.
 fn lowest(_: &Instruction, op: &mut Op, small: Handler, large: Handler) -> Option<Handler> {
     Some(if op.size == 8 { large } else { small })
 }
@@ -338,7 +339,7 @@ fn bzhi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn mulx<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let b = source2::<T>(cpu, op)?.to_u64();
     let wide = u128::from(cpu.get::<T>(reg::RDX).to_u64()) * u128::from(b);
-    // With one destination for both halves the high half wins.
+    // If both halves have the same destination, the high half wins.
     cpu.set(op.r1, T::from_u64(wide as u64));
     cpu.set(op.r0, T::from_u64((wide >> T::BITS) as u64));
     Ok(Flow::Next)
@@ -430,7 +431,7 @@ fn crc32(i: &Instruction, op: &mut Op) -> Option<Handler> {
     sized!(size; crc32_sized<>)
 }
 
-/// CRC32C, reflected polynomial 0x82F63B78 (SDM vol. 2, CRC32).
+/// CRC32C, with the reflected polynomial 0x82F63B78 (SDM vol. 2, CRC32).
 fn crc32_sized<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let data = source1::<T>(cpu, op)?.to_u64();
     let mut crc = cpu.get::<u32>(op.r0);

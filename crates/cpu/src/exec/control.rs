@@ -11,7 +11,7 @@ use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Branch, Class, Family, Kind, Way};
 use x86::{reg, seg};
 
-/// Rows of near branches.
+/// Instruction table rows of near branches.
 pub static ROWS: &[Row] = &[
     Row::end(Jo, Class::Branch, jcc::<0>),
     Row::end(Jno, Class::Branch, jcc::<1>),
@@ -40,7 +40,7 @@ pub static ROWS: &[Row] = &[
     Row::end(Jrcxz, Class::Branch, |_, op| address_sized(op, 8)),
 ];
 
-/// Goes to `target`, which must be canonical in 64-bit mode and within the CS limit elsewhere.
+/// Branches to `target`, which must be canonical in 64-bit mode and within the CS limit elsewhere.
 #[inline(always)]
 pub(crate) fn go(cpu: &mut Cpu, target: u64) -> Exec<Flow> {
     if cpu.engine.long64 {
@@ -65,7 +65,7 @@ fn jcc<const CC: u8>(_: &Instruction, _: &mut Op) -> Option<Handler> {
 }
 
 fn looping<const KIND: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // The counter's width is the address size, which no operand shows: the decoder's code does.
+    // The counter's width is the address size, which no operand shows; it follows from the decoder's code.
     let width = counter_width(op);
     let mask = crate::op::address_mask(width);
     let count = cpu.arch.gpr[usize::from(reg::RCX)].wrapping_sub(1) & mask;
@@ -189,7 +189,7 @@ fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 #[inline(always)]
 fn call_to<T: Int>(cpu: &mut Cpu, target: u64, next: u64) -> Exec<Flow> {
-    // The target is checked before anything is pushed.
+    // The target is checked before the return address is pushed.
     let flow = go(cpu, target)?;
     push(cpu, T::from_u64(next))?;
     cpu.micro.predictor.call(next);
@@ -207,7 +207,7 @@ fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {
     sized!(size; ret_near<>)
 }
 
-/// Charges a return to `target` if it was not predicted, after the target was taken from the stack.
+/// Charges a return to `target` if it was not predicted, after the target was popped from the stack.
 #[inline(always)]
 pub(crate) fn predict_return(cpu: &mut Cpu, op: &Op, target: u64) {
     let predicted = cpu.micro.predictor.ret(target);

@@ -1,4 +1,4 @@
-//! Control registers: what may be written to them, and what follows.
+//! Control registers: valid values, and the effects of writes.
 
 use crate::arch::attention;
 use crate::capability::Capability;
@@ -13,7 +13,7 @@ use ledger::{Class, Family, Kind};
 use x86::control::*;
 use x86::{page, rights, seg};
 
-/// Rows of instructions on CR0; MOV is bound through `bind_mov`.
+/// Instruction table rows of CR0 instructions; MOV is bound through `bind_mov`.
 pub static ROWS: &[Row] = &[
     Row::end(Lmsw, Class::System, |i, _| {
         Some(if i.op0_kind() == OpKind::Memory { lmsw_memory } else { lmsw_register })
@@ -34,7 +34,7 @@ pub(crate) mod flush {
     pub const ONE_PCID: u32 = 2;
 }
 
-/// MOV to or from a control register.
+/// Binds MOV to or from a control register.
 pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
     op.class = Class::System;
     let to = i.op0_register().is_cr();
@@ -75,10 +75,10 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-/// What MOV to a control register does, after the faults and exits that come before.
+/// Executes MOV to a control register, after the checks for faults and exits.
 fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
     let mut charged = u32::from(number);
-    // Charged first: the new CR3 or CR0 is another address space.
+    // Charged first, because the new CR3 or CR0 changes the address space.
     match number {
         0 => cpu.check_cr0(value)?,
         3 => {
@@ -118,8 +118,9 @@ fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
 }
 
 impl Cpu {
-    /// Writes a control register for somebody who looks from outside: does what MOV would at this instruction, its charge included. `false`: that
-    /// would fault, and nothing has changed. The processor must not stand in the midst of a [block](Cpu::abandon_block).
+    /// Writes a control register from outside: has the effect of a MOV at the current instruction, including its
+    /// charge. Returns false, without any change, if the MOV would fault. The processor must not be in the middle of a
+    /// [block](Cpu::abandon_block).
     pub fn write_control(&mut self, number: u8, value: u64) -> bool {
         let moved = matches!(number, 0 | 2 | 3 | 4 | 8) && move_to(self, number, value).is_ok();
         if !moved {
@@ -128,7 +129,7 @@ impl Cpu {
         moved
     }
 
-    /// Bits of an address that the model's physical addresses do not have.
+    /// Returns the address bits that exceed the model's physical address width.
     pub(crate) fn beyond_physical(&self) -> u64 {
         let bits = u32::from(self.wiring.model.physical_bits).min(52);
         !((1u64 << bits) - 1)
@@ -138,7 +139,7 @@ impl Cpu {
         let bad = value >> 32 != 0
             || (value & CR0_PG != 0 && value & CR0_PE == 0)
             || (value & CR0_NW != 0 && value & CR0_CD == 0);
-        // What is enforced relies on write protection.
+        // Control-flow enforcement requires write protection.
         let bad = bad || (value & CR0_WP == 0 && self.arch.cr4 & CR4_CET != 0);
         let fixed = self.arch.vmx.cr0_fixed();
         if bad || value & fixed != fixed {
@@ -158,7 +159,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Writes CR0, whose value [`Cpu::check_cr0`] has passed.
+    /// Writes CR0 with a value that [`Cpu::check_cr0`] has accepted.
     fn write_cr0(&mut self, value: u64, kind: Kind) -> Exec {
         const KEPT: u64 = CR0_PE | CR0_MP | CR0_EM | CR0_TS | CR0_NE | CR0_WP | CR0_AM | CR0_NW | CR0_CD | CR0_PG;
         let value = (value & KEPT) | CR0_ET;
@@ -187,7 +188,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// All translations go; charged.
+    /// Flushes all translations; charged.
     pub(crate) fn flush_everything(&mut self) {
         self.flush_tlb(Flush::All);
         self.charge(Kind::new(Family::TlbFlush, flush::ALL), 1);
@@ -201,7 +202,7 @@ impl Cpu {
         if value & self.beyond_physical() & !allowed != 0 { Err(self.gp(0)) } else { Ok(()) }
     }
 
-    /// With PAE paging outside long mode, a MOV to CR3 loads the PDPTEs, which may fault.
+    /// Checks the PDPTEs: with PAE paging outside long mode, a MOV to CR3 loads them, which may fault.
     fn check_pdptes(&mut self, value: u64) -> Exec {
         if self.arch.cr0 & CR0_PG != 0 && self.arch.cr4 & CR4_PAE != 0 && !self.long_mode() {
             self.load_pdptes(value)?;
@@ -209,12 +210,12 @@ impl Cpu {
         Ok(())
     }
 
-    /// Whether a PDPTE has no reserved bit set, or is not present.
+    /// Returns true if a PDPTE is not present, or has no reserved bit set.
     pub(crate) fn good_pdpte(&self, entry: u64) -> bool {
         entry & page::P == 0 || entry & (page::RESERVED_PDPTE | self.beyond_physical()) == 0
     }
 
-    /// Reads the four PDPTEs; reserved bits in a present one are #GP, and nothing has changed then.
+    /// Reads the four PDPTEs. Reserved bits in a present one raise #GP, and nothing has changed then.
     pub(crate) fn load_pdptes(&mut self, cr3: u64) -> Exec {
         let base = cr3 & CR3_ADDRESS_PAE;
         let mut entries = [0u64; 4];
@@ -228,7 +229,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Loads CR3 and drops the translations that this drops. PDPTEs are loaded where the paging mode has them.
+    /// Loads CR3, and flushes the translations that this invalidates. PDPTEs are loaded if the paging mode has them.
     pub(crate) fn load_cr3(&mut self, value: u64) -> Exec {
         self.check_pdptes(value)?;
         let tagged = self.arch.cr4 & CR4_PCIDE != 0;
@@ -253,7 +254,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Bits of CR4 that exist, by CPUID.
+    /// Returns the bits of CR4 that exist according to CPUID.
     pub(crate) fn cr4_bits(&self) -> u64 {
         use Capability::*;
         const BITS: &[(Capability, u64)] = &[
@@ -285,7 +286,7 @@ impl Cpu {
     }
 
     fn check_cr4(&mut self, value: u64) -> Exec {
-        // VMX operation fixes CR4.VMXE, whether or not the model shows it.
+        // VMX operation fixes CR4.VMXE, even if the model does not report VMX.
         let fixed = if self.arch.vmx.active || self.arch.vmx.operation.is_on() { CR4_VMXE } else { 0 };
         if value & fixed != fixed {
             return Err(self.gp(0));
@@ -300,7 +301,7 @@ impl Cpu {
         if bad { Err(self.gp(0)) } else { Ok(()) }
     }
 
-    /// Writes CR4, whose value [`Cpu::check_cr4`] has passed.
+    /// Writes CR4 with a value that [`Cpu::check_cr4`] has accepted.
     fn write_cr4(&mut self, value: u64, kind: Kind) -> Exec {
         let changed = self.arch.cr4 ^ value;
         let pae = self.arch.cr0 & CR0_PG != 0 && value & CR4_PAE != 0 && !self.long_mode();
@@ -324,7 +325,7 @@ impl Cpu {
 }
 
 fn lmsw(cpu: &mut Cpu, value: u16, linear: Option<u64>) -> Exec<Flow> {
-    // LMSW sets PE but never clears it, and reaches no further than TS.
+    // LMSW can set PE but not clear it, and affects no bits above TS.
     let low = CR0_MP | CR0_EM | CR0_TS;
     let value = match cpu.arch.vmx.active {
         true => cpu.guest_lmsw(value, linear)?,
@@ -349,7 +350,7 @@ fn lmsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 impl Cpu {
-    /// CR4.UMIP: the instruction is for CPL 0 only.
+    /// Raises #GP if CR4.UMIP is set and the CPL is not 0.
     pub(crate) fn umip(&mut self) -> Exec {
         if self.arch.cr4 & CR4_UMIP != 0 && self.arch.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
     }

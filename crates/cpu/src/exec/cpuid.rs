@@ -1,4 +1,4 @@
-//! CPUID: the model's contents, and what depends on the processor's state.
+//! CPUID: the model's leaves, with the fields that depend on the processor's state.
 
 use crate::capability::Capability;
 use crate::exec::xsave::xstate_cpuid;
@@ -14,11 +14,11 @@ use x86::msr::{APIC_BASE, APIC_BASE_ENABLE, MISC_ENABLE_MONITOR};
 use x86::reg;
 use x86::vmx::reason;
 
-/// Row of CPUID.
+/// Instruction table row of CPUID.
 pub static ROWS: &[Row] = &[Row::end(Cpuid, Class::System, |_, _| Some(cpuid))];
 
 const EXTENDED: u32 = 0x8000_0000;
-/// Frequency of the crystal that leaf 0x15 reports where the model does not say.
+/// Crystal frequency for leaf 0x15 if the model does not specify one.
 pub const CRYSTAL_HZ: u32 = 25_000_000;
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -26,14 +26,14 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl Cpu {
-    /// What CPUID returns for a leaf and sub-leaf.
+    /// Returns the result of CPUID for a leaf and sub-leaf.
     pub fn cpuid(&mut self, leaf: u32, subleaf: u32) -> CpuidRegs {
         let basic = self.wiring.model.leaf(0, 0).map_or(0, |r| r.eax);
         let extended = self.wiring.model.leaf(EXTENDED, 0).map_or(0, |r| r.eax);
         let in_range = leaf <= basic || (leaf >= EXTENDED && leaf <= extended);
         let leaf = match in_range {
             true => leaf,
-            // Beyond the last leaf Intel's processors answer with the last basic one, AMD's with zeros.
+            // Beyond the last leaf, Intel processors return the last basic leaf, and AMD's return zeros.
             false if self.wiring.capabilities.amd => return CpuidRegs::default(),
             false => basic,
         };
@@ -50,7 +50,7 @@ impl Cpu {
                 let mhz = (self.wiring.model.tsc_hz / 1_000_000) as u32;
                 regs = CpuidRegs { eax: mhz, ebx: regs.ebx.max(mhz), ecx: 100, edx: 0 };
             }
-            // SYSCALL: Intel's processors only show it to 64-bit code.
+            // SYSCALL: Intel processors report it to 64-bit code only.
             0x8000_0001 if !self.wiring.capabilities.amd && !self.engine.long64 => regs.edx &= !(1 << 11),
             0x8000_0008 if self.wiring.capabilities.amd => {
                 regs.ecx = (regs.ecx & !0xf0ff) | (self.wiring.processors.max(1) - 1) | self.package_bits() << 12;
@@ -63,7 +63,7 @@ impl Cpu {
         regs
     }
 
-    /// Bits of the APIC id below the package's.
+    /// Returns the number of APIC ID bits below the package's.
     fn package_bits(&self) -> u32 {
         self.wiring.processors.max(1).next_power_of_two().trailing_zeros()
     }
@@ -84,7 +84,7 @@ impl Cpu {
         }
     }
 
-    /// Who shares a cache: the first two levels belong to one processor, the third to the package.
+    /// Sets the sharing fields of a cache leaf: the first two levels belong to one processor, the third to the package.
     fn cache_leaf(&self, regs: &mut CpuidRegs, cores: bool) {
         if regs.eax & 0x1f == 0 {
             return;
@@ -98,7 +98,7 @@ impl Cpu {
         }
     }
 
-    /// Extended topology: one thread per core, all cores in one package.
+    /// Returns the extended topology: one thread per core, all cores in one package.
     fn topology(&self, subleaf: u32) -> CpuidRegs {
         let (eax, ebx, level) = match subleaf {
             0 => (0, 1, 1),
@@ -108,7 +108,7 @@ impl Cpu {
         CpuidRegs { eax, ebx, ecx: level << 8 | subleaf & 0xff, edx: self.wiring.apic_id }
     }
 
-    /// TSC over crystal frequency as a fraction.
+    /// Sets the ratio of TSC and crystal frequency.
     fn crystal_leaf(&self, regs: &mut CpuidRegs) {
         let crystal = if regs.ecx != 0 { regs.ecx } else { CRYSTAL_HZ };
         let common = gcd(u64::from(crystal), self.wiring.model.tsc_hz).max(1);
@@ -122,7 +122,7 @@ fn set(word: &mut u32, bit: u32, on: bool) {
 }
 
 fn cpuid(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    // CPUID faulting (MISC_FEATURES_ENABLES).
+    // CPUID faulting (MISC_FEATURES_ENABLES) raises #GP.
     if cpu.arch.msr.misc_features & 1 != 0 && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }

@@ -10,7 +10,7 @@ use ledger::{Class, Family, Kind};
 use x86::control::CR4_DE;
 use x86::debug::*;
 
-/// MOV to or from a debug register.
+/// Binds MOV to or from a debug register.
 pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
     op.class = Class::System;
     let to = i.op0_register().is_dr();
@@ -21,7 +21,7 @@ pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
     Some(if to { write } else { read })
 }
 
-/// The register really meant, after all checks.
+/// Returns the register that is accessed (DR4 and DR5 are aliases), after all checks.
 fn accessed(cpu: &mut Cpu, number: u8) -> Exec<usize> {
     let alias = matches!(number, 4 | 5);
     if alias && cpu.arch.cr4 & CR4_DE != 0 {
@@ -60,7 +60,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 impl Cpu {
-    /// Follows a change of DR0-3 or DR7.
+    /// Handles a change of DR0-3 or DR7.
     pub(crate) fn breakpoints_changed(&mut self) {
         self.access_changed();
         if self.breakpoints_enabled() {
@@ -68,7 +68,7 @@ impl Cpu {
         }
     }
 
-    /// Notes I/O breakpoints that an access of `size` bytes at `port` hits (CR4.DE).
+    /// Records the I/O breakpoints that an access of `size` bytes at `port` matches (CR4.DE).
     pub(crate) fn io_breakpoint(&mut self, port: u16, size: u8) {
         if self.arch.cr4 & CR4_DE == 0 || self.arch.dr[7] & DR7_ENABLED == 0 {
             return;
@@ -76,8 +76,8 @@ impl Cpu {
         self.note_breakpoints(u64::from(port), u64::from(size), |kind| kind == 2);
     }
 
-    /// Notes the enabled breakpoints of kinds (R/W field of DR7) that concern an access of `size` bytes at `address`: #DB follows
-    /// the instruction.
+    /// Records the enabled breakpoints that an access of `size` bytes at `address` matches; `concerns` selects by the
+    /// R/W field of DR7. #DB follows the instruction.
     pub(crate) fn note_breakpoints(&mut self, address: u64, size: u64, concerns: impl Fn(u64) -> bool) {
         for i in 0..4 {
             let enabled = self.arch.dr[7] >> (2 * i) & 3 != 0;

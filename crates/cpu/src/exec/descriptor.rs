@@ -1,4 +1,4 @@
-//! Descriptors: reading them from the GDT and LDT, and stacks that are not (yet) the current one.
+//! Descriptors: reads from GDT and LDT, and accesses to stacks that are not (yet) current.
 
 use crate::arch::Segment;
 use crate::fault::{Exec, Fault};
@@ -7,42 +7,42 @@ use crate::state::Cpu;
 use crate::walk::Privilege;
 use x86::{descriptor, reg, rights, seg, vector};
 
-/// A descriptor with the selector that names it and the linear address it was read from.
+/// A descriptor, with its selector and the linear address from which it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     /// First eight bytes.
     pub raw: u64,
-    /// Next eight, where it is a 16-byte one that was read as such.
+    /// Next eight bytes of a 16-byte descriptor, if they were read.
     pub high: u64,
-    /// Linear address of its entry.
+    /// Linear address of its table entry.
     pub address: u64,
-    /// Selector it was read through.
+    /// Selector by which it was read.
     pub selector: u16,
 }
 
 impl Descriptor {
-    /// Base address.
+    /// Returns the base address.
     pub fn base(&self) -> u64 {
         (self.raw >> 16 & 0xff_ffff) | (self.raw >> 56 << 24) | self.high << 32
     }
 
-    /// Limit in bytes.
+    /// Returns the limit in bytes.
     pub fn limit(&self) -> u32 {
         let limit = (self.raw & 0xffff | self.raw >> 32 & 0xf_0000) as u32;
         if self.rights() & rights::G != 0 { limit << 12 | 0xfff } else { limit }
     }
 
-    /// Access rights in the format of [`Segment::rights`].
+    /// Returns the access rights in the format of [`Segment::rights`].
     pub fn rights(&self) -> u32 {
         (self.raw >> 40) as u32 & 0xf0ff
     }
 
-    /// Type field.
+    /// Returns the type field.
     pub fn kind(&self) -> u8 {
         self.rights() as u8 & 15
     }
 
-    /// Descriptor privilege level.
+    /// Returns the descriptor privilege level.
     pub fn dpl(&self) -> u8 {
         (self.rights() >> rights::DPL_SHIFT) as u8 & 3
     }
@@ -51,85 +51,85 @@ impl Descriptor {
         self.rights() & bit != 0
     }
 
-    /// Present.
+    /// Returns true if the present bit is set.
     pub fn present(&self) -> bool {
         self.has(rights::P)
     }
 
-    /// Code segment.
+    /// Returns true for a code segment.
     pub fn is_code(&self) -> bool {
         self.has(rights::S) && self.has(rights::CODE)
     }
 
-    /// Data segment.
+    /// Returns true for a data segment.
     pub fn is_data(&self) -> bool {
         self.has(rights::S) && !self.has(rights::CODE)
     }
 
-    /// System descriptor or gate.
+    /// Returns true for a system descriptor or gate.
     pub fn is_system(&self) -> bool {
         !self.has(rights::S)
     }
 
-    /// Conforming code segment.
+    /// Returns true for a conforming code segment.
     pub fn conforming(&self) -> bool {
         self.is_code() && self.has(rights::DC)
     }
 
-    /// Writable data segment.
+    /// Returns true for a writable data segment.
     pub fn writable(&self) -> bool {
         self.is_data() && self.has(rights::RW)
     }
 
-    /// Readable: data, or code with the bit.
+    /// Returns true for a readable segment: data, or readable code.
     pub fn readable(&self) -> bool {
         self.is_data() || (self.is_code() && self.has(rights::RW))
     }
 
-    /// L and D both set: no code segment in long mode.
+    /// Returns true if L and D are both set, which is invalid for a code segment in long mode.
     pub fn long_and_big(&self) -> bool {
         self.has(rights::L) && self.has(rights::DB)
     }
 
-    /// 64-bit code segment.
+    /// Returns true for a 64-bit code segment.
     pub fn long(&self) -> bool {
         self.has(rights::L)
     }
 
-    /// The register that loading it gives.
+    /// Returns the segment register contents that a load of this descriptor gives.
     pub fn segment(&self, selector: u16) -> Segment {
         Segment { base: self.base(), limit: self.limit(), rights: self.rights(), selector }
     }
 
-    /// Gate: selector of the target.
+    /// Returns the target selector of a gate.
     pub fn gate_selector(&self) -> u16 {
         (self.raw >> 16) as u16
     }
 
-    /// Gate: offset of the target.
+    /// Returns the target offset of a gate.
     pub fn gate_offset(&self) -> u64 {
         (self.raw & 0xffff) | (self.raw >> 48 << 16) | self.high << 32
     }
 }
 
-/// Selector part of an error code.
+/// Returns the selector part of an error code.
 pub fn code_of(selector: u16) -> u32 {
     u32::from(selector & 0xfffc)
 }
 
-/// A null selector.
+/// Returns true for a null selector.
 pub fn is_null(selector: u16) -> bool {
     selector & 0xfffc == 0
 }
 
-/// What a null selector leaves in a segment register.
+/// Returns the segment register contents after a load of a null selector.
 pub fn null_segment(selector: u16, dpl: u8) -> Segment {
     let rights = rights::UNUSABLE | u32::from(dpl) << rights::DPL_SHIFT;
     Segment { base: 0, limit: 0, rights, selector }
 }
 
 impl Cpu {
-    /// Where the descriptor of a selector lies, with the bytes that must be within the table; `None` beyond its limit.
+    /// Returns the address of the descriptor of a selector, or `None` if `bytes` bytes there exceed the table's limit.
     pub(crate) fn descriptor_address(&self, selector: u16, bytes: u64) -> Option<u64> {
         let (base, limit) = if selector & 4 != 0 {
             if !self.arch.ldtr.usable() {
@@ -143,7 +143,7 @@ impl Cpu {
         (offset + bytes - 1 <= limit).then(|| base.wrapping_add(offset))
     }
 
-    /// Reads the descriptor of a selector; beyond the table's limit: `vector`(selector).
+    /// Reads the descriptor of a selector. Raises `vector`(selector) beyond the table's limit.
     pub(crate) fn read_descriptor(&mut self, selector: u16, vector: u8) -> Exec<Descriptor> {
         let Some(address) = self.descriptor_address(selector, 8) else {
             return Err(self.raise_code(vector, code_of(selector)));
@@ -182,8 +182,8 @@ impl Cpu {
         self.write_system(address.wrapping_add(5), if busy { kind | bit } else { kind & !bit })
     }
 
-    /// Checks a selector for SS at a privilege level and gives the register it makes. `vector` is #GP for a load by an
-    /// instruction and #TS for one from a TSS.
+    /// Checks a selector for SS at a privilege level, and returns the segment register contents. `vector` is #GP for a
+    /// load by an instruction and #TS for one from a TSS.
     pub(crate) fn stack_segment_for(&mut self, selector: u16, cpl: u8, vector: u8) -> Exec<Segment> {
         let code = code_of(selector);
         if is_null(selector) {
@@ -200,7 +200,7 @@ impl Cpu {
         Ok(d.segment(selector))
     }
 
-    /// Inner stack pointer of a TSS for a privilege level: SS and ESP, or a null SS and RSP in long mode.
+    /// Returns the inner stack pointer of a TSS for a privilege level: SS and ESP, or a null SS and RSP in long mode.
     pub(crate) fn inner_stack(&mut self, level: u8) -> Exec<(u16, u64)> {
         let tr = self.arch.tr;
         let ts = code_of(tr.selector);
@@ -228,25 +228,25 @@ impl Cpu {
     }
 }
 
-/// A stack that is pushed to or popped from before registers change.
+/// A stack for pushes and pops that precede the change of registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Stack {
-    /// Its segment; not looked at if `flat`.
+    /// Stack segment; ignored if `flat`.
     pub segment: Segment,
     /// Stack pointer, within `mask`.
     pub sp: u64,
     /// Bits of the stack pointer that are used.
     pub mask: u64,
-    /// 64-bit: no segmentation.
+    /// True for a 64-bit stack without segmentation.
     pub flat: bool,
-    /// On whose behalf it is accessed.
+    /// Privilege of the accesses.
     pub privilege: Privilege,
-    /// Error code of #SS for what lies outside.
+    /// Error code of #SS for accesses outside of the segment.
     pub code: u32,
 }
 
 impl Stack {
-    /// The current one.
+    /// Returns the current stack.
     pub fn current(cpu: &Cpu) -> Self {
         let mut stack =
             Self::new(cpu.arch.seg[usize::from(seg::SS)], cpu.arch.gpr[usize::from(reg::RSP)], cpu.arch.cpl, 0);
@@ -256,13 +256,13 @@ impl Stack {
         stack
     }
 
-    /// One in a segment.
+    /// Creates a stack in a segment.
     pub fn new(segment: Segment, sp: u64, cpl: u8, code: u32) -> Self {
         let mask = if segment.rights & rights::DB != 0 { 0xffff_ffff } else { 0xffff };
         Self { segment, sp: sp & mask, mask, flat: false, privilege: privilege(cpl), code }
     }
 
-    /// A 64-bit one.
+    /// Creates a 64-bit stack.
     pub fn long(sp: u64, cpl: u8) -> Self {
         Self { segment: Segment::default(), sp, mask: u64::MAX, flat: true, privilege: privilege(cpl), code: 0 }
     }
@@ -300,7 +300,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Reads `size` bytes `offset` bytes up.
+    /// Reads `size` bytes at `offset` bytes above the stack pointer.
     pub fn peek(&self, cpu: &mut Cpu, size: u8, offset: u64) -> Exec<u64> {
         let sp = self.sp.wrapping_add(offset) & self.mask;
         let linear = self.linear(cpu, sp, size, false)?;
@@ -314,12 +314,12 @@ impl Stack {
         Ok(value)
     }
 
-    /// Drops bytes.
+    /// Drops `bytes` bytes.
     pub fn skip(&mut self, bytes: u64) {
         self.sp = self.sp.wrapping_add(bytes) & self.mask;
     }
 
-    /// Makes the stack pointer current; the bits outside the mask stay.
+    /// Writes the stack pointer back to the register; bits outside the mask are kept.
     pub fn commit(&self, cpu: &mut Cpu) {
         let old = cpu.arch.gpr[usize::from(reg::RSP)];
         let kept = if self.mask == 0xffff_ffff { 0 } else { old & !self.mask };

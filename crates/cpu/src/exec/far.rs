@@ -13,10 +13,10 @@ use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 use x86::{descriptor, reg, seg, vector};
 
-/// Row of the far return; far forms of JMP and CALL hang on their rows.
+/// Instruction table row of the far return; the far forms of JMP and CALL are in the rows of these instructions.
 pub static ROWS: &[Row] = &[Row::end(Retf, Class::Microcode, bind_return)];
 
-/// JMP ptr16:n and JMP m16:n.
+/// Binds JMP ptr16:n and JMP m16:n.
 pub(crate) fn bind_jump(i: &Instruction, op: &mut Op) -> Option<Handler> {
     op.class = Class::Microcode;
     if i.op0_kind() != OpKind::Memory {
@@ -26,7 +26,7 @@ pub(crate) fn bind_jump(i: &Instruction, op: &mut Op) -> Option<Handler> {
     Some(jump_memory)
 }
 
-/// CALL ptr16:n and CALL m16:n.
+/// Binds CALL ptr16:n and CALL m16:n.
 pub(crate) fn bind_call(i: &Instruction, op: &mut Op) -> Option<Handler> {
     op.class = Class::Microcode;
     if i.op0_kind() != OpKind::Memory {
@@ -79,12 +79,12 @@ fn call_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 impl Cpu {
-    /// Real or virtual-8086 mode: selectors name no descriptors.
+    /// Returns true in real and virtual-8086 mode, in which selectors do not refer to descriptors.
     fn untabled(&self) -> bool {
         !self.protected() || self.v8086()
     }
 
-    /// CS as a far transfer in real or virtual-8086 mode makes it.
+    /// Returns CS after a far transfer in real or virtual-8086 mode.
     fn untabled_code(&self, selector: u16) -> Segment {
         if self.v8086() { v8086_segment(selector) } else { self.real_segment(seg::CS, selector) }
     }
@@ -101,19 +101,19 @@ impl Cpu {
         Flow::End
     }
 
-    /// Likewise, where ENDBRANCH is expected if branches are tracked.
+    /// Enters a code segment, and expects ENDBRANCH there if branches are tracked.
     fn enter_tracked(&mut self, cs: Segment, rip: u64, cpl: u8) -> Flow {
         let flow = self.enter_code(cs, rip, cpl);
         self.track_far();
         flow
     }
 
-    /// Whether a code segment is of 64-bit mode.
+    /// Returns true if a code segment is in 64-bit mode.
     fn is_64_bit(&self, cs: &Segment) -> bool {
         self.long_mode() && Self::is_long(cs)
     }
 
-    /// What a far return to a code segment does to the shadow stack.
+    /// Computes the effects of a far return on the shadow stack.
     fn shadow_far_return(&mut self, cs: &Segment, selector: u16, rip: u64, cpl: u8) -> Exec<ShadowChange> {
         let long = self.is_64_bit(cs);
         let to = self.target_address(long, cs.base, rip);
@@ -127,7 +127,7 @@ impl Cpu {
         if good { Ok(()) } else { Err(self.gp(0)) }
     }
 
-    /// Reads what a far pointer names: code segment, gate or TSS.
+    /// Reads the target of a far pointer: code segment, gate or TSS.
     fn far_target(&mut self, selector: u16) -> Exec<Descriptor> {
         if is_null(selector) {
             return Err(self.gp(0));
@@ -151,7 +151,7 @@ impl Cpu {
         Ok(d.segment(selector & !3 | u16::from(self.arch.cpl)))
     }
 
-    /// Checks a gate or TSS descriptor's privilege.
+    /// Checks the privilege for a gate or TSS descriptor.
     fn check_gate_level(&mut self, d: &Descriptor) -> Exec {
         if d.dpl() < self.arch.cpl || d.dpl() < d.selector as u8 & 3 {
             return Err(self.gp_selector(d.selector));
@@ -175,7 +175,7 @@ impl Cpu {
         self.run_task_switch(tss, why)
     }
 
-    /// The code segment behind a call gate, and the level it would run at if it may raise it.
+    /// Returns the code segment of a call gate, and its privilege level.
     fn gate_code(&mut self, gate: &mut Descriptor) -> Exec<Descriptor> {
         self.check_gate_level(gate)?;
         if !gate.present() {
@@ -369,7 +369,7 @@ fn far_return(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.charge_far();
     cpu.commit_shadow(shadow);
     cpu.arch.seg[usize::from(seg::SS)] = ss;
-    // The parameters are released from the outer stack too.
+    // The parameters are removed from the outer stack too.
     cpu.set_outer_sp(sp.wrapping_add(op.imm), &ss, target_long);
     let flow = cpu.enter_code(cs, rip, cpl);
     cpu.drop_inner_segments();

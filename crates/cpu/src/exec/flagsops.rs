@@ -1,4 +1,4 @@
-//! Instructions on the flags that concern the system: PUSHF, POPF, CLI, STI, CLAC, STAC.
+//! System-related flag instructions: PUSHF, POPF, CLI, STI, CLAC, STAC.
 
 use crate::arch::attention;
 use crate::capability::Capability;
@@ -12,7 +12,7 @@ use ledger::Class;
 use x86::control::*;
 use x86::{flags, reg};
 
-/// Rows of flag instructions.
+/// Instruction table rows of flag instructions.
 pub static ROWS: &[Row] = &[
     Row::new(Pushf, Class::Microcode, |_, op| sized(op, 2, pushf)),
     Row::new(Pushfd, Class::Microcode, |_, op| sized(op, 4, pushf)),
@@ -32,7 +32,7 @@ fn sized(op: &mut Op, size: u8, handler: Handler) -> Option<Handler> {
 }
 
 fn pushf(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // RF and VM are never seen in a pushed image.
+    // RF and VM are always clear in a pushed image.
     let mut image = cpu.rflags() & !(flags::RF | flags::VM);
     if cpu.v8086() && cpu.iopl() < 3 {
         if cpu.arch.cr4 & CR4_VME == 0 || op.size != 2 {
@@ -77,20 +77,20 @@ fn popf(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         (old & !mask) | (image & mask)
     };
-    // RF always ends up clear.
+    // RF is always cleared.
     cpu.set_rflags(new & !flags::RF);
     let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(op.size));
     set_stack_pointer(cpu, sp);
     Ok(Flow::End)
 }
 
-/// What CLI and STI act on.
+/// Flag on which CLI and STI operate.
 enum Target {
     Real,
     Virtual,
 }
 
-/// IF if privilege allows, VIF under VME or PVI, else #GP.
+/// Selects IF if the privilege allows it, VIF with VME or PVI, or raises #GP.
 fn target(cpu: &mut Cpu) -> Exec<Target> {
     if !cpu.protected() || cpu.arch.cpl <= cpu.iopl() {
         return Ok(Target::Real);

@@ -9,7 +9,7 @@ use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 
-/// Rows of moves and arithmetic.
+/// Instruction table rows of moves and arithmetic.
 pub static ROWS: &[Row] = &[
     Row::new(Mov, Class::Alu, mov),
     Row::new(Movzx, Class::Alu, movzx),
@@ -32,12 +32,12 @@ pub static ROWS: &[Row] = &[
     Row::new(Not, Class::Alu, unary::<ops::Not>),
 ];
 
-/// An operation on two values that sets flags.
+/// A binary operation that sets flags.
 trait Binary {
     fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T;
 }
 
-/// An operation on one value.
+/// A unary operation.
 trait Unary {
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T;
 }
@@ -302,7 +302,7 @@ fn mov_mi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Size in bytes of the second operand.
+/// Returns the size of the second operand in bytes.
 fn source_size(i: &Instruction) -> u8 {
     match i.op1_kind() {
         OpKind::Memory => i.memory_size().size() as u8,
@@ -357,7 +357,7 @@ fn movsx_m<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// MOVSXD of 16 bits, for which there is no use: AMD's processors read 32 (APM vol. 3, MOVSXD: r16, r/m32).
+/// MOVSXD with 16-bit operand size: AMD processors read 32 bits (APM vol. 3, MOVSXD: r16, r/m32).
 fn movsxd_word(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let value = if cpu.wiring.capabilities.amd { cpu.load::<u32>(op)? as u16 } else { cpu.load::<u16>(op)? };
     cpu.set(op.r0, value);

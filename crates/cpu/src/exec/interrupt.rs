@@ -1,5 +1,5 @@
-//! Delivery of exceptions and interrupts: through the IDT in long mode, through gates in protected mode, through the vector
-//! table in real mode; and what becomes of faults on the way (double fault, shutdown).
+//! Delivery of exceptions and interrupts: through the IDT in long mode, through gates in protected mode, through the
+//! vector table in real mode; and the handling of faults during delivery (double fault, shutdown).
 
 use crate::arch::{Segment, attention};
 use crate::exec::cet::NewStack;
@@ -12,10 +12,10 @@ use x86::control::CR4_VME;
 use x86::debug::*;
 use x86::{descriptor, flags, reg, rights, seg, vector};
 
-/// Where an event comes from: it decides on privilege checks, the EXT bit and who is charged.
+/// Source of an event, which determines privilege checks, the EXT bit and the charged origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Exception found by the processor.
+    /// Exception raised by the processor.
     Exception,
     /// INTR.
     External,
@@ -25,7 +25,7 @@ pub(crate) enum Source {
     Int,
     /// INT3 and INTO.
     Trap,
-    /// INT1: like an exception found by the processor, but an instruction asked for it.
+    /// INT1: like an exception of the processor, but caused by an instruction.
     Int1,
 }
 
@@ -34,24 +34,24 @@ impl Source {
         matches!(self, Source::Int | Source::Trap)
     }
 
-    /// Nothing that the interrupted code has done.
+    /// Returns true for events that are independent of the interrupted code.
     fn is_interrupt(self) -> bool {
         matches!(self, Source::External | Source::Nmi)
     }
 
-    /// An instruction that is complete by then.
+    /// Returns true for an event caused by a completed instruction.
     fn instruction(self) -> bool {
         self.software() || matches!(self, Source::Int1)
     }
 }
 
-/// An event being delivered.
+/// An event in delivery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub vector: u8,
     pub code: Option<u32>,
     pub source: Source,
-    /// A VM entry injects it: what it is about (CR2, DR6, DR7, RF) is as the hypervisor has put it.
+    /// True if a VM entry injects the event: the hypervisor has set the associated state (CR2, DR6, DR7, RF).
     pub injected: bool,
 }
 
@@ -61,7 +61,7 @@ impl Event {
     }
 }
 
-/// What a second fault makes of the first (SDM vol. 3, table 6-5).
+/// Classifies an exception for the combination of two faults (SDM vol. 3, table 6-5).
 fn class(vector: u8) -> u8 {
     match vector {
         vector::DE | vector::TS | vector::NP | vector::SS | vector::GP | vector::CP => 1,
@@ -82,17 +82,17 @@ impl Cpu {
         self.deliver(Event::new(vector, None, Source::External), 0);
     }
 
-    /// Delivers an NMI. Further ones wait for IRET.
+    /// Delivers an NMI. Further NMIs are blocked until IRET.
     pub fn deliver_nmi(&mut self) {
         self.arch.nmi_blocked = true;
         self.deliver(Event::new(vector::NMI, None, Source::Nmi), 0);
     }
 
-    /// Delivers an event and whatever exceptions doing so causes, up to shutdown. An injected one may come from an instruction
-    /// of `length` bytes, after which its handler returns to.
+    /// Delivers an event and all exceptions that the delivery causes, up to shutdown. An injected event may belong to
+    /// an instruction of `length` bytes, after which its handler returns.
     pub(crate) fn deliver(&mut self, first: Event, length: u32) {
         let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
-        // A debug trap after HLT finds the processor awake.
+        // A debug trap after HLT wakes the processor.
         self.arch.attention &= !attention::HALT;
         if !self.arch.vmx.active || !self.exception_exits(&first) {
             self.deliver_through_table(first, length);
@@ -104,7 +104,7 @@ impl Cpu {
         let mut event = first;
         let start = self.arch.rip;
         self.delivery_begins(length);
-        // Blocking by STI or MOV SS ends with an exception, too.
+        // An exception also ends blocking by STI or MOV SS.
         self.arch.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW);
         self.before_delivery(&event);
         self.handler_begins(event.source.is_interrupt());
@@ -124,7 +124,7 @@ impl Cpu {
                 }
                 _ => return self.shut_down(),
             };
-            // The EXT bit: the fault arose while something was delivered that no instruction asked for.
+            // EXT bit: the fault occurred during the delivery of an event that no instruction requested.
             let external = matches!(second, vector::TS | vector::NP | vector::SS | vector::GP);
             let code = if external && !event.source.software() { code.map(|c| c | 1) } else { code };
             let mut next = Event::new(second, code, Source::Exception);
@@ -150,7 +150,7 @@ impl Cpu {
         self.delivery_ends();
     }
 
-    /// Triple fault: shutdown, or a VM exit.
+    /// Handles a triple fault: shutdown, or a VM exit.
     pub(crate) fn shut_down(&mut self) {
         if self.arch.vmx.active {
             self.triple_fault_exit();
@@ -159,7 +159,7 @@ impl Cpu {
         }
     }
 
-    /// What an exception changes besides going to its handler.
+    /// Changes the state that an exception affects before its handler is entered.
     fn before_delivery(&mut self, event: &Event) {
         if event.source != Source::Exception || event.injected {
             return;
@@ -176,7 +176,7 @@ impl Cpu {
         }
     }
 
-    /// Software interrupts: called by their handlers, with RIP after the instruction.
+    /// Delivers a software interrupt: called by the instruction's handler, with RIP after the instruction.
     pub(crate) fn software_interrupt(&mut self, vector: u8, source: Source) -> Exec {
         let event = Event::new(vector, None, source);
         match self.arch.vmx.active {
@@ -187,7 +187,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Charges a delivery to the instruction that was interrupted; called when nothing can fail any more.
+    /// Charges a delivery to the interrupted instruction; called after the last step that can fail.
     fn charge_delivery(&mut self, event: &Event) {
         let kind = match event.source {
             Source::Exception => Kind::new(Family::Exception, u32::from(event.vector)),
@@ -198,8 +198,8 @@ impl Cpu {
         self.charge(kind, 1);
     }
 
-    /// RFLAGS as pushed: RF is set for faults, so that the instruction is not stopped by the same breakpoint again; and clear
-    /// after INT n and its kin, which IRET with RF may have led to.
+    /// Returns RFLAGS as pushed: RF is set for faults, so that the same breakpoint does not stop the instruction again,
+    /// and clear after INT n and similar instructions, which an IRET with RF may have preceded.
     pub(crate) fn pushed_flags(&self, event: &Event) -> u64 {
         let fault = match event.vector {
             _ if event.source != Source::Exception || event.injected => false,
@@ -227,7 +227,7 @@ impl Cpu {
             if redirected {
                 return self.enter_virtual8086(event);
             }
-            // A hypervisor has looked at IOPL before it injects.
+            // A hypervisor has checked IOPL before it injects.
             let checked = !event.injected || self.arch.cr4 & CR4_VME != 0;
             if checked && self.iopl() < 3 {
                 return Err(self.gp(0));
@@ -267,7 +267,7 @@ impl Cpu {
         let tss = self.task_of_gate(selector)?;
         self.arch.flags = self.arch.flags & !flags::RF | self.pushed_flags(event) & flags::RF;
         self.task_switch_exit(&tss, Switch::Interrupt)?;
-        // Charged before the switch: afterwards RIP is the new task's.
+        // Charged before the switch, after which RIP is the new task's.
         self.charge_delivery(event);
         self.arch.single_step = false;
         if self.switch_task(tss, Switch::Interrupt)? == Arrival::Faulted {
@@ -381,7 +381,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// The stack of a handler in long mode: from the IST, from the TSS on a change of level, or the current one.
+    /// Returns the stack of a handler in long mode: from the IST, from the TSS on a change of level, or the current
+    /// one.
     fn long_stack(&mut self, gate: &Descriptor, cpl: u8) -> Exec<(Stack, Option<Segment>)> {
         let ist = gate.raw >> 32 & 7;
         let changed = cpl != self.arch.cpl;
@@ -404,7 +405,7 @@ impl Cpu {
         Ok((Stack::long(sp & !15, cpl), changed.then(|| null_segment(u16::from(cpl), cpl))))
     }
 
-    /// Flags on entry to a handler.
+    /// Sets the flags on entry to a handler.
     fn handler_flags(&mut self, clear_if: bool) {
         let cleared = flags::TF | flags::NT | flags::RF | flags::VM | if clear_if { flags::IF } else { 0 };
         let value = self.rflags() & !cleared;
@@ -412,7 +413,7 @@ impl Cpu {
         self.arch.single_step = false;
     }
 
-    /// Real mode: the vector table at IDTR.
+    /// Enters a handler in real mode, through the vector table at IDTR.
     fn enter_real(&mut self, event: &Event) -> Exec {
         let offset = u64::from(event.vector) * 4;
         if offset + 3 > u64::from(self.arch.idtr.limit) {
@@ -440,7 +441,8 @@ impl Cpu {
         stack.push(self, 2, rip & 0xffff)
     }
 
-    /// Bit of the interrupt redirection bitmap, the 32 bytes before the I/O permission bitmap.
+    /// Returns the bit of a vector in the interrupt redirection bitmap, which occupies the 32 bytes before the I/O
+    /// permission bitmap.
     fn redirection_bit(&mut self, vector: u8) -> Exec<bool> {
         let tr = self.arch.tr;
         if tr.rights & 8 == 0 || tr.limit < 0x67 {
@@ -455,7 +457,7 @@ impl Cpu {
         Ok(byte >> (vector & 7) & 1 != 0)
     }
 
-    /// INT n of virtual-8086 mode that goes to the 8086 program's own handler (CR4.VME).
+    /// Delivers INT n in virtual-8086 mode to the 8086 program's own handler (CR4.VME).
     fn enter_virtual8086(&mut self, event: &Event) -> Exec {
         let entry = {
             let linear = u64::from(event.vector) * 4;
@@ -481,24 +483,24 @@ impl Cpu {
         Ok(())
     }
 
-    /// Checks the CPL against 0.
+    /// Raises #GP(0) unless the CPL is 0.
     #[inline]
     pub(crate) fn privileged(&mut self) -> Exec {
         if self.arch.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
     }
 
-    /// The running instruction is an error of its own: #UD unless in protected mode outside virtual-8086 mode.
+    /// Raises #UD unless in protected mode outside virtual-8086 mode.
     #[inline]
     pub(crate) fn only_protected(&mut self) -> Exec {
         if !self.protected() || self.v8086() { Err(self.ud()) } else { Ok(()) }
     }
 
-    /// Whether a code segment register has the L bit.
+    /// Returns true if a code segment register has the L bit set.
     pub(crate) fn is_long(segment: &Segment) -> bool {
         segment.rights & rights::L != 0
     }
 
-    /// #GP(selector).
+    /// Raises #GP(selector).
     pub(crate) fn gp_selector(&mut self, selector: u16) -> Fault {
         self.gp(code_of(selector))
     }

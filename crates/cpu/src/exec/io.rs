@@ -1,4 +1,4 @@
-//! Ports: IN, OUT, INS, OUTS, and who may use them.
+//! Port I/O: IN, OUT, INS, OUTS, and their permissions.
 
 use crate::arch::attention;
 use crate::fault::{Exec, Flow};
@@ -12,7 +12,7 @@ use ledger::{Class, Family, Kind};
 use x86::vmx::qualification::io as qualification;
 use x86::{flags, reg, seg};
 
-/// Rows of port instructions.
+/// Instruction table rows of port instructions.
 pub static ROWS: &[Row] = &[
     Row::end(In, Class::System, bind_in),
     Row::end(Out, Class::System, bind_out),
@@ -74,7 +74,7 @@ fn output<const DX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 impl Cpu {
-    /// IOPL and the I/O permission bitmap.
+    /// Checks IOPL and the I/O permission bitmap.
     fn check_port(&mut self, port: u16, size: u8) -> Exec {
         if !self.protected() || (!self.v8086() && self.arch.cpl <= self.iopl()) {
             return Ok(());
@@ -85,7 +85,7 @@ impl Cpu {
         }
         let map: u16 = self.read_system(tr.base.wrapping_add(0x66))?;
         let offset = u64::from(map) + u64::from(port >> 3);
-        // Two bytes are always read: the ports of one access may straddle them.
+        // Two bytes are always read, because the ports of one access may be in both.
         if offset + 1 > u64::from(tr.limit) {
             return Err(self.gp(0));
         }
@@ -114,7 +114,7 @@ impl Cpu {
         self.io_breakpoint(port, size);
     }
 
-    /// One step of a string instruction's index register.
+    /// Advances a string instruction's index register by one element.
     fn advance(&mut self, register: u8, op: &Op) {
         let step = u64::from(op.size);
         let step = if self.arch.flags & flags::DF != 0 { step.wrapping_neg() } else { step };
@@ -123,15 +123,16 @@ impl Cpu {
     }
 }
 
-/// Whether a string instruction has REP.
+/// Returns true if a string instruction has REP.
 fn repeated(op: &Op) -> bool {
     op.has(Op::REPE) || op.has(Op::REPNE)
 }
 
-/// Runs one iteration. With REP the instruction is left after each, RIP still on it, so that the board sees every access in
-/// its time and interrupts come in between; the index registers and the count say where it goes on.
+/// Runs one iteration. With REP the instruction is left after each iteration with RIP unchanged, so that the board sees
+/// every access at its time and interrupts can be taken in between; the index registers and the count hold the
+/// progress.
 fn iterate(cpu: &mut Cpu, op: &Op, direction: u64, body: fn(&mut Cpu, &Op) -> Exec) -> Exec<Flow> {
-    // The right to the port is asked for even if it is not used.
+    // The permission for the port is checked even if the count is zero.
     cpu.check_port(cpu.get::<u16>(reg::RDX), op.size)?;
     cpu.port_string_exit(op, direction)?;
     let mask = address_mask(op.asize);

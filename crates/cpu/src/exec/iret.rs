@@ -13,7 +13,7 @@ use ledger::{Class, Family, Kind};
 use x86::control::CR4_VME;
 use x86::{flags, reg, rights, seg, vector};
 
-/// Rows of interrupt returns.
+/// Instruction table rows of interrupt returns.
 pub static ROWS: &[Row] = &[
     Row::end(Iret, Class::System, sized::<2>),
     Row::end(Iretd, Class::System, sized::<4>),
@@ -26,7 +26,7 @@ fn sized<const SIZE: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn iret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // Even an IRET that faults unblocks NMIs.
+    // An IRET that faults unblocks NMIs too.
     cpu.unblock_nmis();
     let flow = interrupt_return(cpu, op.size)?;
     cpu.arch.vmx.nmi_unblocked = false;
@@ -57,7 +57,7 @@ fn interrupt_return(cpu: &mut Cpu, size: u8) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-/// Flags that IRET may change, from the operand size and the privilege before the return.
+/// Returns the flags that IRET may change, by operand size and privilege before the return.
 fn mask(cpu: &Cpu, size: u8) -> u64 {
     let mut mask = flags::ARITH | flags::TF | flags::DF | flags::NT;
     if size >= 4 {
@@ -117,7 +117,7 @@ fn virtual8086(cpu: &mut Cpu, size: u8) -> Exec {
         }
         (old & !mask) | (image & mask)
     } else {
-        // The program's IF is VIF; it may not trap itself, nor enable a pending virtual interrupt unnoticed.
+        // The program's IF is VIF; the program may neither set TF nor enable a pending virtual interrupt.
         if image & flags::TF != 0 || (image & flags::IF != 0 && old & flags::VIP != 0) {
             return Err(cpu.gp(0));
         }
@@ -204,7 +204,7 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
 }
 
 impl Cpu {
-    /// IRET ends the blocking of NMIs; that of a guest whose NMIs exit is none of its own, unless they are virtual.
+    /// Ends the blocking of NMIs; for a guest whose NMIs exit this applies only with virtual NMIs.
     fn unblock_nmis(&mut self) {
         use x86::vmx::pin;
         let pin = self.arch.vmx.controls.pin;
@@ -215,7 +215,7 @@ impl Cpu {
         self.arch.nmi_blocked = false;
     }
 
-    /// The code segment an IRET or far RET goes back to, with the CPL it gives.
+    /// Returns the code segment to which an IRET or far RET returns, and the resulting CPL.
     pub(crate) fn return_segment(&mut self, selector: u16) -> Exec<(Segment, u8)> {
         if is_null(selector) {
             return Err(self.gp(0));
@@ -234,7 +234,7 @@ impl Cpu {
         Ok((d.segment(selector), rpl))
     }
 
-    /// The stack segment popped by a return to level `cpl`.
+    /// Returns the stack segment popped by a return to level `cpl`.
     pub(crate) fn return_stack(&mut self, selector: u16, cpl: u8, target_long: bool) -> Exec<Segment> {
         if is_null(selector) && target_long && cpl != 3 && selector as u8 & 3 == cpl {
             return Ok(null_segment(selector, cpl));
@@ -254,13 +254,13 @@ impl Cpu {
         };
     }
 
-    /// After a return to an outer level: data segments which that level may not use become null.
+    /// Invalidates data segments after a return to an outer level that may not use them.
     pub(crate) fn drop_inner_segments(&mut self) {
         for which in [seg::ES, seg::DS, seg::FS, seg::GS] {
             let s = self.arch.seg[usize::from(which)];
             let conforming = s.rights & (rights::CODE | rights::DC) == rights::CODE | rights::DC;
             if s.usable() && s.dpl() < self.arch.cpl && !conforming {
-                // In long mode the base stays: FS and GS are used whatever their selectors are.
+                // In long mode the base is kept: FS and GS are used independently of their selectors.
                 let base = if self.long_mode() { s.base } else { 0 };
                 self.arch.seg[usize::from(which)] = Segment { base, ..null_segment(0, 0) };
             }

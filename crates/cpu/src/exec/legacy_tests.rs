@@ -1,4 +1,4 @@
-//! Gates, privilege changes and tasks in 32-bit protected mode; virtual-8086 and real mode.
+//! Tests of gates, privilege changes and tasks in 32-bit protected mode, and of virtual-8086 and real mode.
 
 use crate::arch::{Segment, TableRegister};
 use crate::run::Exit;
@@ -44,7 +44,7 @@ fn set_gate(m: &mut Machine, vector: u8, gate: u64) {
     m.cpu.wiring.ram.write::<u64>(IDT + 8 * u64::from(vector), gate);
 }
 
-/// A machine in 32-bit protected mode with descriptor tables, and handlers that halt.
+/// Returns a machine in 32-bit protected mode with descriptor tables, and handlers that halt.
 fn system(cpl: u8) -> Machine {
     let mut m = Machine::protected32(cpl);
     let gdt = [
@@ -91,7 +91,7 @@ fn stack(m: &Machine, slot: u64) -> u32 {
     u32::from_le_bytes(m.peek(m.cpu.arch.gpr[usize::from(reg::RSP)] + 4 * slot))
 }
 
-/// A second task at the same level as the first.
+/// Creates a second task at the same level as the first.
 fn second_task(m: &mut Machine, rip: u64, code: u16, data: u16) {
     m.cpu.wiring.ram.write::<u32>(TSS2 + 32, rip as u32);
     m.cpu.wiring.ram.write::<u32>(TSS2 + 36, 2 | flags::CF as u32);
@@ -179,7 +179,7 @@ fn a_jump_to_a_busy_task_is_gp_and_a_bad_stack_faults_in_the_new_task() {
     let mut m = system(0);
     second_task(&mut m, DATA, CODE0, USER_DATA & !3);
     m.code(|a| a.db(&[0xea, 0, 0, 0, 0, TASK2 as u8, 0]));
-    // The new stack is no good for a handler: #TS goes through a task gate, back to the first task.
+    // The new stack is invalid for a handler: #TS goes through a task gate, back to the first task.
     set_gate(&mut m, vector::TS, gate(0, TASK, descriptor::TASK_GATE, 0, 0));
     m.run(10_000);
     assert_eq!(m.cpu.arch.tr.selector, TASK);
@@ -218,7 +218,7 @@ fn lar_lsl_verr_and_arpl() {
     assert_eq!((m.cpu.arch.gpr[0], m.cpu.arch.lazy.zf()), (0x13, true));
 }
 
-/// Only the form with memory clears buffers, and so does a VERW that finds nothing writable.
+/// Only the memory form clears buffers, even if the segment is not writable.
 #[test]
 fn verw_of_memory_is_an_event_and_verw_of_a_register_is_none() {
     let mut m = system(3);
@@ -385,7 +385,7 @@ fn code_of_16_bits_goes_on_beyond_64_kib_of_its_segment() {
     let mut m = system(0);
     let far = 0x12_fff8u32;
     m.code(|a| a.db(&[&[0xea][..], &far.to_le_bytes(), &CODE16.to_le_bytes()].concat()));
-    // INC AX sixteen times, then HLT: it runs over the end of 64 KiB; EIP is cut by branches of 16 bits only.
+    // INC AX sixteen times, then HLT, beyond the end of 64 KiB: only 16-bit branches truncate EIP.
     m.poke(u64::from(far), &[[0x40; 16].as_slice(), &[0xf4]].concat());
     assert_eq!(m.run(100_000), Exit::Halt);
     assert_eq!((m.cpu.reg(reg::RAX) as u16, m.cpu.arch.rip), (16, u64::from(far) + 17));
@@ -394,7 +394,7 @@ fn code_of_16_bits_goes_on_beyond_64_kib_of_its_segment() {
 #[test]
 fn the_trap_of_a_data_breakpoint_comes_after_the_very_instruction() {
     let mut m = system(0);
-    // Breakpoint 0 is on writes of four bytes.
+    // Breakpoint 0 matches writes of four bytes.
     m.code(|a| {
         a.mov(eax, DATA as u32)?;
         a.mov(dr0, eax)?;

@@ -10,7 +10,7 @@ use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
 use x86::{flags, reg, vector};
 
-/// Rows of the rest.
+/// Instruction table rows of miscellaneous instructions.
 pub static ROWS: &[Row] = &[
     Row::new(Xadd, Class::Alu, xadd),
     Row::new(Cmpxchg, Class::Alu, cmpxchg),
@@ -40,10 +40,10 @@ pub static ROWS: &[Row] = &[
     Row::new(Endbr32, Class::Nop, nop),
     Row::new(Endbr64, Class::Nop, nop),
     Row::new(Reservednop, Class::Nop, nop),
-    // Without CET's shadow stacks no operation (SDM vol. 2, RDSSPD/RDSSPQ): programs rely on it, libgcc's unwinder for one.
+    // NOP without shadow stacks (SDM vol. 2, RDSSPD/RDSSPQ); programs such as libgcc's unwinder rely on it.
     Row::new(Rdsspd, Class::Nop, nop),
     Row::new(Rdsspq, Class::Nop, nop),
-    // Hints in the space of 0F 18 to 0F 1F, which has been no operation for as long as there have been multi-byte NOPs.
+    // Hints in the range 0F 18 to 0F 1F, which has been reserved for NOPs since multi-byte NOPs exist.
     Row::new(Cldemote, Class::Nop, nop),
     Row::new(Prefetchit0, Class::Nop, nop),
     Row::new(Prefetchit1, Class::Nop, nop),
@@ -105,7 +105,7 @@ fn xadd_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn xadd_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (a, b) = (get0::<T>(cpu, op), get1::<T>(cpu, op));
     let sum = add(cpu, a, b);
-    // With the same register twice the sum stays.
+    // If both operands are the same register, it receives the sum.
     set1(cpu, op, a);
     set0(cpu, op, sum);
     Ok(Flow::Next)
@@ -124,7 +124,7 @@ fn compare<T: Int>(cpu: &mut Cpu, a: T, b: T) -> bool {
 fn cmpxchg_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (expected, new) = (cpu.get::<T>(reg::RAX), get1::<T>(cpu, op));
     let mut found = expected;
-    // The destination is written in either case, with what it held if the comparison fails.
+    // The destination is written in either case, with its old value if the comparison fails.
     cpu.modify::<T>(op, |cpu, value| {
         found = value;
         if compare(cpu, expected, value) { new } else { value }
@@ -232,7 +232,7 @@ fn xlat(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// AAA and AAS. SF, ZF, PF and OF are undefined: as of the resulting AL, OF clear.
+/// AAA and AAS. SF, ZF, PF and OF are undefined: they follow the resulting AL, with OF clear.
 fn aaa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let ax = cpu.get::<u16>(reg::RAX);
     let adjust = ax & 15 > 9 || cpu.arch.lazy.af();
@@ -251,7 +251,7 @@ fn aad(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (low, tens) = (ax as u8, ((ax >> 8) as u8).wrapping_mul(op.imm as u8));
     let al = low.wrapping_add(tens);
     cpu.set(reg::RAX, u16::from(al));
-    // CF, OF and AF, undefined, are those of the addition, as on Intel processors.
+    // CF, OF and AF, which are undefined, are those of the addition, as on Intel processors.
     cpu.arch.lazy.set_add(low, tens, al);
     Ok(Flow::Next)
 }
@@ -265,7 +265,7 @@ fn aam(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// DAA and DAS (SDM vol. 2). OF is undefined: clear.
+/// DAA and DAS (SDM vol. 2). OF is undefined: it is cleared.
 fn daa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let old = cpu.get::<u8>(reg::RAX);
     let old_cf = cpu.arch.lazy.cf();
@@ -287,7 +287,7 @@ fn daa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn cache_line(_: &Instruction, _: &mut Op) -> Option<Handler> {
-    // No caches are modelled, but the address is translated and checked like a byte read.
+    // Caches are not modelled, but the address is translated and checked as for a byte read.
     Some(|cpu, op| {
         let linear = cpu.operand_linear(op, 1, false)?;
         let privilege = cpu.privilege();
@@ -302,7 +302,7 @@ fn movnti<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// RDRAND or RDSEED.
+/// Distinguishes RDRAND and RDSEED.
 trait Entropy {
     const SEED: bool;
 }
@@ -318,7 +318,7 @@ impl Entropy for Seed {
     const SEED: bool = true;
 }
 
-/// RDRAND and RDSEED: a seeded generator (splitmix64), so that runs repeat. Always succeeds.
+/// RDRAND and RDSEED: a seeded generator (splitmix64) that makes runs repeatable. It never fails.
 fn random<E: Entropy, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.random_exit(op, E::SEED)?;
     cpu.micro.random = cpu.micro.random.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! What instructions do: one file per family, each with its rows of the instruction table.
+//! Instruction handlers: one file per family, each with its rows of the instruction table.
 
 pub mod amx;
 pub mod bits;
@@ -46,27 +46,27 @@ use crate::op::Op;
 use crate::state::Cpu;
 use ledger::{Family, Kind};
 
-/// An opcode that the processor does not have: #UD, counted by name.
+/// Raises #UD for an instruction that the processor lacks, and counts it by name.
 pub fn undefined(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.charge(Kind::new(Family::Undefined, u32::from(op.code)), 1);
     Err(cpu.ud())
 }
 
-/// Register operand 0, with AH, CH, DH and BH.
+/// Reads register operand 0, including AH, CH, DH and BH.
 #[inline(always)]
 pub(crate) fn get0<T: Int>(cpu: &Cpu, op: &Op) -> T {
     let value = cpu.arch.gpr[usize::from(op.r0 & 15)];
     T::from_u64(if T::SIZE == 1 && op.has(Op::HIGH0) { value >> 8 } else { value })
 }
 
-/// Register operand 1, with AH, CH, DH and BH.
+/// Reads register operand 1, including AH, CH, DH and BH.
 #[inline(always)]
 pub(crate) fn get1<T: Int>(cpu: &Cpu, op: &Op) -> T {
     let value = cpu.arch.gpr[usize::from(op.r1 & 15)];
     T::from_u64(if T::SIZE == 1 && op.has(Op::HIGH1) { value >> 8 } else { value })
 }
 
-/// Writes register operand 0, with AH, CH, DH and BH.
+/// Writes register operand 0, including AH, CH, DH and BH.
 #[inline(always)]
 pub(crate) fn set0<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
     if T::SIZE == 1 && op.has(Op::HIGH0) {
@@ -77,7 +77,7 @@ pub(crate) fn set0<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
     }
 }
 
-/// Writes register operand 1, with AH, CH, DH and BH.
+/// Writes register operand 1, including AH, CH, DH and BH.
 #[inline(always)]
 pub(crate) fn set1<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
     if T::SIZE == 1 && op.has(Op::HIGH1) {
@@ -88,7 +88,7 @@ pub(crate) fn set1<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
     }
 }
 
-/// Picks the instance of a generic handler for an operand size: `sized!(size; handler::<Op, _>)`.
+/// Selects the instance of a generic handler for an operand size: `sized!(size; handler::<Op, _>)`.
 macro_rules! sized {
     ($size:expr; $($path:ident)::+ < $($p:ty),* $(,)? >) => {
         match $size {

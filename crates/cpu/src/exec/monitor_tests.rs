@@ -1,4 +1,4 @@
-//! MONITOR and MWAIT, and what is marked in RAM for them.
+//! Tests of MONITOR and MWAIT, and of their marks in RAM.
 
 use crate::capability::{Capabilities, Capability};
 use crate::run::Exit;
@@ -10,7 +10,7 @@ use x86::{reg, vector};
 
 const FOREVER: u64 = 1 << 40;
 
-/// A machine in 64-bit mode that has MONITOR, with RAX pointing at [`DATA`].
+/// Returns a machine in 64-bit mode that has MONITOR, with RAX pointing at [`DATA`].
 fn machine() -> Machine {
     let mut m = Machine::long64(0);
     let mut model = (*m.cpu.wiring.model).clone();
@@ -42,7 +42,7 @@ fn mwait_sleeps_with_an_armed_monitor_only() {
     assert_eq!(m.cpu.arch.rip, CODE + 9);
     assert_eq!(m.cpu.wiring.ram.monitor(0), Some(DATA));
     assert_eq!(m.run(FOREVER), Exit::Mwait { masked: true });
-    // MONITOR has no extensions.
+    // MONITOR supports no extensions.
     m.cpu.arch.idtr.limit = 0;
     assert_eq!(m.run(FOREVER), Exit::Shutdown);
 }
@@ -58,7 +58,7 @@ fn a_write_between_monitor_and_mwait_keeps_it_awake() {
         a.mwait()?;
         a.hlt()
     });
-    // The write makes the board look for who waits.
+    // The write makes the board check for waiting processors.
     assert_eq!(m.run(FOREVER), Exit::Bus);
     assert!(m.cpu.wiring.ram.take_triggered());
     assert_eq!(m.run(FOREVER), Exit::Halt);
@@ -92,14 +92,14 @@ fn a_write_by_another_processor_is_seen_although_its_fast_path_knew_the_page() {
     });
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Halt);
     assert_eq!(m.run(FOREVER), Exit::Mwait { masked: false });
-    // Another line of the page.
+    // A write to another line of the page.
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Halt);
     assert!(!m.cpu.wiring.ram.take_triggered());
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Bus);
     assert!(m.cpu.wiring.ram.take_triggered());
     assert_eq!(m.cpu.wiring.ram.monitor(0), None);
     assert_eq!(m.peek::<4>(DATA), [1, 0, 0, 0]);
-    // Nothing of the page is marked any more.
+    // No line of the page is marked any more.
     assert_eq!(m.cpu.wiring.ram.marked(DATA), 0);
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Halt);
 }
@@ -119,7 +119,7 @@ fn dropping_code_keeps_the_monitors_of_its_page() {
     assert!(!ram.trigger_monitors(DATA, 1));
     assert!(ram.trigger_monitors(DATA, 1 << 1));
     assert_eq!((ram.monitor(0), ram.monitor(2)), (None, Some(DATA + 4096)));
-    // Where there is no RAM nothing can be monitored.
+    // An address outside of RAM cannot be monitored.
     ram.arm_monitor(2, 1 << 40);
     assert_eq!(ram.monitor(2), None);
 }

@@ -1,4 +1,4 @@
-//! Model-specific registers that the processor holds itself. Those of the local APIC are asked of the board.
+//! Model-specific registers that the processor holds itself. The board holds those of the local APIC.
 
 use crate::arch::{AMD_REGISTERS, Msrs, attention};
 use crate::capability::Capability;
@@ -13,7 +13,7 @@ use x86::control::*;
 use x86::msr::*;
 use x86::{reg, seg};
 
-/// Rows of MSR access.
+/// Instruction table rows of MSR access.
 pub static ROWS: &[Row] =
     &[Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)), Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr))];
 
@@ -33,30 +33,30 @@ const MTRR_FIXED: [u32; 11] = [
 ];
 /// MTRRcap: eight variable ranges, fixed ranges, write-combining.
 const MTRR_CAP_VALUE: u64 = 0x508;
-/// Microcode revision: one that no system's list of bad ones holds.
+/// Microcode revision, which is on no system's list of bad revisions.
 const MICROCODE: u64 = 0x7f00_0000;
-/// PKG_CST_CONFIG_CONTROL as firmware leaves it: locked, no package sleep states.
+/// PKG_CST_CONFIG_CONTROL as set by firmware: locked, no package sleep states.
 const PACKAGE_STATES_LOCKED: u64 = 1 << 15;
 /// MISC_ENABLE: branch trace storage and PEBS are unavailable.
 const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_NO_BTS | MISC_ENABLE_NO_PEBS;
-/// MISC_ENABLE bits that can be written.
+/// Writable bits of MISC_ENABLE.
 const MISC_ENABLE_WRITABLE: u64 = 1 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34 | 1 << 38;
 
-/// What may be written to a plain register.
+/// Values that may be written to a plain register.
 #[derive(Clone, Copy)]
 enum Check {
-    /// These bits.
+    /// Values within these bits.
     Bits(u64),
     /// A canonical address.
     Canonical,
 }
 
-/// A register that is just stored.
+/// A register without side effects.
 struct Plain {
     index: u32,
     field: fn(&mut Msrs) -> &mut u64,
     check: Check,
-    /// Exists if the model has it.
+    /// Capability that the model must have.
     needs: Option<Capability>,
 }
 
@@ -95,7 +95,7 @@ fn memory_type(kind: u64) -> bool {
     matches!(kind, 0 | 1 | 4 | 5 | 6)
 }
 
-/// Whether a value can be in IA32_PAT.
+/// Returns true if a value is valid for IA32_PAT.
 pub(crate) fn good_pat(value: u64) -> bool {
     each_byte(value, |kind| memory_type(kind) || kind == 7)
 }
@@ -104,7 +104,7 @@ fn each_byte(value: u64, good: impl Fn(u64) -> bool) -> bool {
     value.to_le_bytes().iter().all(|b| good(u64::from(*b)))
 }
 
-/// Whether the board holds a register.
+/// Returns true if the board holds a register.
 fn on_board(cpu: &Cpu, index: u32) -> bool {
     match index {
         APIC_BASE => true,
@@ -115,7 +115,7 @@ fn on_board(cpu: &Cpu, index: u32) -> bool {
 }
 
 impl Cpu {
-    /// Reads a model-specific register; `None` is #GP.
+    /// Reads a model-specific register. Returns `None` for #GP.
     pub fn read_msr(&mut self, index: u32) -> Option<u64> {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: false });
@@ -148,7 +148,7 @@ impl Cpu {
             MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 => {
                 when(Capability::Mtrr, self.arch.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
             }
-            // No events are counted.
+            // There are no performance events: counters read as zero.
             PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => Some(0),
             PAT => when(Capability::Pat, self.arch.msr.pat),
             MTRR_DEF_TYPE => when(Capability::Mtrr, self.arch.msr.mtrr_def_type),
@@ -172,13 +172,13 @@ impl Cpu {
         }
     }
 
-    /// A stored register by index, if the model has it.
+    /// Returns the plain register with this index, if the model has it.
     fn plain(&self, index: u32) -> Option<&'static Plain> {
         let plain = PLAIN.iter().find(|p| p.index == index)?;
         plain.needs.is_none_or(|f| self.wiring.capabilities.has(f)).then_some(plain)
     }
 
-    /// Fixed MTRRs and AMD's configuration registers.
+    /// Returns a fixed MTRR or an AMD configuration register.
     fn other(&mut self, index: u32) -> Option<&mut u64> {
         if self.wiring.capabilities.has(Capability::Mtrr)
             && let Some(i) = MTRR_FIXED.iter().position(|m| *m == index)
@@ -189,12 +189,12 @@ impl Cpu {
         Some(&mut self.arch.msr.amd[i])
     }
 
-    /// Whether there are the registers of Intel's processor sleep states, which MWAIT enters.
+    /// Returns true if the model has the registers of Intel's sleep states, which MWAIT enters.
     fn intel_idle(&self) -> bool {
         !self.wiring.capabilities.amd && self.wiring.capabilities.has(Capability::Monitor)
     }
 
-    /// Bits of IA32_SPEC_CTRL that exist.
+    /// Returns the bits of IA32_SPEC_CTRL that exist.
     pub(crate) fn spec_ctrl_bits(&self) -> u64 {
         use Capability::*;
         const BITS: &[(Capability, u64)] =
@@ -206,7 +206,7 @@ impl Cpu {
         MORE.iter().filter(|(bit, _)| more >> bit & 1 != 0).fold(bits, |all, (_, bits)| all | bits)
     }
 
-    /// Writes a model-specific register; `false` is #GP.
+    /// Writes a model-specific register. Returns false for #GP.
     pub fn write_msr(&mut self, index: u32, value: u64) -> bool {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: true });
@@ -266,7 +266,7 @@ impl Cpu {
                 }
                 good
             }
-            // Starts the sequence that reads the revision.
+            // A write starts the sequence that reads the revision.
             BIOS_SIGN_ID => true,
             MISC_ENABLE if !capabilities.amd => {
                 let good = value & !(MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED) == 0;
@@ -343,7 +343,7 @@ impl Cpu {
         }
     }
 
-    /// MTRRs and AMD's configuration registers.
+    /// Writes MTRRs and AMD's configuration registers.
     fn write_range(&mut self, index: u32, value: u64) -> bool {
         let beyond = self.beyond_physical();
         let mtrr = self.wiring.capabilities.has(Capability::Mtrr);
@@ -379,7 +379,7 @@ impl Cpu {
         }
     }
 
-    /// Bits of IA32_EFER that exist.
+    /// Returns the bits of IA32_EFER that exist.
     pub(crate) fn efer_bits(&self) -> u64 {
         let capabilities = self.wiring.capabilities;
         let mut known = EFER_LMA;
@@ -394,7 +394,7 @@ impl Cpu {
         known
     }
 
-    /// Writes IA32_EFER as WRMSR does. `false`: that would fault, and nothing has changed.
+    /// Writes IA32_EFER as WRMSR does. Returns false, without any change, if WRMSR would fault.
     pub fn write_efer(&mut self, value: u64) -> bool {
         let known = self.efer_bits();
         let changed = self.arch.msr.efer ^ value;
@@ -403,7 +403,7 @@ impl Cpu {
         }
         self.arch.msr.efer = (value & !EFER_LMA) | (self.arch.msr.efer & EFER_LMA);
         if changed & EFER_NXE != 0 {
-            // Cached translations hold the execute permission as it was computed under the old setting.
+            // Cached translations contain the execute permission that was computed with the old setting.
             self.flush_tlb(Flush::All);
         }
         self.mapping_changed();

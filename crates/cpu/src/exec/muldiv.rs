@@ -10,7 +10,7 @@ use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 use x86::{reg, vector};
 
-/// Rows of multiplication and division.
+/// Instruction table rows of multiplication and division.
 pub static ROWS: &[Row] = &[
     Row::new(Mul, Class::Mul, |_, op| sized!(op.size; mul<>)),
     Row::new(Imul, Class::Mul, imul),
@@ -88,7 +88,7 @@ fn imul_three_r<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// The dividend: AX for bytes, else rDX:rAX.
+/// Returns the dividend: AX for bytes, else rDX:rAX.
 #[inline(always)]
 fn dividend<T: Int>(cpu: &Cpu) -> u128 {
     if T::SIZE == 1 {
@@ -119,7 +119,7 @@ fn idiv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let b = i128::from(operand::<T>(cpu, op)?.to_i64());
     let width = if T::SIZE == 1 { 16 } else { 2 * T::BITS };
     let a = (dividend::<T>(cpu) as i128) << (128 - width) >> (128 - width);
-    // `checked_div` also refuses the one quotient that i128 cannot hold.
+    // `checked_div` also rejects the one quotient that i128 cannot represent.
     let Some(quotient) = a.checked_div(b) else { return Err(cpu.raise(vector::DE)) };
     let remainder = a.wrapping_rem(b);
     let low = T::from_u64(quotient as u64);

@@ -12,7 +12,7 @@ use iced_x86::{Code, Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
 use x86::{reg, rights, seg, vector};
 
-/// Rows of far-pointer loads.
+/// Instruction table rows of far-pointer loads.
 pub static ROWS: &[Row] = &[
     Row::new(Lds, Class::Microcode, far_pointer::<{ seg::DS }>),
     Row::new(Les, Class::Microcode, far_pointer::<{ seg::ES }>),
@@ -22,14 +22,14 @@ pub static ROWS: &[Row] = &[
 ];
 
 impl Cpu {
-    /// What loading a selector into ES, SS, DS, FS or GS makes of it, after all checks.
+    /// Returns the segment register contents for a load of a selector into ES, SS, DS, FS or GS, after all checks.
     pub(crate) fn checked_segment(&mut self, which: u8, selector: u16) -> Exec<Segment> {
         if !self.protected() || self.v8086() {
             return Ok(self.real_segment(which, selector));
         }
         if which == seg::SS {
             let cpl = self.arch.cpl;
-            // In 64-bit mode a null SS is good below CPL 3, if its RPL is right.
+            // In 64-bit mode a null SS is valid below CPL 3, if its RPL equals the CPL.
             if is_null(selector) && self.engine.long64 && cpl != 3 && selector as u8 & 3 == cpl {
                 return Ok(null_segment(selector, cpl));
             }
@@ -50,7 +50,8 @@ impl Cpu {
         Ok(d.segment(selector))
     }
 
-    /// A load in real or virtual-8086 mode. Real mode leaves limit and size alone ("unreal mode").
+    /// Returns the segment register contents for a load in real or virtual-8086 mode. Real mode keeps limit and size
+    /// ("unreal mode").
     pub(crate) fn real_segment(&self, which: u8, selector: u16) -> Segment {
         let old = self.arch.seg[usize::from(which & 7)];
         if self.v8086() {
@@ -71,7 +72,7 @@ impl Cpu {
     }
 }
 
-/// A segment of virtual-8086 mode.
+/// Returns the segment register contents for a selector in virtual-8086 mode.
 pub(crate) fn v8086_segment(selector: u16) -> Segment {
     let rights = rights::ACCESSED | rights::RW | rights::S | rights::P | 3 << rights::DPL_SHIFT;
     Segment { base: u64::from(selector) << 4, limit: 0xffff, rights, selector }
@@ -85,7 +86,7 @@ fn loaded(cpu: &mut Cpu, which: u8) -> Flow {
     Flow::End
 }
 
-/// MOV to or from a segment register.
+/// Binds MOV to or from a segment register.
 pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
     op.class = Class::Microcode;
     if i.op0_kind() == OpKind::Register && i.op0_register().is_segment_register() {
@@ -135,7 +136,7 @@ fn stack_size(code: Code) -> u8 {
     }
 }
 
-/// PUSH of a segment register.
+/// Binds PUSH of a segment register.
 pub(crate) fn bind_push(i: &Instruction, op: &mut Op) -> Option<Handler> {
     op.class = Class::Microcode;
     match stack_size(i.code()) {
@@ -150,10 +151,10 @@ fn push_segment<const SIZE: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     match SIZE {
         2 => push::<u16>(cpu, selector)?,
         8 => push::<u64>(cpu, u64::from(selector))?,
-        // SDM vol. 2, PUSH: the upper half stays on recent Intel processors; APM vol. 3, PUSH: it is zeroed.
+        // SDM vol. 2, PUSH: recent Intel processors keep the upper half; APM vol. 3, PUSH: it is zeroed.
         _ if cpu.wiring.capabilities.amd => push::<u32>(cpu, u32::from(selector))?,
         _ => {
-            // A 32-bit push moves the stack by four bytes but writes two.
+            // A 32-bit push moves the stack pointer by four bytes but writes only two.
             let old = cpu.arch.gpr[usize::from(reg::RSP)];
             set_stack_pointer(cpu, old.wrapping_sub(2));
             if let Err(fault) = push::<u16>(cpu, selector) {
@@ -165,7 +166,7 @@ fn push_segment<const SIZE: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// POP of a segment register.
+/// Binds POP of a segment register.
 pub(crate) fn bind_pop(i: &Instruction, op: &mut Op) -> Option<Handler> {
     if i.op0_register() == Register::CS {
         return None;
@@ -182,7 +183,7 @@ fn pop_segment(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         _ => peek::<u64>(cpu, 0)? as u16,
     };
     let segment = cpu.checked_segment(op.r0, selector)?;
-    // The stack pointer moves at the width of the old stack segment.
+    // The stack pointer moves with the width of the old stack segment.
     let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(op.size));
     set_stack_pointer(cpu, sp);
     cpu.arch.seg[usize::from(op.r0 & 7)] = segment;
@@ -200,12 +201,12 @@ fn load_far_pointer<const WHICH: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (offset, selector) = cpu.load_far(op, op.size)?;
     cpu.load_segment(WHICH, selector)?;
     cpu.set_sized(op.r0, op.size, offset);
-    // Unlike MOV and POP, LSS needs no shadow: it loads both halves of the stack pointer.
+    // Unlike MOV and POP, LSS needs no shadow, because it loads both halves of the stack pointer.
     Ok(if WHICH == seg::SS { Flow::End } else { Flow::Next })
 }
 
 impl Cpu {
-    /// Reads a far pointer: offset of `size` bytes, then the selector.
+    /// Reads a far pointer: an offset of `size` bytes, then the selector.
     pub(crate) fn load_far(&mut self, op: &Op, size: u8) -> Exec<(u64, u16)> {
         let mut bytes = [0u8; 10];
         let used = usize::from(size) + 2;

@@ -1,7 +1,8 @@
 //! Shifts and rotates.
 //!
-//! Flags the manual leaves undefined (AF; OF for counts other than 1) are set as Intel processors set them: AF clear, OF as
-//! if the count were 1. ROL and ROR of registers by an immediate other than 1, and RCL and RCR all the way round, leave OF alone.
+//! Undefined flags (AF; OF for counts other than 1) have the values of Intel processors: AF clear, OF as if the count
+//! were 1. OF is unchanged by ROL and ROR of registers by an immediate other than 1, and by RCL and RCR all the way
+//! round.
 
 use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};
@@ -13,7 +14,7 @@ use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
 use x86::reg;
 
-/// Rows of shifts and rotates.
+/// Instruction table rows of shifts and rotates.
 pub static ROWS: &[Row] = &[
     Row::new(Shl, Class::Alu, shift::<Left>),
     Row::new(Sal, Class::Alu, shift::<Left>),
@@ -27,14 +28,14 @@ pub static ROWS: &[Row] = &[
     Row::new(Shrd, Class::Alu, double::<false>),
 ];
 
-/// A shift or rotate by `count`, already masked to 5 or 6 bits and not zero.
+/// A shift or rotate by `count`, which has been masked to 5 or 6 bits and is nonzero.
 trait Shift {
-    /// Whether an immediate count other than 1 leaves OF alone, with a register operand.
+    /// True if an immediate count other than 1 leaves OF unchanged, with a register operand.
     const IMMEDIATE_KEEPS_OF: bool = false;
 
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T;
 
-    /// As [`Shift::apply`], of a register by an immediate count.
+    /// As [`Shift::apply`], for a register and an immediate count.
     #[inline(always)]
     fn apply_immediate<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let of = cpu.arch.lazy.of();
@@ -59,7 +60,7 @@ fn top<T: Int>(value: u64) -> bool {
     value >> (T::BITS - 1) & 1 != 0
 }
 
-/// Whether shifting left by one changes the sign.
+/// Returns true if a left shift by one changes the sign.
 #[inline(always)]
 fn top_two_differ<T: Int>(value: u64) -> bool {
     (value ^ value << 1) >> (T::BITS - 1) & 1 != 0
@@ -173,7 +174,7 @@ fn shift<S: Shift>(i: &Instruction, op: &mut Op) -> Option<Handler> {
 #[inline(always)]
 fn register<T: Int>(cpu: &mut Cpu, op: &Op, count: u32, apply: fn(&mut Cpu, T, u32) -> T) -> Exec<Flow> {
     let value = get0::<T>(cpu, op);
-    // A 32-bit register is zero-extended even when the count is zero.
+    // A 32-bit register is zero-extended even if the count is zero.
     let r = if count == 0 { value } else { apply(cpu, value, count) };
     set0(cpu, op, r);
     Ok(Flow::Next)
@@ -239,7 +240,8 @@ fn double_shift<const LEFT: bool, T: Int>(cpu: &mut Cpu, value: T, fill: T, coun
     }
     let bits = T::BITS;
     let (v, f) = (u128::from(value.to_u64()), u128::from(fill.to_u64()));
-    // Counts above the operand size (16-bit only; undefined) go on into a second copy of the destination, as on Intel.
+    // Counts above the operand size (16-bit only; undefined) continue into a second copy of the destination, as on
+    // Intel.
     let (r, cf) = if LEFT {
         let wide = (v << bits | f) << bits | v;
         let all = if bits == 64 { (v << 64 | f) << count } else { wide << count };

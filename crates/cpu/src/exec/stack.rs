@@ -1,4 +1,4 @@
-//! PUSH, POP, ENTER, LEAVE and their kin.
+//! PUSH, POP, ENTER, LEAVE and similar instructions.
 
 use crate::exec::sized;
 use crate::exec::stack_access::{peek, pop, push, set_stack_pointer, stack_width};
@@ -11,7 +11,7 @@ use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 use x86::{reg, seg};
 
-/// Rows of stack instructions.
+/// Instruction table rows of stack instructions.
 pub static ROWS: &[Row] = &[
     Row::new(Push, Class::Store, push_any),
     Row::new(Pop, Class::Load, pop_any),
@@ -65,14 +65,14 @@ fn pop_any(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn pop_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // The increment comes before the write: POP RSP leaves what was popped.
+    // The increment precedes the write: POP RSP leaves the popped value.
     let value = pop::<T>(cpu)?;
     cpu.set(op.r0, value);
     Ok(Flow::Next)
 }
 
 fn pop_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // An address that uses RSP is computed after the increment; a fault puts RSP back.
+    // An address with RSP is computed after the increment; a fault restores RSP.
     let old = cpu.arch.gpr[usize::from(reg::RSP)];
     let value = pop::<T>(cpu)?;
     if let Err(fault) = cpu.store(op, value) {
@@ -91,7 +91,7 @@ fn write_stack<T: Int>(cpu: &mut Cpu, sp: u64, value: T) -> Exec {
 fn push_all<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let size = u64::from(T::SIZE);
     let sp = cpu.arch.gpr[usize::from(reg::RSP)];
-    // Nothing is written unless everything can be.
+    // Nothing is written unless everything can be written.
     for i in 1..=8 {
         let at = sp.wrapping_sub(i * size) & address_mask(stack_width(cpu));
         let linear = cpu.linear(seg::SS, at, size, true)?;

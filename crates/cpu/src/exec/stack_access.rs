@@ -1,4 +1,4 @@
-//! The stack as instructions of several families use it: its pointer, pushes and pops.
+//! Stack accesses of several instruction families: stack pointer, pushes and pops.
 
 use crate::fault::Exec;
 use crate::flags::Int;
@@ -6,7 +6,7 @@ use crate::op::{SEG_FLAT, address_mask};
 use crate::state::Cpu;
 use x86::{reg, rights, seg};
 
-/// Width of the stack pointer in bytes: 8 in 64-bit mode, else by SS.B.
+/// Returns the width of the stack pointer in bytes: 8 in 64-bit mode, else by SS.B.
 #[inline(always)]
 pub(crate) fn stack_width(cpu: &Cpu) -> u8 {
     if cpu.engine.long64 {
@@ -18,7 +18,7 @@ pub(crate) fn stack_width(cpu: &Cpu) -> u8 {
     }
 }
 
-/// Writes the stack pointer at its width; narrower ones leave the rest of RSP.
+/// Writes the stack pointer with its width; a narrower one keeps the rest of RSP.
 #[inline(always)]
 pub(crate) fn set_stack_pointer(cpu: &mut Cpu, value: u64) {
     if cpu.engine.long64 {
@@ -28,13 +28,13 @@ pub(crate) fn set_stack_pointer(cpu: &mut Cpu, value: u64) {
     }
 }
 
-/// Segment number of stack accesses.
+/// Returns the segment number of stack accesses.
 #[inline(always)]
 fn stack_segment(cpu: &Cpu) -> u8 {
     if cpu.engine.long64 { SEG_FLAT + 1 } else { seg::SS }
 }
 
-/// Pushes; RSP changes only if the write succeeds.
+/// Pushes a value; RSP changes only if the write succeeds.
 #[inline(always)]
 pub(crate) fn push<T: Int>(cpu: &mut Cpu, value: T) -> Exec {
     let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_sub(u64::from(T::SIZE));
@@ -49,7 +49,7 @@ pub(crate) fn push<T: Int>(cpu: &mut Cpu, value: T) -> Exec {
     Ok(())
 }
 
-/// Reads the top of the stack, `offset` bytes up, without moving RSP.
+/// Reads the value `offset` bytes above the top of the stack, without moving RSP.
 #[inline(always)]
 pub(crate) fn peek<T: Int>(cpu: &mut Cpu, offset: u64) -> Exec<T> {
     let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(offset) & address_mask(stack_width(cpu));
@@ -57,7 +57,7 @@ pub(crate) fn peek<T: Int>(cpu: &mut Cpu, offset: u64) -> Exec<T> {
     cpu.read_seg(segment, sp)
 }
 
-/// Pops.
+/// Pops a value.
 #[inline(always)]
 pub(crate) fn pop<T: Int>(cpu: &mut Cpu) -> Exec<T> {
     let value = peek::<T>(cpu, 0)?;

@@ -1,9 +1,9 @@
 //! String instructions: MOVS, STOS, LODS, CMPS, SCAS.
 //!
-//! A repeated instruction is interruptible between iterations: it stops at the first one after the deadline with its
-//! registers as far as it got, and RIP on itself. Forward runs inside pages that the fast path knows are done at once; they
-//! charge what the single iterations would: processors move whole words whatever the element, so that MOVS and STOS cost by
-//! the bytes they moved, and the others by the iteration.
+//! A repeated instruction is interruptible between iterations: it stops at the first one after the deadline, with its
+//! registers updated so far, and RIP unchanged. Forward runs inside pages that are on the fast path are executed in
+//! bulk, for the same charge as single iterations: processors move whole words independently of the element size, so
+//! that MOVS and STOS cost by the number of bytes, and the others by the number of iterations.
 
 use crate::exec::{sized, vector};
 use crate::fault::{Cause, Exec, Fault, Flow};
@@ -17,7 +17,7 @@ use ledger::Class;
 use x86::page::PAGE;
 use x86::{flags, reg, seg};
 
-/// Rows of string instructions.
+/// Instruction table rows of string instructions.
 pub static ROWS: &[Row] = &[
     Row::new(Movsb, Class::String, string::<Move>),
     Row::new(Movsw, Class::String, string::<Move>),
@@ -41,18 +41,18 @@ pub static ROWS: &[Row] = &[
     Row::new(Scasq, Class::String, string::<Scan>),
 ];
 
-/// What one iteration does.
+/// One iteration of a string instruction.
 trait Step {
-    /// Whether REPE and REPNE also look at ZF.
+    /// True if REPE and REPNE also check ZF.
     const COMPARES: bool;
-    /// Whether it writes memory.
+    /// True if the instruction writes memory.
     const WRITES: bool = false;
     const USES_SI: bool;
     const USES_DI: bool;
 
     fn once<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, di: u64) -> Exec;
 
-    /// Does up to `count` forward iterations at once where it can; returns how many.
+    /// Executes up to `count` forward iterations in bulk if possible; returns their number.
     fn many<T: Int>(_cpu: &mut Cpu, _op: &Op, _si: u64, _di: u64, _count: u64) -> u64 {
         0
     }
@@ -64,18 +64,18 @@ struct Load;
 struct Compare;
 struct Scan;
 
-/// The segment of the destination: ES, or flat in 64-bit mode.
+/// Returns the segment of the destination: ES, or flat in 64-bit mode.
 #[inline(always)]
 fn destination(cpu: &Cpu) -> u8 {
     if cpu.engine.long64 { SEG_FLAT } else { seg::ES }
 }
 
-/// How many whole elements fit between linear addresses and the ends of their pages.
+/// Returns the number of whole elements between linear addresses and the ends of their pages.
 fn whole(size: u64, count: u64, linear: &[u64]) -> u64 {
     linear.iter().map(|l| (PAGE - (l & (PAGE - 1))) / size).fold(count, u64::min)
 }
 
-/// Linear address for a bulk operation: only in segments without limits to watch.
+/// Returns the linear address for a bulk operation, which is possible only in segments without a limit check.
 fn bulk_linear(cpu: &Cpu, segment: u8, offset: u64) -> Option<u64> {
     if segment >= SEG_FLAT {
         return Some(offset);
@@ -110,10 +110,10 @@ impl Step for Move {
         let (Some(source), Some(target)) = (cpu.front_read(from, bytes), cpu.front_write(to, bytes)) else { return 0 };
         let distance = (target as usize).wrapping_sub(source as usize);
         if distance != 0 && distance < bytes as usize {
-            // The destination runs ahead inside the source: later elements read what earlier ones wrote.
+            // The destination overlaps the source ahead of it: later elements read what earlier ones wrote.
             return 0;
         }
-        // SAFETY: both ranges are RAM inside one page each, as the fast path vouches; `copy` allows overlap.
+        // SAFETY: both ranges are RAM inside one page each, as ensured by the fast path; `copy` allows overlap.
         unsafe { std::ptr::copy(source, target, bytes as usize) };
         n
     }
@@ -139,7 +139,7 @@ impl Step for Store {
         let Some(target) = cpu.front_write(to, n * size) else { return 0 };
         let value = cpu.get::<T>(reg::RAX);
         for i in 0..n as usize {
-            // SAFETY: element `i` of `n` lies inside the range the fast path vouches for.
+            // SAFETY: element `i` of `n` is inside the range that the fast path has returned.
             unsafe { target.cast::<T>().add(i).write_unaligned(value) };
         }
         n
@@ -189,7 +189,7 @@ impl Step for Scan {
     }
 }
 
-/// Element size in bytes, by mnemonic.
+/// Returns the element size in bytes, by mnemonic.
 fn element(i: &Instruction) -> u8 {
     match i.mnemonic() {
         Movsb | Stosb | Lodsb | Cmpsb | Scasb => 1,
@@ -204,7 +204,7 @@ fn string<S: Step>(i: &Instruction, op: &mut Op) -> Option<Handler> {
     if op.has(Op::REPE) || op.has(Op::REPNE) { sized!(op.size; repeated<S>) } else { sized!(op.size; single<S>) }
 }
 
-/// MOVSD is also an SSE2 instruction, and one mnemonic has one row.
+/// Binds MOVSD, which is also an SSE2 instruction; one mnemonic has one row.
 fn movsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.code() {
         iced_x86::Code::Movsd_m32_m32 => string::<Move>(i, op),
@@ -212,7 +212,7 @@ fn movsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
     }
 }
 
-/// Likewise CMPSD.
+/// Binds CMPSD, which is also an SSE2 instruction.
 fn cmpsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.code() {
         iced_x86::Code::Cmpsd_m32_m32 => string::<Compare>(i, op),
@@ -257,8 +257,8 @@ fn single<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// A repeated instruction with 32-bit addresses clears the upper halves of its counter, and of the pointers of MOVS and STOS,
-/// whether or not it gets to an iteration (where the manual is silent; as Intel processors do).
+/// A repeated instruction with 32-bit addresses clears the upper halves of its counter, and of the pointers of MOVS and
+/// STOS, even without an iteration (the manual is silent; Intel processors do so).
 fn zero_extend<S: Step>(cpu: &mut Cpu) {
     cpu.arch.gpr[usize::from(reg::RCX)] &= 0xffff_ffff;
     if S::WRITES {
@@ -269,15 +269,15 @@ fn zero_extend<S: Step>(cpu: &mut Cpu) {
     }
 }
 
-/// Bytes that a step of MOVS or STOS moves.
+/// Number of bytes that a step of MOVS or STOS moves.
 const STEP: u64 = 8;
 
-/// The steps that `elements` iterations in one go are charged as.
+/// Returns the number of steps for which `elements` iterations in one run are charged.
 fn steps<S: Step, T: Int>(elements: u64) -> u64 {
     if S::WRITES { elements.saturating_mul(u64::from(T::SIZE)).div_ceil(STEP) } else { elements }
 }
 
-/// The fewest iterations in one go that are charged as at least `steps`.
+/// Returns the minimum number of iterations in one run that are charged as at least `steps`.
 fn iterations<S: Step, T: Int>(steps: u64) -> u64 {
     match steps.checked_sub(1) {
         Some(before) if S::WRITES => (before.saturating_mul(STEP) / u64::from(T::SIZE)).saturating_add(1),
@@ -307,7 +307,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             cpu.engine.fault = Cause::Iteration;
             return Err(Fault);
         }
-        // Interrupts come between iterations, not before the first.
+        // Interrupts are taken between iterations, and not before the first.
         let due = iterations::<S, T>(cpu.engine.stop_at.saturating_sub(cpu.micro.clock).div_ceil(per_step));
         if done != 0 && done >= due {
             cpu.arch.rip = op.rip();
@@ -327,7 +327,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             continue;
         }
         if let Err(fault) = step::<S, T>(cpu, op) {
-            // The registers say how far it got, the flags are those from before it (SDM vol. 2, REP).
+            // The registers hold the progress; the flags are those before the instruction (SDM vol. 2, REP).
             cpu.arch.lazy = before;
             break Err(fault);
         }
@@ -350,8 +350,8 @@ mod tests {
     use iced_x86::code_asm::*;
     use ledger::TICKS_PER_CYCLE;
 
-    /// Runs a repeated instruction of `count` iterations with `steps` to go before the deadline, forwards or backwards from
-    /// the middle of the data. Returns how many iterations and how many steps it made.
+    /// Runs a repeated instruction of `count` iterations with `steps` left before the deadline, forwards or backwards
+    /// from the middle of the data. Returns the number of iterations and of steps executed.
     fn go(
         write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
         (count, steps): (u64, u64),

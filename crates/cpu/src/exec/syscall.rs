@@ -13,7 +13,7 @@ use x86::control::EFER_SCE;
 use x86::debug::DR6_BS;
 use x86::{flags, reg, rights, seg};
 
-/// Rows of fast system calls.
+/// Instruction table rows of fast system calls.
 pub static ROWS: &[Row] = &[
     Row::end(Syscall, Class::System, |_, _| Some(syscall)),
     Row::end(Sysret, Class::System, |_, op| sized(op, 4, sysret)),
@@ -30,14 +30,14 @@ fn sized(op: &mut Op, size: u8, handler: Handler) -> Option<Handler> {
 
 const FLAT: u32 = rights::ACCESSED | rights::RW | rights::S | rights::P | rights::G;
 
-/// A flat code segment as these instructions make it, without reading a descriptor.
+/// Returns the flat code segment that these instructions load without reading a descriptor.
 fn code(selector: u16, dpl: u8, long: bool) -> Segment {
     let width = if long { rights::L } else { rights::DB };
     let rights = FLAT | rights::CODE | width | u32::from(dpl) << rights::DPL_SHIFT;
     Segment { base: 0, limit: u32::MAX, rights, selector }
 }
 
-/// A flat stack segment.
+/// Returns a flat stack segment.
 fn stack(selector: u16, dpl: u8) -> Segment {
     let rights = FLAT | rights::DB | u32::from(dpl) << rights::DPL_SHIFT;
     Segment { base: 0, limit: u32::MAX, rights, selector }
@@ -56,13 +56,13 @@ impl Cpu {
 
 fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let exists = cpu.wiring.capabilities.has(Capability::Syscall) && cpu.arch.msr.efer & EFER_SCE != 0;
-    // Outside long mode the instruction is AMD's only; there it ends in 32-bit code at STAR[31:0].
+    // Outside long mode only AMD has the instruction; there it branches to 32-bit code at STAR[31:0].
     if !exists || !(cpu.engine.long64 || cpu.wiring.capabilities.amd) {
         return Err(cpu.ud());
     }
     cpu.charge(Kind::new(Family::Syscall, 0), 1);
     cpu.shadow_system_call();
-    // The RPL is taken out of the selector of CS only.
+    // The RPL is cleared only in the selector of CS.
     let base = (cpu.arch.msr.star >> 32) as u16;
     let (selector, stack_selector) = (base & 0xfffc, base.wrapping_add(8));
     let image = cpu.rflags();
@@ -75,7 +75,7 @@ fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.arch.gpr[11] = image & !flags::RF;
     let target = if cpu.engine.long64 { cpu.arch.msr.lstar } else { cpu.arch.msr.cstar };
     cpu.set_rflags(image & !(cpu.arch.msr.fmask | flags::RF));
-    // A trap after SYSCALL goes by the flag it leaves.
+    // A trap after SYSCALL depends on the new value of the flag.
     cpu.arch.single_step &= cpu.arch.flags & flags::TF != 0;
     let flow = cpu.go_flat(code(selector, 0, true), stack(stack_selector, 0), 0, target);
     cpu.track_far();
@@ -94,7 +94,7 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let base = (cpu.arch.msr.star >> 48) as u16;
     let rcx = cpu.arch.gpr[usize::from(reg::RCX)];
     let long = op.size == 8;
-    // Checked before the privilege level changes; AMD's processors fault at the target instead.
+    // Checked before the privilege level changes; AMD processors fault at the target instead.
     if long && !cpu.canonical(rcx) && !cpu.wiring.capabilities.amd {
         return Err(cpu.gp(0));
     }
@@ -106,7 +106,7 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         let value = cpu.rflags() | flags::IF;
         cpu.set_rflags(value);
     }
-    // Unlike after IRET, a trap by the flag loaded comes before the first instruction at the target.
+    // Unlike after IRET, a trap due to the loaded flag precedes the first instruction at the target.
     cpu.arch.single_step = false;
     if cpu.arch.flags & flags::TF != 0 {
         cpu.arch.pending_dr6 |= DR6_BS;
@@ -116,7 +116,7 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let rip = if long { rcx } else { rcx & 0xffff_ffff };
     let mut ss = stack(base.wrapping_add(8) | 3, 3);
     if cpu.wiring.capabilities.amd {
-        // Only the selector is loaded, with the RPL that STAR has; base, limit and attributes stay what they were.
+        // Only the selector is loaded, with the RPL in STAR; base, limit and attributes are kept.
         ss = Segment { selector: base.wrapping_add(8), ..cpu.arch.seg[usize::from(seg::SS)] };
     }
     let flow = cpu.go_flat(code(selector, 3, long), ss, 3, rip);
@@ -153,7 +153,7 @@ fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if !cpu.protected() {
         return Err(cpu.gp(0));
     }
-    // The privilege comes before the mode: AMD's processors raise #GP at CPL 3 of long mode.
+    // The privilege is checked before the mode: AMD processors raise #GP at CPL 3 of long mode.
     cpu.privileged()?;
     if cpu.wiring.capabilities.amd && cpu.long_mode() {
         return Err(cpu.ud());

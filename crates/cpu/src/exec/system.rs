@@ -1,4 +1,4 @@
-//! Other system instructions: halting, translation and cache invalidation, time, segment bases, software interrupts.
+//! Other system instructions: HLT and MWAIT, TLB and cache invalidation, time, segment bases, software interrupts.
 
 use crate::arch::attention;
 use crate::capability::Capability;
@@ -18,7 +18,7 @@ use x86::msr::MISC_ENABLE_MONITOR;
 use x86::vmx::{primary, reason, secondary};
 use x86::{reg, seg, vector};
 
-/// Rows of system instructions.
+/// Instruction table rows of system instructions.
 pub static ROWS: &[Row] = &[
     Row::end(Hlt, Class::System, |_, _| Some(hlt)),
     Row::end(Monitor, Class::System, |i, op| Some(monitor_bind(i, op))),
@@ -52,7 +52,7 @@ pub static ROWS: &[Row] = &[
     Row::new(Bound, Class::Microcode, bound),
 ];
 
-/// MWAIT extension: interrupts end it even if they are masked.
+/// MWAIT extension: interrupts wake the processor even if they are masked.
 const MWAIT_INTERRUPT_BREAK: u64 = 1;
 
 fn base(op: &mut Op, narrow: Handler, wide: Handler) -> Option<Handler> {
@@ -76,7 +76,7 @@ fn monitor_bind(i: &Instruction, op: &mut Op) -> Handler {
     monitor
 }
 
-/// The extensions in ECX (RCX in 64-bit mode), if there are MONITOR and MWAIT at all.
+/// Returns the extensions in ECX (RCX in 64-bit mode), if MONITOR and MWAIT exist.
 fn monitor_hints(cpu: &mut Cpu) -> Exec<u64> {
     let enabled = cpu.arch.msr.misc_enable & MISC_ENABLE_MONITOR != 0;
     if !cpu.wiring.capabilities.has(Capability::Monitor) || !enabled || cpu.arch.cpl != 0 {
@@ -113,7 +113,7 @@ fn mwait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if extensions & !MWAIT_INTERRUPT_BREAK != 0 {
         return Err(cpu.gp(0));
     }
-    // Without an armed monitor, or once the line has been written, MWAIT does not wait.
+    // MWAIT does not wait without an armed monitor, or if the line has been written.
     if cpu.wiring.ram.monitor(cpu.wiring.index).is_some() {
         let masked = extensions & MWAIT_INTERRUPT_BREAK != 0;
         cpu.attend(attention::MWAIT | if masked { attention::MWAIT_MASKED } else { 0 });
@@ -133,7 +133,7 @@ fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     };
     cpu.exit_if(primary::INVLPG, reason::INVLPG).inspect_err(|_| cpu.arch.vm_exit.qualification = linear)?;
     cpu.charge(Kind::new(Family::Invlpg, 0), 1);
-    // A non-canonical address has no translation to drop.
+    // A non-canonical address has no translation.
     if !cpu.engine.long64 || cpu.canonical(linear) {
         cpu.flush_tlb(Flush::Page(linear));
         cpu.mapping_changed();
@@ -229,7 +229,7 @@ fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if cpu.arch.cpl == 0 || cpu.arch.cr4 & CR4_PCE != 0 {
         cpu.exit_if(primary::RDPMC, reason::RDPMC)?;
     }
-    // No counter exists: whatever the privilege, the index is out of range.
+    // There are no counters: the index is out of range at any privilege level.
     Err(cpu.gp(0))
 }
 
@@ -261,7 +261,7 @@ fn read_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn write_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     bases_allowed(cpu)?;
     let value = get0::<T>(cpu, op).to_u64();
-    // Unlike WRMSR, by the paging in force, as the host's processor does.
+    // Unlike WRMSR, the check uses the current paging mode, as the host's processor does.
     if !cpu.canonical(value) {
         return Err(cpu.gp(0));
     }
@@ -283,9 +283,9 @@ fn into(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if cpu.arch.lazy.of() { trap(cpu, vector::OF) } else { Ok(Flow::End) }
 }
 
-/// INT1 is delivered like a debug exception found by the processor: no privilege check, and EXT in error codes.
+/// INT1 is delivered like a debug exception of the processor: no privilege check, and EXT in error codes.
 fn int1(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    // A trap that MOV SS held back is delivered together with it.
+    // A trap that MOV SS has deferred is delivered together with it.
     let pending = cpu.arch.pending_dr6;
     cpu.engine.fault_dr6 = pending;
     if let Err(fault) = cpu.software_interrupt(vector::DB, Source::Int1) {
@@ -312,7 +312,7 @@ fn bound(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn in_bounds<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let index = get0::<T>(cpu, op).to_i64();
-    // Both are read before the comparison: a page fault of the upper bound comes before #BR of the lower.
+    // Both bounds are read before the comparison: a page fault of the upper bound precedes #BR of the lower.
     let lower = cpu.load::<T>(op)?.to_i64();
     let offset = op.ea(cpu).wrapping_add(u64::from(T::SIZE)) & address_mask(op.asize);
     let upper = cpu.read_seg::<T>(op.seg, offset)?.to_i64();

@@ -1,4 +1,4 @@
-//! Interrupts, privilege changes and system registers, in 64-bit mode.
+//! Tests of interrupts, privilege changes and system registers in 64-bit mode.
 
 use crate::arch::{Segment, TableRegister};
 use crate::op::SEG_FLAT;
@@ -42,7 +42,7 @@ pub(super) fn set_gate(m: &mut Machine, vector: u8, gate: [u64; 2]) {
     }
 }
 
-/// A machine in 64-bit mode with descriptor tables, and handlers that halt.
+/// Returns a machine in 64-bit mode with descriptor tables, and handlers that halt.
 pub(super) fn system(cpl: u8) -> Machine {
     let mut m = Machine::long64(cpl);
     let long = rights::CODE | rights::L;
@@ -77,7 +77,7 @@ pub(super) fn system(cpl: u8) -> Machine {
     m
 }
 
-/// Runs to the HLT of a handler and says of which vector.
+/// Runs to the HLT of a handler, and returns its vector.
 pub(super) fn handled(m: &mut Machine) -> u8 {
     let exit = m.run(1 << 32);
     assert_eq!(exit, Exit::Halt, "stopped at {:#x}", m.cpu.arch.rip);
@@ -196,7 +196,7 @@ fn software_interrupts_need_the_gates_privilege() {
     assert_eq!(stack(&m, 0), CODE + 2, "the next instruction");
 }
 
-/// As AMD's manual has it (vol. 3, INT n), and a Zen 4 does.
+/// As specified by AMD's manual (vol. 3, INT n), and done by a Zen 4.
 #[test]
 fn the_resume_flag_is_not_in_the_image_that_a_software_interrupt_pushes() {
     for code in [&[0xcd, 0x03][..], &[0xcc], &[0xf1]] {
@@ -233,7 +233,8 @@ fn syscall_and_sysret_exchange_rip_and_flags() {
 
 #[test]
 fn the_stack_segments_of_syscall_and_sysret() {
-    // STAR's RPLs: SYSCALL takes it out of CS alone; SYSRET forces 3, but AMD's not in SS, of which it loads the selector only.
+    // RPLs from STAR: SYSCALL clears the RPL of CS only; SYSRET sets 3, except for AMD's SS, of which only the selector
+    // is loaded.
     for (amd, returned, dpl) in [(false, 0x1b, 3), (true, 0x19, 0)] {
         let mut m = system(3);
         m.cpu.wiring.capabilities.amd = amd;

@@ -1,4 +1,4 @@
-//! Descriptor-table registers, and instructions that ask about descriptors.
+//! Descriptor-table registers, and instructions that check descriptors.
 
 use crate::arch::TableRegister;
 use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
@@ -12,7 +12,7 @@ use ledger::{Class, Family, Kind};
 use x86::vmx::reason;
 use x86::{descriptor, vector};
 
-/// Rows of descriptor-table instructions.
+/// Instruction table rows of descriptor-table instructions.
 pub static ROWS: &[Row] = &[
     Row::end(Lgdt, Class::System, |_, _| Some(load_table::<true>)),
     Row::end(Lidt, Class::System, |_, _| Some(load_table::<false>)),
@@ -23,7 +23,7 @@ pub static ROWS: &[Row] = &[
     Row::end(Sldt, Class::System, |i, op| selector(i, op, sldt)),
     Row::end(Str, Class::System, |i, op| selector(i, op, str_)),
     Row::new(Verr, Class::Microcode, |i, op| selector(i, op, verr)),
-    // Ends its block: what it may do to the processor's buffers takes time of its own.
+    // VERW ends its block, because the clearing of the processor's buffers takes additional time.
     Row::end(Verw, Class::Microcode, |i, op| selector(i, op, verw)),
     Row::new(Lar, Class::Microcode, |i, op| query(i, op, lar)),
     Row::new(Lsl, Class::Microcode, |i, op| query(i, op, lsl)),
@@ -31,7 +31,7 @@ pub static ROWS: &[Row] = &[
 ];
 
 fn selector(i: &Instruction, op: &mut Op, handler: Handler) -> Option<Handler> {
-    // Whether operand 0 is memory is all that distinguishes the forms.
+    // The forms differ only in operand 0 being memory or not.
     op.imm = u64::from(i.op0_kind() == OpKind::Memory);
     Some(handler)
 }
@@ -41,7 +41,7 @@ fn query(i: &Instruction, op: &mut Op, handler: Handler) -> Option<Handler> {
     Some(handler)
 }
 
-/// The 16-bit operand 0.
+/// Reads the 16-bit operand 0.
 fn operand(cpu: &mut Cpu, op: &Op) -> Exec<u16> {
     if op.imm != 0 { cpu.load::<u16>(op) } else { Ok(cpu.get::<u16>(op.r0)) }
 }
@@ -51,8 +51,9 @@ impl Cpu {
         self.charge(Kind::new(Family::DescriptorTable, u32::from(load)), 1);
     }
 
-    /// VERW of memory, and of memory only, also clears buffers on processors with MD_CLEAR (Intel, "Deep dive: analysis of
-    /// microarchitectural data sampling"). The profile knows which those are; its price is on top of the class's.
+    /// Charges the clearing of buffers by VERW with a memory operand on processors with MD_CLEAR (Intel, "Deep dive:
+    /// analysis of microarchitectural data sampling"). The profile knows these processors; the price is added to the
+    /// class's.
     fn charge_buffers(&mut self) {
         self.charge(Kind::new(Family::DescriptorTable, 2), 1);
     }
@@ -83,7 +84,7 @@ fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-/// With a 16-bit operand size LGDT and LIDT load 24 bits of the base.
+/// Returns true with a 16-bit operand size, for which LGDT and LIDT load 24 bits of the base.
 pub(crate) fn operand_16(op: &Op) -> bool {
     use iced_x86::Code;
     [Code::Lgdt_m1632_16, Code::Lidt_m1632_16, Code::Sgdt_m1632_16, Code::Sidt_m1632_16]
@@ -188,7 +189,8 @@ fn str_(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     store_selector(cpu, op, cpu.arch.tr.selector)
 }
 
-/// Reads a descriptor without faulting for what its selector says: `None` for a null selector or one beyond its table.
+/// Reads a descriptor without a fault for an invalid selector: returns `None` for a null selector or one beyond its
+/// table.
 fn probe(cpu: &mut Cpu, selector: u16) -> Exec<Option<Descriptor>> {
     if is_null(selector) || cpu.descriptor_address(selector, 8).is_none() {
         return Ok(None);
@@ -196,7 +198,7 @@ fn probe(cpu: &mut Cpu, selector: u16) -> Exec<Option<Descriptor>> {
     cpu.read_descriptor(selector, vector::GP).map(Some)
 }
 
-/// Whether CPL and RPL allow access to what a descriptor describes.
+/// Returns true if CPL and RPL allow access to a descriptor's segment.
 fn reachable(cpu: &Cpu, d: &Descriptor) -> bool {
     d.conforming() || (d.dpl() >= cpu.arch.cpl && d.dpl() >= d.selector as u8 & 3)
 }
@@ -222,7 +224,7 @@ fn verify(cpu: &mut Cpu, op: &Op, allows: fn(&Descriptor) -> bool) -> Exec<()> {
     Ok(())
 }
 
-/// The source selector of LAR and LSL.
+/// Reads the source selector of LAR and LSL.
 fn source(cpu: &mut Cpu, op: &Op) -> Exec<u16> {
     if op.imm != 0 { cpu.load::<u16>(op) } else { Ok(get1::<u16>(cpu, op)) }
 }

@@ -12,7 +12,7 @@ use x86::debug::{DR6_BT, DR7_LE, DR7_LOCAL};
 use x86::vmx::reason;
 use x86::{descriptor, flags, seg, vector};
 
-/// What made the switch.
+/// Origin of a task switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Switch {
     Jump,
@@ -22,23 +22,24 @@ pub(crate) enum Switch {
 }
 
 impl Switch {
-    /// The old task is left for good: its descriptor is no longer busy.
+    /// Returns true if the old task is left and no longer busy.
     fn leaves(self) -> bool {
         matches!(self, Switch::Jump | Switch::Iret)
     }
 
-    /// The new task is nested in the old one.
+    /// Returns true if the new task is nested in the old one.
     fn nests(self) -> bool {
         matches!(self, Switch::Call | Switch::Interrupt)
     }
 }
 
-/// How a switch ended once the point of no return was passed.
+/// Result of a switch after the point of no return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// The new task runs.
     Complete,
-    /// Loading its segments faulted: the exception (in [`fault`](crate::engine::Engine::fault)) belongs to the new task.
+    /// A fault occurred during the load of segments: the exception (in [`fault`](crate::engine::Engine::fault)) belongs
+    /// to the new task.
     Faulted,
 }
 
@@ -82,7 +83,7 @@ fn layout(rights: u32) -> &'static Layout {
     if rights & 8 != 0 { &TSS32 } else { &TSS16 }
 }
 
-/// What a TSS holds.
+/// Contents of a TSS.
 struct Image {
     cr3: u32,
     ip: u64,
@@ -94,7 +95,7 @@ struct Image {
 }
 
 impl Cpu {
-    /// The available TSS that a task gate or far transfer names.
+    /// Returns the available TSS to which a task gate or far transfer refers.
     pub(crate) fn task_of_gate(&mut self, selector: u16) -> Exec<Descriptor> {
         if is_null(selector) || selector & 4 != 0 {
             return Err(self.gp_selector(selector));
@@ -115,7 +116,7 @@ impl Cpu {
         Ok(tss)
     }
 
-    /// The busy TSS that the current one's back link names.
+    /// Returns the busy TSS in the back link of the current one.
     pub(crate) fn back_link(&mut self) -> Exec<Descriptor> {
         let link: u16 = self.read_system(self.arch.tr.base)?;
         let code = code_of(link);
@@ -133,7 +134,7 @@ impl Cpu {
         Ok(tss)
     }
 
-    /// A guest's task switch exits, once it is known to be possible.
+    /// Exits for the task switch of a guest, after the checks for its validity.
     pub(crate) fn task_switch_exit(&mut self, tss: &Descriptor, why: Switch) -> Exec {
         if !self.arch.vmx.active {
             return Ok(());
@@ -150,7 +151,7 @@ impl Cpu {
         Err(self.exit_fault(reason::TASK_SWITCH, u64::from(tss.selector) | source << 30))
     }
 
-    /// A switch made by an instruction: a fault of the new task is delivered here, in the new task.
+    /// Executes a task switch of an instruction: a fault of the new task is delivered here, in the new task.
     pub(crate) fn run_task_switch(&mut self, tss: Descriptor, why: Switch) -> Exec<Flow> {
         self.task_switch_exit(&tss, why)?;
         if self.switch_task(tss, why)? == Arrival::Faulted {
@@ -159,13 +160,13 @@ impl Cpu {
         Ok(Flow::End)
     }
 
-    /// Delivers the fault with which a task arrived.
+    /// Delivers the fault that occurred during the load of the new task.
     pub(crate) fn fault_in_new_task(&mut self) {
         self.engine.ilen = 0;
         self.deliver_fault();
     }
 
-    /// Switches to another task. `Err`: nothing has changed.
+    /// Switches to another task. On error nothing has changed.
     pub(crate) fn switch_task(&mut self, tss: Descriptor, why: Switch) -> Exec<Arrival> {
         let new = layout(tss.rights());
         if tss.limit() < new.minimum {
@@ -177,7 +178,7 @@ impl Cpu {
             return Err(self.raise_code(vector::TS, code_of(old_tr.selector)));
         }
         let base = tss.base();
-        // Everything that will be read or written must be there before anything changes.
+        // All accesses must be possible before anything changes.
         self.prepare_system(old_tr.base, u64::from(old.minimum) + 1, Access::Write)?;
         self.prepare_system(base, u64::from(new.minimum) + 1, Access::Read)?;
         self.prepare_system(base, 2, if why.nests() { Access::Write } else { Access::Read })?;
@@ -243,7 +244,7 @@ impl Cpu {
         Ok(image)
     }
 
-    /// Saves the old task and marks both tasks.
+    /// Saves the old task, and updates the busy bits of both tasks.
     fn leave_task(&mut self, tr: &Segment, old: &Layout, old_entry: u64, tss: &Descriptor, why: Switch) -> Exec {
         if why.leaves() {
             self.set_busy(old_entry, false)?;
@@ -273,11 +274,11 @@ impl Cpu {
         Ok(())
     }
 
-    /// Loads the new task; what faults now faults in the new task.
+    /// Loads the new task; from here on faults belong to the new task.
     fn enter_task_state(&mut self, image: &Image, layout: &Layout, why: Switch) -> Exec {
         let high = if layout.wide { 0 } else { 0xffff_0000 };
         for (i, value) in image.registers.iter().enumerate() {
-            // A 16-bit TSS leaves the upper halves all ones.
+            // A 16-bit TSS sets the upper halves to all ones.
             self.arch.gpr[i] = value | high;
         }
         self.arch.rip = image.ip;
@@ -294,7 +295,7 @@ impl Cpu {
         self.arch.ldtr = null_segment(image.ldt, 0);
         let v8086 = self.v8086();
         self.arch.cpl = if v8086 { 3 } else { image.segments[usize::from(seg::CS)] as u8 & 3 };
-        // Until the segments are loaded, code runs nowhere: what the checks below raise is delivered first.
+        // No code can run until the segments are loaded: exceptions of the checks below are delivered first.
         self.mode_changed();
         if layout.wide && self.arch.cr0 & CR0_PG != 0 {
             self.load_cr3(u64::from(image.cr3))?;

@@ -1,4 +1,4 @@
-//! What the processors of the two vendors do differently, each as its manual or the processor itself has it.
+//! Tests of differences between the vendors' processors, as specified by their manuals or observed.
 
 use crate::Tier;
 use crate::testing::{CODE, DATA, Machine, RAM, Raised, STACK};
@@ -6,7 +6,7 @@ use x86::vector;
 
 const UD: Raised = Raised { vector: vector::UD, code: None };
 
-/// The machine, of AMD's sort or Intel's, with these bytes at RIP.
+/// Returns the machine with the conventions of AMD or Intel, and these bytes at RIP.
 fn of_vendor(mut machine: Machine, amd: bool, bytes: &[u8]) -> Machine {
     machine.cpu.wiring.capabilities.amd = amd;
     machine.cpu.mode_changed();
@@ -66,7 +66,7 @@ fn movsxd_of_a_word_reads_two_words_on_amd() {
     }
 }
 
-/// SDM vol. 2, PINSRB and PEXTRB: with W, these do not exist outside 64-bit mode.
+/// SDM vol. 2, PINSRB and PEXTRB: with W set, these do not exist outside 64-bit mode.
 #[test]
 fn wide_insertions_do_not_exist_outside_64_bit_mode() {
     for (wide, last) in [(false, 0x79), (true, 0xf9)] {
@@ -81,7 +81,7 @@ fn wide_insertions_do_not_exist_outside_64_bit_mode() {
 
 #[test]
 fn bound_reads_both_bounds_before_it_compares() {
-    // bound eax, [ecx], whose lower bound is the last word of memory, and is missed
+    // bound eax, [ecx], whose lower bound is the last word of memory, and whose upper bound is not mapped
     let mut m = of_vendor(Machine::compatibility32(3), false, &[0x62, 0x01]);
     m.cpu.arch.gpr[1] = RAM - 4;
     m.poke(RAM - 4, &5u32.to_le_bytes());

@@ -1,22 +1,22 @@
 //! Rounding operations on the host's x87 unit.
 //!
-//! Addition, multiplication, division, square root, scaling and narrowing are specified to the bit, so the host
-//! does them, under the guest's own control word. An unmasked exception then is pending on the host, with the result it
-//! demands (none, or one with a biased exponent), until FNCLEX takes it away before the next instruction that would trap.
+//! Addition, multiplication, division, square root, scaling and narrowing are fully specified, so the host executes
+//! them, with the guest's control word. An unmasked exception is then pending on the host, with the result that it
+//! requires (none, or one with a biased exponent), until FNCLEX clears it before the next instruction that would trap.
 
 use crate::arch::F80;
 use std::arch::asm;
 
-/// What an operation gave.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// The result; the first operand if an unmasked exception forbade one.
+    /// The result; the first operand if an unmasked exception suppressed the result.
     pub value: F80,
     /// The status word: exceptions and condition codes.
     pub status: u16,
 }
 
-/// What the assembly works on, by offset from one pointer.
+/// Data of the assembly code, accessed by offset from one pointer.
 #[repr(C, align(16))]
 #[derive(Default)]
 struct Frame {
@@ -28,19 +28,19 @@ struct Frame {
     saved: u16,   // 58
 }
 
-/// A control word without the reserved precision control 01, which acts as 11 on the processors that were tried.
+/// Replaces the reserved precision control 01, which acts as 11 on the tested processors.
 fn defined(control: u16) -> u16 {
     if control & 0x300 == 0x100 { control | 0x300 } else { control }
 }
 
-/// Runs x87 instructions between a known beginning and end: `$load` pushes the operands, `$work` leaves the result in ST(0),
-/// and `$unload` stores it and empties the stack.
+/// Executes x87 instructions between a known beginning and end: `$load` pushes the operands, `$work` leaves the result
+/// in ST(0), and `$unload` stores it and empties the stack.
 macro_rules! run {
     ($frame:expr, $load:expr, $work:expr, $unload:expr) => {{
         let status: u16;
-        // SAFETY: memory operands lie inside the frame. All x87 registers are declared as clobbered, so that the stack is
-        // empty at the start; every sequence leaves it empty. No instruction that waits for exceptions follows one that may
-        // leave one pending before FNCLEX. The control word is put back.
+        // SAFETY: memory operands are inside the frame. All x87 registers are declared as clobbered, so the stack is
+        // empty at the start; every sequence leaves it empty. Between an instruction that may leave an exception
+        // pending and FNCLEX there is no instruction that waits for exceptions. The control word is restored.
         unsafe {
             asm!(
                 concat!(
@@ -61,17 +61,17 @@ macro_rules! run {
     }};
 }
 
-/// A two-operand operation in its forms. The first operand is the destination; the second comes from a register or memory.
+/// A two-operand operation in all forms. The first operand is the destination; the second is a register or memory.
 pub trait Arithmetic {
-    /// With a register.
+    /// Executes the operation with a register.
     fn register(control: u16, a: F80, b: F80) -> Outcome;
-    /// With a single-precision value.
+    /// Executes the operation with a single-precision value.
     fn single(control: u16, a: F80, b: u32) -> Outcome;
-    /// With a double-precision value.
+    /// Executes the operation with a double-precision value.
     fn double(control: u16, a: F80, b: u64) -> Outcome;
-    /// With a 16-bit integer.
+    /// Executes the operation with a 16-bit integer.
     fn word(control: u16, a: F80, b: u16) -> Outcome;
-    /// With a 32-bit integer.
+    /// Executes the operation with a 32-bit integer.
     fn dword(control: u16, a: F80, b: u32) -> Outcome;
 }
 
@@ -152,14 +152,16 @@ pub fn scale(control: u16, st0: F80, st1: F80) -> Outcome {
     with_register!(control, st0, st1, "fscale")
 }
 
-/// FST to single precision. The value is meaningless if an unmasked exception other than PE is reported.
+/// Converts to single precision as FST does. The value is meaningless if an unmasked exception other than PE is
+/// reported.
 pub fn to_single(control: u16, a: F80) -> (u32, u16) {
     let mut frame = Frame { a, control: defined(control), ..Frame::default() };
     let outcome = run!(frame, "fld tbyte ptr [{f}]", "fst dword ptr [{f} + 48]", "fstp st(0)");
     (frame.memory as u32, outcome.status)
 }
 
-/// FST to double precision, likewise.
+/// Converts to double precision as FST does. The value is meaningless if an unmasked exception other than PE is
+/// reported.
 pub fn to_double(control: u16, a: F80) -> (u64, u16) {
     let mut frame = Frame { a, control: defined(control), ..Frame::default() };
     let outcome = run!(frame, "fld tbyte ptr [{f}]", "fst qword ptr [{f} + 48]", "fstp st(0)");

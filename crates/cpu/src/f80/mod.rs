@@ -1,8 +1,9 @@
 //! Arithmetic on 80-bit floating-point values.
 //!
-//! Values that need no rounding (classes, comparisons, widening from memory formats) and conversions to integers are done
-//! here. [`host`] rounds: addition to scaling are specified to the bit, so the host's x87 unit does them.
-//! [`transcendental`] functions, in which processors differ, are computed in software on [`wide`] numbers.
+//! Operations without rounding (classification, comparisons, widening from memory formats) and conversions to integers
+//! are implemented here. Operations with rounding, from addition to scaling, are fully specified, so [`host`] executes
+//! them on the host's x87 unit. [`transcendental`] functions, which differ between processors, are computed in software
+//! on [`wide`] numbers.
 
 #[allow(unsafe_code, reason = "the host's own x87 unit does the work")]
 pub mod host;
@@ -43,7 +44,7 @@ pub mod status {
     pub const B: u16 = 1 << 15;
     /// The six exceptions.
     pub const EXCEPTIONS: u16 = 0x3f;
-    /// The exceptions found before anything is computed: unmasked, they leave operands and destination alone.
+    /// Exceptions that precede the computation: unmasked ones leave operands and destination unchanged.
     pub const BEFORE: u16 = IE | DE | ZE;
 }
 use status::*;
@@ -54,7 +55,7 @@ const SIGN: u16 = 0x8000;
 const INTEGER: u64 = 1 << 63;
 const QUIET: u64 = 1 << 62;
 
-/// What kind of value an encoding is.
+/// Class of an encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FpClass {
     /// Pseudo-NaNs, pseudo-infinities and unnormals, which are invalid operands.
@@ -79,32 +80,32 @@ impl F80 {
     /// +1.
     pub const ONE: Self = Self { significand: INTEGER, sign_exponent: BIAS as u16 };
 
-    /// Infinity of a sign.
+    /// Returns infinity with a sign.
     pub fn infinity(negative: bool) -> Self {
         Self { significand: INTEGER, sign_exponent: 0x7fff }.with_sign(negative)
     }
 
-    /// Sign bit.
+    /// Returns true if the sign bit is set.
     pub fn negative(self) -> bool {
         self.sign_exponent & SIGN != 0
     }
 
-    /// Biased exponent.
+    /// Returns the biased exponent.
     pub fn exponent(self) -> i32 {
         i32::from(self.sign_exponent & !SIGN)
     }
 
-    /// The same magnitude with a sign.
+    /// Returns the same magnitude with a sign.
     pub fn with_sign(self, negative: bool) -> Self {
         Self { sign_exponent: self.sign_exponent & !SIGN | if negative { SIGN } else { 0 }, ..self }
     }
 
-    /// With the sign inverted (FCHS).
+    /// Inverts the sign (FCHS).
     pub fn negated(self) -> Self {
         Self { sign_exponent: self.sign_exponent ^ SIGN, ..self }
     }
 
-    /// FpClass of the encoding.
+    /// Classifies the encoding.
     pub fn class(self) -> FpClass {
         match (self.exponent(), self.significand) {
             (0, 0) => FpClass::Zero,
@@ -116,17 +117,17 @@ impl F80 {
         }
     }
 
-    /// A signalling NaN.
+    /// Returns true for a signalling NaN.
     pub fn is_signalling(self) -> bool {
         self.class() == FpClass::Nan && self.significand & QUIET == 0
     }
 
-    /// The quiet form of a NaN.
+    /// Returns the quiet form of a NaN.
     pub fn quieted(self) -> Self {
         Self { significand: self.significand | QUIET, ..self }
     }
 
-    /// Memory image.
+    /// Returns the memory image.
     pub fn to_bytes(self) -> [u8; 10] {
         let mut bytes = [0; 10];
         bytes[..8].copy_from_slice(&self.significand.to_le_bytes());
@@ -134,18 +135,18 @@ impl F80 {
         bytes
     }
 
-    /// From a memory image.
+    /// Creates a value from a memory image.
     pub fn from_bytes(bytes: [u8; 10]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j] = bytes;
         Self { significand: u64::from_le_bytes([a, b, c, d, e, f, g, h]), sign_exponent: u16::from_le_bytes([i, j]) }
     }
 
-    /// An integer, exactly.
+    /// Converts an integer, exactly.
     pub fn from_int(value: i64) -> Self {
         Self::from_magnitude(value.unsigned_abs()).with_sign(value < 0)
     }
 
-    /// A non-negative integer, exactly.
+    /// Converts a non-negative integer, exactly.
     pub fn from_magnitude(magnitude: u64) -> Self {
         if magnitude == 0 {
             return Self::ZERO;
@@ -154,17 +155,19 @@ impl F80 {
         Self { significand: magnitude << shift, sign_exponent: (BIAS as u32 + 63 - shift) as u16 }
     }
 
-    /// A single-precision value, exactly; signalling NaNs stay so. Also whether it is denormal in its own format.
+    /// Converts a single-precision value, exactly; signalling NaNs are kept. Also returns true if it is denormal in its
+    /// own format.
     pub fn from_single(bits: u32) -> (Self, bool) {
         Self::widen(bits >> 31 != 0, bits >> 23 & 0xff, 0xff, u64::from(bits & 0x7f_ffff) << 40)
     }
 
-    /// A double-precision value, likewise.
+    /// Converts a double-precision value, exactly; signalling NaNs are kept. Also returns true if it is denormal in its
+    /// own format.
     pub fn from_double(bits: u64) -> (Self, bool) {
         Self::widen(bits >> 63 != 0, (bits >> 52) as u32 & 0x7ff, 0x7ff, (bits & 0xf_ffff_ffff_ffff) << 11)
     }
 
-    /// `fraction` has its binary point after bit 63.
+    /// Widens a value; the binary point of `fraction` is after bit 63.
     fn widen(negative: bool, exponent: u32, max: u32, fraction: u64) -> (Self, bool) {
         let rebias = BIAS as u32 - max / 2;
         let (value, denormal) = match (exponent, fraction) {
@@ -179,8 +182,8 @@ impl F80 {
         (value.with_sign(negative), denormal)
     }
 
-    /// Rounds the magnitude to an integer in the rounding mode of a control word. `None`: it has more than 64 bits, or is
-    /// not a number. The flags are PE when inexact, with C1 when rounded away from zero.
+    /// Rounds the magnitude to an integer. Returns `None` if it has more than 64 bits, or is not a number. The flags
+    /// are PE if inexact, with C1 if rounded away from zero.
     pub fn to_integer(self, rounding: Rounding) -> Option<(u64, u16)> {
         match self.class() {
             FpClass::Zero => return Some((0, 0)),
@@ -195,14 +198,14 @@ impl F80 {
             0 => (self.significand, 0),
             1..=63 => (self.significand >> point, self.significand << (64 - point)),
             64 => (0, self.significand),
-            // Less than a half, and not zero.
+            // Less than one half, and nonzero.
             _ => (0, 1),
         };
         if fraction == 0 {
             return Some((whole, 0));
         }
         let up = rounding.away(self.negative(), whole & 1 != 0, fraction & INTEGER != 0, fraction << 1 != 0);
-        // Bits were shifted out, so that the sum does not overflow.
+        // Bits have been shifted out, so the sum can't overflow.
         Some((whole + u64::from(up), PE | if up { C1 } else { 0 }))
     }
 }
@@ -221,18 +224,18 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// As a control word says.
+    /// Decodes the rounding control of a control word.
     pub fn of(control: u16) -> Self {
         Self::of_bits((control >> 10) as u8)
     }
 
-    /// As the two low bits say: of the field in a control word or MXCSR, or of an immediate.
+    /// Decodes the two low bits: the field of a control word or MXCSR, or of an immediate.
     pub fn of_bits(bits: u8) -> Self {
         [Self::Nearest, Self::Down, Self::Up, Self::Zero][usize::from(bits & 3)]
     }
 
-    /// Whether a number is rounded away from zero: by its sign, its last bit, and what is behind that bit in units of a
-    /// half, with a sticky part.
+    /// Returns true if a number is rounded away from zero, given its sign, its last bit (`odd`), the next bit (`half`),
+    /// and the or of all further bits (`sticky`).
     #[inline(always)]
     pub fn away(self, negative: bool, odd: bool, half: bool, sticky: bool) -> bool {
         match self {
@@ -244,8 +247,8 @@ impl Rounding {
     }
 }
 
-/// Compares two values. `None` is unordered; the flags are DE for denormals and IE for what cannot be compared: quiet NaNs
-/// too, unless `quiet`.
+/// Compares two values. Returns `None` if they are unordered. The flags are DE for denormals and IE for invalid
+/// operands, which include quiet NaNs unless `quiet` is set.
 pub fn compare(a: F80, b: F80, quiet: bool) -> (Option<Ordering>, u16) {
     let classes = [a.class(), b.class()];
     if classes.contains(&FpClass::Unsupported) {

@@ -1,7 +1,7 @@
 //! FPREM and FPREM1.
 //!
-//! The results are exact, but how far one execution reduces a large quotient is up to the processor; so that it is the same
-//! on every host, it is done here.
+//! The results are exact, but the architecture does not specify how far one execution reduces a large quotient. The
+//! computation is done here to be the same on every host.
 
 use crate::arch::F80;
 use crate::f80::host::{Add, Arithmetic, Outcome};
@@ -9,17 +9,17 @@ use crate::f80::wide::Wide;
 use crate::f80::{FpClass, status::*};
 use std::cmp::Ordering;
 
-/// The remainder of `a` by `b`, with the quotient truncated.
+/// Returns the remainder of `a` by `b`, with the quotient truncated.
 pub fn truncating(control: u16, a: F80, b: F80) -> Outcome {
     remainder(control, a, b, false)
 }
 
-/// The remainder of `a` by `b`, with the quotient rounded to nearest.
+/// Returns the remainder of `a` by `b`, with the quotient rounded to nearest.
 pub fn nearest(control: u16, a: F80, b: F80) -> Outcome {
     remainder(control, a, b, true)
 }
 
-/// The condition codes that show the low three bits of a quotient.
+/// Returns the condition codes for the low three bits of a quotient.
 fn quotient_codes(quotient: u128) -> u16 {
     let bit = |n: u32, code| if quotient >> n & 1 != 0 { code } else { 0 };
     bit(0, C1) | bit(1, C3) | bit(2, C0)
@@ -38,7 +38,7 @@ fn remainder(control: u16, a: F80, b: F80, nearest: bool) -> Outcome {
         return Outcome { value: a, status: DE };
     }
     if a.class() == FpClass::Zero || b.class() == FpClass::Infinity {
-        // A pseudo-denormal becomes normal; a denormal is no underflow.
+        // A pseudo-denormal becomes normal; a denormal does not underflow.
         let pseudo = a.exponent() == 0 && a.significand >> 63 != 0;
         let value = F80 { sign_exponent: a.sign_exponent | u16::from(pseudo), ..a };
         return Outcome { value, status: denormal };
@@ -49,13 +49,13 @@ fn remainder(control: u16, a: F80, b: F80, nearest: bool) -> Outcome {
     // In units of the last of 64 places of the divisor.
     let at = |negative: bool, rest: u128, exponent: i32| Wide::new(negative, exponent + 64, rest);
     if distance >= 64 {
-        // A partial remainder: the quotient's top bits.
+        // A partial remainder: the highest bits of the quotient.
         let bits = distance & 31 | 32;
         let rest = (dividend << bits) % divisor;
         return exactly(control, at(x.negative, rest, y.exponent + distance - bits), denormal | C2);
     }
     if distance < 0 {
-        // Below half of the divisor, unless it is just one place smaller.
+        // Less than half of the divisor, unless the exponents differ by only one.
         if !nearest || distance < -1 || dividend <= divisor {
             return exactly(control, x, denormal);
         }

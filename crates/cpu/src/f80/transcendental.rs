@@ -1,8 +1,8 @@
 //! Sine, cosine, tangent, arctangent, powers and logarithms.
 //!
-//! Processors differ in the last places of these; here they are computed in software, the same on every host, and nearly
-//! always correctly rounded. Arguments of the trigonometric functions are reduced exactly by a pi of 66 bits, as the
-//! manuals describe.
+//! Processors differ in the last places of these functions. Here they are computed in software, the same on every host,
+//! and almost always correctly rounded. Arguments of the trigonometric functions are reduced exactly by a 66-bit
+//! approximation of pi, as the manuals specify.
 
 use crate::arch::F80;
 use crate::f80::host::{Add, Arithmetic, Outcome};
@@ -11,12 +11,12 @@ use crate::f80::{FpClass, status::*};
 use std::cmp::Ordering;
 use std::sync::OnceLock;
 
-/// 1 with 127 places of fraction.
+/// 1 with 127 fraction bits.
 const ONE_127: u128 = 1 << 127;
-/// 1 with 126 places of fraction.
+/// 1 with 126 fraction bits.
 const ONE_126: u128 = 1 << 126;
 
-/// The outcome for operands one of which is a NaN or unsupported: that of any operation.
+/// Returns the outcome if an operand is a NaN or unsupported, as for any operation.
 fn not_a_number(control: u16, a: F80, b: F80) -> Option<Outcome> {
     let special = |v: F80| matches!(v.class(), FpClass::Nan | FpClass::Unsupported);
     (special(a) || special(b)).then(|| Add::register(control, a, b))
@@ -31,7 +31,7 @@ fn exactly(value: F80) -> Outcome {
 }
 
 impl Outcome {
-    /// Reports denormal operands: alone if that is unmasked, since nothing is then computed.
+    /// Reports denormal operands; if the exception is unmasked it is the only one, because nothing is computed then.
     fn of(mut self, control: u16, operands: &[F80]) -> Self {
         if operands.iter().any(|v| v.class() == FpClass::Denormal) {
             self.status = if control & DE == 0 { DE } else { self.status | DE };
@@ -44,20 +44,21 @@ impl Outcome {
 struct Angle {
     sine: Wide,
     cosine: Wide,
-    /// Only for the tangent: the angle was not reduced and is so small that its tangent rounds like itself.
+    /// True if the angle was not reduced and is so small that its tangent rounds as the angle does; only used for the
+    /// tangent.
     tiny: bool,
 }
 
-/// Pi / 2 as the processor has it, times 2^65.
+/// The processor's pi / 2, times 2^65.
 const HALF_PI: u128 = 0x3_243f_6a88_85a3_08d3;
 
-/// Reduces the angle and computes. The value is finite, not zero, and below 2^63.
+/// Reduces the angle and computes sine and cosine. The value must be finite, nonzero, and below 2^63.
 fn angle(value: F80) -> Angle {
     let x = Wide::from_f80(value).with_sign(false);
-    // The last of the 64 bits stands for 2^(exponent - 63).
+    // The last of the 64 bits has the weight 2^(exponent - 63).
     let last = x.exponent - 63;
     let (quadrant, rest) = if last < -65 {
-        // Below 1/4.
+        // Less than 1/4.
         (0, x)
     } else {
         let scaled = u128::from((x.significand >> 64) as u64) << (last + 65);
@@ -66,7 +67,8 @@ fn angle(value: F80) -> Angle {
         if rest > HALF_PI / 2 { (quotient + 1, at(HALF_PI - rest).with_sign(true)) } else { (quotient, at(rest)) }
     };
     let square = rest.times(rest).fraction();
-    // 1 - z/(2*3) (1 - z/(4*5) (1 - ...)), and 1 - z/(1*2) (1 - z/(3*4) (...)); below 1, since the angle is not 0.
+    // 1 - z/(2*3) (1 - z/(4*5) (1 - ...)), and 1 - z/(1*2) (1 - z/(3*4) (...)); less than 1, because the angle is
+    // nonzero.
     let series = |first: u128| {
         let term = |sum, k: u128| ONE_127 - multiply_high(square, sum) / ((2 * k + first) * (2 * k + first + 1));
         (0..18).rev().fold(ONE_127, term).min(ONE_127 - 1)
@@ -83,7 +85,7 @@ fn angle(value: F80) -> Angle {
     Angle { sine, cosine, tiny: quadrant == 0 && x.exponent < -62 }
 }
 
-/// What the trigonometric functions have in common. `None`: the argument is out of range.
+/// Common part of the trigonometric functions. Returns `None` if the argument is out of range.
 fn trigonometric(control: u16, x: F80, of_zero: F80, f: impl FnOnce(Angle) -> Wide) -> Option<Outcome> {
     if let Some(outcome) = not_a_number(control, x, x) {
         return Some(outcome);
@@ -96,17 +98,17 @@ fn trigonometric(control: u16, x: F80, of_zero: F80, f: impl FnOnce(Angle) -> Wi
     }
 }
 
-/// FSIN. `None`: the argument is out of range.
+/// FSIN. Returns `None` if the argument is out of range.
 pub fn sine(control: u16, x: F80) -> Option<Outcome> {
     trigonometric(control, x, x, |angle| angle.sine)
 }
 
-/// FCOS. `None`: the argument is out of range.
+/// FCOS. Returns `None` if the argument is out of range.
 pub fn cosine(control: u16, x: F80) -> Option<Outcome> {
     trigonometric(control, x, F80::ONE, |angle| angle.cosine)
 }
 
-/// FPTAN without the 1 it pushes. `None`: the argument is out of range.
+/// FPTAN without the pushed 1. Returns `None` if the argument is out of range.
 pub fn tangent(control: u16, x: F80) -> Option<Outcome> {
     trigonometric(control, x, x, |angle| {
         if angle.tiny {
@@ -117,7 +119,7 @@ pub fn tangent(control: u16, x: F80) -> Option<Outcome> {
     })
 }
 
-/// Arctangent of |x| at most 1/16: x (1 - z/3 + z^2/5 - ...).
+/// Returns the arctangent of |x| <= 1/16: x (1 - z/3 + z^2/5 - ...).
 fn small_arctangent(x: Wide) -> Wide {
     let square = x.times(x).fraction();
     let term = |sum, k: u128| ONE_127 / (2 * k + 1) - multiply_high(square, sum);
@@ -125,13 +127,13 @@ fn small_arctangent(x: Wide) -> Wide {
     x.times(Wide::new(false, 0, series))
 }
 
-/// Arctangents of 0/16 to 16/16.
+/// Returns the arctangents of 0/16 to 16/16.
 fn arctangents() -> &'static [Wide; 17] {
     static TABLE: OnceLock<[Wide; 17]> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut table = [Wide::ZERO; 17];
         for i in 1..17i64 {
-            // The step from a to b is the arctangent of (b - a) / (1 + a b).
+            // The difference of the arctangents of b and a is the arctangent of (b - a) / (1 + a b).
             let step = Wide::from_int(16).over(Wide::from_int(256 + i * (i - 1)));
             table[i as usize] = table[i as usize - 1].plus(small_arctangent(step));
         }
@@ -139,7 +141,7 @@ fn arctangents() -> &'static [Wide; 17] {
     })
 }
 
-/// Arctangent of a number from 0 to 1.
+/// Returns the arctangent of a number from 0 to 1.
 fn arctangent(x: Wide) -> Wide {
     let nearest = (x.fraction_up_to_one() >> 122).div_ceil(2);
     if nearest == 0 {
@@ -152,13 +154,13 @@ fn arctangent(x: Wide) -> Wide {
 }
 
 impl Wide {
-    /// With 127 places of fraction; the number is at most 1.
+    /// Returns the number, which must be at most 1, with 127 fraction bits.
     fn fraction_up_to_one(self) -> u128 {
         self.significand.checked_shr(-self.exponent as u32).unwrap_or(0)
     }
 }
 
-/// FPATAN: the angle of the point (`st0`, `st1`).
+/// FPATAN: returns the angle of the point (`st0`, `st1`).
 pub fn arctangent_of_quotient(control: u16, st0: F80, st1: F80) -> Outcome {
     if let Some(outcome) = not_a_number(control, st1, st0) {
         return outcome;
@@ -190,7 +192,7 @@ pub fn arctangent_of_quotient(control: u16, st0: F80, st1: F80) -> Outcome {
     magnitude.with_sign(y.negative()).round(control, false).of(control, operands)
 }
 
-/// F2XM1: 2^x - 1 for x from -1 to 1. Beyond, where the result is undefined, x is left as it is.
+/// F2XM1: returns 2^x - 1 for x from -1 to 1. Out of this range, where the result is undefined, returns x.
 pub fn power_minus_one(control: u16, x: F80, _: F80) -> Outcome {
     if let Some(outcome) = not_a_number(control, x, x) {
         return outcome;
@@ -204,7 +206,7 @@ pub fn power_minus_one(control: u16, x: F80, _: F80) -> Outcome {
     let magnitude = Wide::from_f80(x).with_sign(false);
     match magnitude.compare_magnitude(Wide::ONE) {
         Ordering::Less => {}
-        // Processors say that these are inexact.
+        // Processors report these results as inexact.
         Ordering::Equal if x.negative() => {
             return Outcome { value: F80 { sign_exponent: 0xbffe, ..F80::ONE }, status: PE };
         }
@@ -221,7 +223,8 @@ pub fn power_minus_one(control: u16, x: F80, _: F80) -> Outcome {
     t.times(Wide::new(false, 1, series)).with_sign(x.negative()).round(control, false).of(control, &[x])
 }
 
-/// Twice the inverse hyperbolic tangent of |z| at most 0.172, over ln(2): 2/ln(2) z (1 + w/3 + w^2/5 + ...), w = z^2.
+/// Returns twice the inverse hyperbolic tangent of |z| <= 0.172, divided by ln(2): 2/ln(2) z (1 + w/3 + w^2/5 + ...), w
+/// = z^2.
 fn logarithm_of_ratio(z: Wide) -> Wide {
     let square = z.times(z).fraction();
     let term = |sum, k: u128| ONE_126 / (2 * k + 1) + multiply_high(square, sum);
@@ -232,7 +235,7 @@ fn logarithm_of_ratio(z: Wide) -> Wide {
 /// Square root of 2, as a significand.
 const SQRT2: u128 = 0xb504_f333_f9de_6484_597d_89b3_754a_be9f;
 
-/// Base-2 logarithm of a positive number, and whether it is exact.
+/// Returns the base-2 logarithm of a positive number, and true if it is exact.
 fn logarithm(x: Wide) -> (Wide, bool) {
     let exponent = if x.significand >= SQRT2 { x.exponent + 1 } else { x.exponent };
     let whole = Wide::from_int(exponent.into());
@@ -244,7 +247,7 @@ fn logarithm(x: Wide) -> (Wide, bool) {
     (whole.plus(logarithm_of_ratio(above.over(m.plus(Wide::ONE)))), false)
 }
 
-/// y times a logarithm that is infinite, zero, or neither, as IEEE multiplication has it.
+/// Returns y times a logarithm that is infinite or zero, as IEEE multiplication does.
 fn product_of_limits(y: F80, negative: bool, infinite: bool) -> Outcome {
     let negative = negative != y.negative();
     match (y.class(), infinite) {
@@ -254,14 +257,14 @@ fn product_of_limits(y: F80, negative: bool, infinite: bool) -> Outcome {
     }
 }
 
-/// y times a logarithm that is neither infinite nor zero.
+/// Returns y times a logarithm that is neither infinite nor zero.
 fn product(control: u16, y: F80, (logarithm, exact): (Wide, bool)) -> Outcome {
     let negative = logarithm.negative != y.negative();
     match y.class() {
         FpClass::Infinity => exactly(F80::infinity(negative)),
         FpClass::Zero => exactly(F80::ZERO.with_sign(negative)),
         _ => {
-            // Processors report the exact results of powers of two as inexact, too.
+            // Processors report the exact results for powers of two as inexact, too.
             let outcome = Wide::from_f80(y).times(logarithm).round(control, exact);
             let tiny = if outcome.value.class() == FpClass::Denormal { UE } else { 0 };
             Outcome { status: outcome.status | PE | tiny, ..outcome }
@@ -269,7 +272,7 @@ fn product(control: u16, y: F80, (logarithm, exact): (Wide, bool)) -> Outcome {
     }
 }
 
-/// FYL2X: y times the base-2 logarithm of x.
+/// FYL2X: returns y times the base-2 logarithm of x.
 pub fn y_log2_x(control: u16, x: F80, y: F80) -> Outcome {
     if let Some(outcome) = not_a_number(control, y, x) {
         return outcome;
@@ -287,7 +290,7 @@ pub fn y_log2_x(control: u16, x: F80, y: F80) -> Outcome {
     }
 }
 
-/// FYL2XP1: y times the base-2 logarithm of x + 1. Below x = -1, where the result is undefined, it is x.
+/// FYL2XP1: returns y times the base-2 logarithm of x + 1. For x below -1, where the result is undefined, returns x.
 pub fn y_log2_x_plus_1(control: u16, x: F80, y: F80) -> Outcome {
     if let Some(outcome) = not_a_number(control, y, x) {
         return outcome;

@@ -1,6 +1,7 @@
-//! Floating point with 128 bits of significand, truncating: what the transcendental functions are computed in.
+//! Truncating floating-point arithmetic with 128 bits of significand, for the transcendental functions.
 //!
-//! An operation is off by at most a few units in the last of 128 places, so that results rounded to 64 places are, but for
+//! The error of an operation is at most a few units in the last of 128 places. Results rounded to 64 places are
+//! therefore correctly rounded, except for about one in 2^60.
 //! one in some 2^60, the correctly rounded ones.
 
 use crate::arch::F80;
@@ -19,7 +20,7 @@ pub struct Wide {
     pub significand: u128,
 }
 
-/// The upper half of a product.
+/// Returns the upper half of a product.
 pub fn multiply_high(a: u128, b: u128) -> u128 {
     let low = u128::from(u64::MAX);
     let (a1, a0, b1, b0) = (a >> 64, a & low, b >> 64, b & low);
@@ -44,7 +45,7 @@ impl Wide {
         Self { negative: false, exponent, significand }
     }
 
-    /// A number from its parts, normalized.
+    /// Creates a number from its parts, and normalizes it.
     pub fn new(negative: bool, exponent: i32, significand: u128) -> Self {
         if significand == 0 {
             return Self { negative, ..Self::ZERO };
@@ -53,33 +54,33 @@ impl Wide {
         Self { negative, exponent: exponent - shift as i32, significand: significand << shift }
     }
 
-    /// A finite value, exactly.
+    /// Converts a finite value, exactly.
     pub fn from_f80(value: F80) -> Self {
         Self::new(value.negative(), value.exponent().max(1) - BIAS, u128::from(value.significand) << 64)
     }
 
-    /// An integer, exactly.
+    /// Converts an integer, exactly.
     pub fn from_int(value: i64) -> Self {
         Self::new(value < 0, 127, u128::from(value.unsigned_abs()))
     }
 
-    /// The same magnitude with a sign.
+    /// Returns the same magnitude with a sign.
     pub fn with_sign(self, negative: bool) -> Self {
         Self { negative, ..self }
     }
 
-    /// Multiplied by a power of two.
+    /// Multiplies by the power of two with exponent `by`.
     pub fn scaled(self, by: i32) -> Self {
         Self { exponent: self.exponent + by, ..self }
     }
 
-    /// Product.
+    /// Returns the product.
     pub fn times(self, other: Self) -> Self {
         let negative = self.negative != other.negative;
         Self::new(negative, self.exponent + other.exponent + 1, multiply_high(self.significand, other.significand))
     }
 
-    /// Quotient; the divisor is not zero.
+    /// Returns the quotient; the divisor must be nonzero.
     pub fn over(self, divisor: Self) -> Self {
         let (mut rest, by) = (self.significand, divisor.significand);
         let mut exponent = self.exponent - divisor.exponent;
@@ -112,7 +113,7 @@ impl Wide {
         }
     }
 
-    /// Sum.
+    /// Returns the sum.
     pub fn plus(self, other: Self) -> Self {
         let (big, small) = match self.compare_magnitude(other) {
             Ordering::Less => (other, self),
@@ -135,18 +136,18 @@ impl Wide {
         }
     }
 
-    /// Difference.
+    /// Returns the difference.
     pub fn minus(self, other: Self) -> Self {
         self.plus(other.with_sign(!other.negative))
     }
 
-    /// The number as a fraction of 128 bits; it is less than 1.
+    /// Returns the number, which must be less than 1, as a fraction of 128 bits.
     pub fn fraction(self) -> u128 {
         self.significand.checked_shr((-1 - self.exponent).max(0) as u32).unwrap_or(0)
     }
 
-    /// Rounds to 64 bits under a control word, with overflow and underflow, masked or not. `exact` says that no digits of
-    /// the true value are beyond those here.
+    /// Rounds to 64 bits as specified by a control word, with overflow and underflow, masked or not. `exact` is true if
+    /// this number is the exact value.
     pub fn round(self, control: u16, exact: bool) -> Outcome {
         if self.significand == 0 {
             return Outcome { value: F80::ZERO.with_sign(self.negative), status: 0 };
@@ -157,7 +158,7 @@ impl Wide {
         let value = |significand: u64, exponent: i32| {
             F80 { significand, sign_exponent: exponent as u16 & 0x7fff }.with_sign(self.negative)
         };
-        // The distance by which unmasked exceptions move exponents into range.
+        // Amount by which unmasked exceptions adjust exponents into the range.
         const ADJUST: i32 = 24576;
         if biased >= 0x7fff {
             status |= OE;
@@ -180,7 +181,7 @@ impl Wide {
         if control & UE == 0 {
             return Outcome { value: value(significand, biased + ADJUST), status: status | UE };
         }
-        // Fewer places are left: those of the smallest exponent.
+        // A denormal has fewer places: those of the minimum exponent.
         let places = 64 - (1 - BIAS - self.exponent);
         let (significand, status) = if places > 0 {
             let (significand, exponent, status) = self.rounded(rounding, exact, places as u32);
@@ -196,11 +197,12 @@ impl Wide {
             (u64::from(up), PE | if up { C1 } else { 0 })
         };
         let tiny = if status & PE != 0 { UE } else { 0 };
-        // Rounding may have made it the smallest normal number.
+        // Rounding may have produced the smallest normal number.
         Outcome { value: value(significand, (significand >> 63) as i32), status: status | tiny }
     }
 
-    /// Rounds to `places` (1-64) bits: the significand with its top bit set, the exponent, and PE and C1.
+    /// Rounds to `places` (1-64) bits. Returns the significand with its top bit set, the exponent, and the flags PE and
+    /// C1.
     fn rounded(self, rounding: Rounding, exact: bool, places: u32) -> (u64, i32, u16) {
         let drop = 128 - places;
         let kept = self.significand >> drop;

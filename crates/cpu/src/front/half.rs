@@ -3,63 +3,63 @@
 use crate::ram::GROUP;
 use x86::page::PAGE;
 
-/// Pages of one kind of access: many more than the modelled TLB has entries, since those may be of large pages.
+/// Number of slots: many more than the modelled TLB has entries, because these may be for large pages.
 pub const SLOTS: usize = 2048;
 
-/// Groups of neighbouring slots, which share cache lines.
+/// Number of groups of adjacent slots, which share cache lines.
 const GROUPS: usize = SLOTS / GROUP;
-/// Log2 of the size of a region by which pieces of large pages are found.
+/// Log2 of the size of the regions by which pieces of large pages are found.
 const REGION: u8 = 21;
 
-/// Host pointers of pages for one kind of access, by the low bits of the page number.
+/// Host pointers of pages for one kind of access, indexed by the low bits of the page number.
 #[repr(C)]
 pub struct Half {
-    /// The page's linear address, negated: added to an address in the page it gives the offset.
+    /// Negated linear address of the page: the sum with an address in the page is the offset.
     pub negated: [u64; SLOTS],
-    /// Added to an address in the page it gives the host's.
+    /// Difference between host address and linear address in the page.
     pub addend: [u64; SLOTS],
-    /// Groups that may not be empty.
+    /// Groups that may contain pages.
     filled: [u64; GROUPS / 64],
-    /// Slots filled from pages larger than 4 KiB.
+    /// Slots for parts of pages larger than 4 KiB.
     large: [u64; SLOTS / 64],
-    /// Where those may lie, by [`region`].
+    /// Regions that may contain such parts, by [`region`].
     regions: u64,
 }
 
-/// Pages to fill slots with: some of an aligned group.
+/// Pages to be added: some of an aligned group.
 #[derive(Clone, Copy)]
 pub struct Pages {
-    /// Linear address of the page that was asked for.
+    /// Linear address of the requested page.
     pub page: u64,
-    /// Its host address.
+    /// Host address of the requested page.
     pub host: u64,
-    /// Which pages of its group, itself among them, there are: with one that is part of a larger page, others.
+    /// Available pages of its group, including itself; more than one if it is part of a larger page.
     pub which: u8,
-    /// It is part of a larger page.
+    /// True if it is part of a larger page.
     pub large: bool,
 }
 
-/// An empty slot holds a page that belongs in another one, so that no address matches; nor in the next one, where an access that
-/// crosses pages ends.
+/// Returns the contents of an empty slot: a page that belongs to another slot, so that no address matches. It does not
+/// belong to the next slot either, in which an access that crosses pages ends.
 #[inline(always)]
 fn nothing(slot: usize) -> u64 {
     ((slot ^ (SLOTS / 2)) as u64 * PAGE).wrapping_neg()
 }
 
-/// The slot of a page.
+/// Returns the slot of a page.
 #[inline(always)]
 pub fn slot(linear: u64) -> usize {
     (linear >> 12) as usize % SLOTS
 }
 
-/// Few bits of the number of a 2 MiB region, in one of as many bits.
+/// Hashes the number of a 2 MiB region to one bit of a word.
 #[inline(always)]
 fn region(linear: u64) -> u64 {
     1 << ((linear >> REGION) & 63)
 }
 
 impl Half {
-    /// An empty one.
+    /// Creates an empty half.
     pub fn empty() -> Self {
         let mut half = Self {
             negated: [0; SLOTS],
@@ -72,7 +72,7 @@ impl Half {
         half
     }
 
-    /// Makes fresh memory an empty one.
+    /// Initializes zeroed memory to an empty half.
     pub fn reset(&mut self) {
         self.filled = [u64::MAX; GROUPS / 64];
         self.clear();
@@ -94,7 +94,7 @@ impl Half {
         self.regions = 0;
     }
 
-    /// Adds pages: what is wanted displaces what had its slot if it `must` be there; what is not only takes empty slots.
+    /// Adds pages: the requested page replaces the one in its slot if `must` is set; the others only use empty slots.
     pub fn fill(&mut self, pages: Pages, must: bool) {
         let wanted = slot(pages.page);
         let (first, offset) = (wanted & !(GROUP - 1), wanted % GROUP);
@@ -121,11 +121,11 @@ impl Half {
         }
     }
 
-    /// Host address of `len` bytes inside one page.
+    /// Returns the host address of `len` bytes inside one page.
     #[inline(always)]
     pub fn find(&self, linear: u64, len: u64) -> Option<u64> {
         let i = slot(linear);
-        // A string instruction may ask for no bytes.
+        // A string instruction may request zero bytes.
         let behind = len.wrapping_sub(1);
         let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
         if last < PAGE { Some(linear.wrapping_add(self.addend[i])) } else { None }
@@ -151,7 +151,7 @@ impl Half {
             REGION => slot(linear) / 64 / words * words..(slot(linear) / 64 / words + 1) * words,
             _ => 0..SLOTS / 64,
         };
-        // Regions that were looked through have the pages that are found.
+        // A region that has been searched completely contains only the pages that were found.
         let mut regions = if shift == REGION { self.regions & !region(linear) } else { 0 };
         for word in words {
             let mut bits = self.large[word];
@@ -179,7 +179,7 @@ mod tests {
     fn an_empty_slot_matches_no_access() {
         let half = Half::empty();
         for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
-            // Inside the page, and from it into the next.
+            // Inside the page, and across its end.
             for (offset, len) in [(0, 1), (0, 8), (PAGE - 8, 8), (PAGE - 4, 8), (PAGE - 1, 64), (0, 0)] {
                 let linear = (page * PAGE).wrapping_add(offset);
                 assert_eq!(half.find(linear, len), None, "{len} bytes at {linear:#x}");
@@ -187,14 +187,14 @@ mod tests {
         }
     }
 
-    /// Pages of the group of `page` that are found.
+    /// Returns the pages of the group of `page` that are found.
     fn found(half: &Half, page: u64) -> u8 {
         let first = page & !(GROUP as u64 * PAGE - 1);
         (0..GROUP as u64).filter(|i| half.find(first + i * PAGE, 8).is_some()).fold(0, |all, i| all | 1 << i)
     }
 
     const SMALL: Pages = Pages { page: 0x1_0020_3000, host: 0x7000, which: 1 << 3, large: false };
-    /// Another page for the slot of [`SMALL`], with five others.
+    /// Another page for the slot of [`SMALL`], with five others of its group.
     const LARGE: Pages = Pages { page: 0xffff_8000_00a0_3000, host: 0x10_3000, which: 0x7e, large: true };
 
     #[test]

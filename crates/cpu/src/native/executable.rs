@@ -1,4 +1,4 @@
-//! Executable memory: one anonymous file mapped twice, once writable and once executable, so that nothing is ever both.
+//! Executable memory: one anonymous file mapped twice, once writable and once executable, so that no mapping is both.
 
 use crate::mapping::Mapping;
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// Memory of `size` bytes; what is never written takes none.
+    /// Allocates `size` bytes; pages that are never written use no memory.
     pub fn new(name: &CStr, size: usize) -> io::Result<Self> {
         // SAFETY: the name ends with a zero.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
@@ -30,7 +30,7 @@ impl Executable {
         Ok(Self { writable: map(libc::PROT_WRITE)?, executable: map(libc::PROT_EXEC)? })
     }
 
-    /// Writes bytes; they must fit.
+    /// Writes bytes at offset `at`; they must fit.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         let size = self.writable.size();
         assert!(at <= size && bytes.len() <= size - at, "outside executable memory");
@@ -38,14 +38,14 @@ impl Executable {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.writable.start().add(at), bytes.len()) };
     }
 
-    /// The bytes of a range, which must be inside.
+    /// Returns the bytes of a range, which must be inside the memory.
     pub fn read(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.executable.size(), "outside executable memory");
         // SAFETY: the range lies inside the mapping; what writes to it borrows the value mutably.
         unsafe { std::slice::from_raw_parts(self.executable.start().add(range.start), range.len()) }
     }
 
-    /// Where the byte at an offset is executed.
+    /// Returns the address at which the byte at an offset is executed.
     pub fn address(&self, at: usize) -> *const u8 {
         self.executable.start().wrapping_add(at)
     }

@@ -1,4 +1,4 @@
-//! The host's own vector units: what is required of them, and stubs of machine code that run one guest instruction each.
+//! The host's own vector units: requirements, and stubs of machine code that execute one guest instruction each.
 
 #[allow(unsafe_code, reason = "executable memory is mapped")]
 mod executable;
@@ -18,13 +18,13 @@ pub(crate) use wide::{Kind, WidePlan, WideStub};
 
 use thiserror::Error;
 
-/// Why this host cannot run the processor.
+/// Reason for which this host cannot run the processor.
 #[derive(Debug, Error)]
 pub enum HostError {
-    /// Extensions that vector instructions are run with.
+    /// The host lacks extensions with which vector instructions are executed.
     #[error("this host's processor lacks {0}; x86-64-v3 with AES and PCLMULQDQ is needed")]
     Missing(String),
-    /// No memory that can be both written and, elsewhere, executed.
+    /// The host denies memory that is writable at one address and executable at another.
     #[error("cannot get executable memory: {0}")]
     Executable(#[from] std::io::Error),
 }

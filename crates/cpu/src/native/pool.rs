@@ -1,17 +1,17 @@
-//! Where stubs live: executable memory for the rest of the process's life.
+//! Memory for stubs, which is executable and never freed.
 
 use super::executable::Executable;
 use std::io;
 use std::sync::{Mutex, OnceLock};
 
-/// Room for stubs. A stub takes under 128 bytes, and there are fewer than 120 000 distinct ones: about 4 000 vector forms
-/// with a register or memory operand, of which some 150 have an immediate byte.
+/// Size of the memory for stubs. A stub has less than 128 bytes, and there are fewer than 120 000 distinct ones: about
+/// 4 000 vector forms with a register or memory operand, of which some 150 have an immediate byte.
 const SIZE: usize = 64 << 20;
 
-/// Room that EVEX-encoded instructions leave for the others: what has no stub of them is computed in software.
+/// Memory that EVEX-encoded instructions leave for the others: those without a stub are computed in software.
 const RESERVED: usize = 16 << 20;
 
-/// Stubs start at multiples of this.
+/// Alignment of stubs.
 const ALIGN: usize = 32;
 
 struct Pool {
@@ -27,17 +27,17 @@ fn pool() -> io::Result<&'static Mutex<Pool>> {
     made.as_ref().map_err(|&code| io::Error::from_raw_os_error(code))
 }
 
-/// Makes sure that there is executable memory.
+/// Checks that executable memory is available.
 pub fn ready() -> io::Result<()> {
     pool().map(|_| ())
 }
 
-/// Puts machine code where it can be executed, for the rest of the process's life. `None`: no room, or no such memory.
+/// Copies machine code to executable memory that is never freed. Returns `None` if there is no room, or no such memory.
 pub fn publish(code: &[u8]) -> Option<*const u8> {
     publish_below(SIZE, code)
 }
 
-/// Likewise, of what can be done without.
+/// Copies machine code that has an alternative, within a smaller limit.
 pub fn publish_spare(code: &[u8]) -> Option<*const u8> {
     publish_below(SIZE - RESERVED, code)
 }

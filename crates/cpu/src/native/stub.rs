@@ -1,20 +1,20 @@
-//! Stubs: one guest instruction on fixed host registers, with what loads its operands and stores its results.
+//! Stubs: one guest instruction on fixed host registers, with the code that loads its operands and stores its results.
 //!
-//! A stub gets pointers to its operands. Register operands are loaded from there into fixed registers (vector operand i into
-//! register i+1, since register 0 is the implicit operand of some instructions); a memory operand stays one, through the
-//! pointer. The result of operand 0 goes to a pointer of its own, so that it can be dropped if a floating-point exception
-//! stops the instruction.
+//! A stub receives pointers to its operands. Register operands are loaded from there into fixed registers (vector
+//! operand i into register i+1, because register 0 is the implicit operand of some instructions); a memory operand is
+//! accessed through its pointer. The result of operand 0 is stored through a separate pointer, so that it can be
+//! discarded if a floating-point exception stops the instruction.
 
 use super::pool;
 use iced_x86::{
     Code, Encoder, IcedError, Instruction, InstructionInfoFactory, MemoryOperand, OpAccess, OpKind, Register,
 };
 
-/// A stub: pointers to operands 0 to 3, to an auxiliary datum (MXCSR, or the general registers for PCMPESTRx), and to where
-/// the result goes. Returns RFLAGS if the instruction writes them, else something.
+/// A stub: its arguments are pointers to operands 0 to 3, to auxiliary data (MXCSR, or the general registers for
+/// PCMPESTRx), and to the result. It returns RFLAGS if the instruction writes them, otherwise an undefined value.
 pub type Stub = unsafe extern "sysv64" fn(*mut u8, *mut u8, *mut u8, *mut u8, *mut u8, *mut u8) -> u64;
 
-/// What an operand is.
+/// Kind of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
     /// None, or an immediate.
@@ -31,39 +31,39 @@ pub enum OperandKind {
     Memory,
 }
 
-/// What an instruction does beyond its operands.
+/// Effects of an instruction beyond its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// Nothing.
     None,
     /// Reads XMM0 (operand 3 of the stub).
     ReadsXmm0,
-    /// Writes ECX, its result, and flags; with `lengths` it reads RAX and RDX.
+    /// Writes ECX, its result, and flags; with `lengths` it also reads RAX and RDX.
     Index {
-        /// Explicit lengths.
+        /// True if string lengths are explicit.
         lengths: bool,
     },
-    /// Writes XMM0, its result, and flags; with `lengths` it reads RAX and RDX.
+    /// Writes XMM0, its result, and flags; with `lengths` it also reads RAX and RDX.
     Mask {
-        /// Explicit lengths.
+        /// True if string lengths are explicit.
         lengths: bool,
     },
 }
 
-/// How an instruction is run by a stub.
+/// Plan for the stub of an instruction.
 #[derive(Clone, Debug)]
 pub struct StubPlan {
     /// The instruction on the stub's registers.
     instruction: Instruction,
-    /// Kinds of the operands; operand 3 is XMM0 where that is implicit.
+    /// Kinds of the operands; operand 3 is XMM0 if that is implicit.
     pub kinds: [OperandKind; 4],
-    /// Operand 0 is written.
+    /// True if operand 0 is written.
     pub writes: bool,
-    /// Writes arithmetic flags.
+    /// True if arithmetic flags are written.
     pub flags: bool,
-    /// Obeys and sets MXCSR.
+    /// True if the instruction uses and sets MXCSR.
     pub mxcsr: bool,
-    /// VEX-encoded.
+    /// True if VEX-encoded.
     pub vex: bool,
     /// See [`Extra`].
     pub extra: Extra,
@@ -78,11 +78,12 @@ const GENERAL: [Register; 4] = [Register::RAX, Register::R10, Register::R11, Reg
 /// MXCSR of compiled code: all exceptions masked, round to nearest, no flags.
 pub const HOST_MXCSR: u32 = 0x1f80;
 
-/// Loads the host's MXCSR, which must be [`HOST_MXCSR`] but for flags. Loading another value than it has is slow.
+/// Loads the host's MXCSR, which must be [`HOST_MXCSR`] except for flags. Loading a value that differs from the current
+/// one is slow.
 pub fn load_mxcsr(value: u32) {
     debug_assert_eq!(value & !0x3f, HOST_MXCSR);
-    // SAFETY: all exceptions stay masked and rounding is to nearest, which is all that compiled code relies on; it does not
-    // look at the flags.
+    // SAFETY: all exceptions stay masked and rounding is to nearest; compiled code relies on nothing else, and ignores
+    // the flags.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, readonly)) };
 }
 
@@ -95,7 +96,7 @@ fn numbered(first: Register, number: usize) -> Register {
 }
 
 impl StubPlan {
-    /// The plan for a decoded instruction; `None` if it has operands that stubs do not know.
+    /// Creates the plan for a decoded instruction. Returns `None` if stubs do not support its operands.
     pub fn new(guest: &Instruction, mxcsr: bool) -> Option<Self> {
         use iced_x86::Mnemonic::*;
         let mut factory = InstructionInfoFactory::new();
@@ -137,7 +138,7 @@ impl StubPlan {
                         return None;
                     };
                     plan.kinds[slot] = kind;
-                    // A legacy instruction leaves part of its destination as it was.
+                    // A legacy instruction preserves part of its destination.
                     plan.reads[slot] = !vex || access != OpAccess::Write;
                     plan.instruction.set_op_register(n, host);
                 }
@@ -173,7 +174,7 @@ impl StubPlan {
         Some(plan)
     }
 
-    /// What distinguishes stubs: code, which operand is memory, immediate.
+    /// Returns the identity of a stub: code, memory operand, immediate.
     pub fn key(&self) -> u64 {
         let memory = (0..4).fold(0, |set, n| set | u64::from(self.kinds[n] == OperandKind::Memory) << n);
         let has_immediate = (0..self.instruction.op_count()).any(|n| self.instruction.op_kind(n) == OpKind::Immediate8);
@@ -201,7 +202,7 @@ impl StubPlan {
             out.push(Instruction::with2(load_xmm, Register::XMM0, at(POINTERS[3]))?);
         }
         if let Extra::Index { lengths: true } | Extra::Mask { lengths: true } = self.extra {
-            // RAX and RDX are at their numbers in the array of general registers.
+            // RAX and RDX are at their indices in the array of general registers.
             let rdx = MemoryOperand::with_base_displ(AUXILIARY, 16);
             out.push(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, at(AUXILIARY))?);
             out.push(Instruction::with2(Code::Mov_r64_rm64, Register::RDX, rdx)?);
@@ -256,13 +257,13 @@ impl StubPlan {
         Ok(out)
     }
 
-    /// Makes the stub. `None`: it cannot be encoded, or there is no executable memory left.
+    /// Creates the stub. Returns `None` if it cannot be encoded, or no executable memory is left.
     pub fn publish(&self) -> Option<Stub> {
         self.publish_as(false)
     }
 
-    /// Makes the stub of an instruction that obeys MXCSR for when the host's has the guest's value already: it only stores it
-    /// afterwards.
+    /// Creates the stub of an instruction that uses MXCSR for the case that the host's MXCSR already has the guest's
+    /// value: the stub only stores it afterwards.
     pub fn publish_loaded(&self) -> Option<Stub> {
         self.publish_as(true)
     }
@@ -273,8 +274,8 @@ impl StubPlan {
             encoder.encode(&instruction, 0).ok()?;
         }
         let code = pool::publish(&encoder.take_buffer())?;
-        // SAFETY: the code just published follows the convention of `Stub`: it keeps to caller-saved registers, leaves the
-        // stack as it found it, and returns.
+        // SAFETY: the published code follows the calling convention of `Stub`: it uses only caller-saved registers,
+        // restores the stack pointer, and returns.
         Some(unsafe { std::mem::transmute::<*const u8, Stub>(code) })
     }
 }

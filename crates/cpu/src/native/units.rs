@@ -1,19 +1,19 @@
-//! Which of the host's vector units are used.
+//! Selection of the host's vector units.
 
 use iced_x86::{CpuidFeature, Instruction};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The 512-bit units and opmasks are left alone.
+/// True if the 512-bit units and opmasks are not used.
 static NARROW: AtomicBool = AtomicBool::new(false);
 
-/// Has everything executed as on a host whose vector units are of 256 bits, or again as on this one. Results are the same bits. An
-/// operation that is already translated stays so; the call belongs before the first machine.
+/// Executes everything as on a host with 256-bit vector units, or again as on this host. The results are identical.
+/// Operations that have been translated are not affected, so the call must precede the first machine.
 pub fn limit_to_256_bits(limit: bool) {
     NARROW.store(limit, Ordering::Relaxed);
 }
 
-/// Whether AVX-512 with the extensions that every processor of today's has may be used: F, CD, BW, DQ, VL.
+/// Returns true if AVX-512 may be used, with the extensions that every current processor has: F, CD, BW, DQ, VL.
 #[inline]
 pub fn wide() -> bool {
     !NARROW.load(Ordering::Relaxed) && detected()
@@ -27,7 +27,7 @@ fn detected() -> bool {
     })
 }
 
-/// Whether the host's units may run an instruction in another encoding than EVEX.
+/// Returns true if the host's units can execute an instruction in an encoding other than EVEX.
 pub fn executes(i: &Instruction) -> bool {
     const BEYOND_AVX2: [CpuidFeature; 4] =
         [CpuidFeature::VAES, CpuidFeature::VPCLMULQDQ, CpuidFeature::GFNI, CpuidFeature::AVX_VNNI];
@@ -35,7 +35,7 @@ pub fn executes(i: &Instruction) -> bool {
     i.code().cpuid_features().iter().all(|feature| host_has(*feature) && !(limited && BEYOND_AVX2.contains(feature)))
 }
 
-/// Whether the host has an extension that is not required of every host. `true` for those that are.
+/// Returns true if the host has an extension, or if every host must have it.
 pub fn host_has(feature: CpuidFeature) -> bool {
     macro_rules! has {
         ($name:tt) => {

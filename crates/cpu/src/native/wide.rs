@@ -1,7 +1,9 @@
-//! Stubs of EVEX instructions: one guest instruction on fixed host registers, from operands that are values to an outcome that is.
+//! Stubs of EVEX instructions: one guest instruction on fixed host registers, which computes an outcome from the values
+//! of its operands.
 //!
-//! Vector operand i is in register i+1, opmask operand i in K(i+2), the opmask that selects elements in K1. A memory operand is in
-//! [`Operands`] if it is read and in [`Outcome`] if it is written: no stub touches guest memory, so none faults.
+//! Vector operand i is in register i+1, opmask operand i in K(i+2), the opmask that selects elements in K1. A memory
+//! operand is in [`Operands`] if it is read and in [`Outcome`] if it is written: no stub accesses guest memory, so none
+//! faults.
 
 use super::pool;
 use super::stub::HOST_MXCSR;
@@ -15,39 +17,39 @@ use std::mem::offset_of;
 /// A stub.
 pub type WideStub = unsafe extern "sysv64" fn(*const Operands, *mut Outcome);
 
-/// What an operand is.
+/// Kind of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// None, or an immediate.
     None,
-    /// Vector register of so many bytes.
+    /// Vector register with this number of bytes.
     Vector(u8),
     /// Opmask register.
     Opmask,
-    /// General register of so many bytes.
+    /// General register with this number of bytes.
     General(u8),
     /// Memory.
     Memory,
 }
 
-/// How an instruction is run by a stub.
+/// Plan for the stub of an instruction.
 #[derive(Clone, Debug)]
 pub struct WidePlan {
     instruction: Instruction,
     /// Kinds of the operands.
     pub kinds: [Kind; 4],
-    /// Operand 0 is written.
+    /// True if operand 0 is written.
     pub writes: bool,
-    /// Writes arithmetic flags.
+    /// True if arithmetic flags are written.
     pub flags: bool,
-    /// Obeys and sets MXCSR.
+    /// True if the instruction uses and sets MXCSR.
     mxcsr: bool,
 }
 
 const OPERANDS: Register = Register::RDI;
 const OUTCOME: Register = Register::RSI;
 const GENERAL: [Register; 4] = [Register::RAX, Register::R10, Register::R11, Register::RCX];
-/// Where operands are in [`Operands`].
+/// Offsets of operands in [`Operands`].
 const VALUES: [usize; 4] =
     [offset_of!(Operands, dest), offset_of!(Operands, a), offset_of!(Operands, b), offset_of!(Operands, c)];
 
@@ -60,7 +62,7 @@ fn result(offset: usize) -> MemoryOperand {
 }
 
 impl WidePlan {
-    /// The plan for a decoded instruction; `None` if it has operands that stubs do not know.
+    /// Creates the plan for a decoded instruction. Returns `None` if stubs do not support its operands.
     pub fn new(guest: &Instruction, mxcsr: bool) -> Option<Self> {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(guest);
@@ -119,7 +121,7 @@ impl WidePlan {
         Some(plan)
     }
 
-    /// What distinguishes instructions that differ in registers only.
+    /// Returns a key that is equal for instructions that differ only in registers.
     pub fn key(&self) -> u64 {
         let i = &self.instruction;
         let memory = (0..4).fold(0, |set, n| set | u64::from(self.kinds[n] == Kind::Memory) << n);
@@ -191,15 +193,15 @@ impl WidePlan {
         Ok(out)
     }
 
-    /// Makes the stub. `None`: it cannot be encoded, or there is no executable memory left.
+    /// Creates the stub. Returns `None` if it cannot be encoded, or no executable memory is left.
     pub fn publish(&self) -> Option<WideStub> {
         let mut encoder = Encoder::new(64);
         for instruction in self.instructions().ok()? {
             encoder.encode(&instruction, 0).ok()?;
         }
         let code = pool::publish_spare(&encoder.take_buffer())?;
-        // SAFETY: the code just published follows the convention of `WideStub`: it keeps to caller-saved registers, leaves the
-        // stack as it found it, reads its first argument, writes its second, and returns.
+        // SAFETY: the published code follows the calling convention of `WideStub`: it uses only caller-saved registers,
+        // restores the stack pointer, reads its first argument, writes its second, and returns.
         Some(unsafe { std::mem::transmute::<*const u8, WideStub>(code) })
     }
 }

@@ -1,4 +1,4 @@
-//! Memory operands: their addresses, and the probe of the fast path's tables.
+//! Memory operands: their addresses, and the lookup ("probe") in the fast path's tables.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -9,7 +9,7 @@ use crate::op::{NO_REG, Op};
 use x86::seg;
 
 impl Emit<'_> {
-    /// A guest register's value in a host register: its own, or `scratch`.
+    /// Returns a host register with a guest register's value: its own, or `scratch`.
     pub fn value(&mut self, guest: u8, scratch: R) -> R {
         host(guest).unwrap_or_else(|| {
             self.asm.flagless_load(scratch, memory_register(guest));
@@ -17,8 +17,8 @@ impl Emit<'_> {
         })
     }
 
-    /// The address of the memory operand at hand, without its segment's base unless `based`, in `to`; cut to 32 bits if `narrow`. May use
-    /// all scratch registers.
+    /// Computes the address of the current memory operand in `to`, without its segment's base unless `based`, truncated
+    /// to 32 bits if `narrow`. May use all scratch registers.
     pub fn address(&mut self, to: R, narrow: bool, based: bool) -> bool {
         let op = *self.op();
         self.address_of(op, to, narrow, based)
@@ -64,8 +64,8 @@ impl Emit<'_> {
         true
     }
 
-    /// Probes for the memory operand at hand: afterwards it is at [`Emit::operand`]. Returns the stub for a miss, if there is one.
-    /// `None`: its address cannot be had.
+    /// Probes for the current memory operand, which is then at [`Emit::operand`]. Returns the stub for a miss, if there
+    /// is one, or `None` if the address cannot be computed.
     pub fn probe(&mut self, write: bool) -> Option<Option<usize>> {
         if let Some(member) = self.member(Which::Explicit) {
             return self.reach(member, Which::Explicit).then_some(None);
@@ -81,12 +81,13 @@ impl Emit<'_> {
         Some(Some(self.probe_at(at, size, write)))
     }
 
-    /// Whether an operand's address is as wide as others here and has no segment's base in it.
+    /// Returns true if an operand's address has the usual width, and no segment base.
     fn is_plain(&self, op: &Op) -> bool {
         op.asize == if self.key.narrow { 4 } else { 8 } && op.seg != seg::FS && op.seg != seg::GS
     }
 
-    /// The address of an operand, less so much, in a register of a guest's, if it is there, else in `FIRST`.
+    /// Returns a register with the address of an operand minus `less`: a guest register if that contains it, else
+    /// `FIRST`.
     fn address_near(&mut self, op: Op, less: i32) -> Option<R> {
         let op = Op { disp: op.disp.wrapping_sub(less as u64), ..op };
         if self.is_plain(&op) && op.index == NO_REG && op.disp == 0 && !self.key.narrow {
@@ -95,13 +96,13 @@ impl Emit<'_> {
         self.address_of(op, FIRST, false, true).then_some(FIRST)
     }
 
-    /// Has the memory operand at hand, or its stack slot, at [`Emit::operand`], without a probe if its group has been found. `false`: its
-    /// address cannot be had.
+    /// Makes the current memory operand, or its stack slot, available at [`Emit::operand`], without a probe if its
+    /// group has been found. Returns false if the address cannot be computed.
     pub fn reach(&mut self, member: Member, which: Which) -> bool {
         let Member { group, offset } = member;
         if !self.has_found(group.number) {
             self.let_go();
-            // The group's lowest byte.
+            // The lowest byte of the group.
             let at = match which {
                 Which::Explicit => self.address_near(*self.op(), offset),
                 Which::Stack { base, plus } => Some(self.address_at(base, plus - offset)),
@@ -126,11 +127,11 @@ impl Emit<'_> {
         self.probe_at(at, size, write)
     }
 
-    /// A guest register plus a displacement, in that register or in `FIRST`.
+    /// Returns a register with a guest register plus a displacement: that register or `FIRST`.
     fn address_at(&mut self, base: u8, disp: i32) -> R {
         let base = self.value(base, FIRST);
         if self.key.narrow {
-            // The upper halves of registers may hold anything.
+            // The upper halves of registers are undefined.
             self.asm.flagless_lea32(FIRST, M::at(base, disp));
             FIRST
         } else if disp == 0 {
@@ -147,14 +148,15 @@ impl Emit<'_> {
         self.decide()
     }
 
-    /// Makes `TEST` zero if the table has the page of `size` bytes at the address in `at`; [`Emit::operand`] is where they are then.
+    /// Sets `TEST` to zero if the table contains the page of `size` bytes at the address in `at`; [`Emit::operand`] is
+    /// their location then.
     fn look(&mut self, at: R, size: i32, write: bool) {
         let (negated, addends) = table(self.key.table(), write);
         self.asm.flagless_extract(TEST, at, field!(page_mask));
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, addends));
         self.asm.flagless_load(TEST, M::indexed(R::RSP, TEST, 3, negated));
         self.asm.flagless_lea(TEST, M::indexed(at, TEST, 0, size - 1));
-        // The stack pointer's low six bits are 12.
+        // The low six bits of the stack pointer are 12.
         self.asm.flagless_shift_right(TEST, TEST, R::RSP);
         self.operand = M::indexed(at, SECOND, 0, 0);
     }
@@ -180,7 +182,7 @@ impl Emit<'_> {
         self.decide()
     }
 
-    /// Goes on if `TEST` is zero, else to the handler. Returns the stub.
+    /// Continues if `TEST` is zero, otherwise at the handler. Returns the stub.
     pub fn decide(&mut self) -> usize {
         let hit = self.asm.flagless_if_zero();
         let stub = self.otherwise();

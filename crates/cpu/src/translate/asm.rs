@@ -1,10 +1,10 @@
-//! A small assembler: the instructions that translated code is made of besides the guest's own.
+//! A small assembler for the instructions of translated code that are not the guest's own.
 //!
-//! None of those with a name that begins with `flagless` touches the arithmetic flags, which are the guest's.
+//! Instructions whose names begin with `flagless` do not change the arithmetic flags, which are the guest's.
 
 use iced_x86::Register;
 
-/// A host register, by the number that instructions encode.
+/// A host register, by its number in encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R(pub u8);
 
@@ -22,7 +22,7 @@ impl R {
 }
 
 impl R {
-    /// The register as the decoder library names it.
+    /// Returns the register of the decoder library.
     pub fn named(self) -> Register {
         Register::RAX + u32::from(self.0)
     }
@@ -40,35 +40,35 @@ pub struct M {
 }
 
 impl M {
-    /// A base and a displacement.
+    /// Creates an operand from a base and a displacement.
     pub fn at(base: R, disp: i32) -> Self {
         Self { base, index: None, disp }
     }
 
-    /// A base, an index and a displacement.
+    /// Creates an operand from a base, an index and a displacement.
     pub fn indexed(base: R, index: R, scale: u8, disp: i32) -> Self {
         Self { base, index: Some((index, scale)), disp }
     }
 }
 
-/// A place in the code that is jumped to from before it.
+/// A forward jump whose target is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Forward(usize);
 
-/// Code being written.
+/// Buffer of emitted code.
 #[derive(Default)]
 pub struct Asm {
-    /// The bytes so far.
+    /// Code so far.
     pub code: Vec<u8>,
 }
 
 impl Asm {
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     pub fn here(&self) -> usize {
         self.code.len()
     }
 
-    /// Adds bytes as they are.
+    /// Appends bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
     }
@@ -76,7 +76,7 @@ impl Asm {
     fn modrm(&mut self, reg: u8, m: M) {
         let reg = (reg & 7) << 3;
         let base = m.base.0 & 7;
-        // RBP and R13 as a base always have a displacement.
+        // RBP and R13 as a base always need a displacement.
         let (mode, size) = match m.disp {
             0 if base != 5 => (0, 0),
             -128..=127 => (0x40, 1),
@@ -187,7 +187,7 @@ impl Asm {
         self.code.extend_from_slice(&disp.to_le_bytes());
     }
 
-    /// `mov to, value`, in the shortest form.
+    /// `mov to, value`, in the shortest encoding.
     pub fn flagless_constant(&mut self, to: R, value: u64) {
         let rex = 0x40 | to.0 >> 3;
         if u32::try_from(value).is_ok() {
@@ -235,7 +235,7 @@ impl Asm {
         self.modrm(to.0, mask);
     }
 
-    /// `not at` (64 bits), which leaves flags alone.
+    /// `not at` (64 bits), which does not change flags.
     pub fn flagless_not(&mut self, at: R) {
         self.rex_registers(true, R(2), at);
         self.code.push(0xf7);
@@ -255,32 +255,32 @@ impl Asm {
         self.bytes(&[0x67, 0xe3, distance as u8]);
     }
 
-    /// The target of a short jump forward. `false`: too far.
+    /// Sets the target of a short forward jump. Returns false if it is too far.
     pub fn land(&mut self, from: Forward) -> bool {
         let distance = self.here() - from.0;
         self.code[from.0 - 1] = distance as u8;
         distance <= 127
     }
 
-    /// `jmp` with a 32-bit distance that is filled in later: returns where it is.
+    /// `jmp` with a 32-bit distance that is filled in later: returns the offset of the distance.
     pub fn jump(&mut self) -> usize {
         self.bytes(&[0xe9, 0, 0, 0, 0]);
         self.here() - 4
     }
 
-    /// `jcc`, likewise.
+    /// `jcc` with a 32-bit distance that is filled in later: returns the offset of the distance.
     pub fn jump_if(&mut self, condition: u8) -> usize {
         self.bytes(&[0x0f, 0x80 | condition, 0, 0, 0, 0]);
         self.here() - 4
     }
 
-    /// `call`, likewise.
+    /// `call` with a 32-bit distance that is filled in later: returns the offset of the distance.
     pub fn call(&mut self) -> usize {
         self.bytes(&[0xe8, 0, 0, 0, 0]);
         self.here() - 4
     }
 
-    /// `lea to, [rip + distance]`; the distance is filled in later: returns where it is.
+    /// `lea to, [rip + distance]` with a distance that is filled in later: returns the offset of the distance.
     pub fn flagless_place(&mut self, to: R) -> usize {
         self.bytes(&[0x48 | (to.0 >> 3) << 2, 0x8d, (to.0 & 7) << 3 | 5, 0, 0, 0, 0]);
         self.here() - 4
@@ -307,7 +307,7 @@ impl Asm {
     }
 }
 
-/// What only the system's instructions, strings and divisions need.
+/// Instructions for system instructions, string instructions and divisions.
 impl Asm {
     /// `movzx to, byte [m]` or `movzx to, word [m]` (16 bits if `word`), zero-extended.
     pub fn flagless_load_part(&mut self, word: bool, to: R, m: M) {
@@ -316,7 +316,7 @@ impl Asm {
         self.modrm(to.0, m);
     }
 
-    /// `mov [m], from` of 8 bits or, if `word`, 16; of AL, CL, DL, BL or R8B and so on.
+    /// `mov [m], from` of 8 bits or, if `word`, 16 bits; `from` is AL, CL, DL, BL or R8B and so on.
     pub fn flagless_store_part(&mut self, word: bool, m: M, from: R) {
         debug_assert!(!(4..8).contains(&from.0));
         if word {
@@ -327,7 +327,7 @@ impl Asm {
         self.modrm(from.0, m);
     }
 
-    /// `mov to, word [m]` (16 bits), which leaves the rest of the register alone.
+    /// `mov to, word [m]` (16 bits), which preserves the rest of the register.
     pub fn flagless_load16(&mut self, to: R, m: M) {
         self.code.push(0x66);
         self.rex(false, to.0, m);
@@ -342,7 +342,7 @@ impl Asm {
         self.registers(to, mask);
     }
 
-    /// `mulx high, low, by` (64 bits): by RDX.
+    /// `mulx high, low, by` (64 bits): multiplies by RDX.
     pub fn flagless_multiply(&mut self, high: R, low: R, by: R) {
         let rxb = 0xe0 ^ (high.0 >> 3) << 7 ^ (by.0 >> 3) << 5;
         self.bytes(&[0xc4, rxb & 0xe0 | 2, 0x80 | (!low.0 & 15) << 3 | 3, 0xf6]);
@@ -370,7 +370,7 @@ impl Asm {
         Forward(self.here())
     }
 
-    /// `rep movs` or `rep stos` of elements of so many bytes.
+    /// `rep movs` or `rep stos` with elements of `size` bytes.
     pub fn repeat_string(&mut self, moves: bool, size: u8) {
         self.code.push(0xf3);
         match size {

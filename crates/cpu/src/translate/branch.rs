@@ -1,4 +1,4 @@
-//! The stack, and the ways in which a block ends.
+//! The stack, and the ends of blocks.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -13,16 +13,16 @@ use std::mem::offset_of;
 const RSP: u8 = x86::reg::RSP;
 /// Number of RBP.
 const RBP: u8 = x86::reg::RBP;
-/// The host register that holds the guest's RSP.
+/// Host register that contains the guest's RSP.
 const STACK: R = R::R15;
 
 impl Emit<'_> {
-    /// Bytes of a stack slot.
+    /// Returns the size of a stack slot in bytes.
     fn word(&self) -> i32 {
         if self.key.narrow { 4 } else { 8 }
     }
 
-    /// Probes for the slot below the top of the stack; it is at [`Emit::operand`] then.
+    /// Probes for the slot below the top of the stack, which is then at [`Emit::operand`].
     fn probe_push(&mut self) -> Option<usize> {
         self.probe_stack(RSP, -self.word(), true)
     }
@@ -66,7 +66,7 @@ impl Emit<'_> {
         if self.key.narrow { self.asm.flagless_lea32(to, sum) } else { self.asm.flagless_lea(to, sum) }
     }
 
-    /// Moves the stack pointer.
+    /// Adds `by` to the stack pointer.
     fn move_stack(&mut self, by: i32) {
         self.add_to(STACK, STACK, by);
     }
@@ -110,7 +110,7 @@ impl Emit<'_> {
         true
     }
 
-    /// Pushes what is kept in the area.
+    /// Pushes the value that is saved in the area.
     fn push_kept(&mut self) {
         self.let_go();
         let stub = self.probe_push();
@@ -155,9 +155,9 @@ impl Emit<'_> {
         true
     }
 
-    /// The condition of a Jcc, as it is encoded.
+    /// Returns the encoding of a Jcc's condition.
     pub fn condition(&self) -> u8 {
-        // The decoder library numbers conditions from 1, in the order of their encodings.
+        // The decoder library numbers conditions from 1, in encoding order.
         self.instruction().condition_code() as u8 - 1
     }
 
@@ -168,14 +168,14 @@ impl Emit<'_> {
         true
     }
 
-    /// Pushes the return address. Nothing may fail afterwards.
+    /// Pushes the return address. No later step may fail.
     fn push_return(&mut self, next: u64) {
         self.store_slot_constant(next);
         self.move_stack(-self.word());
         self.calls_under_key();
     }
 
-    /// Notes the call at the end of a part in the modelled return stack.
+    /// Records the call at the end of a part in the modelled return stack.
     pub fn note_call(&mut self, part: usize) {
         let next = self.source.parts[part].ops.last().map_or(0, |op| op.next);
         self.asm.flagless_load(SECOND, field!(returns));
@@ -187,7 +187,7 @@ impl Emit<'_> {
         self.asm.flagless_store(M::at(SECOND, offset_of!(Return, code) as i32), landing);
     }
 
-    /// CALL to a known place.
+    /// CALL with a known target.
     pub fn call(&mut self) -> bool {
         self.probe_push();
         self.push_return(self.op().next);
@@ -196,14 +196,15 @@ impl Emit<'_> {
         true
     }
 
-    /// CALL to where its trace goes on. If its handler runs it, the trace is left. The call is noted if the trace is left before it returns.
+    /// CALL within a trace. If the handler executes it, the trace is left. The call is recorded if the trace is left
+    /// before it returns.
     pub fn call_within(&mut self) {
         self.probe_push();
         self.push_return(self.op().next);
     }
 
-    /// Has the address where the target in `target` is translated instead; jumps to the handler if that is not known. Uses
-    /// `TEST` and `other`.
+    /// Replaces the guest address in `target` by the address of its translation; jumps to the handler if that is not
+    /// known. Uses `TEST` and `other`.
     fn find_target(&mut self, target: R, other: R) {
         let (negated, code) = jump(self.key.index(), other);
         self.asm.flagless_extract(TEST, target, field!(jump_mask));
@@ -216,7 +217,7 @@ impl Emit<'_> {
         self.or_otherwise();
     }
 
-    /// RET. Where the modelled return stack is right, it also knows where to go on.
+    /// RET. An entry of the modelled return stack that matches also has the address at which translated code continues.
     pub fn ret(&mut self) -> bool {
         let word = self.word();
         let Ok(release) = i32::try_from(self.op().imm) else { return false };
@@ -238,10 +239,10 @@ impl Emit<'_> {
         true
     }
 
-    /// RET to after a call in its trace. If its handler runs it, the trace is left.
+    /// RET of a call in the same trace. If the handler executes it, the trace is left.
     pub fn return_within(&mut self) {
         let word = self.word();
-        // It releases at most 64 KiB.
+        // The maximum released is 64 KiB.
         let release = self.op().imm as i32 + word;
         self.probe_stack(RSP, 0, false);
         self.load_slot(FIRST);
@@ -251,7 +252,7 @@ impl Emit<'_> {
         self.let_go();
     }
 
-    /// Makes `TEST` zero if `FIRST` has a value.
+    /// Sets `TEST` to zero if `FIRST` equals a value.
     fn compare_to(&mut self, value: u64) {
         match i32::try_from(value.wrapping_neg() as i64) {
             Ok(negated) => self.asm.flagless_lea(TEST, M::at(FIRST, negated)),
@@ -262,7 +263,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The rest of a RET that was not predicted; it releases so many bytes of the stack.
+    /// The rest of a RET that was not predicted; it releases `release` bytes of the stack.
     pub fn unpredicted(&mut self, release: i32) {
         self.find_target(FIRST, SECOND);
         self.miss(None);
@@ -273,10 +274,10 @@ impl Emit<'_> {
         self.asm.jump_register(FIRST);
     }
 
-    /// Indirect JMP or CALL. Its target is kept in the area while the stack is probed.
+    /// Indirect JMP or CALL. Its target is saved in the area while the stack is probed.
     pub fn indirect(&mut self, call: bool) -> bool {
         let op: Op = *self.op();
-        // The slot is the same on every processor.
+        // Every processor uses the same slot.
         let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
         let Ok(slot) = i32::try_from(slot) else { return false };
         if !self.target(&op) || self.source.recorded && self.part().miss.is_none() {
@@ -302,7 +303,8 @@ impl Emit<'_> {
         true
     }
 
-    /// Indirect JMP or CALL to where its trace goes on, or elsewhere. If its handler runs it, the trace is left.
+    /// Indirect JMP or CALL within a trace, with an exit for other targets. If the handler executes it, the trace is
+    /// left.
     pub fn indirect_within(&mut self, call: bool) {
         let op: Op = *self.op();
         if !self.target(&op) {
@@ -316,7 +318,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Has the target of the indirect branch at hand in `FIRST`. `false`: it cannot be had.
+    /// Loads the target of the current indirect branch into `FIRST`. Returns false if that is not possible.
     fn target(&mut self, op: &Op) -> bool {
         if self.instruction().op0_kind() == OpKind::Memory {
             if !super::plan::native_memory(self.instruction(), op, self.key.narrow) || self.probe(false).is_none() {
@@ -333,15 +335,15 @@ impl Emit<'_> {
         true
     }
 
-    /// Charges the branch at `from` unless the modelled predictor has its target, which is kept in the area. Nothing may fail
-    /// afterwards.
+    /// Charges the branch at `from` unless the modelled predictor has its target, which is saved in the area. No later
+    /// step may fail.
     fn predict(&mut self, slot: i32, from: u64) {
         self.asm.flagless_load(SECOND, field!(targets));
         self.asm.flagless_load(SECOND, M::at(SECOND, slot + offset_of!(Target, from) as i32));
         self.asm.flagless_constant(TEST, from.wrapping_neg());
         self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 0));
         let same = self.asm.flagless_if_zero();
-        // Another branch has the slot: whatever its target is, it is not this one's.
+        // The slot belongs to another branch, so its target is not a prediction.
         self.asm.flagless_constant(TEST, 1);
         let other = self.asm.jump();
         self.asm.land(same);
@@ -355,7 +357,8 @@ impl Emit<'_> {
         self.miss_unless_zero(Some((slot, from)));
     }
 
-    /// Goes on if `TEST` is zero; else the handler runs the instruction. Returns the stub that has it do so, for [`Emit::back_here`].
+    /// Continues if `TEST` is zero; otherwise the handler executes the instruction. Returns the stub with the handler
+    /// call, for [`Emit::back_here`].
     pub fn or_otherwise(&mut self) -> usize {
         let hit = self.asm.flagless_if_zero();
         let stub = self.otherwise();

@@ -1,4 +1,4 @@
-//! Entering translated code, and what it calls back for.
+//! Entry into translated code, and its callbacks.
 
 use super::key::AccessMode;
 use super::layout::{NEEDS, Running};
@@ -21,61 +21,61 @@ use x86::control::*;
 use x86::page::PAGE;
 use x86::{flags, rights, seg};
 
-/// Time that translated code runs at most before it leaves.
+/// Maximum time for which translated code runs before it leaves.
 const LONGEST: Ticks = 1 << 30;
-/// How many times as often a block is executed before it begins a trace as before it may be within one.
+/// Ratio of the number of executions before a block begins a trace to that before it may be inside one.
 const WARMTH: u16 = 10;
 
-/// Flags that are kept apart or never pushed; LAHF gives the bit that is always set.
+/// Flags that are stored separately or never pushed; LAHF gives the bit that is always set.
 const KEPT_APART: u64 = flags::IF | flags::AC | flags::RF | flags::VM | 2;
 
-/// What translated code and those it calls share.
+/// State shared by translated code and its callbacks.
 pub struct Handover {
     cpu: *mut Cpu,
     cache: *mut BlockCache,
-    /// The current area's.
+    /// State in the current area.
     running: *mut Running,
-    /// When translated code is left at the latest.
+    /// Time at which translated code must be left.
     until: Ticks,
-    /// Who is charged for blocks.
+    /// Origin to which blocks are charged.
     origin: OriginId,
-    /// Whose counters the current area refers to.
+    /// Origin of the counters to which the current area refers.
     counted: Option<OriginId>,
-    /// Since when it refers to them.
+    /// Time since which it refers to them.
     since: Ticks,
-    /// What is taken for the handlers since then, besides the time that they charged.
+    /// Upper bound for the handlers' own time since then, in addition to their charges.
     spent: Ticks,
-    /// The last block ended with its handler, and where that led was not known.
+    /// True if the last block ended in its handler, and the translation of its successor was not known.
     indirect: bool,
 }
 
 impl Handover {
-    /// Time in which one origin's counters were counted in until now, at least; from now on it is another's.
+    /// Ends a counting period: returns a lower bound of the time in which one origin's counters were used.
     fn spend(&mut self, now: Ticks) -> Ticks {
         let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
         time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
     }
 }
 
-/// What came before a block.
+/// Predecessor of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing that concerns it.
+    /// No relevant predecessor.
     #[default]
     Nothing,
-    /// A way out of a translation that could lead here, unless everything has been dropped since.
+    /// An exit of a translation that may be linked to the block, unless everything has been dropped since.
     Link { number: u32, link: u8, generation: u64 },
-    /// A block whose end says where to go on.
+    /// A block with an indirect end.
     Indirect,
-    /// Nothing but the head of this block, if it still is what it was.
+    /// Only the head of this block, if the block is still valid.
     Head { index: u32 },
 }
 
 impl Cpu {
-    /// Under which access code runs now; `None` if it is not translated.
+    /// Returns the key of the current code, or `None` if such code is not translated.
     #[inline]
     fn key(&self) -> Option<Key> {
-        // Nobody uses the rings between. Calls and returns that use a shadow stack are left to the interpreter.
+        // Rings 1 and 2 are not used in practice. Calls and returns with a shadow stack are left to the interpreter.
         if matches!(self.arch.cpl, 1 | 2) || self.engine.mode & mode::SHADOWED != 0 {
             return None;
         }
@@ -89,7 +89,8 @@ impl Cpu {
         (self.engine.long64 || self.flat()).then_some(Key { access, narrow: !self.engine.long64 })
     }
 
-    /// Whether this is 32-bit protected-mode code whose segments all begin at 0 and have no limit, as compilers expect.
+    /// Returns true for 32-bit protected-mode code whose segments all begin at 0 and have no limit, as compilers
+    /// assume.
     fn flat(&self) -> bool {
         let whole = |number: u8| {
             let segment = &self.arch.seg[usize::from(number)];
@@ -107,8 +108,8 @@ impl Cpu {
             && self.arch.seg[usize::from(seg::SS)].rights & rights::DB != 0
     }
 
-    /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter. `last` is the block that was interpreted
-    /// just before, or [`NONE`](crate::cache::NONE).
+    /// Executes a block and its successors as translated code. Returns false if the interpreter must execute it. `last`
+    /// is the block that was interpreted just before, or [`NONE`](crate::cache::NONE).
     #[inline]
     pub(crate) fn run_translated(
         &mut self,
@@ -134,14 +135,14 @@ impl Cpu {
                 return false;
             }
         }
-        // Too little time is left for all that is done at once.
+        // The remaining time is too short for the whole trace.
         if self.engine.stop_at.saturating_sub(self.micro.clock) <= cache.translations.span(entry) {
             return false;
         }
         match std::mem::take(before) {
             Before::Nothing => {}
             Before::Head { index: at } => {
-                // Another address space had something else there.
+                // Another address space had a different block at that address.
                 let rip = cache.blocks[index as usize].rip;
                 if at != index && self.engine.front.jumps.find(key.index(), rip).is_some() {
                     self.engine.front.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
@@ -188,7 +189,7 @@ impl Cpu {
         entry
     }
 
-    /// A charge of translated code for the instruction at `rip`.
+    /// Returns the charge of translated code for an event at `rip`.
     pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Surcharge> {
         let price = match kind.family {
             Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
@@ -219,8 +220,9 @@ impl Cpu {
         let running = self.prepare_area(cache, &mut context);
         context.cpu = self;
         context.cache = cache;
-        // SAFETY: the area has been prepared for the current state, and `code` is the head of a translation for the key in
-        // force whose page is the current one. Until it returns, `self` and `cache` are only used through `context`.
+        // SAFETY: the area has been prepared for the current state, and `code` is the head of a translation for the
+        // current key whose page is the current one. Until it returns, `self` and `cache` are only used through
+        // `context`.
         let exit = unsafe { entry::enter(running, code) };
         let left = Code::decode(exit as u32);
         if left != Code::Plain {
@@ -233,7 +235,7 @@ impl Cpu {
             Code::Plain if context.indirect => Before::Indirect,
             Code::Plain => Before::Nothing,
             Code::Return => {
-                // SAFETY: the area that was current until now.
+                // SAFETY: the area that has been current until now.
                 self.arch.rip = unsafe { (*context.running).wanted };
                 Before::Indirect
             }
@@ -264,7 +266,7 @@ impl Cpu {
         let budget = self.micro.clock.wrapping_sub(base) as i64;
         let upper = self.arch.vector.upper_in_use();
         let refused = self.refused(upper);
-        // It begins outside.
+        // The first instruction is outside.
         let non_root = u64::from(self.arch.vmx.active);
         let system = self.arch.flags;
         let narrow = !self.engine.long64;
@@ -277,14 +279,14 @@ impl Cpu {
         let mut counts_here = context.counted == Some(context.origin);
         if !std::ptr::eq(context.running, running) {
             if !context.running.is_null() {
-                // SAFETY: the area that was current until now; areas live as long as the processor.
+                // SAFETY: the area that has been current until now; areas live as long as the processor.
                 let before = unsafe { &*context.running };
                 running.resume = before.resume;
                 running.host_stack = before.host_stack;
             }
             context.running = running;
             counts_here = false;
-            // What stays as it is until the area is left.
+            // Values that do not change until the area is left.
             running.page_mask = PAGE_MASK;
             running.offset_mask = PAGE - 1;
             running.jump_mask = JUMP_MASK;
@@ -324,8 +326,8 @@ impl Cpu {
         running
     }
 
-    /// Whether something is due, in `span` from now on at the latest: then it is so at the head of the next block. So it is if that
-    /// may be elsewhere by now.
+    /// Returns true if an event is due within `span`: then it must be handled at the head of the next block. Also
+    /// returns true if that block may no longer be at its address.
     fn is_due(&self, context: &Handover, span: Ticks) -> bool {
         let stop = self.engine.stop_at.min(context.until);
         self.micro.clock.saturating_add(span) >= stop
@@ -333,7 +335,7 @@ impl Cpu {
             || self.engine.origin != context.origin
     }
 
-    /// Counts what has been executed of a trace.
+    /// Counts the executed part of a trace.
     #[cold]
     fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: HandlerSite, index: u32) {
         for part in 0..place.part {
@@ -343,23 +345,24 @@ impl Cpu {
         cache.count(index, origin, &self.wiring.recorder);
     }
 
-    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::layout::Need`].
+    /// Returns the kinds of vector and x87 instructions that must be left to their handlers, by
+    /// [`super::layout::Need`].
     fn refused(&self, upper: bool) -> [u64; NEEDS] {
         let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
         let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
             && self.arch.cr4 & CR4_OSXSAVE != 0
             && self.arch.xcr0 & AVX_STATE == AVX_STATE
-            // They clear bits that such a host's registers do not have.
+            // They clear bits that the registers of such a host do not have.
             && (!upper || native::wide());
         let wide = avx && native::wide() && self.arch.xcr0 & evex::STATE == evex::STATE;
-        // Arithmetic runs under the guest's MXCSR: no exception may come of it.
+        // Arithmetic uses the guest's MXCSR, which must mask all exceptions.
         let arithmetic = sse && self.arch.vector.mxcsr & MASKS == MASKS;
         let [vector, wide_arithmetic] = [avx && arithmetic, wide && arithmetic];
         [!sse, !arithmetic, !avx, !vector, self.x87_refused(), !wide, !wide_arithmetic].map(u64::from)
     }
 
-    /// Goes on after a block whose last instruction its handler ran, without leaving if the translation of what comes next is
-    /// known and nothing is due.
+    /// Continues after a block whose last instruction was executed by its handler, without leaving translated code if
+    /// the translation of the successor is known and no event is due.
     fn go_on(&mut self, cache: &mut BlockCache, context: &mut Handover) -> *mut Running {
         context.indirect = true;
         context.spent += CHEAPEST;
@@ -373,17 +376,17 @@ impl Cpu {
         let Some(code) = known.or_else(|| self.find_target(cache, key)) else {
             return std::ptr::null_mut();
         };
-        // The translation checks its page itself.
+        // The translation itself checks its page.
         self.engine.fetch.follow();
         context.origin = self.engine.origin;
         let running = self.prepare_area(cache, context);
-        // SAFETY: the current area's, which nobody else refers to.
+        // SAFETY: it belongs to the current area, to which nothing else refers.
         unsafe { (*running).resume = code };
         running
     }
 
-    /// Where the translation of the next block is entered, which is a known target of indirect branches from now on;
-    /// `None` if finding that takes more than a look.
+    /// Returns the entry point of the next block's translation, and adds it as a target of indirect branches. Returns
+    /// `None` if more than a lookup is necessary.
     #[inline(never)]
     fn find_target(&mut self, cache: &mut BlockCache, key: Key) -> Option<u64> {
         if key.narrow {
@@ -399,9 +402,9 @@ impl Cpu {
         Some(code)
     }
 
-    /// Takes state back from where translated code left it.
+    /// Takes the state back from the place where translated code has stored it.
     fn leave_area(&mut self, context: &Handover, cache: &BlockCache) {
-        // SAFETY: the area that is current since translated code was entered.
+        // SAFETY: the area that has been current since translated code was entered.
         let running = unsafe { &mut *context.running };
         if running.x87.loaded() {
             self.take_x87(running, cache);
@@ -416,23 +419,24 @@ impl Cpu {
                 self.access_changed();
             }
         }
-        // The host's MXCSR is the one for compiled code.
+        // The host's MXCSR has the value for compiled code.
         self.arch.vector.loaded = NOT_LOADED;
     }
 }
 
-/// Runs one instruction by its handler, the `LAST` of its block or another one. Returns the area's [`Running`] if translated
-/// code goes on, else null.
+/// Executes one instruction by its handler, the `LAST` of its block or another one. Returns the area's [`Running`] if
+/// translated code continues, else null.
 ///
 /// # Safety
-/// Called by translated code that was entered with this context; `op` is one of its operations, and `place` where it is.
+/// Called by translated code that was entered with this context; `op` is one of its operations, and `place` is its
+/// site.
 pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     context: *mut Handover,
     op: *const Op,
     place: u32,
 ) -> *mut Running {
-    // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile; handlers do not change
-    // operations.
+    // SAFETY: guaranteed by the caller: nothing else uses the context, the processor or the cache in the meantime;
+    // handlers do not change operations.
     let (context, cpu, cache, op) = unsafe {
         let context = &mut *context;
         let (cpu, cache) = (context.cpu, context.cache);
@@ -443,7 +447,7 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     cpu.engine.ilen = op.len;
     let place = HandlerSite::decode(place);
     match (op.exec)(cpu, op) {
-        // Nothing may become due within a trace.
+        // No event may become due within a trace.
         Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),
         Ok(_) if LAST && !place.uncounted => cpu.go_on(cache, context),
         ran => {
@@ -459,7 +463,7 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     }
 }
 
-/// The number of one of the cache's operations.
+/// Returns the index of one of the cache's operations.
 fn number_of(cache: &BlockCache, op: &Op) -> u32 {
     ((std::ptr::from_ref(op).addr() - cache.ops.as_ptr().addr()) / size_of::<Op>()) as u32
 }

@@ -8,8 +8,8 @@ use iced_x86::{Mnemonic, OpKind};
 const RDX: R = R(2);
 
 impl Emit<'_> {
-    /// DIV or IDIV of a number that is no wider than the divisor; the handler does the others, and those that may fault. The
-    /// interpreter leaves flags as they are.
+    /// DIV or IDIV of a number that is no wider than the divisor; the handler executes the others, and those that may
+    /// fault. The interpreter leaves the flags unchanged.
     pub fn divide(&mut self, keeps_flags: bool) -> bool {
         let op = *self.op();
         let wide = op.size == 8;
@@ -28,7 +28,7 @@ impl Emit<'_> {
         } else {
             self.value(op.r0, FIRST)
         };
-        // Neither 0 nor, where one quotient would not fit, -1.
+        // Neither 0 nor, if one quotient would overflow, -1.
         self.take(wide, TEST, M::at(by, i32::from(signed)));
         if signed {
             self.asm.flagless_constant(SECOND, 1u64.wrapping_neg() << 1);
@@ -39,7 +39,7 @@ impl Emit<'_> {
         self.asm.land(bad);
         stubs.push(self.otherwise());
         self.asm.land(good);
-        // The upper half must be that of the lower half, extended.
+        // The upper half must be the zero or sign extension of the lower half.
         if signed {
             let low = if wide {
                 R::RAX

@@ -1,4 +1,4 @@
-//! Emitting one trace: its head, and the instructions of its blocks one after the other.
+//! Code emission for one trace: its head, and the instructions of its blocks in order.
 
 mod aside;
 mod general;
@@ -16,7 +16,7 @@ use aside::{From, Lost, OtherPage, Stub};
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory};
 use x86::page::PAGE;
 
-/// Why translated code left, as it says in its exit code: see [`Code`].
+/// Target of a jump or call out of the trace; exit codes are defined by [`Code`].
 #[derive(Clone, Copy, Debug)]
 pub enum Aim {
     /// [`super::entry::slow`].
@@ -25,7 +25,7 @@ pub enum Aim {
     Last,
     /// [`super::entry::exit`].
     Exit,
-    /// Likewise, with [`Code::Return`].
+    /// [`super::entry::exit`] with [`Code::Return`].
     Return,
     /// [`super::entry::load`].
     Load,
@@ -35,77 +35,78 @@ pub enum Aim {
     LoadX87,
 }
 
-/// A jump that leads to another translation once it is linked.
+/// A jump that is linked to another translation later.
 #[derive(Clone, Copy)]
 pub struct Link {
-    /// Its distance field.
+    /// Offset of its distance field.
     pub site: usize,
-    /// Where it leads until then.
+    /// Target until it is linked.
     pub stub: usize,
-    /// The block that ends here.
+    /// Block that ends here.
     pub index: u32,
-    /// It ends with a jump to its target, else with its next instruction.
+    /// True if the block ends with a jump to its target, false if with its next instruction.
     pub taken: bool,
-    /// Something else may have come in between.
+    /// True if another operation may have intervened.
     pub far: bool,
 }
 
-/// What came out.
+/// Result of the emission.
 #[derive(Default)]
 pub struct Emitted {
-    /// The code.
+    /// Code.
     pub code: Vec<u8>,
-    /// Distances to fill in once its place is known.
+    /// Distances to be filled in when the address of the code is known.
     pub aims: Vec<(usize, Aim)>,
-    /// Where it is entered when its page must be checked.
+    /// Entry point that checks the page.
     pub checked: usize,
-    /// Where it is entered otherwise.
+    /// Entry point that does not check the page.
     pub head: usize,
-    /// Where it is entered when nothing more may come before it.
+    /// Entry point if no event is due.
     pub begin: usize,
-    /// Where it leaves when something is due.
+    /// Exit for a due event.
     pub due: usize,
-    /// Where what is out of line begins.
+    /// Start of the out-of-line code.
     pub stubs: usize,
-    /// Its ways out.
+    /// Exits.
     pub links: Vec<Link>,
 }
 
-/// The emitter.
+/// Emitter for one trace.
 pub struct Emit<'a> {
-    /// The code.
+    /// Buffer of emitted code.
     pub asm: Asm,
-    /// The block.
+    /// Source of the trace.
     pub source: &'a TraceSource<'a>,
     encoder: &'a mut Encoder,
     factory: &'a mut InstructionInfoFactory,
-    /// Under which access the instruction at hand runs.
+    /// Access mode of the current instruction.
     pub key: Key,
     stubs: Vec<Stub>,
     pages: Vec<OtherPage>,
     aims: Vec<(usize, Aim)>,
     links: Vec<Link>,
-    /// The part of the trace at hand.
+    /// Index of the current part of the trace.
     part: usize,
-    /// What has been executed so far has been counted.
+    /// True if the executed parts have been counted.
     counted: bool,
-    /// The instruction at hand.
+    /// Index of the current instruction.
     pub at: usize,
     /// Needs of vector and x87 instructions that are known to be met.
     pub loaded: u8,
-    /// Where the operand is that has been probed for.
+    /// Location of the operand that has been probed for.
     pub operand: M,
     /// Groups of operands, while they are probed for together.
     groups: Option<&'a Groups>,
-    /// Those whose host addresses are kept, by a bit for each number.
+    /// Groups whose host addresses are stored, by bit.
     found: u32,
-    /// Pages of code that have been checked, and are what they were, while operands are probed for together.
+    /// Pages of code whose checks are still valid, while operands are probed for together.
     checked: Vec<u64>,
-    /// That whose host address is in `FIRST`.
+    /// Group whose host address is in `FIRST`.
     held: Option<usize>,
-    /// Where the operations of the parts begin, where each operand is probed for: before what has been executed is counted, and after.
+    /// Start of the operations of each part in the code that probes for each operand: before the executed parts are
+    /// counted, and after.
     places: Vec<Vec<(usize, usize)>>,
-    /// Under which access the trace's calls are made, by part, and where they are returned to.
+    /// Access mode of the trace's calls, by part, and the address of their return.
     landings: Vec<(Key, Option<usize>)>,
 }
 
@@ -158,7 +159,7 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// All parts.
+    /// Emits all parts.
     fn blocks(&mut self) {
         (self.key, self.counted, self.loaded) = (self.source.key, !self.source.recorded, 0);
         self.let_go();
@@ -176,13 +177,13 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// Notes where the operation at hand begins.
+    /// Records the start of the current operation.
     fn place(&mut self) {
         let here = self.asm.here();
         self.places[self.part].push((here, here));
     }
 
-    /// The instructions of a part.
+    /// Emits the instructions of a part.
     fn block(&mut self) {
         let part = self.part();
         let behind = part.plans.len() - 1;
@@ -213,14 +214,14 @@ impl<'a> Emit<'a> {
             }
         }
         self.place();
-        // A handler at the end leaves.
+        // A handler at the end leaves the trace.
         if part.way == Way::End && !handled && !part.plans.last().is_some_and(|plan| plan.leaves()) {
             self.count();
             self.link(false, None);
         }
     }
 
-    /// The checks on entry.
+    /// Emits the checks on entry.
     fn head(&mut self) -> (usize, usize, usize, usize) {
         let Part { index, block, .. } = &self.source.parts[0];
         let due = self.asm.here();
@@ -230,7 +231,7 @@ impl<'a> Emit<'a> {
         let checked = self.asm.here();
         self.check_page(block.rip, block.physical, Lost::Head { due });
         let head = self.asm.here();
-        // Nothing may be due before any of the blocks.
+        // No event may be due before any of the blocks.
         let begins = match self.source.span() {
             0 => BUDGET,
             span => {
@@ -247,7 +248,7 @@ impl<'a> Emit<'a> {
         (checked, due, head, self.asm.here())
     }
 
-    /// Begins a part: if it is in another page than the one before, that page must be known.
+    /// Begins a part: if it is in another page than the previous one, that page is checked.
     fn enter(&mut self, number: usize) {
         self.part = number;
         let Some(before) = number.checked_sub(1) else { return };
@@ -259,17 +260,17 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// Where the trace goes on after the part at hand.
+    /// Returns the address at which the trace continues after the current part.
     pub fn following(&self) -> u64 {
         self.source.parts[self.part + 1].block.rip
     }
 
-    /// Charges the part at hand.
+    /// Charges the current part.
     fn charge(&mut self) {
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, self.part().block.cost as i32));
     }
 
-    /// Counts what has been executed, the part at hand included, unless that has been done.
+    /// Counts the executed parts, including the current one, unless they have been counted.
     fn count(&mut self) {
         if !self.counted {
             self.counted = true;
@@ -278,12 +279,12 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// What the instruction at hand charges besides its class.
+    /// Returns the charge of the current instruction in addition to its class.
     pub fn event(&self) -> Option<Surcharge> {
         self.part().events[self.at]
     }
 
-    /// Adds one to a counter.
+    /// Increments a counter.
     pub fn count_under(&mut self, counter: u32) {
         let count = M::at(TEST, 4 * counter as i32);
         self.asm.flagless_load(TEST, field!(counts));
@@ -292,8 +293,8 @@ impl<'a> Emit<'a> {
         self.asm.flagless_store32(count, SECOND);
     }
 
-    /// Goes on if a page is known to be where it was, on its own or, if it can be, in a large page: the less likely of the two is
-    /// looked at out of line.
+    /// Continues if a page has its known translation, either by itself or, if possible, as part of a large page: the
+    /// less likely of the two is checked out of line.
     fn check_page(&mut self, linear: u64, physical: u64, lost: Lost) {
         let user = self.source.key.access == AccessMode::User;
         let small = (signature(linear, physical, user).0, fetch(linear));
@@ -310,7 +311,7 @@ impl<'a> Emit<'a> {
         self.pages.push(OtherPage { site, otherwise, lost, back: self.asm.here() });
     }
 
-    /// Whether a slot for pages of code holds a signature: a jump from where it does.
+    /// Tests if a slot for pages of code contains a signature. Returns the jump for a match.
     fn holds(&mut self, (signature, slot): (u64, M)) -> Forward {
         self.asm.flagless_constant(FIRST, signature.wrapping_neg());
         self.asm.flagless_load(TEST, slot);
@@ -318,7 +319,7 @@ impl<'a> Emit<'a> {
         self.asm.flagless_if_zero()
     }
 
-    /// Emits an instruction; `false`: its handler must run it.
+    /// Emits an instruction. Returns false if the handler must execute it.
     fn one(&mut self, plan: Plan) -> bool {
         let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links.len(), self.loaded);
         let (held, found) = (self.held, self.found);
@@ -380,32 +381,32 @@ impl<'a> Emit<'a> {
         done
     }
 
-    /// The part of the trace at hand.
+    /// Returns the current part of the trace.
     pub fn part(&self) -> &'a Part {
         &self.source.parts[self.part]
     }
 
-    /// Its number.
+    /// Returns its index.
     pub fn number_of_part(&self) -> usize {
         self.part
     }
 
-    /// The operation of the instruction at hand.
+    /// Returns the operation of the current instruction.
     pub fn op(&self) -> &Op {
         &self.part().ops[self.at]
     }
 
-    /// The instruction at hand.
+    /// Returns the current instruction.
     pub fn instruction(&self) -> &Instruction {
         &self.part().instructions[self.at]
     }
 
-    /// Number of the instruction at hand's operation.
+    /// Returns the index of the current instruction's operation.
     pub fn number(&self) -> u32 {
         self.part().block.first + self.at as u32
     }
 
-    /// What a handler is called with: the number of the operation, and above it its place, if that matters.
+    /// Returns the argument for a handler call: the index of the operation, and above it its site, if necessary.
     fn slow_code(&self) -> u64 {
         let mut place =
             HandlerSite { inside: self.part().way != Way::End, uncounted: !self.counted, ..HandlerSite::default() };
@@ -415,39 +416,39 @@ impl<'a> Emit<'a> {
         u64::from(place.encode()) << 32 | u64::from(self.number())
     }
 
-    /// The group that an operand of the instruction at hand is found with.
+    /// Returns the group membership of an operand of the current instruction.
     pub fn member(&self, which: Which) -> Option<Member> {
         self.groups?.member(self.part, self.at, which)
     }
 
-    /// Whether a group's host address is kept.
+    /// Returns true if a group's host address is stored.
     pub fn has_found(&self, group: usize) -> bool {
         self.found >> group & 1 != 0
     }
 
-    /// The group whose host address is in `FIRST`.
+    /// Returns the group whose host address is in `FIRST`.
     pub fn held(&self) -> Option<usize> {
         self.held
     }
 
-    /// A group's host address is kept, and in `FIRST`.
+    /// Records that a group's host address is stored, and in `FIRST`.
     pub fn hold(&mut self, group: usize) {
         self.found |= 1 << group;
         self.held = Some(group);
     }
 
-    /// `FIRST` may be something else than a group's host address.
+    /// Records that `FIRST` may contain another value than a group's host address.
     pub fn let_go(&mut self) {
         self.held = None;
     }
 
-    /// No groups are found any more, nor pages of code checked.
+    /// Records that no group is found, and no page of code is checked.
     fn forget_groups(&mut self) {
         self.found = 0;
         self.checked.clear();
     }
 
-    /// Has the handler run the instruction at hand.
+    /// Emits a call of the handler for the current instruction.
     pub fn handler(&mut self) {
         self.let_go();
         self.forget_groups();
@@ -455,7 +456,7 @@ impl<'a> Emit<'a> {
         self.call_handler(self.slow_code());
     }
 
-    /// Goes on at a known place: the branch target or the next instruction. With a condition, if it holds.
+    /// Continues at a known address: the branch target or the next instruction. With a condition, only if it holds.
     pub fn link(&mut self, taken: bool, condition: Option<u8>) {
         let site = match condition {
             Some(condition) => self.asm.jump_if(condition),
@@ -465,12 +466,12 @@ impl<'a> Emit<'a> {
         self.links.push(Link { site, stub: 0, index: self.part().index, taken, far: false });
     }
 
-    /// The call at hand is made, and returned to, under the access at hand.
+    /// Records that the current call is made, and returns, in the current access mode.
     pub fn calls_under_key(&mut self) {
         self.landings[self.part].0 = self.key;
     }
 
-    /// A conditional jump after which the trace goes on one way.
+    /// Emits a conditional jump after which the trace continues on one side.
     fn stay(&mut self, way: Way) {
         let taken = way == Way::Next;
         let condition = self.condition() ^ u8::from(!taken);

@@ -1,7 +1,7 @@
-//! The way into translated code and out of it.
+//! Entry into translated code and exit from it.
 //!
-//! On the way in the guest's registers are loaded from the processor's state, on the way out they are stored there, as
-//! [`super::layout`] has them. In between, the stack pointer points into the current area; compiled code runs on the host's
+//! On entry the guest's registers are loaded from the processor's state, on exit they are stored there, with the layout
+//! of [`super::layout`]. In between, the stack pointer points into the current area; compiled code runs on the host's
 //! stack.
 
 use super::layout::{BIAS, LOADED, LOADED_HIGH, LOADED_UPPER, Running};
@@ -11,7 +11,7 @@ use crate::op::Op;
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
-/// What [`enter`] returns when the processor's state already says where to go on.
+/// Return value of [`enter`] if the processor's state already has the address of the next instruction.
 pub const PLAIN: u64 = 0;
 
 macro_rules! at {
@@ -20,8 +20,8 @@ macro_rules! at {
     };
 }
 
-/// All vector registers to or from memory at R10; or their lower halves from there, with upper halves that are 0; or the upper halves of
-/// all but the first two, gathered in XMM0.
+/// Moves vector registers: all of them to or from memory at R10; or their lower halves from there, with upper halves
+/// that are 0; or the upper halves of all but the first two, combined in XMM0.
 macro_rules! vectors {
     (gather_upper) => {
         vectors!(gather_upper 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -49,7 +49,7 @@ macro_rules! vectors {
     };
 }
 
-/// ZMM16-31 and opmasks to or from memory at R10.
+/// Moves ZMM16-31 and opmasks to or from memory at R10.
 macro_rules! high {
     (store) => {
         concat!(
@@ -68,8 +68,8 @@ macro_rules! high {
     };
 }
 
-/// A function that begins with `before`, brings the state of translated code to the processor's (which clobbers RAX and R10), and goes
-/// on with `after`; constants follow.
+/// Defines a function that begins with `before`, stores the state of translated code to the processor (which clobbers
+/// RAX and R10), and continues with `after`; constants follow.
 macro_rules! saving {
     ({ $($before:literal)* } { $($after:expr),* $(,)? } $($name:ident = $kind:tt $value:expr),* $(,)?) => {
         naked_asm!(
@@ -78,7 +78,7 @@ macro_rules! saving {
             "mov [r10], rax",
             "lahf",
             "seto al",
-            // All of the word, for what reads it next.
+            // The whole word, for later reads of it.
             "movzx eax, ax",
             "mov [rsp + {flags}], rax",
             "mov [r10 + 8*1], r9",
@@ -123,7 +123,7 @@ macro_rules! saving {
             high!(store),
             "5:",
             "vzeroupper",
-            // Under unmasked exceptions MXCSR is not the guest's.
+            // With unmasked exceptions MXCSR is not the guest's.
             "test byte ptr [rsp + {refused} + 8], 1",
             "jnz 3f",
             "stmxcsr [r10 + {mxcsr}]",
@@ -163,20 +163,21 @@ macro_rules! saving {
     };
 }
 
-/// Back to the caller of [`enter`]; the host's stack pointer is in force, the code in EAX.
+/// Returns to the caller of [`enter`]; the host's stack pointer is active, the code is in EAX.
 macro_rules! leave {
     () => {
         "add rsp, 8\npop r15\npop r14\npop r13\npop r12\npop rbp\npop rbx\nret\n"
     };
 }
 
-/// A function that has `$handler` run an operation: its number is in the low half of RCX, its place in the other.
+/// Defines a function that calls `$handler` for an operation: its index is in the low half of RCX, its site in the
+/// other.
 macro_rules! handing_over {
     ($handler:path) => {
         saving!(
             {
                 "pop qword ptr [rsp + {resume}]"
-                // The operation is most likely in none of the host's caches.
+                // The operation is unlikely to be in the host's caches.
                 "mov r10, [rsp + {ops}]"
                 "mov r11d, ecx"
                 "lea r11, [r11 + 2*r11]"
@@ -208,13 +209,14 @@ macro_rules! handing_over {
     };
 }
 
-// How [`handing_over`] finds an operation.
+// Address computation of an operation in [`handing_over`].
 const _: () = assert!(size_of::<Op>() == 6 * 8);
 
-/// Runs translated code at `code` until it leaves, and returns why.
+/// Runs translated code at `code` until it leaves, and returns the exit code.
 ///
 /// # Safety
-/// `running` must be that of the current area, prepared, and `code` an entry of a translation for the mode in force.
+/// `running` must be that of the current, prepared area, and `code` an entry point of a translation for the current
+/// mode.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn enter(running: *mut Running, code: *const u8) -> u64 {
     naked_asm!(
@@ -236,7 +238,7 @@ pub unsafe extern "sysv64" fn enter(running: *mut Running, code: *const u8) -> u
     )
 }
 
-/// Processor state to translated code, which goes on at [`Running::resume`].
+/// Loads the processor's state for translated code, which continues at [`Running::resume`].
 #[unsafe(naked)]
 unsafe extern "sysv64" fn restore() {
     naked_asm!(
@@ -276,13 +278,13 @@ unsafe extern "sysv64" fn restore() {
     )
 }
 
-/// Called by translated code, with an operation in RCX, where its handler runs it and the block goes on.
+/// Called by translated code with an operation in RCX, whose handler is executed before the block continues.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn slow() {
     handing_over!(super::dispatch::slow::<false>)
 }
 
-/// Likewise, where it is the last of its block.
+/// Called by translated code with an operation in RCX that is the last of its block.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn last() {
     handing_over!(super::dispatch::slow::<true>)
@@ -294,14 +296,14 @@ pub unsafe extern "sysv64" fn exit() {
     saving!({} { "mov eax, ecx", leave!() })
 }
 
-/// Called by translated code to have the guest's vector registers and, unless exceptions are unmasked, its MXCSR in the
-/// host's; clobbers R10 and RCX, and no flags.
+/// Called by translated code to load the guest's vector registers and, unless exceptions are unmasked, its MXCSR;
+/// clobbers R10 and RCX, and no flags.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn load() {
     naked_asm!(
         "mov r10, [rsp + 8 + {vector}]",
-        // Upper halves that are all 0 are not loaded: while they hold anything, an SSE instruction depends on the register that it
-        // overwrites, for the half that it keeps.
+        // Upper halves that are all 0 are not loaded: if they were in use, an SSE instruction would depend on its
+        // destination register, whose upper half it preserves.
         "vmovdqa xmm0, [r10 + 16]",
         "vpor xmm0, xmm0, [r10 + 32 + 16]",
         vectors!(gather_upper),
@@ -352,8 +354,8 @@ pub unsafe extern "sysv64" fn load() {
     )
 }
 
-/// Called by translated code to have all registers of AVX-512 in the host's, those of [`load`] among them; clobbers R10 and RCX, and no
-/// flags. Where the host lacks AVX-512, no instruction asks for it.
+/// Called by translated code to load all AVX-512 registers, including those of [`load`]; clobbers R10 and RCX, and no
+/// flags. On hosts without AVX-512 it is never called.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn load_wide() {
     naked_asm!(
@@ -365,7 +367,7 @@ pub unsafe extern "sysv64" fn load_wide() {
         "jrcxz 4f",
         "jmp 5f",
         "4:",
-        // As if translated code had called it.
+        // As if called by translated code.
         "pop qword ptr [rsp + {resume}]",
         "call {load}",
         "push qword ptr [rsp + {resume}]",

@@ -1,4 +1,4 @@
-//! Flags that the manual leaves undefined, made those of the interpreter (those of Intel's processors) on whatever host.
+//! Flags that the manual leaves undefined: they get the interpreter's values (those of Intel processors) on any host.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -10,8 +10,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 const ZF_AF_CF: u8 = 0x40 | 0x10 | 0x01;
 const AF: u8 = 0x10;
 
-/// Whether [`fix`] knows the instruction: shifts and rotates of registers by an immediate, multiplications of 32 or 64 bits, and
-/// bit scans of registers.
+/// Returns true if [`fix`] supports the instruction: shifts and rotates of registers by an immediate, multiplications
+/// of 32 or 64 bits, and bit scans of registers.
 pub fn can_fix(i: &Instruction, op: &Op) -> bool {
     let wide_enough = i.op0_kind() == OpKind::Register && i.op0_register().size() >= 4;
     match i.mnemonic() {
@@ -22,7 +22,7 @@ pub fn can_fix(i: &Instruction, op: &Op) -> bool {
         }
         Mnemonic::Mul | Mnemonic::Imul if i.op_count() == 1 => op.size >= 4,
         Mnemonic::Imul => wide_enough,
-        // If there is no bit the target stays.
+        // If no bit is set, the destination is unchanged.
         Mnemonic::Bsf | Mnemonic::Bsr => {
             let target = i.op0_register().full_register().number() as u8;
             wide_enough && i.op1_kind() == OpKind::Register && super::layout::host(target).is_some()
@@ -31,12 +31,12 @@ pub fn can_fix(i: &Instruction, op: &Op) -> bool {
     }
 }
 
-/// Emits the instruction, already rewritten to host registers, with the interpreter's flags.
+/// Emits the instruction, already with host registers, and sets the interpreter's flags.
 pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
     if matches!(rewritten.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
         return scan(emit, rewritten);
     }
-    // One operand: the product is in RDX and RAX.
+    // With one operand the product is in RDX and RAX.
     let target = if rewritten.op_count() == 1 { Register::RAX } else { rewritten.op0_register() };
     let wide = if rewritten.op_count() == 1 { emit.op().size == 8 } else { target.is_gpr64() };
     let at = R(target.number() as u8);
@@ -45,7 +45,7 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
         if !emit.native(rewritten) {
             return false;
         }
-        // SF and PF are the product's, ZF and AF clear, CF and OF say that it does not fit: setc r11b; test.
+        // SF and PF are the product's, ZF and AF are clear, CF and OF indicate overflow: setc r11b; test.
         emit.asm.bytes(&[0x41, 0x0f, 0x92, 0xc3]);
         emit.test(wide, at);
         keep_carry = false;
@@ -55,7 +55,7 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
             // OF is defined.
             return emit.native(rewritten);
         }
-        // OF stays: seto r11b.
+        // OF is unchanged: seto r11b.
         emit.asm.bytes(&[0x41, 0x0f, 0x90, 0xc3]);
         if !emit.native(rewritten) {
             return false;
@@ -94,7 +94,8 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
     true
 }
 
-/// BSF or BSR of a register: without a bit ZF and PF are set, and the target stays; else PF is that of the bit's number.
+/// BSF or BSR of a register: if no bit is set, ZF and PF are set and the destination is unchanged; otherwise PF is that
+/// of the bit number.
 fn scan(emit: &mut Emit, rewritten: &Instruction) -> bool {
     let wide = rewritten.op0_register().is_gpr64();
     let (to, from) = (rewritten.op0_register().number() as u8, rewritten.op1_register().number() as u8);

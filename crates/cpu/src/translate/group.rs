@@ -1,9 +1,10 @@
-//! Memory operands of a trace that lie close together: one probe for all of them.
+//! Groups of adjacent memory operands in a trace, which share one probe.
 //!
-//! Where a register comes from is followed through a trace: a copy, or the sum of a register and a constant, has a known distance from
-//! what it was made of. Operands with known distances form a group. The first one that is executed probes for all bytes of its group; if
-//! one page has them, their host address is kept, and the others need no probe. Otherwise a copy of the trace takes over that probes for
-//! each operand on its own. So it does after a handler, which may have changed what the tables know.
+//! The origin of register values is tracked through a trace: a copy, or the sum of a register and a constant, has a
+//! known distance from its source. Operands with known distances form a group. The first one that is executed probes
+//! for all bytes of its group. If they are in one page, their host address is stored, and the others need no probe.
+//! Otherwise a copy of the trace takes over that probes for each operand. The copy is also used after a handler, which
+//! may have changed the tables.
 
 use super::layout::MOST_GROUPS;
 use super::plan::{Plan, writes};
@@ -14,39 +15,39 @@ use rustc_hash::FxHashMap;
 use x86::page::PAGE;
 use x86::{reg, seg};
 
-/// Bytes from the first to the last of a group at most: the more there are, the more often they are in two pages.
+/// Maximum size of a group in bytes: larger groups cross pages more often.
 const WIDEST: i64 = 256;
 
-/// Which operand of an instruction.
+/// Kind of an instruction's operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Which {
-    /// That in memory.
+    /// The explicit memory operand.
     Explicit,
-    /// What it pushes or pops, at a register plus a constant.
+    /// The stack slot of a push or pop, at a register plus a constant.
     Stack { base: u8, plus: i32 },
 }
 
-/// A group.
+/// A group of operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
-    /// Its number, below [`MOST_GROUPS`].
+    /// Index of the group, below [`MOST_GROUPS`].
     pub number: usize,
-    /// Bytes from its first to its last.
+    /// Size from the first to the last byte.
     pub len: i32,
-    /// Whether some of it is written.
+    /// True if a part of it is written.
     pub write: bool,
 }
 
-/// A member of a group.
+/// Membership of an operand in a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// Its group.
+    /// The group.
     pub group: Group,
-    /// How far from the lowest byte of its group it is.
+    /// Offset from the lowest byte of the group.
     pub offset: i32,
 }
 
-/// What an address is computed from, apart from a constant.
+/// Variable part of an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct AddressBase {
     segment: Option<u8>,
@@ -54,50 +55,50 @@ struct AddressBase {
     index: Option<(u32, u8)>,
 }
 
-/// A value: something unknown, plus a constant.
+/// A value: an unknown, plus a constant.
 #[derive(Clone, Copy)]
 struct Value {
     unknown: u32,
     plus: i64,
 }
 
-/// An access to memory.
+/// A memory access.
 struct Operand {
     origin: AddressBase,
-    /// The constant of its address.
+    /// Constant part of its address.
     address: i64,
     size: i64,
     write: bool,
-    /// It is in the stack.
+    /// True for an access to the stack.
     stack: bool,
 }
 
-/// What may become a group.
+/// A potential group.
 struct Candidate {
     origin: AddressBase,
     first: i64,
     end: i64,
     write: bool,
     members: u32,
-    /// Its number, if it is a group.
+    /// Index of the group, if it becomes one.
     number: Option<usize>,
 }
 
-/// The groups of a trace.
+/// Groups of a trace.
 pub struct Groups {
     candidates: Vec<Candidate>,
-    /// By part, operation and operand: the number of a candidate, and the constant of the address.
+    /// Operands by part, operation and kind: index of the candidate, and the constant part of the address.
     operands: FxHashMap<(usize, usize, Which), (usize, i64)>,
-    /// What registers hold.
+    /// Values of the registers.
     registers: [Value; 16],
-    /// The newest of what is unknown.
+    /// The most recent unknown.
     unknown: u32,
-    /// Bytes of an address, and of a slot of the stack.
+    /// Size of an address and of a stack slot in bytes.
     word: u8,
 }
 
 impl Groups {
-    /// Those of a trace, in 32-bit code if `narrow`.
+    /// Finds the groups of a trace, in 32-bit code if `narrow`.
     pub fn of(parts: &[Part], narrow: bool, factory: &mut InstructionInfoFactory) -> Self {
         let registers = std::array::from_fn(|number| Value { unknown: number as u32, plus: 0 });
         let unknown = registers.len() as u32;
@@ -113,12 +114,12 @@ impl Groups {
         groups
     }
 
-    /// Whether there are any.
+    /// Returns true if there are groups.
     pub fn any(&self) -> bool {
         self.candidates.iter().any(|group| group.number.is_some())
     }
 
-    /// The group that an operand belongs to.
+    /// Returns the group membership of an operand.
     pub fn member(&self, part: usize, at: usize, which: Which) -> Option<Member> {
         let &(candidate, address) = self.operands.get(&(part, at, which))?;
         let Candidate { first, end, write, number, .. } = self.candidates[candidate];
@@ -126,7 +127,7 @@ impl Groups {
         Some(Member { group, offset: (address - first) as i32 })
     }
 
-    /// Notes the operands of an instruction, and what becomes of registers.
+    /// Records the operands of an instruction, and updates the register values.
     fn follow(
         &mut self,
         place: (usize, usize),
@@ -172,12 +173,12 @@ impl Groups {
                 }
             }
             Plan::Nothing | Plan::Branch | Plan::Jump => {}
-            // These may do anything, and their operands are probed for elsewhere.
+            // These instructions may change any register, and their operands are probed for elsewhere.
             _ => (0..16).for_each(|register| self.set(register, None)),
         }
     }
 
-    /// An instruction that the host executes with other operands.
+    /// Handles an instruction that the host executes with replaced operands.
     fn general(&mut self, place: (usize, usize), op: &Op, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let info = factory.info(i);
         if let Some(n) = (0..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory) {
@@ -192,7 +193,7 @@ impl Groups {
         }
     }
 
-    /// The register that an instruction makes the sum of one and a constant.
+    /// Returns the register that an instruction sets to the sum of a register and a constant, and its value.
     fn known(&self, i: &Instruction) -> Option<(u8, Value)> {
         let wide = |n: u32| {
             let register = i.op_register(n);
@@ -213,12 +214,12 @@ impl Groups {
         Some((to, value))
     }
 
-    /// A constant of the size of an address.
+    /// Converts a constant to the size of an address.
     fn constant(&self, value: u64) -> i64 {
         if self.word == 4 { i64::from(value as i32) } else { value as i64 }
     }
 
-    /// A register's value plus a constant.
+    /// Returns a register's value plus a constant.
     fn sum(&self, register: u8, plus: i64) -> Value {
         let value = self.registers[usize::from(register)];
         Value { plus: value.plus.wrapping_add(plus), ..value }
@@ -234,13 +235,13 @@ impl Groups {
         self.registers[usize::from(reg::RSP)] = self.sum(reg::RSP, -i64::from(self.word));
     }
 
-    /// Takes a slot from the stack, and so many bytes more.
+    /// Pops a stack slot, and releases `more` bytes.
     fn pop(&mut self, place: (usize, usize), more: i64) {
         self.stack(place, reg::RSP, 0, false);
         self.registers[usize::from(reg::RSP)] = self.sum(reg::RSP, i64::from(self.word) + more);
     }
 
-    /// A slot of the stack.
+    /// Records a stack slot.
     fn stack(&mut self, place: (usize, usize), base: u8, plus: i32, write: bool) {
         let value = self.sum(base, i64::from(plus));
         let origin = AddressBase { segment: None, base: Some(value.unknown), index: None };
@@ -249,7 +250,7 @@ impl Groups {
         self.join(place, Which::Stack { base, plus }, access);
     }
 
-    /// The operand in memory.
+    /// Records the explicit memory operand.
     fn explicit(&mut self, place: (usize, usize), op: &Op, i: &Instruction, write: bool) {
         if op.asize != self.word {
             return;
@@ -277,7 +278,7 @@ impl Groups {
 
     fn join(&mut self, place: (usize, usize), which: Which, access: Operand) {
         let Operand { origin, address, size, write, stack } = access;
-        // Nothing that wraps around, nor what does not access memory.
+        // Operands that wrap around, or do not access memory, are excluded.
         let Some(end) = address.checked_add(size).filter(|_| size > 0) else { return };
         let fixed = origin.base.is_none() && origin.index.is_none() && origin.segment.is_none();
         let fits = |group: &Candidate| {
@@ -289,7 +290,7 @@ impl Groups {
         let number = match self.candidates.iter().position(fits) {
             Some(number) => number,
             None => {
-                // What is read of the stack now is written later.
+                // A stack slot that is read now is probably written later.
                 let write = write || stack;
                 self.candidates.push(Candidate { origin, first: address, end, write, members: 0, number: None });
                 self.candidates.len() - 1

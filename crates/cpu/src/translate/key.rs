@@ -1,6 +1,6 @@
-//! In which mode of the processor a translation is valid.
+//! Processor modes for which translations are distinguished.
 
-/// Who may access what, as far as translations differ by it.
+/// Access mode, as far as it affects translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
     /// CPL 3.
@@ -13,25 +13,25 @@ pub enum AccessMode {
     Override = 3,
 }
 
-/// What a translation is made for.
+/// Mode for which a translation is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Who may access what.
+    /// Access mode.
     pub access: AccessMode,
-    /// 32-bit code with flat segments, else 64-bit code.
+    /// True for 32-bit code with flat segments, false for 64-bit code.
     pub narrow: bool,
 }
 
-/// How many there are.
+/// Number of keys.
 pub const KEYS: usize = 8;
 
 impl Key {
-    /// A number below [`KEYS`]; those of 32-bit code are the upper half.
+    /// Returns an index below [`KEYS`]; those of 32-bit code are the upper half.
     pub fn index(self) -> usize {
         self.access as usize + if self.narrow { KEYS / 2 } else { 0 }
     }
 
-    /// The table of [`Area::tables`](crate::front::Area::tables).
+    /// Returns the index of the table in [`Area::tables`](crate::front::Area::tables).
     pub fn table(self) -> usize {
         match self.access {
             AccessMode::User => 0,
@@ -40,7 +40,7 @@ impl Key {
         }
     }
 
-    /// After STAC or CLAC.
+    /// Returns the key after STAC or CLAC.
     pub fn after(self, access_control: bool) -> Self {
         let access = match (self.access, access_control) {
             (AccessMode::SupervisorOnly | AccessMode::Override, true) => AccessMode::Override,

@@ -1,7 +1,7 @@
-//! Translated code, for people: golden files and reports of differences.
+//! Readable listings of translated code, for golden files and reports of differences.
 //!
-//! Places are distances from the start of the translation, and what is found at the stack pointer has its name, so that a
-//! listing only changes with the code.
+//! Addresses are offsets from the start of the translation, and data at the stack pointer has names, so that a listing
+//! changes only with the code.
 
 use super::layout::{BIAS, IN_MEMORY, Running};
 use super::{EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, RETURN_AT, SLOW_AT, Translations};
@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::mem::{offset_of, size_of};
 
-/// Host code of one translation.
+/// Listing of the host code of one translation.
 pub struct Listing {
-    /// Instructions that a run through the block without a miss may pass.
+    /// Number of instructions in line, which an execution without a miss may pass.
     pub straight: usize,
-    /// Instructions out of line: misses, and ways out until they are linked.
+    /// Number of instructions out of line: misses, and exits that are not linked.
     pub aside: usize,
-    /// All of them as text, one a line.
+    /// Text of all instructions, one per line.
     pub text: String,
 }
 
 impl BlockCache {
-    /// The translations of the block at these addresses, one for each mode of access for which there is one.
+    /// Returns the translations of the block at these addresses, one for each access mode that has one.
     pub fn listings(&self, physical: u64, rip: u64) -> Vec<Listing> {
         let found = self.blocks.iter().rposition(|block| block.physical == physical && block.rip == rip);
         found.map_or_else(Vec::new, |index| self.translations.listings(index))
@@ -75,11 +75,11 @@ impl Translations {
     }
 }
 
-/// Names of what translated code refers to.
+/// Names of data and code to which translated code refers.
 struct Names {
-    /// By distance from the stack pointer.
+    /// Names by offset from the stack pointer.
     fields: BTreeMap<i64, String>,
-    /// By distance from the start of the translation.
+    /// Names by offset from the start of the translation.
     code: BTreeMap<i64, &'static str>,
 }
 
@@ -151,7 +151,7 @@ impl SymbolResolver for Names {
         if !memory || i.memory_base() != Register::RSP {
             return None;
         }
-        // Tables go on after their names.
+        // Addresses inside tables follow their names.
         let at = i.memory_displacement64() as i64;
         let (start, name) = self.fields.range(..=at).next_back()?;
         Some(SymbolResult::with_str(start.wrapping_add(address as i64 - at) as u64, name))

@@ -1,15 +1,17 @@
 //! The second tier: blocks translated to host code.
 //!
-//! The guest's instruction set is the host's, so a translation is mostly the guest's own instructions with other registers:
-//! guest registers live in host registers (`layout`), guest flags in the host's flags, and whatever stands between two guest
-//! instructions leaves flags alone (`asm`). Memory operands probe the fast path's tables inline (`address`); what misses
-//! there, and every instruction without a translation, is run by the interpreter's handler with all state in its place
-//! (`dispatch::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's, charged on
-//! entry and left at the same boundaries; a translation is a trace of several (`trace`).
+//! The guest's instruction set is the host's, so a translation consists mostly of the guest's own instructions with
+//! other registers: guest registers are in host registers (`layout`), guest flags in the host's flags, and all code
+//! between two guest instructions preserves flags (`asm`). Memory operands probe the fast path's tables inline
+//! (`address`). After a miss, and for every instruction without a translation, the interpreter's handler executes the
+//! instruction with all state stored (`dispatch::slow`), so that a fault finds the architectural state. Blocks are the
+//! interpreter's, charged on entry and left at the same boundaries; a translation is a trace of several blocks
+//! (`trace`).
 //!
-//! Reading order: `plan` (what becomes of an instruction), `trace` (which blocks), `group` (which operands are probed for together),
-//! `emit` (their code), `branch` (their ends), `vector`, `x87`, `string`, `divide`, `system` (kinds of instructions), `entry` (the way
-//! in and out), `dispatch` (who enters when), and here: where translations are kept, linked and dropped.
+//! Reading order: `plan` (the translation of an instruction), `trace` (selection of blocks), `group` (operands that are
+//! probed for together), `emit` (code emission), `branch` (ends of blocks), `vector`, `x87`, `string`, `divide`,
+//! `system` (kinds of instructions), `entry` (entry and exit), `dispatch` (callers and callbacks), and this file:
+//! storage, linking and removal of translations.
 
 mod address;
 mod asm;
@@ -44,9 +46,9 @@ use iced_x86::{Encoder, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
 use trace::TraceSource;
 
-/// Memory for translated code. When it is full, everything is translated anew.
+/// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
-/// Code begins after the ways out.
+/// Offset of the first translation, after the common exits.
 const FIRST_CODE: usize = 112;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
@@ -56,31 +58,31 @@ const LOAD_X87_AT: usize = 64;
 const RETURN_AT: usize = 80;
 const LOAD_WIDE_AT: usize = 96;
 
-/// What an exit code says.
+/// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// The processor's state says where to go on.
+    /// The processor's state has the address of the next instruction.
     Plain,
-    /// A return led where no translation was known, to [`Running::wanted`].
+    /// A return has no known translation at its target, [`Running::wanted`].
     Return,
-    /// Something is due before this block.
+    /// An event is due before this block.
     Head {
-        /// Its number.
+        /// Index of the block.
         index: u32,
     },
-    /// It went on where no translation was known.
+    /// An exit has no known translation.
     Link {
-        /// The number of the translation.
+        /// Index of the translation.
         number: u32,
-        /// Which of its ways out.
+        /// Index of the exit in the translation.
         link: u8,
     },
 }
 
-/// Where a link's number begins in an exit code.
+/// Position of a link's index in an exit code.
 const LINK: u32 = 24;
-/// Links of a translation at most, as their numbers have six bits: each of its two copies may be left after each part, and twice at its end;
-/// each call has one for what it is returned to.
+/// Maximum number of links in a translation, whose indices have six bits: each of its two copies may be left after each
+/// part, and twice at its end; each call has one for its return.
 const _: () = assert!(2 * (trace::MOST_PARTS + 1) + trace::MOST_PARTS <= 1 << 6);
 
 impl Code {
@@ -113,41 +115,41 @@ struct Entry {
     due: u32,
     stubs: u32,
     end: u32,
-    /// Time between the beginnings of its first block and its last.
+    /// Time from the begin of its first block to the begin of its last.
     span: u32,
-    /// Its first way out in [`Translations::ways_out`].
+    /// Index of its first exit in [`Translations::ways_out`].
     ways_out: u32,
-    /// Its first part in [`Translations::parts`].
+    /// Index of its first part in [`Translations::parts`].
     parts: u32,
 }
 
-/// What is kept for a block.
+/// Translation state of a block.
 #[derive(Clone, Copy, Default)]
 struct Block {
-    /// How often it was interpreted, up to the threshold.
+    /// Number of interpreted executions, up to the threshold.
     heat: u16,
-    /// How often it went on with its branch target meanwhile.
+    /// Number of these that continued at the branch target.
     taken: u16,
-    /// Numbers of the translations that begin with it plus one, by key.
+    /// Indices plus one of the translations that begin with it, by key.
     entries: [u32; KEYS],
 }
 
-/// A way out of a translation.
+/// An exit of a translation.
 #[derive(Clone, Copy)]
 pub(crate) struct WayOut {
-    /// The distance field of its jump.
+    /// Offset of the jump's distance field.
     site: u32,
-    /// Where that leads until it is linked.
+    /// Target of the jump until it is linked.
     stub: u32,
-    /// The block that ends there.
+    /// Block that ends there.
     pub(crate) index: u32,
-    /// It ends with a jump to its target, else with its next instruction.
+    /// True if the block ends with a jump to its target, false if with its next instruction.
     pub(crate) taken: bool,
-    /// Something else may have come in between.
+    /// True if another operation may have intervened.
     far: bool,
 }
 
-/// A link that leads to a block: the distance field, and where it led before.
+/// A link to a block: the distance field, and the previous target.
 struct Incoming {
     site: u32,
     stub: u32,
@@ -156,19 +158,19 @@ struct Incoming {
 /// All translations of a machine.
 pub(crate) struct Translations {
     memory: Option<Executable>,
-    /// The host gave no executable memory.
+    /// True if the host denies executable memory.
     refused: bool,
     used: usize,
-    /// The most that was used.
+    /// Maximum number of bytes used.
     most: usize,
-    /// Counts how often everything was dropped.
+    /// Number of times that everything was dropped.
     generation: u64,
     blocks: Vec<Block>,
     entries: Vec<Entry>,
     ways_out: Vec<WayOut>,
-    /// Blocks of traces.
+    /// Blocks of the traces.
     parts: Vec<u32>,
-    /// By block: with which blocks traces begin that it is within.
+    /// By block: first blocks of the traces that contain it.
     within: FxHashMap<u32, Vec<u32>>,
     incoming: FxHashMap<u32, Vec<Incoming>>,
     tools: Option<Box<(Encoder, InstructionInfoFactory)>>,
@@ -192,12 +194,12 @@ impl Translations {
         }
     }
 
-    /// An empty code cache, which is another one for those that refer to this.
+    /// Returns an empty code cache with a different generation, for users of this one.
     pub(crate) fn renewed(&self) -> Self {
         Self { generation: self.generation + 1, ..Self::new() }
     }
 
-    /// Bytes of code, at most so far, and of what is kept beside it.
+    /// Returns the maximum size of code so far, and the size of the metadata, in bytes.
     pub(crate) fn taken(&self) -> (usize, usize) {
         let incoming: usize = self.incoming.values().map(|list| (list.capacity() + 4) * size_of::<Incoming>()).sum();
         let within: usize = self.within.values().map(|list| list.capacity() * size_of::<u32>() + 32).sum();
@@ -208,7 +210,7 @@ impl Translations {
         (self.most, kept + incoming + within)
     }
 
-    /// Which code cache this is: another number once everything was dropped.
+    /// Returns the generation of the code cache, which changes when everything is dropped.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -221,8 +223,8 @@ impl Translations {
         &mut self.blocks[index]
     }
 
-    /// The number of a block's translation plus one; else counts that it was asked for. The second value says whether that
-    /// was for the `threshold`th time or more.
+    /// Returns the index plus one of a block's translation, or counts the request. The second value is true if that was
+    /// at least the `threshold`th request.
     #[inline]
     pub(crate) fn find(&mut self, index: u32, key: Key, threshold: u16) -> (u32, bool) {
         let block = self.block(index);
@@ -234,67 +236,67 @@ impl Translations {
         (0, block.heat >= threshold)
     }
 
-    /// Notes where a block went on that is not translated yet.
+    /// Records the successor of a block that is not translated yet.
     pub(crate) fn note_way(&mut self, index: u32, taken: bool) {
         let block = self.block(index);
         block.taken = block.taken.saturating_add(u16::from(taken));
     }
 
-    /// Whether a block more often went on with its branch target than not, as far as that was noted.
+    /// Returns true if a block usually continued at its branch target, as far as recorded.
     fn is_taken(&self, index: u32) -> bool {
         self.blocks.get(index as usize).is_some_and(|block| block.taken > block.heat / 2)
     }
 
-    /// Whether a block was asked for so many times or is translated.
+    /// Returns true if a block was requested `times` times or is translated.
     fn is_warm(&self, index: u32, times: u16) -> bool {
         let block = self.blocks.get(index as usize).copied().unwrap_or_default();
         block.heat >= times || block.entries != [0; KEYS]
     }
 
-    /// The number that the next translation will have.
+    /// Returns the index of the next translation.
     pub(crate) fn next_number(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// Time between the beginnings of a translation's first block and its last.
+    /// Returns the time from the begin of a translation's first block to the begin of its last.
     #[inline]
     pub(crate) fn span(&self, entry: u32) -> u64 {
         u64::from(self.entries[entry as usize - 1].span)
     }
 
-    /// A block of a translation.
+    /// Returns a block of a translation.
     pub(crate) fn part(&self, number: u32, part: usize) -> u32 {
         self.parts[self.entries[number as usize].parts as usize + part]
     }
 
-    /// A way out of a translation.
+    /// Returns an exit of a translation.
     pub(crate) fn way_out(&self, number: u32, link: u8) -> WayOut {
         self.ways_out[self.entries[number as usize].ways_out as usize + usize::from(link)]
     }
 
-    /// Where the translation of a block is entered when the page must be checked, if there is one.
+    /// Returns the entry point that checks the page of a block's translation, if there is one.
     pub(crate) fn known(&self, index: u32, key: Key) -> Option<*const u8> {
         let entry = self.blocks.get(index as usize)?.entries[key.index()];
         (entry != 0).then(|| self.checked(entry))
     }
 
-    /// A block is not to be translated.
+    /// Marks a block as not translatable.
     pub(crate) fn refuse(&mut self, index: u32) {
         self.block(index).heat = 0;
     }
 
-    /// Where a translation is entered whose page is the current one and before which nothing is due.
+    /// Returns the entry point of a translation whose page is the current one and before which no event is due.
     #[inline]
     pub(crate) fn begin(&self, entry: u32) -> *const u8 {
         self.address(self.entries[entry as usize - 1].begin)
     }
 
-    /// Where it is entered when the page must be checked.
+    /// Returns the entry point that checks the page.
     pub(crate) fn checked(&self, entry: u32) -> *const u8 {
         self.address(self.entries[entry as usize - 1].checked)
     }
 
-    /// Where returns go whose place is not known.
+    /// Returns the address at which returns with an unknown translation continue.
     pub(crate) fn unknown_return(&self) -> u64 {
         self.address(RETURN_AT as u32) as u64
     }
@@ -320,7 +322,7 @@ impl Translations {
                     memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
                     memory.write(LOAD_X87_AT, &way_out(x87::load as *const () as u64));
-                    // mov ecx, the code; jmp exit
+                    // mov ecx, code; jmp exit
                     let mut leave = [0xb9, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
                     leave[1..5].copy_from_slice(&Code::Return.encode().to_le_bytes());
                     let distance = EXIT_AT as i32 - (RETURN_AT + leave.len()) as i32;
@@ -336,7 +338,7 @@ impl Translations {
         self.memory.is_some()
     }
 
-    /// Translates a trace. Returns the number of the translation plus one, or 0 if there can be none.
+    /// Translates a trace. Returns the index of the translation plus one, or 0 if that is not possible.
     pub(crate) fn translate(&mut self, source: &TraceSource) -> u32 {
         if !self.prepare() {
             return 0;
@@ -404,7 +406,7 @@ impl Translations {
         }
     }
 
-    /// Makes a way out lead to the translation `entry` of block `to`, which is in the same page or not.
+    /// Links an exit to the translation `entry` of block `to`, which is in the same page or not.
     pub(crate) fn link(&mut self, number: u32, link: u8, to: u32, entry: u32, same_page: bool) {
         let WayOut { site, stub, far, .. } = self.way_out(number, link);
         let target = self.entries[entry as usize - 1];
@@ -412,7 +414,7 @@ impl Translations {
         self.incoming.entry(to).or_default().push(Incoming { site, stub });
     }
 
-    /// Drops the translations that have a block: nothing leads to them any more.
+    /// Drops the translations that contain a block, and all links to them.
     pub(crate) fn remove(&mut self, index: u32) {
         for head in self.within.remove(&index).unwrap_or_default() {
             self.remove_from(head);
@@ -425,7 +427,7 @@ impl Translations {
         let Some(block) = self.blocks.get_mut(index as usize) else { return };
         let entries = std::mem::take(block).entries;
         for entry in entries.into_iter().filter(|entry| *entry != 0) {
-            // Targets of indirect branches lead to the checked entry.
+            // Targets of indirect branches use the entry point that checks the page.
             let Entry { checked, due, .. } = self.entries[entry as usize - 1];
             let mut jump = [0xe9, 0, 0, 0, 0];
             jump[1..].copy_from_slice(&((i64::from(due) - i64::from(checked + 5)) as i32).to_le_bytes());
@@ -459,7 +461,7 @@ impl Translations {
 mod tests {
     use super::*;
 
-    /// Jump tables and return stacks refer to code by its address.
+    /// Jump tables and return stacks contain addresses of code.
     #[test]
     fn code_that_is_gone_is_told_from_what_comes_after_it() {
         let mut translations = Translations::new();

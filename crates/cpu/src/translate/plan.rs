@@ -1,4 +1,4 @@
-//! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
+//! Translation plans of a block's instructions: native execution, code of the translator, or a handler call.
 
 use super::key::{AccessMode, Key};
 use crate::op::{Op, SEG_FLAT};
@@ -7,20 +7,20 @@ use ledger::{Class, Family, Kind};
 use x86::msr::SPEC_CTRL;
 use x86::seg;
 
-/// How an instruction is translated.
+/// Translation plan of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// By its handler.
+    /// Executed by its handler.
     Handler,
     /// Nothing happens.
     Nothing,
-    /// The guest's instruction, with other operands.
+    /// Native instruction with replaced operands.
     Native,
-    /// The guest's instruction, after which flags that the manual leaves undefined are made those of the interpreter.
+    /// Native instruction, after which undefined flags are set to the interpreter's values.
     Fixed,
-    /// A vector instruction, on the host's vector registers.
+    /// Native vector instruction, on the host's vector registers.
     Vector,
-    /// An x87 instruction, on the host's x87 unit.
+    /// Native x87 instruction, on the host's x87 unit.
     X87,
     /// LEA.
     Lea,
@@ -36,7 +36,7 @@ pub enum Plan {
     MaskInterrupts,
     /// BT, BTS, BTR or BTC of 64 bits in memory, by a register.
     BitInMemory,
-    /// STI, with a NOP after it, which is all that its shadow holds.
+    /// STI with a NOP after it, which is the only instruction in its shadow.
     EnableInterrupts,
     /// RDTSC.
     ReadTime,
@@ -52,33 +52,33 @@ pub enum Plan {
     CompareExchange16,
     /// DIV or IDIV.
     Divide {
-        /// Flags, which stay as they are, may be looked at.
+        /// True if the flags, which are unchanged, may be used later.
         keeps_flags: bool,
     },
     /// MOVS or STOS.
     String,
-    /// STAC or CLAC: the mode of access changes.
+    /// STAC or CLAC: the access mode changes.
     AccessControl {
-        /// RFLAGS.AC afterwards.
+        /// Value of RFLAGS.AC afterwards.
         set: bool,
     },
     /// Conditional jump.
     Branch,
-    /// Jump to a known place.
+    /// Jump with a known target.
     Jump,
-    /// Call to a known place.
+    /// Call with a known target.
     Call,
     /// Return (64 bits).
     Return,
     /// Indirect jump or call, through a register or memory (64 bits).
     Indirect {
-        /// A call.
+        /// True for a call.
         call: bool,
     },
 }
 
 impl Plan {
-    /// Whether memory operands may be found with others, and what is known of others stays so.
+    /// Returns true if memory operands may belong to groups, and the groups found stay valid.
     pub fn keeps_groups(self) -> bool {
         use Plan::*;
         matches!(
@@ -99,13 +99,13 @@ impl Plan {
         )
     }
 
-    /// Whether the instruction is the last of its block and says where to go on.
+    /// Returns true if the instruction is the last of its block and determines the next address.
     pub fn leaves(self) -> bool {
         matches!(self, Self::Branch | Self::Jump | Self::Call | Self::Return | Self::Indirect { .. })
     }
 }
 
-/// Instructions that the host executes as the interpreter does, apart from flags that the manual leaves undefined.
+/// Returns true if the host executes the instruction as the interpreter does, except for undefined flags.
 fn is_native(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -210,43 +210,43 @@ fn is_native(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Whether a register operand can be given to the host.
+/// Returns true if a register operand can be replaced by a host register.
 fn is_general(register: Register) -> bool {
     register.is_gpr() && register != Register::CH
 }
 
-/// The flags that an instruction leaves to the processor's choice.
+/// Returns the flags that an instruction leaves undefined.
 pub fn undefined_flags(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
     match instruction.mnemonic() {
-        // All processors clear AF, or leave all flags but CF alone.
+        // All processors clear AF, or change only CF.
         And | Or | Xor | Test | Bt | Bts | Btr | Btc => 0,
         _ => instruction.rflags_undefined() & ARITHMETIC,
     }
 }
 
-/// The six arithmetic flags, as the decoder library names them.
+/// The six arithmetic flags of the decoder library.
 pub const ARITHMETIC: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
 
-/// The flags that an instruction surely gives a new value, if it changes any.
+/// Returns the flags that an instruction always writes if it changes any.
 fn written_flags(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
     match instruction.mnemonic() {
         Bt | Bts | Btr | Btc => RflagsBits::CF,
-        // What an instruction leaves undefined it may leave alone.
+        // Undefined flags may be unchanged.
         _ => instruction.rflags_modified() & !undefined_flags(instruction),
     }
 }
 
-/// Whether an instruction changes flags only for some counts.
+/// Returns true if an instruction changes flags only for some counts.
 fn conditional_flags(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd)
         && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL)
 }
 
-/// The plan for what 32-bit code does otherwise than 64-bit code.
+/// Returns the plan if 32-bit code differs from 64-bit code.
 fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
     use iced_x86::Code::*;
     let near = i.op0_kind() == OpKind::NearBranch32;
@@ -258,7 +258,7 @@ fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
         Retnd | Retnd_imm16 => Plan::Return,
         Jmp_rm32 => Plan::Indirect { call: false },
         Call_rm32 => Plan::Indirect { call: true },
-        // In 64-bit mode these bytes are prefixes; the emitter has other ones for them.
+        // In 64-bit mode these bytes are prefixes; the emitter uses other encodings.
         Inc_r32 | Dec_r32 => Plan::Native,
         Pushfd | Pushd_ES | Pushd_CS | Pushd_SS | Pushd_DS | Popd_ES | Popd_SS | Popd_DS => Plan::Handler,
         _ if i.mnemonic() == Mnemonic::Jmp && near => Plan::Jump,
@@ -271,17 +271,17 @@ fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
             Plan::Handler
         }
         _ if matches!(i.mnemonic(), Mnemonic::Ret | Mnemonic::Vzeroupper | Mnemonic::Vzeroall) => Plan::Handler,
-        // Memory by a 16-bit address, or through CS, FS or GS.
+        // Memory operands with 16-bit addresses, or through CS, FS or GS.
         _ if op.has(Op::MEM) && !segment_fits(op, true) => Plan::Handler,
         _ => return None,
     })
 }
 
-/// The plan for an instruction that `op` was made of, in 32-bit code if `narrow`, else in 64-bit mode.
+/// Returns the plan for an instruction with operation `op`, in 32-bit code if `narrow`, else in 64-bit mode.
 fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     use Mnemonic::*;
     if op.code != i.code() as u16 {
-        // The model does not have it.
+        // The model lacks the instruction.
         return Plan::Handler;
     }
     if narrow && let Some(plan) = plan_narrow(i, op) {
@@ -289,12 +289,12 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     }
     let canonical = |address: u64| ((address as i64) << 16 >> 16) as u64 == address;
     match i.mnemonic() {
-        // Hints among them.
+        // This includes hints.
         _ if op.class == Class::Nop => return Plan::Nothing,
         // There is nothing to wait for.
         Lfence | Sfence | Mfence => return Plan::Nothing,
         Lea if is_general(i.op0_register()) => return Plan::Lea,
-        // AMD's processors read 32 bits where Intel's read 16.
+        // AMD processors read 32 bits, Intel's read 16.
         Movsxd if i.code() == iced_x86::Code::Movsxd_r16_rm16 => return Plan::Handler,
         Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
             return match i.code() {
@@ -353,11 +353,11 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     if !is_native(i.mnemonic()) || !registers_fit {
         return Plan::Handler;
     }
-    // By more than 16 bits, processors differ in the result.
+    // For counts above 16, processors differ in the result.
     if matches!(i.mnemonic(), Shld | Shrd) && op.size == 2 {
         return Plan::Handler;
     }
-    // A bit offset in a register reaches beyond the operand.
+    // A bit offset in a register may select a bit beyond the operand.
     if matches!(i.mnemonic(), Bt | Bts | Btr | Btc)
         && i.op0_kind() == OpKind::Memory
         && i.op1_kind() == OpKind::Register
@@ -370,18 +370,18 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
 fn divisor_fits(i: &Instruction, op: &Op, narrow: bool) -> bool {
     match i.op0_kind() {
         OpKind::Memory => native_memory(i, op, narrow),
-        // These hold the dividend.
+        // These registers contain the dividend.
         _ => !matches!(op.r0, 0 | 2),
     }
 }
 
-/// Whether this is MOVS or STOS with 64-bit addresses and without another segment, under REP or not.
+/// Returns true for MOVS or STOS with 64-bit addresses and no segment override, with or without REP.
 fn is_string(i: &Instruction, op: &Op) -> bool {
     let string = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::MemoryESRDI);
     string && op.asize == 8 && op.seg >= SEG_FLAT && !op.has(Op::REPNE)
 }
 
-/// What translated code charges an instruction for besides its class.
+/// Returns the charge of translated code for an instruction in addition to its class.
 pub fn event(i: &Instruction, key: Key) -> Option<Kind> {
     use Mnemonic::*;
     Some(match i.mnemonic() {
@@ -394,7 +394,7 @@ pub fn event(i: &Instruction, key: Key) -> Option<Kind> {
     })
 }
 
-/// Whether the translator computes this memory operand's address.
+/// Returns true if the translator computes the address of this memory operand.
 pub fn native_memory(i: &Instruction, op: &Op, narrow: bool) -> bool {
     let moffs = i.memory_base() == Register::None && i.memory_displ_size() == 8 && !i.is_ip_rel_memory_operand() && {
         use iced_x86::Code::*;
@@ -414,7 +414,7 @@ pub fn native_memory(i: &Instruction, op: &Op, narrow: bool) -> bool {
     segment_fits(op, narrow) && !moffs && matches!(size, 1 | 2 | 4 | 8)
 }
 
-/// Whether the translator computes addresses in this segment and of this size.
+/// Returns true if the translator computes addresses in this segment and of this size.
 fn segment_fits(op: &Op, narrow: bool) -> bool {
     if narrow {
         return op.asize == 4 && matches!(op.seg, seg::ES | seg::SS | seg::DS);
@@ -422,7 +422,7 @@ fn segment_fits(op: &Op, narrow: bool) -> bool {
     (op.seg >= SEG_FLAT || op.seg == seg::FS || op.seg == seg::GS) && op.asize >= 4
 }
 
-/// Whether an instruction loads a segment register.
+/// Returns true if an instruction loads a segment register.
 fn loads_segment(i: &Instruction) -> bool {
     match i.mnemonic() {
         Mnemonic::Mov | Mnemonic::Pop => i.op0_kind() == OpKind::Register && i.op0_register().is_segment_register(),
@@ -430,10 +430,10 @@ fn loads_segment(i: &Instruction) -> bool {
     }
 }
 
-/// Plans for the instructions of a block.
+/// Returns the plans for the instructions of a block.
 pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan> {
     let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op, narrow)).collect();
-    // Behind it, segments may no longer be what 32-bit code is translated for.
+    // After it the segments may not be those for which 32-bit code is translated.
     if narrow && let Some(loaded) = instructions.iter().position(loads_segment) {
         plans[loaded..].fill(Plan::Handler);
     }
@@ -455,7 +455,8 @@ pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan
     plans
 }
 
-/// Whether flags are overwritten before anything can see them: an instruction that uses them, or one at which the block may be left.
+/// Returns true if flags are overwritten before any use: by an instruction that reads them, or at a possible exit from
+/// the block.
 fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
     for (i, plan) in instructions.iter().zip(plans) {
         let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
@@ -477,7 +478,7 @@ fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
     false
 }
 
-/// Whether an operand may be written.
+/// Returns true if an operand may be written.
 pub fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
 }

@@ -1,4 +1,4 @@
-//! MOVS and STOS, and what they do under REP: forward, inside pages that the tables have, and as long as nothing is due in between.
+//! MOVS and STOS, also with REP: forward, inside pages that are in the tables, and while no event is due.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -8,21 +8,21 @@ use crate::op::Op;
 use iced_x86::OpKind;
 use x86::flags;
 
-/// Guest registers, which are in the host's.
+/// Guest registers, by their host registers.
 const RCX: R = R::R9;
 const RSI: R = R(6);
 const RDI: R = R(7);
-/// A host register that is borrowed.
+/// A host register that is used temporarily.
 const RDX: R = R(2);
-/// Bytes that a step of MOVS or STOS moves, as a shift.
+/// Log2 of the number of bytes that a step of MOVS or STOS moves.
 const STEP_SHIFT: u64 = 3;
 
 impl Emit<'_> {
-    /// MOVS or STOS.
+    /// Emits MOVS or STOS.
     pub fn string(&mut self) -> bool {
         let op = *self.op();
         let moves = (0..2).any(|n| self.instruction().op_kind(n) == OpKind::MemorySegRSI);
-        // Forward?
+        // Check of the direction flag.
         self.asm.flagless_load(SECOND, field!(system_flags));
         self.asm.flagless_constant(TEST, flags::DF);
         self.asm.flagless_extract_by(TEST, SECOND, TEST);
@@ -65,12 +65,12 @@ impl Emit<'_> {
         self.asm.flagless_lea(RDI, M::at(RDI, size));
     }
 
-    /// Probes for all elements at `pointer`; `FIRST` is then the host's address of the first one.
+    /// Probes for all elements at `pointer`; `FIRST` is then the host address of the first one.
     fn elements(&mut self, pointer: R, op: &Op, write: bool, stubs: &mut Vec<usize>) {
         let size = i32::from(op.size);
         stubs.push(self.probe_at(pointer, size, write));
         self.asm.flagless_lea(FIRST, self.operand);
-        // The last one must end in the page in which the first one does.
+        // The last element must end in the page of the first one.
         self.asm.flagless_extract(TEST, FIRST, field!(offset_mask));
         self.asm.flagless_lea(TEST, M::indexed(TEST, RCX, op.size.trailing_zeros() as u8, -1));
         self.asm.flagless_shift_right(TEST, TEST, R::RSP);
@@ -86,7 +86,7 @@ impl Emit<'_> {
         self.asm.land(none);
         let end = self.asm.jump();
         self.asm.land(some);
-        // Fewer than there are bytes in a page: nothing overflows.
+        // Fewer than the number of bytes in a page, so nothing overflows.
         self.asm.flagless_shift_right(TEST, RCX, R::RSP);
         stubs.push(self.decide());
         if moves {
@@ -94,7 +94,7 @@ impl Emit<'_> {
             self.asm.flagless_store(field!(target), FIRST);
         }
         self.elements(RDI, op, true, stubs);
-        // The steps in `SECOND`, and what time it is after them.
+        // `SECOND` is the number of steps, and the time after them follows from it.
         if u64::from(scale) == STEP_SHIFT {
             self.asm.flagless_copy(SECOND, RCX);
         } else {
@@ -104,7 +104,7 @@ impl Emit<'_> {
         }
         self.asm.flagless_store(field!(wanted), RDX);
         if let Some(counter) = event.counter {
-            // A step costs so little that its counter could overflow.
+            // A step is so cheap that its counter could overflow.
             self.asm.flagless_load(TEST, field!(counts));
             self.asm.flagless_load32(TEST, M::at(TEST, 4 * counter as i32));
             self.asm.flagless_constant(RDX, 31);
@@ -118,7 +118,7 @@ impl Emit<'_> {
         self.asm.flagless_lea(TEST, M::indexed(BUDGET, TEST, 0, 0));
         self.asm.flagless_store(field!(wanted), TEST);
         if self.part().way != Way::End {
-            // Nothing may become due within a trace.
+            // No event may become due within a trace.
             self.asm.flagless_lea(TEST, M::at(TEST, SPAN as i32));
         }
         self.asm.flagless_rotate(true, TEST, TEST, 32);
@@ -128,7 +128,7 @@ impl Emit<'_> {
         self.asm.land(due);
         stubs.push(self.otherwise());
         self.asm.land(in_time);
-        // Nothing can fail from here on.
+        // No later step can fail.
         self.asm.flagless_load(BUDGET, field!(wanted));
         self.asm.flagless_lea(TEST, M::indexed(RDI, RCX, scale, 0));
         self.asm.flagless_store(field!(wanted), TEST);

@@ -1,4 +1,5 @@
-//! Instructions on flags that concern the system, on bits in memory, and those of the system that handlers would be called for most.
+//! Instructions on system flags, instructions on bits in memory, and the system instructions whose handlers would be
+//! called most often.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -16,21 +17,21 @@ use x86::{flags, seg};
 
 const RDX: R = R(2);
 
-/// A field of the processor, whose general registers are at a register.
+/// Location of a field of the processor, given a register with the address of its general registers.
 macro_rules! state {
     ($at:expr, $($name:tt)+) => {
         M::at($at, (offset_of!(Cpu, $($name)+) - offset_of!(Cpu, arch.gpr)) as i32)
     };
 }
 
-/// A field of a segment register, likewise.
+/// Returns the location of a field of a segment register.
 fn segment(at: R, number: u8, field: usize) -> M {
     let start = offset_of!(Cpu, arch.seg) - offset_of!(Cpu, arch.gpr);
     M::at(at, (start + usize::from(number & 7) * size_of::<Segment>() + field) as i32)
 }
 
 impl Emit<'_> {
-    /// CLI, where no privilege can be missing.
+    /// CLI, if the privilege is certain.
     pub fn mask_interrupts(&mut self) -> bool {
         if self.key.access == AccessMode::User {
             return false;
@@ -39,7 +40,7 @@ impl Emit<'_> {
         true
     }
 
-    /// STAC or CLAC, where there is no doubt that the processor has them and they are allowed.
+    /// STAC or CLAC, if the processor certainly supports them and they are permitted.
     pub fn access_control(&mut self, set: bool) -> bool {
         if !matches!(self.key.access, AccessMode::SupervisorOnly | AccessMode::Override) {
             return false;
@@ -75,13 +76,13 @@ impl Emit<'_> {
         true
     }
 
-    /// Goes on outside non-root mode, where nothing is intercepted.
+    /// Continues if not in non-root mode, so that nothing is intercepted.
     fn outside(&mut self) {
         self.asm.flagless_load(TEST, field!(non_root));
         self.or_otherwise();
     }
 
-    /// Charges what an instruction costs besides its class.
+    /// Charges an instruction's cost in addition to its class.
     fn charge_event(&mut self, Surcharge { counter, ticks }: Surcharge) {
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks as i32));
         if let Some(counter) = counter {
@@ -89,10 +90,10 @@ impl Emit<'_> {
         }
     }
 
-    /// STI where nothing waits for it, with the NOP after it.
+    /// STI, if no event waits for it, with the NOP after it.
     pub fn enable_interrupts(&mut self) -> bool {
         let Some(event) = self.event() else { return false };
-        // There is a shadow if IF was clear.
+        // The shadow exists if IF was clear.
         self.asm.flagless_load(TEST, field!(interrupts));
         self.or_otherwise();
         self.outside();
@@ -117,7 +118,7 @@ impl Emit<'_> {
             self.asm.flagless_extract_by(TEST, SECOND, TEST);
             self.or_otherwise();
         }
-        // Ticks to cycles: compilers divide by 1000 like this.
+        // Conversion of ticks to cycles by a multiplication, as compilers divide by 1000.
         const _: () = assert!(TICKS_PER_CYCLE == 1000);
         self.asm.flagless_load(SECOND, field!(base));
         self.asm.flagless_lea(SECOND, M::indexed(SECOND, BUDGET, 0, 0));
@@ -218,7 +219,7 @@ impl Emit<'_> {
         true
     }
 
-    /// CMPXCHG16B: of the flags, ZF alone changes.
+    /// CMPXCHG16B, which changes only ZF.
     pub fn compare_exchange_16(&mut self) -> bool {
         if self.key.narrow {
             return false;
@@ -231,7 +232,7 @@ impl Emit<'_> {
         true
     }
 
-    /// `bt at, index` and its kin: of the flags, CF alone changes.
+    /// `bt at, index` and similar, which change only CF.
     fn bit(&mut self, opcode: u8, at: R, index: R) {
         let rex = 0x48 | (index.0 >> 3) << 2 | at.0 >> 3;
         self.asm.bytes(&[rex, 0x0f, opcode, 0xc0 | (index.0 & 7) << 3 | at.0 & 7]);

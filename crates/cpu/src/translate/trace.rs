@@ -1,9 +1,9 @@
-//! Which blocks are translated as one: the block that is asked for, and those that most likely come after it; where nothing is recorded, in
-//! functions that are called and after they return too.
+//! Selection of the blocks that are translated together: the requested block and its likely successors. If nothing is
+//! recorded, this includes called functions and the code after their return.
 //!
-//! A trace is entered at its first block only. Where the guest goes another way it is left, and what was executed of it is
-//! counted at once, under a number that stands for its blocks so far ([`BlockCache::prefix`]). Nothing is due between its
-//! blocks: it is only entered where that is certain. A page is checked whenever the trace comes to it from another one.
+//! A trace is entered at its first block only. If the guest takes another path, the trace is left, and the executed
+//! blocks are counted at once, by a counter for its blocks so far ([`BlockCache::prefix`]). No event is due between its
+//! blocks: it is entered only if that is certain. A page is checked whenever the trace enters it from another one.
 
 use super::Key;
 use super::key::AccessMode;
@@ -17,67 +17,67 @@ use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
 use x86::page::PAGE;
 
-/// Blocks of a trace at most.
+/// Maximum number of blocks in a trace.
 pub const MOST_PARTS: usize = 8;
-/// Operations of a trace at most, unless it is a single block.
+/// Maximum number of operations in a trace, unless it is a single block.
 const MOST_OPERATIONS: usize = 64;
-/// Time between the beginnings of the first block and the last, at most.
+/// Maximum time from the begin of the first block to the begin of the last.
 pub const SPAN: Ticks = 1 << 20;
-/// Bytes of a line of code.
+/// Size of a line of code in bytes.
 const LINE: u64 = 64;
-/// How a trace goes on after a block.
+/// Continuation of a trace after a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It ends.
+    /// The trace ends.
     End,
-    /// With the target of the block's last instruction, a jump.
+    /// The target of the block's last instruction, a jump.
     Taken,
-    /// With the instruction after its last.
+    /// The instruction after the block's last.
     Next,
 }
 
-/// How a misprediction is charged: counted under this number, and this much time.
+/// Charge of a misprediction: counter and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Miss {
-    /// A number of [`BlockCache::event`](crate::cache::BlockCache::event).
+    /// Counter of [`BlockCache::event`](crate::cache::BlockCache::event).
     pub counter: u32,
-    /// Its price.
+    /// Price.
     pub ticks: i32,
 }
 
-/// What an instruction charges besides its class, each time or so often as it says: counted under a number, if at all, and this
-/// much time.
+/// Charge of an instruction in addition to its class, for each execution or as often as it specifies: counter, if there
+/// is one, and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Surcharge {
     /// See [`Miss::counter`].
     pub counter: Option<u32>,
-    /// Its price.
+    /// Price.
     pub ticks: u32,
 }
 
 /// A block of a trace.
 pub struct Part {
-    /// Its number.
+    /// Index of the block.
     pub index: u32,
-    /// The block.
+    /// Copy of the block.
     pub block: Block,
-    /// Its operations.
+    /// Operations.
     pub ops: Vec<Op>,
-    /// Number under which executions of the trace up to here are counted.
+    /// Counter of executions of the trace up to this block.
     pub counter: u32,
-    /// What it was made of.
+    /// Decoded instructions.
     pub instructions: Vec<Instruction>,
-    /// What becomes of them.
+    /// Plans of the instructions.
     pub plans: Vec<Plan>,
-    /// What they charge besides their class.
+    /// Charges of the instructions in addition to their class.
     pub events: Vec<Option<Surcharge>>,
-    /// How a misprediction of the last instruction is charged.
+    /// Charge of a misprediction of the last instruction.
     pub miss: Option<Miss>,
-    /// Its page is part of a large one, most likely.
+    /// True if its page probably is part of a large one.
     pub large: bool,
-    /// The instruction in the shadow of STI, if the block ends with that and it is translated.
+    /// The instruction in the shadow of STI, if the block ends with STI and it is translated.
     pub shadow: Option<Shadow>,
-    /// How the trace goes on.
+    /// Continuation of the trace.
     pub way: Way,
 }
 
@@ -87,100 +87,101 @@ impl Part {
         self.plans.last_mut().into_iter().for_each(|plan| *plan = Plan::Handler);
     }
 
-    /// What it charges, but for repetitions of string instructions and mispredictions, of which there are none within a trace.
+    /// Returns its cost, without iterations of string instructions and mispredictions, which do not occur inside a
+    /// trace.
     pub fn time(&self) -> Ticks {
         self.block.cost + self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>()
     }
 
-    /// The linear address of its page.
+    /// Returns the linear address of its page.
     pub fn page(&self) -> u64 {
         self.block.rip & !(PAGE - 1)
     }
 }
 
-/// What to translate.
+/// Source of a translation.
 pub struct TraceSource<'a> {
-    /// The number of the translation.
+    /// Index of the translation.
     pub number: u32,
-    /// The blocks, in the order of execution.
+    /// Blocks in the order of execution.
     pub parts: &'a [Part],
-    /// Under which access it runs.
+    /// Mode for which it is translated.
     pub key: Key,
-    /// Executions are counted, and predictors modelled.
+    /// True if executions are counted and predictors modelled.
     pub recorded: bool,
-    /// Slots of the modelled target cache.
+    /// Number of slots in the modelled target cache.
     pub target_slots: usize,
-    /// Each x87 instruction notes its operand's address.
+    /// True if each x87 instruction records its operand's address.
     pub data_pointers: bool,
     /// Bits of IA32_SPEC_CTRL that exist.
     pub spec_ctrl: u64,
 }
 
 impl TraceSource<'_> {
-    /// Time between the beginnings of the first block and the last.
+    /// Returns the time from the begin of the first block to the begin of the last.
     pub fn span(&self) -> Ticks {
         let before = &self.parts[..self.parts.len() - 1];
         before.iter().map(Part::time).sum()
     }
 }
 
-/// Where in a trace a handler runs an instruction.
+/// Site of a handler call in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandlerSite {
-    /// The trace goes on after the block.
+    /// True if the trace continues after the block.
     pub inside: bool,
-    /// What was executed of the trace has not been counted.
+    /// True if the executed part of the trace has not been counted.
     pub uncounted: bool,
-    /// The number of the translation.
+    /// Index of the translation.
     pub number: u32,
-    /// Which of its parts it is.
+    /// Index of the part.
     pub part: usize,
 }
 
-// The number of a part has four bits.
+// The index of a part has four bits.
 const _: () = assert!(MOST_PARTS <= 1 << 4);
 
 impl HandlerSite {
-    /// As translated code has it.
+    /// Encodes the site for translated code.
     pub fn encode(self) -> u32 {
         self.number << 6 | (self.part as u32) << 2 | u32::from(self.uncounted) << 1 | u32::from(self.inside)
     }
 
-    /// What it was made from.
+    /// Decodes a site.
     pub fn decode(code: u32) -> Self {
         Self { inside: code & 1 != 0, uncounted: code & 2 != 0, number: code >> 6, part: (code >> 2) as usize & 15 }
     }
 }
 
-/// A call within a trace.
+/// A call in a trace.
 #[derive(Clone)]
 struct Call {
-    /// The part that ends with it.
+    /// Index of the part that ends with it.
     part: usize,
-    /// Where it is returned to.
+    /// Return address.
     next: u64,
 }
 
-/// A NOP after STI. It runs on its own, so it is charged by itself, and belongs to no block.
+/// A NOP after STI. It is executed alone, so it is charged separately, and belongs to no block.
 #[derive(Clone, Copy)]
 pub struct Shadow {
-    /// Its address.
+    /// Address.
     pub rip: u64,
-    /// The address after it.
+    /// Address of the next instruction.
     pub next: u64,
-    /// What it is charged as.
+    /// Class as which it is charged.
     pub class: Class,
 }
 
 impl Cpu {
-    /// The trace that begins with a block; nothing if the block cannot be translated. Blocks that have not been executed `warm`
-    /// times are not in it.
+    /// Selects the trace that begins with a block; it is empty if the block cannot be translated. Blocks with fewer
+    /// than `warm` executions are excluded.
     pub(super) fn trace(&mut self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
         let first = self.part(cache, head, key);
         let Some(first) = first.and_then(|part| self.numbered(cache, part, key, None)) else { return Vec::new() };
         let (mut operations, mut span) = (first.ops.len(), 0);
         let mut trace = vec![first];
-        // Those that have not returned.
+        // Calls that have not returned.
         let mut calls = Vec::new();
         while trace.len() < MOST_PARTS {
             let number = trace.len() - 1;
@@ -203,12 +204,12 @@ impl Cpu {
             trace.push(part);
             calls = inner;
         }
-        // A function that does not return within the trace is not part of it.
+        // A function that does not return within the trace is removed from it.
         if let Some(call) = calls.first() {
             trace.truncate(call.part + 1);
             trace[call.part].way = Way::End;
         }
-        // What comes after the shadow must be known, since nothing else can go on there.
+        // The instruction after the shadow must be known, because the trace can't continue elsewhere.
         if let Some(last) = trace.last_mut().filter(|last| last.shadow.is_some()) {
             last.shadow = None;
             last.events.last_mut().into_iter().for_each(|event| *event = None);
@@ -217,7 +218,7 @@ impl Cpu {
         trace
     }
 
-    /// The part with the numbers under which it is counted, after what `before` stands for; `None` if there are none left.
+    /// Assigns counters to a part, which follows the blocks counted by `before`. Returns `None` if there are none left.
     fn numbered(&mut self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
         part.events = self.events(cache, &part, key);
         part.miss = self.miss(cache, &part);
@@ -228,11 +229,11 @@ impl Cpu {
         Some(part)
     }
 
-    /// A block as part of a translation, if it can be one.
+    /// Converts a block to a part of a translation, if possible.
     fn part(&self, cache: &BlockCache, index: u32, key: Key) -> Option<Part> {
         let block = &cache.blocks[index as usize];
-        // The counter of a block that costs next to nothing could overflow, if it is all that a loop consists of; outside 64-bit
-        // mode, the limit of CS would have to be compared with where the second page begins.
+        // The counter of a block with almost no cost could overflow in a loop of only that block. Outside 64-bit mode,
+        // the CS limit would have to be compared with the start of the second page.
         let turns = cache.ops_of(index).last().is_none_or(|last| is_branch(last.class));
         let cheap = self.wiring.model.recorded && block.cost < CHEAPEST && turns;
         let crosses = block.second != 0 && key.narrow;
@@ -257,7 +258,8 @@ impl Cpu {
         let same = instructions.len() == ops.len()
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
         let mut plans = plans(&instructions, ops, key.narrow);
-        // Where branches are tracked, the handlers see to it that ENDBRANCH comes next; when it is executed here, nothing waits for it.
+        // With branch tracking, the handlers ensure that ENDBRANCH comes next; when it is executed here, the tracker
+        // does not wait.
         let records = self.wiring.model.branches;
         let handled = |plan: &Plan| match plan {
             Plan::Indirect { .. } => records || block.mode & mode::TRACKED != 0,
@@ -290,7 +292,7 @@ impl Cpu {
         same.then_some(part)
     }
 
-    /// What the instructions of a part charge besides their class.
+    /// Returns the charges of a part's instructions in addition to their class.
     fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Surcharge>> {
         let mut kinds: Vec<_> = part.instructions.iter().map(|i| (i.ip(), event(i, key))).collect();
         if let (Some(shadow), Some(last)) = (part.shadow, kinds.last_mut()) {
@@ -299,7 +301,7 @@ impl Cpu {
         kinds.into_iter().map(|(at, kind)| self.event(cache, at, kind?)).collect()
     }
 
-    /// How a misprediction of a part's last instruction is charged, if that is recorded.
+    /// Returns the charge of a misprediction of a part's last instruction, if that is recorded.
     fn miss(&self, cache: &mut BlockCache, part: &Part) -> Option<Miss> {
         let op = part.ops.last().filter(|_| self.wiring.model.recorded)?;
         let family = match op.class {
@@ -313,7 +315,7 @@ impl Cpu {
         Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
     }
 
-    /// Where a part most likely goes on, if that can be in its trace; `calls` are those that have not returned.
+    /// Returns the likely successor of a part, if it may be in the trace; `calls` are those that have not returned.
     fn likely(
         &self,
         cache: &BlockCache,
@@ -325,7 +327,7 @@ impl Cpu {
         let last = part.ops.last()?;
         let plan = part.plans.last()?;
         let turns = matches!(plan, Plan::Call | Plan::Return | Plan::Indirect { .. });
-        // Where executions are counted, there would be more to count than is worth it; outside 64-bit mode functions are left alone.
+        // With counting, there would be too many counters; outside 64-bit mode functions are not followed.
         if turns && (key.narrow || self.wiring.model.recorded) {
             return None;
         }
@@ -340,12 +342,12 @@ impl Cpu {
             Plan::Indirect { .. } => Some((Way::Taken, cache.only_successor(part.index)?)),
             Plan::EnableInterrupts => part.shadow.map(|shadow| (Way::Next, shadow.next)),
             Plan::Handler => None,
-            // The block was cut off here.
+            // The block ended because of its size.
             _ => Some((Way::Next, last.next)),
         }
     }
 
-    /// The block at `rip`, which a part leads to, if that can be in its trace.
+    /// Returns the block at `rip` after a part, if it may be in the trace.
     fn successor(&mut self, cache: &mut BlockCache, part: &Part, rip: u64) -> Option<u32> {
         let page = match part.block.physical {
             DEAD => return None,
@@ -355,8 +357,8 @@ impl Cpu {
         cache.block_in_page(part.index, page, rip)
     }
 
-    /// The instruction after a block that ends with STI, if it is a NOP in the same line of code, so that whatever changes it
-    /// drops the block.
+    /// Returns the instruction after a block that ends with STI, if it is a NOP in the same line of code, so that any
+    /// change of it drops the block.
     fn shadow(&self, block: &Block, key: Key) -> Option<Shadow> {
         if key.narrow || key.access == AccessMode::User {
             return None;
@@ -375,7 +377,7 @@ impl Cpu {
     }
 }
 
-/// Whether instructions of a class may go elsewhere without their handlers.
+/// Returns true if instructions of a class may branch without their handlers.
 fn is_branch(class: Class) -> bool {
     use Class::*;
     matches!(class, Branch | Jump | Call | Return | IndirectJump | IndirectCall)

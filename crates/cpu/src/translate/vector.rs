@@ -1,9 +1,10 @@
-//! Vector instructions: on the host's registers of the same numbers.
+//! Vector instructions: native, on the host's registers with the same numbers.
 //!
-//! Compiled code may use those registers, so they only hold the guest's values from the first vector instruction of a piece of
-//! translated code on ([`super::entry::load`]) until it leaves or calls a handler. [`Running::missing`](super::layout::Running::missing) says what may be
-//! executed in between: nothing before the registers are loaded, and afterwards what the guest's control registers allow.
-//! Arithmetic runs under the guest's MXCSR, as long as that masks all exceptions.
+//! Compiled code may use these registers, so they contain the guest's values only from the first vector instruction of
+//! a piece of translated code on ([`super::entry::load`]), until it leaves or calls a handler.
+//! [`Running::missing`](super::layout::Running::missing) gives the instructions that may be executed: none before the
+//! registers are loaded, and afterwards those that the guest's control registers allow. Arithmetic uses the guest's
+//! MXCSR, as long as it masks all exceptions.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -14,7 +15,7 @@ use crate::op::Op;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use ledger::Class;
 
-/// What an instruction needs, if the host executes it as the interpreter does.
+/// Returns the requirement of an instruction, if the host executes it as the interpreter does.
 pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
     use Mnemonic::*;
     let arithmetic = match op.class {
@@ -31,7 +32,8 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
     if evex::rows::OPMASKS.iter().any(|row| row.mnemonic == i.mnemonic()) {
         return need_wide(i, false);
     }
-    // Approximations differ between hosts; the others access memory piecemeal, use RCX, or are not every host's.
+    // Approximations differ between hosts; the others access memory in pieces, use RCX, or are not supported by every
+    // host.
     let listed = [rows::APPROXIMATE, rows::MASKED, rows::GATHERS, rows::SHA]
         .into_iter()
         .flatten()
@@ -67,7 +69,7 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
     (!listed && !special && operands && executes(i)).then_some(Need::new(vex, arithmetic))
 }
 
-/// What an instruction on registers of AVX-512 needs.
+/// Returns the requirement of an instruction on AVX-512 registers.
 fn need_wide(i: &Instruction, arithmetic: bool) -> Option<Need> {
     let listed = [rows::GATHERS, evex::rows::SCATTERS, evex::rows::APPROXIMATE]
         .into_iter()
@@ -85,13 +87,13 @@ fn need_wide(i: &Instruction, arithmetic: bool) -> Option<Need> {
 }
 
 impl Emit<'_> {
-    /// Makes sure that the vector registers, or the x87 unit, hold the guest's values and that the instruction at hand may run.
-    /// If it may not, it and the rest of the block are run by their handlers.
+    /// Ensures that the vector registers, or the x87 unit, contain the guest's values and that the current instruction
+    /// may be executed. Otherwise handlers execute it and the rest of the block.
     pub fn ready(&mut self, need: Need) {
         if self.loaded & need.bit() != 0 {
             return;
         }
-        // Loading uses the scratch registers, and says so only to those that look for an offset there.
+        // Loading uses the scratch registers, but tells only users of their contents.
         self.let_go();
         let retry = self.asm.here();
         self.asm.flagless_load(TEST, need.word());
@@ -101,8 +103,8 @@ impl Emit<'_> {
         self.loaded |= need.bit();
     }
 
-    /// Checks the alignment of a memory operand that has been probed: all of `mask` must be 0. Returns the stub for an operand that is not
-    /// aligned: its handler comes back if an opmask selects nothing.
+    /// Checks the alignment of a probed memory operand: all bits of `mask` must be 0. Returns the stub for a misaligned
+    /// operand, whose handler returns if an opmask selects nothing.
     pub fn aligned(&mut self, mask: u8) -> usize {
         let bits = match mask {
             15 => field!(aligned_to_16),

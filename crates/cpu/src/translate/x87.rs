@@ -1,11 +1,11 @@
-//! x87 instructions: on the host's x87 unit.
+//! x87 instructions: native, on the host's x87 unit.
 //!
-//! Compiled code expects that unit empty and with a control word of its own, so it only holds the guest's state from the first x87 instruction of a piece of
-//! translated code on ([`load`]) until it leaves or calls a handler, as it is with vector registers. It does so while all
-//! exceptions are masked and none is pending, so that no instruction can trap. What instructions do to registers, tags, condition
-//! codes and exception flags is then the host's doing; the pointers of the last instruction, which the host would make its own
-//! code's, are noted by number and resolved when the state is taken back. Functions in which processors differ stay with
-//! their handlers.
+//! Compiled code expects that unit to be empty and to have a control word of its own, so it contains the guest's state
+//! only from the first x87 instruction of a piece of translated code on ([`load`]), until it leaves or calls a handler,
+//! as with vector registers. All exceptions must be masked and none pending, so that no instruction can trap. The host
+//! then updates registers, tags, condition codes and exception flags. The pointers of the last instruction, which on
+//! the host would refer to translated code, are recorded by index and resolved when the state is taken back. Functions
+//! whose results differ between processors are left to their handlers.
 
 use super::asm::{M, R};
 use super::emit::Emit;
@@ -21,13 +21,13 @@ use std::mem::offset_of;
 use std::sync::OnceLock;
 use x86::control::*;
 
-/// What FXSAVE stores.
+/// Memory image of FXSAVE.
 #[repr(C, align(16))]
 pub struct FxsaveImage {
     control: u16,
     status: u16,
     tags: u8,
-    /// Opcode and pointers, which are the host's.
+    /// Opcode and pointers of the host.
     pointers: [u8; 19],
     mxcsr: u32,
     mxcsr_mask: u32,
@@ -39,26 +39,26 @@ pub struct FxsaveImage {
 /// The control word of compiled code.
 pub const HOST_CONTROL: u16 = 0x37f;
 
-/// Precision control, and its reserved value, which not all processors need take for the same.
+/// Precision control and its reserved value, which processors may interpret differently.
 const PRECISION: u16 = 0x300;
 const RESERVED_PRECISION: u16 = 0x100;
 
-/// What [`Running`] keeps for the x87 unit.
+/// x87 data in [`Running`].
 #[repr(C)]
 pub struct Unit {
-    /// Whether it holds the guest's state.
+    /// Nonzero if the unit contains the guest's state.
     loaded: u64,
     /// The processor's state.
     state: *mut X87,
-    /// The operation of the last instruction that noted itself: its number plus 1. 0: none.
+    /// Index plus 1 of the last recorded instruction's operation; 0 for none.
     pub(super) last: u64,
-    /// The last one of those with a memory operand, likewise, where each notes that operand's address.
+    /// Index plus 1 of the last one with a memory operand, if each records that operand's address.
     pub(super) last_data: u64,
-    /// That operand's address.
+    /// Address of that operand.
     pub(super) data: u64,
-    /// Address of the operand at hand.
+    /// Address of the current operand.
     pub(super) at_hand: u64,
-    /// The exceptions, as bits of a control word.
+    /// Exception masks, as bits of a control word.
     pub(super) exceptions: u64,
     /// Precision control, as bits of a control word.
     pub(super) precision: u64,
@@ -69,16 +69,16 @@ pub struct Unit {
     image: FxsaveImage,
 }
 
-/// What becomes of an x87 instruction.
+/// Translation of an x87 instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct X87Form {
-    /// Notes itself in the pointers.
+    /// True if it records itself in the pointers.
     notes: bool,
-    /// Writes its memory operand.
+    /// True if it writes its memory operand.
     writes: bool,
 }
 
-/// How an instruction is executed, if the host does it as the interpreter does.
+/// Returns the form of an instruction, if the host executes it as the interpreter does.
 pub fn form(i: &Instruction) -> Option<X87Form> {
     use Mnemonic::*;
     let (notes, writes) = match i.mnemonic() {
@@ -104,7 +104,7 @@ fn has_memory(i: &Instruction) -> bool {
 }
 
 impl Emit<'_> {
-    /// Emits the instruction at hand.
+    /// Emits the current instruction.
     pub fn x87(&mut self) -> bool {
         let mut i = *self.instruction();
         let Some(form) = form(&i) else { return false };
@@ -152,12 +152,12 @@ impl Emit<'_> {
         true
     }
 
-    /// Says which instruction was the last.
+    /// Records the current instruction as the last one.
     fn note(&mut self, place: M) {
         self.asm.flagless_store_constant32(place, (self.number() + 1) as i32);
     }
 
-    /// Whether the next instruction notes itself for certain, so that this one need not.
+    /// Returns true if the next instruction certainly records itself, so that this one need not.
     fn next_notes(&self) -> bool {
         let Some(next) = self.part().instructions.get(self.at + 1) else { return false };
         next.code() as u16 == self.part().ops[self.at + 1].code
@@ -165,7 +165,7 @@ impl Emit<'_> {
             && form(next).is_some_and(|form| form.notes)
     }
 
-    /// Has the handler load a control word that unmasks an exception or has a reserved precision.
+    /// Lets the handler load a control word that unmasks an exception or has a reserved precision.
     fn check_control(&mut self) -> [usize; 2] {
         self.asm.flagless_load_part(true, TEST, self.operand);
         self.asm.flagless_not(TEST);
@@ -187,7 +187,7 @@ impl Emit<'_> {
 }
 
 impl Unit {
-    /// As fresh areas have it: the unit is not the guest's.
+    /// Initializes the fields of a new area: the unit does not contain the guest's state.
     pub fn reset(&mut self) {
         self.loaded = 0;
         self.last = 0;
@@ -197,19 +197,19 @@ impl Unit {
         self.host_control = HOST_CONTROL.into();
     }
 
-    /// Tells where the processor's state is.
+    /// Sets the address of the processor's state.
     pub fn of(&mut self, state: *mut X87) {
         self.state = state;
     }
 
-    /// Whether it holds the guest's state.
+    /// Returns true if the unit contains the guest's state.
     pub fn loaded(&self) -> bool {
         self.loaded != 0
     }
 }
 
 impl Cpu {
-    /// Whether x87 instructions must be left to their handlers.
+    /// Returns true if x87 instructions must be left to their handlers.
     pub(super) fn x87_refused(&self) -> bool {
         let x87 = &self.arch.x87;
         self.arch.cr0 & (CR0_EM | CR0_TS) != 0
@@ -219,7 +219,7 @@ impl Cpu {
             || !host_agrees()
     }
 
-    /// Takes the state back that the host's unit held, out of the image it was saved in.
+    /// Takes the guest's state from the image of the host's unit.
     #[inline(never)]
     pub(super) fn take_x87(&mut self, running: &mut Running, cache: &BlockCache) {
         let unit = &mut running.x87;
@@ -248,12 +248,12 @@ impl Cpu {
 
 macro_rules! at {
     ($name:ident) => {
-        // Called: the return address lies above the stack pointer.
+        // In a called function: the return address is at the stack pointer.
         8 + (offset_of!(Running, x87) + offset_of!(Unit, $name)) as isize - BIAS as isize
     };
 }
 
-/// Copies ST(i) from the register at RCX, and goes to the next.
+/// Copies ST(i) from the register at RCX, and advances to the next.
 macro_rules! copy {
     ($($i:literal)*) => {
         concat!($(
@@ -267,8 +267,8 @@ macro_rules! copy {
     };
 }
 
-/// Called by translated code to have the guest's x87 state in the host's unit, if it may be there; clobbers R10, R11 and RCX,
-/// and no flags.
+/// Called by translated code to load the guest's x87 state into the host's unit, if that is allowed; clobbers R10, R11
+/// and RCX, and no flags.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn load() {
     naked_asm!(
@@ -292,7 +292,7 @@ pub unsafe extern "sysv64" fn load() {
         "mov eax, [rsp + {host_mxcsr}]",
         "mov [rsp + {image} + 24], eax",
         "4:",
-        // TOP, in registers of 16 bytes.
+        // TOP, in units of 16 bytes.
         "shr ecx, 11 - 4",
         "and ecx, 0x70",
         copy!(0 1 2 3 4 5 6 7),
@@ -327,26 +327,26 @@ pub unsafe extern "sysv64" fn load() {
     )
 }
 
-/// Where the image is in [`Running`].
+/// Offset of the image in [`Running`].
 pub const IMAGE: usize = offset_of!(Running, x87) + offset_of!(Unit, image);
-/// Where the control word for compiled code is.
+/// Offset of the control word for compiled code.
 pub const CONTROL: usize = offset_of!(Running, x87) + offset_of!(Unit, host_control);
-/// Where it says that the unit holds the guest's state.
+/// Offset of the flag for the guest's state in the unit.
 pub const LOADED: usize = offset_of!(Running, x87) + offset_of!(Unit, loaded);
 
 /// Condition codes.
 const CODES: u16 = C0 | C1 | C2 | C3;
 
-/// Whether the host does with condition codes and flags that are not defined what the interpreter does: all processors that were
-/// tried do.
+/// Returns true if the host's undefined condition codes and flags are those of the interpreter, as on all tested
+/// processors.
 fn host_agrees() -> bool {
-    /// The condition codes after an instruction on 1 and 1, given those before.
+    /// Returns the condition codes after an instruction on 1 and 1, given those before.
     macro_rules! after {
         ($before:expr, $instruction:literal) => {{
             let mut frame = [0u32; 8];
             let status: u16;
-            // SAFETY: memory operands lie inside the frame; all registers are declared as clobbered, and the unit is left
-            // empty with its default control word.
+            // SAFETY: memory operands are inside the frame; all registers are declared as clobbered, and the unit is
+            // left empty with its default control word.
             unsafe {
                 asm!(
                     "fninit",

@@ -24,8 +24,8 @@ mod register {
     pub const SELF_IPI: u64 = 0x3f0;
 }
 
-/// Registers that can be read and written where the APIC's registers are virtualized: offset of the first and the last one of a range,
-/// and whether they can be written (29.4.2 and 29.4.3.1).
+/// Registers that can be read and written if the APIC's registers are virtualized: offsets of the first and the last
+/// one of a range, and true if they can be written (29.4.2 and 29.4.3.1).
 const VIRTUALIZED: &[(u64, u64, bool)] = &[
     (0x020, 0x020, true),
     (0x030, 0x030, false),
@@ -40,16 +40,16 @@ const VIRTUALIZED: &[(u64, u64, bool)] = &[
     (0x3e0, 0x3e0, true),
 ];
 
-/// The posted-interrupt descriptor: requests, and whether any is outstanding (29.6).
+/// Posted-interrupt descriptor: request bits, followed by the outstanding-notification bit (29.6).
 const POSTED_WORDS: u64 = 4;
 const OUTSTANDING: u64 = 32;
 
-/// The class of an interrupt's priority: bits 7:4 of its vector.
+/// Returns the priority class of a vector: its bits 7:4.
 fn class(vector: u8) -> u8 {
     vector >> 4
 }
 
-/// An exit that comes after the instruction that caused it.
+/// An exit that follows the instruction that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TrapExit {
     reason: u32,
@@ -66,12 +66,12 @@ impl Cpu {
         self.set_structure(at, value);
     }
 
-    /// The virtual task priority in the page that these controls name.
+    /// Returns the virtual task priority in the virtual-APIC page of these controls.
     pub(super) fn virtual_tpr(&self, c: &Controls) -> u32 {
         self.structure::<u8>(c.virtual_apic + register::TPR).unwrap_or(u8::MAX).into()
     }
 
-    /// Whether the word of a 256-bit register has the bit of a vector; sets it to `value`.
+    /// Sets the bit of a vector in a 256-bit register to `value`.
     fn set_vector(&mut self, base: u64, vector: u8, value: bool) {
         let offset = base + u64::from(vector >> 5) * 16;
         let bit = 1u32 << (vector & 31);
@@ -79,7 +79,7 @@ impl Cpu {
         self.set_virtual_register(offset, if value { old | bit } else { old & !bit });
     }
 
-    /// The highest vector in a 256-bit register, or 0.
+    /// Returns the highest vector in a 256-bit register, or 0.
     fn highest_vector(&self, base: u64) -> u8 {
         let word = |i: u8| self.virtual_register(base + 16 * u64::from(i));
         let found = (0..8u8).rev().find_map(|i| word(i).checked_ilog2().map(|bit| i << 5 | bit as u8));
@@ -124,13 +124,13 @@ impl Cpu {
         self.engine.stop_at = 0;
     }
 
-    /// An exit after the running instruction.
+    /// Schedules an exit after the running instruction.
     fn trap_exit(&mut self, reason: u32, qualification: u64) {
         self.arch.vmx.trap_exit = Some(TrapExit { reason, qualification });
         self.engine.stop_at = 0;
     }
 
-    /// TPR virtualization (29.1.2): the virtual task priority has been written.
+    /// Virtualizes a write to the task priority (29.1.2).
     fn virtualize_tpr(&mut self) {
         if self.has_virtual_interrupts() {
             self.virtualize_ppr();
@@ -145,7 +145,7 @@ impl Cpu {
         self.virtual_tpr(controls) >> 4 < controls.tpr_threshold & 15
     }
 
-    /// EOI virtualization (29.1.4).
+    /// Virtualizes an EOI (29.1.4).
     fn virtualize_eoi(&mut self) {
         let vector = self.servicing();
         self.set_vector(register::ISR, vector, false);
@@ -159,7 +159,7 @@ impl Cpu {
         }
     }
 
-    /// Self-IPI virtualization (29.1.5).
+    /// Virtualizes a self-IPI (29.1.5).
     fn virtualize_self_ipi(&mut self, vector: u8) {
         self.request(vector);
         self.evaluate_virtual_interrupts();
@@ -171,7 +171,7 @@ impl Cpu {
         self.set_requesting(highest);
     }
 
-    /// What a VM entry does (26.3.2.5 and 26.7.7).
+    /// Performs the APIC virtualization of a VM entry (26.3.2.5 and 26.7.7).
     pub(super) fn enter_virtual_apic(&mut self) {
         self.arch.vmx.virtual_interrupt = false;
         self.arch.vmx.trap_exit = None;
@@ -187,7 +187,7 @@ impl Cpu {
         }
     }
 
-    /// The exit that an instruction has left behind, before anything else happens: whether there was one.
+    /// Performs the exit that an instruction has scheduled, before anything else. Returns true if there was one.
     pub(crate) fn leave_after_instruction(&mut self) -> bool {
         let Some(TrapExit { reason, qualification }) = self.arch.vmx.trap_exit.take() else { return false };
         self.arch.vm_exit = VmExit { reason, qualification, ..VmExit::default() };
@@ -195,7 +195,7 @@ impl Cpu {
         true
     }
 
-    /// Virtual-interrupt delivery (29.2.2): whether an interrupt was delivered. Nothing blocks it.
+    /// Delivers a pending virtual interrupt (29.2.2), which nothing blocks. Returns true if there was one.
     pub(super) fn deliver_virtual_interrupt(&mut self) -> bool {
         if !self.arch.vmx.virtual_interrupt {
             return false;
@@ -213,7 +213,7 @@ impl Cpu {
         true
     }
 
-    /// Whether an external interrupt is the notification of posted ones; then they are processed (29.6).
+    /// Returns true if an external interrupt is the notification of posted interrupts, which are then processed (29.6).
     pub(super) fn take_posted_interrupts(&mut self, vector: u8) -> bool {
         let controls = &self.arch.vmx.controls;
         if controls.pin & pin::POSTED_INTERRUPTS == 0 || controls.posted_vector != u16::from(vector) {
@@ -228,7 +228,7 @@ impl Cpu {
         true
     }
 
-    /// Takes the requests of a posted-interrupt descriptor to the virtual-APIC page.
+    /// Moves the requests of a posted-interrupt descriptor to the virtual-APIC page.
     fn request_posted(&mut self, descriptor: u64) {
         let flags = self.structure::<u8>(descriptor + OUTSTANDING).unwrap_or(0);
         self.set_structure(descriptor + OUTSTANDING, flags & !1);
@@ -241,14 +241,14 @@ impl Cpu {
         }
     }
 
-    /// CR8 as a guest with a TPR shadow reads it.
+    /// Returns CR8 as read by a guest with a TPR shadow.
     pub(crate) fn shadow_cr8(&self) -> Option<u8> {
         let controls = &self.arch.vmx.controls;
         let shadowed = self.arch.vmx.active && controls.primary(primary::TPR_SHADOW);
         shadowed.then(|| (self.virtual_tpr(controls) >> 4) as u8)
     }
 
-    /// MOV to CR8 of a guest: whether it has a TPR shadow, to which it has gone.
+    /// Handles MOV to CR8 in a guest. Returns true if the value went to its TPR shadow.
     pub(crate) fn set_shadow_cr8(&mut self, value: u8) -> bool {
         if !self.arch.vmx.active || !self.arch.vmx.controls.primary(primary::TPR_SHADOW) {
             return false;
@@ -258,7 +258,7 @@ impl Cpu {
         true
     }
 
-    /// RDMSR of a register of the x2APIC: its virtual value, where it is virtualized (29.5).
+    /// RDMSR of an x2APIC register: returns its virtual value, if it is virtualized (29.5).
     pub(crate) fn virtual_x2apic_read(&self, index: u32) -> Option<u64> {
         let controls = &self.arch.vmx.controls;
         let here = self.arch.vmx.active && controls.secondary(secondary::X2APIC);
@@ -271,7 +271,8 @@ impl Cpu {
         Some(u64::from(self.virtual_register(offset + 4)) << 32 | u64::from(low))
     }
 
-    /// WRMSR of a register of the x2APIC: whether the value is good, where it is virtualized (29.5).
+    /// WRMSR of an x2APIC register: returns true if the value is valid, or `None` if the register is not virtualized
+    /// (29.5).
     pub(crate) fn virtual_x2apic_write(&mut self, index: u32, value: u64) -> Option<bool> {
         if !self.arch.vmx.active || !self.arch.vmx.controls.secondary(secondary::X2APIC) {
             return None;
@@ -300,7 +301,7 @@ impl Cpu {
         Some(true)
     }
 
-    /// Whether a physical page is the APIC-access page.
+    /// Returns true if a physical page is the APIC-access page.
     #[inline]
     pub(crate) fn is_apic_access_page(&self, address: u64) -> bool {
         self.arch.vmx.active
@@ -308,7 +309,7 @@ impl Cpu {
             && address & !OFFSET == self.arch.vmx.controls.apic_access
     }
 
-    /// Whether a page of 2^`shift` bytes has the APIC-access page in it.
+    /// Returns true if a page of 2^`shift` bytes contains the APIC-access page.
     #[inline]
     pub(crate) fn has_apic_access_page(&self, address: u64, shift: u8) -> bool {
         self.arch.vmx.active
@@ -316,7 +317,7 @@ impl Cpu {
             && (address ^ self.arch.vmx.controls.apic_access) >> shift == 0
     }
 
-    /// Whether an access to the APIC-access page is virtualized (29.4.2 and 29.4.3.1).
+    /// Returns true if an access to the APIC-access page is virtualized (29.4.2 and 29.4.3.1).
     fn virtualizes_access(&self, offset: u64, size: u64, write: bool) -> bool {
         let controls = &self.arch.vmx.controls;
         if !controls.primary(primary::TPR_SHADOW) || self.engine.delivering || (offset & 15) + size > 4 {
@@ -342,7 +343,7 @@ impl Cpu {
         self.exit_fault(reason::APIC_ACCESS, kind << qualification::TYPE_SHIFT | offset)
     }
 
-    /// A fetch from the APIC-access page exits.
+    /// Handles a fetch from the APIC-access page, which exits.
     pub(crate) fn fetch_from_apic_page(&mut self, address: u64) -> Fault {
         let kind = qualification::FETCH << qualification::TYPE_SHIFT;
         self.exit_fault(reason::APIC_ACCESS, kind | address & OFFSET)
@@ -358,7 +359,7 @@ impl Cpu {
         Ok(word & (u64::MAX >> (64 - 8 * size)))
     }
 
-    /// Writes to the APIC-access page. What follows does so after the instruction, which is therefore executed alone.
+    /// Writes to the APIC-access page. The emulation follows the instruction, which is therefore executed alone.
     pub(crate) fn apic_page_write(&mut self, address: u64, size: u64, value: u64) -> Exec {
         let offset = address & OFFSET;
         if !self.virtualizes_access(offset, size, true) {
@@ -397,8 +398,8 @@ impl Cpu {
     }
 }
 
-/// Whether a command is an interrupt to the processor itself that can be virtualized: fixed, edge-triggered, with a valid vector, by
-/// the shorthand for the processor itself.
+/// Returns true if a command is a self-IPI that can be virtualized: fixed, edge-triggered, with a valid vector, and the
+/// self shorthand.
 fn is_self_ipi(command: u32) -> bool {
     const RESERVED: u32 = 0xfff0_0000 | 3 << 16 | 1 << 13 | 1 << 12;
     const SELF: u32 = 1 << 18;

@@ -1,5 +1,5 @@
-//! The VMX capability MSRs: which controls and features software may use (SDM vol. 3, appendix A). A profile says what the real
-//! processor has; what is not executed here is left out.
+//! The VMX capability MSRs: controls and features that software may use (SDM vol. 3, appendix A). The profile gives
+//! those of the real processor; features that are not executed here are removed.
 
 use crate::state::Cpu;
 use ledger::profile::{AllowedSettings, Vmx};
@@ -8,7 +8,7 @@ use x86::msr::*;
 use x86::vmx::capability::{basic, ept_vpid, misc};
 use x86::vmx::{entry, exit, pin, primary, region, secondary};
 
-/// Controls of one word that are 1 whatever the processor does (SDM vol. 3, A.2): software that doesn't know better sets them.
+/// Controls of the default1 class, which software sets unless it reads the TRUE capability MSRs (SDM vol. 3, A.2).
 mod default1 {
     pub const PIN: u32 = 0x16;
     pub const PRIMARY: u32 = 0x0401_e172;
@@ -16,7 +16,7 @@ mod default1 {
     pub const ENTRY: u32 = 0x0000_11ff;
 }
 
-/// The controls that are executed, of those that the manuals define, besides those that are always 1.
+/// Controls that are executed, except those that are always 1.
 pub(super) mod executed {
     use super::{entry, exit, pin, primary, secondary};
 
@@ -75,12 +75,12 @@ pub(super) mod executed {
         | exit::LOAD_CET;
     pub const ENTRY: u32 =
         entry::LOAD_DEBUG | entry::IA32E_GUEST | entry::LOAD_PAT | entry::LOAD_EFER | entry::LOAD_CET;
-    /// Of IA32_VMX_MISC, besides numbers.
+    /// Executed features in IA32_VMX_MISC, without its numeric fields.
     pub const MISC: u64 = {
         use super::misc::*;
         SAVES_LMA | HLT | SHUTDOWN | WAIT_FOR_SIPI | VMWRITE_ANY | LENGTH_0
     };
-    /// Of IA32_VMX_EPT_VPID_CAP.
+    /// Executed features in IA32_VMX_EPT_VPID_CAP.
     pub const EPT_VPID: u64 = {
         use super::ept_vpid::*;
         EXECUTE_ONLY
@@ -102,10 +102,10 @@ pub(super) mod executed {
     };
 }
 
-/// Settings that a word of controls may have.
+/// Allowed settings of a word of controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bits that must be set, for software that reads the plain capability MSR.
+    /// Bits that must be set according to the plain capability MSR.
     plain: u32,
     /// Bits that must be set.
     must: u32,
@@ -122,12 +122,12 @@ impl Settings {
         }
     }
 
-    /// Whether a word of controls may have this value.
+    /// Returns true if a word of controls may have this value.
     pub fn admits(&self, value: u32) -> bool {
         value & self.must == self.must && value & !self.may == 0
     }
 
-    /// Whether a control may be set.
+    /// Returns true if a control may be set.
     pub fn offers(&self, control: u32) -> bool {
         self.may & control == control
     }
@@ -137,12 +137,12 @@ impl Settings {
     }
 }
 
-/// What software may use of VMX.
+/// VMX features that software may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmxCapabilities {
     /// VMCS revision identifier.
     pub revision: u32,
-    /// There are the TRUE capability MSRs.
+    /// True if the TRUE capability MSRs exist.
     pub has_true: bool,
     /// Pin-based controls.
     pub pin: Settings,
@@ -156,12 +156,12 @@ pub struct VmxCapabilities {
     pub entry: Settings,
     /// IA32_VMX_MISC.
     pub misc: u64,
-    /// IA32_VMX_EPT_VPID_CAP; 0 where it does not exist.
+    /// IA32_VMX_EPT_VPID_CAP; 0 if it does not exist.
     pub ept_vpid: u64,
 }
 
 impl VmxCapabilities {
-    /// Those of a processor, as far as they are executed.
+    /// Returns the features of a processor that are executed.
     pub fn of(vmx: &Vmx) -> Self {
         let numbers = misc::TIMER_RATE | 0x1ff << misc::CR3_TARGETS_SHIFT | 7 << misc::MSR_LIST_SHIFT;
         let secondary = Settings::of(vmx.secondary.value, 0, executed::SECONDARY);
@@ -180,8 +180,7 @@ impl VmxCapabilities {
         }
     }
 
-    /// Everything that is executed, with nothing that must be set: what the hypervisor of the board, which runs outside the
-    /// machine, has at its disposal.
+    /// All executed features, without required bits: those of the board's hypervisor, which runs outside the machine.
     pub const EXECUTED: Self = {
         const fn any(may: u32) -> Settings {
             Settings { plain: 0, must: 0, may }
@@ -200,12 +199,13 @@ impl VmxCapabilities {
                 | misc::LENGTH_0
                 | 4 << misc::CR3_TARGETS_SHIFT
                 | super::PREEMPTION_TIMER_SHIFT as u64,
-            // It asks the guest's tables itself.
+            // The hypervisor itself walks the guest's tables.
             ept_vpid: executed::EPT_VPID & !ept_vpid::ADVANCED_INFORMATION,
         }
     };
 
-    /// What a hypervisor can offer of it to a guest: what it carries out itself, and no EPT or VPID if it does not want to.
+    /// Returns the features that a hypervisor can offer to a guest: those that it emulates, and optionally EPT and
+    /// VPID.
     pub fn for_guests(mut self, ept: bool, vpid: bool) -> Self {
         let mut without = secondary::EPT_VIOLATION_VE;
         if !ept {
@@ -217,7 +217,7 @@ impl VmxCapabilities {
             without |= secondary::VPID;
             self.ept_vpid &= !ept_vpid::OF_VPID;
         }
-        // Exits report no more than the hypervisor's processor tells it.
+        // Exits report no more than the hypervisor's own processor does.
         self.ept_vpid &= !ept_vpid::ADVANCED_INFORMATION;
         self.secondary.may &= !without;
         self.exit.may &= !exit::LOAD_CET;
@@ -225,27 +225,28 @@ impl VmxCapabilities {
         self
     }
 
-    /// Log2 of the TSC ticks in which the preemption timer counts one.
+    /// Returns log2 of the TSC ticks per unit of the preemption timer.
     pub fn timer_shift(&self) -> u32 {
         (self.misc & misc::TIMER_RATE) as u32
     }
 
-    /// CR3-target values that there are.
+    /// Returns the number of CR3-target values.
     pub fn cr3_targets(&self) -> u32 {
         (self.misc >> misc::CR3_TARGETS_SHIFT) as u32 & 0x1ff
     }
 
-    /// The most MSRs in a list: more make the processor's behavior undefined (A.6). It is taken as the limit here.
+    /// Returns the maximum number of MSRs in a list. More give undefined behavior (A.6); this model treats the number
+    /// as a limit.
     pub fn most_msrs(&self) -> u32 {
         512 * ((self.misc >> misc::MSR_LIST_SHIFT) as u32 & 7).saturating_add(1)
     }
 
-    /// Whether there is a feature of IA32_VMX_MISC.
+    /// Returns true if IA32_VMX_MISC has a feature.
     pub fn has_misc(&self, feature: u64) -> bool {
         self.misc & feature != 0
     }
 
-    /// Whether there is a feature of IA32_VMX_EPT_VPID_CAP.
+    /// Returns true if IA32_VMX_EPT_VPID_CAP has a feature.
     pub fn has_ept_vpid(&self, feature: u64) -> bool {
         self.ept_vpid & feature != 0
     }
@@ -255,18 +256,19 @@ impl VmxCapabilities {
 pub(super) const CR0_FIXED: u64 = CR0_PE | CR0_NE | CR0_PG;
 
 impl Cpu {
-    /// The controls and features that the hypervisor in charge may use: guest software finds them in capability MSRs.
+    /// Returns the controls and features for the active hypervisor; guest software finds them in capability MSRs.
     pub(crate) fn vmx_capabilities(&self) -> &VmxCapabilities {
         let software = self.software_capabilities().filter(|_| self.arch.vmx.operation.is_on());
         software.unwrap_or(&VmxCapabilities::EXECUTED)
     }
 
-    /// The controls and features that guest software may use: the processor's, or those that a hypervisor emulates for its guest.
+    /// Returns the controls and features for guest software: the processor's, or those that a hypervisor emulates for
+    /// its guest.
     pub(super) fn software_capabilities(&self) -> Option<&VmxCapabilities> {
         self.offered_to_guest().map(|offer| &offer.vmx).or(self.wiring.model.vmx.as_ref())
     }
 
-    /// Reads a VMX capability MSR; `None` if the processor does not have it.
+    /// Reads a VMX capability MSR. Returns `None` if the processor lacks it.
     pub(crate) fn vmx_msr(&self, index: u32) -> Option<u64> {
         let c = self.software_capabilities()?;
         let when = |there: bool, value: u64| there.then_some(value);

@@ -1,4 +1,4 @@
-//! Checks of VM entry (SDM vol. 3, 26.2 and 26.3). Each failure is named.
+//! Checks of VM entry (SDM vol. 3, 26.2 and 26.3). Each failure has a name.
 
 use super::controls::{Controls, MsrList};
 use crate::arch::Segment;
@@ -12,21 +12,21 @@ use x86::vmx::{
 };
 use x86::{descriptor, flags, rights, seg};
 
-/// Result of a check; the error is its name.
+/// Result of a check; the error is the name of the failure.
 pub(super) type Check = Result<(), &'static str>;
 
 pub(super) fn require(good: bool, name: &'static str) -> Check {
     if good { Ok(()) } else { Err(name) }
 }
 
-/// Whether an injected event comes from an instruction.
+/// Returns true if an injected event belongs to an instruction.
 fn software(kind: u32) -> bool {
     use interruption::*;
     matches!(kind, SOFTWARE_INTERRUPT | PRIVILEGED_SOFTWARE_EXCEPTION | SOFTWARE_EXCEPTION)
 }
 
 impl Cpu {
-    /// Checks on the controls (26.2.1). `protected`: the guest that is to be entered has CR0.PE set.
+    /// Checks the controls (26.2.1). `protected` is true if the guest has CR0.PE set.
     pub(super) fn check_controls(&self, c: &Controls, protected: bool) -> Check {
         self.check_execution_controls(c)?;
         self.check_apic_controls(c)?;
@@ -58,7 +58,7 @@ impl Cpu {
         require(!shadows || good, "address of a VMREAD or VMWRITE bitmap")
     }
 
-    /// What virtualizes the APIC.
+    /// Checks the controls of APIC virtualization.
     fn check_apic_controls(&self, c: &Controls) -> Check {
         let accesses = c.secondary(secondary::APIC_ACCESSES);
         let virtual_interrupts = c.secondary(secondary::VIRTUAL_INTERRUPTS);
@@ -89,7 +89,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// What concerns guest-physical addresses and translations.
+    /// Checks the controls of guest-physical addresses and translations.
     fn check_paging_controls(&self, c: &Controls) -> Check {
         require(!c.secondary(secondary::VPID) || c.vpid != 0, "VPID 0")?;
         let ept = c.secondary(secondary::EPT);
@@ -110,7 +110,7 @@ impl Cpu {
         require(!exceptions || self.page_aligned(c.ve_address), "virtualization-exception information address")
     }
 
-    /// Whether a physical address is that of a page.
+    /// Returns true if a physical address is valid and page-aligned.
     pub(super) fn page_aligned(&self, address: u64) -> bool {
         address & (OFFSET | self.beyond_physical()) == 0
     }
@@ -121,7 +121,7 @@ impl Cpu {
         list.count == 0 || list.address & 15 == 0 && !reaches
     }
 
-    /// Checks on the event to inject (26.2.1.3).
+    /// Checks the event to be injected (26.2.1.3).
     fn check_injection(&self, c: &Controls, protected: bool) -> Check {
         let info = c.entry_interruption;
         if info & interruption::VALID == 0 {
@@ -147,8 +147,8 @@ impl Cpu {
         require(!software(kind) || (least..=15).contains(&length), "instruction length of a software event")
     }
 
-    /// Checks on the guest's state (26.3.1), which the processor's fields hold: whether it can be entered with these controls.
-    /// Without unrestricted guest there are states, on the way into and out of protected mode, that cannot.
+    /// Checks that the guest's state (26.3.1), which is in the processor's fields, can be entered with these controls.
+    /// Without unrestricted guest some states, on the way into and out of protected mode, cannot.
     pub fn check_guest(&self, c: &Controls) -> Check {
         self.check_registers(c)?;
         self.check_segments(c)?;
@@ -187,7 +187,7 @@ impl Cpu {
             return require(good, "segment of virtual-8086 mode");
         }
         let unrestricted = c.secondary(secondary::UNRESTRICTED_GUEST);
-        // AMD's SYSRET leaves in SS the RPL that STAR has, and VMRUN checks nothing of the kind (APM vol. 2, 15.5.1).
+        // AMD's SYSRET loads the RPL in STAR into SS, and VMRUN does not check it (APM vol. 2, 15.5.1).
         let any_level = unrestricted || self.wiring.capabilities.amd;
         require(any_level || cs.selector & 3 == ss.selector & 3, "RPL of SS against that of CS")?;
         require(cs.base >> 32 == 0, "base of CS")?;
@@ -255,11 +255,12 @@ impl Cpu {
     fn check_flags(&self, c: &Controls) -> Check {
         let long = c.entry & entry::IA32E_GUEST != 0;
         let in_64_bit_mode = long && self.arch.seg[usize::from(seg::CS)].rights & rights::L != 0;
-        // The bits above the linear address, not its highest one as well, must be alike: code may run over the edge.
+        // The bits above the linear address, without its highest bit, must be equal: code may continue past the end of
+        // the canonical range.
         let bits = if self.wiring.capabilities.has(Capability::La57) { 57 } else { 48 };
         let good =
             if in_64_bit_mode { matches!(self.arch.rip as i64 >> bits, 0 | -1) } else { self.arch.rip >> 32 == 0 };
-        // AMD's SYSRET goes to whatever is in RCX, and VMRUN to whatever RIP is; fetching from there faults.
+        // AMD's SYSRET jumps to any RCX, and VMRUN to any RIP; the fetch then faults.
         require(good || self.wiring.capabilities.amd, "RIP")?;
         require(!self.v8086() || (!long && self.protected()), "RFLAGS.VM")?;
         let info = c.entry_interruption;
@@ -298,7 +299,7 @@ impl Cpu {
         require(!held || (pending & pending_debug::BS != 0) == traced, "pending single step against RFLAGS.TF")
     }
 
-    /// Whether blocking and activity admit the injected event.
+    /// Checks that blocking and activity state permit the injected event.
     fn check_event_against_state(&self, c: &Controls) -> Check {
         let info = c.entry_interruption;
         if info & interruption::VALID == 0 {
@@ -327,13 +328,13 @@ impl Cpu {
         require(heeded, "event that does not end the activity state")
     }
 
-    /// Paging with PDPTEs.
+    /// Returns true if paging uses PDPTEs.
     pub(super) fn pae_paging(&self) -> bool {
         self.arch.cr0 & CR0_PG != 0 && self.arch.cr4 & CR4_PAE != 0 && !self.long_mode()
     }
 }
 
-/// Whether granularity and limit agree.
+/// Returns true if granularity and limit are consistent.
 fn limit_fits(s: &Segment) -> bool {
     let bytes = s.limit & 0xfff != 0xfff;
     let pages = s.limit >> 20 != 0;
@@ -341,7 +342,7 @@ fn limit_fits(s: &Segment) -> bool {
     if granular { !bytes } else { !pages }
 }
 
-/// What holds for every usable code or data segment.
+/// Returns true if a usable code or data segment satisfies the common checks.
 fn well_formed(s: &Segment) -> bool {
     s.rights & (rights::S | rights::P) == rights::S | rights::P && s.rights & rights::RESERVED == 0 && limit_fits(s)
 }

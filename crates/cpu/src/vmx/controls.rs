@@ -1,4 +1,4 @@
-//! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
+//! Contents of a VMCS that are not in registers: the controls of non-root mode, and other guest state.
 
 use super::root::NO_VMCS;
 use super::vmcs::ShadowVmcs;
@@ -6,12 +6,12 @@ use std::rc::Rc;
 use x86::page::OFFSET;
 use x86::vmx::{function, interruption, pin, primary, secondary};
 
-/// I/O bitmaps A and B, one after the other.
+/// I/O bitmaps A and B, in this order.
 pub type IoBitmap = [u8; 8192];
-/// MSR bitmaps: reads of low MSRs, of high ones, writes of low ones, of high ones.
+/// MSR bitmaps: reads of low MSRs, reads of high MSRs, writes of low MSRs, writes of high MSRs.
 pub type MsrBitmap = [u8; 4096];
 
-/// Bitmaps as bytes of a file.
+/// Serialization of bitmaps as bytes.
 mod bitmap {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -34,11 +34,11 @@ mod bitmap {
 pub struct MsrList {
     /// Physical address.
     pub address: u64,
-    /// Entries.
+    /// Number of entries.
     pub count: u32,
 }
 
-/// The lists of MSRs that transitions go through (SDM vol. 3, 24.7.2 and 24.8.2).
+/// Lists of MSRs that transitions process (SDM vol. 3, 24.7.2 and 24.8.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MsrLists {
     /// Stored on VM exits.
@@ -49,143 +49,145 @@ pub struct MsrLists {
     pub entry_load: MsrList,
 }
 
-/// The controls, and the guest state that no register holds. The names are those of the SDM, vol. 3, 24.4 to 24.8.
+/// Controls, and guest state that is not in registers. The names are those of the SDM, vol. 3, 24.4 to 24.8.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Controls {
     /// Pin-based execution controls, see [`x86::vmx::pin`].
     pub pin: u32,
     /// Primary processor-based execution controls, see [`primary`].
     pub primary: u32,
-    /// Secondary processor-based execution controls, see [`x86::vmx::secondary`]; only looked at with [`primary::SECONDARY`].
+    /// Secondary processor-based execution controls, see [`x86::vmx::secondary`]; ignored without
+    /// [`primary::SECONDARY`].
     pub secondary: u32,
     /// VM-exit controls, see [`x86::vmx::exit`].
     pub exit: u32,
-    /// VM-entry controls, see [`x86::vmx::entry`]. An exit sets IA-32e mode guest to what EFER.LMA is then.
+    /// VM-entry controls, see [`x86::vmx::entry`]. An exit sets "IA-32e mode guest" to the current EFER.LMA.
     pub entry: u32,
     /// Exceptions that exit, by vector.
     pub exception_bitmap: u32,
     /// Error-code bits of page faults that are compared.
     pub pf_error_mask: u32,
-    /// What they are compared with: equal, and bit 14 of the bitmap decides; not equal, and its inverse does.
+    /// Value with which they are compared: if equal, bit 14 of the bitmap decides; otherwise its inverse.
     pub pf_error_match: u32,
-    /// Bits of CR0 that the host owns.
+    /// Bits of CR0 that belong to the host.
     pub cr0_mask: u64,
-    /// What the guest reads in them.
+    /// Value of these bits for the guest.
     pub cr0_shadow: u64,
-    /// Bits of CR4 that the host owns.
+    /// Bits of CR4 that belong to the host.
     pub cr4_mask: u64,
-    /// What the guest reads in them.
+    /// Value of these bits for the guest.
     pub cr4_shadow: u64,
-    /// Values that may be moved to CR3 without exit.
+    /// Values that may be moved to CR3 without an exit.
     pub cr3_targets: [u64; 4],
-    /// How many of them count.
+    /// Number of these values in use.
     pub cr3_target_count: u32,
-    /// Ports that exit, with [`primary::IO_BITMAPS`], of a hypervisor outside the machine's memory.
+    /// Ports that exit, with [`primary::IO_BITMAPS`], for a hypervisor outside of the machine's memory.
     #[serde(with = "bitmap")]
     pub io_bitmap: Option<Rc<IoBitmap>>,
-    /// If there is no [`Self::io_bitmap`], the physical addresses of I/O bitmaps A and B; none given: all ports exit.
+    /// Without [`Self::io_bitmap`], the physical addresses of I/O bitmaps A and B; if there is neither, all ports exit.
     pub io_bitmap_addresses: Option<[u64; 2]>,
-    /// MSRs that exit, with [`primary::MSR_BITMAPS`], of a hypervisor outside the machine's memory.
+    /// MSRs that exit, with [`primary::MSR_BITMAPS`], for a hypervisor outside of the machine's memory.
     #[serde(with = "bitmap")]
     pub msr_bitmap: Option<Rc<MsrBitmap>>,
-    /// If there is no [`Self::msr_bitmap`], the physical address of the MSR bitmaps; none given: all MSRs exit.
+    /// Without [`Self::msr_bitmap`], the physical address of the MSR bitmaps; if there is neither, all MSRs exit.
     pub msr_bitmap_address: Option<u64>,
     /// XSAVES and XRSTORS components that exit.
     pub xss_bitmap: u64,
-    /// Added to the time-stamp counter, with [`primary::TSC_OFFSETTING`].
+    /// Offset of the time-stamp counter, with [`primary::TSC_OFFSETTING`].
     pub tsc_offset: u64,
     /// EPT pointer.
     pub eptp: u64,
-    /// Tag of the guest's translations.
+    /// VPID, the tag of the guest's translations.
     pub vpid: u16,
-    /// Pause-loop exiting: the most time-stamp cycles between two PAUSEs of one loop.
+    /// Pause-loop exiting: maximum number of time-stamp cycles between two PAUSEs of one loop.
     pub ple_gap: u32,
-    /// Pause-loop exiting: time-stamp cycles that a loop may take.
+    /// Pause-loop exiting: maximum number of time-stamp cycles for a loop.
     pub ple_window: u32,
-    /// VMX-preemption timer, in units that IA32_VMX_MISC gives.
+    /// VMX-preemption timer, in units given by IA32_VMX_MISC.
     pub preemption_timer: u32,
-    /// The TSC is multiplied by this, with 48 bits behind the binary point, before the offset is added.
+    /// Multiplier of the TSC, with 48 fraction bits, which is applied before the offset.
     pub tsc_multiplier: u64,
-    /// The physical address of the virtual-APIC page.
+    /// Physical address of the virtual-APIC page.
     pub virtual_apic: u64,
-    /// The physical address of the APIC-access page.
+    /// Physical address of the APIC-access page.
     pub apic_access: u64,
     /// TPR threshold.
     pub tpr_threshold: u32,
     /// Guest interrupt status: requesting virtual interrupt in the low byte, servicing virtual interrupt in the high one.
     pub interrupt_status: u16,
-    /// Vectors whose virtual EOI exits: bit by vector.
+    /// Vectors whose virtual EOI exits, by bit.
     pub eoi_exits: [u64; 4],
-    /// The vector by which posted interrupts are announced.
+    /// Notification vector of posted interrupts.
     pub posted_vector: u16,
-    /// The physical address of the posted-interrupt descriptor.
+    /// Physical address of the posted-interrupt descriptor.
     pub posted_descriptor: u64,
-    /// VM functions that are enabled, see [`x86::vmx::function`].
+    /// Enabled VM functions, see [`x86::vmx::function`].
     pub vm_functions: u64,
-    /// The physical address of the list of EPT pointers.
+    /// Physical address of the list of EPT pointers.
     pub eptp_list: u64,
-    /// Which of them is in use.
+    /// Index of the EPT pointer in use.
     pub eptp_index: u16,
-    /// The physical address of the page-modification log.
+    /// Physical address of the page-modification log.
     pub pml_address: u64,
-    /// The entry of the log that is written next; beyond 511: it is full.
+    /// Index of the next entry of the log; above 511 the log is full.
     pub pml_index: u16,
-    /// The physical address of the virtualization-exception information area.
+    /// Physical address of the virtualization-exception information area.
     pub ve_address: u64,
-    /// The physical addresses of the VMREAD and VMWRITE bitmaps.
+    /// Physical addresses of the VMREAD and VMWRITE bitmaps.
     pub shadow_bitmaps: [u64; 2],
     /// VMCS link pointer: with VMCS shadowing, the shadow VMCS.
     pub link_pointer: u64,
-    /// With VMCS shadowing, of a hypervisor outside the machine's memory: the shadow VMCS, in place of what [`Self::shadow_bitmaps`] and
-    /// [`Self::link_pointer`] lead to.
+    /// With VMCS shadowing for a hypervisor outside of the machine's memory: the shadow VMCS, which replaces
+    /// [`Self::shadow_bitmaps`] and [`Self::link_pointer`].
     pub shadow_vmcs: Option<Box<ShadowVmcs>>,
-    /// MSRs that a VM exit stores, then loads, and a VM entry loads.
+    /// Lists of MSRs that a VM exit stores and loads, and a VM entry loads.
     pub msr_lists: MsrLists,
 
-    /// Event to inject, see [`interruption`]; an exit clears its valid bit.
+    /// Event to be injected, see [`interruption`]; an exit clears its valid bit.
     pub entry_interruption: u32,
-    /// Its error code.
+    /// Error code of the event.
     pub entry_error_code: u32,
-    /// Length of the instruction that a software interrupt or exception comes from.
+    /// Length of the instruction that causes a software interrupt or exception.
     pub entry_instruction_length: u32,
 
     /// Blocking by STI, MOV SS and NMI, see [`x86::vmx::interruptibility`].
     pub interruptibility: u32,
     /// Activity state, see [`x86::vmx::activity`].
     pub activity: u32,
-    /// Debug exceptions that are due, see [`x86::vmx::pending_debug`].
+    /// Pending debug exceptions, see [`x86::vmx::pending_debug`].
     pub pending_debug: u64,
 
-    /// What [`charged_space`](crate::micro::Micro::charged_space) is once a value among [`Controls::cr3_targets`] has been moved to
-    /// CR3.
+    /// Value of [`charged_space`](crate::micro::Micro::charged_space) after a MOV of each value in
+    /// [`Controls::cr3_targets`] to CR3.
     pub target_spaces: [Option<u64>; 4],
 }
 
 impl Controls {
-    /// Whether all the given primary controls are set.
+    /// Returns true if all the given primary controls are set.
     #[inline]
     pub fn primary(&self, controls: u32) -> bool {
         self.primary & controls == controls
     }
 
-    /// Whether the entry delivers an event.
+    /// Returns true if the entry injects an event.
     pub fn injects(&self) -> bool {
         let info = self.entry_interruption;
         info & interruption::VALID != 0 && info & interruption::TYPE != interruption::OTHER_EVENT
     }
 
-    /// The VPID that translations are tagged with.
+    /// Returns the VPID with which translations are tagged.
     pub fn tag(&self) -> u16 {
         if self.secondary(secondary::VPID) { self.vpid } else { 0 }
     }
 
-    /// Whether every structure in memory lies in one page, as VM entries make sure: what a saved state has may be anything.
+    /// Returns true if every structure in memory is inside one page. VM entries check this; a saved state may contain
+    /// any address.
     pub(crate) fn fits(&self) -> bool {
         if self.shadow_vmcs.as_ref().is_some_and(|shadow| !shadow.vmcs.is_whole()) {
             return false;
         }
         let lists = [&self.msr_lists.exit_store, &self.msr_lists.exit_load, &self.msr_lists.entry_load];
-        // An entry looks at the addresses that its controls use; the others may be anything.
+        // An entry checks the addresses that its controls use; the others may have any value.
         let pages = [
             (self.primary(primary::TPR_SHADOW), self.virtual_apic),
             (self.secondary(secondary::APIC_ACCESSES), self.apic_access),
@@ -205,18 +207,18 @@ impl Controls {
         aligned && descriptor && lists && self.cr3_target_count as usize <= self.cr3_targets.len()
     }
 
-    /// Whether the shadow VMCS can be where it is said to be; an entry that finds another address fails after it has loaded
-    /// the controls.
+    /// Returns true if the address of the shadow VMCS is possible; an entry with another address fails after it has
+    /// loaded the controls.
     pub(crate) fn link_fits(&self) -> bool {
         !self.secondary(secondary::VMCS_SHADOWING) || self.link_pointer == NO_VMCS || self.link_pointer & OFFSET == 0
     }
 
-    /// The secondary controls, if they count.
+    /// Returns the secondary controls, or 0 if they are not active.
     pub fn second(&self) -> u32 {
         if self.primary & primary::SECONDARY != 0 { self.secondary } else { 0 }
     }
 
-    /// Whether all the given secondary controls are set and active.
+    /// Returns true if all the given secondary controls are set and active.
     #[inline]
     pub fn secondary(&self, controls: u32) -> bool {
         self.primary & primary::SECONDARY != 0 && self.secondary & controls == controls

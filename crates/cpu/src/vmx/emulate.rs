@@ -1,9 +1,9 @@
-//! Emulation: one instruction, or the delivery of one event, done in software for a hypervisor.
+//! Emulation: one instruction, or the delivery of one event, executed in software for a hypervisor.
 //!
-//! The processor's own instruction handlers do the work, in root mode, under the control registers that the guest believes in.
-//! Memory is reached through the guest's own page tables and a map from guest-physical to host-physical addresses, never
-//! through the TLB; nothing is charged, and no time passes. What was accessed is reported, so that the hypervisor can set a
-//! price on it and follow up on writes to page tables.
+//! The processor's own instruction handlers execute it, in root mode, with the guest's view of the control registers.
+//! Memory is accessed through the guest's own page tables and a map from guest-physical to host-physical addresses,
+//! never through the TLB. Nothing is charged, and no time passes. All accesses are reported, so that the hypervisor can
+//! charge for them and react to writes to page tables.
 
 use super::controls::Controls;
 use super::invalidate::{Flush, Invalidation};
@@ -23,7 +23,7 @@ use x86::page::PAGE;
 use x86::vmx::interruptibility;
 use x86::{flags, vector};
 
-/// The registers of a guest that a hypervisor may keep apart from the processor's own.
+/// Registers of a guest for which a hypervisor may keep values that differ from the processor's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GuestView {
     /// CR0.
@@ -41,7 +41,7 @@ pub struct GuestView {
 }
 
 impl GuestView {
-    /// What the processor's own registers hold.
+    /// Returns the values of the processor's own registers.
     pub fn of(cpu: &Cpu) -> Self {
         Self {
             cr0: cpu.arch.cr0,
@@ -53,7 +53,7 @@ impl GuestView {
         }
     }
 
-    /// Long mode is active.
+    /// Returns true if long mode is active.
     pub fn long_mode(&self) -> bool {
         self.efer & x86::control::EFER_LMA != 0
     }
@@ -68,127 +68,127 @@ impl GuestView {
     }
 }
 
-/// Where a guest's memory is.
+/// Map of a guest's memory.
 pub trait GuestPhysical: Debug {
-    /// Host-physical address of a guest-physical one; `None` where the guest has no RAM.
+    /// Returns the host-physical address of a guest-physical one, or `None` if it is not in the guest's RAM.
     fn host(&self, guest_physical: u64) -> Option<u64>;
 }
 
-/// A stretch of guest-physical memory.
+/// A range of guest-physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// First byte.
     pub address: u64,
-    /// Bytes; it does not leave its page.
+    /// Length in bytes; the range does not cross a page.
     pub len: u64,
 }
 
-/// A device that was accessed.
+/// A device access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceAccess {
-    /// By port.
+    /// An access to a port.
     Port {
-        /// Number.
+        /// Port number.
         port: u16,
-        /// Bytes.
+        /// Size in bytes.
         size: u8,
-        /// OUT.
+        /// True for OUT.
         write: bool,
     },
-    /// By guest-physical address.
+    /// An access to a guest-physical address.
     Memory {
         /// Address.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u8,
-        /// Written.
+        /// True for a write.
         write: bool,
     },
-    /// A model-specific register that the board holds.
+    /// An access to a model-specific register that the board holds.
     Msr {
         /// Index.
         index: u32,
-        /// WRMSR.
+        /// True for WRMSR.
         write: bool,
     },
-    /// CR8.
+    /// An access to CR8.
     TaskPriority {
-        /// Written.
+        /// True for a write.
         write: bool,
     },
 }
 
-/// What was accessed.
+/// Accesses of an emulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
-    /// Walks of the guest's page tables: one for each page and kind of access.
+    /// Number of walks of the guest's page tables: one for each page and kind of access.
     pub walks: u32,
-    /// Entries of the guest's page tables that they read.
+    /// Number of entries of the guest's page tables that the walks read.
     pub references: u32,
     /// Guest RAM that was read as data.
     pub reads: Vec<Stretch>,
-    /// Guest RAM that was written, or was about to be when something failed.
+    /// Guest RAM that was written, or would have been written before a failure.
     pub writes: Vec<Stretch>,
     /// Page-table entries whose accessed or dirty flags were set.
     pub marked_entries: Vec<u64>,
     /// Devices, in order.
     pub devices: Vec<DeviceAccess>,
-    /// What the instruction invalidated in the TLB that it believes in. The processor's TLB has not been touched.
+    /// Invalidations in the TLB as seen by the guest. The processor's TLB has not changed.
     pub flushes: Vec<Flush>,
-    /// Likewise by INVEPT and INVVPID.
+    /// Invalidations by INVEPT and INVVPID.
     pub invalidations: Vec<Invalidation>,
 }
 
-/// How it ended.
+/// Outcome of an emulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done, or one iteration of it, and RIP is still on it.
+    /// The instruction, or one iteration of it, is complete; in the latter case RIP is unchanged.
     Completed,
-    /// It raised an exception and has changed nothing; the exception has not been delivered.
+    /// The instruction raised an exception without other changes; the exception has not been delivered.
     Exception {
         /// Vector.
         vector: u8,
         /// Error code, if the vector has one.
         code: Option<u32>,
-        /// What CR2 becomes on delivery, for a page fault.
+        /// Value of CR2 on delivery of a page fault.
         address: u64,
-        /// Bits that delivery sets in DR6, for a debug exception.
+        /// Bits that the delivery of a debug exception sets in DR6.
         dr6: u64,
     },
-    /// HLT is done.
+    /// HLT was executed.
     Halt,
-    /// MWAIT is done, and waits.
+    /// MWAIT was executed, and the processor waits.
     Mwait {
-        /// Interrupts end it even if they are masked.
+        /// True if interrupts wake the processor even if they are masked.
         masked: bool,
     },
     /// The processor shut down (triple fault).
     Shutdown,
     /// A guest hypervisor has entered its guest, see `software.rs`.
     Entered,
-    /// The guest of a guest hypervisor exits: [`vm_exit`](crate::arch::Arch::vm_exit) says why.
+    /// A nested guest exits: [`vm_exit`](crate::arch::Arch::vm_exit) has the details.
     Exit,
 }
 
-/// What a guest is emulated in.
+/// Environment of an emulation.
 #[derive(Default)]
 pub struct Surroundings<'a> {
-    /// Where its memory is; without it, guest-physical addresses are host-physical ones.
+    /// Map of the guest's memory; without it, guest-physical addresses are host-physical ones.
     pub memory: Option<Rc<dyn GuestPhysical>>,
-    /// Its VMX, if it has that, and what of it the guest may use.
+    /// The guest's VMX state, if it has VMX, and the features that are offered to it.
     pub vmx: Option<(&'a mut GuestVmx, Offer)>,
 }
 
-/// The result of an emulation.
+/// Result of an emulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emulation {
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
-    /// The registers of the view after it.
+    /// Registers of the view after the emulation.
     pub view: GuestView,
-    /// Debug traps that are due after a completed instruction, as bits of DR6.
+    /// Debug traps that follow a completed instruction, as bits of DR6.
     pub trap: u64,
-    /// What was accessed.
+    /// Accesses.
     pub accesses: Accesses,
 }
 
@@ -202,25 +202,25 @@ struct Found {
     entry: Entry,
 }
 
-/// An emulation that is under way.
+/// State of an emulation in progress.
 #[derive(Debug, Default)]
 pub struct Emulating {
     memory: Option<Rc<dyn GuestPhysical>>,
     accesses: Accesses,
     found: Vec<Found>,
-    /// Something has changed on which the fast paths of memory depend.
+    /// True after a change that affects the fast paths of memory.
     mapping_changed: bool,
-    /// What a guest hypervisor may use.
+    /// Features that are offered to a guest hypervisor.
     offer: Option<Offer>,
-    /// The controls of the hypervisor that emulates, while those of a guest hypervisor are in their place.
+    /// Controls of the emulating hypervisor, while those of a guest hypervisor replace them.
     pub(super) outer: Option<Controls>,
-    /// A guest hypervisor has entered its guest.
+    /// True if a guest hypervisor has entered its guest.
     pub(super) entered: bool,
-    /// When the processor left it.
+    /// Time at which the processor left the nested guest.
     pub(super) left_at: Option<Ticks>,
 }
 
-/// Adds a stretch, or makes the last one longer.
+/// Adds a range, or extends the last one.
 fn note(list: &mut Vec<Stretch>, address: u64, len: u64) {
     if list.iter().any(|s| address.wrapping_sub(s.address) < s.len && address - s.address + len <= s.len) {
         return;
@@ -259,12 +259,12 @@ impl Emulating {
 }
 
 impl Cpu {
-    /// Executes the instruction at RIP in software, in root mode, as a guest with these control registers would. `memory` says
-    /// where its memory is; without it, guest-physical addresses are host-physical ones.
+    /// Executes the instruction at RIP in software, in root mode, as a guest with these control registers would.
+    /// `memory` maps the guest's memory; without it, guest-physical addresses are host-physical ones.
     ///
-    /// The guest's other registers are the processor's. Afterwards the control registers are what they were before the call;
-    /// what the instruction made of them is in [`Emulation::view`]. A completed instruction ends blocking by STI and MOV SS in
-    /// [`Controls::interruptibility`](super::Controls::interruptibility), or sets it.
+    /// The guest's other registers are the processor's. Afterwards the control registers have their values from before
+    /// the call; their values after the instruction are in [`Emulation::view`]. A completed instruction ends blocking
+    /// by STI and MOV SS in [`Controls::interruptibility`](super::Controls::interruptibility), or sets it.
     pub fn emulate(
         &mut self,
         view: &GuestView,
@@ -275,7 +275,7 @@ impl Cpu {
         self.emulate_in(view, &mut surroundings, cache)
     }
 
-    /// Likewise for a guest that may be a hypervisor.
+    /// Executes an instruction as [`Self::emulate`] does, for a guest that may be a hypervisor.
     pub fn emulate_in(
         &mut self,
         view: &GuestView,
@@ -285,8 +285,8 @@ impl Cpu {
         self.in_software(view, surroundings, cache, Self::emulate_instruction)
     }
 
-    /// Delivers an event through the guest's interrupt table in software, in the format of VM-entry interruption information
-    /// (SDM vol. 3, 24.8.3). CR2 and DR6 are the caller's to set before.
+    /// Delivers an event through the guest's interrupt table in software; its format is VM-entry interruption
+    /// information (SDM vol. 3, 24.8.3). The caller must set CR2 and DR6 before.
     pub fn emulate_event(
         &mut self,
         view: &GuestView,
@@ -395,7 +395,7 @@ impl Cpu {
         execute(self, &op).map(|_| ())
     }
 
-    /// The exception that stopped the instruction.
+    /// Returns the exception that stopped the instruction.
     fn emulated_fault(&mut self) -> Outcome {
         match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => {
@@ -413,7 +413,7 @@ impl Cpu {
         }
     }
 
-    /// What completion leaves to be done.
+    /// Returns the outcome of a completed instruction.
     pub(super) fn emulated_outcome(&mut self) -> Outcome {
         let shadows =
             [(attention::STI_SHADOW, interruptibility::STI), (attention::SS_SHADOW, interruptibility::MOV_SS)];
@@ -438,7 +438,7 @@ impl Cpu {
         }
     }
 
-    /// Translates as [`Self::translate`] does, by the guest's page tables alone.
+    /// Translates an address as [`Self::translate`] does, by the guest's page tables alone.
     #[cold]
     pub(crate) fn translate_in_software(
         &mut self,
@@ -465,15 +465,15 @@ impl Cpu {
         Ok((physical | offset, entry))
     }
 
-    /// Notes an access to a device, in emulation.
+    /// Records a device access in an emulation.
     pub(crate) fn note_device(&mut self, device: DeviceAccess) {
         if let Some(emulating) = &mut self.engine.emulation {
             emulating.accesses.devices.push(device);
         }
     }
 
-    /// Where a physical address is that translation has come to: in emulation that is a guest-physical one. `None`: there is
-    /// no RAM.
+    /// Returns the address in RAM of a translated physical address, which is guest-physical in an emulation. Returns
+    /// `None` if there is no RAM.
     #[inline]
     pub(crate) fn backing(&self, address: u64) -> Option<u64> {
         let Some(emulating) = &self.engine.emulation else { return Some(address) };
@@ -485,7 +485,7 @@ impl Cpu {
     }
 }
 
-/// What an instruction may leave for the interpreter's loop, which the hypervisor deals with instead.
+/// Attention flags that an instruction may set for the interpreter's loop, which the hypervisor handles instead.
 const LEFT_BEHIND: u32 = attention::STI_SHADOW
     | attention::SS_SHADOW
     | attention::DEBUG

@@ -1,4 +1,4 @@
-//! Emulation of random instructions against ordinary execution of the same ones.
+//! Random tests: emulation of instructions against their ordinary execution.
 
 use super::{GuestView, Outcome};
 use crate::arch::{Segment, TableRegister, attention};
@@ -6,7 +6,7 @@ use crate::testing::{DATA, Machine, RAM, Raised, Random, STACK};
 use testkit::bytes;
 use x86::{reg, vector};
 
-/// State that both processors start a case from, or end it with.
+/// State of both processors before and after a test case.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     gpr: [u64; 32],
@@ -82,7 +82,7 @@ fn random_instructions_do_the_same_in_emulation() {
                 load(m, &from);
                 m.poke(start.rip, &instruction);
             }
-            // A repeated instruction would go on for long.
+            // A repeated instruction would take long.
             plain.cpu.engine.stop_at = 0;
             let before = plain.cpu.wiring.ram.clone();
             let result = plain.step();

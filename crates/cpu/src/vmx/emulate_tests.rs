@@ -1,4 +1,4 @@
-//! Emulation: what it does, what it reports, and what it leaves alone.
+//! Tests of emulation: its effects, its reports, and the state that it must preserve.
 
 use super::{DeviceAccess, Emulation, Flush, GuestPhysical, GuestView, Outcome, Stretch, Surroundings};
 use crate::arch::{Segment, attention};
@@ -13,9 +13,9 @@ use x86::control::*;
 use x86::vmx::interruptibility;
 use x86::{flags, reg, vector};
 
-/// Memory-mapped registers beyond RAM.
+/// Memory-mapped device registers beyond RAM.
 const DEVICE: u64 = 0xfee0_0000;
-/// Guest-physical addresses of the second half of RAM are this much higher in the guest.
+/// Difference between guest-physical and host-physical addresses in the second half of RAM.
 const MOVED: u64 = 0x4000_0000;
 
 #[derive(Default)]
@@ -62,8 +62,8 @@ impl Bus for Board {
     }
 }
 
-/// A guest on the machine's registers: its view is what the machine was set up with, and the machine's own control registers
-/// are then something else.
+/// A guest on the machine's registers: its view has the original control registers, and the machine's own are then
+/// different.
 struct Guest {
     machine: Machine,
     view: GuestView,
@@ -76,7 +76,7 @@ impl Guest {
         let board = Rc::new(RefCell::new(Board::default()));
         machine.cpu.wiring.bus = board.clone();
         let view = GuestView::of(&machine.cpu);
-        // A processor under shadow paging: other tables, no WP, no caching.
+        // A processor with shadow paging: other tables, no WP, no caching.
         machine.cpu.arch.cr3 = 0x7000;
         machine.cpu.arch.cr0 ^= CR0_WP | CR0_TS;
         machine.cpu.mapping_changed();
@@ -86,12 +86,12 @@ impl Guest {
 
     fn long() -> Self {
         let guest = Self::new(Machine::long64(0));
-        // Map the device's page too, at 16 MiB linear.
+        // The device's page is mapped at linear 16 MiB.
         guest.machine.cpu.wiring.ram.write(0x3000 + 8 * (RAM >> 21), DEVICE & !0x1f_ffff | 0xe7);
         guest
     }
 
-    /// Assembles one instruction at RIP and emulates it; everything that must stay is compared.
+    /// Assembles one instruction at RIP and emulates it; compares all state that must be preserved.
     fn emulate(&mut self, write: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Emulation {
         let bits = if self.view.efer & EFER_LMA != 0 { self.machine.bits() } else { 16 };
         let bytes = crate::testing::assemble(bits, self.machine.cpu.arch.rip, write);
@@ -133,7 +133,7 @@ fn control_registers_change_in_the_view_only() {
     let done = g.emulate(|a| a.mov(cr4, rax));
     assert_eq!((done.view.cr4, done.accesses.flushes), (g.view.cr4 ^ CR4_PGE, vec![Flush::All]));
 
-    // Reads give what the guest believes in.
+    // Reads return the guest's view.
     g.emulate(|a| a.mov(rbx, cr3));
     assert_eq!(g.machine.cpu.arch.gpr[3], g.view.cr3);
 
@@ -178,7 +178,7 @@ fn real_mode_enters_protected_mode() {
     assert_eq!((done.outcome, done.view.cr0), (Outcome::Completed, CR0_ET | CR0_PE));
     assert_eq!(done.accesses.walks, 1);
     assert_eq!(done.accesses.references, 0);
-    // The real registers say protected mode; a load of a segment is still one of real mode.
+    // The real registers are in protected mode; the load of a segment follows real mode.
     g.machine.cpu.arch.cr0 |= CR0_PE;
     g.machine.cpu.arch.gpr[0] = 0x1234;
     g.emulate(|a| a.mov(ds, ax));
@@ -256,7 +256,7 @@ fn memory_mapped_devices() {
     let access = |write| DeviceAccess::Memory { address: DEVICE, size: 4, write };
     assert_eq!(done.accesses.devices, [access(false)]);
     assert!(done.accesses.reads.is_empty());
-    // Three levels down to a 2 MiB page, for the code and for the register.
+    // Three levels to a 2 MiB page, for the code and for the register.
     assert_eq!((done.accesses.walks, done.accesses.references), (2, 6));
     g.emulate(|a| a.mov(dword_ptr(rbx), 9));
     assert_eq!(g.board.borrow().register, 9);
@@ -269,7 +269,7 @@ fn memory_mapped_devices() {
 fn pushes_across_pages_are_all_or_nothing() {
     let mut g = Guest::long();
     let ram = g.machine.cpu.wiring.ram.clone();
-    // 4 KiB pages for the two megabytes of the stack; the page below STACK is not there.
+    // 4 KiB pages for the two megabytes of the stack; the page below STACK is not present.
     for i in 0..512 {
         ram.write(0x4000 + 8 * i, (STACK - 0x20_0000 + 4096 * i) | 0x67);
     }
@@ -299,7 +299,7 @@ fn the_guests_permissions_hold() {
     let code = Some(3);
     let outcome = g.emulate(|a| a.mov(byte_ptr(DATA as u32), 1)).outcome;
     assert_eq!(outcome, Outcome::Exception { vector: vector::PF, code, address: DATA, dr6: 0 });
-    // Without WP in the view, whatever the real CR0 says.
+    // Without WP in the view, independently of the real CR0.
     g.view.cr0 &= !CR0_WP;
     g.machine.cpu.arch.cr0 |= CR0_WP;
     let done = g.emulate(|a| a.mov(byte_ptr(DATA as u32), 1));
@@ -328,7 +328,7 @@ fn memory_is_where_the_slots_have_it() {
     let done = g.emulate(|a| a.mov(byte_ptr(0x80_0010), al));
     assert_eq!(done.accesses.writes, [Stretch { address: MOVED + 0x10, len: 1 }]);
     assert_eq!(g.machine.peek::<1>(0x80_0010), [0x55]);
-    // Guest-physical addresses of the second half are nothing any more.
+    // Guest-physical addresses of the second half are no longer mapped.
     g.machine.cpu.wiring.ram.write(0x3000 + 8 * 4u64, 0x80_00e7u64);
     let done = g.emulate(|a| a.mov(al, byte_ptr(0x80_0010)));
     assert_eq!(done.accesses.devices, [DeviceAccess::Memory { address: 0x80_0010, size: 1, write: false }]);
@@ -388,7 +388,7 @@ fn events_are_delivered_in_software() {
 #[test]
 fn written_code_is_decoded_anew() {
     let mut g = Guest::long();
-    // Run code at DATA so that it is decoded, then change it by emulation and run it again.
+    // Execute code at DATA so that it is decoded, then change it by emulation and execute it again.
     g.machine.cpu.arch.cr3 = g.view.cr3;
     g.machine.cpu.mapping_changed();
     g.machine.cpu.mode_changed();

@@ -1,4 +1,4 @@
-//! Extended page tables: from guest-physical to host-physical addresses (SDM vol. 3, 28.3).
+//! Extended page tables: translation of guest-physical to host-physical addresses (SDM vol. 3, 28.3).
 
 use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, LayoutEpt, Path, ReadEntry, Root, Stop, UpdateEntry};
@@ -15,37 +15,37 @@ use x86::vmx::virtualization_exception as area;
 use x86::vmx::{reason, secondary};
 use x86::{reg, vector};
 
-/// What a guest-physical address is translated for.
+/// Purpose of a guest-physical access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// An access to a linear address that the guest's tables map there.
+    /// An access to a linear address that the guest's tables map to this address.
     Data(Access),
-    /// A read of an entry of the guest's tables.
+    /// A read of a paging-structure entry of the guest.
     Table,
-    /// Setting flags in such an entry.
+    /// An update of flags in such an entry.
     TableFlags,
-    /// Loading the PDPTE registers.
+    /// A load of the PDPTE registers.
     Pdpte,
 }
 
-/// Where a guest-physical address is.
+/// Result of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     /// Host-physical address.
     pub address: u64,
     /// Log2 of the size of the page.
     pub shift: u8,
-    /// Reads, writes and fetches that are allowed, as bits 2:0 of an EPT entry have them.
+    /// Permitted reads, writes and fetches, in bits 2:0 as in an EPT entry.
     pub rights: u64,
-    /// The dirty flag need not be set any more on a write.
+    /// True if a write need not set the dirty flag.
     pub dirty: bool,
 }
 
-/// The tables of EPT, as the processor walks them and sets flags in them.
+/// EPT paging structures as accessed by the processor, which sets flags.
 struct EptTables<'a> {
     cpu: &'a mut Cpu,
     references: &'a mut u32,
-    /// The entry that was read last.
+    /// Last entry that was read.
     last: u64,
 }
 
@@ -70,10 +70,10 @@ impl UpdateEntry for EptTables<'_> {
     }
 }
 
-/// The tables of EPT, as a look from outside sees them.
+/// EPT paging structures as inspected from outside.
 struct SeenTables<'a>(&'a Cpu);
 
-/// An entry lies where there is no RAM.
+/// Error: an entry is not in RAM.
 struct NoRam;
 
 impl ReadEntry for SeenTables<'_> {
@@ -85,12 +85,12 @@ impl ReadEntry for SeenTables<'_> {
 }
 
 impl Cpu {
-    /// Whether the EPT pointer enables accessed and dirty flags.
+    /// Returns true if the EPT pointer enables accessed and dirty flags.
     fn ept_flags(&self) -> bool {
         self.arch.vmx.controls.eptp & EPTP_ACCESSED_DIRTY != 0
     }
 
-    /// Whether an EPT pointer is valid (SDM vol. 3, 26.2.1.1).
+    /// Returns true if an EPT pointer is valid (SDM vol. 3, 26.2.1.1).
     pub(super) fn valid_ept_pointer(&self, eptp: u64) -> bool {
         let offered = self.vmx_capabilities();
         let kind = match eptp & EPTP_TYPE {
@@ -105,8 +105,9 @@ impl Cpu {
             && eptp & (EPTP_RESERVED | self.beyond_physical()) == 0
     }
 
-    /// Translates a guest-physical address through EPT, and sets accessed and dirty flags. `linear` is the address that the
-    /// guest's code wants, which `page` says more of where it is known; entries read are added to `references`.
+    /// Translates a guest-physical address through EPT, and sets accessed and dirty flags. `linear` is the address that
+    /// the guest's code accesses, `page` gives its permissions if they are known; the number of entries read is added
+    /// to `references`.
     pub(crate) fn place(
         &mut self,
         address: u64,
@@ -120,7 +121,7 @@ impl Cpu {
             Purpose::Data(Access::Read | Access::ShadowRead) | Purpose::Pdpte => READ,
             Purpose::Data(Access::Write | Access::ShadowWrite) => WRITE,
             Purpose::Data(Access::Fetch) => EXECUTE,
-            // With accessed and dirty flags, every access to the guest's tables counts as a write.
+            // With accessed and dirty flags, every access to the guest's tables is treated as a write.
             Purpose::Table if !flags => READ,
             Purpose::Table | Purpose::TableFlags => READ | WRITE,
         };
@@ -165,12 +166,13 @@ impl Cpu {
         Ok(Placed { address: frame | offset, shift: leaf.shift as u8, rights, dirty })
     }
 
-    /// The topmost table of the EPT pointer.
+    /// Returns the topmost table of the EPT pointer.
     fn ept_root(&self) -> Root {
         Root { table: self.arch.vmx.controls.eptp & ADDRESS, shift: SHIFT_PML4 }
     }
 
-    /// Likewise for a look from outside: whatever the rights, and without a trace. `None`: not mapped.
+    /// Translates for an inspection from outside: regardless of permissions, and without side effects. Returns `None`
+    /// if not mapped.
     pub(crate) fn look_up_physical(&self, address: u64) -> Option<u64> {
         if address >> ADDRESS_BITS != 0 {
             return None;
@@ -180,7 +182,7 @@ impl Cpu {
         Some(layout.page(leaf.entry, leaf.shift) | address & ((1 << leaf.shift) - 1))
     }
 
-    /// Page-modification logging (SDM vol. 3, 28.3.6): a page is about to be marked dirty.
+    /// Logs a page that is about to be marked dirty (page-modification logging, SDM vol. 3, 28.3.6).
     fn log_modification(&mut self, address: u64) -> Exec {
         let controls = &self.arch.vmx.controls;
         if !controls.secondary(secondary::PML) {
@@ -221,7 +223,7 @@ impl Cpu {
         fault
     }
 
-    /// Whether an EPT violation may be a virtualization exception (25.5.7.1).
+    /// Returns true if an EPT violation may be a virtualization exception (25.5.7.1).
     fn raises_virtualization_exception(&self) -> bool {
         let controls = &self.arch.vmx.controls;
         let busy = controls.ve_address + area::BUSY;
@@ -231,7 +233,7 @@ impl Cpu {
             && self.structure::<u32>(busy) == Some(0)
     }
 
-    /// #VE, with its information area (25.5.7.2).
+    /// Raises #VE, with its information area (25.5.7.2).
     fn virtualization_exception(&mut self, qualification: u64, linear: u64, physical: u64) -> Fault {
         let at = self.arch.vmx.controls.ve_address;
         self.set_structure(at + area::REASON, reason::EPT_VIOLATION);
@@ -250,7 +252,7 @@ impl Cpu {
         fault
     }
 
-    /// VMFUNC of the function in EAX (25.5.6). `false`: it exits.
+    /// Executes VMFUNC of the function in EAX (25.5.6). Returns false if it exits.
     pub(super) fn vm_function(&mut self) -> bool {
         let (function, argument) = (self.get::<u32>(reg::RAX), self.get::<u32>(reg::RCX));
         let controls = &self.arch.vmx.controls;
@@ -267,11 +269,11 @@ impl Cpu {
         controls.eptp_index = argument as u16;
         let vpid = controls.tag();
         if self.engine.emulation.is_some() {
-            // The hypervisor that emulates it finds the pointer in the controls.
+            // The emulating hypervisor finds the pointer in the controls.
             self.mapping_changed();
             return true;
         }
-        // Whatever the numbers of contexts, nothing on the fast paths is kept.
+        // The fast paths have been flushed, so a reassignment of indices does not matter.
         let _ = self.micro.tlb.enter(vpid, Some(eptp));
         self.mapping_changed();
         self.origin_changed();
@@ -279,17 +281,17 @@ impl Cpu {
     }
 }
 
-/// An access that EPT does not allow.
+/// An access that EPT denies.
 struct Violation {
     address: u64,
     linear: u64,
     purpose: Purpose,
-    /// What the guest's tables say of the page, as [`perm`] has it.
+    /// Permissions of the page in the guest's tables, in the format of [`perm`].
     page: Option<u8>,
-    /// The access, as [`RIGHTS`].
+    /// Requested access, as in [`RIGHTS`].
     wanted: u64,
-    /// The rights that there are.
+    /// Granted permissions.
     rights: u64,
-    /// The entry asks for an exit, not an exception.
+    /// True if the entry requests an exit instead of an exception.
     suppressed: bool,
 }

@@ -1,4 +1,4 @@
-//! Two-dimensional walks against a model of them that is written the other way round: recursive, and over plain words.
+//! Tests of two-dimensional walks against a different model: recursive, and on plain words.
 
 use crate::Cpu;
 use crate::fault::Cause;
@@ -12,12 +12,12 @@ use x86::vector;
 use x86::vmx::{primary, reason, secondary};
 
 const RAM: u64 = 4 << 20;
-/// Guest-physical frames of the guest's tables, four for each level, and host frames of EPT's.
+/// Guest-physical frames of the guest's tables, four for each level, and host frames of EPT tables.
 const GUEST: u64 = 0x100;
 const EPT: u64 = 0x200;
 const PHYSICAL: u64 = 46;
 
-/// How paging is set up in the guest.
+/// Paging mode of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Off,
@@ -26,7 +26,7 @@ enum Mode {
     Long,
 }
 
-/// What the walk must come to.
+/// Expected result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Mapped { physical: u64, size: u64, references: u32, perms: u8 },
@@ -35,7 +35,7 @@ enum Expected {
     Misconfiguration { physical: u64 },
 }
 
-/// The model: memory as words, and the registers that matter.
+/// Model of the memory as words, and of the relevant registers.
 struct World {
     words: Vec<u64>,
     mode: Mode,
@@ -70,7 +70,8 @@ impl World {
         self.eptp & 64 != 0
     }
 
-    /// EPT from the level with pages of `size`, given its table; `place` are the high bits of the qualification.
+    /// Walks EPT from the level with pages of `size`, given its table; `place` contains the high bits of the
+    /// qualification.
     fn ept(&mut self, table: u64, size: u64, gpa: u64, want: u64, rights: u64, place: u64) -> Result<Step, Expected> {
         let at = table + (gpa / size % 512) * 8;
         let entry = self.word(at);
@@ -257,7 +258,8 @@ fn ept_entry(random: &mut Random, level: u64, index: u64) -> u64 {
     let large = level == 1 && random.one_in(8) || level == 2 && random.one_in(24);
     let size = 1u64 << (12 + 9 * level);
     let target = if level == 0 || large {
-        // The first four megabytes, where the guest's tables are, are where they are; the rest is anywhere.
+        // The first four megabytes, which contain the guest's tables, are mapped one to one; the rest is mapped
+        // randomly.
         if index < 1024 && level == 0 || large && random.one_in(2) { index * 4096 } else { random.below(1 << 34) }
     } else {
         (EPT + 4 * (level - 1) + if level == 1 { index & 1 } else { random.below(4) }) << 12

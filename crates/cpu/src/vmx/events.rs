@@ -1,4 +1,4 @@
-//! Events in non-root mode: injection, what exits instead of being delivered, and what happens between instructions.
+//! Events in non-root mode: injection, exits instead of deliveries, and events between instructions.
 
 use super::controls::Controls;
 use super::information::VmExit;
@@ -11,7 +11,7 @@ use x86::vmx::qualification::ept as qualification;
 use x86::vmx::{activity, exit, interruption, pin, primary, reason};
 use x86::{flags, vector};
 
-/// An event that was being delivered: interruption information, error code, and the length of the instruction that made it.
+/// An event in delivery: interruption information, error code, and length of the instruction that caused it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Delivering {
     info: u32,
@@ -19,7 +19,7 @@ pub struct Delivering {
     length: u32,
 }
 
-/// Whether the exception bitmap has an exception exit.
+/// Returns true if an exception exits because of the exception bitmap.
 pub(super) fn in_bitmap(controls: &Controls, vector: u8, code: Option<u32>) -> bool {
     let bit = controls.exception_bitmap >> (vector & 31) & 1 != 0;
     if vector == vector::PF {
@@ -57,7 +57,7 @@ impl Cpu {
         self.deliver(Event { vector: (info & interruption::VECTOR) as u8, code, source, injected: true }, length);
     }
 
-    /// An event as interruption or IDT-vectoring information.
+    /// Returns an event as interruption or IDT-vectoring information.
     fn information(&self, event: &Event, length: u32) -> Delivering {
         let kind = match event.source {
             Source::Exception => interruption::HARDWARE_EXCEPTION,
@@ -67,14 +67,14 @@ impl Cpu {
             Source::Trap => interruption::SOFTWARE_EXCEPTION,
             Source::Int1 => interruption::PRIVILEGED_SOFTWARE_EXCEPTION,
         };
-        // Real-address mode knows no error codes.
+        // Real-address mode has no error codes.
         let code = event.code.filter(|_| self.protected());
         let has_code = if code.is_some() { interruption::ERROR_CODE } else { 0 };
         let info = interruption::VALID | has_code | kind | u32::from(event.vector);
         Delivering { info, code: code.unwrap_or(0), length }
     }
 
-    /// What a VM exit because of an exception reports.
+    /// Returns the exit information for an exception.
     fn exception_information(&self, event: &Event, length: u32) -> VmExit {
         let what = self.information(event, length);
         let qualification = match event.vector {
@@ -92,7 +92,7 @@ impl Cpu {
         }
     }
 
-    /// Whether an event about to be delivered is an exception that exits; then it has.
+    /// Exits if an event about to be delivered is an exception that exits. Returns true in that case.
     pub(crate) fn exception_exits(&mut self, event: &Event) -> bool {
         self.arch.vmx.activity = activity::ACTIVE;
         let original = self.arch.vmx.delivering.take();
@@ -113,7 +113,7 @@ impl Cpu {
         true
     }
 
-    /// Whether an exception met while delivering `first` exits; then it has.
+    /// Exits if an exception during the delivery of `first` exits. Returns true in that case.
     pub(crate) fn nested_exits(&mut self, event: &Event, first: &Event, length: u32) -> bool {
         if !in_bitmap(&self.arch.vmx.controls, event.vector, event.code) {
             return false;
@@ -125,20 +125,21 @@ impl Cpu {
         true
     }
 
-    /// Something other than an exception exits while an event is delivered: [`vm_exit`](crate::arch::Arch::vm_exit) already says what.
+    /// Completes an exit during the delivery of an event that is not an exception;
+    /// [`vm_exit`](crate::arch::Arch::vm_exit) already has the reason.
     pub(crate) fn exit_in_delivery(&mut self, event: &Event, length: u32) {
         let original = self.information(event, length);
         self.arch.vm_exit.set_vectoring(original);
         self.leave_with_resume_flag(event);
     }
 
-    /// Leaves with RF as the handler of `event` would have found it on its stack.
+    /// Leaves the guest with the RF that the handler of `event` would have found on its stack.
     fn leave_with_resume_flag(&mut self, event: &Event) {
         self.arch.flags |= self.pushed_flags(event) & flags::RF;
         self.leave_guest();
     }
 
-    /// Follows the beginning of a delivery: its handler is to return to after the instruction.
+    /// Records the begin of a delivery, whose handler returns to the instruction after `length` bytes.
     pub(crate) fn delivery_begins(&mut self, length: u32) {
         if length != 0 {
             let next = self.arch.rip.wrapping_add(u64::from(length));
@@ -146,23 +147,23 @@ impl Cpu {
         }
     }
 
-    /// Follows the end of a delivery.
+    /// Records the end of a delivery.
     pub(crate) fn delivery_ends(&mut self) {
         self.arch.vmx.trap_pending |= self.traps_monitored();
     }
 
-    /// Triple fault in non-root mode.
+    /// Handles a triple fault in non-root mode.
     pub(crate) fn triple_fault_exit(&mut self) {
         self.event_exit(reason::TRIPLE_FAULT);
     }
 
-    /// An exit because of something between instructions.
+    /// Exits because of an event between instructions.
     fn event_exit(&mut self, reason: u32) {
         self.arch.vm_exit = VmExit { reason, ..VmExit::default() };
         self.leave_guest();
     }
 
-    /// INT n, INT3, INTO and INT1 in non-root mode. The latter three are exceptions to the bitmap.
+    /// Handles INT n, INT3, INTO and INT1 in non-root mode. For the exception bitmap the latter three are exceptions.
     pub(crate) fn guest_software_interrupt(&mut self, event: &Event) -> Exec {
         let length = u32::from(self.engine.ilen);
         if event.source != Source::Int && in_bitmap(&self.arch.vmx.controls, event.vector, None) {
@@ -187,7 +188,7 @@ impl Cpu {
         entered
     }
 
-    /// Leaves because an instruction asked to, by [`Cpu::exit_fault`]; RIP is back on it.
+    /// Exits on behalf of an instruction, after [`Cpu::exit_fault`]; RIP is that of the instruction.
     pub(crate) fn instruction_exit(&mut self) {
         let unblocked = std::mem::take(&mut self.arch.vmx.nmi_unblocked);
         self.arch.vmx.delivering = None;
@@ -205,12 +206,12 @@ impl Cpu {
         self.leave_guest();
     }
 
-    /// Whether every instruction is to be followed by an exit.
+    /// Returns true if every instruction must be followed by an exit (monitor trap flag).
     pub(crate) fn traps_monitored(&self) -> bool {
         self.arch.vmx.active && self.arch.vmx.controls.primary(primary::MONITOR_TRAP)
     }
 
-    /// The exit after an instruction or delivery under the monitor trap flag, before any debug trap.
+    /// Performs the exit after an instruction or delivery with the monitor trap flag, before any debug trap.
     pub(crate) fn monitor_trap(&mut self) -> bool {
         if self.arch.vmx.active && self.leave_after_instruction() {
             return true;
@@ -222,8 +223,8 @@ impl Cpu {
         due
     }
 
-    /// Events between instructions of a guest, highest priority first: whether something exited or was delivered. `shadow` is
-    /// the blocking by STI or MOV SS.
+    /// Handles the events between instructions of a guest, highest priority first. Returns true after an exit or a
+    /// delivery. `shadow` is the blocking by STI or MOV SS.
     pub(crate) fn guest_events(&mut self, shadow: u32) -> bool {
         let waits = self.arch.vmx.activity;
         if waits == activity::WAIT_FOR_SIPI {
@@ -275,7 +276,7 @@ impl Cpu {
         open && self.deliver_virtual_interrupt()
     }
 
-    /// Whether an external interrupt ends HLT.
+    /// Returns true if an external interrupt ends HLT.
     pub fn interrupts_end_halt(&self) -> bool {
         match self.arch.vmx.activity {
             activity::ACTIVE | activity::HLT => {
@@ -286,17 +287,17 @@ impl Cpu {
         }
     }
 
-    /// Whether the guest's virtual NMIs, and not those of the processor, are blocked.
+    /// Returns true if blocking applies to the guest's virtual NMIs, and not to those of the processor.
     pub(super) fn has_virtual_nmis(&self) -> bool {
         self.arch.vmx.controls.pin & pin::VIRTUAL_NMIS != 0
     }
 
-    /// Whether NMIs wait for IRET: virtual NMIs have the blocking for themselves.
+    /// Returns true if NMIs are blocked until IRET; with virtual NMIs, blocking does not apply to the processor's.
     pub fn blocks_nmi(&self) -> bool {
         self.arch.nmi_blocked && !(self.arch.vmx.active && self.has_virtual_nmis())
     }
 
-    /// A start-up signal, with its vector: whether the guest waited for it, which ends in an exit.
+    /// Handles a start-up signal with its vector. Returns true if the guest waited for it, which causes an exit.
     pub fn guest_startup(&mut self, vector: u8) -> bool {
         if !self.arch.vmx.active || self.arch.vmx.activity != activity::WAIT_FOR_SIPI {
             return false;
@@ -306,7 +307,7 @@ impl Cpu {
         true
     }
 
-    /// An external interrupt: whether it still was there.
+    /// Handles an external interrupt. Returns true if it was still pending.
     fn guest_interrupt(&mut self, exits: bool) -> bool {
         if exits && self.arch.vmx.controls.exit & exit::ACKNOWLEDGE_INTERRUPT == 0 {
             self.event_exit(reason::EXTERNAL_INTERRUPT);
@@ -336,7 +337,7 @@ impl Cpu {
 }
 
 impl VmExit {
-    /// Notes the event that was being delivered.
+    /// Records the event that was being delivered.
     fn set_vectoring(&mut self, event: Delivering) {
         self.vectoring = event.info;
         self.vectoring_error = event.code;

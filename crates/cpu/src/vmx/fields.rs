@@ -1,11 +1,11 @@
-//! The fields of a VMCS: one table, of which each field has a number. VMREAD, VMWRITE, the format in memory, entries, exits and
-//! debuggers go by it.
+//! The fields of a VMCS: a table in which each field has an index. VMREAD, VMWRITE, the format in memory, entries,
+//! exits and debuggers use it.
 
 use super::capability::VmxCapabilities;
 use x86::vmx::vmcs::*;
 use x86::vmx::{entry, pin, primary, secondary};
 
-/// Controls without which a field does not exist: each gives the word and the bit.
+/// Control without which a field does not exist: capability word and bit.
 #[derive(Clone, Copy, Debug)]
 enum Needs {
     Nothing,
@@ -13,11 +13,11 @@ enum Needs {
     Primary(u32),
     Secondary(u32),
     Entry(u32),
-    /// The processor has none of what the field is for.
+    /// The processor lacks the feature of the field.
     Never,
 }
 
-/// What the existence of a field depends on (SDM vol. 3, appendix B, says it with each field).
+/// Returns the condition for the existence of a field (SDM vol. 3, appendix B).
 fn needs(encoding: u32) -> Needs {
     match encoding {
         VPID => Needs::Secondary(secondary::VPID),
@@ -50,13 +50,13 @@ fn needs(encoding: u32) -> Needs {
     }
 }
 
-/// How many fields there are: those of [`NAMES`].
+/// Number of fields: those in [`NAMES`].
 pub const COUNT: usize = NAMES.len();
 
-/// Marks numbers of encodings that no field has.
+/// Marks encodings without a field.
 const NOBODY: u8 = u8::MAX;
 
-/// The fields' places in [`NAMES`], by the number of their encoding.
+/// Indices of the fields in [`NAMES`], by the number of their encoding.
 static PLACES: [u8; NUMBERS] = {
     assert!(COUNT < NOBODY as usize);
     let mut places = [NOBODY; NUMBERS];
@@ -71,14 +71,14 @@ static PLACES: [u8; NUMBERS] = {
     places
 };
 
-/// The field of an encoding, whose bit for the upper half is clear: its place in [`NAMES`].
+/// Returns the index in [`NAMES`] of the field with an encoding, whose bit for the upper half must be clear.
 #[inline]
 pub fn place(encoding: u32) -> Option<usize> {
     let place = PLACES[number_of(encoding)?];
     (place != NOBODY).then_some(usize::from(place))
 }
 
-/// Whether a processor with these capabilities has a field.
+/// Returns true if a processor with these capabilities has a field.
 pub fn exists(encoding: u32, capabilities: &VmxCapabilities) -> bool {
     match needs(encoding) {
         Needs::Nothing => true,
@@ -90,13 +90,13 @@ pub fn exists(encoding: u32, capabilities: &VmxCapabilities) -> bool {
     }
 }
 
-/// The highest index among the fields that exist.
+/// Returns the highest index of the existing fields.
 pub(super) fn highest_index(capabilities: &VmxCapabilities) -> u64 {
     let there = NAMES.iter().filter(|(encoding, _)| exists(*encoding, capabilities));
     there.map(|(encoding, _)| u64::from(encoding >> INDEX_SHIFT & INDEX_MASK)).max().unwrap_or(0)
 }
 
-/// Bits that a field has.
+/// Returns the mask of a field's bits.
 #[inline]
 pub const fn mask(encoding: u32) -> u64 {
     match encoding >> WIDTH_SHIFT & 3 {
@@ -106,7 +106,7 @@ pub const fn mask(encoding: u32) -> u64 {
     }
 }
 
-/// Whether software may only read a field.
+/// Returns true if a field is read-only to software.
 pub const fn is_information(encoding: u32) -> bool {
     encoding >> TYPE_SHIFT & 3 == kind::INFORMATION
 }

@@ -1,8 +1,8 @@
-//! VM exits: reasons, and what they report.
+//! Exit information of VM exits.
 
 use x86::vmx::reason;
 
-/// What an exit reports: the VM-exit information fields (SDM vol. 3, 24.9).
+/// The VM-exit information fields (SDM vol. 3, 24.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VmExit {
     /// Exit reason, see [`reason`].
@@ -13,22 +13,22 @@ pub struct VmExit {
     pub guest_linear: u64,
     /// Guest-physical address.
     pub guest_physical: u64,
-    /// Length of the instruction that exited or made the event.
+    /// Length of the instruction that exited or caused the event.
     pub instruction_length: u32,
-    /// Operands of the instruction that exited.
+    /// Information on the operands of the instruction that exited.
     pub instruction_information: u32,
     /// Event that exited.
     pub interruption: u32,
-    /// Its error code.
+    /// Error code of that event.
     pub interruption_error: u32,
-    /// Event that was being delivered.
+    /// Event in delivery.
     pub vectoring: u32,
-    /// Its error code.
+    /// Error code of that event.
     pub vectoring_error: u32,
 }
 
 impl VmExit {
-    /// The basic reason.
+    /// Returns the basic exit reason.
     pub fn basic(&self) -> u32 {
         self.reason & reason::BASIC
     }

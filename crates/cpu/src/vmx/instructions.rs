@@ -1,5 +1,5 @@
-//! Instructions that exit: when, and what they report. Handlers come here after the faults that have priority over an exit
-//! (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
+//! Instructions that exit: conditions and exit information. Handlers call these functions after the checks for faults
+//! that have priority over an exit (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
 
 use crate::exec;
 use crate::fault::{Exec, Fault};
@@ -9,21 +9,21 @@ use ledger::TICKS_PER_CYCLE;
 use x86::seg;
 use x86::vmx::{primary, reason, secondary};
 
-/// The PAUSE loop that privileged code of a guest is in.
+/// A PAUSE loop in privileged guest code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pauses {
-    /// Cycle of its first PAUSE.
+    /// Cycle of the first PAUSE.
     first: u64,
-    /// Cycle of the last one.
+    /// Cycle of the last PAUSE.
     last: u64,
 }
 
-/// Address-size field of instruction information.
+/// Returns the address-size field of instruction information.
 pub(super) fn address_size(asize: u8) -> u32 {
     asize.trailing_zeros().wrapping_sub(1) << 7
 }
 
-/// Segment field of instruction information. 64-bit code that overrides nothing names the default segment.
+/// Returns the segment field of instruction information. 64-bit code without an override reports the default segment.
 fn segment(op: &Op) -> u32 {
     let number = match op.seg {
         number if number < SEG_FLAT => number,
@@ -33,7 +33,7 @@ fn segment(op: &Op) -> u32 {
     u32::from(number) << 15
 }
 
-/// How a memory operand is addressed: scaling, address size, segment, index and base.
+/// Returns the addressing of a memory operand: scaling, address size, segment, index and base.
 fn addressing(op: &Op) -> u32 {
     const NO_INDEX: u32 = 1 << 22;
     const NO_BASE: u32 = 1 << 27;
@@ -45,20 +45,20 @@ fn addressing(op: &Op) -> u32 {
     address_size(op.asize) | segment(op) | index | base
 }
 
-/// Instruction information of an operand that is memory or a register.
+/// Returns the instruction information of an operand that is memory or a register.
 fn operand_information(op: &Op) -> u32 {
     const REGISTER: u32 = 1 << 10;
     if op.has(Op::MEM) { addressing(op) } else { REGISTER }
 }
 
 impl Cpu {
-    /// Exits whatever the controls, if in non-root mode.
+    /// Exits in non-root mode, independently of the controls.
     #[inline(always)]
     pub(crate) fn exit_always(&mut self, reason: u32) -> Exec {
         if self.arch.vmx.active { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
     }
 
-    /// Exits if in non-root mode with a primary control.
+    /// Exits in non-root mode if a primary control is set.
     #[inline(always)]
     pub(crate) fn exit_if(&mut self, control: u32, reason: u32) -> Exec {
         if self.arch.vmx.active && self.arch.vmx.controls.primary(control) {
@@ -68,7 +68,7 @@ impl Cpu {
         }
     }
 
-    /// Exits if in non-root mode with a secondary control.
+    /// Exits in non-root mode if a secondary control is set.
     #[inline(always)]
     pub(crate) fn exit_if_secondary(&mut self, control: u32, reason: u32) -> Exec {
         if self.arch.vmx.active && self.arch.vmx.controls.secondary(control) {
@@ -78,13 +78,14 @@ impl Cpu {
         }
     }
 
-    /// #UD in non-root mode without the secondary control that enables an instruction.
+    /// Raises #UD in non-root mode without the secondary control that enables an instruction.
     #[inline(always)]
     pub(crate) fn needs_control(&mut self, control: u32) -> Exec {
         if self.arch.vmx.active && !self.arch.vmx.controls.secondary(control) { Err(self.ud()) } else { Ok(()) }
     }
 
-    /// An exit of an instruction with a memory operand, or a register in its place: the displacement is the qualification.
+    /// Exits for an instruction with a memory operand, or a register in its place: the displacement is the
+    /// qualification.
     #[cold]
     pub(crate) fn operand_exit(&mut self, reason: u32, op: &Op, information: u32) -> Fault {
         let fault = self.exit_fault(reason, if op.has(Op::MEM) { op.disp } else { 0 });
@@ -92,8 +93,8 @@ impl Cpu {
         fault
     }
 
-    /// LGDT and its kin, with the identity the instruction information has for them. `operand` is the register number in place
-    /// of a memory operand.
+    /// Exits for LGDT and similar instructions, with their identity in the instruction information. `operand` is the
+    /// register number if it replaces a memory operand.
     pub(crate) fn table_exit(&mut self, reason: u32, op: &Op, identity: u32) -> Exec {
         if !self.arch.vmx.active || !self.arch.vmx.controls.secondary(secondary::DESCRIPTOR_TABLE) {
             return Ok(());
@@ -106,7 +107,7 @@ impl Cpu {
         Err(self.operand_exit(reason, op, identity << 28 | detail))
     }
 
-    /// RDRAND, or RDSEED if `seed`: where the number would go.
+    /// Exits for RDRAND, or RDSEED if `seed`, with the destination register.
     #[inline(always)]
     pub(crate) fn random_exit(&mut self, op: &Op, seed: bool) -> Exec {
         let (control, reason) =
@@ -117,7 +118,7 @@ impl Cpu {
         })
     }
 
-    /// PAUSE: an exit each time, or once privileged code has spun in a loop for too long.
+    /// Exits for PAUSE: each time, or after privileged code has spun in a loop for too long.
     #[inline(always)]
     pub(crate) fn pause_exit(&mut self) -> Exec {
         if self.arch.vmx.active { self.guest_pause() } else { Ok(()) }
@@ -143,7 +144,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// XSAVES and XRSTORS, after their other faults: components that the guest may not have to itself.
+    /// Exits for XSAVES and XRSTORS, after their other faults, because of components that the host intercepts.
     #[inline(always)]
     pub(crate) fn supervisor_state_exit(&mut self, reason: u32, op: &Op, requested: u64) -> Exec {
         if self.arch.vmx.active && requested & self.arch.msr.xss & self.arch.vmx.controls.xss_bitmap != 0 {

@@ -1,21 +1,21 @@
-//! What is invalidated in the TLB, and by whom.
+//! TLB invalidation by instructions, and by VMX transitions.
 
 use super::NonRoot;
 use crate::state::Cpu;
 use x86::vmx::secondary;
 
-/// What an instruction invalidates, of the current VPID.
+/// Invalidation of an instruction, in the current VPID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// Everything, global translations included.
+    /// Everything, including global translations.
     All,
-    /// All that is not global.
+    /// All non-global translations.
     NonGlobal,
-    /// What is not global, of one PCID.
+    /// Non-global translations of one PCID.
     Pcid(u16),
-    /// The page of a linear address, of the current PCID and global.
+    /// The page of a linear address, for the current PCID and globally.
     Page(u64),
-    /// The page of a linear address, of one PCID, unless it is global.
+    /// The page of a linear address, for one PCID, without global translations.
     PageOf {
         /// The address.
         linear: u64,
@@ -27,9 +27,9 @@ pub enum Flush {
 /// INVEPT (SDM vol. 3, 30.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invept {
-    /// Type 1: what was translated through the tables of an EPT pointer.
+    /// Type 1: translations through the tables of an EPT pointer.
     Single(u64),
-    /// Type 2: what was translated through any.
+    /// Type 2: translations through any EPT pointer.
     Global,
 }
 
@@ -51,7 +51,7 @@ pub enum Invvpid {
     RetainGlobals(u16),
 }
 
-/// What the instructions of VMX invalidate.
+/// Invalidations by VMX instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidation {
     /// INVEPT.
@@ -61,8 +61,8 @@ pub enum Invalidation {
 }
 
 impl Cpu {
-    /// Does what an instruction asks of the TLB. In emulation this is only noted: the TLB is not the guest's as the instruction
-    /// sees it.
+    /// Performs the TLB invalidation of an instruction. In an emulation it is only recorded, because the TLB is not the
+    /// one seen by the guest.
     pub(crate) fn flush_tlb(&mut self, what: Flush) {
         if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_flush(what);
@@ -80,7 +80,7 @@ impl Cpu {
         }
     }
 
-    /// Invalidates translations made through EPT. Nothing is charged: that is up to the hypervisor.
+    /// Invalidates translations through EPT. Nothing is charged here; the hypervisor charges for it.
     pub fn invept(&mut self, what: Invept) {
         if let Some(emulating) = &mut self.engine.emulation {
             return emulating.note_invalidation(Invalidation::Ept(what));
@@ -92,7 +92,7 @@ impl Cpu {
         self.mapping_changed();
     }
 
-    /// Invalidates translations by VPID. Nothing is charged: that is up to the hypervisor.
+    /// Invalidates translations by VPID. Nothing is charged here; the hypervisor charges for it.
     pub fn invvpid(&mut self, what: Invvpid) {
         if let Some(emulating) = &mut self.engine.emulation {
             return emulating.note_invalidation(Invalidation::Vpid(what));
@@ -106,24 +106,24 @@ impl Cpu {
         self.mapping_changed();
     }
 
-    /// Ends non-root mode without an exit, as RESET and INIT do here: the guest's processor is the one that is reset. Who calls
-    /// it on its own lets [`Cpu::mode_changed`] follow.
+    /// Ends non-root mode without an exit, as RESET and INIT do here: they reset the guest's processor. Other callers
+    /// must call [`Cpu::mode_changed`] afterwards.
     pub fn abandon_guest(&mut self) {
         *self.arch.vmx = NonRoot::default();
         self.micro.level = 0;
         self.micro.charged_space = None;
-        // No context is new: it was VPID 0 without EPT that began.
+        // No index is reassigned: VPID 0 without EPT is always known.
         let _ = self.micro.tlb.enter(0, None);
         self.mapping_changed();
     }
 
-    /// The registers that translation depends on, besides CR3 and PDPTEs.
+    /// Returns the registers that affect translation, in addition to CR3 and PDPTEs.
     pub(super) fn translation_registers(&self) -> [u64; 5] {
         [self.arch.cr0, self.arch.cr4, self.arch.msr.efer, u64::from(self.arch.pkru), self.arch.msr.pkrs]
     }
 
-    /// Puts the guest's translations in force on VM entry, the host's on VM exit; [`Self::non_root`] says already which. Without
-    /// VPIDs both are VPID 0, and everything of it goes.
+    /// Activates the guest's translations on VM entry and the host's on VM exit; [`Self::non_root`] is already updated.
+    /// Without VPIDs both use VPID 0, which is flushed completely.
     pub(super) fn transition_flush(&mut self) {
         if self.engine.emulation.is_some() {
             return;
@@ -149,7 +149,7 @@ impl Cpu {
         if !tagged {
             self.micro.tlb.flush_all();
         }
-        // What the fast paths know of a VPID also depends on these registers, which the hypervisor may have changed.
+        // The fast path's entries for a VPID also depend on these registers, which the hypervisor may have changed.
         if tagged && !renumbered && (!self.arch.vmx.active || self.arch.vmx.left_under == under) {
             self.space_changed(None);
         } else {

@@ -1,4 +1,4 @@
-//! Ports: which accesses exit.
+//! Exits of port accesses.
 
 use crate::fault::Exec;
 use crate::op::{Op, SEG_FLAT, address_mask};
@@ -9,7 +9,7 @@ use x86::vmx::{primary, reason};
 use x86::{reg, seg};
 
 impl Cpu {
-    /// Whether one of the `size` ports from `port` exits, or they go on beyond the last port.
+    /// Returns true if one of the `size` ports from `port` exits, or if they extend beyond the last port.
     pub(super) fn port_exits(&self, port: u16, size: u8) -> bool {
         let controls = &self.arch.vmx.controls;
         if !controls.primary(primary::IO_BITMAPS) {
@@ -34,7 +34,7 @@ impl Cpu {
         byte >> (port & 7) & 1 != 0
     }
 
-    /// IN and OUT, after the permission check. `kind` is the part of the qualification that the instruction knows.
+    /// Exits for IN and OUT, after the permission check. `kind` is the instruction's part of the qualification.
     #[inline(always)]
     pub(crate) fn port_exit(&mut self, port: u16, size: u8, kind: u64) -> Exec {
         if self.arch.vmx.active { self.guest_port(port, size, kind) } else { Ok(()) }
@@ -50,7 +50,7 @@ impl Cpu {
         Err(self.exit_fault(reason::IO, qualification))
     }
 
-    /// INS (`IN` in `kind`) and OUTS likewise.
+    /// Exits for INS (`IN` in `kind`) and OUTS.
     #[inline(always)]
     pub(crate) fn port_string_exit(&mut self, op: &Op, kind: u64) -> Exec {
         if self.arch.vmx.active { self.guest_port_string(op, kind) } else { Ok(()) }
@@ -65,7 +65,7 @@ impl Cpu {
         self.guest_port(port, op.size, kind).inspect_err(|_| {
             let (index, segment) = if input { (reg::RDI, seg::ES) } else { (reg::RSI, op.seg) };
             let offset = self.reg(index) & address_mask(op.asize);
-            // 64-bit code has segments with bases only where it overrides them.
+            // In 64-bit code only segment overrides have a base.
             let flat = segment >= SEG_FLAT || (input && self.engine.long64);
             let base = if flat { 0 } else { self.arch.seg[usize::from(segment)].base };
             let linear = base.wrapping_add(offset);

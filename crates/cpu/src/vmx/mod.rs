@@ -1,12 +1,12 @@
-//! VMX non-root mode: the contract between the processor and a hypervisor (SDM vol. 3, chapters 24 to 27).
+//! VMX non-root mode: the interface between the processor and a hypervisor (SDM vol. 3, chapters 24 to 27).
 //!
-//! A hypervisor of the board writes the guest's registers into the processor's fields and calls [`Cpu::vm_entry`] with [`Controls`];
-//! [`Cpu::run`] then runs the guest until something exits, and returns [`Exit::Vm`](crate::Exit::Vm) with the details in
-//! [`vm_exit`](crate::arch::Arch::vm_exit). The guest's registers are still in the processor's fields; guest state that no register holds
-//! (interruptibility, activity, pending debug exceptions) is in the controls.
+//! A hypervisor of the board writes the guest's registers to the processor's fields and calls [`Cpu::vm_entry`] with
+//! [`Controls`]; [`Cpu::run`] then runs the guest until an exit, and returns [`Exit::Vm`](crate::Exit::Vm) with the
+//! details in [`vm_exit`](crate::arch::Arch::vm_exit). The guest's registers are still in the processor's fields; guest
+//! state that is not in registers (interruptibility, activity, pending debug exceptions) is in the controls.
 //!
-//! Guest software has the instructions of VMX and VMCSs in memory instead: `root` makes controls and registers of the current VMCS,
-//! and puts them back on an exit. In between, both use the same non-root mode.
+//! Guest software uses VMX instructions and VMCSs in memory instead: `root` converts the current VMCS to controls and
+//! registers, and back on an exit. Both use the same non-root mode.
 //!
 //! [`Cpu::vm_entry`]: crate::Cpu::vm_entry
 //! [`Cpu::run`]: crate::Cpu::run
@@ -63,51 +63,51 @@ use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use x86::vmx::{activity, primary, secondary};
 
-/// The VMX-preemption timer counts down at the rate of the time-stamp counter divided by two to this power.
+/// Log2 of the ratio between the rates of the time-stamp counter and the VMX-preemption timer.
 pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
 
 /// State of non-root mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonRoot {
-    /// The processor is in non-root mode.
+    /// True in non-root mode.
     pub active: bool,
-    /// Guest-physical addresses are translated through EPT: only in non-root mode.
+    /// True if guest-physical addresses are translated through EPT, which implies non-root mode.
     pub ept: bool,
-    /// The controls.
+    /// Controls of the last VM entry.
     pub controls: Controls,
-    /// Guest software has entered VMX operation: its hypervisor is in charge of non-root mode.
+    /// VMX operation of guest software; if it is active, guest software controls non-root mode.
     pub operation: Operation,
-    /// The guest of the board's hypervisor is a hypervisor itself, in VMX operation that is emulated for it.
+    /// True if the guest of the board's hypervisor is a hypervisor itself, in emulated VMX operation.
     pub guest_operation: bool,
-    /// The guest is a hypervisor whose own guest runs: which one ([`ledger::Origin::guest`]).
+    /// The nested guest that runs ([`ledger::Origin::guest`]), if the guest is a hypervisor.
     pub inner: Option<u64>,
-    /// The activity state, see [`x86::vmx::activity`]: if it is not active, nothing but events goes on.
+    /// Activity state, see [`x86::vmx::activity`]: if it is not active, only events are handled.
     pub activity: u32,
-    /// When the VMX-preemption timer runs out.
+    /// Time at which the VMX-preemption timer expires.
     pub timer_at: Ticks,
-    /// The registers as the guest sees them, for [`Cpu::look_up`](crate::Cpu::look_up), where they are not the processor's own;
-    /// the hypervisor keeps it up to date.
+    /// Registers as seen by the guest, for [`Cpu::look_up`](crate::Cpu::look_up), if they differ from the processor's;
+    /// the hypervisor keeps them up to date.
     pub visible: Option<GuestView>,
-    /// Registers that translation depends on, as the last transition found them: CR0, CR4, EFER, PKRU, PKRS.
+    /// Registers that affect translation, at the last transition: CR0, CR4, EFER, PKRU, PKRS.
     pub left_under: [u64; 5],
-    /// An exit that comes after the running instruction.
+    /// An exit that follows the running instruction.
     pub trap_exit: Option<TrapExit>,
-    /// A virtual interrupt is to be delivered.
+    /// True if a virtual interrupt is pending delivery.
     pub virtual_interrupt: bool,
-    /// An exit because of the monitor trap flag comes next.
+    /// True if an exit because of the monitor trap flag is pending.
     pub trap_pending: bool,
-    /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::arch::attention`]).
+    /// Blocking by STI or MOV SS at the start of the running instruction ([`crate::arch::attention`]).
     pub shadow: u32,
-    /// The software interrupt whose delivery met the exception in [`fault`](crate::engine::Engine::fault).
+    /// The software interrupt during whose delivery the exception in [`fault`](crate::engine::Engine::fault) occurred.
     pub delivering: Option<Delivering>,
-    /// The running IRET has unblocked NMIs.
+    /// True if the running IRET has unblocked NMIs.
     pub nmi_unblocked: bool,
-    /// The PAUSE loop it is in.
+    /// Current PAUSE loop.
     pub pauses: Pauses,
 }
 
 impl NonRoot {
-    /// The time-stamp counter as the guest reads it, where the processor's is `tsc` (25.3).
+    /// Returns the time-stamp counter for the guest, where `tsc` is the processor's (25.3).
     pub fn guest_tsc(&self, tsc: u64) -> u64 {
         if !self.active || !self.controls.primary(primary::TSC_OFFSETTING) {
             return tsc;

@@ -1,4 +1,4 @@
-//! RDMSR and WRMSR: which registers exit.
+//! Exits of RDMSR and WRMSR.
 
 use crate::fault::Exec;
 use crate::state::Cpu;
@@ -26,7 +26,7 @@ impl Cpu {
         byte >> (bit & 7) & 1 != 0
     }
 
-    /// RDMSR or WRMSR, after the privilege check.
+    /// Exits for RDMSR or WRMSR, after the privilege check.
     #[inline(always)]
     pub(crate) fn msr_exit(&mut self, index: u32, write: bool) -> Exec {
         if self.arch.vmx.active { self.guest_msr(index, write) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Control registers in non-root mode: masks and shadows, what exits, and what a write that does not exit does.
+//! Control registers in non-root mode: masks and shadows, exits, and the effect of writes that do not exit.
 
 use super::NonRoot;
 use super::capability::CR0_FIXED;
@@ -10,19 +10,19 @@ use x86::control::*;
 use x86::vmx::qualification::control_register as qualification;
 use x86::vmx::{primary, reason, secondary};
 
-/// Bits of CR0 that LMSW can reach.
+/// Bits of CR0 that LMSW can affect.
 const LMSW_BITS: u64 = CR0_PE | CR0_MP | CR0_EM | CR0_TS;
 
 impl Controls {
-    /// Bits of CR0 that must be set in non-root mode.
+    /// Returns the bits of CR0 that must be set in non-root mode.
     pub fn cr0_fixed(&self) -> u64 {
         CR0_NE | if self.secondary(secondary::UNRESTRICTED_GUEST) { 0 } else { CR0_PE | CR0_PG }
     }
 }
 
 impl NonRoot {
-    /// Bits of CR0 that must be set now: those that VMX operation fixes (SDM vol. 3, 23.8), in non-root mode or in root mode of guest
-    /// software.
+    /// Returns the bits of CR0 that must be set now: those that VMX operation fixes (SDM vol. 3, 23.8), in non-root
+    /// mode or in root mode of guest software.
     pub(crate) fn cr0_fixed(&self) -> u64 {
         match (self.active, self.operation.is_on()) {
             (true, _) => self.controls.cr0_fixed(),
@@ -32,25 +32,25 @@ impl NonRoot {
     }
 }
 
-/// What the guest reads: its own bits from the register, the host's from the shadow.
+/// Returns the guest's view: its own bits from the register, the host's from the shadow.
 fn shadowed(register: u64, mask: u64, shadow: u64) -> u64 {
     (register & !mask) | (shadow & mask)
 }
 
 impl Cpu {
-    /// CR0 as MOV and SMSW read it.
+    /// Returns CR0 as read by MOV and SMSW.
     pub fn cr0_read(&self) -> u64 {
         let c = &self.arch.vmx.controls;
         if self.arch.vmx.active { shadowed(self.arch.cr0, c.cr0_mask, c.cr0_shadow) } else { self.arch.cr0 }
     }
 
-    /// CR4 as MOV reads it.
+    /// Returns CR4 as read by MOV.
     pub fn cr4_read(&self) -> u64 {
         let c = &self.arch.vmx.controls;
         if self.arch.vmx.active { shadowed(self.arch.cr4, c.cr4_mask, c.cr4_shadow) } else { self.arch.cr4 }
     }
 
-    /// MOV from a control register, after the privilege check.
+    /// Exits for MOV from a control register, after the privilege check.
     #[inline(always)]
     pub(crate) fn control_read_exit(&mut self, op: &Op) -> Exec {
         if !self.arch.vmx.active {
@@ -68,7 +68,7 @@ impl Cpu {
         Err(self.exit_fault(reason::CONTROL_REGISTER, u64::from(op.r1) | qualification::FROM | register))
     }
 
-    /// MOV to a control register, after the privilege check: what is really written.
+    /// Exits for MOV to a control register, after the privilege check, or returns the value to be written.
     #[inline(always)]
     pub(crate) fn control_write(&mut self, op: &Op, value: u64) -> Exec<u64> {
         if self.arch.vmx.active { self.guest_control_write(op, value) } else { Ok(value) }
@@ -84,7 +84,7 @@ impl Cpu {
         Ok(merged)
     }
 
-    /// Whether a write to a control register exits, and otherwise what is really written.
+    /// Returns true if a write to a control register exits, and the value to be written otherwise.
     pub(super) fn control_write_exits(&self, number: u8, value: u64) -> (bool, u64) {
         let c = &self.arch.vmx.controls;
         match number {
@@ -99,7 +99,7 @@ impl Cpu {
         }
     }
 
-    /// Follows a MOV of a CR3-target value to CR3: the address space that is charged from now on.
+    /// Handles a MOV of a CR3-target value to CR3: sets the charged address space.
     pub(crate) fn target_loaded(&mut self, value: u64) {
         let c = &self.arch.vmx.controls;
         if !self.arch.vmx.active || !c.primary(primary::CR3_LOAD) {
@@ -112,8 +112,8 @@ impl Cpu {
         }
     }
 
-    /// LMSW, after the privilege check and the read of its operand: what is written to CR0. `linear` is where a memory operand
-    /// lies.
+    /// Exits for LMSW, after the privilege check and the read of its operand, or returns the value for CR0. `linear` is
+    /// the address of a memory operand.
     pub(crate) fn guest_lmsw(&mut self, value: u16, linear: Option<u64>) -> Exec<u64> {
         let source = u64::from(value);
         if self.lmsw_exits(source) {
@@ -129,21 +129,21 @@ impl Cpu {
         Ok((self.arch.cr0 & !(own & !CR0_PE)) | (source & own))
     }
 
-    /// Whether LMSW of this value exits.
+    /// Returns true if LMSW of this value exits.
     pub(super) fn lmsw_exits(&self, source: u64) -> bool {
         let c = &self.arch.vmx.controls;
-        // LMSW sets PE but never clears it.
+        // LMSW can set PE but not clear it.
         let differs = ((source ^ c.cr0_shadow) & (LMSW_BITS & !CR0_PE)) | (source & !c.cr0_shadow & CR0_PE);
         differs & c.cr0_mask != 0
     }
 
-    /// Whether CLTS exits.
+    /// Returns true if CLTS exits.
     pub(super) fn clts_exits(&self) -> bool {
         let c = &self.arch.vmx.controls;
         c.cr0_mask & c.cr0_shadow & CR0_TS != 0
     }
 
-    /// CLTS, after the privilege check: whether it clears the flag.
+    /// Exits for CLTS, after the privilege check, or returns true if it clears the flag.
     pub(crate) fn guest_clts(&mut self) -> Exec<bool> {
         let c = &self.arch.vmx.controls;
         if c.cr0_mask & CR0_TS == 0 {
@@ -155,7 +155,8 @@ impl Cpu {
         Err(self.exit_fault(reason::CONTROL_REGISTER, qualification::CLTS))
     }
 
-    /// MOV to or from a debug register. This exit has priority even over faults because of privilege and CR4.DE.
+    /// Exits for MOV to or from a debug register. This exit has priority even over faults because of privilege and
+    /// CR4.DE.
     #[inline(always)]
     pub(crate) fn debug_register_exit(&mut self, number: u8, general: u8, from: bool) -> Exec {
         if self.arch.vmx.active && self.arch.vmx.controls.primary(primary::MOV_DR) {

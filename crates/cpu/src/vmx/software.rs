@@ -1,11 +1,12 @@
-//! VMX of a guest that is itself a hypervisor, for the hypervisor below it: the same instructions, checks and transitions as
-//! [`root`](super::root) has for software on the processor, carried out in emulation.
+//! VMX of a guest that is itself a hypervisor, for the hypervisor below it: the same instructions, checks and
+//! transitions that [`root`](super::root) implements for software on the processor, executed in emulation.
 //!
-//! Three things can be done. The guest hypervisor executes an instruction of VMX: [`Cpu::emulate_in`] does it in root mode, on the
-//! guest's own [`Operation`]. If that was a VM entry and has succeeded, the outcome is [`Outcome::Entered`]: the registers are those of its
-//! guest, whose controls are in [`GuestVmx::running`] from then on. Something is emulated for its guest: that takes place in non-root mode
-//! under these controls, and if they make it exit, the outcome is [`Outcome::Exit`]. Lastly [`Cpu::exit_in_software`] completes an exit: the
-//! registers are the guest hypervisor's again.
+//! There are three operations. If the guest hypervisor executes a VMX instruction, [`Cpu::emulate_in`] executes it in
+//! root mode, on the guest's own [`Operation`]. If that was a successful VM entry, the outcome is [`Outcome::Entered`]:
+//! the registers are those of the nested guest, whose controls are in [`GuestVmx::running`] from then on. Emulation for
+//! the nested guest takes place in non-root mode with these controls, and if they cause an exit, the outcome is
+//! [`Outcome::Exit`]. Finally [`Cpu::exit_in_software`] completes an exit: the registers are the guest hypervisor's
+//! again.
 
 use super::capability::VmxCapabilities;
 use super::controls::Controls;
@@ -22,52 +23,52 @@ use x86::vmx::qualification::control_register as access;
 use x86::vmx::qualification::io;
 use x86::vmx::{interruptibility, interruption, pin, primary, reason, secondary};
 
-/// VMX as a guest hypervisor has it.
+/// VMX state of a guest hypervisor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuestVmx {
-    /// VMX operation, as it has entered it.
+    /// VMX operation of the guest hypervisor.
     pub operation: Operation,
-    /// While its guest runs: the controls that it made for it, with addresses of its own memory.
+    /// Controls of the nested guest while it runs, with addresses in the guest hypervisor's memory.
     pub running: Option<Box<Controls>>,
 }
 
 impl GuestVmx {
-    /// Whether it can have been saved.
+    /// Returns true if a saved state is consistent.
     pub fn is_whole(&self) -> bool {
         let on = self.operation.is_on() || self.running.is_none();
         on && self.operation.is_whole() && self.running.as_ref().is_none_or(|controls| controls.fits())
     }
 }
 
-/// What a hypervisor offers to guests that are hypervisors.
+/// VMX features that a hypervisor offers to guests that are hypervisors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Controls and features.
     pub vmx: VmxCapabilities,
-    /// Bits of CR4 that the processor has, and the guest has not.
+    /// Bits of CR4 that the processor has, and the guest does not.
     pub hidden_cr4: u64,
 }
 
 impl Controls {
-    /// Whether an exception exits.
+    /// Returns true if an exception exits.
     pub fn intercepts(&self, vector: u8, code: Option<u32>) -> bool {
         super::events::in_bitmap(self, vector, code)
     }
 }
 
 impl Cpu {
-    /// The offer of the hypervisor that is emulating.
+    /// Returns the offer of the emulating hypervisor.
     #[inline]
     pub(super) fn offered_to_guest(&self) -> Option<&Offer> {
         self.engine.emulation.as_ref()?.offer()
     }
 
-    /// Bits of CR4 that a guest has not got although the processor has them.
+    /// Returns the bits of CR4 that the processor has, and the guest does not.
     pub(crate) fn hidden_cr4(&self) -> u64 {
         self.offered_to_guest().map_or(0, |offer| offer.hidden_cr4)
     }
 
-    /// Puts the VMX of a guest in place of the processor's.
+    /// Replaces the processor's VMX state by that of a guest.
     pub(super) fn take_guest_vmx(&mut self, vmx: &mut GuestVmx) {
         std::mem::swap(&mut self.arch.vmx.operation, &mut vmx.operation);
         let Some(running) = vmx.running.take() else { return };
@@ -78,7 +79,7 @@ impl Cpu {
         self.keep_outer_controls(outer);
     }
 
-    /// Puts it back.
+    /// Restores the processor's VMX state.
     pub(super) fn give_back_guest_vmx(&mut self, vmx: &mut GuestVmx, outer: Option<Controls>, entered: bool) {
         std::mem::swap(&mut self.arch.vmx.operation, &mut vmx.operation);
         let in_guest = std::mem::take(&mut self.arch.vmx.active);
@@ -97,7 +98,7 @@ impl Cpu {
         }
     }
 
-    /// Makes these the controls of an entry.
+    /// Installs the controls of an entry.
     pub(super) fn take_entry_controls(&mut self, controls: Controls) {
         let outer = std::mem::replace(&mut self.arch.vmx.controls, controls);
         if self.engine.emulation.is_some() {
@@ -105,7 +106,7 @@ impl Cpu {
         }
     }
 
-    /// A VM entry in software has come to its end.
+    /// Completes a VM entry in software.
     pub(super) fn entered_in_software(&mut self) {
         self.arch.vmx.active = true;
         if let Some(emulating) = &mut self.engine.emulation {
@@ -113,7 +114,7 @@ impl Cpu {
         }
     }
 
-    /// Whether the instruction before blocks VM entries.
+    /// Returns true if the previous instruction blocks VM entries.
     pub(super) fn blocked_by_mov_ss(&self) -> bool {
         match self.engine.emulation {
             Some(_) => self.arch.vmx.controls.interruptibility & interruptibility::MOV_SS != 0,
@@ -121,14 +122,16 @@ impl Cpu {
         }
     }
 
-    /// The time-stamp counter of the processor that exits: the time that software takes since then is nothing that its hypervisor sees.
+    /// Returns the time-stamp counter at the processor's exit: the guest hypervisor does not see the time that software
+    /// has taken since then.
     pub(super) fn tsc_at_exit(&self) -> u64 {
         let at = self.engine.emulation.as_ref().and_then(|emulating| emulating.left_at);
         self.tsc_of(at.unwrap_or(self.micro.clock))
     }
 
-    /// Completes an exit of a guest hypervisor's guest, whose registers the processor and `view` hold: its state goes to the VMCS, that of
-    /// the guest hypervisor comes from there. The processor has exited at time `left_at`, of which a stored time-stamp counter tells.
+    /// Completes an exit of a nested guest, whose registers are in the processor and in `view`: its state is stored in
+    /// the VMCS, that of the guest hypervisor is loaded from it. The processor has exited at time `left_at`, to which a
+    /// stored time-stamp counter refers.
     pub fn exit_in_software(
         &mut self,
         view: &GuestView,
@@ -148,7 +151,8 @@ impl Cpu {
         })
     }
 
-    /// Processes the posted interrupts of a guest hypervisor's guest if this is the vector of their notification. Whether it was.
+    /// Processes the posted interrupts of a nested guest if this is the vector of their notification. Returns true in
+    /// that case.
     pub fn post_in_software(
         &mut self,
         view: &GuestView,
@@ -164,8 +168,8 @@ impl Cpu {
         posted
     }
 
-    /// Whether the controls of a guest hypervisor want an exit of its guest, where that depends on them: what else is there to decide is
-    /// the processor's, which has exited.
+    /// Returns true if the controls of a guest hypervisor request an exit of its guest, if that depends on the
+    /// controls; the processor, which has exited, has decided on the rest.
     pub fn wanted_in_software(
         &mut self,
         view: &GuestView,
@@ -181,7 +185,7 @@ impl Cpu {
         wanted
     }
 
-    /// Whether the controls at hand make the guest exit for this reason.
+    /// Returns true if the current controls make the guest exit for this reason.
     fn wants_exit(&mut self, exit: &VmExit) -> bool {
         let controls = &self.arch.vmx.controls;
         let by_primary = BY_PRIMARY.iter().find(|(reason, _)| *reason == exit.basic());
@@ -218,15 +222,15 @@ impl Cpu {
                 let requested = register(reg::RDX) << 32 | register(reg::RAX) & 0xffff_ffff;
                 requested & self.arch.msr.xss & controls.xss_bitmap != 0
             }
-            // Memory of the guest's, which tables decide on.
+            // Accesses to guest memory, which depend on tables.
             reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION | reason::PML_FULL => false,
-            // Its function may be one that is carried out.
+            // The function may be one that is executed.
             reason::VMFUNC => false,
             _ => true,
         }
     }
 
-    /// Whether an access to a control register exits (SDM vol. 3, table 27-3).
+    /// Returns true if an access to a control register exits (SDM vol. 3, table 27-3).
     fn wants_register_exit(&self, what: u64) -> bool {
         let controls = &self.arch.vmx.controls;
         let number = what & access::NUMBER;
@@ -244,12 +248,12 @@ impl Cpu {
     }
 }
 
-/// The register whose number is in the field Reg2 of instruction information.
+/// Returns the register number in the field Reg2 of instruction information.
 fn exit_register(exit: &VmExit) -> u8 {
     (exit.instruction_information >> 28) as u8
 }
 
-/// Reasons for which one primary control decides.
+/// Exit reasons that depend on one primary control.
 const BY_PRIMARY: &[(u32, u32)] = &[
     (reason::INTERRUPT_WINDOW, primary::INTERRUPT_WINDOW),
     (reason::NMI_WINDOW, primary::NMI_WINDOW),
@@ -263,7 +267,7 @@ const BY_PRIMARY: &[(u32, u32)] = &[
     (reason::MONITOR, primary::MONITOR),
 ];
 
-/// Reasons for which one secondary control decides.
+/// Exit reasons that depend on one secondary control.
 const BY_SECONDARY: &[(u32, u32)] = &[
     (reason::GDTR_IDTR, secondary::DESCRIPTOR_TABLE),
     (reason::LDTR_TR, secondary::DESCRIPTOR_TABLE),

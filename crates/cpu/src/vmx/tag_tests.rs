@@ -1,4 +1,4 @@
-//! Translations tagged with VPID, EPT pointer and PCID: which stay, which go, and what the fast paths make of it.
+//! Tests of translations tagged with VPID, EPT pointer and PCID: their invalidation, and the behavior of the fast path.
 
 use super::{Controls, Flush, Invept, Invvpid};
 use crate::Exit;
@@ -10,7 +10,8 @@ use x86::control::*;
 use x86::vector;
 use x86::vmx::{entry, primary, reason, secondary};
 
-/// The guest's page table for the two megabytes of DATA, one for its GiB, and three pages with different contents.
+/// The guest's page table for the two megabytes of DATA, the directory for its GiB, and three pages with different
+/// contents.
 const TABLE: u64 = 0x4000;
 const DIRECTORY: u64 = 0x3000;
 const PAGES: [u64; 3] = [0x50_0000, 0x51_0000, 0x52_0000];
@@ -30,7 +31,7 @@ fn pointer(which: usize) -> u64 {
 }
 
 impl Guest {
-    /// A 64-bit guest with EPT that maps everything to itself, and a VPID unless that is 0.
+    /// Returns a 64-bit guest with EPT that maps everything to itself, and a VPID unless `vpid` is 0.
     fn new(vpid: u16) -> Self {
         let mut m = Machine::long64(0);
         m.cpu.arch.cr4 |= CR4_VMXE;
@@ -46,7 +47,7 @@ impl Guest {
             for i in 0..8u64 {
                 ram.write(ept + 0x2000 + 8 * i, i << 21 | LARGE | ALL);
             }
-            // The two megabytes of the pages, in 4 KiB.
+            // The two megabytes of the pages, in 4 KiB pages.
             ram.write(ept + 0x2000 + 8 * 2, (ept + 0x3000) | 7);
             for i in 0..512u64 {
                 ram.write(ept + 0x3000 + 8 * i, (0x40_0000 + (i << 12)) | ALL);
@@ -69,7 +70,7 @@ impl Guest {
         self.m.cpu.vm_entry(self.controls.clone()).expect("valid controls and state");
     }
 
-    /// Leaves, lets the host do something, and enters again.
+    /// Exits, executes `what` in the host, and enters again.
     fn host(&mut self, what: impl FnOnce(&mut Self)) {
         self.m.cpu.exit_fault(reason::VMCALL, 0);
         self.m.cpu.engine.fault = Cause::None;
@@ -78,7 +79,7 @@ impl Guest {
         self.enter();
     }
 
-    /// What the guest reads at the beginning of page `n` of DATA.
+    /// Returns the value that the guest reads at the start of page `n` of DATA.
     fn read(&mut self, n: u64) -> u64 {
         self.m.cpu.read_linear::<u64>(DATA + (n << 12), SEG_FLAT).expect("mapped")
     }
@@ -88,13 +89,13 @@ impl Guest {
         self.m.cpu.wiring.ram.write(TABLE + 8 * n, PAGES[page] | 0x67 | flags);
     }
 
-    /// Puts another page where the guest has page `from`, in an EPT.
+    /// Replaces the backing of the guest's page `from`, in an EPT.
     fn back(&self, ept: usize, from: usize, to: usize, flags: u64) {
         let at = EPT[ept] + 0x3000 + 8 * (PAGES[from] >> 12 & 0x1ff);
         self.m.cpu.wiring.ram.write(at, PAGES[to] | flags);
     }
 
-    /// The EPT entry of a page.
+    /// Returns the EPT entry of a page.
     fn backing(&self, ept: usize, page: usize) -> u64 {
         self.m.cpu.wiring.ram.read(EPT[ept] + 0x3000 + 8 * (PAGES[page] >> 12 & 0x1ff)).expect("RAM")
     }
@@ -115,7 +116,7 @@ fn a_vpid_keeps_its_translations_across_exits() {
     assert_eq!(g.read(0), 1);
     g.host(|g| g.controls.vpid = 2);
     assert_eq!(g.read(0), 2);
-    // Whatever the guest invalidates is its own.
+    // An invalidation of the guest affects only its own translations.
     g.m.cpu.flush_tlb(Flush::All);
     g.m.cpu.mapping_changed();
     assert_eq!(g.read(0), 3);
@@ -203,7 +204,7 @@ fn invept_does_what_its_type_says() {
         g.host(|g| g.m.cpu.invept(what));
         assert_eq!(both(&mut g), expected, "{what:?}");
     }
-    // INVVPID reaches what was translated under any EPT pointer.
+    // INVVPID affects translations of all EPT pointers.
     fill(&mut g);
     g.host(|g| g.m.cpu.invvpid(Invvpid::Address { vpid: 1, linear: DATA }));
     assert_eq!(both(&mut g), (3, 3));
@@ -222,7 +223,7 @@ fn pcids_are_apart_within_a_vpid() {
     assert_eq!(g.read(0), 2);
     g.m.cpu.load_cr3(0x1000 | 1 << 63).expect("valid");
     assert_eq!(g.read(0), 1);
-    // INVVPID of an address is of all PCIDs.
+    // INVVPID of an address affects all PCIDs.
     g.map(0, 2, 0);
     g.host(|g| g.m.cpu.invvpid(Invvpid::Address { vpid: 1, linear: DATA }));
     assert_eq!(g.read(0), 3);
@@ -242,7 +243,7 @@ fn more_vpids_and_pointers_than_are_told_apart_do_no_harm() {
         });
         assert_eq!(g.read(0), i % 3 + 1);
     }
-    // Each tells its own pages, whether or not anything was invalidated before it got the number of another.
+    // Each VPID has its own pages, with or without an invalidation before its index was reassigned.
     let mut g = Guest::new(1);
     for i in 0..600u64 {
         let vpid = 1 + (i % 37) as u16;
@@ -288,7 +289,7 @@ fn ept_permissions_and_dirty_flags_hold_on_the_fast_path() {
         assert!(g.m.cpu.write_linear::<u64>(DATA + 8, SEG_FLAT, 5).is_err());
         assert_eq!(g.m.cpu.engine.fault, Cause::VmExit);
         let exit = g.m.cpu.arch.vm_exit;
-        // A write, to a page that may be read and fetched, at the end of a linear address's translation.
+        // A write to a page with read and fetch permission, at the end of a linear address's translation.
         assert_eq!((exit.reason, exit.qualification), (reason::EPT_VIOLATION, 2 | 5 << 3 | 3 << 7));
         assert_eq!((exit.guest_linear, exit.guest_physical), (DATA + 8, PAGES[0] + 8));
         g.m.cpu.engine.fault = Cause::None;
@@ -302,7 +303,7 @@ fn ept_permissions_and_dirty_flags_hold_on_the_fast_path() {
         assert_eq!(g.m.cpu.wiring.ram.read::<u64>(PAGES[0] + 8), Some(5 + i));
     }
     assert_eq!(g.backing(0, 0) & 0x300, 0x300);
-    // Cleared and invalidated (dirty logging), it is set by the next write.
+    // After it is cleared and invalidated (dirty logging), the next write sets it.
     g.back(0, 0, 0, ALL | 0x100);
     g.host(|g| g.m.cpu.invept(Invept::Single(g.controls.eptp)));
     assert_eq!(g.read(0), 1);
@@ -328,7 +329,7 @@ fn violations_of_instructions_leave_the_guest_on_them() {
     assert_eq!(g.m.run(1 << 30), Exit::Vm);
     assert_eq!(g.m.cpu.arch.vm_exit.reason, reason::HLT);
 
-    // Execute-only works, no-execute exits.
+    // Execute-only permits execution, no-execute exits.
     g.m.cpu.wiring.ram.write(PAGES[0] + 0x10, 0xf4u8);
     g.m.cpu.arch.rip = DATA + 0x10;
     g.back(0, 0, 0, 4 | 0x30);
@@ -348,7 +349,7 @@ fn violations_of_instructions_leave_the_guest_on_them() {
 #[test]
 fn the_guests_tables_are_behind_ept_too() {
     let mut g = Guest::new(1);
-    // The directory's page may only be read: setting its accessed flag is a violation, and reading it is not.
+    // The directory's page is read-only: setting its accessed flag is a violation, and reading it is not.
     g.m.cpu.wiring.ram.write(DIRECTORY + 8 * (DATA >> 21), TABLE | 7);
     let at = EPT[0] + 0x2000;
     g.m.cpu.wiring.ram.write(at, LARGE | ALL & !2);
@@ -386,7 +387,7 @@ fn looks_from_outside_use_what_the_guest_sees() {
     g.map(0, 1, 0);
     let view = super::GuestView::of(&g.m.cpu);
     g.host(|g| {
-        // As under shadow paging: the real CR3 is another.
+        // As with shadow paging: the real CR3 differs.
         g.m.cpu.arch.cr3 = 0x7000;
         assert_eq!(g.m.cpu.look_up(DATA), None);
         g.m.cpu.arch.vmx.visible = Some(view);

@@ -1,4 +1,4 @@
-//! VM entry and exit: between root and non-root mode.
+//! VM entry and exit: transitions between root and non-root mode.
 
 use super::controls::Controls;
 use super::information::VmExit;
@@ -10,10 +10,10 @@ use x86::msr::DEBUGCTL_BTF;
 use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
 use x86::{flags, rights, seg, vector};
 
-/// Interruptibility, and what [`attention`](crate::arch::Arch::attention) has for it.
+/// Interruptibility, and the corresponding flags in [`attention`](crate::arch::Arch::attention).
 const BLOCKING: [(u32, u32); 2] =
     [(interruptibility::STI, attention::STI_SHADOW), (interruptibility::MOV_SS, attention::SS_SHADOW)];
-/// What the processor attends to for its guest only.
+/// Attention flags that apply to the guest only.
 const GUEST_ATTENTION: u32 = attention::STI_SHADOW
     | attention::SS_SHADOW
     | attention::STEP
@@ -22,46 +22,46 @@ const GUEST_ATTENTION: u32 = attention::STI_SHADOW
     | attention::MWAIT
     | attention::MWAIT_MASKED;
 
-/// Why a VM entry failed. The processor is in root mode then.
+/// Reason for a failed VM entry. The processor is then in root mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryFailure {
-    /// A check on the controls failed (SDM vol. 3, 26.2): nothing has happened.
+    /// A check on the controls failed (SDM vol. 3, 26.2): nothing has changed.
     #[error("VM entry with invalid control field: {0}")]
     Control(&'static str),
-    /// A check on the guest's state failed (SDM vol. 3, 26.3): [`vm_exit`](crate::arch::Arch::vm_exit) says so too.
+    /// A check on the guest's state failed (SDM vol. 3, 26.3): [`vm_exit`](crate::arch::Arch::vm_exit) reports it too.
     #[error("VM entry with invalid guest state: {0}")]
     GuestState(&'static str),
 }
 
 impl Cpu {
-    /// Whether the processor is in VMX non-root mode.
+    /// Returns true if the processor is in VMX non-root mode.
     #[inline(always)]
     pub fn non_root(&self) -> bool {
         self.arch.vmx.active
     }
 
-    /// The controls of the last VM entry; what exits left in them.
+    /// Returns the controls of the last VM entry, with the changes made by exits.
     pub fn controls(&self) -> &Controls {
         &self.arch.vmx.controls
     }
 
-    /// The controls, to change between an exit and [`Cpu::vm_reentry`].
+    /// Returns the controls for changes between an exit and [`Cpu::vm_reentry`].
     pub fn controls_mut(&mut self) -> &mut Controls {
         &mut self.arch.vmx.controls
     }
 
-    /// VM entry with these controls, into the guest whose registers the processor's fields hold.
+    /// Performs a VM entry with these controls, into the guest whose registers are in the processor's fields.
     pub fn vm_entry(&mut self, controls: Controls) -> Result<(), EntryFailure> {
         self.arch.vmx.controls = controls;
         self.vm_reentry()
     }
 
-    /// VM entry with the controls as they are.
+    /// Performs a VM entry with the current controls.
     pub fn vm_reentry(&mut self) -> Result<(), EntryFailure> {
         if self.arch.vmx.active {
             return Err(EntryFailure::Control("the processor is in non-root mode already"));
         }
-        // An exit that nobody asked about any more.
+        // A previous exit that was not handled.
         self.arch.attention &= !attention::VM_EXIT;
         self.check_controls(&self.arch.vmx.controls, self.protected()).map_err(EntryFailure::Control)?;
         self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
@@ -75,7 +75,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Goes on in non-root mode, with the guest's registers.
+    /// Continues in non-root mode, with the guest's registers.
     pub(super) fn enter_non_root(&mut self) {
         if self.engine.emulation.is_some() {
             return self.entered_in_software();
@@ -89,7 +89,7 @@ impl Cpu {
         self.inject();
     }
 
-    /// Checks the PDPTEs: under EPT those that the processor's fields hold; without, an entry loads them from memory.
+    /// Checks the PDPTEs: with EPT those in the processor's fields; without EPT, an entry loads them from memory.
     pub(super) fn load_guest_pdptes(&mut self) -> Result<(), &'static str> {
         if !self.pae_paging() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Cpu {
         })
     }
 
-    /// Takes over the guest state that is not in registers.
+    /// Loads the guest state that is not in registers.
     fn enter_guest_state(&mut self) {
         let vectoring = self.arch.vmx.controls.injects();
         let controls = &self.arch.vmx.controls;
@@ -140,8 +140,8 @@ impl Cpu {
         }
     }
 
-    /// Stops the running instruction for a VM exit: what a handler or a walk returns in place of a fault. Further fields of
-    /// [`vm_exit`](crate::arch::Arch::vm_exit) are the caller's to fill after this.
+    /// Stops the running instruction for a VM exit: a handler or a walk returns this instead of a fault. The caller
+    /// fills further fields of [`vm_exit`](crate::arch::Arch::vm_exit) afterwards.
     #[cold]
     pub fn exit_fault(&mut self, reason: u32, qualification: u64) -> Fault {
         self.arch.vm_exit =
@@ -150,11 +150,12 @@ impl Cpu {
         Fault
     }
 
-    /// Leaves non-root mode with [`vm_exit`](crate::arch::Arch::vm_exit) as it is, RIP where it is to be; [`Cpu::run`] returns at once.
+    /// Leaves non-root mode; [`vm_exit`](crate::arch::Arch::vm_exit) and RIP must be final. [`Cpu::run`] returns at
+    /// once.
     #[cold]
     pub(crate) fn leave_guest(&mut self) {
         if self.engine.emulation.is_some() {
-            // It is up to the hypervisor whose guest this is what becomes of the exit.
+            // The hypervisor of this guest decides on the exit.
             return self.attend(attention::VM_EXIT);
         }
         self.engine.ilen = 0;
@@ -167,7 +168,7 @@ impl Cpu {
         self.attend(attention::VM_EXIT);
     }
 
-    /// Gives back the guest state that is not in registers.
+    /// Stores the guest state that is not in registers.
     fn save_guest_state(&mut self) {
         let shadow = self.arch.attention | self.arch.vmx.shadow;
         let mut blocking = if self.arch.nmi_blocked { interruptibility::NMI } else { 0 };
@@ -196,21 +197,22 @@ impl Cpu {
         self.arch.single_step = false;
     }
 
-    /// Makes the DPL of SS the current privilege level: a VMCS has no other place for it (SDM vol. 3, 24.4.1). Intel's processors
-    /// always have it so. AMD's SYSRET loads the selector of SS alone (APM vol. 3), whose DPL stays that of the kernel; a VMCB has
-    /// a field for the level.
+    /// Sets the current privilege level to the DPL of SS: a VMCS has no other field for it (SDM vol. 3, 24.4.1). On
+    /// Intel processors they are always equal. AMD's SYSRET loads only the selector of SS (APM vol. 3), whose DPL stays
+    /// that of the kernel; a VMCB has a field for the level.
     pub(super) fn show_privilege_level(&mut self) {
         let ss = &mut self.arch.seg[usize::from(seg::SS)];
         ss.rights = ss.rights & !(3 << rights::DPL_SHIFT) | u32::from(self.arch.cpl) << rights::DPL_SHIFT;
     }
 
-    /// Whether a single-step trap follows each instruction, and not each branch only.
+    /// Returns true if a single-step trap follows each instruction, and not only each branch.
     pub(super) fn steps_instructions(&self) -> bool {
         self.arch.flags & flags::TF != 0 && self.arch.msr.debugctl & DEBUGCTL_BTF == 0
     }
 
-    /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back. One that is caused by a
-    /// debug exception leaves none, whatever an entry in that state asks for (SDM vol. 3, 27.3.4).
+    /// Returns the debug exceptions that an exit leaves pending: those over which it has priority, or which MOV SS
+    /// defers. An exit that is caused by a debug exception leaves none, whatever an entry in that state requires (SDM
+    /// vol. 3, 27.3.4).
     fn pending_debug_exceptions(&self, blocking: u32, halted: bool) -> u64 {
         let exit = &self.arch.vm_exit;
         if exit.basic() == reason::EXCEPTION_NMI && exit.interruption & interruption::VECTOR == u32::from(vector::DB) {
@@ -222,7 +224,7 @@ impl Cpu {
             pending = self.arch.pending_dr6 & (pending_debug::BREAKPOINTS | pending_debug::BS);
             pending |= if pending & pending_debug::BREAKPOINTS != 0 { pending_debug::ENABLED_BREAKPOINT } else { 0 };
         }
-        // What an entry in this state asks for.
+        // Requirement of an entry in this state.
         let shadow = interruptibility::STI | interruptibility::MOV_SS;
         if blocking & shadow != 0 || halted {
             let traced = self.steps_instructions();

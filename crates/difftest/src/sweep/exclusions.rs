@@ -1,11 +1,12 @@
-//! What a sweep does not execute, and which differences are the vendors' or the processor's own, each with the reason.
+//! Encodings that a sweep does not execute, and differences that vendors or the processor may choose, each with the
+//! reason.
 
 use super::Reaction;
 use super::space::{AT, Encoding, Map};
 use iced_x86::{CodeSize, Decoder, DecoderOptions, Instruction, Mnemonic};
 use x86::vector;
 
-/// Why an encoding is not executed, or `None` if it is.
+/// Returns the reason why an encoding is not executed, or `None` if it is.
 pub fn not_run(encoding: &Encoding) -> Option<&'static str> {
     let modrm = encoding.modrm.unwrap_or(0);
     let (register, memory) = (modrm >> 3 & 7, modrm < 0xc0);
@@ -29,7 +30,7 @@ pub fn not_run(encoding: &Encoding) -> Option<&'static str> {
     }
 }
 
-/// Why outcomes may differ, or `None` if they may not.
+/// Returns the reason why outcomes may differ, or `None` if they may not.
 pub fn explained(
     encoding: &Encoding,
     instruction: &Instruction,
@@ -45,13 +46,13 @@ pub fn explained(
             Some("whether memory is looked at with a mask of zeros is the processor's choice")
         }
         Arpl => Some("whether memory has to be writable if nothing is written to it is the processor's choice"),
-        // SDM vol. 2, 2.1.1: reserved with these. AMD's processors take them for what they say of ZF.
+        // SDM vol. 2, 2.1.1: these prefixes are reserved. AMD's processors apply their condition on ZF.
         Loope | Loopne if repeats(encoding) => Some("LOOPE and LOOPNE with the other repeat prefix are reserved"),
         // The order of faults of one instruction is the processor's choice (SDM vol. 3, table 7-2, below class 10).
         Retf if instruction.op_count() != 0 && native.vector() == Some(vector::PF) => {
             Some("whether a far return looks at the outer stack before the selector is the processor's choice")
         }
-        // Which byte of an area in two pages is looked at first is the processor's choice.
+        // The processor chooses which byte of an area in two pages it accesses first.
         Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
             if (native.vector(), emulated.vector()) == (Some(vector::PF), Some(vector::PF)) =>
         {
@@ -67,7 +68,7 @@ pub fn explained(
             Some("Intel's processors ignore VEX.W of VPINSRD and VPEXTRD outside of 64-bit code")
         }
         _ if amd && undefined && is_lock_verw(encoding) => Some("AMD's processors execute VERW with LOCK"),
-        // The manuals have W1 alone.
+        // The manuals define W1 alone.
         _ if amd && undefined && is_permutation(encoding) => {
             Some("AMD's processors ignore VEX.W of VPERMQ and VPERMPD")
         }
@@ -81,7 +82,8 @@ pub fn explained(
     }
 }
 
-/// Whether an undefined EVEX encoding is an instruction but for bits that Intel's manual wants to be clear (V': set).
+/// Returns true if an undefined EVEX encoding is an instruction apart from bits that Intel's manual requires to be
+/// clear (V': set).
 fn has_ignored_bits(encoding: &Encoding, undefined: &Instruction) -> bool {
     const Z: u8 = 0x80;
     const B: u8 = 0x10;
@@ -100,7 +102,8 @@ fn has_ignored_bits(encoding: &Encoding, undefined: &Instruction) -> bool {
     is_defined(&bytes, undefined.code_size()) || registers && is_defined(&single, undefined.code_size())
 }
 
-/// Whether an undefined VEX encoding is an instruction on opmasks but for the bits that would name registers beyond K7.
+/// Returns true if an undefined VEX encoding is an opmask instruction apart from bits that would name registers beyond
+/// K7.
 fn names_too_high_an_opmask(encoding: &Encoding, undefined: &Instruction) -> bool {
     let mut bytes = encoding.bytes;
     match bytes {
@@ -114,7 +117,7 @@ fn names_too_high_an_opmask(encoding: &Encoding, undefined: &Instruction) -> boo
     encoding.map == Map::Vex && is_defined(&bytes, undefined.code_size())
 }
 
-/// Whether these bytes are an instruction in code of this size.
+/// Returns true if these bytes are an instruction in code of this size.
 fn is_defined(bytes: &[u8], size: CodeSize) -> bool {
     let bits = if size == CodeSize::Code64 { 64 } else { 32 };
     let decoded = Decoder::with_ip(bits, bytes, AT, DecoderOptions::NONE).decode();

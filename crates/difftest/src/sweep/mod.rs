@@ -1,8 +1,9 @@
-//! A sweep of the opcode space: every encoding, defined or not, on the host's processor and on the one under test, at privilege level 3.
+//! A sweep of the opcode space: every encoding, defined or not, on the host's processor and on the processor under
+//! test, at privilege level 3.
 //!
-//! Random instructions of known forms cannot show that a form is unknown. A sweep compares what is left: whether an instruction
-//! faults, with which vector, error code and address, or where it goes on, which is also its length. Its results are the other
-//! comparison's business.
+//! Random instructions of known forms cannot show that a form is unknown. A sweep compares the rest: the vector, error
+//! code and address of a fault, or the address at which execution continues, which also gives the length. The results
+//! of instructions are compared by the other modules.
 
 mod exclusions;
 pub mod space;
@@ -19,20 +20,20 @@ use std::collections::BTreeMap;
 use x86::page::{PAGE, code};
 use x86::vector;
 
-/// What an instruction leads to.
+/// The reaction of a processor to an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reaction {
-    /// It completes, and execution goes on here.
+    /// The instruction completes, and execution continues at this address.
     Goes(u64),
-    /// A fault.
+    /// The instruction faults.
     Faults {
         /// Vector.
         vector: u8,
-        /// Error code, 0 without one.
+        /// Error code; 0 for vectors without one.
         code: u32,
-        /// Of a page fault.
+        /// Address of a page fault.
         address: u64,
-        /// Bytes that the instruction has; 0 of an undefined one.
+        /// Length of the instruction in bytes; 0 if it is undefined.
         len: usize,
     },
 }
@@ -45,7 +46,7 @@ impl Reaction {
         }
     }
 
-    /// In words, for an instruction at [`AT`].
+    /// Describes the reaction in words, for an instruction at [`AT`].
     pub fn describe(&self) -> String {
         const NAMES: [&str; 20] = [
             "DE", "DB", "NMI", "BP", "OF", "BR", "UD", "NM", "DF", "9", "TS", "NP", "SS", "GP", "PF", "15", "MF", "AC",
@@ -68,41 +69,41 @@ impl Reaction {
 /// Encodings with unequal outcomes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// What they have in common: map, opcode, /r, form of the operand, outcomes.
+    /// Common properties: map, opcode, /r, form of the operand, outcomes.
     pub group: String,
-    /// How many.
+    /// Number of encodings.
     pub count: u64,
     /// Width of code.
     pub bits: u32,
-    /// The first one's bytes.
+    /// Bytes of the first encoding.
     pub bytes: String,
-    /// As the decoder has it.
+    /// The first encoding as the decoder prints it.
     pub instruction: String,
-    /// On the host.
+    /// Outcome on the host.
     pub native: String,
-    /// On the processor under test.
+    /// Outcome on the processor under test.
     pub emulated: String,
 }
 
-/// Counts.
+/// Counts of a sweep.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SweepCounts {
-    /// Encodings.
+    /// Number of encodings.
     pub encodings: u64,
-    /// Encodings with equal outcomes.
+    /// Number of encodings with equal outcomes.
     pub equal: u64,
-    /// Of these, those that are undefined on both sides.
+    /// Number of these that are undefined on both sides.
     pub undefined: u64,
-    /// Not compared, by reason.
+    /// Encodings that are not compared, by reason.
     pub excluded: BTreeMap<String, u64>,
-    /// Encodings with unequal outcomes.
+    /// Number of encodings with unequal outcomes.
     pub unequal: u64,
-    /// Those, by what they have in common.
+    /// These encodings, by their common properties.
     pub findings: BTreeMap<String, Finding>,
 }
 
 impl SweepCounts {
-    /// Adds another part's.
+    /// Adds the counts of another part.
     pub fn add(&mut self, other: SweepCounts) {
         self.encodings += other.encodings;
         self.equal += other.equal;
@@ -117,14 +118,14 @@ impl SweepCounts {
     }
 }
 
-/// Which part of the space is gone through.
+/// The part of the space that a sweep goes through.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Maps.
+    /// Opcode maps.
     pub maps: Vec<Map>,
-    /// One encoding in so many, spread evenly; 1 for all.
+    /// One encoding in this many is executed, spread evenly; 1 for all.
     pub every: u64,
-    /// The share of one of several workers: which, and of how many.
+    /// Number of this worker, and number of workers.
     pub share: (u64, u64),
 }
 
@@ -138,11 +139,12 @@ pub struct Sweeper {
     cpuid: Vec<CpuidEntry>,
 }
 
-/// Memory: addresses of INT3s, so that returns and indirect branches lead there. As selectors, beyond the end of any table.
+/// Returns the arena's contents: addresses of INT3s, to which returns and indirect branches lead. As selectors they are
+/// beyond the end of any table.
 fn arena(bits: u32) -> Box<[u8; ARENA_LEN]> {
     let mut arena = Box::new([0; ARENA_LEN]);
     let target = (CODE + 0x400).to_le_bytes();
-    // What is only read stays zero: it is written once for both widths.
+    // Read-only memory stays zero: it is written once for both widths.
     for range in writable() {
         let chunk = bits as usize / 8;
         arena[range].chunks_mut(chunk).for_each(|word| word.copy_from_slice(&target[..chunk]));
@@ -150,7 +152,7 @@ fn arena(bits: u32) -> Box<[u8; ARENA_LEN]> {
     arena
 }
 
-/// Registers that all lead into the arena, aligned, and are no selectors.
+/// Returns a state whose registers all lead into the arena, are aligned, and are no selectors.
 fn state() -> State {
     let mut state = State::default();
     for (register, n) in state.gpr.iter_mut().zip(0u64..) {
@@ -163,7 +165,7 @@ fn state() -> State {
 }
 
 impl Sweeper {
-    /// For code of this width.
+    /// Creates a sweeper for code of this width.
     pub fn new(bits: u32) -> Result<Self, Unavailable> {
         let native = Native::new(&arena(bits))?;
         Ok(Self::with(native, bits))
@@ -175,7 +177,7 @@ impl Sweeper {
         Self { native, emulated, bits, state: state(), arena, cpuid: host_cpuid() }
     }
 
-    /// The same for code of another width.
+    /// Returns the same sweeper for code of another width.
     pub fn switch(self, bits: u32) -> Self {
         Self::with(self.native, bits)
     }
@@ -192,7 +194,7 @@ impl Sweeper {
         self.native.trap(bytes, at, &self.state, self.bits == 64)
     }
 
-    /// What the host does. `len` is how long the processor under test takes the instruction to be.
+    /// Returns the host's reaction. `len` is the instruction's length according to the processor under test.
     fn natively(&mut self, bytes: &[u8], len: usize) -> Reaction {
         let trap = self.trap(bytes, AT);
         let before = trap.rip.wrapping_sub(1);
@@ -207,7 +209,7 @@ impl Sweeper {
         let address = if trap.vector == vector::PF { trap.address } else { 0 };
         let mut outcome = Reaction::Faults { vector: trap.vector, code: trap.code, address, len: 0 };
         if trap.rip != AT {
-            // It was not this instruction that faulted.
+            // Another instruction faulted.
             outcome = Reaction::Goes(trap.rip);
         } else if trap.vector != vector::UD
             && let Reaction::Faults { len: own, .. } = &mut outcome
@@ -217,7 +219,8 @@ impl Sweeper {
         outcome
     }
 
-    /// The length of an instruction that faults: the number of bytes before the end of a page with which its fetch does not fault.
+    /// Returns the length of a faulting instruction: the number of bytes before the end of a page with which its fetch
+    /// does not fault.
     fn length(&mut self, bytes: &[u8], guess: usize) -> usize {
         let mut padded = [0xcc; 15];
         padded[..bytes.len()].copy_from_slice(bytes);
@@ -234,11 +237,11 @@ impl Sweeper {
         (1..=15).find(|len| fetched(*len)).unwrap_or(0)
     }
 
-    /// Both outcomes of an encoding, and what it decodes to.
+    /// Returns both reactions to an encoding, and its decoded instruction.
     pub fn compare(&mut self, bytes: &[u8; 15], len: usize) -> (Reaction, Reaction, Instruction) {
         let mut instruction = self.emulated.decode(bytes, AT);
         let mut bytes = *bytes;
-        // Aligned, wherever the instruction ends.
+        // The address is aligned, independently of the instruction's end.
         if instruction.is_ip_rel_memory_operand() && len >= 4 {
             let displacement = (DATA as u32).wrapping_sub(AT as u32 + instruction.len() as u32);
             bytes[len - 4..len].copy_from_slice(&displacement.to_le_bytes());
@@ -252,7 +255,7 @@ impl Sweeper {
                 Reaction::Faults { vector: e.vector, code: e.code, address: e.address, len }
             }
         };
-        // What is not part of the instruction must not be executed.
+        // Bytes behind the instruction must not be executed.
         let len = if emulated.vector() == Some(vector::UD) { len } else { instruction.len() };
         let native = self.natively(&bytes[..len], len);
         (native, emulated, instruction)
@@ -264,7 +267,7 @@ impl Sweeper {
         let mut index = 0u64;
         space::each(self.bits, &part.maps, |encoding| {
             index += 1;
-            // Neighbours have little in common, so that a sample has some of everything.
+            // Neighbours have little in common, so a sample has some of everything.
             if index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & 0xff_ffff >= (1 << 24) / part.every
                 || index % part.share.1 != part.share.0
             {
@@ -303,7 +306,7 @@ impl Sweeper {
         totals.findings.entry(finding.group.clone()).and_modify(|own| own.count += 1).or_insert(finding);
     }
 
-    /// Extensions that the host has, of an instruction that the processor under test does not execute.
+    /// Returns the extensions that the host has, of an instruction that the processor under test does not execute.
     fn not_offered(&self, code: Code) -> Option<String> {
         if !crate::forms::beyond(code) {
             return None;
@@ -311,7 +314,7 @@ impl Sweeper {
         let leaf =
             |leaf, subleaf| self.cpuid.iter().find(|e| e.leaf == leaf && e.subleaf == Some(subleaf)).map(|e| e.regs);
         let names = cpu::features::extensions(code, leaf)?;
-        // These may be off where they are announced, and are no operations then.
+        // These may be off although they are announced, and their instructions are then no operations.
         if names.iter().any(|name| matches!(name, CpuidFeature::CET_SS | CpuidFeature::CET_IBT | CpuidFeature::MPX)) {
             return None;
         }

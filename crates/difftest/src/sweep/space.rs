@@ -1,17 +1,17 @@
-//! The encodings that a sweep goes through: prefixes, opcode maps, opcodes and operand bytes, whether anything is defined there or not.
+//! The encodings that a sweep goes through: prefixes, opcode maps, opcodes and operand bytes, defined or not.
 
 use crate::layout::{ARENA, SWEEP};
 use serde::{Deserialize, Serialize};
 
-/// Where instructions of the sweep lie.
+/// Address of the sweep's instructions.
 pub const AT: u64 = SWEEP + 0x800;
-/// Middle of the memory that operands lie in.
+/// Middle of the memory in which operands lie.
 pub const DATA: u64 = ARENA + 0x1800;
 
 /// An opcode map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Map {
-    /// One byte.
+    /// One-byte opcodes.
     One,
     /// 0F.
     Two,
@@ -19,13 +19,13 @@ pub enum Map {
     Three38,
     /// 0F 3A.
     Three3A,
-    /// Under C4 or C5, any map.
+    /// Any map, under C4 or C5.
     Vex,
-    /// Under 62, any map.
+    /// Any map, under 62.
     Evex,
 }
 
-/// All of them, with their names on the command line.
+/// All maps, with their names on the command line.
 pub const MAPS: [(&str, Map); 6] = [
     ("one", Map::One),
     ("0f", Map::Two),
@@ -36,7 +36,7 @@ pub const MAPS: [(&str, Map); 6] = [
 ];
 
 impl Map {
-    /// Its name.
+    /// Returns the map's name.
     pub fn name(self) -> &'static str {
         MAPS.iter().find(|(_, map)| *map == self).map_or("", |(name, _)| name)
     }
@@ -45,19 +45,20 @@ impl Map {
 /// An encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoding {
-    /// Its bytes, as far as they are chosen, then INT3s.
+    /// The chosen bytes, followed by INT3s.
     pub bytes: [u8; 15],
-    /// How many are chosen: immediate operands are INT3s.
+    /// Number of chosen bytes; immediate operands are INT3s.
     pub len: usize,
     /// Opcode map.
     pub map: Map,
     /// Opcode.
     pub opcode: u8,
-    /// ModRM, where the opcode has one.
+    /// ModRM, if the opcode has one.
     pub modrm: Option<u8>,
 }
 
-/// Prefixes before opcodes of the legacy maps, in 64-bit and in 32-bit code. The order of two matters where one makes the other void.
+/// Prefixes before opcodes of the legacy maps, in 64-bit and in 32-bit code. The order of two matters if one cancels
+/// the other.
 const PREFIXES64: &[&[u8]] = &[
     &[],
     &[0x66],
@@ -116,7 +117,7 @@ fn is_prefix(opcode: u8, bits: u32) -> bool {
         || bits == 64 && matches!(opcode, 0x40..=0x4f)
 }
 
-/// Whether an opcode has a ModRM byte. Undefined ones are taken to have one.
+/// Returns true if an opcode has a ModRM byte. Undefined opcodes are assumed to have one.
 fn has_modrm(map: Map, opcode: u8) -> bool {
     match map {
         Map::One => match opcode {
@@ -151,7 +152,7 @@ impl Builder {
         self
     }
 
-    /// With a ModRM byte, and a SIB byte and displacement that lead to memory of the arena.
+    /// Adds a ModRM byte, and a SIB byte and displacement that lead to memory of the arena.
     fn operand(self, modrm: u8, bits: u32, wide_addresses: bool) -> Self {
         let (mode, rm) = (modrm >> 6, modrm & 7);
         let built = self.with(&[modrm]);
@@ -165,7 +166,7 @@ impl Builder {
                 _ => built,
             };
         }
-        // No index (or XMM4, YMM4), base RAX.
+        // There is no index (or XMM4, YMM4), and the base is RAX.
         let built = if rm == 4 { built.with(&[0x20]) } else { built };
         match (mode, rm) {
             (0, 5) if bits == 64 => built.with(&(DATA as u32).wrapping_sub(AT as u32).to_le_bytes()),
@@ -181,7 +182,8 @@ impl Builder {
     }
 }
 
-/// ModRM bytes in place of all: each /r, with registers 1 and 4, and memory by a register, by a SIB byte, and by a displacement.
+/// Returns a sample of ModRM bytes: each /r, with registers 1 and 4, and memory by a register, by a SIB byte and by a
+/// displacement.
 fn some_modrm() -> impl Iterator<Item = u8> {
     const RM: [u8; 5] = [0xc1, 0xc4, 0x00, 0x04, 0x05];
     (0..8).flat_map(|reg| RM.map(|rm| rm | reg << 3))
@@ -209,7 +211,8 @@ fn legacy(bits: u32, map: Map, visit: &mut impl FnMut(&Encoding)) {
         let wide_addresses = bits == 64 || !prefixes.contains(&0x67);
         for opcode in 0..=u8::MAX {
             let other = match map {
-                // Prefixes, and what begins another map; in 32-bit code, with memory operands, LES, LDS and BOUND are there.
+                // These bytes are prefixes or begin another map; in 32-bit code LES, LDS and BOUND with memory operands
+                // remain.
                 Map::One => is_prefix(opcode, bits) || opcode == 0x0f,
                 Map::Two => matches!(opcode, 0x38 | 0x3a),
                 _ => false,
@@ -232,7 +235,8 @@ fn legacy(bits: u32, map: Map, visit: &mut impl FnMut(&Encoding)) {
     }
 }
 
-/// VEX: all maps, pp, L and W; vvvv none and 0; with 2 bytes and with 3; before it each prefix that makes it undefined.
+/// Visits VEX encodings: all maps, pp, L and W; vvvv none and 0; with 2 bytes and with 3; and after each prefix that
+/// makes them undefined.
 fn vex(bits: u32, visit: &mut impl FnMut(&Encoding)) {
     let mut all = |built: Builder, known: bool| {
         for opcode in 0..=u8::MAX {
@@ -248,10 +252,10 @@ fn vex(bits: u32, visit: &mut impl FnMut(&Encoding)) {
             }
         }
     };
-    // vvvv inverted and L and pp, in the last byte of the prefix.
+    // The prefix's last byte holds the inverted vvvv, L and pp.
     let lasts = || {
         [0x78u8, 0x00, 0x28].into_iter().flat_map(|vvvv| (0..8u8).map(move |rest| vvvv | rest)).filter(move |last| {
-            // In 32-bit code vvvv above 7 is another opcode's operand, in the short form.
+            // In the short form in 32-bit code, a vvvv above 7 is another opcode's operand.
             bits == 64 || last & 0x40 != 0 || *last & 0x78 == 0
         })
     };
@@ -277,20 +281,20 @@ fn vex(bits: u32, visit: &mut impl FnMut(&Encoding)) {
     }
 }
 
-/// EVEX: all maps, W, pp, z, L'L, b, V', an opmask or none; vvvv none and 7; in the maps that have instructions also the bits that extend
-/// registers, and those that are fixed.
+/// Visits EVEX encodings: all maps, W, pp, z, L'L, b, V', an opmask or none; vvvv none and 7; in maps that have
+/// instructions also the bits that extend registers and the fixed bits.
 fn evex(bits: u32, visit: &mut impl FnMut(&Encoding)) {
     for map in 0..16u8 {
         let known = matches!(map, 1..=3 | 5 | 6);
         for (pp, wide) in (0..4u8).flat_map(|pp| [(pp, 0), (pp, 0x80)]) {
             for last in 0..64u8 {
-                // z, L'L, b, V'; the opmask is none or K1.
+                // This byte holds z, L'L, b, V'; the opmask is none or K1.
                 let last = last >> 1 << 3 | last & 1;
                 for (extensions, middle) in
                     [(0xf0, 0x7c), (0xf0, 0x44), (0xf0, 0x78), (0, 0x7c), (0xc0, 0x7c), (0xd0, 0x7c)]
                 {
                     let plain = (extensions, middle) == (0xf0, 0x7c);
-                    // In 32-bit code R and X tell EVEX from BOUND.
+                    // In 32-bit code R and X distinguish EVEX from BOUND.
                     if !plain && (!known || bits == 32 && extensions & 0xc0 != 0xc0) {
                         continue;
                     }

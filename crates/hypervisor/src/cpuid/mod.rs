@@ -1,4 +1,5 @@
-//! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
+//! CPUID for the guest: the processor's values, without features that are not virtualized, plus the hypervisor's
+//! leaves.
 
 pub(crate) mod runtime;
 
@@ -10,22 +11,22 @@ use cpu::Cpu;
 use cpu::model::CpuidRegs;
 use x86::control::*;
 
-/// Leaves that belong to hypervisors.
+/// Leaves reserved for hypervisors.
 const HYPERVISOR_LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4fff_ffff;
 
-/// Features that the guest does not get: leaf, bit of ECX, and whether that is so with shadow paging only.
+/// Features hidden from the guest: leaf, bit of ECX, and true if that applies to shadow paging only.
 const HIDDEN: &[(u32, u32, bool)] = &[
-    // MONITOR: the guest must not keep the processor in MWAIT.
+    // MONITOR: the guest must not block the processor in MWAIT.
     (1, 3, false),
     // VMX, SMX.
     (1, 5, false),
     (1, 6, false),
     // Performance counters.
     (1, 15, false),
-    // Protection keys need the guest's own tables.
+    // Protection keys require the guest's own tables.
     (7, 3, true),
     (7, 4, true),
-    // Supervisor keys.
+    // Protection keys of supervisor pages.
     (7, 31, false),
     // Shadow stacks.
     (7, 7, false),
@@ -33,14 +34,14 @@ const HIDDEN: &[(u32, u32, bool)] = &[
     (0x8000_0001, 2, false),
 ];
 
-/// The leaf and the bit of VMX.
+/// Leaf and ECX bit of VMX.
 const VMX: (u32, u32) = (1, 5);
 
 fn set(word: &mut u32, bit: u32, on: bool) {
     *word = (*word & !(1 << bit)) | if on { 1 << bit } else { 0 };
 }
 
-/// Features of the paravirtual interface under a configuration.
+/// Returns the features of the paravirtual interface for a configuration.
 fn paravirt_features(config: &VmConfig, caches_cr3: bool) -> u32 {
     use feature::*;
     if !config.paravirt {
@@ -50,7 +51,7 @@ fn paravirt_features(config: &VmConfig, caches_cr3: bool) -> u32 {
     HYPERCALL_PAGE | STATE_PAGE | IO_DELAY | PIC_SHORT | TLB_FLUSH | cache
 }
 
-/// The guest's CPUID, with what depends on its registers as last worked out.
+/// Returns the guest's CPUID, with the parts that depend on its registers as last computed.
 pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
     let config = &vm.config;
     if HYPERVISOR_LEAVES.contains(&leaf) {
@@ -70,7 +71,7 @@ pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf
             let xsave = regs.ecx & 1 << 26 != 0;
             set(&mut regs.ecx, 27, xsave && runtime.osxsave());
         }
-        // MONITOR's leaf.
+        // Leaf of MONITOR.
         5 => regs = CpuidRegs::default(),
         7 if subleaf == 0 => {
             let keys = regs.ecx & 1 << 3 != 0;
@@ -81,7 +82,7 @@ pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf
         runtime::XSTATE if subleaf == 0 => regs.ebx = runtime.standard,
         runtime::XSTATE if subleaf == 1 => {
             regs.ebx = runtime.compacted;
-            // The states of both.
+            // State components of CET.
             regs.ecx &= !CET_STATES;
         }
         runtime::XSTATE if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
@@ -90,7 +91,7 @@ pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf
     regs
 }
 
-/// State components of control-flow enforcement.
+/// State components of CET.
 const CET_STATES: u32 = 3 << 11;
 
 fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs {
@@ -103,7 +104,7 @@ fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs 
     }
 }
 
-/// CR4 bits that CPUID does not offer although the processor has them.
+/// Returns the bits of CR4 that CPUID does not offer although the processor has them.
 pub fn hidden_cr4(config: &VmConfig) -> u64 {
     let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
     let vmx = if config.nested { 0 } else { CR4_VMXE };

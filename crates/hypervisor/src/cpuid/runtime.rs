@@ -1,15 +1,15 @@
-//! The parts of CPUID that depend on the guest's registers: OSXSAVE, OSPKE, the APIC's bit, and the sizes of XSAVE areas, as last worked out. When that is done
-//! is in `exits/cpuid_update.rs`.
+//! The parts of CPUID that depend on the guest's registers: OSXSAVE, OSPKE, the APIC bit, and the sizes of XSAVE areas,
+//! as last computed. `exits/cpuid_update.rs` determines the time of the computation.
 
 use serde::{Deserialize, Serialize};
 use x86::control::{CR4_OSXSAVE, CR4_PKE};
 
 /// The leaf of processor extended states.
 pub const XSTATE: u32 = 0xd;
-/// The components in the legacy region.
+/// Components of the legacy region.
 const LEGACY: u64 = 3;
 
-/// What the answers depend on.
+/// Registers on which the values depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inputs {
     /// CR4.OSXSAVE and CR4.PKE.
@@ -18,43 +18,43 @@ pub struct Inputs {
     pub xcr0: u64,
     /// IA32_XSS.
     pub xss: u64,
-    /// The local APIC is enabled.
+    /// True if the local APIC is enabled.
     pub apic: bool,
 }
 
 impl Inputs {
-    /// Without XCR0's bits for x87 and SSE, which change no size.
+    /// Clears the bits of XCR0 for x87 and SSE, which do not affect sizes.
     pub fn relevant(self) -> Self {
         Self { xcr0: self.xcr0 & !LEGACY, ..self }
     }
 }
 
-/// The answers, as last worked out.
+/// Values as last computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeCpuid {
-    /// What they were worked out from.
+    /// Registers from which they were computed.
     pub inputs: Inputs,
     /// Size of the XSAVE area for XCR0.
     pub standard: u32,
     /// Size of the compacted area for XCR0 and IA32_XSS; 0 without XSAVEC and XSAVES.
     pub compacted: u32,
-    /// A register has changed since.
+    /// True if a register has changed since.
     pub stale: bool,
 }
 
 impl RuntimeCpuid {
-    /// CR4.OSXSAVE.
+    /// Returns the OSXSAVE bit, from CR4.OSXSAVE.
     pub fn osxsave(&self) -> bool {
         self.inputs.cr4 & CR4_OSXSAVE != 0
     }
 
-    /// CR4.PKE.
+    /// Returns the OSPKE bit, from CR4.PKE.
     pub fn ospke(&self) -> bool {
         self.inputs.cr4 & CR4_PKE != 0
     }
 }
 
-/// The components of `states` outside the legacy region.
+/// Returns the components of `states` outside the legacy region.
 pub fn extended(states: u64) -> impl Iterator<Item = u32> {
     (0..u64::BITS).filter(move |bit| states & !LEGACY & 1 << bit != 0)
 }

@@ -1,4 +1,4 @@
-//! Accesses to control registers, and what a change of one leads to.
+//! Accesses to control registers, and the effects of their changes.
 
 use crate::devices::DeviceAddress;
 use crate::events::vector;
@@ -9,7 +9,7 @@ use ledger::Operation;
 use x86::control::{CR3_NO_FLUSH, CR4_PCIDE};
 use x86::vmx::qualification::control_register as qualification;
 
-/// Exit for an access to a control register (SDM vol. 3, table 27-3).
+/// Handles the exit of a control register access (SDM vol. 3, table 27-3).
 pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
     let what = context.qualification();
     context.charge(Operation::ControlRegister, 1);
@@ -29,7 +29,7 @@ pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
     if !to || number != 3 {
         return context.emulate_register_access(before, None);
     }
-    // A root that was the guest's to load when it looked, and is not any more.
+    // A root that the guest found in the cache and that has been dropped since.
     let paravirt = context.vcpu.paravirt.state.is_some() && !context.in_inner();
     let meant = context.vcpu.paravirt.cr3.retired(given).filter(|_| paravirt);
     let value = meant.unwrap_or(given);
@@ -40,7 +40,7 @@ pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
 }
 
 impl ExitContext<'_> {
-    /// Executes the access with the guest's registers and follows what it changed. `cr3`: what is moved to CR3.
+    /// Executes the access with the guest's registers and handles the changes. `cr3` is the value moved to CR3.
     fn emulate_register_access(&mut self, before: Visible, cr3: Option<u64>) -> Result<Step, Failure> {
         self.charge(Operation::Vmread, 3);
         self.charge(Operation::Vmwrite, 1);
@@ -51,8 +51,8 @@ impl ExitContext<'_> {
         Ok(step)
     }
 
-    /// Follows changes of the guest's control registers since `before`. `cr3`: it was written with this value, if only with
-    /// the one it had.
+    /// Handles changes of the guest's control registers since `before`. `cr3` is the value written to CR3, even if it
+    /// is unchanged.
     pub fn control_registers_changed(&mut self, before: Visible, cr3: Option<u64>) -> Result<(), Failure> {
         let now = self.vcpu.visible;
         if before.cr0 != now.cr0 {
@@ -79,7 +79,7 @@ impl ExitContext<'_> {
     }
 }
 
-/// #GP for a bit of CR4 that CPUID does not offer although the processor has it.
+/// Checks the bits of CR4: raises #GP for a bit that CPUID does not offer although the processor has it.
 fn offered(context: &mut ExitContext, value: u64) -> bool {
     value & crate::cpuid::hidden_cr4(&context.vm.config) == 0
 }

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use ledger::Operation;
 use x86::reg;
 
-/// Exit for CPUID.
+/// Handles the exit of CPUID.
 pub(super) fn cpuid(context: &mut ExitContext) -> Result<Step, Failure> {
     let cpu = &mut *context.cpu;
     // CPUID faulting (MISC_FEATURES_ENABLES).

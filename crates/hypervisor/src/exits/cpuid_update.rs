@@ -1,7 +1,8 @@
-//! When what CPUID says of the guest's registers is worked out (KVM's `kvm_update_cpuid_runtime`).
+//! Updates of the parts of CPUID that depend on the guest's registers (KVM's `kvm_update_cpuid_runtime`).
 //!
-//! KVM does so when a register changes, which it does twice in each nested transition, or when CPUID is executed
-//! ([`CpuidUpdate`]). The sizes need each component's sub-leaf of leaf 0xD, which KVM has read when it was loaded, or asks the
+//! KVM updates them when a register changes, which happens twice in each nested transition, or when CPUID is executed
+//! ([`CpuidUpdate`]). The sizes need each component's sub-leaf of leaf 0xD, which KVM either caches when it is loaded
+//! or reads from the processor each time (`cpuid_cache`).
 //! processor for each time (`cpuid_cache`).
 
 use crate::config::CpuidUpdate;
@@ -12,14 +13,15 @@ use ledger::{Kind, Operation};
 use x86::control::{CR4_OSXSAVE, CR4_PKE};
 use x86::msr::{APIC_BASE, APIC_BASE_ENABLE};
 
-/// The legacy region and the header, which every XSAVE area has.
+/// Size of the legacy region and the header, which every XSAVE area has.
 const FIXED: u32 = 512 + 64;
-/// In ECX of a sub-leaf: the component begins at a multiple of 64 bytes in the compacted format.
+/// ECX of a sub-leaf: the component is aligned to 64 bytes in the compacted format.
 const ALIGNED: u32 = 2;
-/// In EAX of sub-leaf 1: XSAVEC and XSAVES.
+/// EAX of sub-leaf 1: XSAVEC and XSAVES.
 const COMPACTS: u32 = 0b1010;
 
-/// The size of the XSAVE area that holds `states` (KVM's `xstate_required_size`), by the sub-leaves of the host's leaf 0xD.
+/// Returns the size of the XSAVE area for `states` (KVM's `xstate_required_size`), from the sub-leaves of the host's
+/// leaf 0xD.
 fn xstate_required_size(cpu: &mut Cpu, states: u64, compacted: bool) -> u32 {
     let mut size = FIXED;
     for component in extended(states) {
@@ -43,7 +45,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// A register may have changed that CPUID depends on.
+    /// Handles a possible change of a register that affects CPUID.
     pub fn cpuid_may_have_changed(&mut self) {
         let inputs = self.cpuid_inputs();
         if inputs.relevant() != self.vcpu.runtime_cpuid.inputs.relevant() {
@@ -51,7 +53,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// A register was written that CPUID depends on.
+    /// Handles a write to a register that affects CPUID.
     pub fn cpuid_changed(&mut self) {
         match self.vm.config.cpuid_update {
             CpuidUpdate::Eager => self.update_cpuid(true),
@@ -59,14 +61,14 @@ impl ExitContext<'_> {
         }
     }
 
-    /// The guest executes CPUID.
+    /// Handles the execution of CPUID by the guest.
     pub fn cpuid_wanted(&mut self) {
         if self.vcpu.runtime_cpuid.stale {
             self.update_cpuid(true);
         }
     }
 
-    /// Works the answers out. `charged`: it is done for the sake of something that the guest did.
+    /// Updates the values. `charged` is true if the update is caused by the guest.
     pub fn update_cpuid(&mut self, charged: bool) {
         let inputs = self.cpuid_inputs();
         let compacts = self.cpu.cpuid(XSTATE, 1).eax & COMPACTS != 0;

@@ -1,4 +1,4 @@
-//! Exceptions that exit, and NMIs.
+//! Exits of exceptions and NMIs.
 
 use crate::events::{GuestEvent, vector};
 use crate::exit_context::{ExitContext, Step};
@@ -8,7 +8,7 @@ use ledger::Operation;
 use x86::flags;
 use x86::vmx::{interruptibility, interruption, pending_debug};
 
-/// Exit for an exception or an NMI.
+/// Handles the exit of an exception or an NMI.
 pub(super) fn exception_or_nmi(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Vmread, 1);
     let exit = context.exit;
@@ -18,7 +18,7 @@ pub(super) fn exception_or_nmi(context: &mut ExitContext) -> Result<Step, Failur
         context.cpu.arch.attention &= !attention::NMI;
         return Ok(Step::Resume);
     }
-    // IRET had unblocked NMIs before it faulted: it will be executed again.
+    // IRET had unblocked NMIs before it faulted, and will be executed again.
     if information & interruption::NMI_UNBLOCKED != 0 && exit.vectoring & interruption::VALID == 0 {
         context.cpu.controls_mut().interruptibility |= interruptibility::NMI;
     }
@@ -34,17 +34,17 @@ pub(super) fn exception_or_nmi(context: &mut ExitContext) -> Result<Step, Failur
         vector::DB => {
             let bits = context.qualification();
             if information & interruption::TYPE == interruption::PRIVILEGED_SOFTWARE_EXCEPTION {
-                // INT1, which has set nothing in DR6: it is injected as what it is, on its instruction.
+                // INT1, which does not change DR6: it is injected as a privileged software exception.
                 context.vcpu.events.next = GuestEvent::interrupted(information, 0, exit.instruction_length);
                 return Ok(Step::Resume);
             } else if context.shadowed() && context.cpu.arch.flags & flags::TF != 0 {
-                // The entry wants the single step pending that the exit has not kept.
+                // The entry requires the pending single step that the exit has not saved.
                 context.cpu.controls_mut().pending_debug |= pending_debug::BS;
             }
             context.raise_debug(bits);
         }
         vector::UD => {
-            // It might be one that is to be emulated: the instruction is decoded before the guest gets its exception.
+            // The instruction might need emulation: it is decoded before the exception is injected.
             context.charge(Operation::Vmread, 3);
             context.charge(Operation::Emulate, 1);
             context.raise(vector::UD, None);

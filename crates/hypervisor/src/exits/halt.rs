@@ -1,4 +1,4 @@
-//! Waiting: HLT, MWAIT and MONITOR, PAUSE.
+//! Exits of waiting instructions: HLT, MWAIT and MONITOR, PAUSE.
 
 use crate::config::Irqchip;
 use crate::exit_context::{ExitContext, Step};
@@ -7,14 +7,14 @@ use cpu::Exit;
 use ledger::Operation;
 use x86::vmx::interruptibility;
 
-/// HLT.
+/// Handles HLT.
 pub(super) fn hlt(context: &mut ExitContext) -> Result<Step, Failure> {
     context.skip();
     Ok(context.halt())
 }
 
 impl ExitContext<'_> {
-    /// The virtual CPU stands still until the board wakes it, unless something that only the hypervisor knows is due.
+    /// Suspends the virtual CPU until the board wakes it, unless an event that only the hypervisor knows is due.
     pub fn halt(&mut self) -> Step {
         let blocked = self.cpu.controls().interruptibility & interruptibility::NMI != 0;
         let due = self.vcpu.events.next.is_some() || self.vcpu.events.nmi && !blocked;
@@ -25,24 +25,24 @@ impl ExitContext<'_> {
             return self.halt_inner();
         }
         if self.vm.config.irqchip == Irqchip::User {
-            // The virtual CPU sleeps where its interrupts come from.
+            // The virtual CPU sleeps in the part that emulates the interrupt controllers.
             self.charge(Operation::DeviceUser, 1);
         }
         Step::Board(Exit::Halt)
     }
 }
 
-/// MWAIT, which CPUID does not offer, does nothing, as on a processor that is woken at once.
+/// Handles MWAIT, which CPUID does not offer: it does nothing, as if woken at once.
 pub(super) fn mwait(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
-/// MONITOR likewise.
+/// Handles MONITOR, which CPUID does not offer either.
 pub(super) fn monitor(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
-/// PAUSE in a loop: others may run, which the board sees to by their clocks.
+/// Handles PAUSE in a loop: other virtual CPUs may run, which the board arranges by their clocks.
 pub(super) fn pause(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }

@@ -1,10 +1,11 @@
-//! Interrupts of the host, and windows in which the guest takes its own.
+//! Exits of host interrupts and of interrupt windows.
 
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use cpu::arch::attention;
 
-/// An external interrupt. It tells the hypervisor that a device of the guest wants something: what, is seen before the entry.
+/// Handles an external interrupt, which announces an event of the guest's devices; the event is handled before the
+/// entry.
 pub(super) fn external(context: &mut ExitContext) -> Result<Step, Failure> {
     if !std::mem::take(&mut context.vcpu.kicked) {
         context.vcpu.events.waiting = true;
@@ -13,12 +14,12 @@ pub(super) fn external(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }
 
-/// The guest can take interrupts now.
+/// Handles an interrupt window: the guest can take interrupts now.
 pub(super) fn window(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }
 
-/// The guest can take NMIs now.
+/// Handles an NMI window: the guest can take NMIs now.
 pub(super) fn nmi_window(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }

@@ -1,4 +1,4 @@
-//! Port accesses.
+//! Exits of port accesses.
 
 use crate::devices::DeviceAddress;
 use crate::exit_context::{ExitContext, Step};
@@ -6,13 +6,13 @@ use crate::failure::Failure;
 use ledger::Operation;
 use x86::vmx::qualification::io;
 
-/// Exit for IN, OUT, INS or OUTS (SDM vol. 3, table 27-5).
+/// Handles the exit of IN, OUT, INS or OUTS (SDM vol. 3, table 27-5).
 pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
     let qualification = context.qualification();
     if qualification & io::STRING != 0 {
         return context.emulate();
     }
-    // Without string the operands are known: nothing needs to be decoded.
+    // For IN and OUT the operands are known, so nothing must be decoded.
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
     let port = (qualification >> io::PORT_SHIFT) as u16;

@@ -1,4 +1,4 @@
-//! Exits that need little.
+//! Simple exits.
 
 use crate::events::vector;
 use crate::exit_context::{ExitContext, Step};
@@ -6,29 +6,29 @@ use crate::failure::Failure;
 use cpu::Exit;
 use ledger::Operation;
 
-/// The guest has met a triple fault.
+/// Handles a triple fault of the guest.
 pub(super) fn triple_fault(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Board(Exit::Shutdown))
 }
 
-/// Instructions that the guest's processor does not have: SMX, and VMX unless it may be a hypervisor.
+/// Handles instructions that the guest's processor lacks: SMX, and VMX unless the guest may be a hypervisor.
 pub(super) fn undefined(context: &mut ExitContext) -> Result<Step, Failure> {
     context.raise(vector::UD, None);
     Ok(Step::Resume)
 }
 
-/// RDPMC: there are no counters.
+/// Handles RDPMC: there are no counters.
 pub(super) fn rdpmc(context: &mut ExitContext) -> Result<Step, Failure> {
     context.raise(vector::GP, Some(0));
     Ok(Step::Resume)
 }
 
-/// INVD and WBINVD: the guest's memory is coherent.
+/// Handles INVD and WBINVD: the guest's memory is coherent.
 pub(super) fn cache_flush(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
-/// XSETBV.
+/// Handles XSETBV.
 pub(super) fn xsetbv(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::StateLoad, 1);
     context.charge(Operation::Vmread, 3);
@@ -38,7 +38,7 @@ pub(super) fn xsetbv(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(step)
 }
 
-/// MOV DR: the guest gets its debug registers until the next exit, and executes the instruction again.
+/// Handles MOV DR: the guest gets its debug registers until the next exit, and repeats the instruction.
 pub(super) fn debug_register(context: &mut ExitContext) -> Result<Step, Failure> {
     context.qualification();
     context.charge(Operation::StateLoad, 1);
@@ -47,14 +47,14 @@ pub(super) fn debug_register(context: &mut ExitContext) -> Result<Step, Failure>
     Ok(Step::Resume)
 }
 
-/// INVLPG.
+/// Handles INVLPG.
 pub(super) fn invlpg(context: &mut ExitContext) -> Result<Step, Failure> {
     let address = context.qualification();
     context.invalidate_page(address)?;
     Ok(context.skip())
 }
 
-/// INVPCID of a guest with shadow tables.
+/// Handles INVPCID of a guest with shadow tables.
 pub(super) fn invpcid(context: &mut ExitContext) -> Result<Step, Failure> {
     context.qualification();
     context.charge(Operation::Vmread, 4);
@@ -64,7 +64,7 @@ pub(super) fn invpcid(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(step)
 }
 
-/// VMCALL.
+/// Handles VMCALL.
 pub(super) fn vmcall(context: &mut ExitContext) -> Result<Step, Failure> {
     context.hypercall()?;
     Ok(context.skip())

@@ -1,4 +1,4 @@
-//! Exits, by reason: a table of handlers.
+//! Table of exit handlers by reason.
 
 mod control_register;
 mod cpuid;
@@ -20,7 +20,7 @@ use x86::debug::DR6_BS;
 use x86::flags;
 use x86::vmx::{interruptibility, pending_debug, reason};
 
-/// What handles an exit.
+/// Handler of an exit.
 type Handler = fn(&mut ExitContext) -> Result<Step, Failure>;
 
 const HANDLERS: &[(u32, Handler)] = &[
@@ -65,10 +65,10 @@ const HANDLERS: &[(u32, Handler)] = &[
     (reason::VMFUNC, nested::vmfunc),
 ];
 
-/// One more than the largest reason in [`HANDLERS`].
+/// Upper bound of the reasons in [`HANDLERS`].
 const REASONS: usize = 64;
 
-/// [`HANDLERS`] by reason.
+/// Handlers indexed by reason.
 const TABLE: [Option<Handler>; REASONS] = {
     let mut table = [None; REASONS];
     let mut i = 0;
@@ -79,7 +79,7 @@ const TABLE: [Option<Handler>; REASONS] = {
     table
 };
 
-/// Handles the exit that the context holds.
+/// Handles the exit in the context.
 pub(crate) fn handle(context: &mut ExitContext) -> Result<Step, Failure> {
     let reason = context.exit.basic();
     match TABLE.get(reason as usize).copied().flatten() {
@@ -89,7 +89,7 @@ pub(crate) fn handle(context: &mut ExitContext) -> Result<Step, Failure> {
 }
 
 impl ExitContext<'_> {
-    /// The failure of an exit that nothing handles.
+    /// Returns the failure for an exit without a handler.
     pub fn unhandled(&mut self) -> Failure {
         let basic = self.exit.basic();
         Failure::Unhandled {
@@ -100,14 +100,14 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Goes on after the instruction that exited.
+    /// Continues after the instruction that exited.
     pub fn skip(&mut self) -> Step {
         self.pass();
         self.completed();
         Step::Resume
     }
 
-    /// Puts RIP after the instruction that exited: shadows of the one before end.
+    /// Advances RIP past the instruction that exited: interrupt shadows end.
     pub fn pass(&mut self) {
         // RIP, length and interruptibility are read, RIP is written.
         self.charge(Operation::Vmread, 3);
@@ -117,7 +117,7 @@ impl ExitContext<'_> {
         self.end_shadows();
     }
 
-    /// Whether STI or MOV SS was the instruction before.
+    /// Returns true if the previous instruction was STI or MOV SS.
     pub fn shadowed(&self) -> bool {
         self.cpu.controls().interruptibility & (interruptibility::STI | interruptibility::MOV_SS) != 0
     }
@@ -127,15 +127,15 @@ impl ExitContext<'_> {
         self.cpu.arch.flags &= !flags::RF;
     }
 
-    /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps, with the
-    /// breakpoints that MOV SS has held back.
+    /// Handles the completion of an instruction on behalf of the guest: interrupt shadows end, and a single step traps,
+    /// together with breakpoints that MOV SS has deferred.
     pub fn completed(&mut self) {
         let held = self.take_held_breakpoints();
         self.end_shadows();
         self.trap(held | if self.cpu.arch.flags & flags::TF != 0 { DR6_BS } else { 0 });
     }
 
-    /// Breakpoints that MOV SS has held back until the next instruction is completed.
+    /// Takes the breakpoints that MOV SS has deferred until the next instruction completes.
     pub fn take_held_breakpoints(&mut self) -> u64 {
         let held = std::mem::take(&mut self.cpu.controls_mut().pending_debug);
         if held & pending_debug::ENABLED_BREAKPOINT != 0 { held & pending_debug::BREAKPOINTS } else { 0 }

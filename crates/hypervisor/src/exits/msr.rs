@@ -1,4 +1,4 @@
-//! RDMSR and WRMSR.
+//! Exits of RDMSR and WRMSR.
 
 use crate::controls;
 use crate::devices::DeviceAddress;
@@ -10,7 +10,7 @@ use ledger::Operation;
 use std::rc::Rc;
 use x86::{msr, reg};
 
-/// Registers of the local APIC and its deadline timer.
+/// Returns true for registers of the local APIC and its deadline timer.
 fn of_apic(index: u32) -> bool {
     matches!(index, msr::APIC_BASE | msr::TSC_DEADLINE | msr::X2APIC_FIRST..=msr::X2APIC_LAST)
 }
@@ -19,7 +19,7 @@ fn index(context: &ExitContext) -> u32 {
     context.cpu.arch.gpr[usize::from(reg::RCX)] as u32
 }
 
-/// Exit for RDMSR.
+/// Handles the exit of RDMSR.
 pub(super) fn read(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
@@ -34,7 +34,7 @@ pub(super) fn read(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
-/// Exit for WRMSR.
+/// Handles the exit of WRMSR.
 pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
@@ -43,7 +43,7 @@ pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
         let (step, completed) = by_processor(context, index)?;
         match index {
             msr::SPEC_CTRL if context.cpu.arch.msr.spec_ctrl != 0 => context.give_spec_ctrl(),
-            // KVM does not look whether the value is another.
+            // KVM does not check if the value differs.
             msr::XSS if completed => context.cpuid_changed(),
             msr::APIC_BASE if completed => context.cpuid_may_have_changed(),
             _ => {}
@@ -63,7 +63,8 @@ pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }
 
-/// Registers that the processor model or the board holds: they are the guest's own. Whether the access has completed.
+/// Accesses a register of the guest that the processor model or the board holds. The second value is true if the access
+/// completed.
 fn by_processor(context: &mut ExitContext, index: u32) -> Result<(Step, bool), Failure> {
     if of_apic(index) {
         context.charge_device(DeviceAddress::ApicRegister);
@@ -79,10 +80,10 @@ fn by_processor(context: &mut ExitContext, index: u32) -> Result<(Step, bool), F
 }
 
 impl ExitContext<'_> {
-    /// A guest that uses IA32_SPEC_CTRL writes it at each entry of its kernel: from its first value on it has the register
-    /// without exits, and each exit saves what it holds.
+    /// Gives the guest direct access to IA32_SPEC_CTRL. A guest that uses the register writes it at each kernel entry:
+    /// from its first write on there are no exits, and each exit saves the value.
     fn give_spec_ctrl(&mut self) {
-        // While L2 runs, the guest's own controls are put aside; L2 has the register when L1 enters it next.
+        // While L2 runs, L1's controls are saved separately; L2 gets the register when L1 enters it next.
         let outer = match &mut self.vcpu.nested.outer {
             Some(outer) => outer.as_mut(),
             None => self.cpu.controls_mut(),

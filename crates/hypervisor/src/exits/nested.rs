@@ -1,10 +1,10 @@
-//! Exits that only a guest has that is a hypervisor.
+//! Exits that only a guest hypervisor causes.
 
 use super::misc::undefined;
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 
-/// An instruction of VMX.
+/// Handles a VMX instruction.
 pub(super) fn instruction(context: &mut ExitContext) -> Result<Step, Failure> {
     if !context.vm.config.nested {
         return undefined(context);
@@ -17,7 +17,7 @@ pub(super) fn instruction(context: &mut ExitContext) -> Result<Step, Failure> {
     context.vmx_instruction()
 }
 
-/// VMFUNC of L2: the function that L1 has enabled, or an exit to L1.
+/// Handles VMFUNC of L2: the function that L1 has enabled, or an exit to L1.
 pub(super) fn vmfunc(context: &mut ExitContext) -> Result<Step, Failure> {
     if !context.in_inner() {
         return undefined(context);
@@ -29,7 +29,7 @@ pub(super) fn vmfunc(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(step)
 }
 
-/// An INIT signal. It waits while VMX operation blocks it.
+/// Handles an INIT signal, which stays pending while VMX operation blocks it.
 pub(super) fn init(context: &mut ExitContext) -> Result<Step, Failure> {
     if context.vcpu.nested.vmx.operation.is_on() {
         context.vcpu.nested.init = true;

@@ -1,4 +1,4 @@
-//! Everything that must be true of the tables at any time, checked.
+//! Consistency checks of the tables.
 
 use super::Mmu;
 use super::pool::{EntryRef, Keeping, PageId};
@@ -7,11 +7,11 @@ use super::spte;
 use super::vcpu::VcpuMmu;
 use rustc_hash::FxHashMap;
 
-/// A bit for each entry of the pool.
+/// A set of pool entries, by bit.
 struct Marks(Vec<[u64; 8]>);
 
 impl Marks {
-    /// Marks an entry. Whether it was not marked.
+    /// Adds an entry. Returns true if it was not in the set.
     fn insert(&mut self, at: EntryRef) -> bool {
         let fresh = !self.contains(at);
         self.0[at.page as usize][usize::from(at.index / 64)] |= 1 << (at.index % 64);
@@ -23,18 +23,18 @@ impl Marks {
     }
 }
 
-/// What points back from pages and frames to entries.
+/// References from pages and frames back to entries.
 struct Backwards {
-    /// Entries that some page knows as its parents.
+    /// Entries in the parent list of some page.
     parents: Marks,
-    /// Entries that are in the reverse map of what they map.
+    /// Entries in the reverse map of their frame.
     mapped: Marks,
-    /// Where in host memory slots begin, in order, and the farthest end of those up to there.
+    /// Starts of slots in host memory, in order, each with the maximum end of the slots so far.
     backed: Vec<(u64, u64)>,
 }
 
 impl Backwards {
-    /// Whether one slot backs all of a range of host memory.
+    /// Returns true if one slot backs all of a range of host memory.
     fn is_backed(&self, hpa: u64, pages: u64) -> bool {
         let up_to = self.backed.partition_point(|(start, _)| *start <= hpa);
         self.backed[..up_to].last().is_some_and(|(_, end)| hpa + (pages << 12) <= *end)
@@ -42,8 +42,9 @@ impl Backwards {
 }
 
 impl Mmu {
-    /// Checks the tables: every page of the pool is free or in use for a reason, reverse maps and entries agree, nothing is
-    /// mapped that no slot backs, and watched tables cannot be written to. `vcpus` are all virtual processors. What is wrong.
+    /// Checks the tables: every page of the pool is free or has a user, reverse maps and entries agree, all mapped
+    /// memory is backed by slots, and watched tables are not writable. `vcpus` are all virtual processors. The error
+    /// describes the first inconsistency.
     pub fn check(&self, vcpus: &[&VcpuMmu]) -> Result<(), String> {
         let mut roots: FxHashMap<PageId, u32> = FxHashMap::default();
         for set in vcpus.iter().flat_map(|vcpu| vcpu.sets()) {
@@ -88,7 +89,7 @@ impl Mmu {
         self.check_trees()
     }
 
-    /// Collects what points to entries, each of them once.
+    /// Collects the references to entries, and checks that each is unique.
     fn backwards(&self) -> Result<Backwards, String> {
         let unmarked = || Marks(vec![[0; 8]; self.pool.iter().len()]);
         let (mut parents, mut mapped) = (unmarked(), unmarked());
@@ -117,7 +118,7 @@ impl Mmu {
         Ok(Backwards { parents, mapped, backed })
     }
 
-    /// Checks a page and its entries. How many of them must be in reverse maps.
+    /// Checks a page and its entries. Returns the number of entries that must be in reverse maps.
     fn check_page(&self, id: PageId, backwards: &Backwards) -> Result<usize, String> {
         let page = self.pool.page(id);
         let level = page.role.level;
@@ -184,7 +185,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// Checks a frame that may be written to without an exit.
+    /// Checks a frame that may be written without an exit.
     pub(super) fn check_writable(&self, at: EntryRef, frame: u64) -> Result<(), String> {
         if self.tracks.writes_seen(frame) {
             return Err(format!("{at:?} allows writes to the watched frame {frame:#x}"));
@@ -196,7 +197,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// Checks that each page of a tree hangs below exactly one entry, or is a root.
+    /// Checks that each page of a tree has exactly one parent entry, or is a root.
     fn check_trees(&self) -> Result<(), String> {
         let mut above: FxHashMap<PageId, u32> = FxHashMap::default();
         let trees = || self.pool.iter().filter(|(_, page)| page.keeping == Keeping::Tree);

@@ -1,12 +1,12 @@
-//! What must be true of shadow EPT beside what is true of all tables: unless the guest may have written to the table that a page
-//! shadows unseen, each entry says what the guest's EPT says now, or less.
+//! Additional consistency checks of shadow EPT: each entry grants no more than the current entry of the guest's EPT,
+//! unless the guest may have written to the shadowed table without an exit.
 
 use super::Mmu;
 use super::pool::{EntryRef, Page, PageId};
 use super::spte;
 
 impl Mmu {
-    /// Checks the entries of a page, if it shadows a table of the guest's EPT and is in synchronization.
+    /// Checks the entries of a page, if it shadows a table of the guest's EPT and is synchronized.
     pub(super) fn check_shadow_ept(&self, id: PageId, page: &Page) -> Result<(), String> {
         let Some(format) = page.role.ept.filter(|_| !page.role.direct && !page.unsync && !page.invalid) else {
             return Ok(());
@@ -26,7 +26,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// Checks an entry of a tree of the TDP MMU that allows writes.
+    /// Checks a writable entry in a tree of the TDP MMU.
     pub(super) fn check_tree_leaf(&self, at: EntryRef) -> Result<(), String> {
         let page = self.pool.page(at.page);
         let gfn = page.frame(usize::from(at.index));
@@ -39,7 +39,7 @@ impl Mmu {
         }
     }
 
-    /// Checks that a page directly below another of a direct map continues it.
+    /// Checks that a page directly below another one in a direct map continues it.
     pub(super) fn check_direct_child(&self, at: EntryRef, child: PageId) -> Result<(), String> {
         let (page, below) = (self.pool.page(at.page), self.pool.page(child));
         let first = page.gfn + (u64::from(at.index) << spte::frames_shift(page.role.level));

@@ -1,8 +1,8 @@
-//! Roots behind the processor's CR3-target values (2007): a guest that knows them loads CR3 without an exit.
+//! Roots for the processor's CR3-target values (2007): a guest that knows them loads CR3 without an exit.
 //!
-//! Up to four roots of a virtual processor stay pinned, replaced in turn. Their PDPTEs share the virtual processor's page. A
-//! root that is dropped, and a page directory pointer table that the guest writes to, takes its entry away; so does the guest
-//! when it says that it frees the page directory.
+//! Up to four roots of a virtual processor stay pinned, and are replaced in turn. Their PDPTEs share the virtual
+//! processor's page. An entry is removed when its root is dropped, when the guest writes to the page directory pointer
+//! table, and when the guest announces that it frees the page directory.
 
 use super::pool::Keeping;
 use super::vcpu::{RootSet, VcpuMmu};
@@ -11,35 +11,36 @@ use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
 
-/// A page directory pointer table whose PDPTEs are behind cached roots.
+/// A page directory pointer table whose PDPTEs belong to cached roots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pdpt {
     pub users: u32,
     pub version: u64,
 }
 
-/// What the guest's registers are after it has loaded CR3 by itself.
+/// The guest's registers after it has loaded CR3 without an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
-    /// The CR3 that it believes in.
+    /// CR3 as seen by the guest.
     pub cr3: u64,
-    /// Its PDPTEs, for PAE paging.
+    /// PDPTEs, for PAE paging.
     pub pdpte: [u64; 4],
 }
 
 impl VcpuMmu {
-    /// Whether the entries have changed since the last call: the CR3-target values and the guest's view of them must follow.
+    /// Returns true if the entries have changed since the last call: the CR3-target values and the guest's view of them
+    /// must be updated.
     pub fn take_cr3_cache_changed(&mut self) -> bool {
         std::mem::take(&mut self.cache.changed)
     }
 }
 
 impl Mmu {
-    /// Most entries that a CR3 cache can have: the CR3-target values that processors have.
+    /// Maximum number of entries of a CR3 cache, which is the number of CR3-target values in processors.
     pub const CR3_CACHE: usize = 4;
 
-    /// Lets a virtual processor pin up to `entries` roots, or (0) none any more. Only shadow tables that are kept know pinned
-    /// roots; in the other modes nothing happens. How many entries there are.
+    /// Permits a virtual processor to pin up to `entries` roots, or (0) none. Only shadow tables that are kept support
+    /// pinned roots; in the other modes this has no effect. Returns the number of entries.
     pub fn set_cr3_cache(&mut self, vcpu: &mut VcpuMmu, entries: usize) -> usize {
         if self.mode != crate::config::MmuMode::Shadow {
             return 0;
@@ -52,7 +53,7 @@ impl Mmu {
         match (was_on, !vcpu.cache.sets.is_empty()) {
             (false, true) => {
                 self.cr3_caches += 1;
-                // A switch without an exit cannot synchronize anything.
+                // A switch without an exit cannot synchronize tables.
                 self.sync_everything();
             }
             (true, false) => self.cr3_caches -= 1,
@@ -61,14 +62,14 @@ impl Mmu {
         vcpu.cache.sets.len()
     }
 
-    /// The entries: the guest's CR3 and the value to load instead.
+    /// Returns the entries: the guest's CR3 and the value to be loaded instead.
     pub fn cr3_cache(&self, vcpu: &VcpuMmu) -> Vec<Option<(u64, u64)>> {
         let entry = |set: &RootSet| (set.cr3, self.root(vcpu, set).hpa);
         vcpu.cache.sets.iter().map(|set| set.as_ref().map(entry)).collect()
     }
 
-    /// The processor's CR3 is found to be `loaded`: if the guest has loaded a cached root by itself, that is the current one
-    /// from now on.
+    /// Handles the value `loaded` in the processor's CR3: if the guest has loaded a cached root without an exit, that
+    /// root becomes the current one.
     pub fn adopt_cr3(&mut self, vcpu: &mut VcpuMmu, loaded: u64) -> Option<Adopted> {
         let found = |set: &Option<RootSet>| set.as_ref().is_some_and(|set| self.root(vcpu, set).hpa == loaded);
         let at = vcpu.cache.sets.iter().position(found)?;
@@ -81,7 +82,7 @@ impl Mmu {
         vcpu.cache.active().map(|set| Adopted { cr3: set.cr3, pdpte: set.pdpte })
     }
 
-    /// The guest frees the page directory at guest-physical address `gpa`: no root stays pinned for it.
+    /// Handles the release of the page directory at guest-physical address `gpa`: its roots are no longer pinned.
     pub fn page_directory_freed(&mut self, vcpu: &mut VcpuMmu, gpa: u64) {
         for at in 0..vcpu.cache.sets.len() {
             let of_page = |set: &RootSet| (set.cr3 & ADDRESS) >> 12 == gpa >> 12;
@@ -91,7 +92,7 @@ impl Mmu {
         }
     }
 
-    /// The guest leaves a cached root by a load of CR3 that does exit; it may come back to another one.
+    /// Handles a load of CR3 with an exit that leaves a cached root; the guest may return to another one.
     pub(super) fn leave_cached(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
         if let Some(own) = vcpu.own.take() {
             self.put_down(own);
@@ -108,7 +109,7 @@ impl Mmu {
     pub(super) fn load_cached(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<(), MmuError> {
         let at = (vcpu.cache.last + 1) % vcpu.cache.sets.len();
         vcpu.cache.last = at;
-        // Another one with the same CR3 is stale.
+        // Another entry with the same CR3 is stale.
         for other in 0..vcpu.cache.sets.len() {
             if other == at || vcpu.cache.sets[other].as_ref().is_some_and(|set| set.cr3 == guest.cr3) {
                 self.drop_entry_of_cache(vcpu, other);
@@ -153,7 +154,7 @@ impl Mmu {
         self.tracks.keep_small(gpa >> 12, false);
     }
 
-    /// A watched frame was written to.
+    /// Handles a write to a watched frame.
     pub(super) fn pdpt_written(&mut self, gfn: u64, offset: u64, len: u64) {
         let start = gfn << 12 | offset;
         for (gpa, pdpt) in self.pdpts.range_mut(start.saturating_sub(31)..start + len) {
@@ -178,14 +179,14 @@ impl Mmu {
         self.put_down(set);
     }
 
-    /// Drops the entries whose roots must not be used any more, before the guest could load them again.
+    /// Drops the entries whose roots are obsolete, before the guest can load them again.
     pub(super) fn drop_obsolete_cached(&mut self, vcpu: &mut VcpuMmu) {
         for at in 0..vcpu.cache.sets.len() {
             let Some(set) = &vcpu.cache.sets[at] else { continue };
             if self.is_obsolete(set) {
                 self.drop_entry_of_cache(vcpu, at);
             } else if self.is_stale(set) && vcpu.cache.active == Some(at) {
-                // The PDPTEs that were loaded stay in force until CR3 is loaded again, which must exit.
+                // The loaded PDPTEs stay active until the next load of CR3, which must exit.
                 let Some(mut set) = vcpu.cache.sets[at].take() else { continue };
                 self.unwatch_pdpt(&set);
                 set.pdpt_version = 0;
@@ -205,14 +206,14 @@ impl Mmu {
         }
     }
 
-    /// Drops the entries that are not in use.
+    /// Drops the inactive entries.
     pub(super) fn drop_inactive_cached(&mut self, vcpu: &mut VcpuMmu) {
         for at in (0..vcpu.cache.sets.len()).filter(|at| vcpu.cache.active != Some(*at)).collect::<Vec<_>>() {
             self.drop_entry_of_cache(vcpu, at);
         }
     }
 
-    /// Whether a page of the pool is what a root may be.
+    /// Returns true if a page of the pool can be a root.
     pub(super) fn may_be_root(&self, page: super::pool::PageId) -> bool {
         matches!(self.pool.page(page).keeping, Keeping::Hashed | Keeping::Tree | Keeping::Special)
     }

@@ -1,4 +1,4 @@
-//! Direct maps: guest-physical addresses, under EPT or for guests without paging under shadow tables.
+//! Direct maps of guest-physical addresses: with EPT, or with shadow tables for guests without paging.
 
 use super::mapping::{Mapped, Target};
 use super::pool::EntryRef;
@@ -11,7 +11,7 @@ use crate::config::MmuMode;
 use ledger::Operation;
 
 impl Mmu {
-    /// Handles an access to a guest-physical address that the tables did not allow.
+    /// Handles an access to a guest-physical address that the tables denied.
     pub(super) fn direct_fault(&mut self, vcpu: &mut VcpuMmu, gpa: u64, write: bool, present: bool) -> Resolution {
         let gfn = gpa >> 12;
         if present && self.lift_log_protection(vcpu, gpa, write) {
@@ -24,7 +24,7 @@ impl Mmu {
         if !self.make_room(vcpu) {
             return LIMIT;
         }
-        // With the paging off, shadow tables begin with 2 MiB entries.
+        // With paging disabled, the top-level entries of shadow tables map 2 MiB.
         let goal = if has_slot { self.mapping_level(gfn, 3) } else { 1 };
         let Some(at) = self.reach_direct(vcpu, gpa, goal) else { return LIMIT };
         if !has_slot {
@@ -39,7 +39,8 @@ impl Mmu {
         mapped.into()
     }
 
-    /// Gives back the write permission that the dirty log took, without the rest of the fault handler. Whether that was all.
+    /// Restores a write permission that the dirty log removed, without the rest of the fault handler. Returns true if
+    /// that was sufficient.
     fn lift_log_protection(&mut self, vcpu: &VcpuMmu, gpa: u64, write: bool) -> bool {
         let Some(at) = self.lowest(vcpu, gpa) else { return false };
         let entry = self.pool.entry(at);
@@ -50,7 +51,7 @@ impl Mmu {
         if !write || self.format.is_writable(entry) {
             return true;
         }
-        // Large pages are split first, so that small ones are logged.
+        // Large pages are split first, so that small pages are logged.
         if !self.format.could_be_writable(entry) || level > 1 {
             return false;
         }
@@ -60,7 +61,7 @@ impl Mmu {
         true
     }
 
-    /// Makes the tables down to the level at which an address is mapped, and returns the entry for it.
+    /// Creates the tables down to the level at which an address is mapped, and returns its entry.
     fn reach_direct(&mut self, vcpu: &VcpuMmu, gpa: u64, goal: u8) -> Option<EntryRef> {
         let mut page = self.top(vcpu, gpa)?;
         loop {

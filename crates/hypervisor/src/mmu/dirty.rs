@@ -1,4 +1,4 @@
-//! The dirty log: frames of a slot that were written since the log was last read, found by write protection.
+//! The dirty log: frames of a slot that were written since the log was last read, detected by write protection.
 
 use super::Mmu;
 use super::pool::{EntryRef, Keeping, PageId};
@@ -8,9 +8,10 @@ use crate::config::MmuMode;
 use ledger::Operation;
 
 impl Mmu {
-    /// Starts or stops logging the slot that begins at frame `gfn`. Whether there is one.
+    /// Starts or stops the log of the slot that begins at frame `gfn`. Returns false if there is no such slot.
     ///
-    /// While a slot is logged, its pages are mapped small. When logging stops, what could be large again is mapped anew.
+    /// While a slot is logged, its memory is mapped by small pages. When logging stops, memory that could be mapped by
+    /// large pages is mapped again.
     pub fn log_dirty(&mut self, gfn: u64, on: bool) -> bool {
         let Some(slot) = self.slots.find_mut(gfn).filter(|slot| slot.config.gfn == gfn) else { return false };
         if slot.config.log_dirty == on {
@@ -31,8 +32,8 @@ impl Mmu {
         true
     }
 
-    /// The log of the slot that begins at frame `gfn`, a bit per frame, which is empty again afterwards: its frames are
-    /// write-protected once more.
+    /// Returns the log of the slot that begins at frame `gfn`, a bit per frame, and clears it: its frames are
+    /// write-protected again.
     pub fn take_dirty_log(&mut self, gfn: u64) -> Option<Vec<u64>> {
         let slot = self.slots.find_mut(gfn).filter(|slot| slot.config.gfn == gfn && slot.config.log_dirty)?;
         let clear = vec![0; slot.dirty.len()];
@@ -54,7 +55,7 @@ impl Mmu {
             }
         } else if let (Some(first), Some(last)) = (frames.first(), frames.last()) {
             for at in self.entries_of(*first..*last + 1) {
-                // Of two slots with the same memory, the entry may belong to the other one.
+                // If two slots share memory, the entry may belong to the other one.
                 if self.mapped_frame(at).checked_sub(gfn).is_some_and(dirty) {
                     flush |= self.write_protect_entry(at, true);
                 }
@@ -66,7 +67,7 @@ impl Mmu {
         Some(log)
     }
 
-    /// The frame that an entry that maps a page begins with: by its host address, as trees do not record it.
+    /// Returns the first frame of a mapping entry: by its host address, because trees do not record the frame.
     fn mapped_frame(&self, at: EntryRef) -> u64 {
         let page = self.pool.page(at.page);
         if page.keeping == Keeping::Hashed {
@@ -78,7 +79,7 @@ impl Mmu {
         self.slots.iter().find(holds).map_or(0, inside)
     }
 
-    /// All entries that map pages in a range of frames.
+    /// Returns all entries that map pages in a range of frames.
     fn entries_of(&mut self, range: std::ops::Range<u64>) -> Vec<EntryRef> {
         let in_use =
             |page: &super::pool::Page| matches!(page.keeping, Keeping::Hashed | Keeping::Tree) && !page.invalid;
@@ -100,7 +101,8 @@ impl Mmu {
         found
     }
 
-    /// Replaces a large page of a direct map by write-protected small ones. `false`: it is not one, or there is no room.
+    /// Replaces a large page of a direct map by write-protected small pages. Returns false if it is not a large page,
+    /// or there is no room.
     fn split(&mut self, at: EntryRef) -> bool {
         let page = self.pool.page(at.page);
         let (role, gfn) = (page.role, self.mapped_frame(at));
@@ -133,7 +135,7 @@ impl Mmu {
         true
     }
 
-    /// Whether an entry maps less than could be mapped at once.
+    /// Returns true if an entry maps less than a possible large page.
     fn could_be_large(&self, at: EntryRef) -> bool {
         let role = self.pool.page(at.page).role;
         role.direct && self.mapping_level(self.mapped_frame(at), MAX_LEVEL) > role.level

@@ -1,9 +1,9 @@
-//! Which flushes of the processor's translations are due before the guest is entered, told apart as KVM does.
+//! TLB flushes that must precede the entry of the guest, with KVM's distinctions.
 
 use serde::{Deserialize, Serialize};
 
-/// Flushes that a virtual processor must make. Each kind has its instruction (KVM's vmx_flush_tlb_all, vmx_flush_tlb_current and
-/// vmx_flush_tlb_guest in arch/x86/kvm/vmx/vmx.c):
+/// Pending flushes of a virtual processor. Each kind uses its own instruction (KVM's vmx_flush_tlb_all,
+/// vmx_flush_tlb_current and vmx_flush_tlb_guest in arch/x86/kvm/vmx/vmx.c):
 ///
 /// | | under EPT | with shadow tables |
 /// |---|---|---|
@@ -11,30 +11,29 @@ use serde::{Deserialize, Serialize};
 /// | the current context | INVEPT of its root | INVVPID of its VPID |
 /// | the guest's TLB | INVVPID of its VPID | INVVPID of its VPID |
 ///
-/// Without VPIDs there is no INVVPID: each entry flushes then.
+/// Without VPIDs there is no INVVPID, and each entry flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flushes {
-    /// Tables of the hypervisor have changed that any context may have used (KVM_REQ_TLB_FLUSH).
+    /// The hypervisor has changed tables that any context may have used (KVM_REQ_TLB_FLUSH).
     pub all: bool,
-    /// Tables of the hypervisor that the current root leads to, or what they are used for, have changed
-    /// (KVM_REQ_TLB_FLUSH_CURRENT).
+    /// The hypervisor has changed tables below the current root, or their use (KVM_REQ_TLB_FLUSH_CURRENT).
     pub current: bool,
     /// The guest has flushed its TLB (KVM_REQ_TLB_FLUSH_GUEST).
     pub guest: bool,
-    /// A root was loaded, of which the processor may still know what was there before (the end of kvm_mmu_load).
+    /// A root has been loaded for which the processor may have stale translations (the end of kvm_mmu_load).
     pub loaded: bool,
 }
 
 impl Flushes {
-    /// What a virtual processor begins with, and what a reset leads to.
+    /// Initial flushes of a virtual processor, also after a reset.
     pub const RESET: Self = Self { all: false, current: false, guest: true, loaded: false };
 
-    /// Whether any is due.
+    /// Returns true if any flush is pending.
     pub fn any(self) -> bool {
         self.all || self.current || self.guest || self.loaded
     }
 
-    /// Those of both.
+    /// Returns the union of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             all: self.all || other.all,
@@ -44,8 +43,8 @@ impl Flushes {
         }
     }
 
-    /// Whether the current context is flushed. Where there was no root when that was asked for, the flush is the one of its
-    /// loading; where all contexts are flushed, so is the current one, but a root loaded after that is flushed as well.
+    /// Returns true if the current context is flushed. A request without a root is served by the flush when the root is
+    /// loaded; a flush of all contexts includes the current one, but not a root loaded afterwards.
     pub fn of_current(self) -> bool {
         self.loaded || (self.current && !self.all)
     }

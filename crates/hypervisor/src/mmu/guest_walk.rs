@@ -1,4 +1,4 @@
-//! The hypervisor's own walk of the guest's page tables: what the processor would do, on the guest's view of memory.
+//! The hypervisor's walk of the guest's page tables, which follows the processor's, on the guest's view of memory.
 
 use super::nested::{EptExit, Level};
 use super::role::Role;
@@ -19,61 +19,61 @@ use x86::{ept, flags};
 /// A page fault for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFault {
-    /// For CR2.
+    /// Value for CR2.
     pub linear: u64,
     /// The error code.
     pub code: u32,
 }
 
-/// Why an access of the guest's own guest is not possible.
+/// Reason for which an access of a nested guest is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NestedFault {
-    /// Its page tables do not allow it.
+    /// Its page tables deny it.
     Page(PageFault),
-    /// The EPT of the guest does not.
+    /// The guest's EPT denies it.
     Exit(EptExit),
 }
 
-/// What the walk read at one level.
+/// Entry that the walk read at one level.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Step {
     /// Frame of the table.
     pub gfn: u64,
-    /// What the entries above allow.
+    /// Combined permissions of the entries above.
     pub access: u8,
 }
 
-/// A translation that the guest's tables allow.
+/// A translation that the guest's tables permit.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
-    /// What was read, by level less one. Entries above the top level are empty.
+    /// Entries that were read, indexed by level minus one. Entries above the top level are empty.
     pub steps: [Step; 5],
     /// Level of the entry that maps the page.
     pub level: u8,
     /// Frame of the address.
     pub gfn: u64,
-    /// What all entries together allow.
+    /// Combined permissions of all entries.
     pub access: u8,
-    /// The entry that maps the page is dirty.
+    /// True if the entry that maps the page is dirty.
     pub dirty: bool,
-    /// Some table lies where there is no memory.
+    /// True if some table is outside of memory.
     pub unbacked: bool,
 }
 
-/// What an access wants, as bits of an error code: W, U, I.
+/// Returns the error-code bits W, U and I of an access.
 pub fn wanted(code: u32) -> u32 {
     code & (code::WRITE | code::USER | code::FETCH)
 }
 
-/// What an entry allows: a value, or what several have in common, with the bits that forbid something turned round.
+/// Returns the permissions of an entry, or those common to several entries, whose denying bits are inverted.
 fn access_of<L: Layout>(common: u64) -> u8 {
     let bit = |mask: u64, bit| if common & mask == mask { bit } else { 0 };
     bit(L::FORBIDS, EXEC) | bit(RW, WRITE) | bit(US, USER)
 }
 
 impl Guest {
-    /// The rules for an access of the guest. Implicit accesses are told from explicit ones by the privilege level only; see
-    /// [`Mmu::fault`] for the rest.
+    /// Returns the permission rules for an access of the guest. Implicit accesses are distinguished from explicit ones
+    /// by the privilege level only; see [`Mmu::fault`] for the other cases.
     pub(super) fn rules(&self) -> Rules {
         let lifted = self.cpl != 3 && self.rflags & flags::AC != 0;
         Rules { cr0: self.cr0, cr4: self.cr4, efer: self.efer, pkru: self.pkru, pkrs: self.pkrs, lifted }
@@ -81,7 +81,7 @@ impl Guest {
 }
 
 impl Mmu {
-    /// Reads an entry of a guest table. Where there is no memory, all bits are set. The value, and whether there is memory.
+    /// Reads an entry of a guest table. Returns the value, and true if there is memory; otherwise all bits are set.
     pub(super) fn read_guest(&self, gpa: u64, wide: bool) -> (u64, bool) {
         let value = self
             .slots
@@ -91,7 +91,7 @@ impl Mmu {
         (value.unwrap_or(ones), value.is_some())
     }
 
-    /// Sets flags in an entry of a guest table, as the processor does: no matter what shadows the table.
+    /// Sets flags in an entry of a guest table, as the processor does: shadow pages are not informed.
     pub(super) fn set_guest_flags(&mut self, gpa: u64, wide: bool, value: u64) {
         let Some(slot) = self.slots.find_mut(gpa >> SHIFT) else { return };
         if slot.config.read_only {
@@ -111,7 +111,7 @@ impl Mmu {
 
     /// Walks the guest's tables for an access with the error-code bits `want`, and sets accessed and dirty flags.
     ///
-    /// Only with paging on.
+    /// Paging must be enabled.
     pub(super) fn walk_guest(&mut self, guest: &Guest, linear: u64, want: u32) -> Result<Walk, PageFault> {
         let mut tables = GuestTables { mmu: self, unbacked: false };
         let walk = walk_in(&mut tables, guest, linear, want).map_err(|denied| match denied {
@@ -121,9 +121,9 @@ impl Mmu {
         Ok(Walk { unbacked: tables.unbacked, ..walk })
     }
 
-    /// Walks the tables of the guest's own guest, whose registers these are, for an access of an instruction that is emulated, and
-    /// sets flags as the processor does: in those tables, and in the guest's EPT on the way to them and to the page. Where the page
-    /// is for the guest.
+    /// Walks the tables of a nested guest, which has these registers, for an access of an emulated instruction. Sets
+    /// flags as the processor does: in those tables, and in the guest's EPT on the way to them and to the page. Returns
+    /// the address of the page in the guest's memory.
     pub fn nested_walk(&mut self, guest: &Guest, linear: u64, want: u32) -> Result<u64, NestedFault> {
         let gpa = match guest.cr0 & CR0_PG {
             0 => linear & 0xffff_ffff,
@@ -145,8 +145,8 @@ impl Mmu {
         self.nested_gpa(guest, gpa, linear, qualification).map_err(NestedFault::Exit)
     }
 
-    /// Whether the tables of the guest's own guest make the page of an address one of user mode, which is all the same to them
-    /// with paging off. A look, which leaves no trace.
+    /// Returns true if the tables of a nested guest give an address to user mode, which is always the case with paging
+    /// disabled. This inspection has no side effects.
     pub(super) fn is_user_page(&mut self, guest: &Guest, linear: u64) -> bool {
         if guest.cr0 & CR0_PG == 0 {
             return true;
@@ -170,8 +170,9 @@ impl Mmu {
         }
     }
 
-    /// What an entry of a last-level guest table says for a shadow page of `role`, for shadow entries made ahead of the first
-    /// access: the frame and what may be done with it. `None`: it maps nothing, or has not been used by the guest yet.
+    /// Returns the frame and permissions that an entry of a last-level guest table grants to a shadow page of `role`,
+    /// for shadow entries created before the first access. Returns `None` if it maps nothing, or has not been used by
+    /// the guest yet.
     pub(super) fn used_entry(&self, role: Role, value: u64) -> Option<(u64, u8)> {
         if let Some(format) = role.ept {
             return match self.ept_entry(role, format, value) {
@@ -188,15 +189,15 @@ impl Mmu {
     }
 }
 
-/// Why tables do not allow an access.
+/// Reason for which tables deny an access.
 enum Denied<S> {
-    /// They say so.
+    /// Their permissions deny it.
     Fault(PageFault),
-    /// One of them cannot be reached.
+    /// A table is not accessible.
     Stop(S),
 }
 
-/// Tables of who knows how they are reached.
+/// Paging structures with an abstract access method.
 trait Reached: UpdateEntry {
     fn mmu(&self) -> &Mmu;
 }
@@ -214,14 +215,14 @@ fn walk_in<T: Reached>(tables: &mut T, guest: &Guest, linear: u64, want: u32) ->
     })
 }
 
-/// Why [`walk_by`] found nothing.
+/// Reason for which [`walk_by`] failed.
 enum Stopped<S> {
-    /// The bits of the error code beyond W, U and I.
+    /// Error-code bits in addition to W, U and I.
     Bits(u32),
     Unreachable(S),
 }
 
-/// [`walk_in`] in one layout.
+/// Performs [`walk_in`] with one layout.
 fn walk_by<L: Layout, T: UpdateEntry>(
     tables: &mut T,
     layout: &L,
@@ -262,13 +263,13 @@ fn walk_by<L: Layout, T: UpdateEntry>(
     Ok(walk)
 }
 
-/// [`Mmu::is_user_page`] in one layout.
+/// Performs [`Mmu::is_user_page`] with one layout.
 fn is_user<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut SeenTables) -> bool {
     let mut path = Path::default();
     paging::walk(layout, root, linear, tables, &mut path).is_ok() && access_of::<L>(path.common()) & USER != 0
 }
 
-/// [`Mmu::used_entry`] in one layout.
+/// Performs [`Mmu::used_entry`] with one layout.
 fn used_in<L: Layout>(layout: &L, value: u64, above: u8) -> Option<(u64, u8)> {
     let fine = value & (P | A) == P | A && !layout.is_reserved(value, SHIFT, true);
     fine.then(|| {
@@ -277,10 +278,10 @@ fn used_in<L: Layout>(layout: &L, value: u64, above: u8) -> Option<(u64, u8)> {
     })
 }
 
-/// The guest's tables as the hypervisor walks them, and sets flags in them.
+/// The guest's tables as walked by the hypervisor, which sets flags.
 struct GuestTables<'a> {
     mmu: &'a mut Mmu,
-    /// Some table lies where there is no memory.
+    /// True if some table is outside of memory.
     unbacked: bool,
 }
 
@@ -308,7 +309,7 @@ impl Reached for GuestTables<'_> {
     }
 }
 
-/// The tables of the guest's own guest, which are reached through the guest's EPT.
+/// Tables of a nested guest, which are accessed through the guest's EPT.
 struct NestedTables<'a> {
     mmu: &'a mut Mmu,
     guest: &'a Guest,
@@ -325,7 +326,7 @@ impl ReadEntry for NestedTables<'_> {
     type Stop = EptExit;
 
     fn read(&mut self, address: u64, wide: bool) -> Result<u64, EptExit> {
-        // With accessed and dirty flags, every access to page tables counts as a write.
+        // With accessed and dirty flags, every access to page tables is treated as a write.
         let flags = matches!(Level::of(self.guest), Level::Ept { format, .. } if format.flags);
         let place = self.place(address, if flags { ept::READ | ept::WRITE } else { ept::READ })?;
         self.mmu.tolls.add(Operation::GuestWalk, 1);
@@ -348,13 +349,13 @@ impl Reached for NestedTables<'_> {
     }
 }
 
-/// The same for a look.
+/// Tables of a nested guest as inspected without side effects.
 struct SeenTables<'a> {
     mmu: &'a mut Mmu,
     guest: &'a Guest,
 }
 
-/// An entry lies where EPT maps nothing.
+/// Error: EPT does not map an entry.
 struct Unmapped;
 
 impl ReadEntry for SeenTables<'_> {

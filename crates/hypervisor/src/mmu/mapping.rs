@@ -1,4 +1,4 @@
-//! Entries that map pages: what may be allowed, and how large the page may be.
+//! Entries that map pages: permissions and page sizes.
 
 use super::pool::{EntryRef, Keeping, PageId};
 use super::rmap::block;
@@ -9,26 +9,26 @@ use ledger::Operation;
 /// A page to be mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The frame of the address.
+    /// Frame of the address.
     pub gfn: u64,
-    /// What may be done with it.
+    /// Permissions of the page.
     pub access: u8,
-    /// The access at hand is a write.
+    /// True if the current access is a write.
     pub write: bool,
-    /// There is an access at hand; otherwise the entry is made ahead of it.
+    /// True if there is a current access; otherwise the entry is created ahead of it.
     pub used: bool,
-    /// Last-level tables may go out of synchronization for it.
+    /// True if last-level tables may become unsynchronized for it.
     pub may_unsync: bool,
 }
 
-/// What became of an entry.
+/// Outcome of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped {
-    /// It is new or allows more.
+    /// The entry is new or grants more.
     Changed,
-    /// It was so already.
+    /// The entry is unchanged.
     Unchanged,
-    /// It does not allow the write at hand, which goes to a watched table.
+    /// The entry denies the current write, because it is to a watched table.
     Watched,
 }
 
@@ -42,7 +42,7 @@ impl From<Mapped> for Resolution {
 }
 
 impl Mmu {
-    /// The level at which a frame may be mapped, at most `max`.
+    /// Returns the level at which a frame may be mapped, at most `max`.
     pub(super) fn mapping_level(&self, gfn: u64, max: u8) -> u8 {
         let max = max.min(if self.host.gigabyte_pages { 3 } else { 2 });
         if !self.huge_pages {
@@ -53,7 +53,8 @@ impl Mmu {
         (2..=max).rev().find(fits).unwrap_or(1)
     }
 
-    /// Makes `at` map the page that holds the frame of `target`, at the level of its table. The frame must have a slot.
+    /// Maps the page that contains the frame of `target` in entry `at`, at the level of its table. The frame must have
+    /// a slot.
     pub(super) fn map_page(&mut self, at: EntryRef, target: Target) -> Mapped {
         let page = self.pool.page(at.page);
         let (level, kept) = (page.role.level, page.keeping == Keeping::Hashed);
@@ -64,7 +65,7 @@ impl Mmu {
         let old = self.pool.entry(at);
         let mut had = self.format.is_leaf(old, level);
         if self.format.is_table(old, level) || (had && (spte::address(old) != hpa || recorded != first && kept)) {
-            // Something else is in its place.
+            // The entry has other contents.
             self.drop_entry(at);
             self.flush_all();
             had = false;
@@ -104,7 +105,7 @@ impl Mmu {
         }
     }
 
-    /// Whether an entry may allow writes as far as watched tables go.
+    /// Returns true if an entry may permit writes with respect to watched tables.
     fn may_be_written(&mut self, level: u8, target: Target) -> bool {
         if self.tracks.is_empty() {
             return true;
@@ -115,7 +116,7 @@ impl Mmu {
         self.try_unsync(target.gfn, target.may_unsync, !target.used)
     }
 
-    /// Makes `at` tell accesses to a frame without a slot, if the processor has a way.
+    /// Marks `at` as a frame without a slot, if the processor supports that.
     pub(super) fn map_mmio(&mut self, at: EntryRef, gfn: u64) {
         let Some(entry) = self.format.mmio(gfn) else { return };
         if self.pool.entry(at) != entry {
@@ -128,14 +129,14 @@ impl Mmu {
         }
     }
 
-    /// Enters a frame in the dirty log of its slot.
+    /// Records a frame in the dirty log of its slot.
     pub fn mark_written(&mut self, gfn: u64) {
         if self.slots.find_mut(gfn).is_some_and(|slot| slot.mark_dirty(gfn)) {
             self.tolls.add(Operation::DirtyLog, 1);
         }
     }
 
-    /// The table that an entry points to.
+    /// Returns the table to which an entry points.
     pub(super) fn child(&self, at: EntryRef) -> Option<PageId> {
         let entry = self.pool.entry(at);
         let level = self.pool.page(at.page).role.level;

@@ -1,16 +1,17 @@
-//! The memory management units: from guest-linear or guest-physical addresses to host-physical ones, in each of the ways that
-//! KVM has had.
+//! The memory management units: translation of guest-linear or guest-physical addresses to host-physical ones, in each
+//! of the ways that KVM has used.
 //!
-//! | mode | tables of the hypervisor | found again | guest tables |
+//! | mode | tables of the hypervisor | looked up | guest tables |
 //! |---|---|---|---|
 //! | `shadow-nocache` | one tree, freed at each load of CR3 | never | not watched: the tree is a large TLB |
 //! | `shadow` | a page per guest table and role | by frame and role | write-protected, or unsync until the next flush |
-//! | `legacy-tdp` | EPT | by frame and role | not looked at |
-//! | `tdp` | EPT, a tree per root | while the root is used | not looked at |
+//! | `legacy-tdp` | EPT | by frame and role | ignored |
+//! | `tdp` | EPT, a tree per root | while the root is used | ignored |
 //!
-//! [`Mmu`] belongs to the machine and [`VcpuMmu`] to a virtual processor. Whoever runs the processor calls [`Mmu::prepare`]
-//! before each entry, hands faults to [`Mmu::fault`], and tells of what the guest does to its control registers, its TLB and
-//! (by emulated writes) its memory. What all that would cost on a real host collects in [`Mmu::tolls`].
+//! [`Mmu`] belongs to the machine and [`VcpuMmu`] to a virtual processor. The caller, which runs the processor, calls
+//! [`Mmu::prepare`] before each entry, passes faults to [`Mmu::fault`], and reports the guest's changes to its control
+//! registers, its TLB and (by emulated writes) its memory. [`Mmu::tolls`] accumulates the operations that a real host
+//! would have executed.
 
 mod check;
 mod check_nested;
@@ -65,52 +66,52 @@ use spte::Format;
 use x86::ept;
 use x86::vmx::qualification::ept::RIGHTS_SHIFT;
 
-/// What goes wrong on the side of the host.
+/// Errors on the side of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MmuError {
-    /// A slot that is empty, unaligned or beyond all addresses.
+    /// A slot is empty, unaligned or outside of the address space.
     #[error("memory slot at guest frame {gfn:#x}: empty, unaligned, or beyond the physical address space")]
     SlotRange {
-        /// Its first frame.
+        /// First frame of the slot.
         gfn: u64,
     },
-    /// A slot where there is one already.
+    /// A slot overlaps another one.
     #[error("memory slot at guest frame {gfn:#x} overlaps another")]
     SlotOverlap {
-        /// Its first frame.
+        /// First frame of the slot.
         gfn: u64,
     },
-    /// A slot whose memory is not RAM for guests.
+    /// The memory of a slot is not RAM for guests.
     #[error("memory slot at guest frame {gfn:#x} is not backed by RAM")]
     SlotNotRam {
-        /// Its first frame.
+        /// First frame of the slot.
         gfn: u64,
     },
-    /// Too little memory for the tables.
+    /// There is too little memory for the tables.
     #[error("the hypervisor's {pages} table pages are too few: at least {needed} are needed")]
     PoolTooSmall {
-        /// Pages there are.
+        /// Number of pages.
         pages: u32,
-        /// Pages that are needed.
+        /// Required number of pages.
         needed: u32,
     },
-    /// A limit that even recycling everything could not keep.
+    /// A limit was exceeded even after recycling all pages.
     #[error("limit `{0}` reached: use a larger --mmu-pages")]
     Limit(&'static str),
 }
 
-/// What the host's processor can do.
+/// Features of the host's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFeatures {
-    /// Bits of physical addresses, of the guest's too.
+    /// Physical address width, also of the guest.
     pub physical_bits: u8,
-    /// EPT has accessed and dirty flags.
+    /// True if EPT has accessed and dirty flags.
     pub ept_flags: bool,
-    /// 1 GiB pages, in page tables or in EPT, whichever is used.
+    /// True if there are 1 GiB pages, in page tables or in EPT, whichever is used.
     pub gigabyte_pages: bool,
 }
 
-/// The guest's registers that translations depend on, as the guest sees them.
+/// Registers of the guest that affect translation, as seen by the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guest {
     /// CR0.
@@ -131,99 +132,100 @@ pub struct Guest {
     pub pkru: u32,
     /// IA32_PKRS.
     pub pkrs: u32,
-    /// It is the guest's own guest (L2) that these registers are of; otherwise the guest itself.
+    /// Set if these registers belong to a nested guest (L2).
     pub nested: Option<Nested>,
 }
 
-/// Why the guest was stopped.
+/// Fault that stopped the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A page fault (shadow MMUs).
     Page {
-        /// The address (exit qualification).
+        /// Address (exit qualification).
         linear: u64,
         /// The error code.
         code: u32,
     },
     /// An EPT violation.
     Violation {
-        /// The guest-physical address.
+        /// Guest-physical address.
         gpa: u64,
-        /// The guest-linear address, where the qualification says that it is valid.
+        /// Guest-linear address, if the qualification declares it valid.
         linear: u64,
         /// The exit qualification.
         qualification: u64,
     },
     /// An EPT misconfiguration.
     Misconfiguration {
-        /// The guest-physical address.
+        /// Guest-physical address.
         gpa: u64,
     },
 }
 
-/// What to do after a fault.
+/// Action after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Run the instruction again.
+    /// Repeat the instruction.
     Fixed,
-    /// The guest gets a page fault.
+    /// Inject a page fault.
     Inject(PageFault),
     /// Emulate the instruction.
     Emulate {
-        /// It accesses something without memory, or writes to read-only memory; otherwise a table that is watched.
+        /// True if it accesses an address without memory, or writes to read-only memory; otherwise it writes to a
+        /// watched table.
         mmio: bool,
     },
-    /// The guest gets a VM exit: its own guest has done what its EPT does not allow.
+    /// Exit to the guest: its nested guest has made an access that its EPT denies.
     Reflect(EptExit),
-    /// A limit was reached that recycling could not help; the machine cannot go on.
+    /// A limit was exceeded although pages were recycled; the machine cannot continue.
     Limit(&'static str),
 }
 
-/// A root to put into CR3 or the EPT pointer.
+/// A root for CR3 or the EPT pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// Host-physical address, of 32 bytes of PDPTEs or of a table.
+    /// Host-physical address: of 32 bytes of PDPTEs or of a table.
     pub hpa: u64,
-    /// Levels of the tables; 3 means PAE paging.
+    /// Number of levels of the tables; 3 means PAE paging.
     pub levels: u8,
-    /// The EPT pointer enables accessed and dirty flags.
+    /// True if the EPT pointer enables accessed and dirty flags.
     pub flags: bool,
 }
 
-/// How often things happened.
+/// Event counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Faults in all.
+    /// Faults.
     pub faults: u64,
-    /// Faults that were the guest's own.
+    /// Faults that were injected into the guest.
     pub injected: u64,
-    /// Entries made ahead of their first use.
+    /// Entries created before their first use.
     pub prefetched: u64,
-    /// Entries that mark MMIO made.
+    /// Entries created to mark MMIO.
     pub mmio: u64,
-    /// Large pages mapped as such.
+    /// Large pages mapped.
     pub large: u64,
     /// Large pages split.
     pub split: u64,
-    /// Table pages made.
+    /// Table pages allocated.
     pub allocated: u64,
-    /// Shadow pages dropped because of what the guest did to the table.
+    /// Shadow pages dropped because the guest changed the table's use.
     pub zapped: u64,
-    /// Shadow pages dropped because they were written to too often.
+    /// Shadow pages dropped because of too many writes.
     pub flooded: u64,
-    /// Shadow pages dropped because they were written to in a way that no table is.
+    /// Shadow pages dropped because of a misaligned write.
     pub misaligned: u64,
-    /// Shadow pages that went out of synchronization.
+    /// Shadow pages that became unsynchronized.
     pub unsynced: u64,
     /// Shadow pages that were synchronized again.
     pub synced: u64,
-    /// Times that the limit `mmu-pages` made the hypervisor recycle pages.
+    /// Number of times that the limit `mmu-pages` caused recycling.
     pub limit_mmu_pages: u64,
-    /// Pages that were recycled then.
+    /// Pages recycled because of that limit.
     pub recycled: u64,
-    /// Roots made or found.
+    /// Roots created or found.
     pub roots_loaded: u64,
-    /// Most table pages ever in use.
+    /// Maximum number of table pages in use.
     pub peak_pages: u64,
 }
 
@@ -239,46 +241,47 @@ pub struct Mmu {
     ram: Ram,
     slots: Slots,
     pool: Pool,
-    /// Pages kept by frame: [`Keeping::Hashed`] ones that are not invalid.
+    /// Pages by frame: valid pages of [`Keeping::Hashed`].
     hash: FxHashMap<u64, Vec<PageId>>,
     rmaps: Rmaps,
     tracks: Tracks,
     /// Roots of the TDP MMU that may be shared.
     tdp_roots: Vec<PageId>,
-    /// The root of guests whose CR3 points nowhere.
+    /// Root of guests whose CR3 is invalid.
     empty_root: PageId,
-    /// Counts the times that all roots became obsolete.
+    /// Number of times that all roots became obsolete.
     generation: u64,
-    /// Counts the flushes that all virtual processors must make.
+    /// Number of flushes that all virtual processors must perform.
     flushes: u64,
-    /// The page last written by emulation and how often in a row (2007's way to see that a page is no table any more).
+    /// The page last written by emulation, and the number of consecutive writes (the method of 2007 to detect that a
+    /// page is no longer a table).
     last_write: (u64, u32),
-    /// Page directory pointer tables behind CR3 caches: users, and how often they were written.
+    /// Page directory pointer tables of CR3 caches: number of users, and number of writes.
     pdpts: std::collections::BTreeMap<u64, cr3_cache::Pdpt>,
-    /// Virtual processors that switch roots by themselves.
+    /// Number of virtual processors that switch roots without an exit.
     cr3_caches: u32,
-    /// Host-physical ranges of guest memory that were written on the way.
+    /// Host-physical ranges of guest memory that were written in the process.
     written: Vec<(u64, u64)>,
-    /// Pages of the guest's own guest that were logged on the way.
+    /// Number of pages of a nested guest that were logged in the process.
     logged: u16,
     stats: Stats,
-    /// What was done since the processor was last charged.
+    /// Operations since the last charge to the processor.
     pub tolls: Tolls,
 }
 
 impl Mmu {
-    /// Pages below the limit that must be free before a fault is handled.
+    /// Minimum number of free pages before a fault is handled.
     const MIN_FREE: u32 = 12;
-    /// Pages that are made free when there are too few.
+    /// Number of pages that are freed if there are too few.
     const REFILL: u32 = 25;
 
-    /// How many pages the pool of a machine with this many guest pages needs.
+    /// Returns the pool size in pages that a machine with this number of guest pages needs.
     pub fn pool_pages(config: &VmConfig, guest_pages: u64, vcpus: u32) -> u32 {
         Self::limit(config, guest_pages).saturating_add(vcpus).saturating_add(1)
     }
 
-    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO; and for
-    /// shadow EPT what KVM lets shadow pages take.
+    /// Returns the maximum number of table pages. KVM does not limit two-dimensional tables: this is enough for two
+    /// roots with small pages, and MMIO; and for shadow EPT the number that KVM permits for shadow pages.
     fn limit(config: &VmConfig, guest_pages: u64) -> u32 {
         let shadow_ept = if config.nested && config.nested_ept { config.mmu_pages_for(guest_pages) } else { 0 };
         let tdp =
@@ -289,8 +292,8 @@ impl Mmu {
         }
     }
 
-    /// An MMU without slots. Its tables are kept in the `pages` pages of RAM from host-physical address `pool`, which is below
-    /// 4 GiB.
+    /// Creates an MMU without slots. Its tables are in the `pages` pages of RAM from host-physical address `pool`,
+    /// which is below 4 GiB.
     pub fn new(
         config: &VmConfig,
         host: HostFeatures,
@@ -339,50 +342,51 @@ impl Mmu {
         })
     }
 
-    /// The memory slots.
+    /// Returns the memory slots.
     pub fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// Adds a slot. What was MMIO there no longer is.
+    /// Adds a slot. Addresses that were MMIO become memory.
     pub fn add_slot(&mut self, config: SlotConfig) -> Result<(), MmuError> {
         self.slots.insert(config, &self.ram)?;
         self.zap_all();
         Ok(())
     }
 
-    /// Removes the slot that begins at frame `gfn`, and everything that maps it. Whether there was one.
+    /// Removes the slot that begins at frame `gfn`, and all of its mappings. Returns false if there is no such slot.
     pub fn remove_slot(&mut self, gfn: u64) -> bool {
-        // The tables go first, while their frames still have a slot.
+        // The tables are dropped first, while their frames still have a slot.
         self.zap_all();
         self.slots.remove(gfn).is_some()
     }
 
-    /// How often things happened.
+    /// Returns the event counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Table pages in use, and their limit.
+    /// Returns the number of table pages in use, and their limit.
     pub fn pages_used(&self) -> (u32, u32) {
         (self.pool.used(), self.pool.limit())
     }
 
-    /// Host-physical ranges of guest memory that the MMU has written since the last call (accessed and dirty flags): code
-    /// decoded from there, or a monitor armed there, must be told.
+    /// Takes the host-physical ranges of guest memory that the MMU has written since the last call (accessed and dirty
+    /// flags): decoded code and armed monitors there must be informed.
     pub fn take_written(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.written)
     }
 
     /// Handles a fault of the guest.
     ///
-    /// Under SMAP the processor faults on implicit supervisor accesses to user pages although RFLAGS.AC is set, and does not
-    /// tell them from explicit ones. One that finds nothing to put right, twice in a row, must be one of those.
+    /// With SMAP the processor faults on implicit supervisor accesses to user pages even if RFLAGS.AC is set, and does
+    /// not distinguish them from explicit ones. A fault that needs no change, twice in a row, must be one of those.
     pub fn fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, fault: Fault) -> Resolution {
         self.stats.faults += 1;
         self.tolls.add(ledger::Operation::Fault, 1);
         if vcpu.current().is_some_and(|set| self.is_obsolete(set)) {
-            // Another virtual processor has dropped the roots meanwhile (KVM's is_page_fault_stale): the next entry has new ones.
+            // Another virtual processor has dropped the roots in the meantime (KVM's is_page_fault_stale): the next
+            // entry loads new ones.
             return Resolution::Fixed;
         }
         let resolution = match fault {

@@ -1,10 +1,10 @@
-//! The guest's own guest (L2): which roots it runs on, and what becomes of them at the transitions between it and the guest (L1).
+//! Nested guests (L2): their roots, and the handling of roots at transitions between them and the guest (L1).
 //!
 //! | EPT of the guest | tables of L2 | roots |
 //! |---|---|---|
-//! | used, under two-dimensional paging | shadow the guest's EPT (`shadow_ept.rs`) | apart: KVM's guest_mmu |
-//! | not used, under two-dimensional paging | like the guest's own | beside the guest's, told apart by the role |
-//! | not offered, under shadow paging | shadow the tables that L2's CR3 leads to | likewise |
+//! | used, with two-dimensional paging | shadow the guest's EPT (`shadow_ept.rs`) | separate: KVM's guest_mmu |
+//! | not used, with two-dimensional paging | like the guest's own | with the guest's, distinguished by the role |
+//! | not offered, with shadow paging | shadow the tables of L2's CR3 | with the guest's, distinguished by the role |
 
 use super::vcpu::{KEPT, RootSet, VcpuMmu};
 use super::{Guest, Mmu};
@@ -14,54 +14,54 @@ use serde::{Deserialize, Serialize};
 use x86::ept::EPTP_ACCESSED_DIRTY;
 use x86::page::ADDRESS;
 
-/// What the tables of the guest's EPT may use.
+/// Features of the tables of the guest's EPT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EptFormat {
-    /// Entries may allow fetches only.
+    /// Execute-only entries are permitted.
     pub execute_only: bool,
     /// Accessed and dirty flags may be enabled.
     pub flags: bool,
-    /// Pages of 2 MiB.
+    /// 2 MiB pages are permitted.
     pub pages_2m: bool,
-    /// Pages of 1 GiB.
+    /// 1 GiB pages are permitted.
     pub pages_1g: bool,
-    /// Mode-based execute control is on.
+    /// Mode-based execute control is enabled.
     pub mode_based: bool,
 }
 
-/// Page-modification logging for the guest's own guest.
+/// Page-modification logging for a nested guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pml {
     /// Guest-physical address of the log.
     pub address: u64,
-    /// The entry that is written next.
+    /// Index of the next entry.
     pub index: u16,
 }
 
-/// A guest of the guest runs.
+/// A running nested guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nested {
     /// The guest's EPT pointer, if it uses EPT.
     pub eptp: Option<u64>,
-    /// What the tables of its EPT may use.
+    /// Features of the tables of its EPT.
     pub ept: EptFormat,
     /// The log that the guest has enabled.
     pub pml: Option<Pml>,
 }
 
-/// Whose roots a virtual processor runs on.
+/// Owner of the roots of a virtual processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Level {
     /// The guest.
     #[default]
     Guest,
-    /// Its own guest, without EPT of the guest.
+    /// A nested guest without EPT of the guest.
     Nested,
-    /// Its own guest, under an EPT pointer of the guest with tables of this format.
+    /// A nested guest with an EPT pointer of the guest and tables of this format.
     Ept {
         /// The EPT pointer.
         eptp: u64,
-        /// The format; its flags are on if the pointer enables them.
+        /// The format; `flags` is true if the pointer enables them.
         format: EptFormat,
     },
 }
@@ -75,61 +75,61 @@ impl Level {
     }
 }
 
-/// A VM exit that the guest must see: its EPT does not translate an address of its own guest.
+/// A VM exit for the guest: its EPT does not translate an address of its nested guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EptExit {
     /// An EPT violation.
     Violation {
-        /// The guest-physical address.
+        /// Guest-physical address.
         gpa: u64,
-        /// The guest-linear address, where the qualification says that it is valid.
+        /// Guest-linear address, if the qualification declares it valid.
         linear: u64,
         /// The exit qualification.
         qualification: u64,
     },
     /// An EPT misconfiguration.
     Misconfiguration {
-        /// The guest-physical address.
+        /// Guest-physical address.
         gpa: u64,
     },
-    /// A page is to be logged, and the log is full.
+    /// A page must be logged, and the log is full.
     LogFull {
-        /// The guest-physical address.
+        /// Guest-physical address.
         gpa: u64,
-        /// The guest-linear address.
+        /// Guest-linear address.
         linear: u64,
-        /// The exit qualification: only whether an IRET had unblocked NMIs.
+        /// Exit qualification, which only reports that an IRET had unblocked NMIs.
         qualification: u64,
     },
 }
 
-/// What INVEPT of the guest invalidates.
+/// Invalidation by the guest's INVEPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NestedInvept {
-    /// What was translated through the tables of an EPT pointer.
+    /// Translations through the tables of an EPT pointer.
     Single(u64),
-    /// What was translated through any.
+    /// Translations through any EPT pointer.
     All,
 }
 
-/// How the translations of the guest and of its own guest are told apart at a transition between them.
+/// Tags of the translations of the guest and of a nested guest at a transition between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransitionTags {
-    /// It is the entry to the guest's own guest; otherwise the exit from it.
+    /// True for the entry of the nested guest, false for its exit.
     pub entry: bool,
-    /// The VPID that the guest has given its own guest, if it uses VPIDs.
+    /// VPID that the guest has assigned to the nested guest, if it uses VPIDs.
     pub vpid12: Option<u16>,
-    /// The hypervisor has a VPID of its own for the guest's own guest.
+    /// True if the hypervisor has a separate VPID for the nested guest.
     pub vpid02: bool,
 }
 
-/// Whether two EPT pointers have the same tables: the processor tags what it caches with no more of them.
+/// Returns true if two EPT pointers have the same tables, which are the part of the pointer that tags translations.
 pub(super) fn same_tables(one: u64, other: u64) -> bool {
     (one ^ other) & ADDRESS == 0
 }
 
 impl Mmu {
-    /// The virtual processor has gone from the guest to its own guest, or back, and `guest` are the registers there (KVM's
+    /// Handles a transition from the guest to its nested guest, or back; `guest` has the registers afterwards (KVM's
     /// nested_vmx_load_cr3, and before it nested_ept_init_mmu_context).
     pub fn nested_transition(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
         vcpu.level = Level::of(guest);
@@ -142,7 +142,7 @@ impl Mmu {
         }
         match vcpu.level {
             Level::Ept { eptp, .. } => {
-                // The role of the shadow EPT, beside that of the walk of the tables of the guest's own guest.
+                // The role of the shadow EPT, in addition to that of the walk of the nested guest's tables.
                 self.tolls.add(Operation::RoleUpdate, 1);
                 self.switch_ept(vcpu, eptp);
             }
@@ -150,7 +150,7 @@ impl Mmu {
         }
     }
 
-    /// Puts the shadow EPT for an EPT pointer in place, if it is kept.
+    /// Activates the shadow EPT for an EPT pointer, if it is kept.
     fn switch_ept(&mut self, vcpu: &mut VcpuMmu, eptp: u64) {
         let role = self.root_role(vcpu);
         let mut sets = std::mem::take(&mut vcpu.ept_kept);
@@ -166,30 +166,29 @@ impl Mmu {
         vcpu.ept_kept = sets;
     }
 
-    /// The flushes that a transition owes the guest, in the context that it leads to (KVM's nested_vmx_transition_tlb_flush).
-    /// Returns the VPID that the guest's own guest used last.
+    /// Requests the flushes that the guest expects of a transition, in the context after it (KVM's
+    /// nested_vmx_transition_tlb_flush). Returns the VPID that the nested guest used last.
     pub fn nested_transition_flush(&mut self, vcpu: &mut VcpuMmu, tags: TransitionTags, last_vpid: u16) -> u16 {
         match tags.vpid12 {
-            // The guest expects that all linear and combined translations go.
+            // The guest expects a flush of all linear and combined translations.
             None => {
                 self.flush_and_sync(vcpu);
                 last_vpid
             }
-            // Which VPIDs it has used is not followed: a new one may not find anything.
+            // Used VPIDs are not tracked: a new one must not have any translations.
             Some(vpid) if tags.entry && vpid != last_vpid => {
                 self.flush_and_sync(vcpu);
                 vpid
             }
             Some(_) => {
-                // Both run with the same tag, and with shadow tables nothing else tells their translations apart.
+                // Both run with the same tag, and with shadow tables nothing else distinguishes their translations.
                 vcpu.due.current |= !self.mode.is_tdp() && !tags.vpid02;
                 last_vpid
             }
         }
     }
 
-    /// A flush of the TLB for the guest: of no other virtual processor, and of no mappings that EPT has made (KVM's
-    /// kvm_vcpu_flush_tlb_guest).
+    /// Flushes the guest's TLB: only this virtual processor's, and no EPT mappings (KVM's kvm_vcpu_flush_tlb_guest).
     fn flush_and_sync(&mut self, vcpu: &mut VcpuMmu) {
         vcpu.due.guest = true;
         if self.mode.is_tdp() {
@@ -202,7 +201,7 @@ impl Mmu {
         }
     }
 
-    /// The guest has executed INVEPT: the tables of its own guest's next entry are synchronized with its EPT.
+    /// Handles INVEPT of the guest: the tables for the nested guest's next entry are synchronized with its EPT.
     pub fn nested_invept(&mut self, vcpu: &mut VcpuMmu, what: NestedInvept) {
         let gone = |set: &RootSet| match what {
             NestedInvept::Single(eptp) => same_tables(set.cr3, eptp),
@@ -216,8 +215,8 @@ impl Mmu {
         }
     }
 
-    /// The guest has executed INVVPID of any type: shadow tables of its own guest are synchronized with that one's when they are
-    /// next used. What the processor has cached by VPID is for the caller to invalidate.
+    /// Handles INVVPID of the guest, of any type: shadow tables of the nested guest are synchronized before their next
+    /// use. The caller invalidates the processor's translations by VPID.
     pub fn nested_invvpid(&mut self, vcpu: &mut VcpuMmu) {
         if self.mode.is_tdp() {
             return;

@@ -1,5 +1,5 @@
-//! `shadow-nocache`: one private tree per virtual processor, used as a large TLB. The guest's writes to its tables are not
-//! watched; whatever flushes the TLB throws entries, or the whole tree, away.
+//! `shadow-nocache`: one private tree per virtual processor, used as a large TLB. The guest's writes to its tables are
+//! not watched; a TLB flush drops entries, or the whole tree.
 
 use super::Mmu;
 use super::pool::EntryRef;
@@ -8,7 +8,7 @@ use super::vcpu::VcpuMmu;
 use ledger::Operation;
 
 impl Mmu {
-    /// Drops what the tree says about an address: an entry, or all pieces of the large guest page that it belongs to.
+    /// Drops the tree's translation of an address: an entry, or all pieces of the large guest page that contains it.
     pub(super) fn nocache_invlpg(&mut self, vcpu: &VcpuMmu, linear: u64) {
         let Some(mut page) = self.top(vcpu, linear) else { return };
         let mut flush = false;
@@ -21,7 +21,7 @@ impl Mmu {
                 Some(child) if !pieces => page = child,
                 _ => {
                     flush |= self.drop_entry(at) && (pieces || role.level > 1);
-                    // Both halves of what may be a 4 MiB page.
+                    // Both halves of a possible 4 MiB page.
                     if role.four_byte && role.level > 1 {
                         let other = EntryRef { index: at.index ^ 1, ..at };
                         let whole = self.child(other).is_none() || self.pool.entry(other) & PIECES != 0;
@@ -36,7 +36,7 @@ impl Mmu {
         }
     }
 
-    /// Makes room in a mode whose pages are not recycled one by one: everything goes when there is too little.
+    /// Makes room in a mode whose pages are not recycled individually: everything is dropped if there is too little.
     pub(super) fn make_tree_room(&mut self) -> bool {
         if self.pool.available() >= Self::MIN_FREE {
             return true;

@@ -1,4 +1,4 @@
-//! The life of table pages: looked up or made, linked, zapped, freed, recycled.
+//! Life cycle of table pages: lookup, allocation, linking, zapping, freeing, recycling.
 
 use super::Mmu;
 use super::pool::{EntryRef, Keeping, Page, PageId};
@@ -8,7 +8,7 @@ use crate::config::MmuMode;
 use ledger::Operation;
 
 impl Mmu {
-    /// How pages of a role are kept: by frame and role, or in trees.
+    /// Returns the way in which pages of a role are kept: by frame and role, or in trees.
     pub(super) fn keeping(&self, role: Role) -> Keeping {
         match self.mode {
             MmuMode::Tdp if role.ept.is_some() => Keeping::Hashed,
@@ -17,7 +17,7 @@ impl Mmu {
         }
     }
 
-    /// A page for `gfn` in `role`: the one there is, or a new one. `None`: the limit is reached.
+    /// Returns a page for `gfn` in `role`: an existing or a new one. Returns `None` if the limit is reached.
     pub(super) fn get_page(&mut self, gfn: u64, role: Role) -> Option<PageId> {
         if self.keeping(role) == Keeping::Tree {
             return self.make_page(Keeping::Tree, gfn, role);
@@ -30,14 +30,14 @@ impl Mmu {
                 continue;
             }
             if page.role != role {
-                // A table that is now used at a higher level is probably not a last-level one any more.
+                // A table that is now used at a higher level probably is no longer a last-level one.
                 if role.level > 1 && !role.direct && page.unsync {
                     self.zap_page(id);
                 }
                 continue;
             }
             if page.unsync {
-                // Good for now, but the guest goes on writing to it unseen until it flushes.
+                // Synchronized for now, but the guest may continue to write to it without exits until it flushes.
                 self.sync_page(id);
             }
             self.pool.page_mut(id).writes = 0;
@@ -60,7 +60,7 @@ impl Mmu {
         Some(id)
     }
 
-    /// A guest frame gets a shadow page, or loses one.
+    /// Accounts for a guest frame that gets a shadow page, or loses one.
     fn account_shadowed(&mut self, gfn: u64, level: u8, more: bool) {
         self.tracks.shadowed(gfn, level, more);
         if more && self.write_protect_frame(gfn) {
@@ -68,7 +68,7 @@ impl Mmu {
         }
     }
 
-    /// Takes write permission for a frame from all entries. Whether any had it.
+    /// Removes write permission for a frame from all entries. Returns true if any had it.
     pub(super) fn write_protect_frame(&mut self, gfn: u64) -> bool {
         let mut any = false;
         for level in 1..=super::rmap::MAX_LEVEL {
@@ -84,7 +84,7 @@ impl Mmu {
         any
     }
 
-    /// Takes write permission from an entry, for the dirty log or for good. Whether the entry had it.
+    /// Removes write permission from an entry, for the dirty log or permanently. Returns true if the entry had it.
     pub(super) fn write_protect_entry(&mut self, at: EntryRef, for_log: bool) -> bool {
         let old = self.pool.entry(at);
         let new = self.format.write_protected(old, for_log);
@@ -96,7 +96,7 @@ impl Mmu {
         self.format.is_writable(old)
     }
 
-    /// Writes an entry that points to a table, in place of one that must be empty.
+    /// Writes an entry that points to a table; the old entry must be empty.
     pub(super) fn link(&mut self, at: EntryRef, child: PageId) {
         let mode_based = self.pool.page(child).role.ept.is_some_and(|format| format.mode_based);
         let entry = self.format.table(self.pool.hpa(child), mode_based);
@@ -111,7 +111,7 @@ impl Mmu {
         }
     }
 
-    /// Empties an entry, with the tree below it if that is not kept otherwise. Whether it mapped or pointed to something.
+    /// Clears an entry, with the tree below it unless that is kept elsewhere. Returns true if the entry was in use.
     pub(super) fn drop_entry(&mut self, at: EntryRef) -> bool {
         let old = self.pool.entry(at);
         if old == 0 {
@@ -141,7 +141,7 @@ impl Mmu {
         true
     }
 
-    /// Frees a tree of pages that nothing else uses.
+    /// Frees a tree of pages that has no other users.
     pub(super) fn free_tree(&mut self, id: PageId) {
         for index in 0..512 {
             self.drop_entry(EntryRef { page: id, index });
@@ -150,8 +150,8 @@ impl Mmu {
         self.pool.free(id);
     }
 
-    /// Drops a page that is kept by frame and role: it is no longer found, nothing points to it, it maps nothing. A root goes
-    /// when it is put down.
+    /// Drops a page that is kept by frame and role: it is no longer found, has no parents, and maps nothing. A root is
+    /// freed when its last user releases it.
     pub(super) fn zap_page(&mut self, id: PageId) {
         if self.pool.page(id).keeping != Keeping::Hashed || self.pool.page(id).invalid {
             return;
@@ -189,7 +189,7 @@ impl Mmu {
         self.flush_all();
     }
 
-    /// Drops all tables. Virtual processors make new roots before they go on.
+    /// Drops all tables. Virtual processors create new roots before they continue.
     pub(super) fn zap_all(&mut self) {
         self.generation += 1;
         for id in self.pool.active() {
@@ -200,7 +200,7 @@ impl Mmu {
         self.flush_all();
     }
 
-    /// Frees what is below the roots of all trees.
+    /// Frees all pages below the roots of trees.
     pub(super) fn empty_trees(&mut self) {
         let is_root = |page: &Page| page.keeping == Keeping::Tree && page.roots != 0;
         let roots: Vec<PageId> = self.pool.iter().filter(|(_, page)| is_root(page)).map(|(id, _)| id).collect();
@@ -209,20 +209,20 @@ impl Mmu {
         }
     }
 
-    /// Frees what is below the root of a tree.
+    /// Frees all pages below the root of a tree.
     fn empty_tree(&mut self, root: PageId) {
         for index in 0..512 {
             self.drop_entry(EntryRef { page: root, index });
         }
     }
 
-    /// Asks all virtual processors to flush their TLBs before they go on.
+    /// Requests a TLB flush of all virtual processors before they continue.
     pub(super) fn flush_all(&mut self) {
         self.tolls.add(Operation::TlbFlush, 1);
         self.flushes += 1;
     }
 
-    /// Sees to it that a fault can be handled within the limit of pages. `false`: not even recycling helped.
+    /// Ensures that a fault can be handled within the limit of pages. Returns false if recycling did not help.
     pub(super) fn make_pages_available(&mut self) -> bool {
         if self.pool.available() >= Self::MIN_FREE {
             return true;

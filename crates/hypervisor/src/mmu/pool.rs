@@ -1,4 +1,4 @@
-//! The pages that the hypervisor's tables are made of: a hidden part of host memory, and what is known about each page of it.
+//! The pool of pages for the hypervisor's tables: a hidden part of host memory, with metadata for each page.
 
 use super::refusal::RestoreError;
 use super::role::Role;
@@ -10,60 +10,60 @@ use x86::page::PAGE;
 /// Number of a page of the pool.
 pub type PageId = u32;
 
-/// One entry of a table of the pool.
+/// An entry of a table in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryRef {
-    /// The table.
+    /// Table.
     pub page: PageId,
-    /// Which of its 512 entries.
+    /// Index of the entry, of 512.
     pub index: u16,
 }
 
-/// How a page of the pool is looked after.
+/// Way in which a page of the pool is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Keeping {
-    /// Not in use.
+    /// Unused.
     #[default]
     Free,
-    /// Found by frame and role; has reverse maps and parents.
+    /// Looked up by frame and role; has reverse maps and parents.
     Hashed,
-    /// Part of one tree and freed with it.
+    /// Part of a tree, and freed with it.
     Tree,
-    /// The PDPTEs of a virtual processor, or the root that maps nothing.
+    /// PDPTEs of a virtual processor, or the root that maps nothing.
     Special,
 }
 
-/// What is known about a page of the pool.
+/// Metadata of a page in the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
-    /// How it is looked after.
+    /// Way in which it is kept.
     pub keeping: Keeping,
-    /// The guest frame that it shadows, or the first frame that it maps.
+    /// Guest frame that it shadows, or the first frame that it maps.
     pub gfn: u64,
-    /// What it is good for.
+    /// Role.
     pub role: Role,
-    /// The frame that each entry maps, where the role does not say.
+    /// Frame that each entry maps, if it does not follow from the role.
     pub gfns: Vec<u64>,
-    /// The entries that point to it, in no particular order.
+    /// Entries that point to it, in no particular order.
     #[serde(skip)]
     pub parents: Vec<EntryRef>,
-    /// Roots in use, current or kept.
+    /// Number of roots, current or kept, that use it.
     #[serde(skip)]
     pub roots: u32,
-    /// It is no longer found, and goes when no root uses it any more.
+    /// True if it is no longer found, and will be freed after its last use as a root.
     pub invalid: bool,
-    /// The guest may have written to the table that it shadows.
+    /// True if the guest may have written to the shadowed table.
     pub unsync: bool,
-    /// Entries below which there may be unsync pages.
+    /// Entries below which there may be unsynchronized pages.
     pub unsync_below: [u64; 8],
-    /// Writes to the table since it was last used.
+    /// Number of writes to the table since its last use.
     pub writes: u32,
-    /// Order of making, for recycling.
+    /// Order of allocation, for recycling.
     pub order: u64,
 }
 
 impl Page {
-    /// The frame that an entry of it maps.
+    /// Returns the frame that an entry maps.
     pub fn frame(&self, index: usize) -> u64 {
         match self.gfns.get(index) {
             Some(gfn) => *gfn,
@@ -72,35 +72,35 @@ impl Page {
     }
 }
 
-/// What of a pool cannot be worked out from anything else, the contents of its pages left aside.
+/// State of a pool that can't be derived from other state, without the contents of its pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedPool {
-    /// Number of its pages.
+    /// Number of pages.
     size: u32,
-    /// Those in use.
+    /// Pages in use.
     pages: Vec<(PageId, Page)>,
-    /// The others, the next one to be taken last.
+    /// Free pages; the next one to be allocated is the last.
     free: Vec<PageId>,
-    /// Order of the next page to be made.
+    /// Order of the next allocated page.
     pub next_order: u64,
 }
 
-/// The pool.
+/// The pool of pages.
 pub struct Pool {
     ram: Ram,
     base: u64,
     pages: Vec<Page>,
     free: Vec<PageId>,
-    /// Pages in use that may be recycled, oldest first.
+    /// Recyclable pages in use, oldest first.
     active: BTreeMap<u64, PageId>,
     next_order: u64,
-    /// Pages of tables in use; those of [`Keeping::Special`] do not count.
+    /// Number of pages of tables in use, without those of [`Keeping::Special`].
     used: u32,
     limit: u32,
 }
 
 impl Pool {
-    /// A pool of `pages` pages from host-physical address `base`, of which tables may use `limit`.
+    /// Creates a pool of `pages` pages from host-physical address `base`, of which tables may use `limit`.
     pub fn new(ram: Ram, base: u64, pages: u32, limit: u32) -> Self {
         Self {
             ram,
@@ -114,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// What is to be saved of it.
+    /// Returns the state to be saved.
     pub fn save(&self) -> SavedPool {
         let in_use = self.iter().filter(|(_, page)| page.keeping != Keeping::Free);
         let saved = |(id, page): (PageId, &Page)| (id, Page { parents: Vec::new(), roots: 0, ..page.clone() });
@@ -126,8 +126,8 @@ impl Pool {
         }
     }
 
-    /// The pool with what was saved of one like it. Of the pages it is certain only that each of them is either in use or free,
-    /// and that their orders differ.
+    /// Creates a pool with a saved state. This only checks that each page is either in use or free, and that the
+    /// allocation orders are distinct.
     pub fn restored(&self, saved: SavedPool) -> Result<Self, RestoreError> {
         let here = self.pages.len() as u32;
         if saved.size != here {
@@ -175,33 +175,33 @@ impl Pool {
         Ok(restored)
     }
 
-    /// Host-physical address of a page.
+    /// Returns the host-physical address of a page.
     pub fn hpa(&self, page: PageId) -> u64 {
         self.base + u64::from(page) * PAGE
     }
 
-    /// The page at a host-physical address that an entry points to. `None`: it is no page of the pool.
+    /// Returns the page at a host-physical address in an entry, or `None` if it is not in the pool.
     pub fn id(&self, hpa: u64) -> Option<PageId> {
         let number = hpa.wrapping_sub(self.base) / PAGE;
         (number < self.pages.len() as u64).then_some(number as PageId)
     }
 
-    /// What is known about a page.
+    /// Returns the metadata of a page.
     pub fn page(&self, id: PageId) -> &Page {
         &self.pages[id as usize]
     }
 
-    /// What is known about a page.
+    /// Returns the metadata of a page for changes.
     pub fn page_mut(&mut self, id: PageId) -> &mut Page {
         &mut self.pages[id as usize]
     }
 
-    /// All pages.
+    /// Returns all pages.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (PageId, &Page)> {
         self.pages.iter().enumerate().map(|(id, page)| (id as PageId, page))
     }
 
-    /// An entry of a table.
+    /// Reads an entry of a table.
     pub fn entry(&self, at: EntryRef) -> u64 {
         self.ram.read(self.address(at)).unwrap_or(0)
     }
@@ -215,27 +215,27 @@ impl Pool {
         self.hpa(at.page) + u64::from(at.index) * 8
     }
 
-    /// Pages that tables may still use.
+    /// Returns the number of pages that tables may still use.
     pub fn available(&self) -> u32 {
         self.limit.saturating_sub(self.used).min(self.free.len() as u32)
     }
 
-    /// Pages that tables use.
+    /// Returns the number of pages that tables use.
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// Pages that tables may use.
+    /// Returns the maximum number of pages for tables.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Pages that are in no use at all.
+    /// Returns the free pages.
     pub fn free_pages(&self) -> &[PageId] {
         &self.free
     }
 
-    /// Takes a zeroed page. `None`: the limit is reached.
+    /// Allocates a zeroed page. Returns `None` if the limit is reached.
     pub fn allocate(&mut self, keeping: Keeping, gfn: u64, role: Role) -> Option<PageId> {
         let special = keeping == Keeping::Special;
         if !special && self.used >= self.limit {
@@ -258,12 +258,12 @@ impl Pool {
         Some(id)
     }
 
-    /// A page is not to be recycled any more: it is invalid.
+    /// Excludes an invalid page from recycling.
     pub fn retire(&mut self, id: PageId) {
         self.active.remove(&self.pages[id as usize].order);
     }
 
-    /// Gives a page back.
+    /// Frees a page.
     pub fn free(&mut self, id: PageId) {
         self.retire(id);
         let page = std::mem::take(&mut self.pages[id as usize]);
@@ -274,12 +274,12 @@ impl Pool {
         self.free.push(id);
     }
 
-    /// The oldest page that no root is.
+    /// Returns the oldest page that is not a root.
     pub fn oldest(&self) -> Option<PageId> {
         self.active.values().copied().find(|id| self.pages[*id as usize].roots == 0)
     }
 
-    /// The pages that are found by frame and role, oldest first.
+    /// Returns the pages that are found by frame and role, oldest first.
     pub fn active(&self) -> Vec<PageId> {
         self.active.values().copied().collect()
     }

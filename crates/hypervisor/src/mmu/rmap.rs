@@ -1,4 +1,4 @@
-//! Reverse maps: for each guest frame the entries that map it, and what forbids large pages around it.
+//! Reverse maps: the entries that map each guest frame, and the reasons against large pages around it.
 
 use super::pool::EntryRef;
 use super::spte::{frames, frames_shift};
@@ -19,7 +19,7 @@ impl Rmaps {
         self.heads.entry((gfn, level)).or_default().push(entry);
     }
 
-    /// Removes an entry. Whether it was there.
+    /// Removes an entry. Returns true if it was there.
     pub fn remove(&mut self, gfn: u64, level: u8, entry: EntryRef) -> bool {
         let Some(head) = self.heads.get_mut(&(gfn, level)) else { return false };
         let Some(at) = head.iter().position(|other| *other == entry) else { return false };
@@ -30,28 +30,28 @@ impl Rmaps {
         true
     }
 
-    /// The entries that map a block.
+    /// Returns the entries that map a block.
     pub fn get(&self, gfn: u64, level: u8) -> &[EntryRef] {
         self.heads.get(&(gfn, level)).map_or(&[], Vec::as_slice)
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.heads.values().map(Vec::len).sum()
     }
 
-    /// All entries, with the block that each of them maps and its level.
+    /// Returns all entries, with the block and level that each of them maps.
     pub fn iter(&self) -> impl Iterator<Item = (EntryRef, (u64, u8))> {
         self.heads.iter().flat_map(|(block, entries)| entries.iter().map(|entry| (*entry, *block)))
     }
 }
 
-/// Frames whose writes must be seen, and blocks that must not be mapped as one.
+/// Frames whose writes are watched, and blocks that must not be mapped as a whole.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tracks {
-    /// How many users want to see all writes to a frame.
+    /// Number of users that watch all writes to a frame.
     written: FxHashMap<u64, u32>,
-    /// How many frames in a block must be mapped on their own, by number of the block and level.
+    /// Number of frames in a block that must be mapped individually, by number of the block and level.
     small: FxHashMap<(u64, u8), u32>,
 }
 
@@ -65,12 +65,12 @@ fn change<K: std::hash::Hash + Eq>(counts: &mut FxHashMap<K, u32>, key: K, more:
 }
 
 impl Tracks {
-    /// Whether all writes to a frame must be seen.
+    /// Returns true if all writes to a frame are watched.
     pub fn writes_seen(&self, gfn: u64) -> bool {
         self.written.get(&gfn).is_some_and(|count| *count != 0)
     }
 
-    /// One user more, or less, wants to see all writes to a frame.
+    /// Adds or removes a user that watches all writes to a frame.
     pub fn see_writes(&mut self, gfn: u64, more: bool) {
         change(&mut self.written, gfn, more);
         if self.written.get(&gfn) == Some(&0) {
@@ -78,7 +78,7 @@ impl Tracks {
         }
     }
 
-    /// One reason more, or less, to map a frame on its own.
+    /// Adds or removes a reason to map a frame individually.
     pub fn keep_small(&mut self, gfn: u64, more: bool) {
         for level in 2..=MAX_LEVEL {
             let key = (gfn >> frames_shift(level), level);
@@ -89,7 +89,7 @@ impl Tracks {
         }
     }
 
-    /// A frame gets a shadow page of that level, or loses one.
+    /// Accounts for a frame that gets a shadow page of that level, or loses one.
     pub fn shadowed(&mut self, gfn: u64, level: u8, more: bool) {
         self.keep_small(gfn, more);
         if level > 1 {
@@ -97,7 +97,7 @@ impl Tracks {
         }
     }
 
-    /// So many users more want to see all writes to a frame, and have it mapped on its own.
+    /// Adds users that watch all writes to a frame, and require it to be mapped individually.
     pub fn add_users(&mut self, gfn: u64, users: u32) {
         *self.written.entry(gfn).or_default() += users;
         for level in 2..=MAX_LEVEL {
@@ -105,18 +105,18 @@ impl Tracks {
         }
     }
 
-    /// Whether the block around a frame may be mapped as one.
+    /// Returns true if the block around a frame may be mapped as a whole.
     pub fn large_allowed(&self, gfn: u64, level: u8) -> bool {
         level == 1 || !self.small.contains_key(&(gfn >> frames_shift(level), level))
     }
 
-    /// Whether nobody wants anything.
+    /// Returns true if there are no users.
     pub fn is_empty(&self) -> bool {
         self.written.is_empty() && self.small.is_empty()
     }
 }
 
-/// The first frame of the block around a frame.
+/// Returns the first frame of the block around a frame.
 pub const fn block(gfn: u64, level: u8) -> u64 {
     gfn & !(frames(level) - 1)
 }

@@ -1,4 +1,4 @@
-//! Roles: what a shadow page stands for besides its guest frame, and how the guest's paging is set up.
+//! Roles: the meaning of a shadow page in addition to its guest frame, and the guest's paging mode.
 
 use super::Guest;
 use super::nested::EptFormat;
@@ -6,38 +6,38 @@ use super::spte::{ALL, USER_EXEC};
 use serde::{Deserialize, Serialize};
 use x86::control::*;
 
-/// What a shadow page is good for. Two pages for the same frame with the same role are the same page.
+/// Role of a shadow page. Two pages for the same frame with the same role are the same page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Role {
     /// Level of the table: 1 maps 4 KiB pages.
     pub level: u8,
-    /// It maps consecutive frames, not what a guest table says.
+    /// True if it maps consecutive frames independently of a guest table.
     pub direct: bool,
-    /// What the entries on the way to it allow.
+    /// Combined permissions of the entries above it.
     pub access: u8,
-    /// It shadows a part of a table with 4-byte entries.
+    /// True if it shadows a part of a table with 4-byte entries.
     pub four_byte: bool,
-    /// Which part.
+    /// Index of that part.
     pub quadrant: u8,
-    /// 4 MiB pages are enabled (CR4.PSE), where that matters.
+    /// True if 4 MiB pages are enabled (CR4.PSE), if that matters.
     pub pse: bool,
-    /// The guest is in long mode: other bits are reserved than in PAE paging.
+    /// True if the guest is in long mode, in which other bits are reserved than in PAE paging.
     pub long: bool,
-    /// EFER.NXE: bit 63 is not reserved.
+    /// EFER.NXE; if true, bit 63 is not reserved.
     pub nxe: bool,
     /// CR0.WP.
     pub cr0_wp: bool,
-    /// CR4.SMEP without CR0.WP: pages that the supervisor got write access to must not be executed.
+    /// CR4.SMEP without CR0.WP: pages to which the supervisor has got write access must not be executable.
     pub smep_andnot_wp: bool,
     /// CR4.SMAP without CR0.WP.
     pub smap_andnot_wp: bool,
-    /// The guest's own guest runs on it: its pages are not those of the guest.
+    /// True for a nested guest, whose pages differ from those of the guest.
     pub guest_mode: bool,
-    /// It shadows a table of the guest's EPT, which has this format; or it maps a piece of a large page of such a table.
+    /// Format of the guest's EPT, if the page shadows a table of it, or maps a piece of a large page in such a table.
     pub ept: Option<EptFormat>,
 }
 
-/// How the guest pages, as far as its translations depend on it.
+/// The guest's paging mode, as far as it affects translation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paging {
     /// CR0.PG.
@@ -60,17 +60,17 @@ pub struct Paging {
     pub smap: bool,
     /// CR4.PKE.
     pub pke: bool,
-    /// It is the guest's own guest.
+    /// True for a nested guest.
     pub guest_mode: bool,
 }
 
-/// Bits of CR0 that roles depend on.
+/// Bits of CR0 that affect roles.
 pub const CR0_ROLE: u64 = CR0_PG | CR0_WP;
-/// Bits of CR4 that roles depend on.
+/// Bits of CR4 that affect roles.
 pub const CR4_ROLE: u64 = CR4_PSE | CR4_PAE | CR4_LA57 | CR4_SMEP | CR4_SMAP | CR4_PKE;
 
 impl Paging {
-    /// From the guest's registers.
+    /// Derives the paging mode from the guest's registers.
     pub fn of(guest: &Guest) -> Self {
         let guest_mode = guest.nested.is_some();
         if guest.cr0 & CR0_PG == 0 {
@@ -91,7 +91,8 @@ impl Paging {
         }
     }
 
-    /// Levels of the guest's tables, the four PDPTEs of PAE paging not counted. 0 with paging off.
+    /// Returns the number of levels of the guest's tables, without the four PDPTEs of PAE paging; 0 with paging
+    /// disabled.
     pub fn levels(&self) -> u8 {
         match (self.enabled, self.long) {
             (false, _) => 0,
@@ -100,12 +101,12 @@ impl Paging {
         }
     }
 
-    /// The level of the topmost shadow pages: those of 32-bit and PAE guests hang below four PDPTEs.
+    /// Returns the level of the topmost shadow pages: those of 32-bit and PAE guests are below four PDPTEs.
     pub fn shadow_root_level(&self) -> u8 {
         if self.enabled && self.long { self.levels() } else { 2 }
     }
 
-    /// The role of the topmost shadow pages.
+    /// Returns the role of the topmost shadow pages.
     pub fn shadow_role(&self) -> Role {
         let level = self.shadow_root_level();
         if !self.enabled {
@@ -131,29 +132,29 @@ impl Paging {
 }
 
 impl Role {
-    /// Levels of the tables of two-dimensional paging.
+    /// Number of levels of two-dimensional paging.
     pub const TDP_LEVELS: u8 = 4;
 
-    /// The role of the root of two-dimensional paging. Nothing of the guest matters for what it maps; in KVM before 5.19 it held
-    /// the guest's CR0.WP all the same.
+    /// Returns the role of the root of two-dimensional paging, whose mappings do not depend on the guest; KVM before
+    /// 5.19 nevertheless included the guest's CR0.WP.
     pub fn tdp_root(cr0_wp: bool, guest_mode: bool) -> Self {
         Self { level: Self::TDP_LEVELS, direct: true, access: ALL, nxe: true, cr0_wp, guest_mode, ..Self::default() }
     }
 
-    /// The role of the page that shadows the topmost table of the guest's EPT.
+    /// Returns the role of the page that shadows the topmost table of the guest's EPT.
     pub fn ept_root(format: EptFormat) -> Self {
         let access = ALL | if format.mode_based { USER_EXEC } else { 0 };
         Self { level: Self::TDP_LEVELS, access, guest_mode: true, ept: Some(format), ..Self::default() }
     }
 
-    /// The role of a page that the entry `index` of a page of this role points to.
+    /// Returns the role of a page to which entry `index` of a page of this role points.
     pub fn child(self, index: usize, direct: bool, access: u8) -> Self {
         let four_byte = self.four_byte && !direct;
         let quadrant = if four_byte { (index & 1) as u8 } else { 0 };
         Self { level: self.level - 1, direct, access, four_byte, quadrant, ..self }
     }
 
-    /// How the guest pages, as far as a page of this role depends on it.
+    /// Returns the guest's paging mode, as far as a page of this role depends on it.
     pub fn paging(self) -> Paging {
         Paging {
             enabled: true,
@@ -166,13 +167,13 @@ impl Role {
         }
     }
 
-    /// The offset within the guest table of what the shadow entry `index` stands for.
+    /// Returns the offset in the guest table that corresponds to shadow entry `index`.
     pub fn guest_offset(self, index: usize) -> u64 {
         let number = usize::from(self.quadrant) * 512 + index;
         match (self.four_byte, self.level) {
             (false, _) => index as u64 * 8,
             (true, 1) => number as u64 * 4,
-            // A 4 MiB entry has two shadow entries.
+            // A 4 MiB entry corresponds to two shadow entries.
             (true, _) => (number / 2) as u64 * 4,
         }
     }

@@ -1,4 +1,4 @@
-//! Roots: what the processor's CR3 or EPT pointer points to, when it is loaded and when it is let go.
+//! Roots, to which the processor's CR3 or EPT pointer points: loading and unloading.
 
 use super::nested::Level;
 use super::pool::{EntryRef, Keeping, PageId};
@@ -12,7 +12,7 @@ use x86::control::*;
 use x86::page::ADDRESS;
 
 impl Mmu {
-    /// The MMU of a further virtual processor.
+    /// Creates the MMU of another virtual processor.
     pub fn add_vcpu(&mut self) -> Result<VcpuMmu, MmuError> {
         let pdptes = self.pool.allocate(Keeping::Special, 0, Role::default()).ok_or(MmuError::Limit("mmu-pages"))?;
         Ok(VcpuMmu {
@@ -31,24 +31,24 @@ impl Mmu {
         })
     }
 
-    /// Works out how the guest pages; roots that do not fit are for the caller to unload.
+    /// Updates the guest's paging mode; the caller unloads roots that do not match.
     pub(super) fn update_role(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
         self.tolls.add(Operation::RoleUpdate, 1);
         vcpu.paging = Paging::of(guest);
     }
 
-    /// Unloads the roots and works out the role anew: the guest's registers are not what they were.
+    /// Unloads the roots and updates the role after a change of the guest's registers.
     pub fn reset_context(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
         self.unload(vcpu);
         self.update_role(vcpu, guest);
     }
 
-    /// The guest has changed CR0 from `old` to what `guest` says.
+    /// Handles a change of the guest's CR0 from `old` to the value in `guest`.
     pub fn cr0_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
         let changed = old ^ guest.cr0;
         if changed == CR0_WP && !self.cr0_wp.unloads() {
             if guest.cr0 & CR0_PG == 0 {
-                // There are no permissions; what is known is worked out when paging is turned on.
+                // There are no permissions; the metadata is updated when paging is enabled.
                 return;
             }
             if self.mode.is_tdp() {
@@ -64,7 +64,7 @@ impl Mmu {
         }
     }
 
-    /// The guest has changed CR4 from `old` to what `guest` says.
+    /// Handles a change of the guest's CR4 from `old` to the value in `guest`.
     pub fn cr4_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
         let changed = old ^ guest.cr4;
         if changed & CR4_ROLE != 0 {
@@ -80,17 +80,17 @@ impl Mmu {
         }
     }
 
-    /// The guest has changed IA32_EFER from `old` to what `guest` says.
+    /// Handles a change of the guest's IA32_EFER from `old` to the value in `guest`.
     pub fn efer_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
         if (old ^ guest.efer) & (EFER_LME | EFER_LMA | EFER_NXE) != 0 {
             self.reset_context(vcpu, guest);
         }
     }
 
-    /// The guest has loaded CR3, and with PAE paging the PDPTEs; `flush` unless bit 63 said not to.
+    /// Handles a load of CR3, and with PAE paging of the PDPTEs; `flush` is false if bit 63 requested no flush.
     pub fn new_cr3(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
         match self.mode {
-            // The guest does this by itself; only its TLB is concerned.
+            // The processor loads CR3 itself; only the guest's TLB is affected.
             MmuMode::LegacyTdp | MmuMode::Tdp => {}
             MmuMode::ShadowNocache => self.unload(vcpu),
             MmuMode::Shadow if vcpu.cache.entries() != 0 => self.leave_cached(vcpu, guest),
@@ -102,19 +102,19 @@ impl Mmu {
         }
     }
 
-    /// Flushes what the guest has in the TLB for the PCID that it uses. Under EPT its tables are not the hypervisor's, and KVM
-    /// does not know what the processor keeps for which PCID: it flushes them all (kvm_invalidate_pcid).
+    /// Flushes the guest's translations for its current PCID. With EPT the tables are not the hypervisor's, and KVM
+    /// does not know the processor's translations by PCID: it flushes them all (kvm_invalidate_pcid).
     fn flush_pcid(&self, vcpu: &mut VcpuMmu) {
         let due = if self.mode.is_tdp() { &mut vcpu.due.guest } else { &mut vcpu.due.current };
         *due = true;
     }
 
-    /// Puts the roots for the guest's CR3 and role in place, if they are kept.
+    /// Activates the roots for the guest's CR3 and role, if they are kept.
     pub(super) fn switch_root(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
         let (role, cr3) = (self.root_role(vcpu), if self.mode.is_tdp() { 0 } else { guest.cr3 });
         let fits = |set: &RootSet| set.cr3 == cr3 && set.role == role;
         match vcpu.own.take() {
-            // Only trees with a root of their own are worth keeping, and only since roots can be out of synchronization.
+            // Only trees with a root of their own are worth keeping, and only since roots can be unsynchronized.
             Some(set) if !set.is_pae && (self.unsync || self.mode.is_tdp()) => vcpu.kept.insert(0, set),
             Some(set) => self.put_down(set),
             None => {}
@@ -132,10 +132,10 @@ impl Mmu {
         }
     }
 
-    /// The guest flushes its whole TLB, global entries included.
+    /// Handles a flush of the guest's whole TLB, including global entries.
     pub fn flush_guest(&mut self, vcpu: &mut VcpuMmu) {
         match self.mode {
-            // Loading the next root flushes.
+            // The load of the next root flushes.
             MmuMode::ShadowNocache => self.unload(vcpu),
             MmuMode::Shadow => {
                 vcpu.due.guest = true;
@@ -148,7 +148,7 @@ impl Mmu {
         }
     }
 
-    /// The guest flushes translations of one PCID that need not be the current one, or of all without the global ones.
+    /// Handles a flush of one PCID, which may differ from the current one, or of all without global entries.
     pub fn invpcid(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, pcid: Option<u16>) {
         let Some(pcid) = pcid else { return self.flush_guest(vcpu) };
         if (guest.cr3 & CR3_PCID) as u16 == pcid || self.mode.is_tdp() {
@@ -161,7 +161,7 @@ impl Mmu {
         self.drop_kept_of(vcpu, pcid);
     }
 
-    /// Lets go of kept roots of a PCID: they would have to be synchronized.
+    /// Releases kept roots of a PCID, which would have to be synchronized.
     fn drop_kept_of(&mut self, vcpu: &mut VcpuMmu, pcid: u16) {
         for set in std::mem::take(&mut vcpu.kept) {
             if (set.cr3 & CR3_PCID) as u16 == pcid {
@@ -172,7 +172,7 @@ impl Mmu {
         }
     }
 
-    /// Lets go of all roots of a virtual processor.
+    /// Releases all roots of a virtual processor.
     pub fn unload(&mut self, vcpu: &mut VcpuMmu) {
         if let Some(set) = vcpu.own_mut().take() {
             self.put_down(set);
@@ -181,7 +181,7 @@ impl Mmu {
         self.drop_cached(vcpu);
     }
 
-    /// Lets go of roots that are not in use.
+    /// Releases the inactive roots.
     pub(super) fn drop_kept(&mut self, vcpu: &mut VcpuMmu) {
         let kept = std::mem::take(&mut vcpu.kept);
         let shadow_ept = std::mem::take(&mut vcpu.ept_kept);
@@ -191,7 +191,7 @@ impl Mmu {
         self.drop_inactive_cached(vcpu);
     }
 
-    /// Lets go of the roots of a set.
+    /// Releases the roots of a set.
     pub(super) fn put_down(&mut self, set: RootSet) {
         self.tolls.add(Operation::RootFree, 1);
         for id in set.pages.into_iter().flatten() {
@@ -214,19 +214,20 @@ impl Mmu {
         }
     }
 
-    /// Whether a set must not be used any more.
+    /// Returns true if a set is obsolete.
     pub(super) fn is_obsolete(&self, set: &RootSet) -> bool {
         set.generation != self.generation || set.pages.iter().flatten().any(|id| self.pool.page(*id).invalid)
     }
 
-    /// Whether the guest's tables have another root than the one in use: PDPTEs are also loaded by changes of CR0 and CR4.
+    /// Returns true if the guest's tables have another root than the current one: changes of CR0 and CR4 also load
+    /// PDPTEs.
     fn is_elsewhere(&self, vcpu: &VcpuMmu, guest: &Guest) -> bool {
         let paging = vcpu.paging;
         let Some(set) = vcpu.current().filter(|_| paging.enabled && !self.mode.is_tdp()) else { return false };
         set.cr3 != guest.cr3 || (paging.pae && !paging.long && set.pdpte != guest.pdpte)
     }
 
-    /// What the processor must have in CR3, or as EPT pointer, when it enters the guest now.
+    /// Returns the value for CR3, or the EPT pointer, for an entry of the guest now.
     pub fn prepare(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<Root, MmuError> {
         if vcpu.level != Level::of(guest) {
             self.nested_transition(vcpu, guest);
@@ -264,7 +265,7 @@ impl Mmu {
         }
     }
 
-    /// The root of a set.
+    /// Returns the root of a set.
     pub(super) fn root(&self, vcpu: &VcpuMmu, set: &RootSet) -> Root {
         if set.is_pae {
             return Root { hpa: self.pool.hpa(vcpu.pdptes) + u64::from(set.place) * 32, levels: 3, flags: false };
@@ -276,7 +277,7 @@ impl Mmu {
         Root { hpa: self.pool.hpa(set.pages[0].unwrap_or(self.empty_root)), levels: set.role.level, flags }
     }
 
-    /// What the processor must flush of the guest's translations before it enters it.
+    /// Takes the flushes of the guest's translations that must precede the entry.
     pub fn take_flushes(&mut self, vcpu: &mut VcpuMmu) -> Flushes {
         let behind = std::mem::replace(&mut vcpu.flushes, self.flushes) != self.flushes;
         let due = std::mem::take(&mut vcpu.due);
@@ -299,7 +300,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// The role of the roots of who runs.
+    /// Returns the role of the current owner's roots.
     pub(super) fn root_role(&self, vcpu: &VcpuMmu) -> Role {
         match vcpu.level {
             Level::Ept { format, .. } => Role::ept_root(format),
@@ -307,7 +308,7 @@ impl Mmu {
         }
     }
 
-    /// The role of roots that shadow no EPT.
+    /// Returns the role of roots that do not shadow EPT.
     pub(super) fn guest_root_role(&self, paging: &Paging) -> Role {
         match self.mode.is_tdp() {
             true => Role::tdp_root(self.cr0_wp != Cr0Wp::Role || paging.wp, paging.guest_mode),
@@ -315,7 +316,7 @@ impl Mmu {
         }
     }
 
-    /// Finds or makes the tables at the top of the guest's address space.
+    /// Finds or creates the top-level tables of the guest's address space.
     pub(super) fn make_set(&mut self, vcpu: &VcpuMmu, guest: &Guest, place: u8) -> Result<RootSet, MmuError> {
         let paging = vcpu.paging;
         let role = self.root_role(vcpu);
@@ -376,7 +377,7 @@ impl Mmu {
         Ok(set)
     }
 
-    /// The page that shadows a top-level table. A table without memory maps nothing.
+    /// Returns the page that shadows a top-level table. A table outside of memory maps nothing.
     fn shadow_top(&mut self, gfn: u64, role: Role) -> Option<PageId> {
         self.tolls.add(Operation::SlotLookup, 1);
         if self.slots.find(gfn).is_none() {

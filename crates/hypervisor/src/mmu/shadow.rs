@@ -1,4 +1,4 @@
-//! Shadow paging: the processor walks tables that say what the guest's tables and the memory slots say together.
+//! Shadow paging: the processor walks tables that combine the guest's tables with the memory slots.
 
 use super::guest_walk::{Walk, wanted};
 use super::mapping::{Mapped, Target};
@@ -12,13 +12,14 @@ use crate::config::MmuMode;
 use ledger::Operation;
 use x86::page::code;
 
-/// Entries that are made around one that is needed, that included; a power of two.
+/// Number of entries that are created around a needed one, including it; a power of two.
 const PREFETCH: u16 = 8;
-/// Recycling was of no use: every page is a root in use.
+/// Recycling did not help: every page is a root in use.
 pub(super) const LIMIT: Resolution = Resolution::Limit("mmu-pages");
 
-/// Whether a fault that leaves nothing to put right may come from an implicit supervisor access under SMAP; it does if it comes again. The page
-/// is there for the processor too: where it is not, the way to it was put right.
+/// Returns true if a fault that needs no change may come from an implicit supervisor access with SMAP, which is
+/// confirmed if it is repeated. The page is also present for the processor: otherwise the missing tables would have
+/// been created.
 fn may_be_implicit(guest: &Guest, paging: &Paging, access: u8, error: u32) -> bool {
     let explicit_allowed = guest.rflags & x86::flags::AC != 0 && guest.cpl < 3;
     let read_or_write = error & (code::USER | code::FETCH) == 0;
@@ -29,7 +30,7 @@ impl Mmu {
     /// Handles a page fault of a guest with shadow tables.
     pub(super) fn shadow_fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, linear: u64, error: u32) -> Resolution {
         let paging = Paging::of(guest);
-        // Any other fault in between means that the guest has come further.
+        // Any other fault in between means that the guest has made progress.
         let before = vcpu.spurious.take();
         if !paging.enabled {
             return self.direct_fault(vcpu, linear & 0xffff_ffff, error & code::WRITE != 0, error & code::PRESENT != 0);
@@ -43,7 +44,7 @@ impl Mmu {
             Err(fault) => return Resolution::Inject(fault),
         };
         if walk.unbacked {
-            // Tables without memory can't be watched.
+            // Tables outside of memory can't be watched.
             return Resolution::Emulate { mmio: false };
         }
         let write = want & code::WRITE != 0;
@@ -55,10 +56,10 @@ impl Mmu {
         let mut access = if walk.dirty || write { walk.access } else { walk.access & !WRITE };
         let user = want & code::USER != 0;
         if write && access & WRITE == 0 && !user {
-            // CR0.WP is clear for the guest and set for the processor. The supervisor gets the page for itself until user
-            // code asks for it.
+            // CR0.WP is clear for the guest and set for the processor. The page becomes a supervisor page until user
+            // code accesses it.
             if paging.smap && access & USER != 0 {
-                // As a supervisor page it would not be protected by SMAP any more.
+                // SMAP would no longer protect it as a supervisor page.
                 return Resolution::Emulate { mmio: false };
             }
             access = (access | WRITE) & !USER;
@@ -89,7 +90,8 @@ impl Mmu {
         mapped.into()
     }
 
-    /// Whether a frame that the guest accesses has memory. `None`: it has, which may not be written to.
+    /// Returns true if a frame that the guest accesses has memory, or `None` if it is read-only and the access is a
+    /// write.
     pub(super) fn has_slot(&mut self, gfn: u64, write: bool) -> Option<bool> {
         self.tolls.add(Operation::SlotLookup, 1);
         match self.slots.find(gfn) {
@@ -98,20 +100,20 @@ impl Mmu {
         }
     }
 
-    /// The topmost shadow page for an address.
+    /// Returns the topmost shadow page for an address.
     pub(super) fn top(&self, vcpu: &VcpuMmu, address: u64) -> Option<PageId> {
         let set = vcpu.current()?;
         let number = if set.is_pae { (address >> 30) as usize & 3 } else { 0 };
         set.pages[number].filter(|id| self.pool.page(*id).keeping != Keeping::Special)
     }
 
-    /// The entry that the processor finds for an address: at the lowest level there is.
+    /// Returns the processor's entry for an address, at the lowest existing level.
     pub(super) fn lowest(&mut self, vcpu: &VcpuMmu, address: u64) -> Option<EntryRef> {
         let page = self.top(vcpu, address)?;
         Some(self.lowest_below(page, address))
     }
 
-    /// Likewise below a page.
+    /// Returns the entry for an address below a page, at the lowest existing level.
     pub(super) fn lowest_below(&mut self, mut page: PageId, address: u64) -> EntryRef {
         loop {
             let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
@@ -127,7 +129,7 @@ impl Mmu {
         self.lowest(vcpu, linear).is_some_and(|at| self.format.is_mmio(self.pool.entry(at)))
     }
 
-    /// The tables on the way to an address are in use: they are not being flooded with writes.
+    /// Records that the tables for an address are in use: they are not flooded with writes.
     pub(super) fn clear_writes(&mut self, vcpu: &VcpuMmu, linear: u64) {
         let Some(mut page) = self.top(vcpu, linear) else { return };
         loop {
@@ -140,7 +142,8 @@ impl Mmu {
         }
     }
 
-    /// Makes the tables down to where an address can be mapped, and returns the entry for it. `None`: the limit of pages.
+    /// Creates the tables down to the level at which an address can be mapped, and returns its entry. Returns `None` if
+    /// the limit of pages is reached.
     pub(super) fn reach(&mut self, vcpu: &VcpuMmu, linear: u64, walk: &Walk, target: Target) -> Option<EntryRef> {
         let mut page = self.top(vcpu, linear)?;
         let mut level = self.pool.page(page).role.level;
@@ -150,7 +153,7 @@ impl Mmu {
             page = self.step_down(at, false, step.gfn, step.access)?;
             level -= 1;
         }
-        // Only now, because new shadow pages forbid large pages around their tables.
+        // This comes last, because new shadow pages forbid large pages around their tables.
         let goal = self.mapping_level(target.gfn, walk.level);
         if walk.level > goal {
             self.stats.split += 1;
@@ -167,13 +170,14 @@ impl Mmu {
         Some(EntryRef { page, index: index(linear, level) as u16 })
     }
 
-    /// The table that `at` points to, made if need be: for `gfn`, with what the entries above allow.
+    /// Returns the table to which `at` points, and creates it if necessary: for `gfn`, with the permissions of the
+    /// entries above.
     fn step_down(&mut self, at: EntryRef, direct: bool, gfn: u64, access: u8) -> Option<PageId> {
         self.tolls.add(Operation::TableRead, 1);
         if let Some(child) = self.child(at) {
             let page = self.pool.page(child);
             let fits = page.role.direct == direct && page.gfn == gfn && page.role.access == access;
-            // Trees map whatever was asked for under an address; nobody else finds their pages.
+            // Trees map whatever was requested for an address; their pages are not shared.
             if fits || page.keeping == Keeping::Tree {
                 return Some(child);
             }
@@ -183,7 +187,7 @@ impl Mmu {
             self.flush_all();
         }
         let child = self.get_page(gfn, role)?;
-        // An entry that was absent needs no flush: what lies below may not be older than the guest's tables are now.
+        // An absent entry needs no flush: the tables below it must be as recent as the guest's tables.
         if self.pool.page(child).unsync_below != [0; 8] {
             self.sync_below(child);
         }
@@ -191,7 +195,7 @@ impl Mmu {
         Some(child)
     }
 
-    /// Makes the entries around one that was needed, where the guest has used its own and nothing has to change for it.
+    /// Creates the entries around a needed one, if the guest has used its own entries and nothing else has to change.
     pub(super) fn prefetch(&mut self, at: EntryRef) {
         let page = self.pool.page(at.page);
         let (role, table) = (page.role, page.gfn);
@@ -228,7 +232,7 @@ impl Mmu {
         self.map_page(at, target);
     }
 
-    /// The guest executes INVLPG, or invalidates one address in another way.
+    /// Handles INVLPG of the guest, or another invalidation of one address.
     pub fn invlpg(&mut self, vcpu: &mut VcpuMmu, linear: u64) {
         match self.mode {
             MmuMode::ShadowNocache => self.nocache_invlpg(vcpu, linear),
@@ -243,7 +247,7 @@ impl Mmu {
         }
     }
 
-    /// Synchronizes what is said about an address below the page at the top.
+    /// Synchronizes the entries for an address below the top-level page.
     fn sync_address(&mut self, mut page: PageId, address: u64) {
         loop {
             let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
@@ -251,7 +255,7 @@ impl Mmu {
             if self.pool.page(page).unsync {
                 self.tolls.add(Operation::SyncEntry, 1);
                 self.sync_entry(at);
-                // What is flushed is mostly needed again, as something else.
+                // A flushed address is usually accessed again, with a new translation.
                 if self.pool.entry(at) == 0 {
                     self.reload_entry(at);
                 }
@@ -263,7 +267,7 @@ impl Mmu {
         }
     }
 
-    /// The topmost pages for an address of all roots that the virtual processor keeps.
+    /// Returns the topmost pages for an address in all kept roots of a virtual processor.
     fn tops(&self, vcpu: &VcpuMmu, linear: u64) -> Vec<PageId> {
         let sets = vcpu.current().into_iter().chain(vcpu.kept.iter());
         sets.filter_map(|set| set.pages[if set.is_pae { (linear >> 30) as usize & 3 } else { 0 }])
@@ -271,7 +275,7 @@ impl Mmu {
             .collect()
     }
 
-    /// Makes room for the pages that one fault may need, if need be at the cost of kept roots.
+    /// Makes room for the pages that one fault may need, if necessary by releasing kept roots.
     pub(super) fn make_room(&mut self, vcpu: &mut VcpuMmu) -> bool {
         match self.mode {
             MmuMode::ShadowNocache => self.make_tree_room(),

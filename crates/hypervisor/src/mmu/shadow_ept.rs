@@ -1,8 +1,9 @@
-//! Shadow EPT: for its own guest (L2), the guest (L1) has EPT, whose tables lie in its memory. The processor walks tables that say
-//! what they and the memory slots say together.
+//! Shadow EPT: the guest (L1) has EPT tables for its nested guest (L2) in its memory. The processor walks tables that
+//! combine them with the memory slots.
 //!
-//! The pages of shadow EPT are those of a shadow MMU, with roles of their own: found by frame and role, in reverse maps, and with
-//! tables that are watched for writes or out of synchronization until the guest executes INVEPT.
+//! The pages of shadow EPT are those of a shadow MMU, with roles of their own: they are looked up by frame and role,
+//! have reverse maps, and their guest tables are either watched for writes or unsynchronized until the guest executes
+//! INVEPT.
 
 use super::guest_walk::{Step, Walk};
 use super::mapping::Target;
@@ -20,24 +21,24 @@ use x86::ept;
 use x86::page::{OFFSET, PAGE, SHIFT, SHIFT_1G, SHIFT_2M, SHIFT_PML4};
 use x86::vmx::qualification::ept as qualification;
 
-/// An access of L2 to a guest-physical address that its EPT does not allow, or that is yet to be tried.
+/// An access of L2 to a guest-physical address that its EPT denies, or that has not been tried yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Violation {
-    /// The guest-physical address.
+    /// Guest-physical address.
     pub gpa: u64,
-    /// The guest-linear address, where the qualification says that it is valid.
+    /// Guest-linear address, if the qualification declares it valid.
     pub linear: u64,
-    /// The exit qualification that tells of the access; the rights in it do not matter.
+    /// Exit qualification with the access; the permissions in it are ignored.
     pub qualification: u64,
 }
 
 impl Violation {
-    /// What the access wants, as an entry has it.
+    /// Returns the requested permissions, in the format of an entry.
     pub fn wanted(&self) -> u64 {
         self.qualification & ept::RIGHTS
     }
 
-    /// The exit that the guest gets, whose EPT gives these rights.
+    /// Returns the exit for the guest, whose EPT grants these permissions.
     fn exit(self, rights: u64) -> EptExit {
         let by_mode = if rights & ept::USER_EXECUTE != 0 { qualification::USER_EXECUTE } else { 0 };
         let given = (rights & ept::RIGHTS) << qualification::RIGHTS_SHIFT | by_mode;
@@ -48,7 +49,7 @@ impl Violation {
 }
 
 impl EptFormat {
-    /// How entries are laid out for a guest with so many physical address bits.
+    /// Returns the layout of entries for a guest with this physical address width.
     fn layout(self, physical_bits: u8) -> LayoutEpt {
         let largest = match (self.pages_1g, self.pages_2m) {
             (true, _) => SHIFT_1G,
@@ -59,7 +60,7 @@ impl EptFormat {
         layout.execute_only(self.execute_only).mode_based(self.mode_based)
     }
 
-    /// What an entry allows, or what several have in common.
+    /// Returns the permissions of an entry, or those common to several.
     fn access(self, common: u64) -> u8 {
         let bit = |right, bit| if common & right != 0 { bit } else { 0 };
         let user = if self.mode_based { bit(ept::USER_EXECUTE, USER_EXEC) } else { 0 };
@@ -67,23 +68,23 @@ impl EptFormat {
     }
 }
 
-/// The topmost table of an EPT pointer.
+/// Returns the topmost table of an EPT pointer.
 fn root(eptp: u64) -> Root {
     Root { table: eptp & ept::ADDRESS, shift: SHIFT_PML4 }
 }
 
-/// What an entry of the guest's EPT says.
+/// Contents of an entry in the guest's EPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// It points to the table in this frame, and its rights are these.
+    /// A pointer to the table in this frame, with these permissions.
     Table(u64, u8),
-    /// It maps the page that begins at this frame, and may be used so.
+    /// A mapping of the page that begins at this frame, with these permissions.
     Page(u64, u8),
 }
 
 impl Mmu {
-    /// What an entry of a table of the guest's EPT says for a page of `role`: nothing, if it is not present or misconfigured, or
-    /// has not been used as it would have to be. Rights are those of the role as well.
+    /// Decodes an entry of the guest's EPT for a page of `role`. Returns `None` if it is not present or misconfigured,
+    /// or lacks a required accessed or dirty flag. The permissions are limited by the role.
     pub(super) fn ept_entry(&self, role: Role, format: EptFormat, value: u64) -> Option<Says> {
         let layout = format.layout(self.host.physical_bits);
         let shift = u32::from(SHIFT as u8) + 9 * u32::from(role.level - 1);
@@ -100,11 +101,11 @@ impl Mmu {
         }
         let clean = format.flags && value & ept::DIRTY == 0;
         let access = if clean { access & !WRITE } else { access };
-        // What allows nothing maps nothing.
+        // An entry without permissions maps nothing.
         (access != 0).then(|| Says::Page(layout.page(value, shift) >> SHIFT, access))
     }
 
-    /// Whether an entry of shadow EPT says what the guest's EPT says, or less.
+    /// Returns true if an entry of shadow EPT grants no more than the guest's EPT.
     pub(super) fn agrees(&self, at: EntryRef, entry: u64, says: Option<Says>) -> bool {
         let page = self.pool.page(at.page);
         match (self.child(at), says) {
@@ -128,7 +129,7 @@ impl Mmu {
         }
     }
 
-    /// Walks the guest's EPT for an access of its own guest, and sets accessed and dirty flags.
+    /// Walks the guest's EPT for an access of its nested guest, and sets accessed and dirty flags.
     pub(super) fn walk_ept(
         &mut self,
         guest: &Guest,
@@ -181,7 +182,7 @@ impl Mmu {
         Ok(walk)
     }
 
-    /// Page-modification logging for the guest: a page of its own guest is about to be marked dirty.
+    /// Logs a page of the nested guest that is about to be marked dirty, with page-modification logging of the guest.
     fn log_modification(&mut self, guest: &Guest, violation: Violation) -> Result<(), EptExit> {
         let Some(pml) = guest.nested.and_then(|nested| nested.pml) else { return Ok(()) };
         let index = pml.index.wrapping_sub(self.logged);
@@ -197,12 +198,13 @@ impl Mmu {
         Ok(())
     }
 
-    /// How many pages have been logged since the last call, by which the guest's PML index has gone down.
+    /// Takes the number of pages that have been logged since the last call, by which the guest's PML index has
+    /// decreased.
     pub fn take_logged(&mut self) -> u16 {
         std::mem::take(&mut self.logged)
     }
 
-    /// Handles an EPT violation of the guest's own guest, which runs on shadow EPT.
+    /// Handles an EPT violation of a nested guest on shadow EPT.
     pub(super) fn ept_fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, violation: Violation) -> Resolution {
         let Level::Ept { eptp, format } = vcpu.level else { return LIMIT };
         let gpa = violation.gpa;
@@ -237,8 +239,8 @@ impl Mmu {
         mapped.into()
     }
 
-    /// Handles an EPT misconfiguration of the guest's own guest. The entry marks a frame without a slot; if that is not what the
-    /// guest's EPT says any more, the entry is dropped, so that the access comes again as a violation.
+    /// Handles an EPT misconfiguration of a nested guest. The entry marks a frame without a slot. If that no longer
+    /// matches the guest's EPT, the entry is dropped, so that the access is repeated as a violation.
     pub(super) fn ept_misconfiguration(&mut self, vcpu: &VcpuMmu, guest: &Guest, gpa: u64) -> Resolution {
         let Some(top) = self.top(vcpu, gpa) else { return Resolution::Fixed };
         let at = self.lowest_below(top, gpa);
@@ -252,8 +254,9 @@ impl Mmu {
         Resolution::Fixed
     }
 
-    /// The guest sees a violation at an address, after which the processor knows nothing of it any more (SDM vol. 3, 28.4.3.1): nor
-    /// may shadow EPT of the same tables, as the guest need not execute INVEPT when it maps something else there.
+    /// Handles a violation that is reported to the guest, after which the processor has no translation of the address
+    /// (SDM vol. 3, 28.4.3.1). Shadow EPT of the same tables must not have one either, because the guest need not
+    /// execute INVEPT when it maps the address.
     pub fn nested_violation(&mut self, vcpu: &VcpuMmu, gpa: u64) {
         let Level::Ept { eptp, .. } = vcpu.level else { return };
         let sets = vcpu.ept_sets().filter(|set| same_tables(set.cr3, eptp));
@@ -269,15 +272,16 @@ impl Mmu {
         }
     }
 
-    /// Where L2's memory at a guest-physical address is for the guest, as the guest's EPT says, for an access that `qualification`
-    /// tells of as an exit qualification does. `guest` are the registers of L2.
+    /// Translates a guest-physical address of L2 through the guest's EPT, for an access that is described by an exit
+    /// qualification. `guest` has the registers of L2.
     pub fn nested_gpa(&mut self, guest: &Guest, gpa: u64, linear: u64, qualification: u64) -> Result<u64, EptExit> {
         let Level::Ept { eptp, format } = Level::of(guest) else { return Ok(gpa) };
         let walk = self.walk_ept(guest, eptp, format, Violation { gpa, linear, qualification })?;
         Ok(walk.gfn << SHIFT | gpa & OFFSET)
     }
 
-    /// Likewise for a look, which leaves no trace and asks for no rights. `None`: it is not mapped.
+    /// Translates a guest-physical address of L2 for inspection, without side effects and regardless of permissions.
+    /// Returns `None` if it is not mapped.
     pub(super) fn look_in_ept(&mut self, guest: &Guest, gpa: u64) -> Option<u64> {
         let Level::Ept { eptp, format } = Level::of(guest) else { return Some(gpa) };
         if gpa >> ept::ADDRESS_BITS != 0 {
@@ -289,7 +293,7 @@ impl Mmu {
     }
 }
 
-/// The tables of the guest's EPT as the hypervisor walks them, and sets flags in them.
+/// The guest's EPT tables as walked by the hypervisor, which sets flags.
 struct EptTables<'a>(&'a mut Mmu);
 
 impl ReadEntry for EptTables<'_> {

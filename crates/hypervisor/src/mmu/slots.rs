@@ -1,11 +1,11 @@
-//! Memory slots: which guest frames are backed by which host frames, and which of them were written.
+//! Memory slots: the host frames that back guest frames, and the log of written frames.
 
 use super::{MmuError, RestoreError};
 use cpu::Ram;
 use serde::{Deserialize, Serialize};
 use x86::page::OFFSET;
 
-/// What a slot is made of.
+/// Configuration of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotConfig {
     /// First guest frame.
@@ -14,45 +14,46 @@ pub struct SlotConfig {
     pub pages: u64,
     /// Host-physical address of the first frame; page aligned.
     pub hpa: u64,
-    /// Writes are for the user-space VMM to handle.
+    /// True if writes are handled by the user-space VMM.
     pub read_only: bool,
-    /// Frames that are written are logged.
+    /// True if written frames are logged.
     pub log_dirty: bool,
 }
 
-/// A slot in use.
+/// A memory slot in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// What it is made of.
+    /// Configuration.
     pub config: SlotConfig,
-    /// One bit per frame: written since the log was last read.
+    /// One bit per frame that was written since the log was last read.
     pub(super) dirty: Vec<u64>,
 }
 
 impl Slot {
-    /// The frame after the last.
+    /// Returns the frame after the last one.
     pub fn end(&self) -> u64 {
         self.config.gfn + self.config.pages
     }
 
-    /// Whether it backs a frame.
+    /// Returns true if it backs a frame.
     pub fn contains(&self, gfn: u64) -> bool {
         gfn.wrapping_sub(self.config.gfn) < self.config.pages
     }
 
-    /// Host-physical address of a frame that it backs.
+    /// Returns the host-physical address of a frame that it backs.
     pub fn hpa(&self, gfn: u64) -> u64 {
         self.config.hpa + ((gfn - self.config.gfn) << 12)
     }
 
-    /// Whether the naturally aligned block of `pages` frames around `gfn` is backed by a block aligned alike.
+    /// Returns true if the naturally aligned block of `pages` frames around `gfn` is backed by a block with the same
+    /// alignment.
     pub fn has_block(&self, gfn: u64, pages: u64) -> bool {
         let first = gfn & !(pages - 1);
         let alike = (self.config.gfn ^ (self.config.hpa >> 12)) & (pages - 1) == 0;
         alike && first >= self.config.gfn && first + pages <= self.end()
     }
 
-    /// Enters a frame in the log. Whether it was not there.
+    /// Records a frame in the log. Returns true if it was not there.
     pub(super) fn mark_dirty(&mut self, gfn: u64) -> bool {
         if !self.config.log_dirty || !self.contains(gfn) {
             return false;
@@ -65,14 +66,14 @@ impl Slot {
         fresh
     }
 
-    /// Turns the log on, empty, or off.
+    /// Enables the log, initially empty, or disables it.
     pub(super) fn set_logging(&mut self, on: bool) {
         self.config.log_dirty = on;
         self.dirty = if on { vec![0; self.config.pages.div_ceil(64) as usize] } else { Vec::new() };
     }
 }
 
-/// Frame numbers from here on do not exist, whatever the processor.
+/// Limit of frame numbers on any processor.
 pub(super) const GFN_END: u64 = 1 << 40;
 
 /// All slots of a machine, by first frame.
@@ -82,7 +83,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The slot of a frame.
+    /// Returns the slot of a frame.
     pub fn find(&self, gfn: u64) -> Option<&Slot> {
         let after = self.all.partition_point(|slot| slot.config.gfn <= gfn);
         self.all[..after].last().filter(|slot| slot.contains(gfn))
@@ -93,28 +94,28 @@ impl Slots {
         self.all[..after].last_mut().filter(|slot| slot.contains(gfn))
     }
 
-    /// The slots in order.
+    /// Returns the slots in order.
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.all.iter()
     }
 
-    /// Host-physical address of a guest-physical one.
+    /// Translates a guest-physical address to a host-physical one.
     pub fn translate(&self, gpa: u64) -> Option<u64> {
         Some(self.find(gpa >> 12)?.hpa(gpa >> 12) | gpa & OFFSET)
     }
 
-    /// Guest frames backed by all slots together.
+    /// Returns the number of guest frames in all slots.
     pub fn pages(&self) -> u64 {
         self.all.iter().map(|slot| slot.config.pages).sum()
     }
 
-    /// Adds a slot, which must be RAM that guests may see, and disjoint from the others.
+    /// Adds a slot, which must be visible RAM, and disjoint from the others.
     pub(super) fn insert(&mut self, config: SlotConfig, ram: &Ram) -> Result<(), MmuError> {
         let end = config.gfn.checked_add(config.pages).filter(|end| *end <= GFN_END);
         let Some(end) = end.filter(|_| config.pages != 0 && config.hpa & OFFSET == 0) else {
             return Err(MmuError::SlotRange { gfn: config.gfn });
         };
-        // They are in order and disjoint.
+        // The slots are in order and disjoint.
         let at = self.all.partition_point(|other| other.config.gfn < config.gfn);
         let before = self.all[..at].last().is_some_and(|slot| config.gfn < slot.end());
         if before || self.all.get(at).is_some_and(|slot| slot.config.gfn < end) {
@@ -134,7 +135,7 @@ impl Slots {
         Ok(())
     }
 
-    /// The slots that were saved, if this memory can have them.
+    /// Restores saved slots, if they are possible in this memory.
     pub(super) fn restored(saved: Vec<Slot>, ram: &Ram) -> Result<Self, RestoreError> {
         let mut slots = Self::default();
         for Slot { config, dirty } in saved {
@@ -147,7 +148,7 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Takes the slot that begins at `gfn` out.
+    /// Removes the slot that begins at `gfn`.
     pub(super) fn remove(&mut self, gfn: u64) -> Option<Slot> {
         let at = self.all.iter().position(|slot| slot.config.gfn == gfn)?;
         Some(self.all.remove(at))

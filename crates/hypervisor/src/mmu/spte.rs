@@ -1,4 +1,4 @@
-//! Entries of the hypervisor's own tables, in the two formats that they have: ordinary page tables and EPT.
+//! Entries of the hypervisor's own tables, in both formats: ordinary page tables and EPT.
 
 use x86::ept;
 use x86::page::{self, A, D, NX, P, PS, RW, US};
@@ -11,43 +11,44 @@ pub const WRITE: u8 = 2;
 pub const USER: u8 = 4;
 /// Everything is allowed.
 pub const ALL: u8 = EXEC | WRITE | USER;
-/// Under EPT, which does not know users, the same bit says that reads are allowed.
+/// Reads are allowed: the same bit in EPT, which has no user bit.
 pub const READ: u8 = USER;
-/// User-mode code may fetch, under mode-based execute control of EPT; [`EXEC`] is then for supervisor code.
+/// User-mode code may be fetched, with mode-based execute control of EPT; [`EXEC`] then applies to supervisor code.
 pub const USER_EXEC: u8 = 8;
 
-/// Bits that hold the address of a table or frame.
+/// Address bits of a table or frame.
 pub const ADDRESS: u64 = page::ADDRESS & !RESERVED;
-/// The entry maps a page although it is not in a last-level table: the same bit in both formats.
+/// The entry maps a page in a table above the last level: the same bit in both formats.
 const LARGE: u64 = PS;
 const _: () = assert!(LARGE == ept::LARGE);
 
-/// An address bit beyond those of the processor: accesses fault with a reserved bit, which tells MMIO from what is unmapped.
+/// An address bit beyond the processor's width: accesses fault with a reserved bit, which distinguishes MMIO from
+/// unmapped addresses.
 const RESERVED: u64 = 1 << 51;
 
 const EPT_WRITE_BACK: u64 = ept::WRITE_BACK << ept::TYPE_SHIFT;
-/// Rights of EPT entries, that of mode-based execute control included: where that is off, no entry has it.
+/// Permission bits of EPT entries, including mode-based execute control; without it no entry has that bit.
 const EPT_RIGHTS: u64 = ept::RIGHTS | ept::USER_EXECUTE;
-/// Writable but not readable: accesses end in an EPT misconfiguration, which tells MMIO from what is unmapped.
+/// Writable but not readable: accesses cause an EPT misconfiguration, which distinguishes MMIO from unmapped addresses.
 const EPT_MMIO: u64 = ept::WRITE | ept::EXECUTE;
 
-/// The format of the tables.
+/// Format of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Page tables of the processor (PAE, 4 or 5 levels).
     Paging {
-        /// There is an address bit beyond those of the processor.
+        /// True if there is an address bit beyond the processor's width.
         mmio: bool,
     },
     /// Extended page tables.
     Ept {
-        /// The processor keeps accessed and dirty flags.
+        /// True if the processor maintains accessed and dirty flags.
         flags: bool,
     },
 }
 
 impl Format {
-    /// The entry that makes accesses to a frame without a slot recognizable. `None`: the processor has no way.
+    /// Returns an entry that marks a frame without a slot, or `None` if the processor does not support one.
     pub fn mmio(self, gfn: u64) -> Option<u64> {
         match self {
             Self::Paging { mmio } => (mmio && gfn < 1 << 39).then_some(P | RW | US | RESERVED | gfn << 12),
@@ -55,7 +56,7 @@ impl Format {
         }
     }
 
-    /// Whether an entry marks MMIO.
+    /// Returns true if an entry marks MMIO.
     pub fn is_mmio(self, entry: u64) -> bool {
         match self {
             Self::Paging { .. } => entry & (P | RESERVED) == P | RESERVED,
@@ -63,7 +64,7 @@ impl Format {
         }
     }
 
-    /// Whether an entry maps a page or points to a table.
+    /// Returns true if an entry maps a page or points to a table.
     pub fn is_present(self, entry: u64) -> bool {
         match self {
             Self::Paging { .. } => entry & P != 0 && entry & RESERVED == 0,
@@ -71,17 +72,17 @@ impl Format {
         }
     }
 
-    /// Whether an entry in a table of `level` maps a page.
+    /// Returns true if an entry in a table of `level` maps a page.
     pub fn is_leaf(self, entry: u64, level: u8) -> bool {
         self.is_present(entry) && (level == 1 || entry & LARGE != 0)
     }
 
-    /// Whether an entry in a table of `level` points to a table.
+    /// Returns true if an entry in a table of `level` points to a table.
     pub fn is_table(self, entry: u64, level: u8) -> bool {
         self.is_present(entry) && level > 1 && entry & LARGE == 0
     }
 
-    /// The entry that points to a table: all permissions are left to the last level.
+    /// Returns an entry that points to a table: permissions are set at the last level only.
     pub fn table(self, hpa: u64, mode_based: bool) -> u64 {
         match self {
             Self::Paging { .. } => hpa | P | RW | US | A,
@@ -92,12 +93,12 @@ impl Format {
         }
     }
 
-    /// The entry of the page directory pointer table of PAE paging that points to a table.
+    /// Returns an entry of the page directory pointer table of PAE paging that points to a table.
     pub fn pdpte(hpa: u64) -> u64 {
         hpa | P
     }
 
-    /// An entry in a table of `level` that maps a page. With `write`, the hypervisor has no objection against writes.
+    /// Returns an entry in a table of `level` that maps a page. `write` is true if the hypervisor permits writes.
     pub fn leaf(self, hpa: u64, level: u8, access: u8, used: bool) -> u64 {
         let write = access & WRITE != 0;
         let large = if level > 1 { LARGE } else { 0 };
@@ -121,7 +122,7 @@ impl Format {
         hpa | large | permissions | if write { self.may_write() } else { 0 }
     }
 
-    /// The bit that says that only dirty logging keeps a page write-protected.
+    /// Returns the bit that marks a page as write-protected only for the dirty log.
     const fn may_write(self) -> u64 {
         match self {
             Self::Paging { .. } => 1 << 10,
@@ -129,17 +130,17 @@ impl Format {
         }
     }
 
-    /// Whether an entry allows writes.
+    /// Returns true if an entry permits writes.
     pub fn is_writable(self, entry: u64) -> bool {
         entry & RW != 0
     }
 
-    /// Whether an entry that does not allow writes would, were it not for the dirty log.
+    /// Returns true if a write-protected entry would permit writes without the dirty log.
     pub fn could_be_writable(self, entry: u64) -> bool {
         entry & self.may_write() != 0
     }
 
-    /// The entry without write permission: for the dirty log, or for good.
+    /// Returns the entry without write permission, for the dirty log or permanently.
     pub fn write_protected(self, entry: u64, for_log: bool) -> u64 {
         let dirty = match self {
             Self::Paging { .. } => D,
@@ -148,7 +149,7 @@ impl Format {
         entry & !(RW | dirty) & if for_log { u64::MAX } else { !self.may_write() }
     }
 
-    /// The entry with write permission, which only the dirty log had taken.
+    /// Returns the entry with write permission, which only the dirty log had removed.
     pub fn write_allowed(self, entry: u64) -> u64 {
         match self {
             Self::Paging { .. } => entry | RW | D,
@@ -156,7 +157,7 @@ impl Format {
         }
     }
 
-    /// What is allowed at all by an entry that maps a page.
+    /// Returns the permissions of an entry that maps a page.
     pub fn access(self, entry: u64) -> u8 {
         let write = if entry & RW != 0 { WRITE } else { 0 };
         match self {
@@ -170,7 +171,7 @@ impl Format {
         }
     }
 
-    /// One of the pieces of a large page, as an entry of the level below.
+    /// Returns one of the pieces of a large page, as an entry of the level below.
     pub fn piece(self, entry: u64, level: u8, number: u64) -> u64 {
         let below = level - 1;
         let size = 1u64 << (12 + 9 * (below - 1));
@@ -178,7 +179,7 @@ impl Format {
         kept + number * size
     }
 
-    /// Whether going from one entry to another leaves the TLB with something it must not have.
+    /// Returns true if the TLB must be flushed after a change from one entry to another.
     pub fn needs_flush(self, old: u64, new: u64) -> bool {
         if !self.is_present(old) {
             return false;
@@ -187,12 +188,12 @@ impl Format {
             return true;
         }
         let (old, new) = (self.access(old), self.access(new));
-        // A user page that becomes a supervisor one, or the other way round, is another page to SMEP and SMAP.
+        // A change between user page and supervisor page matters to SMEP and SMAP.
         old & !new != 0 || matches!(self, Self::Paging { .. }) && (old ^ new) & USER != 0
     }
 }
 
-/// The page that an entry maps, or the table it points to.
+/// Returns the address of the page that an entry maps, or of the table to which it points.
 pub fn address(entry: u64) -> u64 {
     entry & ADDRESS
 }
@@ -200,17 +201,17 @@ pub fn address(entry: u64) -> u64 {
 /// Marks entries of `shadow-nocache` below which there are pieces of one large guest page.
 pub const PIECES: u64 = 1 << 11;
 
-/// Log2 of the number of 4 KiB frames that an entry of a table of `level` spans.
+/// Returns log2 of the number of 4 KiB frames that an entry in a table of `level` spans.
 pub const fn frames_shift(level: u8) -> u32 {
     9 * (level as u32 - 1)
 }
 
-/// The number of 4 KiB frames that an entry of a table of `level` spans.
+/// Returns the number of 4 KiB frames that an entry in a table of `level` spans.
 pub const fn frames(level: u8) -> u64 {
     1 << frames_shift(level)
 }
 
-/// The index into a table of `level` for a linear or guest-physical address.
+/// Returns the index in a table of `level` for a linear or guest-physical address.
 pub const fn index(address: u64, level: u8) -> usize {
     (address >> (12 + frames_shift(level)) & 0x1ff) as usize
 }

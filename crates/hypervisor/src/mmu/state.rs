@@ -1,9 +1,8 @@
-//! The MMU as data: what is saved of it, what is worked out anew, and which saved states are refused.
+//! Save and restore of the MMU: saved state, derived state, and the checks of a saved state.
 //!
-//! The tables themselves are memory, and are saved as such. Who points to which table, which entries map which frame, who uses
-//! which root and which frames are watched follows from the tables, the pages' roles and the virtual processors: it is not
-//! saved, so that it cannot disagree with them. A saved state may come from a file that someone has made up; once it is
-//! accepted, everything that [`Mmu::check`] says is true of it.
+//! The tables themselves are memory, and are saved as such. Parent lists, reverse maps, users of roots and watched
+//! frames follow from the tables, the pages' roles and the virtual processors: they are not saved, so that they cannot
+//! contradict them. A saved state may come from a forged file; a state that is accepted satisfies [`Mmu::check`].
 
 use super::nested::{EptFormat, Level};
 use super::pool::{EntryRef, Keeping, Page, PageId, SavedPool};
@@ -20,14 +19,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use x86::control::CR3_ADDRESS_PAE;
 
-/// Counters of a saved state are below this: no machine counts on until they overflow.
+/// Limit of counters in a saved state, so that no machine can make them overflow.
 pub(crate) const COUNTER_END: u64 = 1 << 62;
-/// The same of the short ones.
+/// Limit of 32-bit counters.
 const SHORT_COUNTER_END: u32 = 1 << 30;
-/// Users of one page directory pointer table. A page holds 128 of them, whose users are added up.
+/// Limit of the users of one page directory pointer table. The users of the 128 tables in a page are added up.
 const USERS_END: u32 = 1 << 24;
 
-/// What of an MMU cannot be worked out from anything else, the tables' contents left aside.
+/// State of an MMU that can't be derived from other state, without the tables' contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedMmu {
     slots: Vec<Slot>,
@@ -44,7 +43,7 @@ pub struct SavedMmu {
 }
 
 impl SavedMmu {
-    /// Whether nothing in it can overflow.
+    /// Checks that nothing in it can overflow.
     fn check_counters(&self) -> Result<(), RestoreError> {
         let long = [("generations", self.generation), ("flushes", self.flushes), ("table pages", self.pool.next_order)];
         let statistics = self.stats.counters().map(|count| ("statistics", count));
@@ -107,7 +106,7 @@ impl Stats {
 }
 
 impl Mmu {
-    /// What is to be saved of it. The pages of the pool are memory, which is saved beside it.
+    /// Returns the state to be saved. The pages of the pool are memory, which is saved separately.
     pub fn save(&self) -> SavedMmu {
         SavedMmu {
             slots: self.slots.iter().cloned().collect(),
@@ -124,9 +123,9 @@ impl Mmu {
         }
     }
 
-    /// Takes over a saved state. The MMU was made with the same switches for the same memory, `vcpus` are all virtual
-    /// processors that the state was saved with, each with the number that errors name it by, and memory, that of the pool
-    /// too, holds what it held then. After an error, the MMU is what it was.
+    /// Restores a saved state. The MMU must have been created with the same switches for the same memory. `vcpus` are
+    /// all virtual processors of the saved state, each with the index for errors, and memory, including the pool, must
+    /// have been restored. After an error, the MMU is unchanged.
     pub fn restore(&mut self, saved: SavedMmu, vcpus: &[(usize, &VcpuMmu)]) -> Result<(), RestoreError> {
         saved.check_counters()?;
         for (address, len) in &saved.written {
@@ -170,7 +169,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// Works out what is not saved.
+    /// Computes the derived state.
     fn work_out(&mut self, vcpus: &[&VcpuMmu]) {
         for vcpu in vcpus {
             self.cr3_caches += u32::from(vcpu.cache.entries() != 0);
@@ -180,7 +179,7 @@ impl Mmu {
                 }
             }
         }
-        // Tables of one frame are found in the order in which they were made.
+        // Tables of one frame are found in the order of their allocation.
         for id in self.pool.active() {
             let page = self.pool.page(id);
             self.hash.entry(page.gfn).or_default().push(id);
@@ -201,7 +200,7 @@ impl Mmu {
                     self.pool.page_mut(child).parents.push(at);
                 } else if level <= MAX_LEVEL && self.format.is_leaf(self.pool.entry(at), level) {
                     let gfn = self.pool.page(page).frame(usize::from(index));
-                    // The check refuses others; they need take no memory before.
+                    // The check rejects other frames, which must not use memory before.
                     if self.slots.find(gfn).is_some() {
                         self.rmaps.add(gfn, level, at);
                     }
@@ -210,7 +209,7 @@ impl Mmu {
         }
     }
 
-    /// Checks what is said about each page.
+    /// Checks the metadata of each page.
     fn check_pages(&self) -> Result<(), RestoreError> {
         for (page, said) in self.pool.iter() {
             if let Some(what) = self.wrong_with(said) {
@@ -251,13 +250,13 @@ impl Mmu {
         wrong.or_else(|| table.into_iter().find_map(|(wrong, what)| wrong.then_some(what)))
     }
 
-    /// Whether a page of `role` is of no format that its EPT can have.
+    /// Returns true if a page of `role` has a format that its EPT cannot have.
     fn is_beyond(&self, role: Role, format: EptFormat) -> bool {
         let paged = Role { level: role.level, direct: role.direct, access: role.access, ..Role::ept_root(format) };
         paged != role || format.flags && !self.host.ept_flags
     }
 
-    /// Checks what is said about the virtual processors, and that each page that is no table has its owner.
+    /// Checks the state of the virtual processors, and that each page other than tables has its owner.
     fn check_vcpus(&self, vcpus: &[(usize, &VcpuMmu)]) -> Result<(), RestoreError> {
         let pages = self.pool.iter().len();
         let special = |id: PageId| (id as usize) < pages && self.pool.page(id).keeping == Keeping::Special;

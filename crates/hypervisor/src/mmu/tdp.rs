@@ -1,4 +1,4 @@
-//! `tdp`: a tree per root, shared by all virtual processors that need the same, and freed with its last user.
+//! `tdp`: a tree per root, shared by all virtual processors that need the same root, and freed with its last user.
 
 use super::Mmu;
 use super::pool::{EntryRef, Keeping, PageId};
@@ -8,7 +8,7 @@ use ledger::Operation;
 use x86::page::SHIFT;
 
 impl Mmu {
-    /// The root of two-dimensional paging with a role: one in use by someone, or a new one.
+    /// Returns the root of two-dimensional paging with a role: an existing or a new one.
     pub(super) fn tdp_root(&mut self, role: Role) -> Option<PageId> {
         if let Some(root) = self.tdp_roots.iter().copied().find(|id| self.pool.page(*id).role == role) {
             return Some(root);
@@ -18,7 +18,7 @@ impl Mmu {
         Some(root)
     }
 
-    /// Takes write permission from the entry of a tree that maps a frame. Whether it had it.
+    /// Removes write permission from the entry of a tree that maps a frame. Returns true if the entry had it.
     pub(super) fn write_protect_in_tree(&mut self, root: PageId, gfn: u64) -> bool {
         let mut page = root;
         loop {
@@ -33,8 +33,8 @@ impl Mmu {
         }
     }
 
-    /// Frees a tree that has lost its last user. Nothing is flushed: who loads a root flushes what the processor knows of it
-    /// (KVM since 5.18, see kvm_mmu_load).
+    /// Frees a tree that has lost its last user. Nothing is flushed here: the load of a root flushes the processor's
+    /// translations of it (KVM since 5.18, see kvm_mmu_load).
     pub(super) fn free_root_tree(&mut self, root: PageId) {
         debug_assert!(self.pool.page(root).keeping == Keeping::Tree);
         self.tdp_roots.retain(|other| *other != root);

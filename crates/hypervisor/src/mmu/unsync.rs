@@ -1,4 +1,5 @@
-//! Last-level guest tables that the guest writes to unseen, until it flushes its TLB as the architecture demands.
+//! Unsynchronized pages: last-level guest tables that the guest writes without exits, until it flushes its TLB as the
+//! architecture requires.
 
 use super::Mmu;
 use super::mapping::Target;
@@ -6,13 +7,13 @@ use super::pool::{EntryRef, Keeping, PageId};
 use ledger::Operation;
 
 impl Mmu {
-    /// Whether tables may go out of synchronization at all: not where the guest loads CR3 without an exit.
+    /// Returns true if tables may become unsynchronized, which is not the case if the guest loads CR3 without an exit.
     fn unsync_allowed(&self) -> bool {
         self.unsync && self.cr3_caches == 0
     }
 
-    /// Whether entries for a frame may allow writes: no table is there, or all that are may go out of synchronization, and then
-    /// they do. Not `ahead` of an access.
+    /// Returns true if entries for a frame may permit writes: either no table is there, or all tables there may become
+    /// unsynchronized, and then they do. `ahead` of an access they do not.
     pub(super) fn try_unsync(&mut self, gfn: u64, allowed: bool, ahead: bool) -> bool {
         if self.tracks.writes_seen(gfn) {
             return false;
@@ -40,7 +41,7 @@ impl Mmu {
         }
     }
 
-    /// Notes at an entry, and above it, that there may be unsync pages below.
+    /// Records at an entry, and above it, that there may be unsynchronized pages below.
     pub(super) fn mark_unsync_above(&mut self, at: EntryRef) {
         let page = self.pool.page_mut(at.page);
         let word = &mut page.unsync_below[usize::from(at.index / 64)];
@@ -51,7 +52,7 @@ impl Mmu {
         }
     }
 
-    /// Takes the unsync pages below a page out of its notes.
+    /// Collects the unsynchronized pages below a page, and clears the records of them.
     fn take_unsync_below(&mut self, id: PageId, found: &mut Vec<PageId>) {
         let bits = std::mem::take(&mut self.pool.page_mut(id).unsync_below);
         for (number, mut word) in bits.into_iter().enumerate() {
@@ -72,7 +73,7 @@ impl Mmu {
         }
     }
 
-    /// Drops the unsync pages below a page that is about to go.
+    /// Drops the unsynchronized pages below a page that is about to be dropped.
     pub(super) fn zap_unsync_below(&mut self, id: PageId) {
         let mut found = Vec::new();
         self.take_unsync_below(id, &mut found);
@@ -106,13 +107,13 @@ impl Mmu {
         }
     }
 
-    /// Synchronizes everything: from now on, no table may be out of synchronization.
+    /// Synchronizes everything: from now on no table may be unsynchronized.
     pub(super) fn sync_everything(&mut self) {
         let pages: Vec<PageId> = self.pool.active().into_iter().filter(|id| self.pool.page(*id).unsync).collect();
         self.sync_and_watch(&pages);
     }
 
-    /// Makes the entries of a last-level page say what the guest's say now.
+    /// Updates the entries of a last-level page from the guest's table.
     pub(super) fn sync_page(&mut self, id: PageId) {
         self.stats.synced += 1;
         for index in 0..512 {
@@ -124,7 +125,7 @@ impl Mmu {
         }
     }
 
-    /// Makes an entry of a last-level page say what the guest's says now. Empty ones stay so.
+    /// Updates an entry of a last-level page from the guest's table. Empty entries stay empty.
     pub(super) fn sync_entry(&mut self, at: EntryRef) {
         let old = self.pool.entry(at);
         if old == 0 {

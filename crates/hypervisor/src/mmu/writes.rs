@@ -1,4 +1,4 @@
-//! Emulated writes of the guest to tables that are watched.
+//! Emulated writes of the guest to watched tables.
 
 use super::Mmu;
 use super::pool::{EntryRef, PageId};
@@ -6,10 +6,10 @@ use super::spte;
 use ledger::Operation;
 use x86::page::{PAGE, SHIFT};
 
-/// Writes to a table without its being used in between, after which it is taken to be none any more.
+/// Number of writes to a table without a use in between, after which it is assumed to be no table any more.
 const FLOOD: u32 = 3;
 
-/// Bytes within a page that were written.
+/// A written range of bytes in a page.
 #[derive(Clone, Copy)]
 struct Written {
     offset: u64,
@@ -17,13 +17,13 @@ struct Written {
 }
 
 impl Mmu {
-    /// Whether anything watches writes to guest memory.
+    /// Returns true if any writes to guest memory are watched.
     pub fn watches(&self) -> bool {
         !self.tracks.is_empty() || !self.pdpts.is_empty()
     }
 
-    /// The guest has written `len` bytes at guest-physical address `gpa` by an instruction that was emulated, or someone else
-    /// has written them for it.
+    /// Handles a write of `len` bytes at guest-physical address `gpa` by an emulated instruction, or on behalf of the
+    /// guest.
     pub fn page_written(&mut self, gpa: u64, len: u64) {
         let mut at = gpa;
         let end = gpa.saturating_add(len);
@@ -37,8 +37,9 @@ impl Mmu {
         }
     }
 
-    /// Accessed or dirty flags were set in an entry of a page table of the guest, or of its own guest. They change nothing in what
-    /// shadows the table as such; but what is a page table for one may be a table of EPT for the other, with other bits.
+    /// Handles accessed or dirty flags that were set in a page-table entry of the guest or a nested guest. They do not
+    /// affect shadow pages of the table as such; but a page table of one may be an EPT table of the other, with
+    /// different bits.
     pub fn entry_marked(&mut self, gpa: u64) {
         let index = (gpa / 8 % 512) as u16;
         let differs = |id: &PageId| {
@@ -90,20 +91,20 @@ impl Mmu {
         }
     }
 
-    /// Whether a write cannot be one of a table entry.
+    /// Returns true if a write can't be that of a table entry.
     fn is_misaligned(&self, id: PageId, written: Written) -> bool {
         let entry = if self.pool.page(id).role.four_byte { 4 } else { 8 };
         let last = written.offset + written.len - 1;
         written.len < 4 || (written.offset ^ last) & !(entry - 1) != 0
     }
 
-    /// Whether a table was written to so often that it is probably none any more.
+    /// Returns true if a table was written so often that it probably is no table any more.
     fn is_flooded(&mut self, id: PageId, in_a_row: u32) -> bool {
         if !self.unsync {
             return in_a_row >= FLOOD;
         }
         let page = self.pool.page_mut(id);
-        // Last-level tables can go out of synchronization instead.
+        // Last-level tables can become unsynchronized instead.
         if page.role.level == 1 {
             return false;
         }
@@ -111,8 +112,8 @@ impl Mmu {
         page.writes >= FLOOD
     }
 
-    /// Maps what an entry of a last-level table says now, as long as nothing has to be unsynchronized: what the guest writes
-    /// there it mostly needs soon (KVM of 2007).
+    /// Maps the new contents of an entry in a last-level table, as long as nothing has to be unsynchronized: the guest
+    /// usually needs it soon (KVM of 2007).
     pub(super) fn reload_entry(&mut self, at: EntryRef) {
         let page = self.pool.page(at.page);
         if page.role.level != 1 {
@@ -127,7 +128,8 @@ impl Mmu {
         }
     }
 
-    /// Stops watching a frame, by dropping its shadow pages: the guest uses it for something else. Whether there were any.
+    /// Stops watching a frame by dropping its shadow pages, because the guest uses it for something else. Returns true
+    /// if there were any.
     pub fn unprotect(&mut self, gfn: u64) -> bool {
         self.tolls.add(Operation::HashLookup, 1);
         let Some(bucket) = self.hash.get(&gfn).cloned() else { return false };
@@ -142,7 +144,7 @@ impl Mmu {
     }
 }
 
-/// The shadow entries of a page that stand for bytes of the guest table.
+/// Returns the shadow entries of a page for a range of bytes in the guest table.
 fn entries(four_byte: bool, level: u8, quadrant: u8, written: Written) -> impl Iterator<Item = u16> {
     let size = if four_byte { 4 } else { 8 };
     let (first, last) = (written.offset / size, (written.offset + written.len - 1) / size);

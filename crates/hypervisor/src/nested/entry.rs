@@ -1,4 +1,4 @@
-//! From L1 into L2.
+//! Transition from L1 to L2.
 
 use super::merge::{Pages, merged};
 use crate::events::GuestEvent;
@@ -12,20 +12,20 @@ use x86::page::PAGE;
 use x86::vmx::capability::ept_vpid;
 use x86::vmx::{interruption, pin, primary, reason, secondary};
 
-/// What `prepare_vmcs02` writes at each entry, what for rarely changed fields of vmcs12 and what `nested_vmx_run` reads of vmcs12
-/// (KVM of Linux 6.1): VMWRITEs, and VMREADs of a shadow VMCS.
+/// Number of fields that `prepare_vmcs02` writes at each entry, number for rarely changed fields of vmcs12, and number
+/// that `nested_vmx_run` reads from vmcs12 (KVM of Linux 6.1): VMWRITEs, and VMREADs of a shadow VMCS.
 const WRITES: u64 = 22;
 const RARE_WRITES: u64 = 57;
 
-/// L2's tag is L1's with this bit.
+/// L2's tag is L1's with this bit set.
 const TAG: u16 = 1 << 15;
 
 impl ExitContext<'_> {
-    /// L1's entry has passed its checks, and the registers are L2's: goes on there.
+    /// Completes an entry of L1 that has passed its checks; the registers are L2's.
     pub(super) fn enter_inner(&mut self, view: &GuestView) -> Result<(), Failure> {
         self.charge(Operation::NestedEntry, 1);
         self.charge(Operation::Vmwrite, WRITES);
-        // vmcs02 becomes the current one.
+        // vmcs02 becomes current.
         self.cpu.charge_host_kind(Kind::new(Family::VmxInstruction, reason::VMPTRLD), 1);
         if std::mem::take(&mut self.vcpu.nested.dirty) {
             self.charge(Operation::Vmwrite, RARE_WRITES);
@@ -43,7 +43,7 @@ impl ExitContext<'_> {
         self.changed_level(Some(inner.tag()).filter(|tag| *tag != 0), true)
     }
 
-    /// Pages of L1's memory that vmcs12 names.
+    /// Returns the pages of L1's memory to which vmcs12 refers.
     fn pages_of(&mut self, inner: &Controls) -> Pages {
         let page = |used: bool, address: u64| self.host_address(address).filter(|_| used);
         let virtual_apic = page(inner.primary(primary::TPR_SHADOW), inner.virtual_apic);
@@ -59,7 +59,7 @@ impl ExitContext<'_> {
         Pages { virtual_apic, apic_access, msr_bitmap }
     }
 
-    /// When the timer that L1 has set runs out.
+    /// Returns the time at which L1's timer for L2 expires.
     fn timer_of(&self, inner: &Controls) -> Ticks {
         if inner.pin & pin::PREEMPTION_TIMER == 0 {
             return Ticks::MAX;
@@ -69,19 +69,19 @@ impl ExitContext<'_> {
         self.cpu.micro.clock.saturating_add(wait)
     }
 
-    /// What ledgers call L2.
+    /// Returns the identity of L2 in ledgers.
     fn guest_name(&self, inner: &Controls) -> u64 {
         let vmcs = self.vcpu.nested.vmx.operation.current().map_or(0, |(address, _)| address);
         if inner.secondary(secondary::EPT) { inner.eptp & x86::page::ADDRESS } else { vmcs }
     }
 
-    /// The VPID of L2's translations.
+    /// Returns the VPID of L2's translations.
     pub fn inner_tag(&self, outer: u16) -> u16 {
         if self.vm.config.nested_vpid && outer != 0 { outer | TAG } else { outer }
     }
 
-    /// The level has changed: registers, role and roots follow.
-    /// `tag` is the VPID that L1 has given L2, `entry` whether L2 is what runs next.
+    /// Updates registers, role and roots after a change of the level. `tag` is the VPID that L1 has assigned to L2,
+    /// `entry` is true if L2 runs next.
     pub(super) fn changed_level(&mut self, tag: Option<u16>, entry: bool) -> Result<(), Failure> {
         self.program();
         self.cpu.mode_changed();
@@ -95,7 +95,7 @@ impl ExitContext<'_> {
         Ok(())
     }
 
-    /// The registers of L2 as the MMU wants them, besides those that every guest has.
+    /// Returns the registers of L2 for the MMU, in addition to those of every guest.
     pub fn nested_paging(&self) -> Option<Nested> {
         let inner = self.vcpu.nested.running()?;
         let can = |feature| self.vm.offer.is_some_and(|offer| offer.vmx.has_ept_vpid(feature));
@@ -114,7 +114,7 @@ impl ExitContext<'_> {
         })
     }
 
-    /// L2 has chosen another EPT pointer of L1's list.
+    /// Handles L2's choice of another EPT pointer in L1's list.
     pub fn switched_ept(&mut self) -> Result<(), Failure> {
         if let Some(inner) = self.vcpu.nested.running() {
             self.cpu.arch.vmx.inner = Some(self.guest_name(inner));
@@ -122,14 +122,14 @@ impl ExitContext<'_> {
         self.with_mmu(|mmu, vcpu, guest| mmu.nested_transition(vcpu, guest))
     }
 
-    /// The MMU has logged modifications for L1.
+    /// Handles modifications that the MMU has logged for L1.
     pub fn follow_log(&mut self, logged: u16) {
         if let Some(inner) = &mut self.vcpu.nested.vmx.running {
             inner.pml_index = inner.pml_index.wrapping_sub(logged);
         }
     }
 
-    /// Which control-register bits are the running guest's own.
+    /// Returns the control-register bits that belong to the running guest.
     pub fn ownership(&self) -> Ownership {
         match self.vcpu.nested.running() {
             Some(inner) => self.vm.ownership.within(inner),
@@ -137,7 +137,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// What changes in vmcs02 at each entry.
+    /// Writes the fields of vmcs02 that change at each entry.
     pub fn program_inner(&mut self) {
         let Some(inner) = self.vcpu.nested.running() else { return };
         let clock = self.cpu.micro.clock;
@@ -153,14 +153,14 @@ impl ExitContext<'_> {
         controls.preemption_timer = u32::try_from(left).unwrap_or(u32::MAX);
         let checked = secondary::VIRTUAL_INTERRUPTS | secondary::APIC_ACCESSES;
         if controls.primary(primary::TPR_SHADOW) && controls.second() & checked == 0 {
-            // A threshold that has been passed since is nothing that an entry of L0's may fail for.
+            // A threshold that has been passed since must not make L0's entry fail.
             let (page, threshold) = (controls.virtual_apic, inner.tpr_threshold);
             let tpr = self.cpu.wiring.ram.read::<u8>(page + TPR).map_or(0, |tpr| u32::from(tpr >> 4));
             self.cpu.controls_mut().tpr_threshold = threshold.min(tpr);
         }
     }
 
-    /// HLT of L2 that L1 does not want to know of: L2 waits as its processor would.
+    /// Handles HLT of L2 that L1 does not intercept: L2 waits as its processor would.
     pub fn halt_inner(&mut self) -> Step {
         self.cpu.controls_mut().activity = x86::vmx::activity::HLT;
         Step::Resume
@@ -170,7 +170,7 @@ impl ExitContext<'_> {
 /// Offset of the task priority in the virtual-APIC page.
 const TPR: u64 = 0x80;
 
-/// What L1 injects.
+/// Returns the event that L1 injects.
 fn injected(inner: &Controls) -> Option<GuestEvent> {
     let information = inner.entry_interruption;
     (information & interruption::VALID != 0).then_some(GuestEvent {

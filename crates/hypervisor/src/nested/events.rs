@@ -1,4 +1,4 @@
-//! Events while L2 runs: which are L1's, and when.
+//! Events while L2 runs, and their distribution to L1 and L2.
 
 use crate::events::{GuestEvent, vector};
 use crate::exit_context::ExitContext;
@@ -8,7 +8,7 @@ use cpu::vmx::VmExit;
 use x86::vmx::{exit, interruptibility, interruption, pending_debug, pin, primary, reason};
 
 impl ExitContext<'_> {
-    /// Leaves L2 if something is due that L1 wants to know of. Whether it was.
+    /// Leaves L2 if an event is due that L1 intercepts. Returns true in that case.
     pub fn leave_for_guest(&mut self) -> Result<bool, Failure> {
         let Some(inner) = self.vcpu.nested.running() else { return Ok(false) };
         let (pins, exits) = (inner.pin, inner.exit);
@@ -17,7 +17,7 @@ impl ExitContext<'_> {
             return Ok(true);
         }
         if self.vcpu.nested.entering || self.vcpu.events.next.is_some() {
-            // What L1 injects, or what was being delivered, comes first.
+            // An event that L1 injects, or whose delivery was interrupted, comes first.
             return Ok(false);
         }
         if std::mem::take(&mut self.vcpu.nested.init) {
@@ -50,7 +50,7 @@ impl ExitContext<'_> {
         Ok(true)
     }
 
-    /// Takes an interrupt as the notification of posted ones, if that is what L1 has made of it.
+    /// Handles an interrupt as the notification of posted interrupts, if L1 has configured it as such.
     fn take_posted(&mut self, vector: u8) -> bool {
         let status = self.cpu.controls().interrupt_status;
         if let Some(inner) = &mut self.vcpu.nested.vmx.running {
@@ -65,26 +65,26 @@ impl ExitContext<'_> {
         posted
     }
 
-    /// Whether NMIs and interrupts are L1's while L2 runs.
+    /// Returns two flags: NMIs, and interrupts, belong to L1 while L2 runs.
     pub fn of_guest_hypervisor(&self) -> (bool, bool) {
         let pins = self.vcpu.nested.running().map_or(0, |inner| inner.pin);
         (pins & pin::NMI != 0, pins & pin::EXTERNAL_INTERRUPT != 0)
     }
 
-    /// The windows that L1 has asked for.
+    /// Returns the windows that L1 has requested.
     pub fn windows_of_guest_hypervisor(&self) -> u32 {
         let windows = primary::INTERRUPT_WINDOW | primary::NMI_WINDOW;
         self.vcpu.nested.running().map_or(0, |inner| inner.primary & windows)
     }
 
-    /// An interrupt is L1's that cannot be told of it yet: L2 exits as soon as it could.
+    /// Handles an interrupt of L1 that cannot be delivered yet: L2 exits as soon as possible.
     pub fn exit_for_interrupt(&mut self) {
         self.vcpu.events.waiting = false;
         self.cpu.attend(attention::INTR);
     }
 
-    /// An instruction has been completed in the guest's place: debug traps that follow, unless L1 has set the monitor trap flag, whose exit
-    /// goes before.
+    /// Handles the debug traps that follow an instruction executed on behalf of the guest, unless L1 has set the
+    /// monitor trap flag, whose exit has priority.
     pub fn trap(&mut self, dr6: u64) {
         let monitored = self.vcpu.nested.running().is_some_and(|inner| inner.primary(primary::MONITOR_TRAP));
         if monitored {
@@ -97,8 +97,8 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Whether an exception that L0 raises in L2 is one that L1 wants to know of: then it will be told. `qualification` is the address of a
-    /// page fault, or what a debug exception sets in DR6.
+    /// Returns true if L1 intercepts an exception that L0 raises in L2, and schedules the exit. `qualification` is the
+    /// address of a page fault, or the DR6 bits of a debug exception.
     pub fn exception_for_guest(&mut self, vector: u8, code: Option<u32>, qualification: u64) -> bool {
         let Some(inner) = self.vcpu.nested.running() else { return false };
         let raised = GuestEvent::exception(vector, code);
@@ -128,7 +128,7 @@ impl ExitContext<'_> {
         }
         let became = events.next.filter(|event| event.vector() == vector::DF && vector != vector::DF);
         if let Some(event) = became.filter(|event| inner.intercepts(vector::DF, event.code())) {
-            // The double fault is the exit's own: no event was being delivered (SDM vol. 3, 27.2.4).
+            // The exit is caused by the double fault itself: no event was in delivery (SDM vol. 3, 27.2.4).
             self.vcpu.events.next = None;
             self.forget_handler();
             let information = event.information | interruption::VALID;

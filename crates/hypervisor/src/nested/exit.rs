@@ -1,4 +1,4 @@
-//! From L2: who handles an exit, and the way to L1.
+//! Exits of L2: selection of the handling level, and the transition to L1.
 
 use crate::exit_context::ExitContext;
 use crate::failure::Failure;
@@ -10,18 +10,18 @@ use x86::vector;
 use x86::vmx::qualification::ept as qualification;
 use x86::vmx::{exit as exit_control, interruptibility, interruption, reason};
 
-/// What KVM of Linux 6.1 reads of vmcs02 and writes to vmcs01 when it leaves L2 for L1: the state of L2; that of the host that L1 is
-/// (eight segments, tables, SYSENTER, control registers, PAT, DR7).
+/// Number of fields that KVM of Linux 6.1 reads from vmcs02 and writes to vmcs01 when it leaves L2 for L1: the state of
+/// L2, and L1's host state (eight segments, tables, SYSENTER, control registers, PAT, DR7).
 const READS: u64 = 10;
 const WRITES: u64 = 48;
 
 impl ExitContext<'_> {
-    /// Whether L2 runs.
+    /// Returns true while L2 runs.
     pub fn in_inner(&self) -> bool {
         self.vcpu.nested.vmx.running.is_some()
     }
 
-    /// Whether the exit at hand is one of L2's that L1 handles.
+    /// Returns true if L1 handles the current exit of L2.
     pub fn is_for_guest(&mut self) -> bool {
         if !self.in_inner() {
             return false;
@@ -29,7 +29,7 @@ impl ExitContext<'_> {
         let exit = self.exit;
         let kind = exit.interruption & interruption::TYPE;
         match exit.basic() {
-            // They are L0's first; what becomes of them is seen before the next entry.
+            // They belong to L0 first; they are evaluated before the next entry.
             reason::EXTERNAL_INTERRUPT => return false,
             reason::EXCEPTION_NMI if kind == interruption::NMI => return false,
             // With shadow paging, most are the hypervisor's own.
@@ -44,7 +44,7 @@ impl ExitContext<'_> {
         self.software(|cpu, view, surroundings, cache| cpu.wanted_in_software(view, surroundings, cache, &exit))
     }
 
-    /// Leaves L2 for L1, which finds this exit.
+    /// Leaves L2 for L1, with this exit.
     pub fn reflect(&mut self, mut exit: VmExit) -> Result<(), Failure> {
         let Some(offer) = self.vm.offer else { return Ok(()) };
         self.charge(Operation::NestedExit, 1);
@@ -56,13 +56,13 @@ impl ExitContext<'_> {
             exit.vectoring_error = event.error;
             exit.instruction_length = if event.length != 0 { event.length } else { exit.instruction_length };
             if event.kind() == interruption::NMI {
-                // It was being delivered: it blocks others.
+                // It was in delivery: it blocks others.
                 self.cpu.controls_mut().interruptibility |= interruptibility::NMI;
             }
         }
         let unblocked = exit.basic() == reason::EPT_VIOLATION && exit.qualification & qualification::NMI_UNBLOCKED != 0;
         if unblocked && exit.vectoring & interruption::VALID == 0 {
-            // L1 is told that IRET has, and blocks them again itself.
+            // The exit reports the IRET to L1, which blocks NMIs again itself.
             self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
         }
         let clock = self.cpu.micro.clock;
@@ -104,7 +104,7 @@ impl ExitContext<'_> {
         self.changed_level(tag, false)
     }
 
-    /// L1's EPT does not allow an access of L2.
+    /// Reports an access of L2 that L1's EPT denies.
     pub fn reflect_ept(&mut self, what: EptExit) {
         let length = self.exit.instruction_length;
         let exit = |reason, qualification, gpa, linear| VmExit {
@@ -124,7 +124,7 @@ impl ExitContext<'_> {
         });
     }
 
-    /// Has L2 exit to L1 before anything else happens.
+    /// Schedules an exit of L2 to L1 that precedes everything else.
     pub fn reflect_next(&mut self, exit: VmExit) {
         self.vcpu.nested.due.get_or_insert(exit);
     }

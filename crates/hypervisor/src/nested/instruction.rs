@@ -1,4 +1,4 @@
-//! The instructions of VMX, which exit: L1's are carried out, those of L2 go to L1.
+//! VMX instructions, which exit: L1's are executed, those of L2 are reported to L1.
 
 use super::shadow_vmcs::{is_frequent, is_rare_state};
 use crate::exit_context::{ExitContext, Step};
@@ -8,15 +8,15 @@ use cpu::vmx::{Accesses, Invalidation, Invept, Invvpid, Outcome};
 use ledger::{Family, Kind, Operation};
 use x86::vmx::reason;
 
-/// Where instruction information has the register with the encoding of a field.
+/// Position of the register operand with the field encoding in instruction information.
 const REG2_SHIFT: u32 = 28;
-/// VMREADs by which KVM of Linux 6.1 copies the state that L1 rarely looks at (`sync_vmcs02_to_vmcs12_rare`).
+/// Number of VMREADs with which KVM of Linux 6.1 copies rarely used state (`sync_vmcs02_to_vmcs12_rare`).
 const RARE_READS: u64 = 35;
 
 impl ExitContext<'_> {
-    /// Carries out an instruction of VMX for L1.
+    /// Executes a VMX instruction of L1.
     pub fn vmx_instruction(&mut self) -> Result<Step, Failure> {
-        // Qualification and instruction information, which say where the operand is; RIP goes on.
+        // Qualification and instruction information, which locate the operand; RIP advances.
         self.charge(Operation::Vmread, 4);
         self.charge(Operation::Vmwrite, 1);
         self.charge(Operation::NestedInstruction, 1);
@@ -24,7 +24,7 @@ impl ExitContext<'_> {
         let reason = self.exit.basic();
         let of_field = matches!(reason, reason::VMREAD | reason::VMWRITE);
         let current = self.current_vmcs12();
-        // With a VMCS, KVM copies the shadow back when it is entered or put down.
+        // KVM copies the shadow VMCS back when its VMCS is entered or released.
         self.take_shadow_vmcs(matches!(reason, reason::VMLAUNCH | reason::VMRESUME));
         if of_field {
             self.follow_field(reason);
@@ -47,7 +47,7 @@ impl ExitContext<'_> {
         self.give_shadow_vmcs(changed || entry);
         let (step, completed) = self.finish(&emulation)?;
         if completed && before != self.vcpu.visible {
-            // An entry that failed late loads the state of the host that L1 is.
+            // An entry that fails late loads L1's host state.
             self.changed_level(None, false)?;
         }
         if !self.vcpu.in_vmx_operation() && std::mem::take(&mut self.vcpu.nested.init) {
@@ -60,7 +60,7 @@ impl ExitContext<'_> {
         self.vcpu.nested.vmx.operation.current().map(|(address, _)| address)
     }
 
-    /// VMREAD or VMWRITE of a field that the shadow VMCS has not, or that there is no shadow VMCS for.
+    /// Handles VMREAD or VMWRITE of a field that is not in the shadow VMCS, or without a shadow VMCS.
     fn follow_field(&mut self, reason: u32) {
         let register = self.exit.instruction_information >> REG2_SHIFT;
         let encoding = self.cpu.arch.gpr[register as usize] as u32;
@@ -71,7 +71,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// State that L1 rarely looks at is copied from vmcs02, which becomes the current VMCS for that.
+    /// Charges the copy of rarely used state from vmcs02, which becomes current for it.
     fn charge_rare_state(&mut self) {
         if std::mem::take(&mut self.vcpu.nested.rare_left) {
             self.charge(Operation::Vmread, RARE_READS);
@@ -79,7 +79,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Follows INVEPT and INVVPID.
+    /// Handles INVEPT and INVVPID.
     fn follow_invalidations(&mut self, invalidations: &[Invalidation]) -> Result<(), Failure> {
         for what in invalidations {
             match *what {
@@ -96,7 +96,7 @@ impl ExitContext<'_> {
         Ok(())
     }
 
-    /// INVVPID: the tags of all of L1's guests are one.
+    /// Handles INVVPID: all nested guests of L1 share a tag.
     fn nested_invvpid(&mut self, what: Invvpid) -> Result<(), Failure> {
         let vpid = self.inner_tag(self.cpu.controls().vpid);
         self.invvpid(match what {
@@ -107,7 +107,8 @@ impl ExitContext<'_> {
     }
 }
 
-/// Entries of tables that were read for the operand: the walk for the instruction itself is one that the exit spares.
+/// Returns the number of table entries that were read for the operand: the walk for the instruction itself is not
+/// necessary after an exit.
 fn operand_references(accesses: &Accesses) -> u64 {
     let walks = u64::from(accesses.walks.max(1));
     u64::from(accesses.references) * (walks - 1) / walks

@@ -1,4 +1,4 @@
-//! vmcs02: vmcs12 with what L0 needs (KVM's `prepare_vmcs02`), field by field.
+//! vmcs02: vmcs12 combined with L0's requirements (KVM's `prepare_vmcs02`), field by field.
 
 use cpu::vmx::{Controls, MsrBitmap};
 use std::rc::Rc;
@@ -6,10 +6,10 @@ use x86::msr::{BITMAP_PART, X2APIC_EOI, X2APIC_FIRST, X2APIC_LAST, X2APIC_SELF_I
 use x86::vector;
 use x86::vmx::{pin, primary, secondary};
 
-/// Pin-based controls that L2 has because L1 wants them. External interrupts and NMIs exit to L0 anyway; posted interrupts are processed in
-/// software.
+/// Pin-based controls that L2 has at L1's request. External interrupts and NMIs always exit to L0; posted interrupts
+/// are processed in software.
 const PIN: u32 = pin::PREEMPTION_TIMER;
-/// Primary controls likewise. L0 makes windows, bitmaps, the TPR shadow and time its own.
+/// Primary controls that L2 has at L1's request. L0 handles windows, bitmaps, the TPR shadow and time itself.
 const PRIMARY: u32 = primary::HLT
     | primary::INVLPG
     | primary::MWAIT
@@ -24,7 +24,7 @@ const PRIMARY: u32 = primary::HLT
     | primary::MONITOR_TRAP
     | primary::MONITOR
     | primary::PAUSE;
-/// Secondary controls that L2 has because L1 wants them.
+/// Secondary controls that L2 has at L1's request.
 const SECONDARY: u32 = secondary::RDTSCP
     | secondary::INVPCID
     | secondary::XSAVES
@@ -39,10 +39,10 @@ const SECONDARY: u32 = secondary::RDTSCP
     | secondary::PAUSE_LOOP
     | secondary::TSC_SCALING
     | secondary::VM_FUNCTIONS;
-/// Secondary controls of vmcs01 that are there for L1's own sake, not for L0's.
+/// Secondary controls of vmcs01 that serve L1 itself, not L0.
 const SECONDARY_OF_L1: u32 = secondary::RDTSCP | secondary::INVPCID | secondary::XSAVES | secondary::VMCS_SHADOWING;
 
-/// What of vmcs12 names pages of L1, as L0 has them. `None`: there is no memory.
+/// Pages of L1 to which vmcs12 refers, at their addresses in L0; `None` if there is no memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pages {
     /// The virtual-APIC page.
@@ -53,7 +53,7 @@ pub(super) struct Pages {
     pub msr_bitmap: Option<Box<MsrBitmap>>,
 }
 
-/// The time-stamp counter of L2 against the processor's: offset and multiplier.
+/// Returns the time-stamp counter of L2 relative to the processor's: offset and multiplier.
 fn time(inner: &Controls, offset: u64) -> (u64, u64) {
     if !inner.primary(primary::TSC_OFFSETTING) {
         return (offset, 1 << 48);
@@ -66,7 +66,7 @@ fn time(inner: &Controls, offset: u64) -> (u64, u64) {
     ((scaled as u64).wrapping_add(inner.tsc_offset), inner.tsc_multiplier)
 }
 
-/// The MSR bitmaps of L2: what either level wants exits.
+/// Returns the MSR bitmaps of L2: the union of the exits that both levels request.
 fn msr_bitmap(outer: &Controls, inner: &Controls, pages: &Pages) -> Option<Rc<MsrBitmap>> {
     let wanted = pages.msr_bitmap.as_ref().filter(|_| inner.primary(primary::MSR_BITMAPS))?;
     let mut merged = outer.msr_bitmap.clone()?;
@@ -94,7 +94,7 @@ fn msr_bitmap(outer: &Controls, inner: &Controls, pages: &Pages) -> Option<Rc<Ms
     Some(merged)
 }
 
-/// vmcs02. `offset` is what L0 adds to the time-stamp counter for L1, `tag` the VPID of L2.
+/// Returns vmcs02. `offset` is L0's time-stamp counter offset for L1, `tag` the VPID of L2.
 pub(super) fn merged(outer: &Controls, inner: &Controls, pages: &Pages, offset: u64, tag: u16) -> Controls {
     let tdp = outer.secondary(secondary::EPT);
     let bitmap = msr_bitmap(outer, inner, pages);
@@ -103,12 +103,12 @@ pub(super) fn merged(outer: &Controls, inner: &Controls, pages: &Pages, offset: 
     first |= if bitmap.is_some() { primary::MSR_BITMAPS } else { 0 };
     let mut second = outer.second() & !SECONDARY_OF_L1 | inner.second() & SECONDARY;
     match pages.virtual_apic.filter(|_| inner.primary(primary::TPR_SHADOW)) {
-        // L0 wants to know of CR8 for the sake of the TPR, of which L2 has its own.
+        // L0 intercepts CR8 because of the TPR, of which L2 has its own.
         Some(_) => {
             let own = inner.primary & (primary::CR8_LOAD | primary::CR8_STORE);
             first = first & !(primary::CR8_LOAD | primary::CR8_STORE) | own | primary::TPR_SHADOW;
         }
-        // Without the page, L0 carries out each access on what is not there.
+        // Without the page, L0 executes each access as one to absent memory.
         None => second &= !(secondary::X2APIC | secondary::APIC_REGISTERS | secondary::VIRTUAL_INTERRUPTS),
     }
     if pages.apic_access.is_none() {
@@ -127,7 +127,7 @@ pub(super) fn merged(outer: &Controls, inner: &Controls, pages: &Pages, offset: 
         exit: outer.exit,
         entry: outer.entry,
         exception_bitmap: outer.exception_bitmap | inner.exception_bitmap,
-        // A page fault that L0 does not want is for L1 to choose from.
+        // A page fault that L0 does not intercept is filtered by L1's settings.
         pf_error_mask: if faults { 0 } else { inner.pf_error_mask },
         pf_error_match: if faults { 0 } else { inner.pf_error_match },
         cr0_mask: outer.cr0_mask | inner.cr0_mask,

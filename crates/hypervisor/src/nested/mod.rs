@@ -1,14 +1,14 @@
-//! Nested VMX: the guest (L1) is a hypervisor, which runs guests of its own (L2) on this one (L0).
+//! Nested VMX: the guest (L1) is a hypervisor, which runs nested guests (L2) on this hypervisor (L0).
 //!
-//! | name | what it is | where |
+//! | name | purpose | location |
 //! |---|---|---|
-//! | vmcs01 | what L0 runs L1 with | the processor's controls while L1 runs, [`Nested::outer`] while L2 does |
-//! | vmcs12 | what L1 wrote for L2 | L1's memory; the current one in [`Nested::vmx`] |
-//! | vmcs02 | what L0 runs L2 with: vmcs12 with what vmcs01 needs | the processor's controls while L2 runs |
+//! | vmcs01 | L0 runs L1 with it | the processor's controls while L1 runs, [`Nested::outer`] while L2 does |
+//! | vmcs12 | L1 wrote it for L2 | L1's memory; the current one in [`Nested::vmx`] |
+//! | vmcs02 | L0 runs L2 with it: vmcs12 with the requirements of vmcs01 | the processor's controls while L2 runs |
 //!
-//! The instructions, checks and transitions are the processor's own ([`cpu::vmx::GuestVmx`]), carried out in emulation on L1's memory;
-//! what is done here is what is KVM's: the merge of the two VMCSs (`merge.rs`), the choice of who handles an exit of L2 (`exit.rs`), events
-//! across levels (`events.rs`), and the prices.
+//! The instructions, checks and transitions are the processor's own ([`cpu::vmx::GuestVmx`]), executed in emulation on
+//! L1's memory. This module implements KVM's part: the combination of the two VMCSs (`merge.rs`), the selection of the
+//! level that handles an exit of L2 (`exit.rs`), events across levels (`events.rs`), and the prices.
 
 mod entry;
 mod events;
@@ -25,28 +25,28 @@ use cpu::vmx::{Controls, GuestVmx, VmExit};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 
-/// What a virtual CPU keeps for a guest that is a hypervisor.
+/// State of a virtual CPU for a guest hypervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Nested {
-    /// L1's VMX: its operation, the current vmcs12, and while L2 runs, the controls of vmcs12.
+    /// L1's VMX: its operation, the current vmcs12, and the controls of vmcs12 while L2 runs.
     pub vmx: GuestVmx,
-    /// While L2 runs, the controls of vmcs01.
+    /// Controls of vmcs01 while L2 runs.
     pub outer: Option<Box<Controls>>,
-    /// An exit to L1 that comes before anything else happens in L2.
+    /// An exit to L1 that precedes everything else in L2.
     pub due: Option<VmExit>,
-    /// L1 has entered L2, which has not run yet: what L1 injects comes first.
+    /// True if L1 has entered L2, which has not run yet: the event that L1 injects comes first.
     pub entering: bool,
-    /// When the VMX-preemption timer that L1 has set for L2 runs out.
+    /// Time at which the VMX-preemption timer that L1 has set for L2 expires.
     pub timer_at: Ticks,
-    /// When the processor exited last.
+    /// Time of the processor's last exit.
     pub left_at: Ticks,
-    /// An INIT signal waits for L1 to leave VMX operation, or for L2.
+    /// True if an INIT signal waits for L1 to leave VMX operation, or for L2.
     pub init: bool,
-    /// The VPID of vmcs12 for which L2's translations are tagged.
+    /// VPID of vmcs12 with which L2's translations are tagged.
     pub vpid: u16,
-    /// Rarely changed fields of vmcs12 have been written since they were copied to vmcs02.
+    /// True if rarely changed fields of vmcs12 have been written since they were copied to vmcs02.
     pub dirty: bool,
-    /// State of L2 that L1 rarely looks at has not been copied from vmcs02 yet.
+    /// True if rarely used state of L2 has not been copied from vmcs02 yet.
     pub rare_left: bool,
 }
 
@@ -68,12 +68,12 @@ impl Default for Nested {
 }
 
 impl Nested {
-    /// The controls of vmcs12, if L2 runs.
+    /// Returns the controls of vmcs12, if L2 runs.
     pub fn running(&self) -> Option<&Controls> {
         self.vmx.running.as_deref()
     }
 
-    /// What is wrong with one that was saved.
+    /// Returns the reason for which a saved state is impossible, if it is.
     pub fn wrong(&self) -> Option<&'static str> {
         let table = [
             (!self.vmx.is_whole(), "its guest's VMX is impossible"),

@@ -1,10 +1,10 @@
-//! What L1 may use of VMX: what the processor has, less what is not virtualized.
+//! VMX features for L1: those of the processor, without those that are not virtualized.
 
 use crate::config::VmConfig;
 use cpu::vmx::{Offer, VmxCapabilities};
 use ledger::Profile;
 
-/// The offer of a machine on the processor of a profile; `None` if its guest has no VMX.
+/// Returns the offer of a machine on the processor of a profile, or `None` if its guest has no VMX.
 pub(crate) fn offer(config: &VmConfig, profile: &Profile) -> Option<Offer> {
     let own = VmxCapabilities::of(profile.vmx.as_ref().filter(|_| config.nested)?);
     let vmx = own.for_guests(config.nested_ept, config.vpid);

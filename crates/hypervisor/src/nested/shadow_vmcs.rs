@@ -1,6 +1,7 @@
-//! The shadow VMCS: most fields that a hypervisor reads and writes at each exit of its guest are reached by L1 without an exit of its own.
+//! The shadow VMCS, in which L1 accesses most fields that a hypervisor reads and writes at each exit of its guest
+//! without exits of its own.
 //!
-//! It is copied from vmcs12 when L1 is going to run, and to vmcs12 when L1 has something done with that.
+//! It is copied from vmcs12 before L1 runs, and to vmcs12 before an operation on that.
 
 use crate::exit_context::ExitContext;
 use cpu::vmx::{ShadowVmcs, VmxCapabilities, field_exists};
@@ -49,18 +50,19 @@ const READ_WRITE: &[u32] = &[
     HOST_GS_BASE,
 ];
 
-/// Whether a field is one that is copied at each entry: others are copied only when L1 has written one of them.
+/// Returns true if a field is copied at each entry; other fields are copied only if L1 has written one of them.
 pub(super) fn is_frequent(encoding: u32) -> bool {
     READ_WRITE.contains(&encoding)
 }
 
-/// Whether a field of the guest-state area is one that L1 rarely looks at: it is copied from vmcs02 when L1 does.
+/// Returns true if a field of the guest-state area is rarely used: it is copied from vmcs02 when L1 accesses it.
 pub(super) fn is_rare_state(encoding: u32) -> bool {
     let guest_state = encoding >> TYPE_SHIFT & 3 == kind::GUEST;
     guest_state && !READ_WRITE.contains(&encoding) && !READ_ONLY.contains(&encoding)
 }
 
-/// The fields that L1 reaches in the shadow VMCS: those of the lists that it is offered. Others must fail as on a processor without them.
+/// Fields that L1 accesses in the shadow VMCS: those of the lists that L1 is offered. Others must fail as on a
+/// processor without them.
 #[derive(Default)]
 pub(crate) struct ShadowFields {
     read_only: Vec<u32>,
@@ -68,7 +70,7 @@ pub(crate) struct ShadowFields {
 }
 
 impl ShadowFields {
-    /// Those for a guest with these capabilities.
+    /// Returns the fields for a guest with these capabilities.
     pub fn of(offered: &VmxCapabilities) -> Self {
         let there = |fields: &[u32]| fields.iter().copied().filter(|field| field_exists(*field, offered)).collect();
         Self { read_only: there(READ_ONLY), read_write: there(READ_WRITE) }
@@ -76,7 +78,7 @@ impl ShadowFields {
 }
 
 impl ExitContext<'_> {
-    /// L1 has something done with vmcs12: what it has written is taken over. `charged`: KVM copies it then.
+    /// Copies L1's writes to vmcs12 before an operation on it. `charged` is true if KVM copies at this point.
     pub(super) fn take_shadow_vmcs(&mut self, charged: bool) {
         let Some(shadow) = &self.cpu.controls().shadow_vmcs else { return };
         let Some(vmcs12) = self.vcpu.nested.vmx.operation.current_mut() else { return };
@@ -88,7 +90,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// L1 goes on, with what vmcs12 holds. `charged`: KVM copies it then.
+    /// Copies vmcs12 to the shadow VMCS before L1 continues. `charged` is true if KVM copies at this point.
     pub(super) fn give_shadow_vmcs(&mut self, charged: bool) {
         if !self.vm.config.shadow_vmcs {
             return;
@@ -114,7 +116,7 @@ impl ExitContext<'_> {
         }
     }
 
-    /// The shadow VMCS becomes the current one, is cleared, and gives way again.
+    /// Charges the switch to the shadow VMCS, its VMCLEAR, and the switch back.
     fn charge_shadow_switch(&mut self) {
         self.cpu.charge_host_kind(Kind::new(Family::VmxInstruction, reason::VMPTRLD), 2);
         self.cpu.charge_host_kind(Kind::new(Family::VmxInstruction, reason::VMCLEAR), 1);

@@ -1,4 +1,4 @@
-//! What the guest does with the interface, and what the hypervisor does with the guest's memory for it.
+//! The guest's use of the interface, and the hypervisor's accesses to guest memory for it.
 
 use super::cr3_cache::Pair;
 use super::hypercall::{self, EINVAL, ENOSYS, EPERM, OK};
@@ -12,12 +12,12 @@ use x86::control::CR4_PCIDE;
 use x86::page::{ADDRESS, PAGE};
 use x86::reg;
 
-/// Bit of the MSRs that enables what the address is for.
+/// Bit of the MSRs that enables the feature.
 const ENABLE: u64 = 1;
 /// INT3, which fills the rest of the hypercall page.
 const BREAKPOINT: u8 = 0xcc;
 
-/// Guest memory through the machine's slots.
+/// Guest memory, through the machine's slots.
 struct Memory<'a, 'b> {
     context: &'a mut ExitContext<'b>,
     written: Vec<u64>,
@@ -35,7 +35,7 @@ impl GuestMemory for Memory<'_, '_> {
     }
 }
 
-/// Writes guest memory as a device would: decoded code and shadowed tables in it are seen to.
+/// Writes guest memory as a device would, and informs decoded code and shadow pages.
 fn write_guest(context: &mut ExitContext, address: u64, bytes: &[u8]) {
     let Some(host) = context.host_address(address) else { return };
     let cpu: &mut Cpu = context.cpu;
@@ -44,7 +44,7 @@ fn write_guest(context: &mut ExitContext, address: u64, bytes: &[u8]) {
 }
 
 impl<'b> ExitContext<'b> {
-    /// Works on guest memory, and follows up on tables that were there.
+    /// Performs operations on guest memory, and informs shadow pages of tables there.
     fn with_memory<T>(&mut self, work: impl FnOnce(&mut Memory<'_, 'b>) -> T) -> T {
         let mut memory = Memory { context: self, written: Vec::new() };
         let result = work(&mut memory);
@@ -56,7 +56,7 @@ impl<'b> ExitContext<'b> {
         result
     }
 
-    /// The page that an MSR value names, if it is RAM that the guest may see. `None` in the value's place: disabled.
+    /// Returns the page in an MSR value, if it is visible RAM. The inner `None` means that the feature is disabled.
     fn named_page(&self, value: u64) -> Option<Option<u64>> {
         if value == 0 {
             return Some(None);
@@ -66,7 +66,7 @@ impl<'b> ExitContext<'b> {
         good.then_some(Some(address))
     }
 
-    /// WRMSR of the hypercall page: it is filled with code for this processor. `false`: #GP.
+    /// Handles WRMSR of the hypercall page, which is filled with code for this processor. Returns false for #GP.
     pub fn write_hypercall_page(&mut self, value: u64) -> bool {
         let Some(page) = self.named_page(value) else { return false };
         if let Some(address) = page {
@@ -81,7 +81,8 @@ impl<'b> ExitContext<'b> {
         true
     }
 
-    /// WRMSR of the state page. `false`: #GP. A page of another version is refused: the register reads as 0 then.
+    /// Handles WRMSR of the state page. Returns false for #GP. A page of another version is refused, and the register
+    /// then reads as 0.
     pub fn write_state_page(&mut self, value: u64) -> Result<bool, Failure> {
         let Some(page) = self.named_page(value) else { return Ok(false) };
         self.unregister()?;
@@ -96,7 +97,7 @@ impl<'b> ExitContext<'b> {
         Ok(true)
     }
 
-    /// Gives up the state page.
+    /// Unregisters the state page.
     pub fn unregister(&mut self) -> Result<(), Failure> {
         if let Some(old) = self.vcpu.paravirt.state.take() {
             self.with_memory(|memory| old.retire(memory));
@@ -104,8 +105,8 @@ impl<'b> ExitContext<'b> {
         self.size_cr3_cache()
     }
 
-    /// Lets the MMU pin as many roots as the guest can know of: none without a state page, nor with PCIDs, which are part of
-    /// the value that is loaded.
+    /// Sets the number of roots that the MMU pins to the number that the guest can know: none without a state page, nor
+    /// with PCIDs, which are part of the loaded value.
     pub fn size_cr3_cache(&mut self) -> Result<(), Failure> {
         if !self.vm.caches_cr3() {
             return Ok(());
@@ -116,7 +117,7 @@ impl<'b> ExitContext<'b> {
         self.publish_roots()
     }
 
-    /// Tells the guest of changes of the roots that are pinned for it.
+    /// Publishes changes of the pinned roots to the guest.
     pub fn publish_roots(&mut self) -> Result<(), Failure> {
         if !self.vm.caches_cr3() {
             return Ok(());
@@ -137,7 +138,7 @@ impl<'b> ExitContext<'b> {
         Ok(())
     }
 
-    /// The CR3-target values for the next entry.
+    /// Sets the CR3-target values for the next entry.
     pub fn program_targets(&mut self) {
         let controls = self.cpu.controls_mut();
         controls.cr3_target_count = 0;
@@ -148,7 +149,7 @@ impl<'b> ExitContext<'b> {
         }
     }
 
-    /// After an exit: the guest may have loaded a cached root by itself.
+    /// Handles a cached root that the guest may have loaded without an exit.
     pub fn follow_cached_root(&mut self) -> Result<(), Failure> {
         if self.vcpu.paravirt.cr3.pairs().next().is_none() {
             return Ok(());
@@ -165,7 +166,7 @@ impl<'b> ExitContext<'b> {
         Ok(())
     }
 
-    /// VMCALL.
+    /// Handles VMCALL.
     pub fn hypercall(&mut self) -> Result<(), Failure> {
         self.charge(Operation::Hypercall, 1);
         let argument = |context: &ExitContext, number: u8| {
@@ -191,7 +192,7 @@ impl<'b> ExitContext<'b> {
         Ok(())
     }
 
-    /// The guest is about to free a page directory.
+    /// Handles the announcement that a page directory will be freed.
     fn free_pgd(&mut self, address: u64) -> Result<i64, Failure> {
         if self.host_address(address).is_none() {
             return Ok(EINVAL);
@@ -201,13 +202,13 @@ impl<'b> ExitContext<'b> {
         Ok(OK)
     }
 
-    /// Lets go of roots of page directories that any virtual CPU has announced.
+    /// Releases the roots of page directories that any virtual CPU has announced.
     pub fn follow_announcements(&mut self) -> Result<(), Failure> {
         let announced = self.vm.announced;
         let missed = announced.count - std::mem::replace(&mut self.vcpu.followed, announced.count);
         let remembered = announced.latest.len() as u64;
         if missed > remembered {
-            // More than is remembered: none of its roots can be trusted.
+            // There are more announcements than the list holds: none of the roots can be trusted.
             self.with_mmu(|mmu, vcpu, _| mmu.unload(vcpu))?;
         }
         for back in 1..=missed.min(remembered) {

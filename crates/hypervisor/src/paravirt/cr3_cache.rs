@@ -1,33 +1,33 @@
-//! The CR3 cache as it is published: which of the guest's CR3 values have a root that the processor may load without an exit.
+//! The published CR3 cache: the guest's CR3 values that have a root that the processor may load without an exit.
 //!
-//! The roots are pinned by the MMU. What is kept here is what the guest has been told, so that it is told of changes only, and
-//! so that a root it looked up just before it went away is still understood.
+//! The MMU pins the roots. This module records what has been published to the guest, so that only changes are
+//! published, and so that a root that the guest looked up just before its removal is still recognized.
 
 use super::page::ENTRIES;
 use serde::{Deserialize, Serialize};
 
-/// How many pairs that are no longer cached are remembered.
+/// Number of removed pairs that are remembered.
 const RETIRED: usize = 8;
 
-/// A guest's CR3 and the root that stands for it.
+/// A guest's CR3 and its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// The whole value that the guest would load.
+    /// Complete value that the guest would load.
     pub guest: u64,
-    /// What it loads instead.
+    /// Value to be loaded instead.
     pub host: u64,
 }
 
-/// What one virtual CPU's guest knows.
+/// Cache as published to the guest of one virtual CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cr3Cache {
     entries: [Option<Pair>; ENTRIES],
-    /// Pairs that are gone, the latest first.
+    /// Removed pairs, the latest first.
     retired: [Option<Pair>; RETIRED],
 }
 
 impl Cr3Cache {
-    /// Makes an entry what it is now. Whether that is news.
+    /// Updates an entry. Returns true if it has changed.
     pub fn update(&mut self, index: usize, pair: Option<Pair>) -> bool {
         let Some(entry) = self.entries.get_mut(index) else { return false };
         let old = std::mem::replace(entry, pair);
@@ -41,18 +41,17 @@ impl Cr3Cache {
         true
     }
 
-    /// Whether a value may be loaded without an exit.
+    /// Returns true if a value may be loaded without an exit.
     pub fn has_host(&self, host: u64) -> bool {
         self.pairs().any(|pair| pair.host == host)
     }
 
-    /// The guest's value that belonged to a root which is gone: between looking it up and loading it the guest may have lost
-    /// it.
+    /// Returns the guest's value for a removed root: it may have been removed between the guest's lookup and load.
     pub fn retired(&self, host: u64) -> Option<u64> {
         self.retired.iter().flatten().find(|pair| pair.host == host).map(|pair| pair.guest)
     }
 
-    /// The pairs, in order.
+    /// Returns the pairs in order.
     pub fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
         self.entries.iter().flatten().copied()
     }

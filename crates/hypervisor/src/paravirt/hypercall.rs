@@ -2,14 +2,14 @@
 
 /// A page directory is about to be freed; RBX is its guest-physical address.
 pub const FREE_PGD: u64 = 1;
-/// All translations are to go, global ones included.
+/// Flushes all translations, including global ones.
 pub const FLUSH_TLB: u64 = 2;
 
-/// Done.
+/// Success.
 pub const OK: i64 = 0;
-/// Only the kernel may call.
+/// Error: only the kernel may call.
 pub const EPERM: i64 = -1;
-/// An argument makes no sense.
+/// Error: an argument is invalid.
 pub const EINVAL: i64 = -22;
-/// There is no such call.
+/// Error: the call does not exist.
 pub const ENOSYS: i64 = -1000;

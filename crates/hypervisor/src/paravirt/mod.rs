@@ -1,6 +1,6 @@
-//! The paravirtual interface: what a guest that knows its hypervisor may use (2007's proposal, with what its review asked
-//! for). Everything that guest and hypervisor share is named by guest-physical address, and nothing that the guest can write
-//! is believed: a guest that lies harms itself.
+//! The paravirtual interface: features for a guest that knows its hypervisor (the proposal of 2007, with the changes
+//! requested in its review). Shared data is identified by guest-physical address, and data that the guest can write is
+//! never trusted: a guest that lies harms only itself.
 
 mod access;
 pub mod cr3_cache;
@@ -31,29 +31,29 @@ pub mod feature {
     pub const HYPERCALL_PAGE: u32 = 1 << 0;
     /// [`super::MSR_STATE_PAGE`].
     pub const STATE_PAGE: u32 = 1 << 1;
-    /// The state page's CR3 cache is filled.
+    /// The state page contains a CR3 cache.
     pub const CR3_CACHE: u32 = 1 << 2;
     /// Writes to port 0x80 do not exit.
     pub const IO_DELAY: u32 = 1 << 3;
-    /// The interrupt controllers may be driven with the short sequence.
+    /// The interrupt controllers may be accessed with the short sequence.
     pub const PIC_SHORT: u32 = 1 << 4;
-    /// The cached load of the current page directory flushes; there is a hypercall that flushes.
+    /// The cached load of the current page directory flushes, and there is a hypercall that flushes.
     pub const TLB_FLUSH: u32 = 1 << 5;
 }
 
-/// A virtual CPU's part of the interface.
+/// State of the interface on a virtual CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paravirt {
-    /// What the hypercall-page MSR reads as.
+    /// Value of the hypercall-page MSR.
     pub hypercall_page: u64,
     /// The registered state page.
     pub state: Option<StatePage>,
-    /// Its CR3 cache.
+    /// CR3 cache of the state page.
     pub cr3: Cr3Cache,
 }
 
 impl Paravirt {
-    /// What the state-page MSR reads as.
+    /// Returns the value of the state-page MSR.
     pub fn state_msr(&self) -> u64 {
         self.state.map_or(0, |page| page.address() | 1)
     }

@@ -1,12 +1,12 @@
-//! The state page that a virtual CPU shares with its guest: who may register it, and how it is kept up to date.
+//! The state page that a virtual CPU shares with its guest: registration and updates.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the interface that this hypervisor speaks. It knows all earlier ones too.
+/// Version of the interface of this hypervisor, which supports all earlier versions too.
 pub const API_VERSION: u32 = 1;
-/// Size of the structure in the page.
+/// Size of the structure in the page, in bytes.
 pub const SIZE: u32 = 0x58;
-/// Entries of the CR3 cache.
+/// Number of entries in the CR3 cache.
 pub const ENTRIES: usize = 4;
 
 const GUEST_VERSION: u64 = 0x00;
@@ -16,11 +16,11 @@ const PAD: u64 = 0x0c;
 const CACHE: u64 = 0x10;
 const MAX_INDEX: u64 = 0x50;
 
-/// Memory as the page's owner reaches it: guest-physical, in words that do not cross pages.
+/// Guest-physical memory, in words that do not cross pages.
 pub trait GuestMemory {
-    /// Reads a word; `None` where there is no RAM.
+    /// Reads a word. Returns `None` outside of RAM.
     fn read32(&self, address: u64) -> Option<u32>;
-    /// Writes a word; what is not RAM is left alone.
+    /// Writes a word; writes outside of RAM are ignored.
     fn write32(&mut self, address: u64, value: u32);
     /// Writes a quadword.
     fn write64(&mut self, address: u64, value: u64) {
@@ -29,12 +29,12 @@ pub trait GuestMemory {
     }
 }
 
-/// What became of a page that a guest wanted to register.
+/// Result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// It is in use.
+    /// The page is in use.
     Accepted(StatePage),
-    /// Version or size are not what this hypervisor knows; the page says which version it speaks.
+    /// Version or size are not supported; the page contains the supported version.
     Refused,
 }
 
@@ -45,7 +45,8 @@ pub struct StatePage {
 }
 
 impl StatePage {
-    /// The handshake over the page at `address`, which is RAM. `slots` is how many entries of the CR3 cache will be used.
+    /// Performs the handshake for the page at `address`, which is RAM. `slots` is the number of entries of the CR3
+    /// cache in use.
     pub fn register(memory: &mut impl GuestMemory, address: u64, slots: u32) -> Registration {
         let word = |memory: &dyn GuestMemory, at| memory.read32(address + at).unwrap_or(0);
         let version = word(memory, GUEST_VERSION);
@@ -64,20 +65,20 @@ impl StatePage {
         Registration::Accepted(page)
     }
 
-    /// Its guest-physical address.
+    /// Returns its guest-physical address.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Writes an entry of the CR3 cache; zeros make it empty.
+    /// Writes an entry of the CR3 cache; zeros clear it.
     pub fn publish(&self, memory: &mut impl GuestMemory, index: usize, guest: u64, host: u64) {
         let at = self.address + CACHE + 16 * (index % ENTRIES) as u64;
-        // The guest is the same processor: it never sees one half without the other.
+        // The guest runs on the same processor, so it never sees a half-written entry.
         memory.write64(at, guest);
         memory.write64(at + 8, host);
     }
 
-    /// The guest gives the page back: nothing in it counts any more.
+    /// Unregisters the page: its contents are no longer valid.
     pub fn retire(&self, memory: &mut impl GuestMemory) {
         memory.write32(self.address + MAX_INDEX, 0);
     }

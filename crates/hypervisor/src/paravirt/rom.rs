@@ -1,21 +1,22 @@
-//! The hypercall code, and the PCI expansion ROM that shows it to early boot code.
+//! The hypercall code, and the PCI expansion ROM that provides it to early boot code.
 
-/// How long the ROM is.
+/// Size of the ROM in bytes.
 pub const ROM_LENGTH: usize = 2048;
-/// Where in the ROM the code is.
+/// Offset of the code in the ROM.
 const CODE_OFFSET: usize = 0x200;
-/// PCI vendor of the function that has the ROM.
+/// PCI vendor ID of the function with the ROM.
 pub const VENDOR: u16 = 0x1234;
-/// PCI device of the function that has the ROM.
+/// PCI device ID of the function with the ROM.
 pub const DEVICE: u16 = 0x5447;
 
-/// A hypercall and a near return. It is the same in 32-bit and in 64-bit code.
+/// Returns a hypercall and a near return, which are the same in 32-bit and in 64-bit code.
 pub const fn hypercall_code(amd: bool) -> [u8; 4] {
     // VMMCALL or VMCALL, RET.
     [0x0f, 0x01, if amd { 0xd9 } else { 0xc1 }, 0xc3]
 }
 
-/// The expansion ROM (PCI firmware specification 3.0, 5.1), with the hypercall code at an offset that its header tells.
+/// Returns the expansion ROM (PCI firmware specification 3.0, 5.1), with the hypercall code at an offset given in its
+/// header.
 pub fn option_rom(amd: bool) -> [u8; ROM_LENGTH] {
     const PCI_DATA: u16 = 0x1c;
     let mut rom = [0; ROM_LENGTH];
@@ -28,7 +29,7 @@ pub fn option_rom(amd: bool) -> [u8; ROM_LENGTH] {
     put(data + 4, &VENDOR.to_le_bytes());
     put(data + 6, &DEVICE.to_le_bytes());
     put(data + 10, &0x18u16.to_le_bytes());
-    // Class 0xff0000: it fits none.
+    // Class 0xff0000: unassigned.
     put(data + 15, &[0xff]);
     put(data + 16, &((ROM_LENGTH / 512) as u16).to_le_bytes());
     put(data + 18, &1u16.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Guests to run on bare hardware and under the hypervisor: a processor of a profile, memory, and a board with one device of
-//! each kind.
+//! Guests that run on bare hardware and under the hypervisor: a processor of a profile, memory, and a board with one
+//! device of each kind.
 
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::bus::{Bus, Ident};
@@ -19,27 +19,27 @@ use testkit::{assemble, set_flat_segments, set_long_mode};
 use x86::control::*;
 use x86::{reg, rights, seg};
 
-/// Bytes of guest memory.
+/// Size of guest memory in bytes.
 pub const RAM: u64 = 16 << 20;
-/// Where the hypervisor's tables are.
+/// Address of the hypervisor's tables.
 pub const POOL: u64 = 0xd000_0000;
-/// A register of a device: reads count up.
+/// A device register whose reads count up.
 pub const DEVICE: u64 = 0xfe00_0000;
-/// A port that counts too.
+/// A port whose reads count up.
 pub const PORT: u16 = 0x500;
-/// Where code is.
+/// Address of code.
 pub const CODE: u64 = 0x10_0000;
-/// Where results go.
+/// Address of results.
 pub const DATA: u64 = 0x20_0000;
-/// The first of the pages that guests make page tables of.
+/// The first of the pages for the guests' page tables.
 pub const TABLES: u64 = 0x30_0000;
 /// The interrupt descriptor table.
 pub const IDT: u64 = 0x9000;
 /// The global descriptor table: null, code, data, 64-bit code.
 pub const GDT: u64 = 0xa000;
-/// Stubs of exception handlers.
+/// Addresses of exception handler stubs.
 pub const STUBS: u64 = 0xb000;
-/// Where the handlers log: a count, then vector, error code, CR2 for each.
+/// Address of the handlers' log: a count, then vector, error code and CR2 for each exception.
 pub const LOG: u64 = 0xe000;
 /// Initial stack pointer.
 pub const STACK: u64 = 0x80_0000;
@@ -48,7 +48,7 @@ const PML4: u64 = 0x1000;
 const PDPT: u64 = 0x2000;
 const PD: u64 = 0x3000;
 
-/// A board with counters for devices, and interrupts that tests ask for.
+/// A board with counters as devices, and interrupts that tests request.
 #[derive(Default)]
 pub struct TestBus {
     pub count: u64,
@@ -96,7 +96,7 @@ impl Bus for TestBus {
     }
 }
 
-/// A guest on its platform.
+/// A guest and its platform.
 pub struct Guest {
     pub cpu: Cpu,
     pub cache: BlockCache,
@@ -106,10 +106,10 @@ pub struct Guest {
     pub recorder: Rc<RefCell<Recorder>>,
 }
 
-/// How a guest starts.
+/// Initial mode of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// 64-bit mode, memory mapped to itself with 2 MiB user pages.
+    /// 64-bit mode, memory mapped one to one by 2 MiB user pages.
     Long,
     /// 32-bit protected mode without paging.
     Protected,
@@ -117,20 +117,20 @@ pub enum Mode {
     Real,
 }
 
-/// What a guest has computed.
+/// Results of a guest.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// General registers.
     pub registers: Vec<u64>,
-    /// What is at [`DATA`].
+    /// Words at [`DATA`].
     pub results: Vec<u64>,
-    /// What is at [`LOG`].
+    /// Words at [`LOG`].
     pub exceptions: Vec<u64>,
-    /// What devices were written.
+    /// Writes to devices.
     pub written: Vec<(u64, u64)>,
 }
 
-/// Every configuration that makes sense, on a processor that has everything.
+/// Returns every valid configuration, on a processor with all features.
 pub fn configurations() -> Vec<VmConfig> {
     let mut all = Vec::new();
     for &mmu in MmuMode::ALL {
@@ -150,7 +150,7 @@ pub fn configurations() -> Vec<VmConfig> {
 }
 
 impl Guest {
-    /// A guest in `mode` on the processor of a profile, under a hypervisor if there is a configuration.
+    /// Creates a guest in `mode` on the processor of a profile, under a hypervisor if there is a configuration.
     pub fn new(profile: &str, config: Option<VmConfig>, mode: Mode) -> Self {
         let profile = Profile::named(profile).unwrap();
         let guest_pages = RAM >> 12;
@@ -166,7 +166,7 @@ impl Guest {
             Mode::Long => {
                 ram.write(PML4, PDPT | 7);
                 ram.write(PDPT, PD | 7);
-                // The device's gigabyte is mapped to itself as well, by one table more.
+                // The device's gigabyte is mapped one to one as well, by an additional table.
                 ram.write(PDPT + 8 * 3, (PD + 0x1000) | 7);
                 ram.write(PD + 0x1000 + 8 * 0x1f0, DEVICE | 0x87);
                 for i in 0..RAM >> 21 {
@@ -204,9 +204,8 @@ impl Guest {
         assert!(self.cpu.wiring.ram.write_bytes(address, bytes));
     }
 
-    /// Descriptor tables. Exceptions are logged, and go on at the address in RBP if it is not 0
-    /// (outside 64-bit mode: EBP bytes further); interrupts from 0x20 on count
-    /// in R15 (EDI outside 64-bit mode).
+    /// Sets up descriptor tables. Exceptions are logged, and execution continues at the address in RBP if it is not 0
+    /// (outside 64-bit mode: EBP bytes further); interrupts from 0x20 on are counted in R15 (EDI outside 64-bit mode).
     fn tables(&mut self, bits: u32) {
         use iced_x86::code_asm::*;
         let descriptors = [0u64, 0x00cf_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x00af_9b00_0000_ffff];
@@ -217,7 +216,7 @@ impl Guest {
         let size = if long { 16 } else { 8 };
         self.cpu.arch.gdtr = TableRegister { base: GDT, limit: 31 };
         self.cpu.arch.idtr = TableRegister { base: IDT, limit: 256 * size - 1 };
-        // Code, data: what the flat segments that tests start with stand for.
+        // Code, data: the flat segments with which tests start.
         let code = if long { 0x18u16 } else { 0x08 };
         self.cpu.arch.seg[usize::from(seg::CS)].selector = code;
         for vector in 0..256u64 {
@@ -301,14 +300,14 @@ impl Guest {
         self.poke(STUBS + 0x2100, &common);
     }
 
-    /// Assembles code to where RIP is.
+    /// Assembles code at RIP.
     pub fn code(&mut self, bits: u32, write: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) {
         let rip = self.cpu.arch.rip;
         let bytes = assemble(bits, rip, write);
         self.poke(rip, &bytes);
     }
 
-    /// Runs for at most so many ticks.
+    /// Runs for at most `ticks`.
     pub fn run(&mut self, ticks: u64) -> Result<Exit, Failure> {
         let deadline = self.cpu.micro.clock + ticks;
         if self.bus.borrow().interrupts.is_empty() {
@@ -322,7 +321,7 @@ impl Guest {
         }
     }
 
-    /// Runs until the guest halts for good, which it must within a while.
+    /// Runs until the guest halts for good, which it must within a time limit.
     pub fn finish(&mut self) {
         let end = self.cpu.micro.clock + 40_000_000_000;
         loop {
@@ -336,12 +335,12 @@ impl Guest {
         }
     }
 
-    /// A quadword of guest memory.
+    /// Returns a quadword of guest memory.
     pub fn word(&self, address: u64) -> u64 {
         self.cpu.wiring.ram.read(address).unwrap()
     }
 
-    /// What the guest has computed.
+    /// Returns the results of the guest.
     pub fn outcome(&self) -> Outcome {
         let words = |from: u64, count: u64| (0..count).map(|i| self.word(from + 8 * i)).collect::<Vec<_>>();
         let written = self.bus.borrow().written.clone();
@@ -349,34 +348,34 @@ impl Guest {
         Outcome { registers, results: words(DATA, 64), exceptions: words(LOG, 64), written }
     }
 
-    /// Events and operations so far of the kinds asked for.
+    /// Returns the number of events and operations so far of the requested kinds.
     pub fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
         let recorder = self.recorder.borrow();
         recorder.events().filter(|event| kind(&event.2)).map(|event| event.3.count).sum()
     }
 
-    /// Exits for a reason so far.
+    /// Returns the number of exits with a reason so far.
     pub fn exits(&self, reason: u32) -> u64 {
         self.charged(|kind| *kind == Kind::new(Family::VmExit, reason))
     }
 
-    /// CPUIDs of a sub-leaf that the hypervisor has executed.
+    /// Returns the number of CPUIDs of a sub-leaf that the hypervisor has executed.
     pub fn cpuids(&self, leaf: u32, subleaf: u32) -> u64 {
         self.charged(|kind| *kind == Kind::cpuid(leaf, subleaf))
     }
 
-    /// Operations of a kind so far.
+    /// Returns the number of operations of a kind so far.
     pub fn operations(&self, operation: Operation) -> u64 {
         self.charged(|kind| *kind == Kind::operation(operation))
     }
 }
 
-/// Runs a guest on bare hardware and under every configuration: all must compute the same.
+/// Runs a guest on bare hardware and under every configuration, and compares the results.
 pub fn everywhere(mode: Mode, prepare: impl Fn(&mut Guest)) {
     everywhere_on("icx", mode, prepare);
 }
 
-/// The same on the processor of a profile.
+/// Runs a guest everywhere, on the processor of a profile.
 pub fn everywhere_on(profile: &str, mode: Mode, prepare: impl Fn(&mut Guest)) {
     let run = |config: Option<VmConfig>| {
         let mut guest = Guest::new(profile, config, mode);

@@ -17,6 +17,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("udp-tx", include_str!("../../../../experiments/udp-tx.toml")),
     ("qdisc", include_str!("../../../../experiments/qdisc.toml")),
     ("switches", include_str!("../../../../experiments/switches.toml")),
+    ("pvp", include_str!("../../../../experiments/pvp.toml")),
     ("forwarding-bulk", include_str!("../../../../experiments/forwarding-bulk.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];

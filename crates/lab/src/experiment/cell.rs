@@ -1,6 +1,7 @@
 //! One cell of the matrix: what is run for it.
 
 use super::{Experiment, Guest, Image, Platform, PlatformName, Row, Settings, kvm};
+use crate::runner::quoted;
 
 /// Seconds of the host's time after which a cell has failed, where the experiment says nothing.
 const TIMEOUT: u32 = 900;
@@ -130,12 +131,7 @@ impl<'a> Cell<'a> {
 
     /// The command that runs it, as one would type it.
     pub fn command(&self) -> String {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-        let quoted = |argument: String| match argument.chars().all(plain) && !argument.is_empty() {
-            true => argument,
-            false => format!("'{}'", argument.replace('\'', "'\\''")),
-        };
-        let arguments = self.arguments().into_iter().map(quoted).collect::<Vec<_>>();
+        let arguments = self.arguments().iter().map(|word| quoted(word)).collect::<Vec<_>>();
         format!("tollgate {}", arguments.join(" "))
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-/// How a table is set.
+/// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
@@ -27,12 +27,12 @@ pub enum Layout {
     List,
 }
 
-/// Where published figures come from.
+/// The source of published figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Author, title, date.
     pub text: String,
-    /// What identifies it: a message's identifier, an address.
+    /// The identifier of the source: a message's identifier, an address.
     pub reference: String,
 }
 
@@ -62,7 +62,7 @@ impl TimeUnit {
         self.into()
     }
 
-    /// How many there are in a second.
+    /// The number of units in a second.
     pub const fn per_second(self) -> f64 {
         match self {
             TimeUnit::Nanoseconds => 1e9,
@@ -78,10 +78,10 @@ impl TimeUnit {
     }
 }
 
-/// How a cell's value is got.
+/// The way in which a cell's value is obtained.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
-    /// How long the region of interest was open.
+    /// The time for which the region of interest was open.
     Region(TimeUnit),
     /// The number in a line `result NAME NUMBER UNIT` that the guest prints.
     Result {
@@ -90,19 +90,19 @@ pub enum Measure {
         /// The unit to show it in: a unit of time, or exactly the guest's UNIT.
         unit: String,
     },
-    /// How often a kind of event was charged, under the name that reports give it.
+    /// The number of charges of a kind of event, under the name that reports give it.
     Count {
         /// The name; with an asterisk at its end, all names that begin so.
         kind: String,
-        /// What is counted.
+        /// The unit of the count.
         unit: String,
     },
 }
 
-/// What is measured.
+/// The value that is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// How the value is got.
+    /// The way in which the value is obtained.
     pub measure: Measure,
     /// The region of interest that is measured, and that the differential profile is about; the whole run if there is none.
     pub region: Option<String>,
@@ -120,6 +120,17 @@ impl Metric {
             Measure::Result { unit, .. } | Measure::Count { unit, .. } => unit,
         }
     }
+
+    /// Returns true if the value is a number of events.
+    pub fn is_count(&self) -> bool {
+        matches!(self.measure, Measure::Count { .. })
+    }
+
+    /// Returns true if more is better: packets, or anything else, per second.
+    pub fn is_rate(&self) -> bool {
+        let unit = self.unit();
+        unit.ends_with("pps") || unit.ends_with("/s")
+    }
 }
 
 /// A row or a column of the matrix.
@@ -129,18 +140,18 @@ pub struct Line {
     pub id: String,
     /// Name in tables.
     pub title: String,
-    /// What it sets.
+    /// Its settings.
     pub settings: Settings,
 }
 
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What it shares with columns.
+    /// The properties that rows share with columns.
     pub line: Line,
-    /// What is measured.
+    /// The value that is measured.
     pub metric: Metric,
-    /// How the run differs from the published one, if it does.
+    /// The difference between the run and the published one, if any.
     pub scale: Option<String>,
     /// Published figures by the column's position.
     pub published: BTreeMap<usize, f64>,
@@ -175,15 +186,15 @@ pub struct Experiment {
     pub file: Option<String>,
     /// One line.
     pub title: String,
-    /// What it shows.
+    /// The description.
     pub about: String,
-    /// Where published figures come from.
+    /// The source of published figures.
     pub source: Option<Source>,
     /// The cell, by row and column, that values are compared as multiples of: for a source that names no machine.
     pub relative_to: Option<(usize, usize)>,
-    /// How the table is set.
+    /// The layout of the table.
     pub layout: Layout,
-    /// What every cell sets unless its row or column does.
+    /// The settings of every cell, unless its row or column overrides them.
     pub defaults: Settings,
     /// Guests by name.
     pub guests: BTreeMap<String, Guest>,

@@ -52,7 +52,7 @@ pub enum ExperimentError {
         line: usize,
         /// The character in the line, from 1.
         column: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A value makes no sense.
@@ -62,7 +62,7 @@ pub enum ExperimentError {
         file: String,
         /// The key.
         key: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -80,7 +80,7 @@ pub(super) fn read(path: &Path) -> Result<String, ExperimentError> {
     String::from_utf8(bytes).map_err(|_| ExperimentError::NotText { file: path.display().to_string() })
 }
 
-/// What the TOML library says of a file, in one line: it would show the place in four more.
+/// The TOML library's error in one line: the library would show the place in four more.
 fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ExperimentError {
     // The library names places in the text it was given; where it names none, the file as a whole is meant.
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -357,7 +357,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What only a whole cell can get wrong.
+    /// Checks that need a whole cell.
     fn cell(&self, experiment: &Experiment, row: usize, column: usize) -> Parsed<()> {
         let (row_line, column_line) = (&experiment.rows[row].line, &experiment.columns[column]);
         let place = format!("row.{} with column.{}", row_line.id, column_line.id);

@@ -1,4 +1,4 @@
-//! What a cell is run with: the options of `tollgate run`, under the same names.
+//! The settings of a cell: the options of `tollgate run`, under the same names.
 
 use hypervisor::config::{PlatformName, Switch, Switches};
 use hypervisor::switches::{ON_OFF, Takes};
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 /// The name of a guest of the experiment.
 pub type GuestName = String;
 
-/// What a guest runs on.
+/// The environment of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Platform {
     /// A platform of `tollgate run`.
@@ -28,7 +28,7 @@ impl Platform {
         if name == Self::KVM { Some(Platform::Kvm) } else { name.parse().ok().map(Platform::Own) }
     }
 
-    /// Whether the hypervisor's switches mean something there.
+    /// Returns true if the hypervisor's switches apply to the platform.
     pub fn has_switches(self) -> bool {
         matches!(self, Platform::Kvm | Platform::Own(PlatformName::Hvm))
     }
@@ -43,18 +43,18 @@ impl fmt::Display for Platform {
     }
 }
 
-/// What a row, a column or an experiment sets.
+/// The settings of a row, a column or an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// The guest that is run.
     pub guest: Option<GuestName>,
     /// The guest's command line; those of experiment, column and row are joined.
     pub append: Option<String>,
-    /// What the guest is told that asks for its workload when it has booted.
+    /// The answer to a guest that asks for its workload after its boot.
     pub workload: Option<String>,
     /// Name of a built-in profile.
     pub profile: Option<String>,
-    /// What the guest runs on.
+    /// The platform.
     pub platform: Option<Platform>,
     /// `hvm` and `kvm`: the hypervisor's switches.
     pub switches: Switches,
@@ -214,7 +214,7 @@ impl<'de> Deserialize<'de> for Settings {
     }
 }
 
-/// What is booted.
+/// The image that is booted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Image {
     /// A bare-metal image.
@@ -231,12 +231,12 @@ pub enum Image {
 /// A guest: files are named relative to the directory that the laboratory is started in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// What is booted.
+    /// The image that is booted.
     pub image: Image,
     /// Exit status of `tollgate run` when the guest ran as it should.
     pub status: i32,
     /// Files with symbols for its user programs, besides the image's own.
     pub symbols: Vec<String>,
-    /// How it is made, for whoever lacks it.
+    /// The command that makes the image.
     pub made_by: String,
 }

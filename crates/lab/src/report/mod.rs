@@ -1,9 +1,18 @@
 //! Results for programs (JSON), for documents (Markdown), and as one self-contained page (HTML).
 
-mod chart;
+mod axis;
+#[cfg(test)]
+mod browser;
+mod compare;
+mod diff;
+mod flame;
+mod headline;
 mod markdown;
 mod page;
+mod plot;
+mod waterfall;
 
+pub use diff::diff_page;
 pub use markdown::markdown;
 pub use page::html;
 

@@ -1,234 +1,130 @@
-//! The page: what the template is given, and the template.
+//! The page: what the template is given, and the template with its style sheet and script in it.
 
 use super::ReportError;
-use super::chart::{self, Bar};
-use crate::difference::{self, Change, Difference, Pair};
-use crate::format::{change, number, signed, whole_cycles};
-use crate::results::{CellResult, Entries, ExperimentResult, Interrupted};
+use super::compare::{self, Comparison, Details};
+use super::plot::{FAR, Plot, plot};
+use crate::Experiment;
+use crate::difference;
+use crate::experiment::Skip;
+use crate::results::{CellResult, ExperimentResult, Interrupted};
 use crate::shown;
-use crate::text::{absent, factor};
-use crate::{Experiment, flame};
-use ledger::TICKS_PER_CYCLE;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;
 
-/// Lines of a list of changes.
-const MOST_CHANGES: usize = 15;
-/// Lines of a list of a cell's entries.
-const MOST_ENTRIES: usize = 10;
+/// Characters of a hash that are shown; all of it is in the tooltip and can be copied from there.
+const SHORT_HASH: usize = 12;
 
+/// An experiment, or a comparison of two kernels.
 #[derive(Serialize)]
-struct Page {
+pub struct Section {
     id: String,
     title: String,
-    name: String,
     about: Vec<String>,
     source: Option<String>,
-    columns: Vec<String>,
-    rows: Vec<PageRow>,
-    skips: Vec<String>,
-    factors: Vec<[String; 3]>,
-    pairs: Vec<PagePair>,
-    cells: Vec<PageCell>,
+    notes: Vec<String>,
+    /// The comparison that is the section's headline.
+    lead: Option<Comparison>,
+    rows: Vec<Plot>,
+    /// The comparisons that the experiment asks for.
+    declared: Vec<Comparison>,
+    /// The leading comparison in full.
+    details: Option<Details>,
+    cells: Vec<Cell>,
+    /// For the script.
+    data: String,
 }
 
+/// Where a value comes from.
 #[derive(Serialize)]
-struct PageRow {
+struct Cell {
     title: String,
-    unit: String,
-    scale: Option<String>,
-    cells: Vec<PageValue>,
-    chart: String,
-}
-
-#[derive(Serialize)]
-struct PageValue {
-    published: Option<String>,
-    ours: String,
-    ratio: Option<String>,
-    /// Whether ours is beyond a factor of 1.5 from the published figure.
-    far: bool,
-}
-
-#[derive(Serialize)]
-struct PagePair {
-    from: String,
-    to: String,
-    within: String,
-    cycles: String,
-    percent: String,
-    sections: Vec<PageSection>,
-}
-
-#[derive(Serialize)]
-struct PageSection {
-    title: String,
-    more: usize,
-    lines: Vec<PageChange>,
-}
-
-#[derive(Serialize)]
-struct PageChange {
-    share: String,
-    cycles: String,
-    before: String,
-    after: String,
-    name: String,
-}
-
-#[derive(Serialize)]
-struct PageCell {
-    title: String,
-    command: String,
-    failure: Option<String>,
     value: Option<String>,
-    lists: Vec<PageList>,
-    flame: Option<String>,
+    failure: Option<String>,
+    command: String,
+    hashes: Vec<Hash>,
+    profile: Option<String>,
 }
 
 #[derive(Serialize)]
-struct PageList {
-    title: &'static str,
-    lines: Vec<[String; 4]>,
+struct Hash {
+    name: &'static str,
+    short: String,
+    full: String,
 }
 
-/// Ratios beyond this, or below its inverse, are marked.
-const FAR: f64 = 1.5;
-
-fn cycles(ticks: i128) -> String {
-    let half = i128::from(TICKS_PER_CYCLE / 2) * ticks.signum();
-    signed((ticks + half) / i128::from(TICKS_PER_CYCLE))
+fn hash(name: &'static str, full: &str) -> Hash {
+    Hash { name, short: full.chars().take(SHORT_HASH).collect(), full: full.to_owned() }
 }
 
-fn lines(changes: &[Change], total: i128) -> Vec<PageChange> {
-    changes
-        .iter()
-        .take(MOST_CHANGES)
-        .map(|change| PageChange {
-            share: match total {
-                0 => "–".to_owned(),
-                total => format!("{:.1}%", change.ticks() as f64 / total as f64 * 100.0),
-            },
-            cycles: cycles(change.ticks()),
-            before: number(change.before.count),
-            after: number(change.after.count),
-            name: change.name.clone(),
-        })
-        .collect()
-}
-
-fn pair(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<PagePair> {
-    let (before, after) = pair.measured(experiment, result)?;
-    let difference = Difference::new(before, after);
-    let total = difference.total.ticks();
-    let section = |title: &str, changes: &[Change]| PageSection {
-        title: title.to_owned(),
-        more: changes.len().saturating_sub(MOST_CHANGES),
-        lines: lines(changes, total),
-    };
-    let mut sections = vec![section("what explains it", &difference.causes)];
-    sections.extend(difference.sections.iter().map(|found| section(found.title, &found.changes)));
-    let (from, to, within) = pair.titles(experiment);
-    Some(PagePair {
-        from,
-        to,
-        within,
-        cycles: cycles(total),
-        percent: change(difference.total.before.ticks, difference.total.after.ticks),
-        sections,
-    })
-}
-
-fn entries(entries: &Entries) -> Vec<PageList> {
-    let lists = entries.lists().into_iter().filter(|(_, list)| !list.is_empty());
-    lists
-        .map(|(title, list)| {
-            let mut all: Vec<_> = list.iter().collect();
-            all.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.ticks, tally.count)));
-            let line = |(name, tally): &(&String, &crate::results::Tally)| {
-                let each = tally.ticks.checked_div(tally.count).unwrap_or(0);
-                let numbers = [number(whole_cycles(tally.ticks)), number(tally.count), number(whole_cycles(each))];
-                let [cycles, count, each] = numbers;
-                [cycles, count, each, (*name).clone()]
-            };
-            PageList { title, lines: all.iter().take(MOST_ENTRIES).map(line).collect() }
-        })
-        .collect()
-}
-
-fn cell(experiment: &Experiment, cell: &CellResult) -> PageCell {
+fn cell(experiment: &Experiment, cell: &CellResult) -> Cell {
     let row = experiment.rows.iter().find(|row| row.line.id == cell.row);
     let column = experiment.columns.iter().find(|column| column.id == cell.column);
-    let title = |found: Option<&str>, id: &str| found.unwrap_or(id).to_owned();
-    PageCell {
+    let provenance = cell.provenance.as_ref();
+    Cell {
         title: format!(
             "{}, {}",
-            title(row.map(|row| row.line.title.as_str()), &cell.row),
-            title(column.map(|column| column.title.as_str()), &cell.column)
+            row.map_or(cell.row.as_str(), |row| row.line.title.as_str()),
+            column.map_or(cell.column.as_str(), |column| column.title.as_str())
         ),
-        command: cell.command.clone(),
-        failure: cell.failure.clone(),
         value: cell.measured.as_ref().map(|measured| format!("{} {}", measured.figure(), measured.unit)),
-        lists: cell.measured.as_ref().map(|measured| entries(&measured.entries)).unwrap_or_default(),
-        flame: flame::svg(&cell.stacks),
+        failure: cell.failure.clone(),
+        command: cell.command.clone(),
+        hashes: provenance
+            .map(|known| vec![hash("cell", &known.fingerprint), hash("ledger", &known.ledger)])
+            .unwrap_or_default(),
+        profile: provenance.map(|known| known.profile.clone()),
     }
 }
 
-fn row(experiment: &Experiment, result: &ExperimentResult, at: usize) -> PageRow {
-    let row = &experiment.rows[at];
-    let values = |column: usize| {
-        let shown = shown::cell(experiment, result, at, column);
-        PageValue {
-            published: shown.published,
-            ours: shown.ours.unwrap_or_else(|| absent(experiment, result, at, column).to_owned()),
-            ratio: shown.ratio.map(|ratio| format!("{ratio:.2}")),
-            far: shown.ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio)),
-        }
-    };
-    let bars: Vec<Bar> = experiment
-        .columns
-        .iter()
-        .enumerate()
-        .map(|(column, line)| {
-            let [published, ours] = shown::cell(experiment, result, at, column).numbers;
-            Bar { label: line.title.clone(), published, ours }
-        })
-        .collect();
-    PageRow {
-        title: row.line.title.clone(),
-        unit: shown::unit(experiment, at).to_owned(),
-        scale: row.scale.clone(),
-        cells: (0..experiment.columns.len()).map(values).collect(),
-        chart: chart::svg(&bars, shown::unit(experiment, at)),
-    }
+/// JSON that can stand in a script element.
+fn embedded(value: &serde_json::Value) -> String {
+    value.to_string().replace('<', "\\u003c")
 }
 
-fn page(experiment: &Experiment, result: &ExperimentResult) -> Page {
-    let factors = difference::factors(experiment).into_iter().filter_map(|pair| {
-        let (published, ours) = pair.factors(experiment, result)?;
-        let (from, to, within) = pair.titles(experiment);
-        Some([format!("{from} → {to}, {within}"), published.map_or_else(|| "–".to_owned(), factor), factor(ours)])
-    });
-    let skip = |skip: &crate::experiment::Skip| {
+fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
+    let skip = |skip: &Skip| {
         let (row, column) = (&experiment.rows[skip.row].line.title, &experiment.columns[skip.column].title);
-        format!("{row}, {column}: {}", skip.reason)
+        format!("n/a: {row}, {column}: {}.", skip.reason)
     };
-    Page {
+    let factors = difference::factors(experiment);
+    let lead = factors.iter().find(|pair| pair.measured(experiment, result).is_some());
+    Section {
         id: experiment.name.clone(),
         title: experiment.title.clone(),
-        name: experiment.name.clone(),
-        about: (experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned))
-            .chain(shown::note(experiment, result))
-            .collect(),
+        about: experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned).collect(),
         source: experiment.source.as_ref().map(|source| format!("{} {}", source.text, source.reference)),
-        columns: experiment.columns.iter().map(|column| column.title.clone()).collect(),
-        rows: (0..experiment.rows.len()).map(|at| row(experiment, result, at)).collect(),
-        skips: experiment.skips.iter().map(skip).collect(),
-        factors: factors.collect(),
-        pairs: difference::pairs(experiment).iter().filter_map(|found| pair(experiment, result, found)).collect(),
+        notes: shown::note(experiment, result).into_iter().chain(experiment.skips.iter().map(skip)).collect(),
+        lead: lead.and_then(|pair| compare::comparison(experiment, result, pair)),
+        rows: (0..experiment.rows.len()).map(|row| plot(experiment, result, row)).collect(),
+        declared: factors.iter().filter_map(|pair| compare::comparison(experiment, result, pair)).collect(),
+        details: lead.and_then(|pair| compare::details(experiment, result, pair)),
         cells: result.cells.iter().map(|found| cell(experiment, found)).collect(),
+        data: embedded(&compare::data(experiment, result)),
     }
+}
+
+/// A page of sections.
+fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) -> Result<String, ReportError> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_template("page.html", concat!(include_str!("parts.html"), include_str!("page.html")))?;
+    let template = environment.get_template("page.html")?;
+    let page = template.render(context! {
+        title,
+        sections => Value::from(Serde(sections)),
+        interrupted,
+        far => FAR,
+        version => env!("CARGO_PKG_VERSION"),
+        style => include_str!("page.css"),
+        script => include_str!("page.js"),
+    })?;
+    Ok(squeezed(&page))
+}
+
+/// Without the empty lines that a template leaves.
+fn squeezed(page: &str) -> String {
+    page.lines().filter(|line| !line.trim().is_empty()).map(|line| format!("{line}\n")).collect()
 }
 
 /// One page with everything in it: no file beside it and no network is needed.
@@ -237,15 +133,10 @@ pub fn html(
     results: &[ExperimentResult],
     interrupted: Option<Interrupted>,
 ) -> Result<String, ReportError> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("report.html", include_str!("report.html"))?;
     let shown = experiments.iter().zip(results).filter(|(_, result)| !result.cells.is_empty());
-    let pages: Vec<Page> = shown.map(|(experiment, result)| page(experiment, result)).collect();
-    let template = environment.get_template("report.html")?;
-    let interrupted = interrupted.map(|interrupted| interrupted.to_string());
-    let version = env!("CARGO_PKG_VERSION");
-    Ok(template.render(context! { pages => Value::from(Serde(pages)), interrupted, version })?)
+    let sections: Vec<Section> = shown.map(|(experiment, result)| section(experiment, result)).collect();
+    let title = sections.iter().map(|section| section.id.as_str()).collect::<Vec<_>>().join(", ");
+    render(&title, sections, interrupted.map(|interrupted| interrupted.to_string()))
 }
 
 #[cfg(test)]
@@ -253,23 +144,19 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// The page without the drawings of flame graphs, which are another library's.
-    fn without_flames(page: &str) -> String {
-        let mut out = String::new();
-        let mut rest = page;
-        while let Some((before, after)) = rest.split_once("srcdoc=\"") {
-            out += before;
-            out += "srcdoc=\"(flame graph)\"";
-            rest = after.split_once('"').map_or("", |(_, rest)| rest);
-        }
-        out + rest
+    /// The page without the contents of an element.
+    fn without(page: &str, begin: &str, end: &str) -> String {
+        let (head, rest) = page.split_once(begin).unwrap();
+        let (_, tail) = rest.split_once(end).unwrap();
+        format!("{head}{begin}{end}{tail}")
     }
 
     #[test]
     fn the_page_is_as_it_should_be() {
         let (experiment, result) = testing::results(4);
         let page = html(&[experiment], &[result], None).unwrap();
-        insta::assert_snapshot!(without_flames(&page));
+        let page = without(&without(&page, "<style>", "</style>"), "<script>", "</script>");
+        insta::assert_snapshot!(page);
     }
 
     #[test]
@@ -285,11 +172,14 @@ mod tests {
     fn the_page_needs_nothing_else() {
         let (experiment, result) = testing::results(4);
         let page = html(&[experiment], &[result], None).unwrap();
-        assert_eq!(page.matches("<iframe").count(), 4);
-        let drawn = page.replace("http://www.w3.org/", "").replace("https://www.w3.org/", "");
-        for outside in ["src=\"", "href=\"http", "@import", "url(http", "<link"] {
-            assert!(!without_flames(&drawn).contains(outside), "{outside}");
+        for outside in ["src=", "href=\"http", "@import", "url(", "<link", "<iframe", "fetch("] {
+            assert!(!page.contains(outside), "{outside}");
         }
         assert!(page.contains("A sample &lt;of&gt; tolls") && page.contains("name=\"viewport\""));
+    }
+
+    #[test]
+    fn data_cannot_end_the_element_that_it_is_in() {
+        assert_eq!(embedded(&serde_json::json!(["</script><!--"])), "[\"\\u003c/script>\\u003c!--\"]");
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::Experiment;
+use crate::store::LEDGER;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -85,7 +86,7 @@ impl Bench {
         let options = Options {
             program: self.directory.join("program"),
             root: self.directory.clone(),
-            jobs: 2,
+            place: Place::Here(2),
             fresh,
             tier: vec!["--tier".into(), "auto".into()],
         };

@@ -1,5 +1,5 @@
-//! Where finished cells are kept: one directory each, named by the cell's fingerprint. It has the cell's ledger, what the
-//! cell printed, and a record of both (`record.rs`) by which a damaged one is known.
+//! The store of finished cells: one directory each, named by the cell's fingerprint. The directory has the cell's ledger, the cell's
+//! output, and a record of both (`record.rs`) by which damage is recognized.
 //!
 //! Several laboratories may use one store. A running one holds a shared lock on the store, and whoever prunes an exclusive
 //! one, so nothing that a run has counted on goes away. A cell that is not finished is in a directory of its own
@@ -22,11 +22,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// A finished cell's ledger.
 pub const LEDGER: &str = "ledger";
-/// What a cell printed.
+/// The file with the output of a cell.
 pub const OUTPUT: &str = "output";
-/// How directories of cells that are not finished begin.
+/// The prefix of directories of cells that are not finished.
 const PARTIAL: &str = ".partial-";
-/// How long a run waits for somebody else to finish pruning.
+/// The time for which a run waits for another one to finish pruning.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two attempts.
 const NAP: Duration = Duration::from_millis(50);
@@ -36,11 +36,20 @@ const NAP: Duration = Duration::from_millis(50);
 pub struct Finished {
     /// Its ledger.
     pub ledger: PathBuf,
-    /// What it printed.
+    /// The output of the cell.
     pub output: PathBuf,
 }
 
-/// What is kept under a fingerprint.
+impl Finished {
+    /// The fingerprint it is kept under, and the SHA-256 of its ledger.
+    pub fn identity(&self) -> Option<(String, String)> {
+        let directory = self.ledger.parent()?;
+        let record = Record::read(directory).ok()?;
+        Some((directory.file_name()?.to_str()?.to_owned(), record.ledger_hash().to_owned()))
+    }
+}
+
+/// The state of a fingerprint's cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing.
@@ -80,7 +89,7 @@ pub struct Store {
     directory: File,
 }
 
-/// How [`Store::lock`] locks.
+/// The mode of [`Store::lock`].
 #[derive(Clone, Copy)]
 enum Lock {
     Shared,
@@ -163,7 +172,7 @@ impl Store {
         Finished { ledger: directory.join(LEDGER), output: directory.join(OUTPUT) }
     }
 
-    /// What is kept under a fingerprint. It counts as used now.
+    /// The cell of a fingerprint. It counts as used now.
     pub fn find(&self, fingerprint: &str) -> Found {
         let directory = self.path.join(fingerprint);
         if std::fs::symlink_metadata(&directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {

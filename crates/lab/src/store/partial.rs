@@ -37,12 +37,12 @@ impl Partial {
         Err(Error::new(ErrorKind::AlreadyExists, "no name is free for a cell that runs"))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What holds the lock: a process that has it open keeps the directory from being swept away.
+    /// The descriptor that holds the lock: a process that has it open keeps the directory from being swept away.
     pub fn descriptor(&self) -> RawFd {
         self.lock.as_raw_fd()
     }
@@ -68,7 +68,7 @@ fn locked(path: &Path) -> std::io::Result<Option<File>> {
     Ok(is_at(&directory, path).then_some(directory))
 }
 
-/// Whether an open directory still has its name.
+/// Returns true if an open directory still has its name.
 fn is_at(directory: &File, path: &Path) -> bool {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     let (open, named) = (directory.metadata().map(identity), std::fs::symlink_metadata(path).map(identity));

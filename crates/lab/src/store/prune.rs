@@ -1,4 +1,4 @@
-//! Which finished cells are removed: those not used for long, and the least recently used of those that together take too
+//! The removal of finished cells: those not used for long, and the least recently used of those that together take too
 //! much room.
 
 use super::record::{RECORD, Record};
@@ -12,7 +12,7 @@ const DIGITS: usize = 32;
 /// Bytes of the unit of a file's blocks.
 const BLOCK: u64 = 512;
 
-/// What to remove.
+/// The cells to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruning {
     /// The least recently used, until those that are left take at most so many bytes on the disk.
@@ -39,7 +39,7 @@ impl Size {
     }
 }
 
-/// What was done.
+/// The result of the removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Finished cells that were removed.
@@ -48,7 +48,7 @@ pub struct Pruned {
     pub kept: Size,
     /// Unfinished cells of laboratories that were killed, which were removed too.
     pub unfinished: usize,
-    /// What should have been removed and could not: the first, and why.
+    /// The first cell that could not be removed, with the reason.
     pub failed: Option<String>,
 }
 

@@ -26,7 +26,7 @@ pub struct Record {
     output: Contents,
 }
 
-/// What a file contains.
+/// The size and the hash of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Contents {
     bytes: u64,
@@ -34,7 +34,7 @@ struct Contents {
 }
 
 impl Contents {
-    /// What the file `name` contains; why it can't be used, if it can't.
+    /// The record of the file `name`, or the reason why the file cannot be used.
     fn of(directory: &Path, name: &str) -> Result<Self, String> {
         let path = directory.join(name);
         let unreadable = |error: std::io::Error| match error.kind() {
@@ -66,6 +66,11 @@ impl Record {
         Ok(Self { format: FORMAT, command: command.to_owned(), ledger, output })
     }
 
+    /// SHA-256 of the ledger.
+    pub fn ledger_hash(&self) -> &str {
+        &self.ledger.sha256
+    }
+
     /// The record in a directory.
     pub fn read(directory: &Path) -> Result<Self, String> {
         let path = directory.join(RECORD);
@@ -88,7 +93,7 @@ impl Record {
         std::fs::write(directory.join(RECORD), format!("{}\n", serde_json::to_string(self)?))
     }
 
-    /// Whether the files in a directory are as recorded; if not, why.
+    /// Checks that the files in a directory match the record; the error is the reason.
     pub fn holds(&self, directory: &Path) -> Result<(), String> {
         self.ledger.holds(directory, LEDGER)?;
         self.output.holds(directory, OUTPUT)

@@ -7,7 +7,7 @@ struct Bench(PathBuf);
 impl Bench {
     fn new(test: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("tollgate-store-{}-{test}", std::process::id()));
-        // What an earlier run has left.
+        // An earlier run may have left files.
         let _ = std::fs::remove_dir_all(&directory);
         Self(directory)
     }
@@ -163,7 +163,7 @@ fn unfinished_cells_are_swept_once_nobody_has_them_open() {
     std::fs::create_dir(bench.0.join("mine")).unwrap();
     drop(bench.store());
     assert_eq!(bench.names(), [name, ".partial-file".to_owned(), "mine".to_owned()]);
-    // What a process that is killed leaves: the directory, without the lock.
+    // A killed process leaves the directory without the lock.
     let kept = living.path().to_path_buf();
     let inherited = std::fs::File::open(&kept).unwrap();
     drop(living);

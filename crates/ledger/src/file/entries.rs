@@ -5,7 +5,7 @@ use super::{LedgerError, kind};
 use crate::entry::{BlockRuns, EventCharge};
 use crate::wire::{Reader, put};
 
-/// How many regions, origins, shapes and families there are that entries may name.
+/// The numbers of regions, origins, shapes and families that entries may refer to.
 #[derive(Clone, Copy)]
 pub(super) struct Counts {
     pub(super) regions: usize,
@@ -14,7 +14,7 @@ pub(super) struct Counts {
     pub(super) families: u64,
 }
 
-/// Where an entry is charged, written as the difference from the entry before.
+/// The place that an entry is charged to, written as the difference from the entry before.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) region: u32,

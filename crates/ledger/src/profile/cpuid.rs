@@ -2,7 +2,7 @@
 
 use super::Vendor;
 
-/// What one CPUID leaf, or sub-leaf, returns.
+/// The result of one CPUID leaf or sub-leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuidLeaf {
     /// EAX going in.

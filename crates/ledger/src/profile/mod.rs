@@ -18,7 +18,7 @@ use std::io::Read;
 use std::path::Path;
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-/// How far a figure can be trusted.
+/// The reliability of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantArray)]
 pub enum Confidence {
     /// Read in a primary measured source, for this processor or one with the same core.
@@ -45,12 +45,12 @@ impl Confidence {
     }
 }
 
-/// Where a figure comes from.
+/// The origin of a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provenance {
     /// The publication, or the reasoning of an estimate.
     pub source: String,
-    /// How far it can be trusted.
+    /// The reliability of the figure.
     pub confidence: Confidence,
 }
 
@@ -59,11 +59,11 @@ pub struct Provenance {
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Where it comes from.
+    /// The origin of the value.
     pub from: Provenance,
 }
 
-/// Who made the processor.
+/// The maker of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     /// Intel.
@@ -83,7 +83,7 @@ pub struct Sizes {
     pub return_stack: Sourced<u16>,
 }
 
-/// What instructions and events cost: on the processor itself, or in a program that emulates it.
+/// The prices of instructions and events, on the processor itself or in a program that emulates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// Ticks per instruction, by class in the order of [`Class::ALL`].
@@ -143,18 +143,18 @@ impl Sizes {
 pub struct Emulator {
     /// The program, and the processor it runs on.
     pub title: String,
-    /// What each instruction and event of the guest costs it.
+    /// The emulator's prices of the guest's instructions and events.
     pub prices: Prices,
-    /// What takes the place of the processor's TLBs and predictors.
+    /// The sizes of the emulator's substitutes for TLBs and predictors.
     pub sizes: Sizes,
-    /// Whether translations of global pages survive a MOV to CR3.
+    /// True if translations of global pages survive a MOV to CR3.
     pub keeps_global: Sourced<bool>,
-    /// Whether large pages are kept as such, and not in pieces of 4 KiB.
+    /// True if large pages are kept as such, and not in pieces of 4 KiB.
     pub keeps_large: Sourced<bool>,
 }
 
-/// What the processor's virtualization can do. The names are Intel's; AMD's nested paging and address-space identifiers are the
-/// same things, and SVM always ran unpaged guests.
+/// The capabilities of the processor's virtualization. The names are Intel's; AMD's nested paging and address-space identifiers are
+/// equivalent, and SVM always ran unpaged guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Virtualization {
     /// Two-dimensional paging.
@@ -241,19 +241,19 @@ pub struct Profile {
     pub name: String,
     /// The processor in full.
     pub title: String,
-    /// Whether it is a made-up processor.
+    /// True for a processor that does not exist.
     pub synthetic: bool,
-    /// What a reader of its figures must know.
+    /// Remarks that a reader of the figures must know.
     pub notes: String,
-    /// Who made it.
+    /// The maker of the processor.
     pub vendor: Vendor,
     /// Frequency of the core and of the TSC, in hertz.
     pub tsc_hz: Sourced<u64>,
     /// MAXPHYADDR.
     pub physical_bits: Sourced<u8>,
-    /// What its virtualization can do.
+    /// The capabilities of its virtualization.
     pub virtualization: Sourced<Virtualization>,
-    /// What software finds in its VMX capability MSRs, if it has VMX.
+    /// The contents of its VMX capability MSRs, if it has VMX.
     pub vmx: Option<Vmx>,
     /// Contents of IA32_ARCH_CAPABILITIES, if the processor has it.
     pub arch_capabilities: Option<Sourced<u64>>,
@@ -261,11 +261,11 @@ pub struct Profile {
     pub host_xcr0: Option<Sourced<u64>>,
     /// Sizes of TLBs and predictors.
     pub sizes: Sizes,
-    /// What everything costs.
+    /// The prices.
     pub prices: Prices,
     /// A program that emulates it.
     pub emulator: Emulator,
-    /// Where the CPUID contents come from.
+    /// The origin of the CPUID contents.
     pub cpuid_from: Provenance,
     /// CPUID as the real processor answers: (leaf, sub-leaf, registers).
     raw_cpuid: Vec<[u32; 6]>,
@@ -295,7 +295,7 @@ pub enum ProfileError {
     Syntax {
         /// The file.
         file: String,
-        /// Where and why.
+        /// The place and the reason.
         reason: String,
     },
     /// A value is missing or unusable.
@@ -439,7 +439,7 @@ impl Profile {
         self
     }
 
-    /// What the real processor's CPUID returns for a leaf and sub-leaf, if the profile has it.
+    /// The real processor's CPUID for a leaf and sub-leaf, if the profile has it.
     pub fn real_cpuid(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
         let entry = self.raw_cpuid.iter().find(|entry| entry[0] == leaf && entry[1] == subleaf)?;
         let [_, _, eax, ebx, ecx, edx] = *entry;

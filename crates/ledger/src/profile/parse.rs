@@ -265,7 +265,7 @@ fn virtualization(at: &At) -> Result<Sourced<Virtualization>, ProfileError> {
     }
 }
 
-/// What software finds in the VMX capability MSRs.
+/// Reads the contents of the VMX capability MSRs.
 fn vmx(at: &At) -> Result<Vmx, ProfileError> {
     const WORD: i64 = u32::MAX as i64;
     at.only(&["revision", "pin", "primary", "secondary", "exit", "entry", "misc", "ept_vpid"])?;
@@ -325,7 +325,7 @@ fn sizes(top: &At) -> Result<Sizes, ProfileError> {
 
 fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
     at.only(&Class::ALL.map(Class::name))?;
-    // What only an event pays for may be free of itself.
+    // A class may be free only if an event pays for its instructions.
     let figure = |class: Class| at.figure(class.name(), MOST_CLASS_CYCLES, class == Class::System);
     Class::ALL.into_iter().map(figure).collect()
 }
@@ -360,7 +360,7 @@ fn families(at: &At, charged: fn(Family) -> bool) -> Result<Vec<Option<Sourced<T
 
 fn emulator(at: &At) -> Result<Emulator, ProfileError> {
     at.only(&["title", "keeps_global", "keeps_large", "class", "event", "event_by_parameter", "tlb", "predictor"])?;
-    // What it emulates has no hypervisor of its own.
+    // An emulated processor has no hypervisor of its own.
     let charged = |family: Family| !by_class_or_operation(family) && !family.is_hypervisor();
     let keeps = |key: &str| {
         let at = at.table(key)?;

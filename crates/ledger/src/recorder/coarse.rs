@@ -1,4 +1,4 @@
-//! What is told apart when a guest executes more distinct code than a run can hold.
+//! The distinctions that remain when a guest executes more distinct code than a run can hold.
 //!
 //! A run has one [`Coarseness`]. It grows by a step whenever what was charged so far does not fit, and it never shrinks. Each
 //! step maps the keys of the step before, so the outcome depends on what was charged and not on the order in which it
@@ -42,7 +42,7 @@ impl Range {
     }
 }
 
-/// What an address is kept as.
+/// The unit in which an address is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Grain {
     Exact,
@@ -51,19 +51,19 @@ enum Grain {
 }
 
 struct Step {
-    /// Whether tasks of one name are told apart.
+    /// True if tasks of one name are distinguished.
     numbers: bool,
-    /// Whether areas of [`AREA`] bytes with much code are kept by pages; those with less are not affected.
+    /// True if areas of [`AREA`] bytes with much code are kept by pages; areas with less code are not affected.
     dense: bool,
     /// Code of ring 3: on Linux it has no symbols, and most of it.
     user: Grain,
     /// All other code.
     other: Grain,
-    /// Whether the upper half of other rings, which all spaces share on Linux, is told apart by space.
+    /// True if the upper half of other rings, which all spaces share on Linux, is distinguished by space.
     kernel_spaces: bool,
-    /// Whether numbers that a guest chooses, such as MSRs and ports, are told apart.
+    /// True if numbers that a guest chooses, such as MSRs and ports, are distinguished.
     params: bool,
-    /// Whether spaces and tasks are told apart at all.
+    /// True if spaces and tasks are distinguished at all.
     spaces: bool,
     what: &'static str,
 }
@@ -119,7 +119,7 @@ const STEPS: [Step; 10] = [
     ),
 ];
 
-/// How coarsely a run was recorded: 0 for exactly.
+/// The coarseness with which a run was recorded: 0 for exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Coarseness(u8);
 
@@ -139,7 +139,7 @@ impl Coarseness {
         Self::from_index(u64::from(self.0) + 1)
     }
 
-    /// What was not told apart; empty if everything was.
+    /// The missing distinctions; empty if there are none.
     pub fn describe(self) -> &'static str {
         self.step().what
     }
@@ -148,22 +148,22 @@ impl Coarseness {
         &STEPS[usize::from(self.0)]
     }
 
-    /// Whether tasks of one name are told apart.
+    /// Returns true if tasks of one name are distinguished.
     pub(super) fn tells_tasks(self) -> bool {
         self.step().numbers
     }
 
-    /// Whether dense areas are kept by pages.
+    /// Returns true if dense areas are kept by pages.
     pub(super) fn folds_dense(self) -> bool {
         self.step().dense
     }
 
-    /// Whether there are blocks that are kept exactly, with their shapes.
+    /// Returns true if some blocks are kept exactly, with their shapes.
     pub(super) fn keeps_shapes(self) -> bool {
         self.step().other == EXACT
     }
 
-    /// Who is charged for an address in place of `origin`.
+    /// The origin that is charged for an address in place of `origin`.
     pub fn origin(self, origin: Origin, rip: u64) -> Origin {
         let Step { kernel_spaces, spaces, .. } = *self.step();
         let shared = origin.ring != 3 && rip & HALF != 0;

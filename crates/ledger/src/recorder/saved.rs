@@ -3,7 +3,7 @@
 use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Origin, OriginId, Recorder, Region, Shape, ShapeId};
 use crate::branch::{Branch, Branches, Taken};
 use crate::task::Tasks;
-use crate::{Class, Kind, TaskId};
+use crate::{Class, Kind, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
 
 /// What a recorder has recorded. Entries are sorted, so that equal records are equal bytes.
@@ -102,7 +102,9 @@ impl Recorder {
         }
         recorder.tables.classes = saved.classes.into_iter().collect();
         recorder.tables.areas = saved.areas.into_iter().collect();
-        recorder.branches = Branches::restore(saved.branches).ok_or(SavedError("a branch is there twice"))?;
+        let in_region = |origin: OriginId| saved.origins[origin.0 as usize].region != RegionId::default();
+        recorder.branches =
+            Branches::restore(saved.branches, in_region).ok_or(SavedError("a branch is there twice"))?;
         let Saved { origins, used, coarseness, tasks, regions, .. } = saved;
         Ok(Self { origins, used, coarseness, tasks, regions, ..recorder })
     }

@@ -1,4 +1,4 @@
-//! Where charges are kept while a machine runs: blocks by their executions, and events.
+//! The charges of a running machine: blocks by their executions, and events.
 
 use super::coarse::AREA;
 use super::{Amount, OriginId, ShapeId};
@@ -123,8 +123,8 @@ impl Charge {
     }
 }
 
-/// What was charged by event: dense storage, an index of it, and what was charged last by few bits of the hash, where most
-/// charges find theirs.
+/// The charges by event: dense storage, an index of it, and the last charges by few bits of the hash, where most
+/// charges find their entry.
 #[derive(Default)]
 pub(super) struct Charges {
     all: Vec<Charge>,
@@ -192,7 +192,7 @@ impl Charges {
     }
 }
 
-/// What was charged.
+/// All charges.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) blocks: Runs,

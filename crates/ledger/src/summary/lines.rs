@@ -1,4 +1,4 @@
-//! Which line of a table a charge belongs to, and what the line is called.
+//! The line of a table that a charge belongs to, and the name of the line.
 
 use super::By;
 use crate::entry::SavedSymbol;
@@ -21,7 +21,7 @@ pub(super) fn given(name: &str) -> Cow<'_, str> {
     if own { Cow::Owned(format!("{name:?}")) } else { Cow::Borrowed(name) }
 }
 
-/// What a function is called, with the image it is in.
+/// The name of a function, with its image.
 pub(super) fn symbol_name(symbol: &SavedSymbol) -> String {
     let name = given(&symbol.name);
     match (symbol.module.as_str(), symbol.space.guest) {
@@ -39,11 +39,11 @@ pub enum Who<'a> {
     Task(&'a Task),
     /// No task is known.
     Nobody,
-    /// What is done on top of any task.
+    /// The work on top of any task.
     Context(Context),
 }
 
-/// A line, by numbers: names are made for those only that are shown. What the numbers are depends on [`By`].
+/// A line, by numbers: only lines that are shown get names. [`By`] determines the meaning of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Line(u64, u64);
 
@@ -52,13 +52,13 @@ pub struct Line(u64, u64);
 enum Function {
     /// The symbol of that number.
     Symbol(u32),
-    /// What was folded of the image that has this symbol.
+    /// The folded addresses of the image that has this symbol.
     Image(u32),
     /// Code without symbols; with `true`, of a guest of a hypervisor that runs on the machine.
     Unknown(Code, bool),
 }
 
-/// Which code it is, where no symbol says it.
+/// The kind of code for which no symbol is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
     /// Of ring 3.
@@ -196,7 +196,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// What a line is called.
+    /// The name of a line.
     pub fn name(&self, Line(first, second): Line) -> String {
         match self.by {
             By::Symbol => self.function_name(Function::unpack(first)),
@@ -264,7 +264,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// What is done in a context other than a task's own is called.
+/// The name of the work in a context other than a task's own.
 pub(super) fn context_name(context: Context) -> Option<&'static str> {
     match context {
         Context::Task => None,
@@ -273,7 +273,7 @@ pub(super) fn context_name(context: Context) -> Option<&'static str> {
     }
 }
 
-/// What a level is called where there is a guest.
+/// The name of a level in a ledger with a guest.
 fn level_name(level: u64) -> String {
     match level {
         0 => "hypervisor".to_owned(),

@@ -13,13 +13,13 @@ pub struct Site {
     pub level: u8,
     /// Function and offset, or the address where no symbol is known.
     pub place: String,
-    /// How it is told where to go.
+    /// The way in which the branch gets its target.
     pub way: Way,
-    /// How often it was executed.
+    /// The number of its executions.
     pub taken: Taken,
-    /// What it cost in all: its instructions and mispredictions.
+    /// The total cost: instructions and mispredictions.
     pub ticks: Ticks,
-    /// Where it went, the most frequent first.
+    /// The targets, the most frequent first.
     pub targets: Vec<(String, Taken)>,
 }
 
@@ -33,7 +33,7 @@ pub struct Direct {
     pub targets: Vec<String>,
 }
 
-/// What would have been charged otherwise.
+/// The predicted effect of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The site.
@@ -44,9 +44,9 @@ pub struct Saved {
     pub count: u64,
     /// Executions whose target is one of them.
     pub direct: u64,
-    /// What the site was charged.
+    /// The charge of the site.
     pub before: Ticks,
-    /// What it would be charged.
+    /// The predicted charge.
     pub after: Ticks,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Prices<'a> {
         classes.iter().map(|class| Ticks::from(self.ledger.header.class_ticks[*class as usize])).sum()
     }
 
-    /// What one execution of a branch costs if it is predicted, and what a misprediction adds.
+    /// The price of one execution of a branch that is predicted, and the additional price of a misprediction.
     fn each(&self, way: Way) -> (Ticks, Ticks) {
         match way {
             Way::Call => (self.classes(&[Class::IndirectCall]), self.indirect_miss),
@@ -147,7 +147,7 @@ impl Ledger {
         sites
     }
 
-    /// What each site that `direct` names would be charged.
+    /// The predicted charges of each site that `direct` names.
     pub fn made_direct(&self, sites: &[Site], direct: &Direct) -> Vec<Saved> {
         let prices = Prices::of(self);
         let meant = |site: &&Site| {

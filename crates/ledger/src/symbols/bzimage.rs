@@ -22,14 +22,14 @@ pub enum ImageError {
     Damaged {
         /// The method.
         method: &'static str,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
 }
 
 /// The largest kernel.
 const LARGEST: u64 = 512 << 20;
-/// What LZ4's legacy format decompresses at a time.
+/// The size of the pieces that LZ4's legacy format decompresses.
 const LZ4_CHUNK: usize = 8 << 20;
 
 /// The decompressed kernel (an ELF file) that is in a bzImage.

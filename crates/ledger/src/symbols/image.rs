@@ -1,6 +1,6 @@
 //! Functions of an image by their names, before it runs.
 //!
-//! Where several functions have one address, tables of symbols keep the name that a reader looks for; who names a function
+//! If several functions have one address, tables of symbols keep the name that a reader looks for. A user who names a function
 //! may use any of them.
 
 use super::kallsyms::raw_kallsyms;

@@ -1,4 +1,4 @@
-//! Where a Linux kernel's `struct task_struct` has what identifies a task: by the kernel's BTF, or, where there is none, by the first tasks
+//! The offsets of the fields of a Linux kernel's `struct task_struct` that identify a task: from the kernel's BTF, or, without BTF, from the first tasks
 //! that are made, whose numbers are known.
 
 use super::btf::Btf;
@@ -47,7 +47,7 @@ impl Learner {
     /// Tasks that are made before the layout is clear.
     const WANTED: usize = 3;
 
-    /// Whether no more has been kept than is looked at.
+    /// Returns true if only as many tasks have been kept as are examined.
     pub fn is_bounded(&self) -> bool {
         let all = || self.idle.iter().chain(&self.made);
         self.made.len() <= Self::WANTED && all().all(|task| task.len() <= LARGEST)

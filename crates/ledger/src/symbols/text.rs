@@ -55,7 +55,7 @@ pub(super) fn raw_elf(file: &object::File, sized: &mut Vec<(u64, u64)>) -> Vec<R
         raw.push((symbol.address(), letter, name.to_owned()));
     }
     if !raw.is_empty() {
-        // Where code ends, the last function does.
+        // The last function ends where the code ends.
         let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
         raw.extend(code.map(|section| (section.address().saturating_add(section.size()), 'r', String::new())));
     }

@@ -20,12 +20,12 @@ pub(super) fn dsdt() -> Vec<u8> {
     tables::table(b"DSDT", 2, &body)
 }
 
-/// The values for both sleep-type fields, of which there is only one.
+/// Returns the sleep type of soft-off for both fields; the board has only one sleep type register.
 fn soft_off() -> Name {
     Name::new("_S5_".into(), &Package::new(vec![&SOFT_OFF, &SOFT_OFF, &0u8, &0u8]))
 }
 
-/// A device with a hardware ID, more names and its resources.
+/// Describes a device with a hardware ID, further names, and its resources.
 fn device(path: &str, id: &dyn Aml, names: &[(&str, &dyn Aml)], resources: Vec<&dyn Aml>) -> Vec<u8> {
     let mut names: Vec<Name> = names.iter().map(|(name, value)| Name::new((*name).into(), *value)).collect();
     names.insert(0, Name::new("_HID".into(), id));
@@ -36,7 +36,7 @@ fn device(path: &str, id: &dyn Aml, names: &[(&str, &dyn Aml)], resources: Vec<&
     out
 }
 
-/// The PCI host bridge.
+/// Describes the PCI host bridge.
 fn pci_root() -> Vec<u8> {
     let (start, last) = (layout::PCI_WINDOW.start as u32, (layout::PCI_WINDOW.end - 1) as u32);
     let mut routing = PackageBuilder::new();
@@ -61,7 +61,8 @@ fn pci_root() -> Vec<u8> {
     )
 }
 
-/// What the board occupies and no other device claims: configuration space and the power-management registers.
+/// Describes the resources that the board uses and no other device claims: configuration space and the power-management
+/// registers.
 fn board() -> Vec<u8> {
     let ecam = layout::PCI_ECAM;
     device(
@@ -75,19 +76,19 @@ fn board() -> Vec<u8> {
     )
 }
 
-/// The first serial port.
+/// Describes the first serial port.
 fn serial() -> Vec<u8> {
     let line = Interrupt::new(true, true, false, false, 4);
     device("COM1", &EISAName::new("PNP0501"), &[("_UID", &1u8)], vec![&IO::new(0x3f8, 0x3f8, 1, 8), &line])
 }
 
-/// The real-time clock.
+/// Describes the real-time clock.
 fn rtc() -> Vec<u8> {
     let line = Interrupt::new(true, true, false, false, 8);
     device("RTC0", &EISAName::new("PNP0B00"), &[], vec![&IO::new(0x70, 0x70, 1, 2), &line])
 }
 
-/// The port by which a kernel says that it has panicked.
+/// Describes the port with which a kernel reports a panic.
 fn panic() -> Vec<u8> {
     device("PEVT", &"QEMU0001", &[("_STA", &0xfu8)], vec![&IO::new(pvpanic::PVPANIC, pvpanic::PVPANIC, 1, 1)])
 }

@@ -1,8 +1,8 @@
-//! ACPI tables: how an operating system finds processors, interrupt controllers, PCI and the power-off register.
+//! ACPI tables, in which an operating system finds processors, interrupt controllers, PCI and the power-off register.
 //!
-//! The tables lie in the reserved part of the first megabyte, the RSDP first, where a search of the BIOS area and every
-//! boot protocol's pointer find it. They describe the board as it is and promise nothing else: no HPET, no sleep states
-//! but soft-off, no fixed buttons.
+//! The tables are in the reserved part of the first megabyte. The RSDP comes first, where both a search of the BIOS
+//! area and the pointers of boot protocols lead to it. The tables describe the board and promise nothing else: no HPET,
+//! no sleep states except soft-off, no fixed buttons.
 
 mod dsdt;
 mod tables;
@@ -22,25 +22,25 @@ pub const PM_TIMER: u16 = pm::BASE + pm::TIMER;
 pub const GPE0: u16 = pm::BASE + pm::GPE0;
 /// Port of the reset register.
 pub const RESET: u16 = 0xcf9;
-/// What to write to [`RESET`].
+/// Value that resets the machine when written to [`RESET`].
 pub const RESET_VALUE: u8 = 6;
-/// Where the FACS lies: after the RSDP.
+/// Address of the FACS, after the RSDP.
 const FACS: u64 = layout::ACPI.start + 64;
-/// Address of the field of the FACS that says where a machine suspended to RAM goes when it wakes, in real mode.
+/// Address of the waking vector in the FACS: the real-mode entry point of a machine that wakes from suspension to RAM.
 pub const WAKING_VECTOR: u64 = FACS + 12;
 /// Sleep type of soft-off (`\_S5`) in the PM1a control register, as the power-management device decodes it.
 pub const SOFT_OFF: u8 = 0;
 /// First I/O APIC line that PCI interrupts are routed to. INTx of a device goes to [`pci_line`].
 pub const FIRST_PCI_LINE: u32 = 16;
-/// Lines that PCI interrupts share.
+/// Number of lines that PCI interrupts share.
 pub const PCI_LINES: u32 = 4;
 
-/// The I/O APIC line to which a PCI device's interrupt pin (0 is INTA) is routed.
+/// Returns the I/O APIC line to which a PCI device's interrupt pin (0 is INTA) is routed.
 pub const fn pci_line(device: u8, pin: u8) -> u32 {
     FIRST_PCI_LINE + (device as u32 + pin as u32) % PCI_LINES
 }
 
-/// What the tables depend on.
+/// Parameters of the tables.
 #[derive(Clone, Debug)]
 pub struct AcpiConfig {
     /// Local APIC IDs of the processors, the boot processor first.
@@ -49,13 +49,13 @@ pub struct AcpiConfig {
     pub io_apic_id: u8,
 }
 
-/// Why the tables can't be placed.
+/// Reason for which the tables can't be placed.
 #[derive(Debug, Error)]
 pub enum AcpiError {
-    /// Too many processors for the space there is.
+    /// The tables of this many processors do not fit.
     #[error("the ACPI tables of {cpus} processors need {len} bytes; there is room for {room}")]
     TooManyProcessors {
-        /// Processors asked for.
+        /// Number of processors.
         cpus: usize,
         /// Length of the tables.
         len: u64,
@@ -79,7 +79,7 @@ pub fn install(ram: &GuestRam, config: &AcpiConfig) -> Result<u64, AcpiError> {
     if ram.write(base, &bytes) { Ok(base) } else { Err(AcpiError::NoMemory(base)) }
 }
 
-/// All tables, to be placed at `base`: RSDP, FACS, DSDT, FADT, MADT, MCFG, RSDT and XSDT.
+/// Builds all tables, to be placed at `base`: RSDP, FACS, DSDT, FADT, MADT, MCFG, RSDT and XSDT.
 fn build(config: &AcpiConfig, base: u32) -> Vec<u8> {
     /// The strictest alignment, that of the FACS.
     const ALIGN: usize = 64;
@@ -116,7 +116,7 @@ mod tests {
         AcpiConfig { apic_ids: (0..cpus).collect(), io_apic_id: 0 }
     }
 
-    /// The table at an address, its checksum verified.
+    /// Returns the table at an address, after a check of its checksum.
     fn table(image: &[u8], base: u32, address: u32) -> &[u8] {
         let bytes = &image[(address - base) as usize..];
         let bytes = &bytes[..word(bytes, 4) as usize];

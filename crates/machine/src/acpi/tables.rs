@@ -1,4 +1,4 @@
-//! The tables of fixed layout (ACPI 6.5, chapter 5.2).
+//! Tables with a fixed layout (ACPI 6.5, chapter 5.2).
 
 use acpi_tables::fadt::{FADTBuilder, Flags};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
@@ -14,7 +14,7 @@ const OEM_TABLE: [u8; 8] = *b"TOLLGATE";
 const OEM_REVISION: u32 = 1;
 const HEADER_LEN: u32 = 36;
 
-/// A table with the common header.
+/// Builds a table with the common header.
 pub(super) fn table(signature: &[u8; 4], revision: u8, body: &[u8]) -> Vec<u8> {
     let mut table = Sdt::new(*signature, HEADER_LEN, revision, OEM, OEM_TABLE, OEM_REVISION);
     table.append_slice(body);
@@ -27,7 +27,7 @@ fn bytes(table: &dyn Aml) -> Vec<u8> {
     out
 }
 
-/// Root pointer, with both roots.
+/// Builds the root pointer, with both roots.
 pub(super) fn rsdp(rsdt: u32, xsdt: u32) -> Vec<u8> {
     const V1_LEN: usize = 20;
     const LEN: u32 = 36;
@@ -65,9 +65,9 @@ pub(super) fn facs() -> Vec<u8> {
 pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
     /// IAPC_BOOT_ARCH: legacy devices, an 8042, no VGA, no control of link power states.
     const BOOT_ARCH: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 4;
-    /// Worst-case latencies that mean "C2 and C3 are not there".
+    /// Worst-case latencies that mean "C2 and C3 are not supported".
     const NO_C2: u16 = 0xffff;
-    /// Byte of the real-time clock's memory that holds the century.
+    /// Offset of the century in the real-time clock's memory.
     const CENTURY: u8 = 0x32;
     const EVENT_LEN: u8 = 4;
     const CONTROL_LEN: u8 = 2;
@@ -78,7 +78,8 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
         .gpe_info(GPE0.into(), 0, GPE_LEN, 0, 0)
         .flag(Flags::Wbinvd)
         .flag(Flags::ProcC1)
-        // These two say that the fixed-hardware feature is absent. So does leaving out the 32-bit timer flag: 24 bits.
+        // These two flags mean that the fixed-hardware buttons are absent. Without the 32-bit timer flag the timer has
+        // 24 bits.
         .flag(Flags::PwrButton)
         .flag(Flags::SlpButton)
         .flag(Flags::ResetRegSup);
@@ -105,12 +106,12 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
     bytes(&fadt.finalize())
 }
 
-/// Processors and interrupt controllers.
+/// Builds the table of processors and interrupt controllers.
 pub(super) fn madt(config: &AcpiConfig) -> Vec<u8> {
     const REVISION: u8 = 5;
     const PC_COMPATIBLE: u32 = 1;
     const ENABLED: u32 = 1;
-    /// IDs from here on need an x2APIC entry; 255 is the broadcast ID.
+    /// First ID that needs an x2APIC entry; 255 is the broadcast ID.
     const FIRST_X2APIC: u32 = 255;
     const LEVEL_HIGH: u16 = 0xd;
     let mut body = Vec::new();
@@ -135,7 +136,7 @@ pub(super) fn madt(config: &AcpiConfig) -> Vec<u8> {
         body.extend(line.to_le_bytes());
         body.extend(flags.to_le_bytes());
     }
-    // NMI at LINT1 of every processor.
+    // NMI is connected to LINT1 of every processor.
     body.extend([4, 6, 0xff, 0, 0, 1]);
     if config.apic_ids.iter().any(|&id| id >= FIRST_X2APIC) {
         body.extend([10, 12, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0]);
@@ -143,7 +144,7 @@ pub(super) fn madt(config: &AcpiConfig) -> Vec<u8> {
     table(b"APIC", REVISION, &body)
 }
 
-/// Enhanced PCI configuration space: segment 0, bus 0.
+/// Builds the table of enhanced PCI configuration space: segment 0, bus 0.
 pub(super) fn mcfg() -> Vec<u8> {
     let mut body = vec![0; 8];
     body.extend(layout::PCI_ECAM.start.to_le_bytes());

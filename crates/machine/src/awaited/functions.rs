@@ -1,12 +1,12 @@
-//! What a machine is asked of the functions that are waited for.
+//! Interface of a machine to the functions for which it waits.
 
 use super::{Awaited, Awaiting, Place};
 use crate::machine::Machine;
 use ledger::symbols::{ImageFunctions, Symbol};
 
 impl Machine {
-    /// Waits for places in functions, of which [`Machine::has_executed`] tells by their numbers. They are looked for in the machine's image, in the
-    /// symbols of `files`, and in the tables of a Linux kernel that runs.
+    /// Waits for the execution of places in functions; [`Machine::has_executed`] reports on them by index. Functions
+    /// are looked up in the machine's image, in the symbols of `files`, and in the tables of a running Linux kernel.
     pub fn await_functions(&mut self, places: Vec<Place>, files: &[Symbol]) {
         if places.is_empty() {
             return;
@@ -16,7 +16,7 @@ impl Machine {
         self.awaited = Some(awaited);
     }
 
-    /// What became of a place that is waited for.
+    /// Returns the status of an awaited place.
     pub fn has_executed(&self, number: usize) -> Awaiting {
         match self.awaited.as_ref().and_then(|awaited| awaited.functions.get(number)) {
             Some(function) if function.executed => Awaiting::Executed,

@@ -1,9 +1,11 @@
-//! Functions of the guest that are waited for: whether one has been executed, without a trace in the guest and on the ledger.
+//! Functions of the guest for which the machine waits. The machine reports that a function has been executed, without a
+//! trace in the guest or on the ledger.
 //!
-//! They have breakpoints as a debugger's, which are passed at once. Where a kernel goes is known only when it is there: a compressed kernel moves
-//! itself (KASLR), by a multiple of what it is aligned to, so that until then breakpoints are at all places where a function may
-//! come to be. The first that is reached tells to look for the kernel's own tables in memory. A kernel that is found when it runs
-//! (one that another one has loaded) is asked for the functions that are in no image.
+//! The functions get breakpoints as those of a debugger, which are passed at once. The load address of a kernel is
+//! known only when the kernel runs: a compressed kernel relocates itself (KASLR) by a multiple of its alignment, so
+//! until then every possible address of a function has a breakpoint. When the first of these is reached, the machine
+//! looks for the kernel's own tables in memory. The tables of a kernel that is found at run time (because another
+//! kernel has loaded it) supply the functions that are in no image.
 
 mod functions;
 
@@ -16,28 +18,28 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What became of a function that is waited for.
+/// Status of a function for which the machine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaiting {
-    /// No function has that name, or none that is so long.
+    /// No function has that name and the required length.
     Unknown,
-    /// It has not been executed.
+    /// The place has not been executed.
     NotExecuted,
-    /// It has been executed.
+    /// The place has been executed.
     Executed,
 }
 
-/// A place in a function, as gdb and perf write it: `name`, `name+4`, `name+0x1f`.
+/// A place in a function, in the notation of gdb and perf: `name`, `name+4`, `name+0x1f`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The function.
+    /// Name of the function.
     pub function: String,
-    /// Bytes from its beginning.
+    /// Offset from the beginning of the function, in bytes.
     pub offset: u64,
 }
 
 impl Place {
-    /// Reads one.
+    /// Parses a place.
     pub fn parse(text: &str) -> Self {
         let number = |digits: &str| match digits.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -48,7 +50,7 @@ impl Place {
         Self { function: function.to_owned(), offset }
     }
 
-    /// Where it is in functions of that name, of which there are start and size.
+    /// Returns the addresses of the place in functions of that name, which are given by start and size.
     fn within<'a>(&self, functions: impl IntoIterator<Item = &'a (u64, u64)>) -> Vec<u64> {
         let inside = |(start, size): &(u64, u64)| (self.offset < *size).then(|| start.wrapping_add(self.offset));
         functions.into_iter().filter_map(inside).collect()
@@ -57,22 +59,22 @@ impl Place {
 
 struct Function {
     place: Place,
-    /// Where it is.
+    /// Addresses of the place.
     at: Vec<u64>,
-    /// Where it is in the image that decides itself where it goes.
+    /// Addresses in an image that relocates itself, as linked.
     linked_at: Vec<u64>,
     executed: bool,
 }
 
-/// What is waited for.
+/// All places for which the machine waits.
 pub(crate) struct Awaited {
     functions: Vec<Function>,
     stops: Rc<Stops>,
-    /// The image, until it is known where it has gone.
+    /// The image, until its load address is known.
     image: Option<ImageFunctions>,
-    /// Where the image was thought to be, and was not.
+    /// Load addresses at which the image has been ruled out.
     excluded: BTreeSet<u64>,
-    /// The functions of the kernel that was found last.
+    /// Functions of the kernel that was found last.
     kernel: Option<Arc<[Symbol]>>,
 }
 
@@ -93,7 +95,7 @@ impl Awaited {
         Self { functions, stops: Rc::default(), image, excluded: BTreeSet::new(), kernel: None }
     }
 
-    /// Where breakpoints are wanted.
+    /// Returns the addresses at which breakpoints are needed.
     fn wanted(&self) -> BTreeSet<u64> {
         let waiting = || self.functions.iter().filter(|function| !function.executed);
         let mut wanted: BTreeSet<u64> = waiting().flat_map(|function| function.at.iter().copied()).collect();
@@ -105,7 +107,7 @@ impl Awaited {
         wanted
     }
 
-    /// Puts breakpoints where they are wanted.
+    /// Sets the breakpoints that are needed.
     fn place(&self, vcpus: &mut Vcpus) {
         let wanted = self.wanted();
         for vcpu in &mut vcpus.all {
@@ -117,7 +119,7 @@ impl Awaited {
         vcpus.cache.set_breakpoints(wanted);
     }
 
-    /// A processor is at a breakpoint.
+    /// Handles the arrival of a processor at a breakpoint.
     pub(crate) fn reached(&mut self, vcpus: &mut Vcpus, index: usize, ram: &GuestRam) {
         self.stops.take_why();
         let cpu = &vcpus.all[index].cpu;
@@ -144,7 +146,7 @@ impl Awaited {
         self.place(vcpus);
     }
 
-    /// Looks whether there is a kernel in memory that was not there before.
+    /// Checks if there is a new kernel in memory.
     pub(crate) fn look(&mut self, vcpus: &mut Vcpus) {
         let Some(kernel) = vcpus.tasks.kernel() else { return };
         if self.kernel.as_ref().is_some_and(|known| Arc::ptr_eq(known, &kernel.functions)) {
@@ -175,7 +177,8 @@ mod tests {
     use iced_x86::code_asm::*;
     use ledger::symbols::Symbols;
 
-    /// A guest that spins for some slices, calls a function often, and ends with status 1. The code, and where the function begins.
+    /// Returns the code of a guest that spins for some slices, calls a function often, and ends with status 1, and the
+    /// address of the function.
     fn program() -> (Vec<u8>, u64) {
         let mut a = CodeAssembler::new(32).unwrap();
         let (mut spin, mut turn, mut function) = (a.create_label(), a.create_label(), a.create_label());

@@ -25,8 +25,8 @@ use ledger::Ticks;
 use super::BoardError;
 use super::parts::Maker;
 
-/// Makes the set of devices: for each its name, its type, and how it is made. Accesses are dispatched by the device's number, and
-/// calls are direct.
+/// Defines the set of devices: the name of each, its type, and its constructor. Accesses are dispatched by device
+/// number, and calls are direct.
 macro_rules! devices {
     ($maker:ident: $($name:ident: $type:ty = $make:expr;)*) => {
         /// Number of a device.
@@ -39,33 +39,33 @@ macro_rules! devices {
             /// All devices, in their order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What its state is called.
+            /// Returns the name of the device's state.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name)),* }
             }
         }
 
-        /// The devices.
+        /// All devices.
         #[allow(missing_docs)]
         pub struct Devices { $(pub $name: $type),* }
 
         impl Devices {
-            /// As firmware leaves them.
+            /// Creates the devices in the state in which firmware leaves them.
             pub fn new($maker: &mut Maker) -> Result<Self, BoardError> {
                 Ok(Self { $($name: $make),* })
             }
 
-            /// One of them, to look at.
+            /// Returns a device for inspection.
             pub fn look(&self, id: Id) -> &dyn Device {
                 match id { $(Id::$name => &self.$name),* }
             }
 
-            /// One of them.
+            /// Returns a device.
             pub fn get(&mut self, id: Id) -> &mut dyn Device {
                 match id { $(Id::$name => &mut self.$name),* }
             }
 
-            /// A read from one of them.
+            /// Reads from a device.
             #[inline]
             pub fn read(&mut self, id: Id, at: At, ctx: &mut DeviceContext, events: &mut Events) -> u64 {
                 match id {
@@ -77,7 +77,7 @@ macro_rules! devices {
                 }
             }
 
-            /// A write to one of them.
+            /// Writes to a device.
             #[inline]
             pub fn write(&mut self, id: Id, at: At, value: u64, ctx: &mut DeviceContext, events: &mut Events) {
                 match id {
@@ -91,7 +91,7 @@ macro_rules! devices {
     };
 }
 
-// Time passes for them in this order, and in this order their lines are told.
+// The order of this list is the order in which devices advance and report their lines.
 devices! { maker:
     pic: Pic = Pic::as_firmware_leaves();
     ioapic: IoApic = IoApic::new(super::Board::IO_APIC_ID);
@@ -114,7 +114,7 @@ devices! { maker:
     network: SharedNetwork = maker.network.clone();
 }
 
-/// When each device does something by itself, and when the first one does.
+/// Time of the next event of each device, and of the first of these events.
 #[derive(Clone, Debug)]
 pub struct Events {
     at: [Ticks; Id::ALL.len()],
@@ -128,7 +128,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Says when a device does something by itself.
+    /// Sets the time of a device's next event.
     #[inline]
     pub fn set(&mut self, id: Id, event: Option<Ticks>) {
         let event = event.unwrap_or(Ticks::MAX);
@@ -139,7 +139,7 @@ impl Events {
         }
     }
 
-    /// When the first one does.
+    /// Returns the time of the first event.
     #[inline]
     pub fn next(&self) -> Option<Ticks> {
         (self.next != Ticks::MAX).then_some(self.next)

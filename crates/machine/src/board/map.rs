@@ -1,4 +1,4 @@
-//! Which device answers at which address: the claims of all devices, in tables.
+//! Address decoding: tables of the ranges that devices claim.
 
 use super::devices::Id;
 use crate::device::{Claim, Space};
@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Name of memory that no device claims, which is charged under 0.
 const UNASSIGNED: &str = "unassigned";
 
-/// Why devices don't fit together.
+/// Reason for which devices can't be combined.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClaimError {
     /// Two ranges of ports overlap.
@@ -25,16 +25,16 @@ pub enum ClaimError {
     TooMany(usize),
 }
 
-/// A range of ports with its device.
+/// A range of ports and its device.
 #[derive(Clone, Debug)]
 pub struct PortRange {
     /// The device.
     pub device: Id,
-    /// Which of its claims.
+    /// Index of the claim among the device's claims.
     pub claim: usize,
     /// First port.
     pub first: u16,
-    /// An access of any size is one access.
+    /// True if an access of any size is one access.
     pub whole: bool,
     name: &'static str,
     count: u16,
@@ -45,7 +45,7 @@ pub struct PortRange {
 pub struct MemoryRange {
     /// The device.
     pub device: Id,
-    /// Which of its claims.
+    /// Index of the claim among the device's claims.
     pub claim: usize,
     /// Addresses.
     pub range: Range<u64>,
@@ -54,23 +54,24 @@ pub struct MemoryRange {
     name: &'static str,
 }
 
-/// The tables.
+/// Address decoding tables.
 pub struct Map {
-    /// By port: the number of the range in `ranges`, counted from 1; 0 where no device answers.
+    /// By port: the index in `ranges`, counted from 1; 0 if no device claims the port.
     ports: Box<[u8; 1 << 16]>,
     ranges: Vec<PortRange>,
     memory: Vec<MemoryRange>,
-    /// Number and name of memory that is claimed by no range: 0, and what the PCI bus decodes.
+    /// Numbers and names of unclaimed memory: of no device, and of a PCI function.
     others: [(u32, &'static str); 2],
 }
 
 impl Map {
-    /// A map without devices. `bus` is what accesses are charged under, and called, that no range claims but a PCI function decodes.
+    /// Creates a map without devices. `bus` is the number and name under which accesses to the memory of PCI functions
+    /// are charged, which no range claims.
     pub fn new(bus: (u32, &'static str)) -> Self {
         Self { ports: Box::new([0; 1 << 16]), ranges: Vec::new(), memory: Vec::new(), others: [(0, UNASSIGNED), bus] }
     }
 
-    /// Enters the claims of a device.
+    /// Adds the claims of a device.
     pub fn add(&mut self, device: Id, claims: &'static [Claim]) -> Result<(), ClaimError> {
         for (claim, Claim { name, space }) in claims.iter().enumerate() {
             match space {
@@ -121,24 +122,24 @@ impl Map {
         Ok(())
     }
 
-    /// The range that a port belongs to.
+    /// Returns the range to which a port belongs.
     #[inline]
     pub fn port(&self, port: u16) -> Option<&PortRange> {
         self.ranges.get(usize::from(self.ports[usize::from(port)]).wrapping_sub(1))
     }
 
-    /// The range that an address belongs to.
+    /// Returns the range to which an address belongs.
     #[inline]
     pub fn memory(&self, address: u64) -> Option<&MemoryRange> {
         self.memory.iter().find(|memory| memory.range.contains(&address))
     }
 
-    /// What a report calls the device at a port.
+    /// Returns the name of the device at a port for reports.
     pub fn port_name(&self, port: u16) -> Option<&'static str> {
         self.port(port).map(|range| range.name)
     }
 
-    /// What a report calls the memory whose accesses are charged under a number.
+    /// Returns the name of the memory whose accesses are charged under a number, for reports.
     pub fn memory_name(&self, number: u32) -> Option<&'static str> {
         self.memory_names().find(|named| named.0 == number).map(|named| named.1)
     }
@@ -147,7 +148,7 @@ impl Map {
         self.others.iter().copied().chain(self.memory.iter().map(|memory| (memory.number, memory.name)))
     }
 
-    /// All ranges of ports, by device.
+    /// Returns all ranges of ports, by device.
     pub fn port_ranges(&self) -> impl Iterator<Item = Range<u16>> {
         self.ranges.iter().map(|range| range.first..range.first + range.count)
     }

@@ -1,8 +1,9 @@
-//! The board: which device answers where, and how their interrupt lines are wired.
+//! The board: it connects devices to addresses and to interrupt lines.
 //!
-//! It is what a processor's [`Bus`] leads to. Devices ([`crate::device`]) claim ranges, which are in the tables of `map.rs`; what they say is carried
-//! to interrupt controllers and processors after each access. Time only moves forward here: an access by a processor that is behind another
-//! one's last access is served at the later time. Local APIC timers follow their own processor's clock.
+//! The board is the [`Bus`] of a processor. Devices ([`crate::device`]) claim ranges, which are in the tables of
+//! `map.rs`. After each access the board passes their outputs to interrupt controllers and processors. The time of the
+//! board never goes back: an access by a processor that is behind the last access of another one is served at the later
+//! time. Local APIC timers follow their own processor's clock.
 
 mod devices;
 mod map;
@@ -34,33 +35,33 @@ use parts::Maker;
 use std::ops::Range;
 use std::sync::MutexGuard;
 
-/// The input of the I/O APIC that the timer's ISA interrupt, 0, goes to, as the MADT says.
+/// Input of the I/O APIC to which ISA interrupt 0, the timer's, is connected, as described in the MADT.
 const TIMER_INPUT: u8 = 2;
 
-/// How long input waits for the virtio console's driver while only the serial line is listened to.
+/// Time for which input waits for the virtio console's driver while the guest listens only to the serial line.
 const DRIVER_WAIT_MS: u64 = 1000;
 
-/// Bytes for a channel that may wait for the guest to read them before there is no room for more.
+/// Maximum number of bytes for a channel that wait for the guest before input must wait outside.
 const CHANNEL_BACKLOG: usize = 64 << 10;
 
 /// Device number of the virtio console on the PCI bus.
 const CONSOLE: u8 = 1;
 
-/// Number and name under which accesses are charged to memory of PCI functions, which guests may move.
+/// Number and name under which accesses to the memory of PCI functions are charged; guests may move it.
 const PCI_MEMORY: (u32, &str) = (4, "PCI device");
 
-/// Why a board can't be made.
+/// Reason for which a board can't be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BoardError {
     /// Too many devices for the PCI bus.
     #[error(transparent)]
     Pci(#[from] PciError),
-    /// Devices that don't fit together.
+    /// Devices claim conflicting ranges.
     #[error(transparent)]
     Claim(#[from] ClaimError),
 }
 
-/// The devices.
+/// The board with its devices.
 pub struct Board {
     ram: GuestRam,
     now: Ticks,
@@ -71,11 +72,11 @@ pub struct Board {
     input: Input,
     clock: Clock,
     ending: Option<Ending>,
-    /// The exit status that the guest has asked for.
+    /// Exit status that the guest has requested.
     status: Option<u8>,
-    /// Suspended to RAM: no processor runs until something wakes the machine.
+    /// True while the machine is suspended to RAM: no processor runs until an event wakes the machine.
     suspended: bool,
-    /// The number of the device with channels on the PCI bus.
+    /// Device number of the device with channels on the PCI bus.
     channels: Option<u8>,
 }
 
@@ -83,7 +84,7 @@ impl Board {
     /// ID of the I/O APIC.
     pub const IO_APIC_ID: u8 = 0;
 
-    /// A board as firmware leaves it, with `cpus` local APICs.
+    /// Creates a board in the state in which firmware leaves it, with `cpus` local APICs.
     pub fn new(ram: &GuestRam, cpus: usize, profile: &Profile, parts: Parts) -> Result<Self, BoardError> {
         let clock = Clock::new(profile.tsc_hz.value);
         let input = Input::new(parts.console, clock.ticks(DRIVER_WAIT_MS, 1000));
@@ -112,13 +113,13 @@ impl Board {
         })
     }
 
-    /// Whether the machine is suspended to RAM.
+    /// Returns true while the machine is suspended to RAM.
     pub fn suspended(&self) -> bool {
         self.suspended
     }
 
-    /// Wakes a suspended machine if anything that wakes it has happened. Interrupt controllers, timers and the serial line
-    /// have lost their state then, and are as firmware leaves them.
+    /// Wakes a suspended machine if a wake-up event has occurred. Interrupt controllers, timers and the serial line
+    /// have then lost their state, and return to the state in which firmware leaves them.
     pub fn resume(&mut self) -> bool {
         if !self.suspended || !self.devices.pm.wakes() {
             return false;
@@ -129,47 +130,47 @@ impl Board {
         true
     }
 
-    /// The latest time the board has seen.
+    /// Returns the latest time that the board has seen.
     pub fn now(&self) -> Ticks {
         self.now
     }
 
-    /// How the guest ended the machine, once it has.
+    /// Returns the way in which the guest ended the machine, after it has.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The exit status that the guest has asked for last.
+    /// Returns the exit status that the guest requested last.
     pub fn status(&self) -> Option<u8> {
         self.status
     }
 
-    /// Whether the guest has asked for its workload.
+    /// Returns true if the guest has asked for its workload.
     pub fn workload_asked(&self) -> bool {
         self.devices.workload.is_asked()
     }
 
-    /// A processor's local APIC.
+    /// Returns the local APIC of a processor.
     pub fn lapic(&mut self, index: usize) -> &mut Lapic {
         &mut self.devices.lapics[index]
     }
 
-    /// Whether an external interrupt waits for a processor.
+    /// Returns true if an external interrupt waits for a processor.
     pub fn interrupt(&self, index: usize) -> bool {
         self.devices.lapics[index].interrupt().is_some()
     }
 
-    /// When a device that all processors share does something by itself.
+    /// Returns the time of the next event of a shared device.
     pub fn next_event(&self) -> Option<Ticks> {
         self.events.next()
     }
 
-    /// When a processor's APIC timer expires.
+    /// Returns the time at which a processor's APIC timer expires.
     pub fn timer_event(&self, index: usize) -> Option<Ticks> {
         self.devices.lapics[index].next_event()
     }
 
-    /// Lets time pass for a processor's APIC timer, which follows the processor's own clock.
+    /// Advances a processor's APIC timer, which follows the processor's own clock.
     pub fn advance_timer(&mut self, index: usize, now: Ticks) {
         if self.timer_event(index).is_some_and(|event| event <= now) {
             self.devices.lapics[index].advance(now);
@@ -177,7 +178,7 @@ impl Board {
         }
     }
 
-    /// Lets time pass for the shared devices.
+    /// Advances the shared devices.
     pub fn advance(&mut self, now: Ticks) {
         self.now = self.now.max(now);
         if self.next_event().is_none_or(|event| event > self.now) {
@@ -187,7 +188,7 @@ impl Board {
         self.carry_outputs();
     }
 
-    /// Does something to all devices, which may change when they do something by themselves.
+    /// Applies `change` to all devices, and updates the times of their next events.
     fn each(&mut self, mut change: impl FnMut(&mut dyn Device, &mut DeviceContext)) {
         let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
         for &id in Id::ALL {
@@ -197,52 +198,52 @@ impl Board {
         }
     }
 
-    /// Ranges of guest memory that devices have written since the last call.
+    /// Takes the ranges of guest memory that devices have written since the last call.
     pub fn take_written(&self) -> Vec<Range<u64>> {
         if self.ram.has_written() { self.ram.take_written() } else { Vec::new() }
     }
 
-    /// The next beginning or end of a region of interest.
+    /// Takes the next begin or end mark of a region of interest.
     pub fn pop_mark(&mut self) -> Option<Mark> {
         self.devices.marker.pop()
     }
 
-    /// What reports call the device at a port.
+    /// Returns the name of the device at a port for reports.
     pub fn port_name(&self, port: u16) -> Option<&'static str> {
         self.map.port_name(port)
     }
 
-    /// What reports call the memory whose accesses are charged under a number.
+    /// Returns the name of the memory whose accesses are charged under a number, for reports.
     pub fn memory_name(&self, number: u32) -> Option<&'static str> {
         self.map.memory_name(number)
     }
 
-    /// All ports at which devices answer.
+    /// Returns all ports that devices claim.
     pub fn port_ranges(&self) -> impl Iterator<Item = Range<u16>> {
         self.map.port_ranges()
     }
 
-    /// What the guest printed since the last call, on any of its consoles.
+    /// Takes the guest's output since the last call, on any of its consoles.
     pub fn console_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outputs.printed)
     }
 
-    /// Bytes that consoles have and the guest has not read.
+    /// Returns the number of bytes that consoles hold and the guest has not read.
     fn unread(&self) -> usize {
         self.devices.serial.waiting() + self.devices.pci.inbox(CONSOLE).unread
     }
 
-    /// Bytes that the user typed and the guest has not read.
+    /// Returns the number of typed bytes that the guest has not read.
     pub fn console_waiting(&self) -> usize {
         self.input.waiting() + self.unread()
     }
 
-    /// Whether the guest has read most of what the user typed.
+    /// Returns true if the guest has read most of the typed bytes.
     pub fn console_room(&self) -> bool {
         self.input.has_room(self.unread())
     }
 
-    /// What the user typed, and what waits since earlier: to a console that takes it.
+    /// Sends typed input, and input that has been waiting, to a console that accepts it.
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.input.push(bytes);
         let Devices { serial, pci, .. } = &mut self.devices;
@@ -261,12 +262,12 @@ impl Board {
         self.carry_outputs();
     }
 
-    /// The network that the NICs are plugged into.
+    /// Returns the network to which the NICs are connected.
     pub fn network(&self) -> MutexGuard<'_, Network> {
         self.devices.network.get()
     }
 
-    /// Frames from the host, each for a NIC.
+    /// Delivers frames from the host to NICs.
     pub fn network_input(&mut self, frames: &[HostFrame]) {
         let now = self.clock.count(self.now, SECOND);
         for HostFrame { nic, bytes } in frames {
@@ -275,35 +276,35 @@ impl Board {
         self.events.set(Id::pci, self.devices.pci.next_event());
     }
 
-    /// A bridge outside sends a frame to the port of a NIC at a time that may be yet to come.
+    /// Delivers a frame that a bridge outside sends to the port of a NIC, at a time that may be in the future.
     pub fn network_enter(&mut self, port: usize, at: Time, frame: Frame) {
         self.network().enter(port, at, frame);
         self.events.set(Id::pci, self.devices.pci.next_event());
     }
 
-    /// Frames for the host since the last call.
+    /// Takes the frames for the host since the last call.
     pub fn network_output(&mut self) -> Vec<HostFrame> {
         let outgoing = self.network().take_outgoing();
         outgoing.into_iter().map(|(nic, bytes)| HostFrame { nic: nic as u8, bytes }).collect()
     }
 
-    /// Whether there are channels between guest and host.
+    /// Returns true if there are channels between guest and host.
     pub fn has_channels(&self) -> bool {
         self.channels.is_some()
     }
 
-    /// What the guest wrote to channels since the last call: the number of the channel and bytes, in order.
+    /// Takes the guest's output on channels since the last call: channel number and bytes, in order.
     pub fn channel_output(&mut self) -> Vec<(u8, Vec<u8>)> {
         std::mem::take(&mut self.outputs.channels)
     }
 
-    /// Whether the guest listens to a channel and has read most of what came.
+    /// Returns true if the guest listens to a channel and has read most of its input.
     pub fn channel_room(&self, channel: u8) -> bool {
         let inbox = self.channels.map(|device| self.devices.pci.channel_inbox(device, channel)).unwrap_or_default();
         inbox.open && inbox.unread < CHANNEL_BACKLOG
     }
 
-    /// Gives channels input.
+    /// Delivers input to channels.
     pub fn channel_input(&mut self, pieces: &[Piece]) {
         let Some(device) = self.channels else { return };
         let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
@@ -312,7 +313,7 @@ impl Board {
         self.carry_outputs();
     }
 
-    /// Carries what devices have to say to where it goes: interrupts, and the end of the machine.
+    /// Delivers the outputs of devices: interrupts, and the end of the machine.
     fn carry_outputs(&mut self) {
         if !self.outputs.requests.is_empty() {
             self.requests();
@@ -336,7 +337,7 @@ impl Board {
         self.devices.lapics[0].set_lint(0, intr);
     }
 
-    /// Does what devices ask of the machine.
+    /// Handles the requests of devices to the machine.
     #[cold]
     fn requests(&mut self) {
         for request in std::mem::take(&mut self.outputs.requests) {
@@ -353,7 +354,8 @@ impl Board {
         }
     }
 
-    /// Messages cause messages (an EOI lets a level-triggered line fire again): until none is left.
+    /// Routes messages until none is left: a message may cause another one (an EOI lets a level-triggered line fire
+    /// again).
     fn route_messages(&mut self) {
         let Devices { ioapic, lapics, .. } = &mut self.devices;
         let mut moved = true;
@@ -375,14 +377,14 @@ impl Board {
         }
     }
 
-    /// Notes that a processor looks at the board.
+    /// Records an access of a processor to the board, and returns the board's time.
     fn touch(&mut self, who: Ident) -> Ticks {
         self.advance(who.now);
         self.now
     }
 
-    /// The ranges that a port access goes to, piece by piece: the device, what it is told, and by how many bits the piece is shifted. A
-    /// register of one byte gets its byte; one of any size gets an access that begins at it.
+    /// Splits a port access into pieces: the device, the access, and the number of bits by which the piece is shifted.
+    /// Byte registers get one access each; a register of any size gets an access that begins at it.
     fn pieces(map: &Map, port: u16, size: u8, mut piece: impl FnMut(Id, At, u32)) {
         let part = |port, size, shift, piece: &mut dyn FnMut(Id, At, u32)| match map.port(port) {
             Some(range) if !range.whole || shift == 0 => {
@@ -402,7 +404,7 @@ impl Board {
     }
 }
 
-/// `size` bytes of ones.
+/// Returns `size` bytes of ones.
 fn ones(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
 }

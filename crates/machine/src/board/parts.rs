@@ -1,4 +1,4 @@
-//! What a board is made from.
+//! Configuration of a board.
 
 use crate::console;
 use crate::devices::Clock;
@@ -16,34 +16,38 @@ use network::options::{Model, Nic};
 use network::{Network, Plug};
 use std::sync::{Arc, Mutex};
 
-/// Devices beyond those every board has, and what the others start from.
+/// Devices in addition to those of every board, and initial values for the others.
 pub struct Parts {
     /// Virtio block devices, in order.
     pub disks: Vec<Disk>,
-    /// What the guest writes to disks stays in memory: the disks stay as they are, and the machine can be saved.
+    /// True if the guest's writes to disks stay in memory: the disks remain unchanged, and the machine can be saved.
     pub overlay: bool,
-    /// Start of the real-time clock, in seconds since 1970.
+    /// Initial time of the real-time clock, in seconds since 1970.
     pub rtc_start: u64,
     /// Seed of the virtio entropy device.
     pub seed: u64,
-    /// The paravirtual interface is offered: its code is also in an expansion ROM.
+    /// Seed of the values of RDRAND and RDSEED. A kernel that trusts the two instructions draws the places of its code and data from them.
+    pub random: u64,
+    /// True if the paravirtual interface is offered: its code is also in an expansion ROM.
     pub paravirt: bool,
-    /// The console that gets what the user types.
+    /// Console that receives typed input.
     pub console: console::Console,
-    /// What a guest is told that asks for its workload.
+    /// Workload for a guest that asks for it.
     pub workload: String,
     /// Network devices, in order.
     pub nics: Vec<Nic>,
-    /// The machine's number among those that share bridges, if there are others.
+    /// Index of the machine among those that share bridges, if there are others.
     pub member: Option<u8>,
-    /// The names of channels between guest and host, ports of a virtio console device of their own. None: no such device.
+    /// Names of the channels between guest and host, which are ports of a separate virtio console device. Without names
+    /// there is no such device.
     pub channels: Vec<String>,
     /// Files for the guest, behind a virtio file system device.
     pub files: Option<guestfs::Server>,
 }
 
 impl Parts {
-    /// The address of a NIC: no two machines that share bridges have the same, unless they were told to.
+    /// Returns the address of a NIC. Machines that share bridges have different addresses, unless the user sets equal
+    /// ones.
     fn address(&self, number: usize) -> Mac {
         let mut address = self.nics[number].address(number);
         if let (Some(member), None) = (self.member, self.nics[number].mac) {
@@ -52,7 +56,7 @@ impl Parts {
         address
     }
 
-    /// The network that the NICs are plugged into.
+    /// Creates the network to which the NICs are connected.
     pub(super) fn network(&self) -> SharedNetwork {
         let nics = self.nics.iter().enumerate().map(|(number, nic)| (nic, self.address(number)));
         let network = match self.member {
@@ -71,6 +75,7 @@ impl Default for Parts {
             overlay: false,
             rtc_start: rtc::DEFAULT_START,
             seed: 0,
+            random: 0,
             paravirt: false,
             console,
             workload: String::new(),
@@ -82,7 +87,7 @@ impl Default for Parts {
     }
 }
 
-/// What the devices of a board are made from.
+/// Parameters for the constructors of devices.
 pub struct Maker<'a> {
     /// The board's clock.
     pub clock: Clock,
@@ -92,16 +97,16 @@ pub struct Maker<'a> {
     pub ram: &'a GuestRam,
     /// The processors' profile.
     pub profile: &'a Profile,
-    /// What else the board has.
+    /// Parts that the board has in addition.
     pub parts: Parts,
-    /// What its NICs are plugged into.
+    /// Network to which the NICs are connected.
     pub network: SharedNetwork,
-    /// The number of the device with channels on the PCI bus, once it has been made.
+    /// Device number of the device with channels on the PCI bus, after its creation.
     pub channels: Option<u8>,
 }
 
 impl Maker<'_> {
-    /// A local APIC for each processor.
+    /// Creates a local APIC for each processor.
     pub fn lapics(&self) -> Lapics {
         let x2apic = self.profile.cpuid().iter().any(|l| l.leaf == 1 && l.ecx & 1 << 21 != 0);
         let lapic = |index: usize| {
@@ -119,14 +124,14 @@ impl Maker<'_> {
         lapics
     }
 
-    /// The real-time clock, whose memory describes the machine.
+    /// Creates the real-time clock, whose memory describes the machine.
     pub fn rtc(&self) -> Rtc {
         let mut rtc = Rtc::new(self.clock, self.parts.rtc_start);
         rtc.describe_machine(self.ram.low_end(), self.ram.size() - self.ram.low_end(), self.cpus);
         rtc
     }
 
-    /// The PCI bus with its devices; the console is number [`super::CONSOLE`].
+    /// Creates the PCI bus with its devices; the console is number [`super::CONSOLE`].
     pub fn pci(&mut self) -> Result<PciBus, PciError> {
         let mut pci = PciBus::new();
         pci.add(Box::new(VirtioPci::new(Console::default())))?;

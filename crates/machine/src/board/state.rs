@@ -1,4 +1,4 @@
-//! The state of a whole board: each device's under its name, and the board's own.
+//! State of a whole board: the state of each device under the device's name, and the board's own.
 
 use super::Board;
 use super::devices::Id;
@@ -9,10 +9,10 @@ use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the board's own state is called, and which version it has.
+/// Name and version of the board's own state.
 const BOARD: (&str, u32) = ("board", 2);
 
-/// What the board has beside its devices.
+/// State of the board itself, without its devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct BoardState {
     now: Ticks,
@@ -22,16 +22,16 @@ struct BoardState {
     suspended: bool,
     #[serde(with = "serde_bytes")]
     printed: Vec<u8>,
-    /// What was written to channels, and has not been taken.
+    /// Output on channels that has not been taken.
     channels: Vec<(u8, Vec<u8>)>,
 }
 
-/// What the state of a function on the PCI bus is called.
+/// Returns the name of the state of a function on the PCI bus.
 fn function_name(device: usize, name: &str) -> String {
     format!("pci {device}: {name}")
 }
 
-/// The states that there are, each of which is to be used once.
+/// The saved states, each of which must be used once.
 struct States<'a>(BTreeMap<&'a str, &'a DeviceState>);
 
 impl<'a> States<'a> {
@@ -45,7 +45,7 @@ impl<'a> States<'a> {
         Ok(Self(states))
     }
 
-    /// The bytes of the state of that name, which must have that version.
+    /// Takes the bytes of the state with this name, which must have this version.
     fn take(&mut self, name: &str, known: u32) -> Result<&'a [u8], RestoreError> {
         let state = self.0.remove(name).ok_or_else(|| RestoreError::Missing(name.to_owned()))?;
         if state.version != known {
@@ -66,7 +66,7 @@ impl<'a> States<'a> {
     }
 }
 
-/// Says whose error it is.
+/// Returns a conversion that adds a device's name to its error.
 fn of(name: &str) -> impl FnOnce(StateError) -> RestoreError {
     move |cause| RestoreError::Device { name: name.to_owned(), cause }
 }
@@ -77,7 +77,7 @@ fn saved(name: String, device: &(impl Saved + ?Sized)) -> Result<DeviceState, Re
 }
 
 impl Board {
-    /// The state of every device, in an order that is always the same. Guest memory and processors are not part of it.
+    /// Saves the state of every device, in a fixed order. Guest memory and processors are not included.
     pub fn save(&self) -> Result<Vec<DeviceState>, RestoreError> {
         let own = BoardState {
             now: self.now,
@@ -99,7 +99,7 @@ impl Board {
         Ok(states)
     }
 
-    /// Takes on the state of a board that was made from the same parts. After an error the board is good for nothing.
+    /// Restores the state of a board that was created from the same parts. After an error the board is unusable.
     pub fn restore(&mut self, states: &[DeviceState]) -> Result<(), RestoreError> {
         let mut states = States::new(states)?;
         let own: BoardState = decode(states.take(BOARD.0, BOARD.1)?).map_err(of(BOARD.0))?;
@@ -115,7 +115,7 @@ impl Board {
         states.finish()?;
         for &id in Id::ALL {
             let event = self.devices.look(id).next_event();
-            // Time would never pass it.
+            // Time would never pass an overdue event.
             require(event.is_none_or(|event| event > own.now), "an event whose time has passed")
                 .map_err(of(id.name()))?;
             self.events.set(id, event);

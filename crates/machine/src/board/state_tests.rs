@@ -1,4 +1,4 @@
-//! Boards that are saved and restored: the copy does what the original does, and no bytes do harm.
+//! Tests of boards that are saved and restored: the copy behaves as the original does, and arbitrary bytes do no harm.
 
 use super::*;
 use crate::memory::layout;
@@ -6,7 +6,7 @@ use crate::state::{DeviceState, RestoreError, StateError};
 use proptest::prelude::*;
 
 const CPUS: usize = 2;
-/// Where device memory is tried.
+/// Base addresses of accesses to device memory.
 const WINDOWS: [u64; 7] = [
     layout::LOCAL_APIC,
     layout::IO_APIC,
@@ -17,7 +17,7 @@ const WINDOWS: [u64; 7] = [
     0xff00_0000,
 ];
 
-/// Something that a guest or the world does.
+/// An action of a guest or of the outside world.
 #[derive(Clone, Debug)]
 enum Step {
     In(usize, usize, u16, u8),
@@ -42,7 +42,7 @@ fn parts() -> Parts {
     Parts { paravirt: true, console: console::Console::Virtio, ..Parts::default() }
 }
 
-/// Steps of which most go to one range of ports or one window.
+/// Returns steps of which most access one range of ports or one window.
 fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     (any::<usize>(), any::<usize>()).prop_flat_map(move |(focus, window)| {
         let range = prop_oneof![4 => Just(focus), 1 => any::<usize>()];
@@ -70,7 +70,7 @@ fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// Takes a step, and says all that can be seen of it.
+/// Executes a step, and returns all of its visible effects.
 fn step(board: &mut Board, now: &mut Ticks, step: &Step) -> String {
     let who = |cpu: usize| Ident { cpu, now: *now };
     let ranges: Vec<_> = board.port_ranges().collect();
@@ -132,7 +132,7 @@ fn pass(board: &mut Board, now: Ticks) {
     assert!((0..CPUS).all(|i| board.timer_event(i).is_none_or(|event| event > now)), "a timer is stuck at {now}");
 }
 
-/// A board after some steps, and its time.
+/// Creates a board, executes some steps on it, and returns it with its time.
 fn after(steps: &[Step]) -> (Board, Ticks) {
     let (mut board, _) = board(parts());
     let mut now = 0;

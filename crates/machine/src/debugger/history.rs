@@ -1,10 +1,11 @@
-//! Going back: a machine is made once more and given the same input, which takes it along the same way, up to an earlier point.
+//! Reverse execution: another machine is created in the same way and given the same input, which makes it repeat the
+//! run up to an earlier point.
 //!
-//! A point of the run is a number of [turns](crate::replay) (always at the same instructions) and a count of instructions after the last of
-//! them. To find the last stop before a point, the run is repeated from ever earlier turns up to that point. All machines of a run have one
-//! journal of its input.
+//! A point of the run is a number of [turns](crate::replay) (which are always at the same instructions) and a count of
+//! instructions after the last of them. To find the last stop before a point, the run is repeated up to that point from
+//! earlier and earlier turns. All machines of a run share one journal of its input.
 //!
-//! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
+//! Snapshots at intervals shorten the repetition; without them it starts at the beginning.
 
 use super::session::{Session, Stop};
 use crate::host::{Host, HostFrame, Piece, Poll};
@@ -20,38 +21,39 @@ use std::time::Duration;
 /// A point of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Turns so far.
+    /// Number of turns so far.
     pub turns: u64,
-    /// Instructions begun since the last one.
+    /// Number of instructions begun since the last turn.
     pub count: Count,
 }
 
-/// Makes a machine as another one was before its run.
+/// Creates copies of a machine in its state before the run.
 pub struct Make<'a> {
-    /// Makes one that has not run. `None`: it can't be made any more.
+    /// Creates a machine that has not run. Returns `None` if that is no longer possible.
     pub machine: Box<dyn Fn() -> Option<Machine> + 'a>,
-    /// Takes it to where the run began, if that was a snapshot. `false`: it can't be restored any more.
+    /// Brings the machine to the state in which the run began, if that was a snapshot. Returns false if it can no
+    /// longer be restored.
     pub begin: Box<dyn Fn(&mut Machine) -> bool + 'a>,
 }
 
-/// What is known of a run beside the machine.
+/// Information about a run in addition to the machine.
 pub struct History<'m> {
     make: Option<Make<'m>>,
-    /// What came from outside.
+    /// Input from outside.
     journal: Option<Rc<RefCell<Journal>>>,
     kept: Kept,
-    /// Bytes of console output so far, of the machine, and how many have been shown at all.
+    /// Bytes of console output so far: of the machine, and the number shown to the user.
     printed: u64,
     shown: u64,
 }
 
 impl<'m> History<'m> {
-    /// Of a run that can go back if it can be made anew.
+    /// Creates the history of a run. The run can go back if `make` is given.
     pub fn new(make: Option<Make<'m>>) -> Self {
         Self { make, journal: None, kept: Kept::default(), printed: 0, shown: 0 }
     }
 
-    /// Whether the run can go back.
+    /// Returns true if the run can go back.
     pub fn reaches_back(&self) -> bool {
         self.make.is_some()
     }
@@ -62,7 +64,7 @@ impl<'m> History<'m> {
         self.kept.interval = 1;
     }
 
-    /// What was done before cannot be done again.
+    /// Discards the past, which can no longer be repeated.
     pub fn forget(&mut self) {
         self.make = None;
         self.kept = Kept::default();
@@ -73,12 +75,12 @@ impl<'m> History<'m> {
         self.journal = Some(machine.replay.journal());
     }
 
-    /// The host, as a machine sees it that is somewhere `new`, or repeats what was done before.
+    /// Returns the host for a machine whose execution is `new`, or repeats earlier execution.
     pub fn relay<'a>(&'a mut self, host: &'a mut dyn Host, new: bool) -> Relay<'a, 'm> {
         Relay { history: self, host, new }
     }
 
-    /// Takes a snapshot of the machine, if it is time.
+    /// Takes a snapshot of the machine, if one is due.
     pub fn keep(&mut self, machine: &mut Machine) {
         let turns = machine.replay.turns();
         if self.make.is_none() || !self.kept.is_due(turns) {
@@ -86,15 +88,15 @@ impl<'m> History<'m> {
         }
         match machine.snapshot(&[]) {
             Ok(file) => self.kept.add(Moment { turns, printed: self.printed, file }),
-            // It takes longer without.
+            // Reverse execution works without snapshots, more slowly.
             Err(_) => self.kept.useless.set(true),
         }
     }
 
-    /// A machine as near before a turn as there is one, with how many bytes it has printed.
+    /// Returns a machine as close before a turn as possible, and the number of bytes that it has printed.
     fn nearest_before(&self, turns: u64) -> Option<(Machine, u64)> {
         let make = self.make.as_ref()?;
-        // A machine is restored once: to a snapshot on the way, or to where the run began.
+        // A machine is restored once: to a snapshot on the way, or to the beginning of the run.
         if let Some(moment) = self.kept.before(turns) {
             let mut machine = (make.machine)()?;
             machine.replay.follow(self.journal.clone()?);
@@ -112,7 +114,7 @@ impl<'m> History<'m> {
     }
 }
 
-/// A snapshot.
+/// A snapshot of the run.
 struct Moment {
     turns: u64,
     printed: u64,
@@ -122,9 +124,9 @@ struct Moment {
 /// Snapshots of a run, in order.
 struct Kept {
     moments: Vec<Moment>,
-    /// Turns between two.
+    /// Number of turns between two snapshots.
     interval: u64,
-    /// This machine can't be saved or restored.
+    /// True if this machine can't be saved or restored.
     useless: Cell<bool>,
 }
 
@@ -135,11 +137,11 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// The fewest turns between two snapshots.
+    /// Minimum number of turns between two snapshots.
     const SHORTEST: u64 = 32;
-    /// The most snapshots.
+    /// Maximum number of snapshots.
     const MOST: usize = 16;
-    /// The most bytes that they take.
+    /// Maximum total size of the snapshots in bytes.
     const LARGEST: usize = 1 << 30;
 
     fn is_due(&self, turns: u64) -> bool {
@@ -147,7 +149,7 @@ impl Kept {
         !self.useless.get() && turns >= last + self.interval
     }
 
-    /// Adds a snapshot. Where there are too many, every second one goes, and they become as much rarer.
+    /// Adds a snapshot. If there are too many, every second one is dropped, and the interval is doubled.
     fn add(&mut self, moment: Moment) {
         self.moments.push(moment);
         let bytes = |moments: &[Moment]| moments.iter().map(|moment| moment.file.len()).sum::<usize>();
@@ -169,7 +171,7 @@ impl Kept {
     }
 }
 
-/// The host, with what the machine has done before kept from it.
+/// Host that hides repeated output from the outside.
 pub struct Relay<'a, 'm> {
     history: &'a mut History<'m>,
     host: &'a mut dyn Host,
@@ -218,7 +220,7 @@ impl Host for Relay<'_, '_> {
     }
 }
 
-/// The host of a machine that repeats what was done before.
+/// Host of a machine that repeats earlier execution.
 struct Repeated {
     printed: u64,
     attended: bool,
@@ -240,18 +242,19 @@ impl Host for Repeated {
     fn idle(&mut self, _: Duration) {}
 }
 
-/// A machine that repeats what was done before.
+/// A machine that repeats earlier execution.
 struct Repetition<'a> {
     machine: Machine,
     host: Repeated,
-    /// Its run has ended.
+    /// True if its run has ended.
     over: bool,
-    /// The debugger no longer wants it.
+    /// Returns true if the debugger has cancelled the operation.
     interrupted: &'a mut dyn FnMut() -> bool,
 }
 
 impl Repetition<'_> {
-    /// Goes on to the next turn or stop. `None`: it does not repeat what was done before, or is no longer wanted.
+    /// Runs to the next turn or stop. Returns `None` if the machine deviates from the earlier execution, or the
+    /// operation is cancelled.
     fn go(&mut self) -> Option<Pause> {
         if self.over {
             return None;
@@ -267,7 +270,7 @@ impl Repetition<'_> {
         Some(pause)
     }
 
-    /// Goes on to a turn.
+    /// Runs to a turn.
     fn go_to(&mut self, turns: u64) -> Option<()> {
         while self.machine.replay.turns() < turns {
             self.go()?;
@@ -275,13 +278,13 @@ impl Repetition<'_> {
         Some(())
     }
 
-    /// Lets stops stop it.
+    /// Enables stops in the machine.
     fn attach(&mut self, stops: &Rc<Stops>) {
         self.machine.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.debug(stops.clone()));
     }
 }
 
-/// A stop in the past: after this turn, after so many others since then.
+/// A stop in the past: a turn, and the number of stops since that turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Past {
     turns: u64,
@@ -291,7 +294,7 @@ struct Past {
 }
 
 impl Session<'_> {
-    /// A machine that has repeated what was done up to a turn.
+    /// Returns a machine that has repeated the run up to a turn.
     fn repetition<'a>(
         history: &'a History,
         turns: u64,
@@ -305,7 +308,7 @@ impl Session<'_> {
         Some(repetition)
     }
 
-    /// Stops that wait for the same breakpoints and watchpoints, in another machine.
+    /// Sets the same breakpoints and watchpoints in another machine.
     fn same_stops(&self, repetition: &mut Repetition) -> Rc<Stops> {
         let stops = Rc::new(Stops::default());
         self.stops.watches().into_iter().for_each(|watch| stops.watch(watch));
@@ -320,7 +323,7 @@ impl Session<'_> {
         stops
     }
 
-    /// Where the run is.
+    /// Returns the current position of the run.
     fn position(&self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Option<Position> {
         if let Some(position) = self.known_position() {
             return Some(position);
@@ -341,7 +344,7 @@ impl Session<'_> {
                 return Some(Position { turns, count });
             }
             if !late {
-                // It is still there; the place is left for the next instruction.
+                // The processor is still before its instruction, which the next resumption executes.
                 stops.stop_in(None);
                 stops.stop_at(Some(Count { late: true, ..count }));
                 repetition.go()?;
@@ -351,7 +354,7 @@ impl Session<'_> {
         }
     }
 
-    /// Goes to a point of the run that has been before. `false`: the debugger no longer wants to.
+    /// Goes to an earlier point of the run. Returns false if the debugger has cancelled the operation.
     fn seek(&mut self, position: Position, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> bool {
         let reached = (|| {
             let mut repetition = Self::repetition(&self.history, position.turns, attended, interrupted)?;
@@ -368,7 +371,7 @@ impl Session<'_> {
             Some((repetition.machine, repetition.host.printed, processor))
         })();
         let Some((machine, printed, processor)) = reached else {
-            // What was counted is forgotten.
+            // The instruction counts are lost.
             self.counted_since = None;
             self.stops.clear();
             return false;
@@ -381,7 +384,7 @@ impl Session<'_> {
         true
     }
 
-    /// Goes back to the beginning.
+    /// Goes back to the beginning of the run.
     fn go_to_beginning(&mut self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Stop {
         let beginning = Position { turns: 0, count: Count { begun: 0, late: false } };
         match self.seek(beginning, attended, interrupted) {
@@ -390,7 +393,7 @@ impl Session<'_> {
         }
     }
 
-    /// Goes back to where a processor was before its last instruction.
+    /// Goes back to the point before a processor's last instruction.
     pub(super) fn step_back(
         &mut self,
         processor: usize,
@@ -415,7 +418,7 @@ impl Session<'_> {
         self.go_to_beginning(attended, interrupted)
     }
 
-    /// Before which instruction a processor was last, from a turn on up to a point.
+    /// Finds the last point before an instruction of a processor, between a turn and a point.
     fn last_instruction(
         &self,
         processor: usize,
@@ -470,7 +473,7 @@ impl Session<'_> {
         self.go_to_beginning(attended, interrupted)
     }
 
-    /// The last stop from a turn on up to a point.
+    /// Finds the last stop between a turn and a point.
     fn last_stop(
         &self,
         from: u64,
@@ -504,7 +507,7 @@ impl Session<'_> {
         Ok(last)
     }
 
-    /// Where a stop is; of a watchpoint, before the instruction that touches it.
+    /// Returns the position of a stop; for a watchpoint, the position before the instruction that touches it.
     fn place_of(&self, past: Past, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Option<Position> {
         let mut repetition = Self::repetition(&self.history, past.turns, attended, interrupted)?;
         let stops = self.same_stops(&mut repetition);
@@ -530,10 +533,10 @@ impl History<'_> {
     }
 }
 
-/// The debugger no longer wants to go back.
+/// Error: the debugger has cancelled the operation.
 struct Unwanted;
 
-/// Turns to repeat the run from: ever earlier ones, each time by twice as much.
+/// Turns from which the run is repeated: earlier and earlier ones, at distances that double.
 struct Windows {
     next: Option<u64>,
     step: u64,

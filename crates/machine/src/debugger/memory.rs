@@ -1,23 +1,23 @@
-//! Guest memory as a debugger reads and writes it: by linear addresses of a processor or by physical ones, without a trace in accessed and dirty
-//! flags or the TLB.
+//! Access of a debugger to guest memory: by linear addresses of a processor or by physical addresses, without an effect
+//! on accessed and dirty flags or the TLB.
 
 use crate::kernel_symbols::View;
 use crate::machine::Machine;
 use x86::page::PAGE;
 
-/// Physical address of a byte of RAM; under a hypervisor, of the guest's.
+/// Returns the physical address of a byte of RAM; under a hypervisor, the guest-physical one.
 fn place(machine: &Machine, processor: usize, address: u64, physical: bool) -> Option<u64> {
     let cpu = &machine.vcpus.all[processor].cpu;
     let at = if physical { address } else { View::of(cpu).look_up(address)? };
     cpu.wiring.ram.visible_page(at).map(|_| at)
 }
 
-/// How many bytes from `address` to the end of its page are among the first `len`.
+/// Returns the number of bytes, at most `len`, from `address` to the end of its page.
 fn here(address: u64, len: usize) -> usize {
     len.min((PAGE - address % PAGE) as usize)
 }
 
-/// Reads as many bytes as there are; returns how many.
+/// Reads as many bytes as are accessible, and returns their number.
 pub fn read(machine: &Machine, processor: usize, address: u64, physical: bool, out: &mut [u8]) -> usize {
     let ram = &machine.vcpus.all[processor].cpu.wiring.ram;
     let mut done = 0;
@@ -33,7 +33,7 @@ pub fn read(machine: &Machine, processor: usize, address: u64, physical: bool, o
     done
 }
 
-/// Writes all of the bytes, or none. Code that is overwritten is decoded anew.
+/// Writes all of the bytes, or none. Overwritten code is decoded again.
 pub fn write(machine: &mut Machine, processor: usize, address: u64, physical: bool, bytes: &[u8]) -> bool {
     let mut pieces = Vec::new();
     let mut done = 0;

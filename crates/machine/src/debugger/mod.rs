@@ -1,17 +1,18 @@
-//! A debugger that speaks gdb's remote protocol.
+//! A debugger stub for gdb's remote protocol.
 //!
-//! | question | file |
+//!
+//! task | file |
 //! |---|---|
-//! | How does a run with a debugger go? | `mod.rs` |
-//! | What stops the machine? | `session.rs`; in the processor, [`cpu::stops`] |
-//! | How does it go back? | `history.rs` |
-//! | What does the protocol's library ask? | `target.rs` |
-//! | Which registers are there? | `registers.rs` |
-//! | How is memory read and written? | `memory.rs` |
-//! | What does `monitor` answer? | `monitor.rs` |
-//! | What comes and goes on the connection? | `wire.rs` |
+//! | run with a debugger | `mod.rs` |
+//! | stops | `session.rs`; in the processor, [`cpu::stops`] |
+//! | reverse execution | `history.rs` |
+//! | interface to the protocol's library | `target.rs` |
+//! | registers | `registers.rs` |
+//! | memory | `memory.rs` |
+//! | `monitor` commands | `monitor.rs` |
+//! | packets on the connection | `wire.rs` |
 //!
-//! A debugger is no part of the run: the guest does not see it, and the ledger is the same with it and without.
+//! A debugger is no part of the run: the guest can't see it, and the ledger is the same with and without it.
 
 mod history;
 mod memory;
@@ -39,18 +40,18 @@ use std::time::Duration;
 use target::thread;
 use wire::{Framer, Incoming, LONGEST, Outbox};
 
-/// How long a stopped machine waits for its debugger before it looks at the host.
+/// Interval at which a stopped machine polls the host.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How a debugger's session ended.
+/// Reason for the end of a debugger's session.
 enum End {
-    /// The debugger has gone: the machine goes on without it.
+    /// The debugger has detached: the machine continues without it.
     Detached,
-    /// The debugger or the host wants the run to end, or the guest has ended it.
+    /// The debugger or the host ends the run, or the guest has ended it.
     Over(Outcome),
 }
 
-/// The way to the debugger.
+/// Connection to the debugger.
 struct Link {
     wire: Box<dyn Wire>,
     framer: Framer,
@@ -59,16 +60,16 @@ struct Link {
     open: bool,
 }
 
-/// gdb's interrupt, outside of packets.
+/// gdb's interrupt character, outside of packets.
 const INTERRUPT: u8 = 3;
 
 impl Link {
-    /// Waits for bytes.
+    /// Receives bytes, and waits no longer than `wait`.
     fn receive(&mut self, wait: Duration) {
         self.open = self.open && matches!(self.wire.receive(wait, &mut self.received), Ok(true));
     }
 
-    /// Whether the debugger wants what takes long to end.
+    /// Returns true if the debugger cancels an operation.
     fn interrupted(&mut self) -> bool {
         self.receive(Duration::ZERO);
         let at = self.received.iter().position(|byte| *byte == INTERRUPT);
@@ -85,7 +86,7 @@ impl Link {
         }
     }
 
-    /// The next bytes for the protocol's library.
+    /// Returns the next bytes for the protocol's library.
     fn next(&mut self, session: &mut Session) -> Option<Vec<u8>> {
         while let Some(byte) = self.received.pop_front() {
             let acknowledged = !self.framer.unacknowledged;
@@ -106,9 +107,11 @@ impl Link {
 }
 
 impl Machine {
-    /// Runs like [`Machine::run`], under a debugger: nothing is executed before one has connected and lets it.
+    /// Runs as [`Machine::run`] does, under a debugger: nothing is executed before a debugger has connected and
+    /// continues the machine.
     ///
-    /// One that detaches, or whose connection ends, leaves the machine running; the next one that connects stops it.
+    /// A debugger that detaches, or whose connection ends, leaves the machine running; the next one that connects stops
+    /// it.
     pub fn run_debugged(
         &mut self,
         host: &mut dyn Host,
@@ -150,7 +153,7 @@ impl Session<'_> {
         }
     }
 
-    /// Looks at the host while the machine stands still. Whether the run is to end.
+    /// Polls the host while the machine is stopped. Returns true if the run should end.
     fn look(&mut self, host: &mut dyn Host) -> bool {
         let poll = host.poll(self.machine.vcpus.now(), false);
         let stop = poll.stop;
@@ -158,7 +161,7 @@ impl Session<'_> {
         stop
     }
 
-    /// Serves a debugger until it goes.
+    /// Serves a debugger until it disconnects.
     fn serve(&mut self, wire: Box<dyn Wire>, host: &mut dyn Host) -> End {
         let outbox = Outbox::default();
         let mut link =
@@ -217,7 +220,7 @@ impl Session<'_> {
             };
             match next {
                 Some(next) => stub = next,
-                // What was sent makes no sense: the session ends, the run goes on.
+                // The packet was invalid: the session ends, the run continues.
                 None => {
                     link.send();
                     return End::Detached;
@@ -229,7 +232,7 @@ impl Session<'_> {
 
 type Stub<'a, 's> = GdbStubStateMachine<'a, Session<'s>, Outbox>;
 
-/// Hands bytes to the protocol's library. `None`: they make no sense.
+/// Passes bytes to the protocol's library. Returns `None` if they are invalid.
 fn feed<'a, 's>(mut stub: Stub<'a, 's>, session: &mut Session<'s>, bytes: &[u8]) -> Option<Stub<'a, 's>> {
     for byte in bytes {
         stub = match stub {
@@ -242,7 +245,7 @@ fn feed<'a, 's>(mut stub: Stub<'a, 's>, session: &mut Session<'s>, bytes: &[u8])
     Some(stub)
 }
 
-/// How a stop is told.
+/// Converts a stop to the protocol's stop reason.
 fn reason(session: &Session, stop: Stop) -> MultiThreadStopReason<u64> {
     let signal = |processor, signal| MultiThreadStopReason::SignalWithThread { tid: thread(processor), signal };
     match stop {

@@ -21,10 +21,10 @@ vmcs              the virtual-machine control structure: the controls under --pl
 physical on|off   memory commands take physical addresses, as after `maintenance packet Qqemu.PhyMemMode:1`
 ";
 
-/// Lines of a ledger if no number is given.
+/// Default number of ledger lines.
 const LINES: usize = 10;
 
-/// Answers a command.
+/// Executes a command, and returns its output.
 pub fn answer(session: &mut Session, command: &str) -> String {
     let mut words = command.split_ascii_whitespace();
     let (name, argument) = (words.next().unwrap_or("help"), words.next());
@@ -62,7 +62,7 @@ fn physical(session: &mut Session, on: bool) -> String {
     format!("memory commands take {} addresses\n", if on { "physical" } else { "linear" })
 }
 
-/// The names of the low flags of an entry, from bit 0 on.
+/// Names of the low flags of a page-table entry, from bit 0 on.
 const FLAGS: [&str; 9] = ["P", "RW", "US", "PWT", "PCD", "A", "D", "PS", "G"];
 
 fn walk(session: &Session, address: u64) -> String {
@@ -95,7 +95,7 @@ fn walk(session: &Session, address: u64) -> String {
     text
 }
 
-/// The ledger of what has been charged so far.
+/// Returns the ledger of the charges so far.
 fn so_far(session: &mut Session) -> Ledger {
     let machine = &mut *session.machine;
     let vcpus = &mut machine.vcpus;
@@ -128,7 +128,7 @@ fn lines(ledger: &Ledger, most: usize) -> String {
     text
 }
 
-/// Where the kernel is that the current processor runs.
+/// Returns the location of the kernel that the current processor runs.
 fn kernel(session: &Session) -> String {
     let machine = &*session.machine;
     let cpu = &machine.vcpus.all[session.current].cpu;
@@ -194,8 +194,8 @@ fn time(session: &Session) -> String {
     text
 }
 
-/// The fields of a guest's current VMCS that are not 0. While a guest of its own runs, those of the guest-state area are as the last exit
-/// left them.
+/// Lists the nonzero fields of a guest's current VMCS. While a nested guest runs, the fields of the guest-state area
+/// have the values of the last exit.
 fn fields(cpu: &cpu::Cpu, address: u64, current: &cpu::vmx::Vmcs) -> String {
     let mode = if cpu.non_root() { "non-root" } else { "root" };
     let state = if current.launched { "launched" } else { "clear" };

@@ -1,19 +1,19 @@
-//! The registers that a debugger sees, in the order of their numbers: those that gdb knows for x86-64, then the system registers under the
-//! names that QEMU gives them. Under a hypervisor they are the guest's.
+//! The debugger's registers, in the order of their numbers: those that gdb defines for x86-64, then the system
+//! registers with QEMU's names. Under a hypervisor they are the guest's registers.
 
 use crate::machine::Machine;
 use std::fmt::Write;
 use std::sync::LazyLock;
 use x86::{flags, reg, seg};
 
-/// What a register is.
+/// Identity of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A general register.
     General(u8),
     /// RIP.
     Rip,
-    /// RFLAGS, of which gdb has the lower half.
+    /// RFLAGS, of which gdb uses the lower half.
     Flags,
     /// A segment's selector.
     Selector(u8),
@@ -40,15 +40,15 @@ pub enum What {
 /// A register.
 #[derive(Clone, Debug)]
 pub struct Register {
-    /// Its name.
+    /// Name of the register.
     pub name: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// The type that gdb shows it as.
+    /// Type with which gdb displays the register.
     kind: &'static str,
-    /// The part of the description that it is in.
+    /// Index of the feature in the target description.
     feature: usize,
-    /// What it is.
+    /// Identity of the register.
     pub what: What,
 }
 
@@ -62,11 +62,11 @@ const FEATURES: [&str; 5] = [
 
 const X87_CONTROL: [&str; 8] = ["fctrl", "fstat", "ftag", "fiseg", "fioff", "foseg", "fooff", "fop"];
 
-/// gdb's order of the general registers.
+/// General registers in gdb's order.
 const GENERAL: [u8; 16] =
     [reg::RAX, reg::RBX, reg::RCX, reg::RDX, reg::RSI, reg::RDI, reg::RBP, reg::RSP, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// All of them.
+/// All registers.
 pub static REGISTERS: LazyLock<Vec<Register>> = LazyLock::new(|| {
     let mut all = Vec::new();
     let mut add = |feature, name: &str, len, kind, what| {
@@ -106,7 +106,7 @@ pub static REGISTERS: LazyLock<Vec<Register>> = LazyLock::new(|| {
     all
 });
 
-/// The flags of a register, as gdb shows them by name.
+/// Returns the type description of a flags register, which gdb displays by names.
 fn flags_type(id: &str, flags: &[(u8, &str)]) -> String {
     let fields = flags.iter().map(|(bit, name)| format!("<field name=\"{name}\" start=\"{bit}\" end=\"{bit}\"/>"));
     format!("<flags id=\"{id}\" size=\"4\">{}</flags>", fields.collect::<String>())
@@ -153,7 +153,7 @@ const MXCSR: [(u8, &str); 15] = [
 
 const VECTOR: &str = r#"<vector id="v4f" type="ieee_single" count="4"/><vector id="v2d" type="ieee_double" count="2"/><vector id="v16i8" type="int8" count="16"/><vector id="v8i16" type="int16" count="8"/><vector id="v4i32" type="int32" count="4"/><vector id="v2i64" type="int64" count="2"/><union id="vec128"><field name="v4_float" type="v4f"/><field name="v2_double" type="v2d"/><field name="v16_int8" type="v16i8"/><field name="v8_int16" type="v8i16"/><field name="v4_int32" type="v4i32"/><field name="v2_int64" type="v2i64"/><field name="uint128" type="uint128"/></union>"#;
 
-/// The description that gdb asks for (its manual, "Target Descriptions").
+/// The target description in XML (gdb manual, "Target Descriptions").
 pub static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
     let mut xml = String::from("<?xml version=\"1.0\"?><!DOCTYPE target SYSTEM \"gdb-target.dtd\"><target>");
     xml.push_str("<architecture>i386:x86-64</architecture>");
@@ -178,7 +178,7 @@ pub static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
     xml
 });
 
-/// A register's value, in the low bytes.
+/// Reads a register; the value is in the low bytes.
 pub fn read(machine: &Machine, processor: usize, what: What) -> u128 {
     let cpu = &machine.vcpus.all[processor].cpu;
     let view = cpu.visible();
@@ -221,8 +221,8 @@ pub fn read(machine: &Machine, processor: usize, what: What) -> u128 {
     })
 }
 
-/// Writes a register. `false`: this one can't be written, as much would follow from it that is the guest's to say, or the guest would
-/// get a fault for it.
+/// Writes a register. Returns false if the register can't be written, because the write would have consequences that
+/// only the guest can control, or would fault in the guest.
 pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -> bool {
     let (low, high) = (value as u64, (value >> 64) as u64);
     let vcpu = &mut machine.vcpus.all[processor];
@@ -235,7 +235,7 @@ pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -
             cpu.abandon_block(&mut machine.vcpus.cache);
             cpu.arch.rip = if cpu.engine.long64 { low } else { low & 0xffff_ffff };
         }
-        // Virtual-8086 mode is not entered by a flag alone.
+        // Setting VM alone does not enter virtual-8086 mode.
         What::Flags => {
             let kept = cpu.rflags() & flags::VM;
             cpu.set_rflags(low & flags::ALL & !flags::VM | kept);
@@ -249,7 +249,7 @@ pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -
         What::UpperYmm(number) => cpu.arch.vector.ymm[usize::from(number)][2..].copy_from_slice(&[low, high]),
         What::Base(number) if cpu.canonical_base(low) => cpu.arch.seg[usize::from(number)].base = low,
         What::KernelGsBase if cpu.canonical_base(low) => cpu.arch.msr.kernel_gs_base = low,
-        // Under a hypervisor these are not the processor's, but what its guest believes in.
+        // Under a hypervisor these are the guest's view of the registers, not the processor's.
         What::Control(0 | 3 | 4) | What::Efer if is_guest => return false,
         What::Control(number) => {
             cpu.abandon_block(&mut machine.vcpus.cache);
@@ -259,7 +259,7 @@ pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -
             cpu.abandon_block(&mut machine.vcpus.cache);
             return cpu.write_efer(low);
         }
-        // Debuggers write all registers back where they have changed one.
+        // A debugger that changes one register writes all of them back.
         _ => return read(machine, processor, what) == value,
     }
     true

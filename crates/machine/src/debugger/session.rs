@@ -1,4 +1,4 @@
-//! A debugger's view of a run: what it waits for, and how the machine goes on until that comes.
+//! A debugger's session with a run: its breakpoints and watchpoints, and the execution up to the next stop.
 
 use super::history::{History, Position};
 use crate::host::Host;
@@ -9,80 +9,80 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The most breakpoints, and the most watchpoints, that are set at a time.
+/// Maximum number of breakpoints, and of watchpoints.
 const MOST: usize = 1 << 12;
 
-/// How the machine is to go on.
+/// Way in which the machine continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// Until something stops it.
+    /// Continue until the next stop.
     Continue,
-    /// Until a processor has executed an instruction, and is no longer `within` these addresses.
+    /// Continue until a processor has executed an instruction and is no longer `within` these addresses.
     Step {
-        /// The processor.
+        /// Index of the processor.
         processor: usize,
-        /// Where more than one instruction is executed.
+        /// Range in which more than one instruction is executed.
         within: Range<u64>,
     },
-    /// Back to where a processor was before its last instruction.
+    /// Go back to the point before a processor's last instruction.
     StepBack {
-        /// The processor.
+        /// Index of the processor.
         processor: usize,
     },
-    /// Back to the last breakpoint or watchpoint.
+    /// Go back to the last breakpoint or watchpoint.
     ContinueBack,
 }
 
-/// Why the machine has stopped for its debugger.
+/// Reason for which the machine has stopped for its debugger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// A processor has made its step.
+    /// A processor has completed its step.
     Step(usize),
     /// A processor is before an instruction with a breakpoint.
     Breakpoint(usize),
-    /// A processor has touched a watched address, or, backwards, is about to.
+    /// A processor has accessed a watched address or, in reverse, is about to.
     Watch(usize, u64, Watched),
-    /// The debugger wanted it to.
+    /// The debugger has interrupted the machine.
     Interrupted(usize),
-    /// It is where the run began, and can't go back any further.
+    /// The run is at its beginning, and can't go back any further.
     Beginning(usize),
-    /// The guest is dead; the run ends when it is to go on.
+    /// The guest is dead; the run ends if it is continued.
     Dead(usize),
     /// The run is over.
     Ended(Outcome),
 }
 
-/// Who wants a breakpoint at an address.
+/// Kinds of breakpoints that are set at an address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wanted {
-    /// As one in memory.
+    /// True for a software breakpoint.
     software: bool,
-    /// As one in hardware.
+    /// True for a hardware breakpoint.
     hardware: bool,
 }
 
 /// A run and its debugger.
 pub struct Session<'a> {
-    /// The machine; where the run has gone back, another one that was made the same way.
+    /// The machine; after reverse execution, another one that was created in the same way.
     pub machine: &'a mut Machine,
     pub(super) stops: Rc<Stops>,
     pub(super) history: History<'a>,
     pub(super) resume: Resume,
-    /// Addresses of memory are physical ones.
+    /// True if memory addresses are physical.
     pub(super) physical: bool,
     breakpoints: BTreeMap<u64, Wanted>,
-    /// The processor that stopped last.
+    /// Index of the processor that stopped last.
     pub(super) current: usize,
-    /// The last stop was before an instruction, not right after one.
+    /// True if the last stop was before an instruction, and not right after one.
     late: bool,
-    /// Instructions have been counted since this turn.
+    /// Turn since which instructions have been counted.
     pub(super) counted_since: Option<u64>,
-    /// The guest is dead.
+    /// Outcome of a dead guest.
     dead: Option<Outcome>,
 }
 
 impl<'a> Session<'a> {
-    /// Of a machine that has not run yet.
+    /// Creates the session of a machine that has not run yet.
     pub fn new(machine: &'a mut Machine, mut history: History<'a>) -> Self {
         history.follow(machine);
         Self {
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A debugger has connected.
+    /// Handles the connection of a debugger.
     pub fn attach(&mut self) {
         self.stops.clear();
         self.machine.stand_still();
@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The debugger is gone: nothing stops the machine any more.
+    /// Handles the disconnection of the debugger: nothing stops the machine any more.
     pub fn detach(&mut self) {
         self.stops.clear();
         self.stops.unwatch_all();
@@ -125,14 +125,14 @@ impl<'a> Session<'a> {
         self.machine.start();
     }
 
-    /// The run ends where it is.
+    /// Ends the run at the current point.
     pub fn give_up(&mut self) {
         self.detach();
         let vcpus = &mut self.machine.vcpus;
         vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.abandon_block(&mut vcpus.cache));
     }
 
-    /// Puts what the debugger waits for into another machine and makes it the session's, at `position`.
+    /// Moves the stops to another machine and makes it the session's machine, at `position`.
     pub(super) fn replace(&mut self, machine: Machine, position: Position, processor: usize) {
         *self.machine = machine;
         self.counted_since = Some(position.turns);
@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
         self.watches_changed();
     }
 
-    /// Where the run is, if that is known without a search.
+    /// Returns the position of the run, if it is known without a search.
     pub(super) fn known_position(&self) -> Option<Position> {
         let turns = self.machine.replay.turns();
         if !self.machine.vcpus.is_held() {
@@ -153,22 +153,22 @@ impl<'a> Session<'a> {
         known.then(|| Position { turns, count: Count { begun: self.stops.begun(), late: self.late } })
     }
 
-    /// Whether the last stop was before an instruction.
+    /// Returns true if the last stop was before an instruction.
     pub(super) fn is_late(&self) -> bool {
         self.late
     }
 
-    /// Addresses with breakpoints.
+    /// Returns the addresses of all breakpoints.
     pub(super) fn breakpoints(&self) -> Vec<u64> {
         self.breakpoints.keys().copied().collect()
     }
 
-    /// Whether the run can go back.
+    /// Returns true if the run can go back.
     pub(super) fn goes_back(&self) -> bool {
         self.history.reaches_back()
     }
 
-    /// The debugger has changed the guest: what it did before cannot be done again.
+    /// Handles a change of the guest by the debugger: earlier execution can no longer be repeated.
     pub(super) fn changed(&mut self) {
         self.history.forget();
         self.machine.replay.turn_off();
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
         self.machine.vcpus.cache.remove_breakpoint(address);
     }
 
-    /// Adds a breakpoint. `false`: there are too many.
+    /// Adds a breakpoint. Returns false if there are too many.
     pub fn add_breakpoint(&mut self, address: u64, hardware: bool) -> bool {
         if self.breakpoints.len() == MOST && !self.breakpoints.contains_key(&address) {
             return false;
@@ -199,7 +199,7 @@ impl<'a> Session<'a> {
         true
     }
 
-    /// Removes a breakpoint. `false`: there is none.
+    /// Removes a breakpoint. Returns false if there is none.
     pub fn remove_breakpoint(&mut self, address: u64, hardware: bool) -> bool {
         let Some(wanted) = self.breakpoints.get_mut(&address) else { return false };
         let flag = if hardware { &mut wanted.hardware } else { &mut wanted.software };
@@ -211,7 +211,7 @@ impl<'a> Session<'a> {
         was
     }
 
-    /// Whether the breakpoint before which a processor stands was asked for as one in hardware only.
+    /// Returns true if the breakpoint at which a processor has stopped is a hardware breakpoint only.
     pub fn is_hardware(&self, processor: usize) -> bool {
         let at = self.machine.vcpus.all[processor].cpu.code_linear();
         self.breakpoints.get(&at).is_some_and(|wanted| !wanted.software)
@@ -221,7 +221,7 @@ impl<'a> Session<'a> {
         self.machine.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.watches_changed());
     }
 
-    /// Adds a watchpoint. `false`: it is empty, or there are too many.
+    /// Adds a watchpoint. Returns false if it is empty, or if there are too many.
     pub fn add_watch(&mut self, watch: Watch) -> bool {
         let fits = watch.len != 0 && self.stops.watches().len() < MOST;
         if fits {
@@ -231,14 +231,14 @@ impl<'a> Session<'a> {
         fits
     }
 
-    /// Removes a watchpoint. `false`: there is none.
+    /// Removes a watchpoint. Returns false if there is none.
     pub fn remove_watch(&mut self, watch: Watch) -> bool {
         let was = self.stops.unwatch(watch);
         self.watches_changed();
         was
     }
 
-    /// The machine is about to go on as [`Session::resume`] says.
+    /// Prepares the machine for [`Session::resume`].
     pub fn going_on(&mut self) {
         self.stops.clear();
         self.machine.start();
@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Goes on counting, if all has been counted since the last turn.
+    /// Continues counting if all instructions since the last turn have been counted.
     fn count_on(&mut self) {
         if !self.machine.vcpus.is_held() {
             self.stops.restart(true);
@@ -266,7 +266,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Goes on for a while. Why the machine has stopped, if it has.
+    /// Runs for a while. Returns the reason if the machine has stopped.
     pub fn go(&mut self, host: &mut dyn Host, interrupted: &mut dyn FnMut() -> bool) -> Option<Stop> {
         let stop = self.resumed(host, interrupted);
         if stop.is_some() {
@@ -287,7 +287,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The debugger wants the machine to stop where it is.
+    /// Stops the machine at its current point on behalf of the debugger.
     pub fn interrupt(&mut self) -> Stop {
         self.stops.clear();
         self.machine.stand_still();
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
         Stop::Interrupted(self.current)
     }
 
-    /// Runs up to the next pause.
+    /// Runs to the next pause.
     fn forward(&mut self, host: &mut dyn Host, within: &Range<u64>) -> Option<Stop> {
         match self.machine.slice() {
             Pause::Debug(index) => {
@@ -314,7 +314,7 @@ impl<'a> Session<'a> {
             }
             pause => {
                 let outcome = self.pause(pause, host);
-                // What is looked at instruction by instruction is counted at no further cost.
+                // Single-stepped instructions are counted at no additional cost.
                 if self.counted_since.is_some() {
                     self.stops.restart(true);
                     self.counted_since = Some(self.machine.replay.turns());
@@ -339,7 +339,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Does what is to be done outside, and notes it.
+    /// Handles a pause outside of the processors, and records it.
     pub fn pause(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         let new = self.machine.replay.listens();
         let outcome = self.machine.outside(pause, &mut self.history.relay(host, new));

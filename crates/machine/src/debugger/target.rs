@@ -1,4 +1,4 @@
-//! What the protocol's library asks of a machine.
+//! The interface between the protocol's library and a machine.
 
 use super::registers::{self, DESCRIPTION, REGISTERS, What};
 use super::session::{Resume, Session};
@@ -21,7 +21,7 @@ use std::num::NonZeroUsize;
 /// x86-64 with the registers of [`REGISTERS`].
 pub enum X86 {}
 
-/// The number of a register.
+/// Number of a register.
 #[derive(Debug)]
 pub struct Number(usize);
 
@@ -31,7 +31,7 @@ impl RegId for Number {
     }
 }
 
-/// The values of all registers, as they are sent.
+/// Values of all registers, in the format of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values(Vec<u8>);
 
@@ -64,13 +64,13 @@ impl Arch for X86 {
     }
 }
 
-/// The thread that stands for a processor.
+/// Returns the thread ID of a processor.
 pub fn thread(processor: usize) -> Tid {
     NonZeroUsize::MIN.saturating_add(processor)
 }
 
 impl Session<'_> {
-    /// The processor that a thread stands for.
+    /// Returns the processor of a thread ID.
     fn processor(&self, thread: Tid) -> Option<usize> {
         Some(thread.get() - 1).filter(|index| *index < self.machine.vcpus.all.len())
     }
@@ -96,7 +96,7 @@ impl Target for Session<'_> {
         Some(self)
     }
 
-    // Breakpoints may be asked for under either name; none is written into memory.
+    // Software breakpoints are not written to memory, so both kinds are available.
     fn guard_rail_implicit_sw_breakpoints(&self) -> bool {
         true
     }
@@ -116,7 +116,7 @@ impl MultiThreadBase for Session<'_> {
         let processor = self.processor(thread).ok_or(TargetError::NonFatal)?;
         let mut rest = &values.0[..];
         for register in REGISTERS.iter() {
-            // Fewer are the first ones.
+            // A shorter packet contains the first registers.
             let Some((bytes, after)) = rest.split_at_checked(register.len) else { break };
             rest = after;
             self.write_value(processor, register.what, value_of(bytes))?;
@@ -230,7 +230,7 @@ impl MultiThreadResume for Session<'_> {
 }
 
 impl MultiThreadSchedulerLocking for Session<'_> {
-    // Which processor runs when is part of the run: one that is held back would make it another run.
+    // The order of processors is part of the run: holding one back would make it a different run.
     fn set_resume_action_scheduler_lock(&mut self) -> Result<(), Infallible> {
         Ok(())
     }

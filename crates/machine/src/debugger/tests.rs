@@ -1,4 +1,4 @@
-//! A small client of the protocol against a small guest.
+//! Tests with a small client of the protocol and a small guest.
 
 use super::*;
 use crate::Platform;
@@ -15,7 +15,8 @@ const BUFFER: u32 = 0x10_2000;
 const TURNS: u32 = 5;
 const BYTES: u32 = 6;
 
-/// What the guest does, and where its parts begin: counts in memory, fills bytes, spins for some turns, and leaves with status 1.
+/// Returns the guest's code and the addresses of its parts: it counts in memory, fills bytes, spins for some turns, and
+/// exits with status 1.
 fn program() -> (Vec<u8>, [u64; 4]) {
     let mut a = CodeAssembler::new(32).unwrap();
     let mut count = a.create_label();
@@ -52,7 +53,7 @@ fn machine(tier: Tier, platform: &Platform) -> Machine {
     Machine::new(testing::config(&code, platform.clone(), tier)).unwrap()
 }
 
-/// What a client sends, one packet after the answer to the one before, and what it got.
+/// A client that sends packets, each after the answer to the one before, and keeps the answers.
 #[derive(Default)]
 struct Client {
     commands: VecDeque<Vec<u8>>,
@@ -85,7 +86,8 @@ impl Wire for Script {
     }
 }
 
-/// A payload without run lengths: after `*` comes a character that stands for how often the one before is repeated.
+/// Expands the run-length encoding of a payload: the character after `*` encodes the number of repetitions of the one
+/// before.
 fn expanded(payload: &str) -> String {
     let mut text = String::new();
     let mut characters = payload.chars();
@@ -114,7 +116,7 @@ fn packet(payload: &str) -> Vec<u8> {
     format!("${payload}#{sum:02x}").into_bytes()
 }
 
-/// Runs the guest under a client that sends these packets. The answers, how the run ended, and its ledger.
+/// Runs the guest with a client that sends these packets. Returns the answers, the outcome of the run, and its ledger.
 fn session(tier: Tier, platform: &Platform, commands: Vec<Vec<u8>>) -> (Vec<String>, Outcome, Vec<u8>) {
     let client = Rc::new(RefCell::new(Client { commands: commands.into(), ..Client::default() }));
     let mut machine = machine(tier, platform);
@@ -140,7 +142,7 @@ fn plain(platform: &Platform) -> Vec<u8> {
     machine.ledger(&Symbols::default()).to_bytes().unwrap()
 }
 
-/// The value in an answer to `p`.
+/// Returns the value in an answer to `p`.
 fn value(answer: &str) -> u64 {
     u64::from_str_radix(answer, 16).unwrap().swap_bytes()
 }
@@ -191,7 +193,7 @@ fn stops_leave_the_ledger_as_it_is() {
             assert_eq!(answers[4], "01000000", "before the second turn");
             assert!(answers[7].starts_with("T05") && answers[7].contains(&format!("watch:{COUNTER:x}")), "{answers:?}");
             assert!(at(8) > count && answers[9] == "02000000", "right after the write");
-            // One iteration at a time.
+            // One iteration per step.
             assert_eq!((at(14), at(15), at(17)), (fill, u64::from(BYTES) - 1, u64::from(BYTES) - 2));
             assert_eq!((at(20), at(25)), (spin, end));
             assert_eq!(answers[26], "W01");
@@ -246,12 +248,12 @@ fn the_run_goes_back() {
             let turns = |turns: u32| format!("{:02x}000000", turns);
             assert_eq!(outcome, Outcome::DebugExit(1));
             assert_eq!(answers[2], turns(TURNS + 1));
-            // Over the last write, then over that of the last turn.
+            // Back over the last write, then over that of the last turn.
             assert!(answers[4].contains(&format!("watch:{COUNTER:x}")), "{answers:?}");
             assert_eq!(answers[5], turns(TURNS));
             assert!(at(6) > spin && at(6) < end);
             assert_eq!(answers[8], turns(TURNS - 1));
-            // Forward over it, which is seen once more, and back.
+            // Forward over the write, which is reported again, and back.
             assert!(answers[10].contains("watch:") && answers[11].contains("watch:"), "{answers:?}");
             assert!(at(14) > count && at(14) < fill, "{:#x}", at(14));
             assert_eq!((answers[20].as_str(), at(21)), (turns(TURNS - 3).as_str(), count), "{answers:?}");
@@ -335,13 +337,13 @@ fn every_step_can_be_taken_back() {
 #[test]
 fn the_ledger_so_far_does_not_change_the_ledger() {
     let [count, fill, ..] = program().1;
-    // In the midst of a block: `monitor ledger`, `monitor exits`.
+    // `monitor ledger` and `monitor exits` in the middle of a block.
     let commands = [&format!("Z0,{:x},1", count + 7), "c", "qRcmd,6c6564676572", "vCont;s:1", "qRcmd,6578697473"];
     let (answers, outcome, ledger) = debug(Tier::Auto, &hvm(), &commands);
     assert_eq!(outcome, Outcome::DebugExit(1));
     assert!(answers[2].starts_with('O') && answers[5].starts_with('O'), "{answers:?}");
     assert!(ledger == plain(&hvm()));
-    // Nor does an end in the midst of one make it wrong.
+    // An end in the middle of a block keeps the ledger correct.
     let (.., ledger) = debug(Tier::Auto, &Platform::Bare, &[&format!("Z0,{fill:x},1"), "c", "vCont;s:1", "k"]);
     assert!(ledger::Ledger::read(&ledger).unwrap().verify().is_ok());
 }
@@ -357,7 +359,8 @@ fn with_the_hosts_clock_time_goes_on() {
     let outcome = machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone()))), history).unwrap();
     assert_eq!(outcome, Outcome::DebugExit(1));
     assert!(client.borrow().answers[1].starts_with("T05"), "{:?}", client.borrow().answers);
-    // Of its own the guest takes 6 million cycles for its 6 million instructions, each of which takes the host more than one.
+    // The guest itself takes 6 million cycles for its 6 million instructions, each of which takes the host more than
+    // one.
     let cycles = machine.vcpus.now() / ledger::TICKS_PER_CYCLE;
     assert!(cycles > 12_000_000, "{cycles}");
 }
@@ -389,7 +392,7 @@ fn control_registers_are_written_as_the_guest_may() {
     let write = |name: &str, value: u64| format!("P{:x}={:016x}", number(name), value.swap_bytes());
     let read = |name: &str| format!("p{:x}", number(name));
     let commands = [
-        // Paging without protection, and a bit that there is not, would fault: nothing changes, and there is a way back.
+        // Paging without protection, and a reserved bit, would fault: the write has no effect and can be undone.
         write("cr0", 0x8000_0000),
         write("efer", 1 << 40),
         "vCont;s:1".to_owned(),
@@ -428,14 +431,14 @@ fn nonsense_ends_the_session_and_not_the_run() {
     for round in 0..60 {
         let payload: Vec<u8> = (0..1 + random() % 24)
             .map(|_| if round % 3 == 0 { random() } else { letters[usize::from(random()) % letters.len()] })
-            // What changes the guest, or ends the run, is meant.
+            // Commands that change the guest or end the run are excluded.
             .filter(|byte| !b"kGPMX".contains(byte))
             .collect();
         let sum = payload.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
         let mut bytes = vec![b'$'];
         bytes.extend(&payload);
         bytes.extend(format!("#{sum:02x}").bytes());
-        // No answer is waited for.
+        // The client does not wait for answers.
         let commands = vec![b"+".to_vec(), [b"+".to_vec(), bytes].concat(), b"$#00$".to_vec()];
         let (_, outcome, ledger) = session(Tier::Auto, &Platform::Bare, commands);
         assert_eq!(outcome, Outcome::DebugExit(1), "{payload:?}");

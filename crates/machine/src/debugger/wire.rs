@@ -1,4 +1,5 @@
-//! The connection to a debugger: what a socket must do, and the packets of QEMU that the protocol's library does not know.
+//! The connection to a debugger: requirements on a socket, and QEMU's packets, which the protocol's library does not
+//! know.
 
 use gdbstub::conn::Connection;
 use std::cell::RefCell;
@@ -10,19 +11,20 @@ use std::time::Duration;
 
 /// A connection to a debugger.
 pub trait Wire {
-    /// Waits up to `wait` for bytes and adds them to `into`. `false`: the other end has closed the connection.
+    /// Waits up to `wait` for bytes and appends them to `into`. Returns false if the other end has closed the
+    /// connection.
     fn receive(&mut self, wait: Duration, into: &mut VecDeque<u8>) -> io::Result<bool>;
     /// Sends all of the bytes.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Where debuggers connect.
+/// A socket that accepts debuggers.
 pub trait Listener {
-    /// The next connection, if one comes within `wait`.
+    /// Returns the next connection, if one arrives within `wait`.
     fn accept(&mut self, wait: Duration) -> io::Result<Option<Box<dyn Wire>>>;
 }
 
-/// What is to be sent, in memory.
+/// Buffer of bytes to be sent.
 #[derive(Clone, Default)]
 pub(crate) struct Outbox(Rc<RefCell<Vec<u8>>>);
 
@@ -31,7 +33,7 @@ impl Outbox {
         self.0.take()
     }
 
-    /// Adds a packet, after the acknowledgement of the one that it answers if these are in use.
+    /// Adds a packet; if acknowledgements are in use, the acknowledgement of the answered packet precedes it.
     pub fn answer(&self, payload: &str, acknowledged: bool) {
         let sum = payload.bytes().fold(0u8, u8::wrapping_add);
         let plus = if acknowledged { "+" } else { "" };
@@ -52,30 +54,30 @@ impl Connection for Outbox {
     }
 }
 
-/// The longest packet.
+/// Maximum length of a packet.
 pub(crate) const LONGEST: usize = 1 << 14;
 
-/// What comes in.
+/// Incoming data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
-    /// For the protocol's library.
+    /// Bytes for the protocol's library.
     Bytes(Vec<u8>),
-    /// `qqemu.PhyMemMode`: whether addresses are physical.
+    /// `qqemu.PhyMemMode`: a query for the use of physical addresses.
     AskPhysical,
-    /// `Qqemu.PhyMemMode`: whether they are to be.
+    /// `Qqemu.PhyMemMode`: enables or disables physical addresses.
     SetPhysical(bool),
 }
 
-/// Takes packets of QEMU out of what comes in.
+/// Extracts QEMU's packets from incoming data.
 #[derive(Default)]
 pub(crate) struct Framer {
     packet: Vec<u8>,
-    /// Packets are no longer acknowledged.
+    /// True if packets are no longer acknowledged.
     pub unacknowledged: bool,
 }
 
 impl Framer {
-    /// The next byte. `None`: more are needed.
+    /// Processes the next byte. Returns `None` if more bytes are needed.
     pub fn push(&mut self, byte: u8) -> Option<Incoming> {
         if self.packet.is_empty() && byte != b'$' {
             return Some(Incoming::Bytes(vec![byte]));

@@ -1,4 +1,4 @@
-//! Ways for a test program to end the run: the debug exit port, and the "Shutdown" port of Bochs.
+//! Ports with which a test program ends the run: the debug-exit port, and the "Shutdown" port of Bochs.
 
 use crate::device::{At, Claim, Device, DeviceContext, Ending, Request};
 use crate::state::{Plain, StateError, require};
@@ -11,7 +11,7 @@ pub const SHUTDOWN: u16 = 0x8900;
 
 const WORD: &[u8] = b"Shutdown";
 
-/// Exit status that a value written to [`DEBUG_EXIT`] stands for. A host keeps eight bits of it.
+/// Returns the exit status for a value written to [`DEBUG_EXIT`]. A host keeps eight bits of it.
 pub fn exit_status(value: u32) -> u8 {
     (value << 1 | 1) as u8
 }
@@ -19,12 +19,12 @@ pub fn exit_status(value: u32) -> u8 {
 /// Both ports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExitPorts {
-    /// Bytes of the word that have come.
+    /// Number of bytes of the word that have been received.
     matched: usize,
 }
 
 impl ExitPorts {
-    /// Takes a byte for the "Shutdown" port; whether it completes the word.
+    /// Handles a byte for the "Shutdown" port. Returns true if it completes the word.
     fn shutdown(&mut self, value: u8) -> bool {
         self.matched = match self.matched {
             at if value == WORD[at] => at + 1,

@@ -14,21 +14,21 @@ pub const DATA: u16 = 0x511;
 pub mod key {
     /// "QEMU".
     pub const SIGNATURE: u16 = 0x00;
-    /// Interface: bit 0 traditional, bit 1 DMA.
+    /// Interface version: bit 0 traditional, bit 1 DMA.
     pub const ID: u16 = 0x01;
-    /// Bytes of RAM, 64 bits.
+    /// RAM size in bytes, 64 bits.
     pub const RAM_SIZE: u16 = 0x03;
     /// Number of processors, 16 bits.
     pub const CPUS: u16 = 0x05;
-    /// Largest number of processors, 16 bits.
+    /// Maximum number of processors, 16 bits.
     pub const MAX_CPUS: u16 = 0x0f;
-    /// Where RAM may end, 64 bits, as kvm-unit-tests reads it.
+    /// End of RAM, 64 bits, as read by kvm-unit-tests.
     pub const MAX_RAM: u16 = 0x11;
     /// Directory of files: a big-endian count, then the entries.
     pub const FILE_DIRECTORY: u16 = 0x19;
 }
 
-/// The device. DMA is not offered, and there are no files.
+/// The firmware configuration device, without DMA and without files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FwCfg {
     items: BTreeMap<u16, Vec<u8>>,
@@ -37,7 +37,7 @@ pub struct FwCfg {
 }
 
 impl FwCfg {
-    /// Describes a machine with so much RAM and so many processors.
+    /// Creates the device of a machine with this amount of RAM and number of processors.
     pub fn new(ram_size: u64, cpus: u16) -> Self {
         let items = [
             (key::SIGNATURE, b"QEMU".to_vec()),
@@ -59,7 +59,7 @@ impl FwCfg {
         }
     }
 
-    /// Reads `size` bytes of the selected item; zeros after its end and for unknown keys.
+    /// Reads `size` bytes of the selected item. Bytes after its end, and of unknown keys, are zero.
     pub fn read(&mut self, port: u16, size: u8) -> u32 {
         if port != DATA {
             return u32::MAX;

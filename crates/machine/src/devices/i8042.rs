@@ -1,7 +1,7 @@
-//! The keyboard controller (ports 0x60 and 0x64) with a keyboard on which nobody types.
+//! The keyboard controller (ports 0x60 and 0x64) with an idle keyboard.
 //!
-//! The keyboard answers commands at once, so that drivers find it without waiting for time-outs. There is no auxiliary
-//! port: its test fails, and looped-back data comes back as the keyboard's. A20 is remembered but always open.
+//! The keyboard answers commands at once, so that drivers find it without time-outs. There is no auxiliary port: its
+//! test fails, and looped-back data appears as data of the keyboard. The A20 gate is stored but always open.
 
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
@@ -35,10 +35,10 @@ const OUTPUT_PORT_RUNNING: u8 = 1 << 0;
 const OUTPUT_PORT_A20: u8 = 1 << 1;
 const ACK: u8 = 0xfa;
 const RESEND: u8 = 0xfe;
-/// Bytes that the keyboard keeps for the controller.
+/// Maximum number of bytes that the keyboard queues for the controller.
 const KEYBOARD_QUEUE: usize = 16;
 
-/// Where the next byte written to the data port goes.
+/// Destination of the next byte written to the data port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Next {
     #[default]
@@ -57,10 +57,10 @@ pub struct I8042 {
     next: Next,
     last_was_command: bool,
     output_port: u8,
-    /// The output buffer, when the controller filled it: a new answer replaces one that nobody read.
+    /// The output buffer, if the controller filled it: a new answer replaces an unread one.
     reply: Option<u8>,
     keyboard: VecDeque<u8>,
-    /// The command whose parameter the keyboard waits for.
+    /// Command for which the keyboard waits for a parameter.
     keyboard_command: Option<u8>,
     last_data: u8,
     reset: bool,
@@ -75,7 +75,8 @@ impl Default for I8042 {
 }
 
 impl I8042 {
-    /// As firmware leaves it: self test passed, scan codes translated, the keyboard enabled with its interrupt.
+    /// Creates the controller in the state in which firmware leaves it: self test passed, scan codes translated,
+    /// keyboard enabled with its interrupt.
     pub fn new() -> Self {
         let mut memory = [0; 32];
         memory[0] = control::KEYBOARD_INTERRUPT | control::SYSTEM | control::AUX_DISABLED | control::TRANSLATE;
@@ -93,7 +94,7 @@ impl I8042 {
         }
     }
 
-    /// Whether the guest asked for a reset since the last call.
+    /// Returns true if the guest has requested a reset since the last call.
     pub fn take_reset(&mut self) -> bool {
         std::mem::take(&mut self.reset)
     }
@@ -117,7 +118,7 @@ impl I8042 {
                 if self.output_full() {
                     let byte = self.reply.take().or_else(|| self.keyboard.pop_front());
                     self.last_data = byte.unwrap_or(self.last_data);
-                    // Each byte has its own edge.
+                    // Each byte causes an edge of its own.
                     self.irq.set(false);
                     self.update();
                 }
@@ -161,7 +162,7 @@ impl I8042 {
             0x60..=0x7f => self.next = Next::Memory(value & 0x1f),
             0xa7 => self.memory[0] |= control::AUX_DISABLED,
             0xa8 => self.memory[0] &= !control::AUX_DISABLED,
-            // Auxiliary port test: its clock line is stuck low.
+            // Auxiliary port test: the clock line is stuck low.
             0xa9 => self.reply = Some(0x01),
             0xaa => {
                 self.memory[0] |= control::SYSTEM;
@@ -199,7 +200,7 @@ impl I8042 {
     }
 
     fn keyboard_write(&mut self, value: u8) {
-        // The second byte of the identity (0x83), and scan code set 2, as translation changes them.
+        // Second byte of the keyboard's identity (0x83), and scan code set 2, both as changed by translation.
         let translated = |plain| if self.is(control::TRANSLATE) { 0x41 } else { plain };
         let (set, identity) = ([ACK, translated(0x02)], [ACK, 0xab, translated(0x83)]);
         let answer: &[u8] = match (self.keyboard_command.take(), value) {
@@ -248,7 +249,7 @@ impl Device for I8042 {
         self.tell(ctx);
     }
 
-    /// It keeps its power, as a keyboard that can wake the machine must.
+    /// The keyboard keeps its power, because it must be able to wake the machine.
     fn reset(&mut self, ctx: &mut DeviceContext) {
         self.irq.forgotten();
         self.tell(ctx);

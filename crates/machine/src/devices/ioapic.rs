@@ -1,40 +1,40 @@
-//! The I/O APIC (version 0x20, 24 inputs), and the interrupt messages that it, MSIs and local APICs send.
+//! The I/O APIC (version 0x20, 24 inputs), and the interrupt messages that the I/O APIC, MSIs and local APICs send.
 //!
-//! Inputs are logical: `set_irq(n, true)` means asserted, whatever polarity the redirection entry claims.
+//! Inputs are logical: `set_irq(n, true)` means asserted, independently of the polarity in the redirection entry.
 
 use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, require, same};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Where the I/O APIC is mapped.
+/// Base address.
 pub const BASE: u64 = 0xfec0_0000;
-/// How much of the address space it decodes.
+/// Size of the decoded address range.
 pub const SIZE: u64 = 0x1000;
 /// Number of inputs.
 pub const LINES: usize = 24;
 
-/// What an interrupt message asks of its destination.
+/// Delivery mode of an interrupt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivery {
-    /// The vector, at every destination.
+    /// The vector, to every destination.
     Fixed,
-    /// The vector, at the destination with the lowest priority.
+    /// The vector, to the destination with the lowest priority.
     LowestPriority,
-    /// System management interrupt: there is none on this board.
+    /// System management interrupt; this board has none.
     Smi,
     /// Non-maskable interrupt.
     Nmi,
-    /// Wait for start-up.
+    /// INIT: wait for start-up.
     Init,
-    /// Start-up; the vector is the page to start at.
+    /// Start-up; the vector is the page of the entry point.
     StartUp,
-    /// The vector comes from the 8259A.
+    /// An interrupt whose vector comes from the 8259A.
     ExtInt,
 }
 
 impl Delivery {
-    /// Decodes the delivery mode field; `None` for the reserved one.
+    /// Decodes the delivery mode field. Returns `None` for the reserved value.
     pub fn from_bits(bits: u32) -> Option<Self> {
         Some(match bits & 7 {
             0 => Delivery::Fixed,
@@ -49,7 +49,7 @@ impl Delivery {
     }
 }
 
-/// Who an interrupt message is for.
+/// Destination of an interrupt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// The local APIC with this ID, or all (0xff; from an x2APIC 0xffff_ffff).
@@ -58,28 +58,29 @@ pub enum Target {
     Logical(u32),
     /// Every local APIC.
     All,
-    /// Every local APIC but the one with this initial ID.
+    /// Every local APIC except the one with this initial ID.
     AllBut(u32),
     /// The local APIC with this initial ID.
     Only(u32),
 }
 
-/// A message on its way to local APICs; [`super::lapic::route`] delivers it.
+/// A message to local APICs; [`super::lapic::route`] delivers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterruptMessage {
-    /// Who it is for.
+    /// Destination.
     pub target: Target,
-    /// The destination is a 32-bit x2APIC one.
+    /// True if the destination is a 32-bit x2APIC destination.
     pub wide: bool,
-    /// What it asks.
+    /// Delivery mode.
     pub delivery: Delivery,
     /// The vector.
     pub vector: u8,
-    /// Level-triggered: the EOI is broadcast to I/O APICs.
+    /// True if level-triggered: the EOI is broadcast to I/O APICs.
     pub level_triggered: bool,
 }
 
-/// Decodes a message-signalled interrupt; `None` when the address is not one or the delivery mode is reserved.
+/// Decodes a message-signalled interrupt. Returns `None` if the address is outside the interrupt range or the delivery
+/// mode is reserved.
 pub fn decode_msi(address: u64, data: u32) -> Option<InterruptMessage> {
     if address >> 20 != 0xfee {
         return None;
@@ -88,7 +89,7 @@ pub fn decode_msi(address: u64, data: u32) -> Option<InterruptMessage> {
     let redirect = address & 1 << 3 != 0;
     let logical = address & 1 << 2 != 0;
     let delivery = match Delivery::from_bits(data >> 8)? {
-        // A redirection hint picks one of the logical destinations.
+        // The redirection hint selects one of the logical destinations.
         Delivery::Fixed if redirect && logical => Delivery::LowestPriority,
         delivery => delivery,
     };
@@ -107,14 +108,14 @@ mod entry {
     pub const REMOTE_IRR: u64 = 1 << 14;
     pub const LEVEL: u64 = 1 << 15;
     pub const MASKED: u64 = 1 << 16;
-    /// Bits that a write changes: all but delivery status, remote IRR and the reserved ones.
+    /// Writable bits: all except delivery status, remote IRR and reserved bits.
     pub const WRITABLE: u64 = 0xff00_0000_0001_afff;
 }
 
 /// The I/O APIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IoApic {
-    /// After reset.
+    /// I/O APIC ID after reset.
     first_id: u32,
     id: u32,
     arbitration: u32,
@@ -125,7 +126,7 @@ pub struct IoApic {
 }
 
 impl IoApic {
-    /// After reset: every input masked.
+    /// Creates an I/O APIC in its reset state, with every input masked.
     pub fn new(id: u8) -> Self {
         let id = u32::from(id & 0xf) << 24;
         let entries = [entry::MASKED; LINES];
@@ -158,7 +159,7 @@ impl IoApic {
         }
     }
 
-    /// Sends a level-triggered interrupt that is asserted, unmasked and not already being served.
+    /// Sends a level-triggered interrupt that is asserted, unmasked, and not already in service.
     fn serve_level(&mut self, input: usize) {
         let entry = self.entries[input];
         let waiting = entry & (entry::LEVEL | entry::MASKED | entry::REMOTE_IRR) == entry::LEVEL;
@@ -186,7 +187,7 @@ impl IoApic {
         });
     }
 
-    /// End of a level-triggered interrupt: broadcast by a local APIC, or written to the EOI register.
+    /// Ends a level-triggered interrupt: the EOI is broadcast by a local APIC, or written to the EOI register.
     pub fn eoi(&mut self, vector: u8) {
         for input in 0..LINES {
             let entry = self.entries[input];
@@ -248,7 +249,7 @@ impl IoApic {
     }
 }
 
-/// The bytes that an access of `size` bytes carries.
+/// Returns the mask of the bytes that an access of `size` bytes carries.
 fn mask(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
 }

@@ -1,34 +1,36 @@
-//! The marker ports: how a guest program names the region of interest that it enters and leaves, or the task that a processor runs.
+//! The marker ports, with which a guest program marks the begin and end of a region of interest, or the task that a
+//! processor runs.
 //!
-//! A processor sends the bytes of a name, ended by NUL, to [`NAME`], and then a [`Command`] to [`CONTROL`]. Each
-//! processor has a name of its own, which stays for the next command. `docs/marker-port.md` is the guest's view.
+//! A processor writes the bytes of a name, terminated by NUL, to [`NAME`], and then a [`Command`] to [`CONTROL`]. Each
+//! processor has a name of its own, which is kept for the next command. `docs/marker-port.md` describes the guest's
+//! view.
 
 use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, require, same};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Takes a name, byte by byte.
+/// Port for the bytes of a name.
 pub const NAME: u16 = 0x1f0e;
-/// Takes commands, and reads as [`PRESENT`].
+/// Port for commands; it reads as [`PRESENT`].
 pub const CONTROL: u16 = 0x1f0f;
-/// What [`CONTROL`] reads as.
+/// Value that [`CONTROL`] reads as.
 pub const PRESENT: u8 = b'M';
-/// Bytes of a name that are kept.
+/// Maximum length of a name; further bytes are dropped.
 pub const NAME_LIMIT: usize = 63;
-/// Marks that are kept until the board takes them.
+/// Maximum number of marks that wait for the board.
 const MARK_LIMIT: usize = 4096;
 
-/// What is said of a name.
+/// Command for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// A region of the processor's task and its descendants begins.
+    /// Begins a region of the processor's task and its descendants.
     Begin = 1,
-    /// A region ends.
+    /// Ends a region.
     End = 2,
-    /// A region of everything that the machine does begins.
+    /// Begins a region of everything that the machine does.
     BeginAll = 3,
-    /// The processor runs the task of that name from now on.
+    /// Sets the task that the processor runs from now on.
     Task = 4,
 }
 
@@ -38,14 +40,14 @@ impl Command {
     }
 }
 
-/// What a processor has said.
+/// A mark of a processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The processor.
+    /// Index of the processor.
     pub cpu: usize,
-    /// The name; bytes that are not UTF-8 are replaced.
+    /// The name, in which invalid UTF-8 has been replaced.
     pub name: String,
-    /// What it said of it.
+    /// The command.
     pub command: Command,
 }
 
@@ -63,12 +65,12 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// For a machine with so many processors.
+    /// Creates the ports of a machine with `cpus` processors.
     pub fn new(cpus: usize) -> Self {
         Self { names: vec![Name::default(); cpus], marks: VecDeque::new() }
     }
 
-    /// Takes the next mark. The board does so after each write, while it knows the time.
+    /// Takes the next mark. The board does so after each write, when it knows the time.
     pub fn pop(&mut self) -> Option<Mark> {
         self.marks.pop_front()
     }
@@ -82,7 +84,7 @@ impl Marker {
     pub fn write(&mut self, cpu: usize, port: u16, value: u8) {
         let Some(name) = self.names.get_mut(cpu) else { return };
         match (port, value) {
-            // Nothing has come since the last one: an empty name.
+            // No byte has arrived since the last terminator: the name is empty.
             (NAME, 0) if name.complete => name.bytes.clear(),
             (NAME, 0) => name.complete = true,
             (NAME, byte) => {
@@ -124,7 +126,7 @@ impl Device for Marker {
 impl Plain for Marker {
     fn check(&self, current: &Self) -> Result<(), StateError> {
         same(&self.names.len(), &current.names.len(), "number of processors")?;
-        // Bytes that are not UTF-8 have become three each.
+        // Each invalid UTF-8 byte has become three bytes.
         let mark = |mark: &Mark| mark.cpu < self.names.len() && mark.name.len() <= 3 * NAME_LIMIT;
         require(self.marks.len() <= MARK_LIMIT && self.marks.iter().all(mark), "marks")?;
         require(self.names.iter().all(|name| name.bytes.len() <= NAME_LIMIT), "a name that is too long")

@@ -1,16 +1,18 @@
-//! The devices of the board: registers, time and interrupt lines, each without knowledge of where the board puts it.
+//! The devices of the board: registers, time and interrupt lines. A device does not know its addresses on the board.
 //!
-//! The board knows them by one trait ([`crate::device::Device`]); it is implemented at the end of each file in terms of the methods before it,
-//! which are the device by itself, and have these things in common:
+//! The board accesses all devices through one trait, [`crate::device::Device`]. Each file implements the trait at its
+//! end, in terms of the methods before it, which are the device itself and have these properties in common:
 //!
-//! * **Registers.** `read`/`write` take the register (a port or an offset) and, where time matters, `now`. Devices with
-//!   8-bit registers are accessed byte by byte ([`read_bytes`], [`write_bytes`] split wider accesses).
-//! * **Time.** `next_event()` is the absolute time at which something will happen by itself; the board calls
-//!   `advance(now)` once it is due. Between events a device computes what it shows from `now`: nothing ticks.
-//! * **Interrupts.** A device with an interrupt output owns a [`Line`], whose changes it tells the board after each access. Controllers
-//!   work the other way round: `set_irq` takes levels, and messages for local APICs are taken out one by one.
+//! * **Registers.** `read` and `write` take the register (a port or an offset) and, if time matters, `now`. Devices
+//! with
+//! 8-bit registers are accessed byte by byte ([`read_bytes`], [`write_bytes`] split wider accesses).
+//! * **Time.** `next_event()` is the absolute time of the device's next event; the board calls `advance(now)` when it
+//! is
+//! due. Between events a device computes its registers from `now`: nothing ticks.
+//! * **Interrupts.** A device with an interrupt output has a [`Line`], whose changes it reports to the board after each
+//! access. For controllers, `set_irq` takes levels, and messages for local APICs are taken out one by one.
 //!
-//! No sequence of guest accesses makes a device panic, and none depends on anything but its arguments.
+//! No sequence of guest accesses makes a device panic, and the behaviour depends on nothing but the arguments.
 
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use serde::{Deserialize, Serialize};
@@ -37,56 +39,56 @@ pub mod workload;
 /// Nanoseconds in a second.
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Relation of the virtual clock to real units. The TSC counts core cycles of the profiled processor.
+/// Relation of the virtual clock to real time. The TSC counts core cycles of the profiled processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     tsc_hz: u64,
 }
 
 impl Clock {
-    /// A clock whose TSC runs at `tsc_hz` (at least 1).
+    /// Creates a clock whose TSC runs at `tsc_hz` (at least 1).
     pub const fn new(tsc_hz: u64) -> Self {
         Self { tsc_hz: if tsc_hz == 0 { 1 } else { tsc_hz } }
     }
 
-    /// TSC frequency.
+    /// Returns the TSC frequency.
     pub const fn tsc_hz(self) -> u64 {
         self.tsc_hz
     }
 
-    /// Ticks in one second.
+    /// Returns the number of ticks in one second.
     pub const fn ticks_per_second(self) -> u128 {
         self.tsc_hz as u128 * TICKS_PER_CYCLE as u128
     }
 
-    /// Whole periods of a signal of `hz` that fit in `ticks`.
+    /// Returns the number of whole periods of a signal of `hz` in `ticks`.
     pub fn count(self, ticks: Ticks, hz: u64) -> u64 {
         saturate(u128::from(ticks) * u128::from(hz) / self.ticks_per_second())
     }
 
-    /// The shortest time in which `count` periods of a signal of `hz` fit: the inverse of [`Clock::count`].
+    /// Returns the shortest time that contains `count` periods of a signal of `hz`: the inverse of [`Clock::count`].
     pub fn ticks(self, count: u64, hz: u64) -> Ticks {
         let scaled = u128::from(count).saturating_mul(self.ticks_per_second());
         saturate(scaled.div_ceil(u128::from(hz.max(1))))
     }
 
-    /// Nanoseconds in `ticks`, rounded down.
+    /// Converts ticks to nanoseconds, rounded down.
     pub fn to_ns(self, ticks: Ticks) -> u64 {
         self.count(ticks, NS_PER_SECOND)
     }
 
-    /// Ticks in `ns` nanoseconds, rounded up.
+    /// Converts nanoseconds to ticks, rounded up.
     pub fn from_ns(self, ns: u64) -> Ticks {
         self.ticks(ns, NS_PER_SECOND)
     }
 }
 
-/// The value, or the largest `u64`: times that far away never come.
+/// Converts to `u64` and saturates: times that far in the future never come.
 fn saturate(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// An interrupt output of a device: its level, and what the board has not been told yet.
+/// An interrupt output of a device: its level, and the changes that have not been reported to the board.
 ///
 /// Several pulses between two drains collapse into one, as they would in an interrupt controller that nobody served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,23 +105,23 @@ impl Line {
         self.level = level;
     }
 
-    /// Takes the line low and high again, leaving it high.
+    /// Pulses the line: low, then high; it stays high.
     pub fn strobe(&mut self) {
         self.set(false);
         self.set(true);
     }
 
-    /// The level now.
+    /// Returns the current level.
     pub fn level(&self) -> bool {
         self.level
     }
 
-    /// The board has forgotten what it was told: the next drain tells a high level again.
+    /// Marks a high level as not reported: the next drain reports it again.
     pub fn forgotten(&mut self) {
         self.told = false;
     }
 
-    /// Calls `sink` with each level to pass on, in order; at most three times.
+    /// Calls `sink` with each level to be reported, in order; at most three times.
     pub fn drain(&mut self, mut sink: impl FnMut(bool)) {
         if self.rose {
             if self.told {
@@ -137,12 +139,12 @@ impl Line {
     }
 }
 
-/// Composes a little-endian read of `size` bytes (at most 4) from single registers.
+/// Assembles a little-endian read of `size` bytes (at most 4) from byte registers.
 pub fn read_bytes(port: u16, size: u8, mut byte: impl FnMut(u16) -> u8) -> u32 {
     (0..u16::from(size.min(4))).fold(0, |value, i| value | u32::from(byte(port.wrapping_add(i))) << (8 * i))
 }
 
-/// Splits a little-endian write of `size` bytes (at most 4) into single registers.
+/// Splits a little-endian write of `size` bytes (at most 4) into byte registers.
 pub fn write_bytes(port: u16, size: u8, value: u32, mut byte: impl FnMut(u16, u8)) {
     for i in 0..u16::from(size.min(4)) {
         byte(port.wrapping_add(i), (value >> (8 * i)) as u8);
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn line_tells_each_change_once() {
-        // (what the device did, what the board hears)
+        // (levels set by the device, levels reported to the board)
         let table: [(&[bool], &[bool]); 6] = [
             (&[true], &[true]),
             (&[true], &[]),

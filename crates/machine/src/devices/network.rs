@@ -1,5 +1,5 @@
-//! The network that the board's NICs are plugged into, as far as the board knows of it: its state is saved with the board's. It answers at no
-//! address; what it does by itself, NICs wait for.
+//! The network of the board's NICs as a device: its state is saved with the board's. The device claims no addresses and
+//! has no events; NICs wait for the network's events.
 
 use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Saved, StateError, decode, encode, require};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct SharedNetwork(pub Arc<Mutex<Network>>);
 
 impl SharedNetwork {
-    /// The network.
+    /// Locks the network.
     pub fn get(&self) -> MutexGuard<'_, Network> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,20 +1,20 @@
 //! Two cascaded 8259A interrupt controllers with their edge/level registers (ELCR).
 //!
-//! An edge is latched in IRR until it is acknowledged, even when the line drops before (as hypervisors do; a real 8259A
-//! turns that into a spurious interrupt). A level that drops withdraws its request: acknowledging then gives the spurious
-//! vector, IRQ 7 or IRQ 15.
+//! An edge is latched in IRR until it is acknowledged, even if the line drops before, as in hypervisors (a real 8259A
+//! turns that into a spurious interrupt). A level that drops withdraws its request: an acknowledgement then returns the
+//! spurious vector, IRQ 7 or IRQ 15.
 
 use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, require, same};
 use serde::{Deserialize, Serialize};
 
-/// Command and data port of the master, of the slave, and the edge/level registers.
+/// Command and data ports of master and slave, and the edge/level registers.
 pub const PORTS: [u16; 6] = [0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1];
 
-/// The master's input that the slave drives.
+/// Master input to which the slave is connected.
 const CASCADE: u8 = 2;
 
-/// What the next write to the data port means.
+/// Meaning of the next write to the data port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Expect {
     /// OCW1: the mask.
@@ -47,7 +47,7 @@ struct Chip {
     fully_nested_cascade: bool,
     read_isr: bool,
     poll: bool,
-    /// The input of highest priority.
+    /// Input of highest priority.
     top: u8,
 }
 
@@ -75,7 +75,7 @@ impl Chip {
         }
     }
 
-    /// Rank (0 is highest) of the most urgent input in `set`; 8 if there is none.
+    /// Returns the rank (0 is highest) of the most urgent input in `set`, or 8 if there is none.
     fn rank(&self, set: u8) -> u32 {
         set.rotate_right(u32::from(self.top)).trailing_zeros()
     }
@@ -84,7 +84,7 @@ impl Chip {
         (rank as u8).wrapping_add(self.top) & 7
     }
 
-    /// The input that would be served now.
+    /// Returns the input that would be served now.
     fn request(&self) -> Option<u8> {
         let wanted = self.rank(self.irr & !self.imr);
         let mut serving = self.isr;
@@ -127,7 +127,7 @@ impl Chip {
         }
     }
 
-    /// ICW1. The edge detectors restart: a line that is high already must fall before it requests again.
+    /// Handles ICW1. The edge detectors restart: a line that is already high must fall before it requests again.
     fn initialize(&mut self, value: u8) {
         let level_mode = value & 0x08 != 0;
         let levels = if level_mode { 0xff } else { self.elcr };
@@ -144,7 +144,7 @@ impl Chip {
         };
     }
 
-    /// OCW2.
+    /// Handles OCW2.
     fn end_of_interrupt(&mut self, command: u8, input: u8) {
         match command {
             0 | 4 => self.rotate_on_auto_eoi = command == 4,
@@ -210,7 +210,7 @@ impl Chip {
     }
 }
 
-/// The pair: IRQ 0–7 on the master, IRQ 8–15 on the slave behind the master's input 2.
+/// The pair of controllers: IRQ 0–7 on the master, IRQ 8–15 on the slave, which is connected to the master's input 2.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pic {
     master: Chip,
@@ -224,12 +224,13 @@ impl Default for Pic {
 }
 
 impl Pic {
-    /// After power-on: not initialized.
+    /// Creates the controllers in their power-on state, not initialized.
     pub fn new() -> Self {
         Self { master: Chip::new(0xf8), slave: Chip::new(0xde) }
     }
 
-    /// As a PC BIOS leaves it: IRQ 0–7 at vector 8, IRQ 8–15 at 0x70, the timer and the cascade unmasked.
+    /// Creates the controllers in the state in which a PC BIOS leaves them: IRQ 0–7 at vector 8, IRQ 8–15 at 0x70,
+    /// timer and cascade unmasked.
     pub fn as_firmware_leaves() -> Self {
         let mut pic = Self::new();
         pic.master.base = 0x08;
@@ -239,7 +240,7 @@ impl Pic {
         pic
     }
 
-    /// Drives an input. IRQ 2 is the cascade and has no line of its own.
+    /// Drives an input. IRQ 2 is the cascade and has no line.
     pub fn set_irq(&mut self, irq: u8, level: bool) {
         match irq {
             CASCADE => {}
@@ -258,12 +259,12 @@ impl Pic {
         }
     }
 
-    /// The INTR output.
+    /// Returns the level of the INTR output.
     pub fn intr(&self) -> bool {
         self.master.request().is_some()
     }
 
-    /// The INTA cycles: the vector of the interrupt that is now in service, or the spurious one.
+    /// Executes the INTA cycles. Returns the vector of the interrupt that is now in service, or the spurious vector.
     pub fn acknowledge(&mut self) -> u8 {
         let Some(input) = self.master.request() else { return self.master.base | 7 };
         self.master.take(input);
@@ -274,7 +275,7 @@ impl Pic {
         if let Some(inner) = inner {
             self.slave.take(inner);
         }
-        // The slave drops its output during INTA and raises it again for what is left.
+        // The slave drops its output during INTA and raises it again if requests remain.
         self.master.set_irq(CASCADE, false);
         self.cascade();
         self.slave.base | inner.unwrap_or(7)

@@ -1,7 +1,7 @@
-//! The 8254 interval timer and port 0x61, which gates and shows its channel 2.
+//! The 8254 interval timer and port 0x61, which controls the gate of channel 2 and reads its output.
 //!
-//! A channel is a function of time: it remembers when it was loaded and with what, and computes its count and output
-//! when asked. Only channel 0 has an interrupt line (IRQ 0), so only its rising edges are events.
+//! A channel is a function of time: it stores the time at which it was loaded and the count, and computes count and
+//! output on demand. Only channel 0 has an interrupt line (IRQ 0), so only its rising edges are events.
 
 use crate::device::{At, Claim, Device, DeviceContext, Pin};
 use crate::state::{Plain, StateError, require, same};
@@ -19,10 +19,10 @@ pub const PORTS: [u16; 5] = [0x40, 0x41, 0x42, 0x43, 0x61];
 /// ISA line of the timer.
 const TIMER_IRQ: u8 = 0;
 
-/// Refresh requests toggle bit 4 of port 0x61; a PC makes one every 18 input clocks (15 µs).
+/// Period of memory refresh requests, which toggle bit 4 of port 0x61: 18 input clocks (15 µs) on a PC.
 const REFRESH_CLOCKS: u64 = 18;
 
-/// Which bytes of a count are transferred.
+/// Bytes of a count that are transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum ReadWrite {
     Low,
@@ -48,13 +48,13 @@ struct Channel {
     access: ReadWrite,
     /// Initial count; 0 stands for the maximum.
     reload: u16,
-    /// The count written last, which the next trigger loads.
+    /// Last count written, which the next trigger loads.
     written: u16,
-    /// Input clock at which counting (re)started; nothing runs until a count was written.
+    /// Input clock at which counting (re)started; `None` until a count has been written.
     start: Option<u64>,
-    /// In modes 1 and 5: a count is there, but no trigger came since the mode was set.
+    /// True in modes 1 and 5 if a count has been written, and no trigger has come since the mode was set.
     untriggered: bool,
-    /// Clocks counted before the gate closed (modes 0 and 4).
+    /// Number of clocks counted before the gate closed (modes 0 and 4).
     held: u64,
     gate: bool,
     /// First byte of a two-byte count.
@@ -62,7 +62,7 @@ struct Channel {
     read_high: bool,
     latched: Option<u16>,
     latched_status: Option<u8>,
-    /// A control word came, and no count after it.
+    /// True after a control word until a count is written.
     null_count: bool,
 }
 
@@ -86,7 +86,7 @@ impl Channel {
         }
     }
 
-    /// Clocks from the initial count to zero.
+    /// Returns the number of clocks from the initial count to zero.
     fn period(&self) -> u64 {
         let modulus = self.modulus();
         let count = if self.bcd { from_bcd(self.reload) } else { u64::from(self.reload) };
@@ -104,7 +104,7 @@ impl Channel {
         matches!(self.mode, 0 | 2 | 3 | 4)
     }
 
-    /// Clocks counted at input clock `clock`; `None` while nothing was started.
+    /// Returns the number of clocks counted at input clock `clock`, or `None` if the channel is stopped.
     fn elapsed(&self, clock: u64) -> Option<u64> {
         let start = self.start?;
         if self.untriggered {
@@ -123,7 +123,8 @@ impl Channel {
         let value = match self.mode {
             2 => period - elapsed % period,
             3 => {
-                // Counts down by two, twice per period; an odd period spends its extra clock in the high half.
+                // The counter counts down by two, twice per period; an odd period spends its additional clock in the
+                // high half.
                 let phase = elapsed % period;
                 let half = period.div_ceil(2);
                 let within = if phase < half { phase } else { phase - half };
@@ -146,7 +147,7 @@ impl Channel {
         }
     }
 
-    /// How many times the output has risen since the channel started.
+    /// Returns the number of rising edges of the output since the channel started.
     fn rises(&self, clock: u64) -> u64 {
         let Some(elapsed) = self.elapsed(clock) else { return 0 };
         match self.mode {
@@ -156,7 +157,7 @@ impl Channel {
         }
     }
 
-    /// Input clock of the rising edge that follows the first `passed` ones.
+    /// Returns the input clock of the rising edge that follows the first `passed` ones.
     fn next_rise(&self, passed: u64) -> Option<u64> {
         let start = self.start?;
         if self.untriggered || self.stops_without_gate() && !self.gate {
@@ -184,7 +185,7 @@ impl Channel {
             2 => ReadWrite::High,
             _ => ReadWrite::Both,
         };
-        // Modes 6 and 7 are 2 and 3.
+        // Modes 6 and 7 are aliases of 2 and 3.
         self.mode = match value >> 1 & 7 {
             mode @ 6.. => mode - 4,
             mode => mode,
@@ -205,7 +206,7 @@ impl Channel {
             (ReadWrite::High, _) => u16::from(value) << 8,
             (ReadWrite::Both, None) => {
                 self.pending_low = Some(value);
-                // In mode 0 the first byte stops the count.
+                // In mode 0 the first byte stops the counter.
                 if self.mode == 0 && self.start.is_some() {
                     self.start = None;
                 }
@@ -217,11 +218,11 @@ impl Channel {
         self.load(count, clock);
     }
 
-    /// A whole count was written. Modes 2 and 3 start over at once; the chip would finish the period first.
+    /// Loads a complete count. Modes 2 and 3 start over at once; the real chip finishes the period first.
     fn load(&mut self, count: u16, clock: u64) {
         self.written = count;
         match self.mode {
-            // The gate starts these; a new count waits for the next trigger.
+            // In these modes the gate starts counting; a new count waits for the next trigger.
             1 | 5 => {
                 if self.start.is_none() {
                     self.untriggered = true;
@@ -293,7 +294,7 @@ impl Channel {
     }
 }
 
-/// Reads decimal digits; digits above 9 count as their binary value, as the chip's counter would.
+/// Decodes decimal digits; digits above 9 have their binary value, as in the chip's counter.
 fn from_bcd(value: u16) -> u64 {
     (0..4).rev().fold(0, |sum, digit| sum * 10 + u64::from(value >> (4 * digit) & 0xf))
 }
@@ -302,34 +303,35 @@ fn to_bcd(value: u64) -> u16 {
     (0..4).fold(0, |bcd, digit| bcd | ((value / 10u64.pow(digit) % 10) as u16) << (4 * digit))
 }
 
-/// The timer.
+/// The timer with its three channels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pit {
     clock: Clock,
     channels: [Channel; 3],
     speaker: bool,
-    /// Rising edges of channel 0 that were passed on.
+    /// Number of rising edges of channel 0 that have been reported.
     rises: u64,
-    /// When the next one comes.
+    /// Time of the next rising edge.
     next: Option<Ticks>,
     /// IRQ 0.
     pub irq: Line,
 }
 
 impl Pit {
-    /// After power-on: channel 2 gated off, nothing counting.
+    /// Creates a timer in its power-on state: channel 2 gated off, all channels stopped.
     pub fn new(clock: Clock) -> Self {
         let channels = [Channel::new(true), Channel::new(true), Channel::new(false)];
         Self { clock, channels, speaker: false, rises: 0, next: None, irq: Line::default() }
     }
 
-    /// As a PC BIOS leaves it: channel 0 in mode 2 with the longest period (18.2 Hz), channel 1 refreshing memory.
+    /// Creates a timer in the state in which a PC BIOS leaves it: channel 0 in mode 2 with the longest period (18.2
+    /// Hz), channel 1 refreshing memory.
     pub fn as_firmware_leaves(clock: Clock, now: Ticks) -> Self {
         let mut pit = Self::new(clock);
         for (port, value) in [(0x43, 0x34), (0x40, 0), (0x40, 0), (0x43, 0x54), (0x41, REFRESH_CLOCKS as u8)] {
             pit.write(port, value, now);
         }
-        // The output went high long ago: that edge is nobody's interrupt.
+        // The output has been high for a long time: that edge causes no interrupt.
         pit.irq.drain(|_| ());
         pit
     }
@@ -338,12 +340,12 @@ impl Pit {
         self.clock.count(now, PIT_HZ)
     }
 
-    /// When channel 0 raises IRQ 0 next.
+    /// Returns the time at which channel 0 raises IRQ 0 next.
     pub fn next_event(&self) -> Option<Ticks> {
         self.next
     }
 
-    /// When the rising edge of channel 0 comes that follows those that were passed on.
+    /// Returns the time of the first rising edge of channel 0 that has not been reported.
     fn upcoming(&self) -> Option<Ticks> {
         self.channels[0].next_rise(self.rises).map(|clock| self.clock.ticks(clock, PIT_HZ))
     }
@@ -353,7 +355,7 @@ impl Pit {
         self.next = self.upcoming();
     }
 
-    /// Lets time pass.
+    /// Advances the timer to `now`.
     pub fn advance(&mut self, now: Ticks) {
         let clock = self.input_clock(now);
         let rises = self.channels[0].rises(clock);
@@ -364,7 +366,7 @@ impl Pit {
         self.irq.set(self.channels[0].output(clock));
     }
 
-    /// Applies `change` to a channel and brings the interrupt line up to date.
+    /// Applies `change` to a channel and updates the interrupt line.
     fn change(&mut self, index: usize, now: Ticks, change: impl FnOnce(&mut Channel, u64)) {
         let clock = self.input_clock(now);
         change(&mut self.channels[index], clock);
@@ -460,7 +462,7 @@ impl Device for Pit {
     }
 }
 
-/// No machine runs so long that a counter has counted so far.
+/// A count of input clocks that no machine reaches.
 const NEVER: u64 = 1 << 62;
 
 impl Plain for Pit {
@@ -496,7 +498,7 @@ mod tests {
         pit
     }
 
-    /// The times, in input clocks, at which IRQ 0 rises.
+    /// Returns the times, in input clocks, at which IRQ 0 rises.
     fn edges(pit: &mut Pit, limit: usize) -> Vec<u64> {
         let mut out = Vec::new();
         for _ in 0..limit {
@@ -579,7 +581,7 @@ mod tests {
 
     #[test]
     fn channel_2_output_shows_in_port_0x61() {
-        // Mode 0 as Linux calibrates the TSC with it.
+        // Mode 0, as Linux uses it to calibrate the TSC.
         let mut pit = Pit::new(CLOCK);
         pit.write(0x61, 1, 0);
         for (port, value) in [(0x43, 0xb0), (0x42, 0x9b), (0x42, 0x2e)] {

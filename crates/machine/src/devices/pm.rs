@@ -1,8 +1,9 @@
 //! ACPI fixed hardware: the PM1a event and control blocks, the power-management timer, general-purpose events, and the
-//! port through which software turns ACPI mode on.
+//! port with which software enables ACPI mode.
 //!
-//! The layout is one block of [`SIZE`] ports, so that the FADT only needs the block's base. Sleep types are those of
-//! common virtual machines: 0 is soft off (S5), 1 is suspend to RAM (S3). A suspended machine wakes by [`Pm::wake`].
+//! The registers are in one block of [`SIZE`] ports, so that the FADT only needs the block's base. Sleep types are
+//! those of common virtual machines: 0 is soft off (S5), 1 is suspend to RAM (S3). [`Pm::wake`] wakes a suspended
+//! machine.
 
 use crate::device::{At, Claim, Device, DeviceContext, Ending, Pin, Request};
 use crate::state::{Plain, StateError, require, same};
@@ -25,11 +26,11 @@ pub const TIMER: u16 = 0x08;
 pub const GPE0: u16 = 0x10;
 /// Bytes of the general-purpose event block.
 pub const GPE0_SIZE: u16 = 4;
-/// The port to which [`ACPI_ENABLE`] or [`ACPI_DISABLE`] is written.
+/// Port to which [`ACPI_ENABLE`] or [`ACPI_DISABLE`] is written.
 pub const SMI_COMMAND: u16 = 0xb2;
-/// Turns ACPI mode on.
+/// Enables ACPI mode.
 pub const ACPI_ENABLE: u8 = 0xf1;
-/// Turns ACPI mode off.
+/// Disables ACPI mode.
 pub const ACPI_DISABLE: u8 = 0xf0;
 /// Interrupt line of the SCI, level-triggered.
 pub const SCI_IRQ: u8 = 9;
@@ -38,9 +39,9 @@ pub const TIMER_HZ: u64 = 3_579_545;
 
 /// PM1 status and enable bits.
 pub mod event {
-    /// The timer's highest bit changed.
+    /// The timer's highest bit has changed.
     pub const TIMER: u16 = 1 << 0;
-    /// Firmware released the global lock.
+    /// Firmware has released the global lock.
     pub const GLOBAL: u16 = 1 << 5;
     /// Power button.
     pub const POWER_BUTTON: u16 = 1 << 8;
@@ -56,10 +57,10 @@ pub mod event {
 
 const SCI_EN: u16 = 1 << 0;
 const SLP_EN: u16 = 1 << 13;
-/// Control bits that keep what is written: bus master reload, and the sleep type.
+/// Control bits that keep their written value: bus master reload, and the sleep type.
 const CONTROL_WRITABLE: u16 = 1 << 1 | 7 << 10;
 
-/// A sleep state that the guest asked for.
+/// A sleep state that the guest requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sleep {
     /// S3: suspend to RAM.
@@ -72,14 +73,14 @@ pub enum Sleep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pm {
     clock: Clock,
-    /// Bits of the timer: 24 or 32.
+    /// Width of the timer in bits: 24 or 32.
     width: u32,
     status: u16,
     enable: u16,
     control: u16,
     gpe_status: u16,
     gpe_enable: u16,
-    /// How often the timer's highest bit had changed when last looked at.
+    /// Number of changes of the timer's highest bit up to the last update.
     toggles: u64,
     sleep: Option<Sleep>,
     smi_data: u8,
@@ -88,7 +89,8 @@ pub struct Pm {
 }
 
 impl Pm {
-    /// After reset, in ACPI mode already. The timer has 32 bits if `wide` (FADT flag `TMR_VAL_EXT`), else 24.
+    /// Creates the device in its reset state, already in ACPI mode. The timer has 32 bits if `wide` (FADT flag
+    /// `TMR_VAL_EXT`), else 24.
     pub fn new(clock: Clock, wide: bool) -> Self {
         Self {
             clock,
@@ -115,13 +117,13 @@ impl Pm {
         self.irq.set(self.control & SCI_EN != 0 && (fixed || general));
     }
 
-    /// When the timer raises the SCI next.
+    /// Returns the time at which the timer raises the SCI next.
     pub fn next_event(&self) -> Option<Ticks> {
         let waits = self.enable & event::TIMER != 0 && self.status & event::TIMER == 0;
         waits.then(|| self.clock.ticks((self.toggles + 1) << (self.width - 1), TIMER_HZ))
     }
 
-    /// Lets time pass.
+    /// Advances the timer to `now`.
     pub fn advance(&mut self, now: Ticks) {
         let toggles = self.count(now) >> (self.width - 1);
         if toggles != self.toggles {
@@ -159,7 +161,7 @@ impl Pm {
         self.advance(now);
         let before = self.control;
         super::write_bytes(offset, size, value, |at, byte| self.write_byte(at, byte));
-        // A sleep type and its trigger may come in one access or byte by byte.
+        // A sleep type and its trigger may be written in one access or byte by byte.
         if self.control & SLP_EN != 0 {
             self.control &= !SLP_EN;
             self.sleep = match self.control >> 10 & 7 {
@@ -203,13 +205,13 @@ impl Pm {
         self.update();
     }
 
-    /// Sets PM1 status bits: a button was pressed, the real-time clock's alarm went off.
+    /// Sets PM1 status bits, for example for a pressed button or the alarm of the real-time clock.
     pub fn signal(&mut self, bits: u16) {
         self.status |= bits & event::ALL;
         self.update();
     }
 
-    /// Sets a general-purpose event's status bit.
+    /// Sets the status bit of a general-purpose event.
     pub fn signal_gpe(&mut self, number: u8) {
         if number < 16 {
             self.gpe_status |= 1 << number;
@@ -217,18 +219,18 @@ impl Pm {
         self.update();
     }
 
-    /// Takes the sleep state that the guest asked for.
+    /// Takes the sleep state that the guest requested.
     pub fn take_sleep(&mut self) -> Option<Sleep> {
         self.sleep.take()
     }
 
-    /// Whether something that wakes a suspended machine has happened.
+    /// Returns true if an event that wakes a suspended machine has occurred.
     pub fn wakes(&self) -> bool {
         let buttons = self.status & (event::POWER_BUTTON | event::SLEEP_BUTTON);
         buttons | self.status & self.enable & event::RTC | self.gpe_status & self.gpe_enable != 0
     }
 
-    /// Notes that the machine woke up.
+    /// Records that the machine has woken up.
     pub fn wake(&mut self) {
         self.status |= event::WAKE;
     }
@@ -237,7 +239,7 @@ impl Pm {
 const CLAIMS: &[Claim] = &[Claim::ports("ACPI PM", BASE, SIZE), Claim::bytes("SMI command", SMI_COMMAND, 2)];
 
 impl Pm {
-    /// Says what has changed: the interrupt line, and the sleep state that is asked for.
+    /// Reports changes to the board: the interrupt line, and the requested sleep state.
     pub fn tell(&mut self, ctx: &mut DeviceContext) {
         ctx.drive(Pin::Isa(SCI_IRQ), &mut self.irq);
         match self.take_sleep() {
@@ -272,7 +274,7 @@ impl Device for Pm {
         self.tell(ctx);
     }
 
-    /// It is what wakes the machine.
+    /// The device keeps its state, because it wakes the machine.
     fn reset(&mut self, ctx: &mut DeviceContext) {
         self.wake();
         self.irq.forgotten();

@@ -4,7 +4,7 @@ use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
-/// Self-test code; writes to it take time and nothing else.
+/// Self-test code; a write takes time and has no other effect.
 pub const POST_CODE: u16 = 0x80;
 /// Debug console.
 pub const DEBUG_CONSOLE: u16 = 0xe9;
@@ -13,13 +13,13 @@ pub const DEBUG_CONSOLE: u16 = 0xe9;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DebugPorts {
     code: u8,
-    /// What the guest wrote to the console, until the board is told.
+    /// Console output that has not been reported to the board.
     #[serde(skip)]
     pub output: Vec<u8>,
 }
 
 impl DebugPorts {
-    /// Reads a port. The console reads as its own number, by which guests find it.
+    /// Reads a port. The console reads as its own port number, by which guests detect it.
     pub fn read(&self, port: u16) -> u8 {
         match port {
             POST_CODE => self.code,
@@ -37,7 +37,7 @@ impl DebugPorts {
         }
     }
 
-    /// The last self-test code: where a guest that went silent had got to.
+    /// Returns the last self-test code, which shows the progress of a silent guest.
     pub fn code(&self) -> u8 {
         self.code
     }

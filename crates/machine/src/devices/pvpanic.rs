@@ -1,28 +1,28 @@
-//! The pvpanic port, by which a kernel that has panicked says so. Linux has a driver for it (`pvpanic-mmio`), which finds it by the
-//! ACPI device `QEMU0001`.
+//! The pvpanic port, with which a kernel reports a panic. Linux has a driver for it (`pvpanic-mmio`), which finds the
+//! device by its ACPI ID `QEMU0001`.
 
 use crate::device::{At, Claim, Device, DeviceContext, Ending, Request};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
-/// Takes events, and reads as those that are understood.
+/// Port for events; it reads as the set of supported events.
 pub const PVPANIC: u16 = 0x505;
 
 /// The kernel has panicked.
 const PANICKED: u8 = 1 << 0;
-/// It has panicked, and another kernel will take over to save its memory.
+/// The kernel has panicked, and a crash kernel takes over to save its memory.
 const CRASH_LOADED: u8 = 1 << 1;
-/// What [`PVPANIC`] reads as.
+/// Value that [`PVPANIC`] reads as.
 pub const EVENTS: u8 = PANICKED | CRASH_LOADED;
 
-/// Whether a kernel that writes these events has panicked and does nothing more.
+/// Returns true if a kernel that writes these events has panicked and does nothing more.
 pub fn ends(events: u8) -> bool {
     events & (PANICKED | CRASH_LOADED) == PANICKED
 }
 
 const CLAIMS: &[Claim] = &[Claim::bytes("pvpanic", PVPANIC, 1)];
 
-/// The port.
+/// The pvpanic port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PvPanic;
 

@@ -1,4 +1,4 @@
-//! Reset registers: system control port A (0x92) and the reset control register (0xcf9), which the FADT can name.
+//! Reset registers: system control port A (0x92), and the reset control register (0xcf9), to which the FADT refers.
 
 use crate::device::{At, Claim, Device, DeviceContext, Ending, Request};
 use crate::state::{Plain, StateError, require};
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 /// System control port A.
 pub const SYSTEM_CONTROL_A: u16 = 0x92;
-/// Reset control register. Only byte accesses are its own: wider ones at 0xcf8 are PCI's.
+/// Reset control register. It decodes only byte accesses: wider ones at 0xcf8 belong to PCI.
 pub const RESET_CONTROL: u16 = 0xcf9;
-/// What to write to [`RESET_CONTROL`] for a reset.
+/// Value that resets the machine when written to [`RESET_CONTROL`].
 pub const RESET_VALUE: u8 = 0x06;
 
 const FAST_RESET: u8 = 1 << 0;
 const A20: u8 = 1 << 1;
 const RESET_CPU: u8 = 1 << 2;
-/// Kind of reset, and whether it includes the power supply.
+/// Kind of reset, and the bit for a power cycle.
 const RESET_KIND: u8 = 1 << 1 | 1 << 3;
 
-/// Both registers. A20 is remembered but always open.
+/// Both registers. The A20 gate is stored but always open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetPorts {
     system_control: u8,
@@ -32,12 +32,12 @@ impl Default for ResetPorts {
 }
 
 impl ResetPorts {
-    /// With A20 open.
+    /// Creates the registers with A20 open.
     pub fn new() -> Self {
         Self { system_control: A20, reset_control: 0, reset: false }
     }
 
-    /// Whether the guest asked for a reset since the last call.
+    /// Returns true if the guest has requested a reset since the last call.
     pub fn take_reset(&mut self) -> bool {
         std::mem::take(&mut self.reset)
     }
@@ -51,7 +51,7 @@ impl ResetPorts {
         }
     }
 
-    /// Writes a register; a rising reset bit resets.
+    /// Writes a register; a rising edge of the reset bit resets the machine.
     pub fn write(&mut self, port: u16, value: u8) {
         match port {
             SYSTEM_CONTROL_A => {

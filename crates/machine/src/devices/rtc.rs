@@ -1,9 +1,9 @@
 //! The MC146818 real-time clock with its CMOS memory (ports 0x70 and 0x71, IRQ 8).
 //!
-//! The date is a function of virtual time and of the date that the machine started at, so that runs repeat exactly. A
-//! divider chain of 32 768 Hz drives everything: seconds, the update-in-progress bit (set for the last 244 µs of a second,
-//! as if the update took no time) and the periodic interrupt. Flags of register C that have no interrupt enabled are
-//! brought up to date when somebody looks.
+//! The date is a function of virtual time and of the start date of the machine, so that runs repeat exactly. A divider
+//! chain of 32 768 Hz drives everything: seconds, the update-in-progress bit (set for the last 244 µs of a second, as
+//! if the update took no time) and the periodic interrupt. Flags in register C whose interrupt is disabled are brought
+//! up to date when they are read.
 
 use crate::device::{At, Claim, Device, DeviceContext, Pin, Request};
 use crate::state::{Plain, StateError, require, same};
@@ -16,16 +16,16 @@ use super::{Clock, Line};
 pub const PORTS: [u16; 2] = [0x70, 0x71];
 /// Interrupt line.
 pub const RTC_IRQ: u8 = 8;
-/// 2025-01-01T00:00:00Z, the date at which machines start unless told otherwise.
+/// 2025-01-01T00:00:00Z, the default start date.
 pub const DEFAULT_START: u64 = 1_735_689_600;
 
 /// Frequency of the divider chain.
 const CHAIN_HZ: u64 = 32_768;
-/// Clocks of the chain before the end of a second at which UIP is set.
+/// Number of chain clocks before the end of a second at which UIP is set.
 const UPDATE_CLOCKS: u64 = 8;
 const DAY: i64 = 86_400;
 
-/// Registers and memory bytes.
+/// Indices of registers and memory bytes.
 pub mod index {
     /// Seconds.
     pub const SECONDS: u8 = 0x00;
@@ -45,7 +45,7 @@ pub mod index {
     pub const DAY: u8 = 0x07;
     /// Month.
     pub const MONTH: u8 = 0x08;
-    /// Year in its century.
+    /// Year of the century.
     pub const YEAR: u8 = 0x09;
     /// Register A: divider chain, rate, update in progress.
     pub const A: u8 = 0x0a;
@@ -55,7 +55,7 @@ pub mod index {
     pub const C: u8 = 0x0c;
     /// Register D: battery.
     pub const D: u8 = 0x0d;
-    /// Century, where the FADT says it is.
+    /// Century, at the offset given in the FADT.
     pub const CENTURY: u8 = 0x32;
 }
 
@@ -69,11 +69,11 @@ const C_PERIODIC: u8 = 1 << 6;
 const C_ALARM: u8 = 1 << 5;
 const C_UPDATE: u8 = 1 << 4;
 const C_FLAGS: u8 = C_PERIODIC | C_ALARM | C_UPDATE;
-/// Alarm bytes from here on match any value.
+/// First alarm value that matches any value.
 const ALARM_ANY: u8 = 0xc0;
 const VALID_RAM: u8 = 1 << 7;
 
-/// A date as the registers hold it, in binary and 24 hours.
+/// A date in the units of the registers, in binary and 24-hour format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Date {
     year: i64,
@@ -85,7 +85,8 @@ struct Date {
 }
 
 impl Date {
-    /// From seconds since 1970, in the proleptic Gregorian calendar. Years are counted from March, in cycles of 400.
+    /// Converts from seconds since 1970, in the proleptic Gregorian calendar. Years are counted from March, in cycles
+    /// of 400.
     fn from_unix(seconds: i64) -> Self {
         let days = seconds.div_euclid(DAY) + 719_468;
         let time = seconds.rem_euclid(DAY);
@@ -105,7 +106,7 @@ impl Date {
         }
     }
 
-    /// To seconds since 1970. Values out of range carry over.
+    /// Converts to seconds since 1970. Values out of range carry over.
     fn to_unix(self) -> i64 {
         let year = self.year - i64::from(self.month <= 2);
         let cycle = year.div_euclid(400);
@@ -118,33 +119,33 @@ impl Date {
     }
 }
 
-/// The clock and its memory.
+/// The clock and its CMOS memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rtc {
     clock: Clock,
     index: u8,
     #[serde(with = "serde_bytes")]
     memory: [u8; 128],
-    /// Date, in seconds since 1970, at the chain clock `origin`.
+    /// Date at the chain clock `origin`, in seconds since 1970.
     base: i64,
     origin: u64,
-    /// The date registers as software sees and sets them while updates are inhibited.
+    /// The date registers as software reads and writes them while updates are inhibited.
     frozen: Option<Date>,
-    /// The day of the week register is not derived from the date by the chip: its distance from the true one.
+    /// Offset of the day of the week from the true one; the chip does not derive that register from the date.
     weekday_shift: u8,
     flags: u8,
-    /// Chain clock up to which `flags` are right.
+    /// Chain clock up to which `flags` are current.
     checked: u64,
     alarm: Option<i64>,
     next: Option<Ticks>,
-    /// The board knows that the alarm has gone off.
+    /// True if the alarm has been reported to the board.
     alarm_told: bool,
     /// IRQ 8.
     pub irq: Line,
 }
 
 impl Rtc {
-    /// A clock that shows `start` (seconds since 1970) at time 0.
+    /// Creates a clock that shows `start` (seconds since 1970) at time 0.
     pub fn new(clock: Clock, start: u64) -> Self {
         let mut memory = [0; 128];
         memory[usize::from(index::A)] = 0x26;
@@ -153,7 +154,7 @@ impl Rtc {
             clock,
             index: 0,
             memory,
-            // Far beyond any date of four digits, yet small enough to calculate with.
+            // Far beyond any date of four digits, yet small enough for calculations.
             base: start.min(1 << 48) as i64,
             origin: 0,
             frozen: None,
@@ -204,7 +205,7 @@ impl Rtc {
         self.clock.count(now, CHAIN_HZ)
     }
 
-    /// Clocks of the chain since `origin`.
+    /// Returns the number of chain clocks since `origin`.
     fn elapsed(&self, chain: u64) -> u64 {
         chain.saturating_sub(self.origin)
     }
@@ -217,7 +218,7 @@ impl Rtc {
         self.frozen.unwrap_or_else(|| Date::from_unix(self.unix(chain)))
     }
 
-    /// Chain clocks between periodic interrupts; `None` when off.
+    /// Returns the number of chain clocks between periodic interrupts, or `None` if they are off.
     fn period(&self) -> Option<u64> {
         match self.a() & 0xf {
             0 => None,
@@ -226,7 +227,7 @@ impl Rtc {
         }
     }
 
-    /// The divider chain is held in reset by bits 6:4 of register A.
+    /// Returns true if bits 6:4 of register A hold the divider chain in reset.
     fn chain_held(a: u8) -> bool {
         a & 0x60 == 0x60
     }
@@ -266,12 +267,12 @@ impl Rtc {
             && matches(index::HOURS_ALARM, self.encode_hour(time / 3600))
     }
 
-    /// The first second after `unix` at which the alarm matches: within a day, or never.
+    /// Returns the first second after `unix` at which the alarm matches, if there is one within a day.
     fn find_alarm(&self, unix: i64) -> Option<i64> {
         (1..=DAY).map(|step| unix.saturating_add(step)).find(|&at| self.alarm_matches(at))
     }
 
-    /// Sets the flags of what happened up to `chain`.
+    /// Sets the flags of events up to `chain`.
     fn catch_up(&mut self, chain: u64) {
         let before = self.elapsed(self.checked);
         let after = self.elapsed(chain);
@@ -289,13 +290,13 @@ impl Rtc {
         self.checked = chain.max(self.checked);
     }
 
-    /// Brings the interrupt line and the next event up to date.
+    /// Updates the interrupt line and the next event.
     fn update(&mut self) {
         self.irq.set(self.b() & C_FLAGS & self.flags != 0);
         self.next = self.upcoming();
     }
 
-    /// When an enabled interrupt that does not wait already comes next.
+    /// Computes the time of the next enabled interrupt that is not already pending.
     fn upcoming(&self) -> Option<Ticks> {
         let waiting = self.b() & C_FLAGS & !self.flags;
         let elapsed = self.elapsed(self.checked);
@@ -309,18 +310,18 @@ impl Rtc {
         first.map(|at| self.clock.ticks(self.origin.saturating_add(at), CHAIN_HZ))
     }
 
-    /// When an enabled interrupt comes next.
+    /// Returns the time of the next enabled interrupt.
     pub fn next_event(&self) -> Option<Ticks> {
         self.next
     }
 
-    /// Lets time pass.
+    /// Advances the clock to `now`.
     pub fn advance(&mut self, now: Ticks) {
         self.catch_up(self.chain(now));
         self.update();
     }
 
-    /// Whether the alarm has gone off and was not acknowledged: what wakes a sleeping machine.
+    /// Returns true if the alarm has expired and was not acknowledged, which wakes a sleeping machine.
     pub fn alarm_asserted(&self) -> bool {
         self.flags & self.b() & C_ALARM != 0
     }
@@ -398,7 +399,7 @@ impl Rtc {
         self.set_date(date, chain);
     }
 
-    /// Sets the date; the fraction of the current second stays.
+    /// Sets the date; the fraction of the current second is kept.
     fn set_date(&mut self, date: Date, chain: u64) {
         if self.frozen.is_some() {
             self.frozen = Some(date);
@@ -424,7 +425,7 @@ impl Rtc {
         let held = Self::chain_held(self.a());
         self.memory[usize::from(index::A)] = value & !A_UIP;
         if held && !Self::chain_held(value) {
-            // The first update comes half a second after the chain is released.
+            // The first update follows half a second after the chain is released.
             let unix = self.unix(chain);
             self.origin = chain.saturating_sub(CHAIN_HZ / 2);
             self.base = unix;
@@ -434,7 +435,7 @@ impl Rtc {
     }
 
     fn set_b(&mut self, value: u8, chain: u64) {
-        // Setting the clock ends the update interrupt.
+        // Inhibiting updates disables the update interrupt.
         let value = if value & B_SET != 0 { value & !B_UIE } else { value };
         self.memory[usize::from(index::B)] = value;
         self.freeze(value & B_SET != 0 || Self::chain_held(self.a()), chain);
@@ -442,7 +443,7 @@ impl Rtc {
     }
 }
 
-/// Day of the week of a date, Sunday being 0.
+/// Returns the day of the week of a date, with Sunday as 0.
 fn weekday(date: Date) -> i64 {
     (date.to_unix().div_euclid(DAY) + 4).rem_euclid(7)
 }
@@ -476,7 +477,7 @@ impl Device for Rtc {
         self.tell(ctx);
     }
 
-    /// It has a battery.
+    /// The clock keeps its state, because it has a battery.
     fn reset(&mut self, ctx: &mut DeviceContext) {
         self.irq.forgotten();
         self.tell(ctx);
@@ -493,7 +494,7 @@ impl Device for Rtc {
 }
 
 impl Date {
-    /// Whether it can be calculated with.
+    /// Returns true if all fields are small enough for calculations.
     fn is_moderate(&self) -> bool {
         let rest = [self.month, self.day, self.hour, self.minute, self.second];
         self.year.unsigned_abs() < 1 << 24 && rest.iter().all(|field| field.unsigned_abs() < 1 << 16)
@@ -653,7 +654,7 @@ mod tests {
 
     #[test]
     fn alarm_matches_with_wildcards() {
-        // (hours, minutes, seconds, seconds until it goes off)
+        // (hours, minutes, seconds, seconds until the alarm expires)
         for (alarm, after) in [
             ([0xc0, 0xff, 0xc0], 1),
             ([0xc0, 0xc0, 0x30], 30),

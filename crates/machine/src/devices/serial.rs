@@ -1,13 +1,15 @@
 //! A 16550A serial port.
 //!
-//! Transmission takes no time: a byte is in the output as soon as it is written. Received bytes wait in a queue without
-//! limit and enter the 16-byte FIFO when the board says ([`Serial::arrive`]) and there is room, so input is never overrun. They do
-//! not come while the guest empties the FIFO: its interrupt handler would find no end, give up, and never see another edge. Bytes below the FIFO's trigger
-//! level are announced at once by the character-timeout interrupt instead of four characters later. The interrupt output
-//! does not depend on OUT2, as in other virtual machines.
+//! Transmission takes no time: a byte is in the output as soon as it is written. Received bytes wait in an unlimited
+//! queue and enter the 16-byte FIFO when the board calls [`Serial::arrive`] and there is room, so input is never
+//! overrun. No bytes arrive while the guest empties the FIFO: its interrupt handler would find no end, give up, and
+//! never see another edge. Bytes below the FIFO's trigger level are announced at once by the character-timeout
+//! interrupt instead of four characters later. The interrupt output does not depend on OUT2, as in other virtual
+//! machines.
 //!
-//! The other end sends only while the guest listens ([`Serial::listens`]). A driver that probes or opens the port clears the FIFO
-//! and reads the data register, and would lose what had arrived by then: the first line of a script in a pipe.
+//! The other end sends only while the guest listens ([`Serial::listens`]). A driver that probes or opens the port
+//! clears the FIFO and reads the data register, and would lose earlier input, such as the first line of a script in a
+//! pipe.
 
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
@@ -67,8 +69,8 @@ const LCR_DLAB: u8 = 1 << 7;
 const LCR_BREAK: u8 = 1 << 6;
 const FCR_ENABLE: u8 = 1 << 0;
 const FCR_CLEAR_RECEIVER: u8 = 1 << 1;
-/// Reads of an empty receiver in a row, without another access, after which the guest is taken to wait for input. A driver that
-/// sends reads the line status two or three times in a row.
+/// Number of consecutive reads of an empty receiver, without another access, after which the guest is assumed to wait
+/// for input. A transmitting driver reads the line status two or three times in a row.
 const POLLS: u8 = 8;
 
 /// The serial port.
@@ -77,7 +79,7 @@ pub struct Serial {
     ier: u8,
     lcr: u8,
     mcr: u8,
-    /// Lines of the other end, in the upper half; changes since the last read, in the lower.
+    /// Modem lines of the other end, in the upper half; changes since the last read, in the lower.
     msr: u8,
     scratch: u8,
     divisor: u16,
@@ -87,13 +89,13 @@ pub struct Serial {
     waiting: VecDeque<u8>,
     errors: u8,
     transmitter_empty: bool,
-    /// The guest has written the modem control register.
+    /// True if the guest has written the modem control register.
     controlled: bool,
-    /// Reads of an empty receiver in a row.
+    /// Number of consecutive reads of an empty receiver.
     polls: u8,
     /// Interrupt line.
     pub irq: Line,
-    /// What the guest sent, until the board is told.
+    /// Output of the guest that has not been reported to the board.
     #[serde(skip)]
     pub output: Vec<u8>,
 }
@@ -105,7 +107,7 @@ impl Default for Serial {
 }
 
 impl Serial {
-    /// After reset, with a terminal connected (DCD, DSR and CTS on).
+    /// Creates a port in its reset state, with a terminal connected (DCD, DSR and CTS on).
     pub fn new() -> Self {
         Self {
             ier: 0,
@@ -127,31 +129,31 @@ impl Serial {
         }
     }
 
-    /// Gives the guest input.
+    /// Queues input for the guest.
     pub fn push_input(&mut self, bytes: &[u8]) {
         self.waiting.extend(bytes);
         self.arrive();
     }
 
-    /// Lets what the other end has sent arrive, as much as there is room for.
+    /// Moves queued input to the receiver, as far as there is room.
     pub fn arrive(&mut self) {
         self.refill();
         self.update();
     }
 
-    /// Bytes of input that have not reached the receiver yet.
+    /// Returns the number of input bytes that have not reached the receiver.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether the guest listens: it wants an interrupt for each byte and says that it is ready (RTS), or it reads the empty
-    /// receiver again and again. A guest that has never touched the modem lines does not use them to say anything.
+    /// Returns true if the guest listens: it has enabled the receive interrupt and asserts RTS, or it polls the empty
+    /// receiver. For a guest that has never written the modem control register RTS is not required.
     pub fn listens(&self) -> bool {
         let ready = self.mcr & mcr::RTS != 0 || !self.controlled;
         self.ier & ier::RECEIVED != 0 && ready || self.polls >= POLLS
     }
 
-    /// The port after a reset of the machine, with the same other end: what it has sent and received waits outside.
+    /// Resets the port as a reset of the machine does. The queues to and from the other end are kept.
     fn lose_power(&mut self) {
         let (waiting, output) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.output));
         *self = Self { waiting, output, ..Self::new() };
@@ -161,7 +163,7 @@ impl Serial {
     fn polled(&mut self) {
         if self.received.is_empty() {
             self.polls = (self.polls + 1).min(POLLS);
-            // Nobody else looks for a guest that polls.
+            // A polling guest is not noticed in any other way.
             if self.polls == POLLS {
                 self.refill();
             }
@@ -172,7 +174,8 @@ impl Serial {
         if self.fifo_enabled { FIFO_SIZE } else { 1 }
     }
 
-    /// Moves input into the receiver while the guest listens. In loopback the receiver is cut off from the line.
+    /// Moves queued input into the receiver while the guest listens. In loopback mode the receiver is disconnected from
+    /// the line.
     fn refill(&mut self) {
         if self.mcr & mcr::LOOPBACK != 0 || !self.listens() {
             return;
@@ -182,7 +185,7 @@ impl Serial {
         self.received.extend(self.waiting.drain(..count));
     }
 
-    /// The pending interrupt of highest priority, as IIR encodes it.
+    /// Returns the pending interrupt of highest priority, encoded as in IIR.
     fn pending(&self) -> u8 {
         let enabled = |bit| self.ier & bit != 0;
         if enabled(ier::LINE_STATUS) && self.errors != 0 {
@@ -205,7 +208,7 @@ impl Serial {
     fn receive_loopback(&mut self, byte: u8) {
         if self.received.len() >= self.capacity() {
             self.errors |= lsr::OVERRUN;
-            // Without FIFO the new byte replaces the old one; with it, the new one is lost.
+            // Without FIFO the new byte replaces the old one; with FIFO the new byte is lost.
             if !self.fifo_enabled {
                 self.received.clear();
                 self.received.push_back(byte);
@@ -215,7 +218,7 @@ impl Serial {
         }
     }
 
-    /// The modem lines: in loopback, the port's own outputs.
+    /// Returns the modem lines: in loopback mode, the port's own outputs.
     fn modem_lines(&self) -> u8 {
         if self.mcr & mcr::LOOPBACK == 0 {
             return msr::CTS | msr::DSR | msr::DCD;
@@ -232,7 +235,7 @@ impl Serial {
         let lines = self.modem_lines();
         let before = self.msr & 0xf0;
         let mut changed = (before ^ lines) >> 4;
-        // The ring indicator counts only when it goes off.
+        // Only the falling edge of the ring indicator counts.
         if lines & msr::RI != 0 {
             changed &= !msr::TRAILING_RI;
         }
@@ -300,7 +303,7 @@ impl Serial {
                 } else {
                     self.output.push(value);
                 }
-                // The transmitter is empty again at once: a new interrupt, not the old one.
+                // The transmitter is empty again at once, which causes a new interrupt.
                 self.transmitter_empty = false;
                 self.update();
                 self.transmitter_empty = true;
@@ -332,7 +335,7 @@ impl Serial {
 const CLAIMS: &[Claim] = &[Claim::bytes("COM1", COM1, 8)];
 
 impl Serial {
-    /// Says what has changed: the interrupt line, and what the guest has sent.
+    /// Reports changes to the board: the interrupt line, and the guest's output.
     pub fn tell(&mut self, ctx: &mut DeviceContext) {
         ctx.drive(Pin::Isa(COM1_IRQ), &mut self.irq);
         ctx.print(&mut self.output);
@@ -398,7 +401,7 @@ mod tests {
 
     #[test]
     fn identifies_as_16550a() {
-        // Scratch and interrupt enable bits, then the FIFO bits of IIR, as the Linux driver probes them.
+        // Scratch and interrupt enable bits, then the FIFO bits of IIR, as probed by the Linux driver.
         let mut serial = port(&[(1, 0), (7, 0x5a)]);
         assert_eq!((serial.read(1), serial.read(7)), (0, 0x5a));
         serial.write(1, 0xff);
@@ -449,7 +452,7 @@ mod tests {
         assert_eq!(serial.read(0), b'x', "input waited outside");
     }
 
-    /// What a guest's interrupt handler reads until nothing more arrives.
+    /// Reads as a guest's interrupt handler does, until nothing more arrives.
     fn drain(serial: &mut Serial) -> Vec<u8> {
         let mut bytes = Vec::new();
         loop {
@@ -468,7 +471,7 @@ mod tests {
     fn a_driver_that_probes_and_opens_the_port_loses_nothing() {
         let mut serial = Serial::new();
         serial.push_input(b"uname -r\n");
-        // Linux: early output, probe, FIFO cleared, receiver read, interrupts on before the FIFO, and RTS at last.
+        // Linux: early output, probe, FIFO cleared, receiver read, interrupts on before the FIFO, and finally RTS.
         let probe: &[(u16, Option<u8>)] = &[
             (4, Some(3)),
             (5, None),

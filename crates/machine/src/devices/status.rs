@@ -1,17 +1,18 @@
-//! The status port: how a guest says with which exit status its run is to end. `docs/marker-port.md` is the guest's view.
+//! The status port, with which a guest sets the exit status of its run. `docs/marker-port.md` describes the guest's
+//! view.
 
 use crate::device::{At, Claim, Device, DeviceContext, Request};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
-/// Takes the status, and reads as [`PRESENT`].
+/// Port for the status; it reads as [`PRESENT`].
 pub const STATUS: u16 = 0x1f0d;
-/// What [`STATUS`] reads as.
+/// Value that [`STATUS`] reads as.
 pub const PRESENT: u8 = b'S';
 
 const CLAIMS: &[Claim] = &[Claim::bytes("status", STATUS, 1)];
 
-/// The port.
+/// The status port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusPort;
 

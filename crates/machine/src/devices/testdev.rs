@@ -1,4 +1,4 @@
-//! The test device of kvm-unit-tests: latches, interrupt lines at will, and I/O memory.
+//! The test device of kvm-unit-tests: latches, software-controlled interrupt lines, and I/O memory.
 
 use super::Line;
 use crate::device::{At, Claim, Device, DeviceContext, Pin};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 /// The latch, accessible with 1, 2 and 4 bytes.
 pub const LATCH: u16 = 0xe0;
-/// Flush of the host's mapping of a page: nothing to do here.
+/// Flush of the host's mapping of a page, which has no effect here.
 pub const FLUSH: u16 = 0xe4;
 /// The same latch, byte by byte, without the port of the debug console (0xe9).
 pub const LATCH_BYTES: u16 = 0xe8;
-/// First port of the interrupt lines, one each.
+/// First port of the interrupt lines; each line has a port.
 pub const IRQ_LINES: u16 = 0x2000;
 /// Number of interrupt lines.
 pub const LINES: usize = 24;
-/// Where the I/O memory is mapped.
+/// Base address of the I/O memory.
 pub const MEMORY_BASE: u64 = 0xff00_0000;
 /// Size of the I/O memory.
 pub const MEMORY_SIZE: u64 = 0x1_0000;
@@ -37,7 +37,7 @@ impl Default for TestDevice {
 }
 
 impl TestDevice {
-    /// With everything zero.
+    /// Creates the device with all registers zero.
     pub fn new() -> Self {
         Self { latch: [0; 4], memory: vec![0; MEMORY_SIZE as usize], lines: [Line::default(); LINES] }
     }
@@ -97,7 +97,7 @@ const CLAIMS: &[Claim] = &[
     Claim::ports(NAME, IRQ_LINES, LINES as u16),
     Claim::memory(NAME, MEMORY_BASE..MEMORY_BASE + MEMORY_SIZE, 5),
 ];
-/// The position of the I/O memory in the claims.
+/// Index of the I/O memory among the claims.
 const MEMORY: usize = 4;
 
 impl TestDevice {

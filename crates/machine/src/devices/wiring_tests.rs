@@ -1,4 +1,5 @@
-//! The interrupt controllers together, wired as a board wires them: an input of the I/O APIC to the vector a processor takes.
+//! Tests of the interrupt controllers, connected as on a board: from an input of the I/O APIC to the vector that a
+//! processor takes.
 
 use super::ioapic::{Delivery, IoApic, decode_msi};
 use super::lapic::{Interrupt, Lapic, LapicConfig, TIMER_HZ, route};

@@ -1,7 +1,8 @@
-//! The workload port: a guest asks what it is to do when it has booted. So guests that do different things boot alike, and one that was
-//! saved when it asked can be given another workload. `docs/marker-port.md` is the guest's view.
+//! The workload port, with which a guest asks for its task after it has booted. Guests with different workloads
+//! therefore boot alike, and a guest that was saved when it asked can be given another workload. `docs/marker-port.md`
+//! describes the guest's view.
 //!
-//! The answer comes some slices later, so that a machine which is saved when the guest asks has been told nothing yet.
+//! The answer comes some slices later, so that a machine that is saved when the guest asks has not received any of it.
 
 use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Saved, StateError, decode, encode, require};
@@ -9,37 +10,37 @@ use crate::vcpus::SLICE_CYCLES;
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use serde::{Deserialize, Serialize};
 
-/// Asks, and says whether there is an answer; behind it is the port at which the answer is read.
+/// Port for the question and the status of the answer; the next port reads the answer.
 pub const WORKLOAD: u16 = 0x1f0b;
-/// What [`WORKLOAD`] reads as before there is an answer.
+/// Value that [`WORKLOAD`] reads as before the answer is available.
 pub const WAIT: u8 = b'W';
-/// … and when it can be read.
+/// Value that [`WORKLOAD`] reads as when the answer can be read.
 pub const READY: u8 = b'R';
 
-/// From the question to the answer.
+/// Time from the question to the answer.
 const DELAY: Ticks = 2 * SLICE_CYCLES * TICKS_PER_CYCLE;
-/// The longest workload, in bytes.
+/// Maximum length of a workload, in bytes.
 pub const LONGEST: usize = 4096;
 
 const CLAIMS: &[Claim] = &[Claim::bytes("workload", WORKLOAD, 2)];
 
-/// The port.
+/// The workload port.
 #[derive(Clone, Debug)]
 pub struct Workload {
     text: Vec<u8>,
-    /// When the guest asked.
+    /// Time at which the guest asked.
     asked: Option<Ticks>,
-    /// How many bytes it has read.
+    /// Number of bytes that the guest has read.
     read: usize,
 }
 
 impl Workload {
-    /// With the answer; empty: there is none.
+    /// Creates a port with this answer; an empty text means that there is none.
     pub fn new(text: &str) -> Self {
         Self { text: text.as_bytes().iter().copied().take(LONGEST).collect(), asked: None, read: 0 }
     }
 
-    /// Whether the guest has asked.
+    /// Returns true if the guest has asked.
     pub fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
@@ -70,7 +71,7 @@ impl Device for Workload {
         byte.into()
     }
 
-    /// The answer begins anew.
+    /// A write restarts the answer.
     fn write(&mut self, _at: At, _value: u64, ctx: &mut DeviceContext) {
         if self.ready(ctx.now) {
             self.read = 0;
@@ -78,12 +79,12 @@ impl Device for Workload {
     }
 }
 
-/// The port as it is saved.
+/// Saved state of the port.
 #[derive(Serialize, Deserialize)]
 struct SavedWorkload {
     asked: Option<Ticks>,
     read: u32,
-    /// The answer, if the guest may know some of it.
+    /// The answer, if the guest may have read some of it.
     told: Option<String>,
 }
 

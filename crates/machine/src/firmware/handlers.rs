@@ -1,13 +1,14 @@
-//! Interrupt vectors, and the handlers that they lead to.
+//! Interrupt vectors and their handlers.
 //!
-//! An image may go back to real mode with interrupts on. It then finds a handler that counts timer ticks, ones that end the
-//! interrupts of the two controllers, and BIOS calls that answer what the data area says or that they are not there.
+//! An image may return to real mode with interrupts enabled. It then finds a handler that counts timer ticks, handlers
+//! that end the interrupts of the two controllers, and BIOS calls that return fields of the data area or report that
+//! they are unsupported.
 
 /// Segment of the handlers: the reserved top of the first megabyte.
 const SEGMENT: u16 = 0xf000;
 const VECTORS: usize = 256;
 
-/// Code in that segment.
+/// Code in the handlers' segment.
 pub(super) struct Handler {
     offset: u16,
     pub code: &'static [u8],
@@ -19,7 +20,7 @@ impl Handler {
     }
 }
 
-/// Handlers by what they do; these are indices into [`CODE`].
+/// Indices into [`CODE`].
 const RETURN: usize = 0;
 const TICK: usize = 1;
 const END_PRIMARY: usize = 2;
@@ -28,7 +29,7 @@ const EQUIPMENT: usize = 4;
 const BASE_MEMORY: usize = 5;
 const UNSUPPORTED: usize = 6;
 
-/// The code. The handler that does nothing has its traditional place.
+/// Code of the handlers. The handler that only returns is at its traditional address.
 #[rustfmt::skip]
 pub(super) const CODE: [Handler; 7] = [
     // iret
@@ -51,21 +52,21 @@ pub(super) const CODE: [Handler; 7] = [
     Handler { offset: 0xf859, code: &[0x55, 0x89, 0xe5, 0x80, 0x4e, 0x06, 0x01, 0x5d, 0xb4, 0x86, 0xcf] },
 ];
 
-/// The handler of each vector.
+/// Returns the handler of a vector.
 fn handler(vector: usize) -> &'static Handler {
     &CODE[match vector {
         0x08 => TICK,
         0x09..=0x0f => END_PRIMARY,
         0x11 => EQUIPMENT,
         0x12 => BASE_MEMORY,
-        // Disks, system services, time of day and PCI: callers look at the carry flag.
+        // Disks, system services, time of day and PCI: callers check the carry flag.
         0x13 | 0x15 | 0x1a => UNSUPPORTED,
         0x70..=0x77 => END_SECONDARY,
         _ => RETURN,
     }]
 }
 
-/// The vector table.
+/// Builds the vector table.
 pub(super) fn vectors() -> Vec<u8> {
     let pointer = |vector| {
         let [a, b] = handler(vector).offset.to_le_bytes();

@@ -1,8 +1,8 @@
-//! What a PC's firmware leaves in memory for whoever runs after it: interrupt vectors with their handlers, the BIOS data
-//! area and its extension, SMBIOS tables, and the [ACPI tables](crate::acpi).
+//! Data structures that a PC's firmware leaves in memory: interrupt vectors with their handlers, the BIOS data area and
+//! its extension, SMBIOS tables, and the [ACPI tables](crate::acpi).
 //!
-//! No firmware runs on this board. These are its results alone, for images that look for them: hypervisors and kernels
-//! place their real-mode code below the base memory size that the data area states, and search for tables in its extension.
+//! No firmware runs on this board. Only its results are there, for images that look for them: hypervisors and kernels
+//! place their real-mode code below the base memory size in the data area, and search for tables in its extension.
 
 mod data_area;
 mod handlers;
@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::acpi::{self, AcpiError};
 use crate::memory::{GuestRam, layout};
 
-/// What the contents depend on.
+/// Parameters of the data structures.
 #[derive(Clone, Debug)]
 pub struct FirmwareConfig {
     /// Local APIC IDs of the processors, the boot processor first.
@@ -27,18 +27,18 @@ pub struct FirmwareConfig {
     pub io_apic_id: u8,
     /// The processor, for SMBIOS.
     pub processor: SmbiosProcessor,
-    /// The machine is a virtual one as far as its guest is concerned.
+    /// True if the machine presents itself to its guest as a virtual one.
     pub virtual_machine: bool,
     /// Second of the day at which the real-time clock starts.
     pub second_of_day: u32,
 }
 
-/// What SMBIOS says of the processor.
+/// Description of the processor in SMBIOS.
 #[derive(Clone, Debug, Default)]
 pub struct SmbiosProcessor {
     /// Vendor, as a string.
     pub manufacturer: String,
-    /// What it is called.
+    /// Name of the processor.
     pub name: String,
     /// CPUID leaf 1: EAX and EDX.
     pub id: [u32; 2],
@@ -47,7 +47,7 @@ pub struct SmbiosProcessor {
 }
 
 impl SmbiosProcessor {
-    /// From what CPUID says.
+    /// Derives the description from CPUID.
     pub fn of(cpuid: &[CpuidLeaf], hz: u64) -> Self {
         const BRAND: RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
         let leaf = |number| cpuid.iter().find(|l| l.leaf == number);
@@ -64,19 +64,19 @@ impl SmbiosProcessor {
     }
 }
 
-/// What firmware has left, for loaders.
+/// Results of firmware that loaders need.
 #[derive(Clone, Debug)]
 pub struct Firmware {
     /// Address of the ACPI root pointer.
     pub rsdp: u64,
-    /// Interrupt vectors and BIOS data area, from address 0 on. A loader writes them where an image leaves them room.
+    /// Interrupt vectors and BIOS data area, from address 0 on. A loader writes them if the image leaves room for them.
     pub low_memory: Vec<u8>,
 }
 
-/// Why there is no room for firmware's tables.
+/// Reason for which firmware's tables can't be placed.
 #[derive(Debug, Error)]
 pub enum FirmwareError {
-    /// ACPI tables.
+    /// The ACPI tables can't be placed.
     #[error(transparent)]
     Acpi(#[from] AcpiError),
     /// The firmware area is not RAM.
@@ -84,7 +84,7 @@ pub enum FirmwareError {
     NoMemory(u64),
 }
 
-/// Writes what lies in reserved memory, and says what a loader needs for the rest.
+/// Writes the parts in reserved memory, and returns the parts that a loader needs.
 pub fn install(ram: &GuestRam, config: &FirmwareConfig) -> Result<Firmware, FirmwareError> {
     let acpi = acpi::AcpiConfig { apic_ids: config.apic_ids.clone(), io_apic_id: config.io_apic_id };
     let rsdp = acpi::install(ram, &acpi)?;

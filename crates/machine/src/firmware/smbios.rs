@@ -1,16 +1,17 @@
-//! SMBIOS tables (DMTF DSP0134, version 3.0): what the machine calls itself, its processors and its memory.
+//! SMBIOS tables (DMTF DSP0134, version 3.0): identification of the machine, its processors and its memory.
 //!
-//! Both entry points lead to the same tables: software that knows version 3 looks for `_SM3_`, older software for `_SM_`.
+//! Both entry points refer to the same tables: software that knows version 3 looks for `_SM3_`, older software for
+//! `_SM_`.
 
 use super::FirmwareConfig;
 use crate::memory::{GuestRam, layout};
 
 const MANUFACTURER: &str = "Tollgate";
 const PRODUCT: &str = "PC";
-/// The day at which the real-time clock starts by default. Kernels take the year for the machine's age.
+/// The default start date of the real-time clock. Kernels derive the machine's age from the year.
 const RELEASE_DATE: &str = "01/01/2025";
 
-/// Handles; those of structures of which there are several count from here.
+/// Handles; where there are several structures of a kind, their handles count up from these.
 mod handle {
     pub const BIOS: u16 = 0x0000;
     pub const SYSTEM: u16 = 0x0100;
@@ -27,19 +28,19 @@ mod handle {
     pub const NO_ERRORS: u16 = 0xfffe;
 }
 
-/// Length of the first entry point, and where the second one and the tables lie from the first.
+/// Length of the first entry point, and offsets of the second one and of the tables.
 const ENTRY_LEN: usize = 31;
 const ENTRY64_AT: usize = 32;
 const ENTRY64_LEN: usize = 24;
 const TABLES_AT: usize = 64;
 
-/// Largest memory device that is described, in MiB; more memory is several.
+/// Maximum size of a memory device, in MiB; more memory is described as several devices.
 const DEVICE_MIB: u64 = 16 << 10;
-/// First size in MiB, or in KiB of a memory array, that does not fit the fields of early versions.
+/// First size in MiB, or in KiB of a memory array, that exceeds the fields of early versions.
 const LARGE_DEVICE_MIB: u64 = 0x7fff;
 const LARGE_ARRAY_KIB: u64 = 1 << 31;
 
-/// Entry points and tables, to be placed at the start of the area.
+/// Builds entry points and tables, to be placed at the start of the area.
 pub(super) fn build(config: &FirmwareConfig, ram: &GuestRam) -> Vec<u8> {
     let mut tables = Tables::default();
     tables.bios(config.virtual_machine);
@@ -62,7 +63,7 @@ fn checksum(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0u8, |sum, b| sum.wrapping_sub(*b))
 }
 
-/// The entry point of version 2, a pair of structures with a checksum each.
+/// Builds the entry point of version 2, two structures with a checksum each.
 fn entry(tables: &Tables, base: u32) -> Vec<u8> {
     const OUTER_LEN: usize = 16;
     let mut inner = b"_DMI_\0".to_vec();
@@ -81,7 +82,7 @@ fn entry(tables: &Tables, base: u32) -> Vec<u8> {
     entry
 }
 
-/// The entry point of version 3.
+/// Builds the entry point of version 3.
 fn entry64(tables: &Tables, base: u64) -> Vec<u8> {
     let mut entry = b"_SM3_\0".to_vec();
     entry.extend([ENTRY64_LEN as u8, 3, 0, 0, 1, 0]);
@@ -125,7 +126,7 @@ impl Structure {
         self
     }
 
-    /// The number of a string that follows the structure. An empty one is none.
+    /// Adds the number of a string that follows the structure; an empty string has number 0.
     fn string(&mut self, text: &str) -> &mut Self {
         let number = if text.is_empty() {
             0
@@ -194,7 +195,7 @@ impl Tables {
         self.add(chassis.string(""));
     }
 
-    /// One socket, as CPUID says, whose cores have one thread each.
+    /// Adds one socket, described from CPUID, whose cores have one thread each.
     fn processor(&mut self, config: &FirmwareConfig) {
         const CENTRAL: u8 = 3;
         const OTHER: u8 = 1;
@@ -208,13 +209,13 @@ impl Tables {
         let mut processor = Structure::new(4, handle::PROCESSOR);
         processor.string("CPU 0").u8(&[CENTRAL, OTHER]).string(&about.manufacturer);
         processor.u32(about.id[0]).u32(about.id[1]).string(&about.name).u8(&[0]);
-        // No external clock; highest and present frequency.
+        // No external clock; maximum and current frequency.
         processor.u16(&[0, about.mhz, about.mhz]).u8(&[ENABLED, OTHER]).u16(&[handle::NONE; 3]);
         processor.string("").string("").string("").u8(&[short; 3]).u16(&[kind, u16::from(OTHER), cores, cores, cores]);
         self.add(&mut processor);
     }
 
-    /// One array of memory devices, and where it appears in the address space.
+    /// Adds one array of memory devices, and its location in the address space.
     fn memory(&mut self, ram: &GuestRam) {
         const SYSTEM_BOARD: u8 = 3;
         const SYSTEM_MEMORY: u8 = 3;
@@ -252,7 +253,7 @@ impl Tables {
         device.u16(&[mib.min(LARGE_DEVICE_MIB) as u16]).u8(&[DIMM, 0]).string(&format!("DIMM {number}")).string("");
         // No speed, manufacturer, serial number, asset tag, part number, rank.
         device.u8(&[RAM]).u16(&[OTHER, 0]).string(MANUFACTURER).u8(&[0; 4]);
-        // The size if it is a large one, then speed and voltages, which are unknown.
+        // The extended size for large devices, then speed and voltages, which are unknown.
         self.add(device.u32(if mib < LARGE_DEVICE_MIB { 0 } else { mib as u32 }).u16(&[0; 4]));
     }
 

@@ -1,4 +1,4 @@
-//! Looks for what firmware leaves as software that runs after it does.
+//! Tests that look for firmware's results as later software does.
 
 use super::*;
 use crate::memory::E820Kind;
@@ -47,7 +47,7 @@ fn the_data_area_leads_to_the_extended_one() {
     let ebda = number(low, 0x40e, 2) << 4;
     assert_eq!(number(low, 0x413, 2) << 10, ebda);
     assert_eq!(number(&read(&ram, ebda, 1), 0, 1) << 10, 0xa_0000 - ebda);
-    // Conventional memory ends there in the memory map, too.
+    // Conventional memory has the same end in the memory map.
     let first = ram.e820()[0];
     assert_eq!((first.start, first.len, first.kind), (0, ebda, E820Kind::Usable));
     assert_eq!(number(low, 0x400, 2), 0x3f8);
@@ -64,7 +64,7 @@ fn the_root_pointer_is_found_by_a_search() {
     assert_eq!(found, Some(firmware.rsdp));
 }
 
-/// The tables that an entry point leads to: type, formatted part, strings.
+/// Returns the tables to which an entry point refers: type, formatted part, strings.
 fn structures(ram: &GuestRam, address: u64, len: u64) -> Vec<(u8, Vec<u8>, Vec<String>)> {
     let bytes = read(ram, address, len as usize);
     let mut found = Vec::new();
@@ -144,15 +144,15 @@ fn every_vector_leads_to_a_handler() {
         assert!(code.contains(&0xcf), "vector {vector:#x}");
     }
     assert_eq!(number(&firmware.low_memory, 4 * 0x73, 4), 0xf000_ff10);
-    // Handlers neither overlap each other nor the tables.
+    // Handlers overlap neither each other nor the tables.
     let mut code: Vec<_> = handlers::CODE.iter().map(|h| h.address()..h.address() + h.code.len() as u64).collect();
     code.push(layout::SMBIOS);
     code.sort_by_key(|range| range.start);
     assert!(code.windows(2).all(|pair| pair[0].end <= pair[1].start));
 }
 
-/// At 0x8000, in 32-bit protected mode: goes to real mode, calls INT 11h, 12h, 15h and 16h with what they return at 0x9000, waits for
-/// a tick of the timer, and ends with status 7.
+/// Code at 0x8000 in 32-bit protected mode: it switches to real mode, calls INT 11h, 12h, 15h and 16h, stores their
+/// results at 0x9000, waits for a tick of the timer, and ends with status 7.
 #[rustfmt::skip]
 const REAL_MODE: [u8; 124] = [
     // lgdt [0x8070]; jmp 8:0x800e
@@ -169,7 +169,7 @@ const REAL_MODE: [u8; 124] = [
     0x66, 0xa1, 0x6c, 0x04, 0xfb, 0xf4, 0x66, 0x39, 0x06, 0x6c, 0x04, 0x74, 0xf8, 0xfa,
     // mov al, 3; out 0xf4, al; hlt; jmp; padding
     0xb0, 0x03, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd, 0, 0, 0, 0,
-    // A table with a 16-bit code segment; pseudo-descriptors of it and of the interrupt vectors
+    // A descriptor table with a 16-bit code segment; pseudo-descriptors for it and for the interrupt vectors
     0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0x9b, 0, 0, 0x0f, 0, 0x60, 0x80, 0, 0, 0xff, 0x03, 0, 0, 0, 0,
 ];
 
@@ -178,7 +178,7 @@ struct Nobody;
 impl Host for Nobody {
     fn output(&mut self, _: &[u8]) {}
     fn poll(&mut self, now: ledger::Ticks, _: bool) -> Poll {
-        // A second of virtual time at most.
+        // Stops after one second of virtual time at the latest.
         Poll { stop: now > 2_100_000_000_000, ..Poll::default() }
     }
     fn idle(&mut self, _: std::time::Duration) {}

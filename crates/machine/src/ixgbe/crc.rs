@@ -16,7 +16,7 @@ const fn table(polynomial: u32) -> [u32; 256] {
     table
 }
 
-/// Polynomials with their bits reversed.
+/// Bit-reversed polynomials.
 static ETHERNET: [u32; 256] = table(0xedb8_8320);
 static CASTAGNOLI: [u32; 256] = table(0x82f6_3b78);
 
@@ -24,12 +24,12 @@ fn crc(table: &[u32; 256], bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| crc >> 8 ^ table[(crc as u8 ^ byte) as usize])
 }
 
-/// The check sequence of a frame, in the order of its bytes on the wire.
+/// Returns the frame check sequence, in the byte order of the wire.
 pub fn ethernet(frame: &[u8]) -> [u8; 4] {
     crc(&ETHERNET, frame).to_le_bytes()
 }
 
-/// The checksum of an SCTP packet, whose own field is taken as zero.
+/// Returns the checksum of an SCTP packet, computed with a checksum field of zero.
 pub fn sctp(packet: &[u8]) -> Option<[u8; 4]> {
     const AT: usize = 8;
     let mut bytes = packet.to_vec();

@@ -1,5 +1,6 @@
-//! The Flow Director: filters that lead flows to queues, by a hash of the flow (signature filters, which the Linux driver makes of what it sends) or
-//! by its fields (perfect filters; `ethtool -N`) (82599 datasheet, 7.1.2.7).
+//! The Flow Director: filters that direct flows to queues (82599 datasheet, 7.1.2.7). A signature filter matches the
+//! hash of a flow; the Linux driver creates these from the packets that it sends. A perfect filter matches the fields
+//! of a flow (`ethtool -N`).
 
 use super::file::File;
 use super::packet::Flow;
@@ -9,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Bits of a hash.
+/// Valid bits of a hash.
 const HASH: u32 = 0x7fff;
-/// A perfect filter's bucket has two bits less.
+/// Valid bits of a bucket of perfect filters: two fewer than a hash has.
 const BUCKET: u32 = 0x1fff;
 
 mod command {
@@ -20,14 +21,14 @@ mod command {
     pub const QUERY: u32 = 3;
 }
 
-/// What becomes of a flow.
+/// Action of a filter on the frames of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     Queue(u8),
     Drop,
 }
 
-/// Fields of a perfect filter, as they were written.
+/// Fields of a perfect filter, as the driver wrote them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Filter {
     kind: u8,
@@ -39,16 +40,16 @@ struct Filter {
     action: Action,
 }
 
-/// The filters.
+/// All filters of the device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Director {
-    /// By hash and signature, as they are in the register.
+    /// Signature filters, by hash and signature as FDIRHASH holds them.
     signatures: BTreeMap<u32, Action>,
-    /// By bucket and the driver's own number.
+    /// Perfect filters, by bucket and software index.
     filters: BTreeMap<(u32, u16), Filter>,
 }
 
-/// Filters that there can be at most, of both kinds, by the memory that is allocated.
+/// Returns the maximum number of filters of both kinds, as set by the memory that the driver allocates.
 fn capacity(file: &File) -> usize {
     let control = file.get(reg::FDIRCTRL);
     let perfect = control & bit::FDIRCTRL_PERFECT != 0;
@@ -59,7 +60,7 @@ fn capacity(file: &File) -> usize {
     }
 }
 
-/// The hash of a flow by a key: `head` has VLAN and protocol, `rest` is the exclusive or of all other words.
+/// Hashes a flow with a key: `head` contains VLAN and protocol, `rest` is the exclusive or of all other words.
 fn hash(key: u32, head: u32, rest: u32) -> u32 {
     let high = rest ^ head ^ head >> 16;
     let first = rest.rotate_left(16);
@@ -86,7 +87,7 @@ fn words(address: IpAddr) -> u32 {
     }
 }
 
-/// The hash that a signature filter of a flow has.
+/// Returns the hash of a flow for signature filters.
 fn signature(file: &File, flow: &Flow) -> u32 {
     let ports = u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
     let rest = words(flow.source) ^ words(flow.destination) ^ ports ^ u32::from(flow.flex) << 16;
@@ -94,7 +95,7 @@ fn signature(file: &File, flow: &Flow) -> u32 {
     of(reg::FDIRHKEY) | of(reg::FDIRSKEY) << 16
 }
 
-/// Which fields are compared.
+/// Fields that perfect filters compare.
 struct Mask {
     kind: u8,
     vlan: u16,
@@ -104,7 +105,7 @@ struct Mask {
     ports: u32,
 }
 
-/// IPv4 addresses and their masks are in registers in the order of their bytes.
+/// Converts an IPv4 address or mask from the registers' byte order.
 fn in_order(value: u32) -> u32 {
     value.swap_bytes()
 }
@@ -127,7 +128,7 @@ impl Mask {
 }
 
 impl Filter {
-    /// What the registers say.
+    /// Reads the masks from the registers.
     fn of(file: &File) -> Self {
         let address = |register| Ipv4Addr::from_bits(in_order(file.get(register)));
         let (vlan, ports, command) = (file.get(reg::FDIRVLAN), file.get(reg::FDIRPORT), file.get(reg::FDIRCMD));
@@ -142,7 +143,7 @@ impl Filter {
         }
     }
 
-    /// The same for what is masked.
+    /// Compares the unmasked fields of a filter with a flow.
     fn matches(&self, flow: &Flow, source: Ipv4Addr, destination: Ipv4Addr, mask: &Mask) -> bool {
         let ports = u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
         (self.kind ^ flow.kind) & mask.kind == 0
@@ -163,7 +164,7 @@ impl Director {
         self.signatures.len() + self.filters.len()
     }
 
-    /// The driver writes the control register: the tables are empty at once.
+    /// Handles a write to the control register, which empties the tables at once.
     pub fn initialize(&mut self, file: &mut File) {
         *self = Self::default();
         let control = file.get(reg::FDIRCTRL);
@@ -175,7 +176,8 @@ impl Director {
         file.set(reg::FDIRFREE, capacity(file).saturating_sub(self.len()) as u32 & 0xffff);
     }
 
-    /// The driver writes the command register. Whether there is little room left, of which it asks to be told.
+    /// Handles a write to the command register. Returns true if the free space has fallen below the threshold at which
+    /// the driver wants an interrupt.
     pub fn command(&mut self, file: &mut File) -> bool {
         let command = file.get(reg::FDIRCMD);
         if command & bit::FDIRCMD_CLEAR != 0 {
@@ -216,7 +218,7 @@ impl Director {
         command & bit::FDIRCMD_COMMAND == command::ADD && capacity(file).saturating_sub(self.len()) < threshold
     }
 
-    /// What becomes of a flow, if there is a filter for it.
+    /// Returns the action of the filter that matches a flow.
     pub fn look_up(&self, file: &File, flow: &Flow) -> Option<Action> {
         match file.has(reg::FDIRCTRL, bit::FDIRCTRL_PERFECT) {
             true => self.perfect(file, flow),
@@ -224,7 +226,7 @@ impl Director {
         }
     }
 
-    /// Whether flows are looked up at all.
+    /// Returns true if the Flow Director is enabled.
     pub fn is_on(file: &File) -> bool {
         capacity(file) != 0
     }
@@ -232,7 +234,7 @@ impl Director {
     fn perfect(&self, file: &File, flow: &Flow) -> Option<Action> {
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (flow.source, flow.destination) else { return None };
         let mask = Mask::of(file, flow.kind);
-        // The device looks in one bucket, which the hash of what is not masked names.
+        // The device searches one bucket, selected by the hash of the unmasked fields.
         let masked = source.to_bits() & mask.source
             ^ destination.to_bits() & mask.destination
             ^ (u32::from(flow.source_port) << 16 | u32::from(flow.destination_port)) & mask.ports.rotate_left(16)
@@ -245,12 +247,12 @@ impl Director {
             .map(|filter| filter.action)
     }
 
-    /// Where the two bytes are that belong to a flow.
+    /// Returns the offset of the two flexible bytes of a flow.
     pub fn flex_at(file: &File) -> usize {
         (file.get(reg::FDIRCTRL) >> 16 & 0x1f) as usize * 2
     }
 
-    /// Whether there can be so many filters.
+    /// Checks that the filters fit in the memory allocated to them.
     pub fn check(&self, file: &File) -> Result<(), StateError> {
         let queues = self.signatures.values().chain(self.filters.values().map(|filter| &filter.action));
         let known = queues.into_iter().all(|action| *action == Action::Drop || matches!(action, Action::Queue(0..128)));

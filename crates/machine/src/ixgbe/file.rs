@@ -1,5 +1,4 @@
-//! The registers as the driver sees them: which there are, what they are after a reset, which bits can be written, and what an access does
-//! beside that (82599 datasheet, 8.2).
+//! The register file: the registers' addresses, reset values, writable bits and side effects (82599 datasheet, 8.2).
 
 use super::eeprom;
 use super::reg::{self, bit};
@@ -7,19 +6,19 @@ use crate::state::{StateError, require};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-/// Bytes of the register space.
+/// Size of the register space in bytes.
 pub const SIZE: u64 = 0x2_0000;
 const WORDS: usize = SIZE as usize / 4;
 
-/// Receive and transmit queues.
+/// Number of receive queues, and of transmit queues.
 pub const QUEUES: usize = 128;
 
-/// What an access does.
+/// Effect of an access to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It reads as what was written.
+    /// A read returns the last value written.
     Store,
-    /// Cleared when it is read; what is written is lost.
+    /// A read clears the register; writes are ignored.
     Count,
     Ctrl,
     Status,
@@ -38,7 +37,7 @@ pub enum Kind {
     EimsEx,
     EimcEx,
     Eitr,
-    /// What may change whether an interrupt is due.
+    /// An access may change whether an interrupt is due.
     Interrupts,
     RxCtrl,
     RxQueue,
@@ -51,7 +50,7 @@ pub enum Kind {
     Clock,
 }
 
-/// An array of registers.
+/// An array of registers with common properties.
 struct Row {
     first: u32,
     count: u32,
@@ -61,17 +60,17 @@ struct Row {
     kind: Kind,
 }
 
-/// Registers that keep what is written.
+/// Describes registers that keep the written value.
 const fn store(first: u32, count: u32) -> Row {
     Row { first, count, stride: 4, writable: !0, reset: 0, kind: Kind::Store }
 }
 
-/// A register that can't be written.
+/// Describes a read-only register.
 const fn fixed(first: u32, value: u32) -> Row {
     Row { writable: 0, reset: value, ..store(first, 1) }
 }
 
-/// Statistics.
+/// Describes statistics registers.
 const fn count(first: u32, count: u32) -> Row {
     Row { writable: 0, kind: Kind::Count, ..store(first, count) }
 }
@@ -80,29 +79,29 @@ const fn special(first: u32, count: u32, kind: Kind) -> Row {
     Row { kind, ..store(first, count) }
 }
 
-/// A register of 64 receive queues.
+/// Describes a register of 64 receive queues.
 const fn receive(first: u32, offset: u32, writable: u32) -> Row {
     Row { stride: 0x40, writable, ..store(first + offset, 64) }
 }
 
-/// A register of all transmit queues.
+/// Describes a register of all transmit queues.
 const fn transmit(offset: u32, writable: u32) -> Row {
     Row { stride: 0x40, writable, ..store(reg::TX_QUEUES + offset, QUEUES as u32) }
 }
 
-/// Addresses of rings are multiples of 128 bytes, and so are their lengths.
+/// Writable bits of ring addresses and lengths, which are multiples of 128 bytes.
 const RING_ADDRESS: u32 = !0x7f;
 const RING_LENGTH: u32 = 0xf_ff80;
 const RAH_WRITABLE: u32 = bit::RAH_VALID | 0xffff;
 const CTRL_WRITABLE: u32 = bit::CTRL_MASTER_DISABLE;
-/// A 10G serial link, by SFI.
+/// A 10 Gb/s serial link over SFI.
 const AUTOC: u32 = 3 << 13;
 const AUTOC2: u32 = 2 << 16;
-/// The security engine is ready, and fused off.
+/// The security engine is ready, and disabled by a fuse.
 const NO_SECURITY: u32 = 3;
-/// The firmware runs, and does not pass packets through.
+/// The firmware runs, and passes no packets through.
 const FIRMWARE: u32 = 1 << 15;
-/// The EEPROM is there and has been read; its size.
+/// The EEPROM is present and has been loaded; its size.
 const EEC: u32 = 1 << 8 | 1 << 9 | 1 << 10 | eeprom::SIZE_CODE << 11;
 
 const ROWS: &[Row] = &[
@@ -173,7 +172,7 @@ const ROWS: &[Row] = &[
     Row { reset: 0x8_0000, ..store(reg::RXPBSIZE, 1) },
     store(reg::RXPBSIZE + 4, 7),
     store(reg::FCCFG, 1),
-    // Pause frames by priority, and other statistics of what never happens here.
+    // Pause frames by priority, and other statistics of events that never occur here.
     count(0x0_3f00, 16),
     count(0x0_3f60, 1),
     count(0x0_3f68, 1),
@@ -203,11 +202,11 @@ const ROWS: &[Row] = &[
     Row { writable: 0, ..special(reg::LINKS, 1, Kind::Links) },
     Row { reset: AUTOC2, ..store(0x0_42a8, 1) },
     store(0x0_42ac, 1),
-    // Negotiation has got beyond its first state.
+    // Auto-negotiation has passed its first state.
     fixed(0x0_42b0, 3 << 16),
     fixed(0x0_4324, 0),
     store(0x0_4330, 1),
-    // Schedulers of transmission.
+    // Transmit schedulers.
     store(0x0_4900, 4),
     store(0x0_4910, 16),
     store(0x0_4950, 8),
@@ -313,7 +312,7 @@ const ROWS: &[Row] = &[
     store(0x1_4f00, 1),
 ];
 
-/// By word: the number of the row, counted from 1; 0 where there is no register.
+/// Row number of each word, counted from 1; 0 if there is no register.
 static ROW_OF: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut rows = vec![0; WORDS];
     for (row, number) in ROWS.iter().zip(1u8..) {
@@ -324,7 +323,7 @@ static ROW_OF: LazyLock<Vec<u8>> = LazyLock::new(|| {
     rows
 });
 
-/// The address under which a register is kept: some have two.
+/// Returns the address under which a register is stored: some registers have two addresses.
 fn canonical(at: u32) -> u32 {
     const LOW: u32 = 16;
     let block = |first: u32, offset: u32| reg::RX_QUEUES + (at - first) / 4 * 0x40 + offset;
@@ -337,14 +336,14 @@ fn canonical(at: u32) -> u32 {
     }
 }
 
-/// Which register is at an address, and what it is. `None`: there is none.
+/// Returns the canonical address and the kind of the register at an address, or `None` if there is no register.
 pub fn look_up(at: u32) -> Option<(u32, Kind)> {
     let at = canonical(at);
     let number = usize::from(*ROW_OF.get(at as usize / 4)?);
     ROWS.get(number.checked_sub(1)?).map(|row| (at, row.kind))
 }
 
-/// The queue whose register it is, in the blocks of receive or transmit queues.
+/// Returns the queue to which a register in the receive or transmit blocks belongs.
 pub fn queue_of(at: u32) -> usize {
     match at {
         reg::RX_QUEUES_HIGH.. => 64 + (at - reg::RX_QUEUES_HIGH) as usize / 0x40,
@@ -353,22 +352,22 @@ pub fn queue_of(at: u32) -> usize {
     }
 }
 
-/// A register of a receive queue.
+/// Returns the address of a register of a receive queue.
 pub fn rx(queue: usize, register: u32) -> u32 {
     let block = if queue < 64 { reg::RX_QUEUES } else { reg::RX_QUEUES_HIGH };
     block + queue as u32 % 64 * 0x40 + register
 }
 
-/// A register of a transmit queue.
+/// Returns the address of a register of a transmit queue.
 pub fn tx(queue: usize, register: u32) -> u32 {
     reg::TX_QUEUES + queue as u32 % QUEUES as u32 * 0x40 + register
 }
 
-/// The registers.
+/// Values of all registers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File(Vec<u32>);
 
-/// Registers as they are saved: those that are not as a reset leaves them, by word.
+/// Saved registers: the index and value of every word that differs from its reset value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedFile(Vec<(u16, u32)>);
 
@@ -385,49 +384,49 @@ impl Default for File {
 }
 
 impl File {
-    /// A register, by its own address.
+    /// Reads a register by its canonical address.
     pub fn get(&self, at: u32) -> u32 {
         self.0.get(at as usize / 4).copied().unwrap_or(0)
     }
 
-    /// Sets a register, whatever a driver may write.
+    /// Sets a register, including bits that are read-only to the driver.
     pub fn set(&mut self, at: u32, value: u32) {
         if let Some(word) = self.0.get_mut(at as usize / 4) {
             *word = value;
         }
     }
 
-    /// Sets the bits that a driver may write.
+    /// Writes the bits that the driver may change.
     pub fn write(&mut self, at: u32, value: u32) {
         let number = usize::from(ROW_OF.get(at as usize / 4).copied().unwrap_or(0));
         let writable = number.checked_sub(1).and_then(|row| ROWS.get(row)).map_or(0, |row| row.writable);
         self.set(at, self.get(at) & !writable | value & writable);
     }
 
-    /// Whether any of these bits is set.
+    /// Returns true if any of these bits is set.
     pub fn has(&self, at: u32, bits: u32) -> bool {
         self.get(at) & bits != 0
     }
 
-    /// Two registers that make one address or number: the lower half at `at`, the upper one at `high`.
+    /// Returns the 64-bit value of two registers: the lower half at `at`, the upper half at `high`.
     pub fn wide(&self, at: u32, high: u32) -> u64 {
         u64::from(self.get(at)) | u64::from(self.get(high)) << 32
     }
 
-    /// Adds to a statistic, which stops at its end.
+    /// Adds to a 32-bit statistic, which saturates.
     pub fn add(&mut self, at: u32, more: u64) {
         let sum = u64::from(self.get(at)).saturating_add(more);
         self.set(at, u32::try_from(sum).unwrap_or(u32::MAX));
     }
 
-    /// Adds to a statistic of two registers, of which the second has the upper half.
+    /// Adds to a statistic of two registers, of which the second contains the upper half.
     pub fn add_wide(&mut self, at: u32, more: u64) {
         let sum = self.wide(at, at + 4).wrapping_add(more);
         self.set(at, sum as u32);
         self.set(at + 4, (sum >> 32) as u32);
     }
 
-    /// What is saved.
+    /// Returns the registers in their saved form.
     pub fn save(&self) -> SavedFile {
         let reset = Self::default();
         let differs = self.0.iter().zip(reset.0).enumerate().filter(|(_, (value, reset))| **value != *reset);
@@ -436,7 +435,7 @@ impl File {
 }
 
 impl SavedFile {
-    /// The registers that it stands for, if these exist.
+    /// Rebuilds the register file, if all saved registers exist.
     pub fn restore(self) -> Result<File, StateError> {
         let mut file = File::default();
         for (word, value) in self.0 {

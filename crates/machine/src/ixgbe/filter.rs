@@ -1,26 +1,26 @@
-//! Which frames the host gets, by address and VLAN (82599 datasheet, 7.1.1).
+//! Address and VLAN filters, which decide which frames the host receives (82599 datasheet, 7.1.1).
 
 use super::file::File;
 use super::packet::Packet;
 use super::reg::{self, bit};
 use network::headers::{Mac, is_group, macs};
 
-/// Why a frame passes.
+/// Reason for which a frame passes the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Its address is one of those that are received.
+    /// The destination address is a receive address.
     Exact,
-    /// A hash of it is, or the filter is open.
+    /// The hash of the address matches, or the filter is promiscuous.
     Inexact,
 }
 
-/// Whether a bit of a table of 4096 is set.
+/// Returns true if a bit in a table of 4096 bits is set.
 fn table(file: &File, first: u32, index: u16) -> bool {
     let index = u32::from(index) & 0xfff;
     file.has(first + index / 32 * 4, 1 << (index % 32))
 }
 
-/// The 12 bits of an address that a hash table is indexed by: which ones, the driver chooses.
+/// Returns the 12 bits of an address that index a hash table; the driver selects which 12.
 fn hash(file: &File, address: Mac) -> u16 {
     let end = u16::from_le_bytes([address[4], address[5]]);
     end >> (4 - file.get(reg::MCSTCTRL) % 4)
@@ -32,7 +32,7 @@ fn is_received(file: &File, address: Mac) -> bool {
     (0..128).map(|index| reg::RAL + 8 * index).any(|at| (file.get(at), file.get(at + 4)) == (low, high))
 }
 
-/// Whether a frame passes. `None`: it does not.
+/// Returns the reason for which a frame passes, or `None` if it is filtered out.
 pub fn pass(file: &File, frame: &[u8], packet: &Packet) -> Option<Pass> {
     let (to, _) = macs(frame)?;
     if let Some(tag) = packet.vlan

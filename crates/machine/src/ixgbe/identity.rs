@@ -1,4 +1,5 @@
-//! The device's configuration space, with its capabilities where the datasheet has them (82599 datasheet, 9.3): the driver reads some by their places.
+//! The device's configuration space (82599 datasheet, 9.3). Capabilities are at the datasheet's offsets, because the
+//! driver accesses some of them by offset.
 
 use super::{REGISTERS, VECTORS, VECTORS_SIZE, file};
 use crate::pci::{ConfigSpace, Identity, MsiX};
@@ -10,7 +11,7 @@ const SUBSYSTEM: u16 = 0x0002;
 
 const POWER: usize = 0x40;
 const POWER_CAPABILITY: u8 = 0x01;
-/// Version 3 of the capability; only the full state and the one without power.
+/// Power management capability version 3, with D0 and D3hot only.
 const POWER_VERSION: [u8; 2] = [0x03, 0x00];
 const POWER_STATE: u32 = 3;
 
@@ -19,26 +20,26 @@ const MSIX: usize = 0x70;
 const EXPRESS: usize = 0xa0;
 const EXPRESS_CAPABILITY: u8 = 0x10;
 const EXPRESS_LEN: usize = 0x3c;
-/// Offsets in it.
+/// Offsets in the PCI Express capability.
 const DEVICE_CAPABILITIES: usize = 0x04;
 const DEVICE_CONTROL: usize = 0x08;
 const LINK_CAPABILITIES: usize = 0x0c;
 const LINK_CONTROL: usize = 0x10;
 const LINK_STATUS: usize = 0x12;
 const DEVICE_CONTROL2: usize = 0x28;
-/// Function-level reset: that there is one, and the bit that asks for it.
+/// Function-level reset: the capability bit, and the bit that initiates the reset.
 const HAS_RESET: u32 = 1 << 28;
 const RESET: u32 = 1 << 15;
 /// Eight lanes at 5 GT/s.
 const LINK: u16 = 8 << 4 | 2;
 
-/// Where capabilities are that the device itself looks at.
+/// Offsets of the capabilities that the device itself reads.
 pub struct Capabilities {
     power: usize,
     express: usize,
 }
 
-/// The configuration space of a device with so many interrupt vectors.
+/// Creates the configuration space of a device with this number of interrupt vectors.
 pub fn config(vectors: u16) -> (ConfigSpace, MsiX, Capabilities) {
     let mut config = ConfigSpace::new(Identity {
         vendor: VENDOR,
@@ -60,7 +61,7 @@ pub fn config(vectors: u16) -> (ConfigSpace, MsiX, Capabilities) {
     (config, msix, Capabilities { power, express })
 }
 
-/// The body of the PCI Express capability, which begins behind identity and link.
+/// Returns the body of the PCI Express capability, which begins after its ID and link.
 fn express_body() -> Vec<u8> {
     let mut body = vec![0; EXPRESS_LEN - 2];
     let mut put = |at: usize, bytes: &[u8]| body[at - 2..at - 2 + bytes.len()].copy_from_slice(bytes);
@@ -82,12 +83,12 @@ fn express_writable() -> Vec<u8> {
 }
 
 impl Capabilities {
-    /// Whether the device has power.
+    /// Returns true if the device is in D0.
     pub fn is_on(&self, config: &ConfigSpace) -> bool {
         config.read(self.power + 4, 2) & POWER_STATE == 0
     }
 
-    /// Whether the driver has asked for a reset, which is over with that.
+    /// Takes the driver's request for a function-level reset; returns true if there was one.
     pub fn take_reset(&self, config: &mut ConfigSpace) -> bool {
         let at = self.express + DEVICE_CONTROL;
         let control = config.read(at, 2);

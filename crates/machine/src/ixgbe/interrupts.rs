@@ -1,7 +1,7 @@
 //! Interrupts: causes, their allocation to vectors, masks, and throttling (82599 datasheet, 7.3).
 //!
-//! With MSI-X each vector has a cause bit, a mask bit and a throttle. The message clears the cause. Without, the first 16 bits of the cause
-//! register are what the queues are allocated to, and the pin follows causes and masks.
+//! With MSI-X each vector has a cause bit, a mask bit and a throttle, and the message clears the cause. Without MSI-X
+//! the queues are allocated to the first 16 bits of the cause register, and the INTx pin follows causes and masks.
 
 use super::file::File;
 use super::reg::{self, bit};
@@ -12,15 +12,15 @@ use network::Time;
 use network::time::SECOND;
 use serde::{Deserialize, Serialize};
 
-/// Vectors of MSI-X.
+/// Number of MSI-X vectors.
 pub const VECTORS: usize = 64;
-/// Causes of queues in the cause register; the others are above.
+/// Bits of the cause register that belong to queues; the other causes are above them.
 const QUEUE_CAUSES: u32 = 0xffff;
-/// A unit of a throttle's interval: 2 us at 10 Gb/s; the interval begins at bit 3 of its register.
+/// Unit of the throttling interval: 2 us at 10 Gb/s. The interval begins at bit 3 of EITR.
 const INTERVAL: Time = SECOND / 500_000;
 const INTERVAL_SHIFT: u32 = 3;
 
-/// Which way a queue goes.
+/// Direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Receive = 0,
@@ -30,17 +30,17 @@ pub enum Way {
 /// Causes and masks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// By vector, or without MSI-X by bit of the cause register.
+    /// Pending causes by vector or, without MSI-X, by bit of the cause register.
     pending: u64,
     mask: u64,
-    /// Causes that are not of queues, in their places of the register.
+    /// Pending causes other than queues, at their bits of the cause register.
     other: u32,
     other_mask: u32,
-    /// The driver has not been told of some of these.
+    /// True if the driver has not been told of some of these causes.
     other_is_new: bool,
-    /// By vector: when it may interrupt again.
+    /// Earliest time of the next interrupt, by vector.
     ready: Vec<Time>,
-    /// The pin.
+    /// Level of the INTx pin.
     line: bool,
 }
 
@@ -50,12 +50,12 @@ impl Default for Interrupts {
     }
 }
 
-/// An entry of the allocation table. `None`: the cause is not allocated.
+/// Decodes an entry of the allocation table. Returns `None` if the cause is not allocated.
 fn allocated(entry: u32) -> Option<usize> {
     (entry & bit::IVAR_VALID != 0).then_some(entry as usize & (VECTORS - 1))
 }
 
-/// The vector of all causes that are not of queues.
+/// Returns the vector of all causes other than queues.
 fn other_vector(file: &File) -> Option<usize> {
     allocated(file.get(reg::IVAR_MISC) >> 8)
 }
@@ -67,7 +67,7 @@ fn interval(file: &File, vector: usize) -> Time {
 }
 
 impl Interrupts {
-    /// A queue has something for the driver.
+    /// Records a cause of a queue.
     pub fn queue(&mut self, file: &File, queue: usize, way: Way) {
         let shift = 16 * (queue % 2) + 8 * way as usize;
         let entry = file.get(reg::IVAR + queue as u32 / 2 * 4) >> shift;
@@ -76,24 +76,24 @@ impl Interrupts {
         }
     }
 
-    /// A cause that is not of a queue.
+    /// Records causes other than queues.
     pub fn cause(&mut self, causes: u32) {
         let causes = causes & !QUEUE_CAUSES;
         self.other |= causes;
         self.other_is_new |= causes != 0;
     }
 
-    /// The cause register.
+    /// Returns the value of the cause register.
     pub fn causes(&self) -> u32 {
         self.pending as u32 & QUEUE_CAUSES | self.other
     }
 
-    /// The mask register.
+    /// Returns the value of the mask register.
     pub fn masks(&self) -> u32 {
         self.mask as u32 & QUEUE_CAUSES | self.other_mask
     }
 
-    /// The driver reads the cause register, which clears it. Without MSI-X some causes are masked by that.
+    /// Handles a read of the cause register, which clears it. Without MSI-X the read also masks some causes.
     pub fn read_causes(&mut self, file: &File, msix: bool) -> u32 {
         let causes = self.causes();
         if !msix {
@@ -103,32 +103,32 @@ impl Interrupts {
         causes
     }
 
-    /// The driver clears causes.
+    /// Handles a write that clears causes.
     pub fn clear(&mut self, causes: u32) {
         self.pending &= !u64::from(causes & QUEUE_CAUSES);
         self.other &= !causes;
     }
 
-    /// The driver raises causes.
+    /// Handles a write that sets causes.
     pub fn raise(&mut self, causes: u32) {
         self.pending |= u64::from(causes & QUEUE_CAUSES);
         self.cause(causes);
     }
 
-    /// The driver opens masks.
+    /// Handles a write that unmasks causes.
     pub fn enable(&mut self, causes: u32) {
         self.mask |= u64::from(causes & QUEUE_CAUSES);
         self.other_mask |= causes & !QUEUE_CAUSES;
         self.other_is_new |= self.other & self.other_mask != 0;
     }
 
-    /// And closes them.
+    /// Handles a write that masks causes.
     pub fn disable(&mut self, causes: u32) {
         self.mask &= !u64::from(causes & QUEUE_CAUSES);
         self.other_mask &= !causes;
     }
 
-    /// Likewise for 32 vectors of MSI-X, the first or the second.
+    /// Sets causes of 32 MSI-X vectors, of the lower or the upper half.
     pub fn raise_vectors(&mut self, half: u32, vectors: u32) {
         self.pending |= u64::from(vectors) << (32 * half);
     }
@@ -141,12 +141,12 @@ impl Interrupts {
         self.mask &= !(u64::from(vectors) << (32 * half));
     }
 
-    /// Masks of 32 vectors.
+    /// Returns the masks of 32 vectors.
     pub fn vector_masks(&self, half: u32) -> u32 {
         (self.mask >> (32 * half)) as u32
     }
 
-    /// The driver writes a throttle.
+    /// Handles a write to a throttle register.
     pub fn throttle(&mut self, vector: usize, value: u32) {
         if value & bit::EITR_KEEP_COUNTER == 0
             && let Some(ready) = self.ready.get_mut(vector)
@@ -155,18 +155,18 @@ impl Interrupts {
         }
     }
 
-    /// Vectors that would interrupt if their throttles let them.
+    /// Returns the vectors that have an unmasked cause, throttled or not.
     fn due(&self, file: &File) -> u64 {
         let other = if self.other_is_new && self.other & self.other_mask != 0 { other_vector(file) } else { None };
         self.pending & self.mask | other.map_or(0, |vector| 1 << vector)
     }
 
-    /// Whether the pin is to be high.
+    /// Returns true if the INTx pin should be asserted.
     fn wants_line(&self) -> bool {
         self.causes() & self.masks() != 0
     }
 
-    /// Interrupts, as far as there is reason to.
+    /// Sends the interrupts that are due.
     pub fn settle(&mut self, now: Time, file: &File, msix: &mut MsiX, out: &mut Vec<Msi>) {
         if !msix.enabled() {
             let wanted = self.wants_line();
@@ -200,7 +200,7 @@ impl Interrupts {
         }
     }
 
-    /// When it interrupts by itself.
+    /// Returns the time at which a throttled interrupt is due.
     pub fn next_event(&self, now: Time, file: &File, msix: bool) -> Option<Time> {
         if !msix {
             return Some(self.ready[0]).filter(|ready| self.wants_line() && !self.line && *ready > now);
@@ -210,12 +210,12 @@ impl Interrupts {
         vectors.map(|vector| self.ready[vector]).filter(|ready| *ready > now).min()
     }
 
-    /// Whether the pin is asserted.
+    /// Returns true if the INTx pin is asserted.
     pub fn line(&self) -> bool {
         self.line
     }
 
-    /// Whether causes and masks can be these.
+    /// Checks restored causes and masks.
     pub fn check(&self) -> Result<(), StateError> {
         let places = (self.other | self.other_mask) & QUEUE_CAUSES == 0;
         require(places && self.ready.len() == VECTORS, "the interrupts of a network device")

@@ -1,10 +1,13 @@
-//! An Intel 82599 with one port (device 8086:10fb), as its datasheet has it, as far as the Linux driver `ixgbe` uses it.
+//! An Intel 82599 with one port (PCI ID 8086:10fb), modelled after its datasheet to the extent that the Linux driver
+//! `ixgbe` uses it.
 //!
-//! Frames come from and go to a port of a network at its times, as those of the virtio device do. DMA happens within the access or the event that
-//! causes it and takes no time; interrupts are throttled in virtual time. Nothing polls: an idle device has no events.
+//! As with the virtio device, frames are exchanged with a port of a network at the network's times. DMA happens within
+//! the access or the event that causes it and takes no time; interrupts are throttled in virtual time. Nothing polls:
+//! an idle device has no events.
 //!
-//! Not there, and as absent to the driver where it asks: a second port, virtual functions, traffic classes, IPsec and MACsec (fused off), FCoE,
-//! wake-up, time stamps of packets, MSI (there are MSI-X and the pin). Received segments are not coalesced (RSC), and no pause frames are sent.
+//! The device reports the following as absent: a second port, virtual functions, traffic classes, IPsec and MACsec
+//! (fused off), FCoE, wake-up, packet time stamps, and MSI (MSI-X and INTx are present). The device does not coalesce
+//! received segments (RSC) and sends no pause frames.
 
 mod crc;
 mod director;
@@ -42,18 +45,18 @@ use reg::bit;
 use serde::{Deserialize, Serialize};
 use transmit::Transmit;
 
-/// The registers' memory, and that of MSI-X: its table and its pending bits.
+/// Base address registers: the device registers, and MSI-X with its table and its pending bits.
 const REGISTERS: usize = 0;
 const VECTORS: usize = 4;
 const PENDING: u64 = 0x2000;
 const VECTORS_SIZE: u64 = 0x4000;
 
-/// A unit of the clock for time stamps, at 10 Gb/s: 6.4 ns.
+/// Unit of the time stamp clock at 10 Gb/s: 6.4 ns.
 const CLOCK_UNIT: Time = 6_400;
-/// A step of the free-running timer.
+/// Unit of the free-running timer.
 const MICROSECOND: Time = SECOND / 1_000_000;
 
-/// Everything that changes but the registers.
+/// State other than the registers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct State {
     interrupts: Interrupts,
@@ -61,11 +64,11 @@ struct State {
     transmit: Transmit,
     director: Director,
     bus: Bus,
-    /// The network has been told that frames are received.
+    /// True if the network knows that the device receives frames.
     listens: bool,
-    /// What the clock for time stamps was, and when.
+    /// Value of the time stamp clock, and the time at which it had that value.
     clock: (u64, Time),
-    /// The time of the last look.
+    /// Time of the last access or event.
     now: Time,
 }
 
@@ -83,7 +86,7 @@ pub struct Ixgbe {
 }
 
 impl Ixgbe {
-    /// A device at a port. `mac` is its address.
+    /// Creates a device with the address `mac`, connected to `port`.
     pub fn new(mac: Mac, port: Box<dyn Port>, clock: Clock) -> Self {
         let (config, msix, capabilities) = identity::config(interrupts::VECTORS as u16);
         let mut device = Self {
@@ -101,7 +104,7 @@ impl Ixgbe {
         device
     }
 
-    /// The first receive address is read from the EEPROM.
+    /// Loads the first receive address from the EEPROM.
     fn load_address(&mut self) {
         let [a, b, c, d, e, f] = self.mac;
         self.file.set(reg::RAL, u32::from_le_bytes([a, b, c, d]));
@@ -112,7 +115,7 @@ impl Ixgbe {
         self.clock.count(now, SECOND)
     }
 
-    /// A reset of everything but configuration space.
+    /// Resets everything except configuration space.
     fn reset(&mut self, now: Time) {
         self.file = File::default();
         self.state = State { now, listens: self.state.listens, ..State::default() };
@@ -121,7 +124,7 @@ impl Ixgbe {
         self.listen(now);
     }
 
-    /// Tells the network whether frames are received.
+    /// Tells the network if the device receives frames.
     fn listen(&mut self, now: Time) {
         let on = receive::is_on(&self.file) && !self.is_loop();
         if !receive::is_on(&self.file) {
@@ -133,19 +136,19 @@ impl Ixgbe {
         }
     }
 
-    /// What is sent comes back.
+    /// Returns true if transmitted frames are looped back.
     fn is_loop(&self) -> bool {
         self.file.has(reg::HLREG0, bit::HLREG0_LOOPBACK)
     }
 
-    /// Whether the device may access memory.
+    /// Returns true if the device may access memory (bus master).
     fn is_master(&self) -> bool {
         self.config.is_bus_master()
             && self.capabilities.is_on(&self.config)
             && !self.file.has(reg::CTRL, bit::CTRL_MASTER_DISABLE)
     }
 
-    /// Receives what has arrived.
+    /// Receives the frames that have arrived.
     fn pull(&mut self, ctx: &DeviceContext) {
         let now = self.time(ctx.now);
         self.state.now = self.state.now.max(now);
@@ -155,7 +158,7 @@ impl Ixgbe {
         receive.pull(&mut *self.port, now, &mut unit);
     }
 
-    /// Sends what there is room for.
+    /// Transmits as many frames as there is room for.
     fn push(&mut self, ctx: &DeviceContext) {
         let now = self.time(ctx.now);
         self.state.now = self.state.now.max(now);
@@ -180,7 +183,7 @@ impl Ixgbe {
         }
     }
 
-    /// Sends, and interrupts if there is reason to.
+    /// Transmits, and raises the interrupts that are due.
     fn settle(&mut self, ctx: &mut DeviceContext) {
         self.push(ctx);
         self.interrupt(ctx);
@@ -194,7 +197,7 @@ impl Ixgbe {
         self.config.set_interrupt_status(self.state.interrupts.line());
     }
 
-    /// The clock for time stamps.
+    /// Returns the value of the time stamp clock.
     fn stamp(&self, now: Time) -> u64 {
         let increment = self.file.get(reg::TIMINCA);
         let (value, step) = (u64::from(increment & 0xff_ffff), Time::from(increment >> 24).max(1) * CLOCK_UNIT);
@@ -202,7 +205,7 @@ impl Ixgbe {
         base.wrapping_add((now.saturating_sub(since) / step).wrapping_mul(value))
     }
 
-    /// The link: up, at the highest speed that the port's rate reaches.
+    /// Returns the value of LINKS: the link is up, at the highest speed that the port's rate reaches.
     fn links(&self) -> u32 {
         let speed = match self.port.rate().bits() {
             10_000_000_000.. => 3,
@@ -212,7 +215,7 @@ impl Ixgbe {
         bit::LINKS_UP | speed << 28
     }
 
-    /// The driver reads a register.
+    /// Handles a read of a register.
     fn read(&mut self, at: u32, ctx: &DeviceContext) -> u32 {
         let Some((at, kind)) = file::look_up(at) else { return 0 };
         let now = self.time(ctx.now);
@@ -247,13 +250,13 @@ impl Ixgbe {
         }
     }
 
-    /// The driver writes a register.
+    /// Handles a write to a register.
     fn write(&mut self, at: u32, value: u32, ctx: &DeviceContext) {
         let Some((at, kind)) = file::look_up(at) else { return };
         let now = self.time(ctx.now);
         let receives = matches!(kind, Kind::RxCtrl | Kind::RxQueue | Kind::RxTail);
         if receives {
-            // What has come so far meets what was there.
+            // Frames that have arrived are received with the old register value.
             self.pull(ctx);
         }
         if kind == Kind::Clock {
@@ -267,7 +270,7 @@ impl Ixgbe {
             Kind::I2c => bus.write(value),
             Kind::Eerd => self.read_eeprom(at, value),
             Kind::Msca => {
-                // There is nothing at any address of the bus to external PHYs: reads give ones.
+                // The bus to external PHYs is empty: reads return ones.
                 self.file.set(at, value & !bit::MSCA_COMMAND);
                 let data = self.file.get(reg::MSRWD) | 0xffff_0000;
                 self.file.set(reg::MSRWD, data);
@@ -315,7 +318,7 @@ impl Ixgbe {
     }
 }
 
-/// The vector whose throttle it is.
+/// Returns the vector of a throttle register.
 fn throttle_of(at: u32) -> usize {
     let index = if at < reg::EITR_HIGH { at - reg::EITR } else { at - reg::EITR_HIGH + 24 * 4 };
     index as usize / 4
@@ -385,7 +388,7 @@ impl Function for Ixgbe {
         let arrival = if receive.listens(&self.file) { self.port.next_arrival() } else { None };
         let room = transmit.next_event(&self.file, self.port.busy(), self.port.rate());
         let due = interrupts.next_event(*now, &self.file, self.msix.enabled());
-        // What was due already, and was not done, waits for the driver.
+        // An event that was already due and was not handled waits for the driver.
         let first = [arrival, room, due].into_iter().flatten().filter(|time| time > now).min()?;
         Some(self.clock.ticks(first, SECOND))
     }
@@ -400,7 +403,7 @@ impl Function for Ixgbe {
     }
 }
 
-/// The device as it is saved.
+/// Saved state of the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedDevice {
     config: ConfigSpace,

@@ -1,5 +1,5 @@
-//! The module in the SFP+ cage, a passive direct attach cable, and the two-wire bus to its memory (SFF-8472; 82599 datasheet, I2CCTL). The driver
-//! moves both wires itself.
+//! The module in the SFP+ cage, a passive direct attach cable, and the I2C bus to its memory (SFF-8472; 82599
+//! datasheet, I2CCTL). The driver controls clock and data directly (bit-banging).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,33 +9,33 @@ const CLOCK_OUT: u32 = 1 << 1;
 const DATA_IN: u32 = 1 << 2;
 const DATA_OUT: u32 = 1 << 3;
 
-/// The address of the module's memory, without the direction.
+/// I2C address of the module's memory, without the direction bit.
 const ADDRESS: u8 = 0xa0 >> 1;
 
-/// What the module is in the middle of.
+/// Phase of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Idle,
-    /// It is told an address, where to read or write, or data, which it does not take.
+    /// The module receives its address, the memory offset, or data, which it ignores.
     Address,
     Pointer,
     Write,
     Read,
 }
 
-/// The bus, and the module at its end.
+/// The bus, and the module connected to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bus {
     clock: bool,
     data: bool,
-    /// The module holds the data wire low.
+    /// True if the module holds the data line low.
     low: bool,
     phase: Phase,
-    /// Bits of this byte, and their number; the ninth is the answer.
+    /// Bits of the current byte, and their number; the ninth bit is the acknowledge.
     byte: u8,
     bits: u8,
     answered: bool,
-    /// Where the next byte is read.
+    /// Offset of the next byte that is read.
     pointer: u8,
 }
 
@@ -46,17 +46,17 @@ impl Default for Bus {
 }
 
 impl Bus {
-    /// The register.
+    /// Returns the value of I2CCTL.
     pub fn read(&self) -> u32 {
         let wires = [(self.clock, CLOCK_IN | CLOCK_OUT), (self.data, DATA_OUT), (self.data && !self.low, DATA_IN)];
         wires.iter().filter(|(high, _)| *high).map(|(_, bits)| bits).sum()
     }
 
-    /// The driver moves the wires.
+    /// Handles a write to I2CCTL.
     pub fn write(&mut self, value: u32) {
         let (clock, data) = (value & CLOCK_OUT != 0, value & DATA_OUT != 0);
         if self.clock && clock && self.data != data {
-            // A start if the wire falls, a stop if it rises.
+            // A falling data line is a start condition, a rising one a stop condition.
             (self.low, self.bits, self.byte) = (false, 0, 0);
             self.phase = if data { Phase::Idle } else { Phase::Address };
         }
@@ -69,7 +69,7 @@ impl Bus {
         }
     }
 
-    /// The driver's bit is taken.
+    /// Takes one bit from the driver.
     fn sample(&mut self) {
         if self.phase == Phase::Idle {
             return;
@@ -84,7 +84,7 @@ impl Bus {
         self.bits = (self.bits + 1).min(9);
     }
 
-    /// The module's next bit is put on the wire.
+    /// Puts the module's next bit on the data line.
     fn next(&mut self) {
         match (self.phase, self.bits) {
             (Phase::Idle, _) | (Phase::Address | Phase::Pointer | Phase::Write, 0..8) => {}
@@ -119,17 +119,17 @@ impl Bus {
         self.low = self.byte >> 7 == 0;
     }
 
-    /// Whether it can be in this state.
+    /// Returns true if the restored state is possible.
     pub fn is_possible(&self) -> bool {
         self.bits <= 9
     }
 }
 
-/// The module's memory: fields of SFF-8472 with their places.
+/// The module's memory: fields of SFF-8472 and their offsets.
 const FIELDS: [(u8, &[u8]); 13] = [
-    // SFP, by two wires, a copper pigtail.
+    // SFP, two-wire interface, copper pigtail.
     (0, &[0x03, 0x04, 0x21]),
-    // A passive cable for 10.3 Gb/s, of one metre.
+    // A passive cable for 10.3 Gb/s, one metre long.
     (8, &[0x04]),
     (12, &[103]),
     (18, &[1]),
@@ -144,7 +144,7 @@ const FIELDS: [(u8, &[u8]); 13] = [
     (95, &[EXTENDED_SUM]),
 ];
 
-/// Sums of bytes 0 to 62, and 64 to 94.
+/// Checksums of bytes 0 to 62 and 64 to 94.
 const BASE_SUM: u8 = 0x25;
 const EXTENDED_SUM: u8 = 0x7c;
 
@@ -157,7 +157,7 @@ fn memory(at: u8) -> u8 {
 mod tests {
     use super::*;
 
-    /// A driver that moves the wires.
+    /// A driver that controls the lines.
     struct Driver(Bus);
 
     impl Driver {
@@ -184,7 +184,7 @@ mod tests {
             seen
         }
 
-        /// Whether the byte was acknowledged.
+        /// Sends a byte. Returns true if the module acknowledged it.
         fn send(&mut self, byte: u8) -> bool {
             (0..8).rev().for_each(|at| _ = self.bit(byte >> at & 1 != 0));
             !self.bit(true)

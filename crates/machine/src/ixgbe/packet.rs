@@ -1,4 +1,5 @@
-//! What the device sees in a frame: packet type, VLAN, checksums, and what flows are told apart by (82599 datasheet, 7.1.6, 7.1.11).
+//! Parsing of a received frame: packet type, VLAN, checksums, and the fields that identify a flow (82599 datasheet,
+//! 7.1.6, 7.1.11).
 
 use super::crc;
 use super::sums;
@@ -15,7 +16,7 @@ pub mod kind {
     pub const TCP: u32 = 1 << 4;
     pub const UDP: u32 = 1 << 5;
     pub const SCTP: u32 = 1 << 6;
-    /// The type is the number of an EtherType filter.
+    /// The type is the index of an EtherType filter.
     pub const ETHER_TYPE: u32 = 1 << 11;
 }
 
@@ -37,24 +38,24 @@ pub mod status {
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 pub const SCTP: u8 = 132;
-/// Protocols behind which there is no further header of IPv6.
+/// Next-header values after which no IPv6 extension header follows.
 const NOT_EXTENSIONS: [u8; 5] = [TCP, UDP, SCTP, 58, 59];
 
 /// EtherTypes.
 pub const VLAN: u16 = 0x8100;
 const MAC_CONTROL: u16 = 0x8808;
 
-/// A packet in a frame.
+/// Headers of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Packet type.
+    /// Packet type of the receive descriptor.
     pub kind: u32,
-    /// The VLAN tag.
+    /// VLAN tag.
     pub vlan: Option<u16>,
-    /// EtherType behind a VLAN tag.
+    /// EtherType after the VLAN tag.
     pub ether_type: u16,
     headers: Option<Headers>,
-    /// Where an SCTP packet begins.
+    /// Offset of an SCTP packet.
     sctp: Option<usize>,
 }
 
@@ -62,13 +63,13 @@ fn half(frame: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Whether a frame is a pause frame or another of MAC control.
+/// Returns true if a frame is a pause frame or another MAC control frame.
 pub fn is_control(frame: &[u8]) -> bool {
     half(frame, 12) == Some(MAC_CONTROL)
 }
 
 impl Packet {
-    /// What is in a frame, where this EtherType is the VLAN tag's.
+    /// Parses a frame.
     pub fn of(frame: &[u8]) -> Self {
         let outer = half(frame, 12).unwrap_or(0);
         let vlan = half(frame, 14).filter(|_| outer == VLAN);
@@ -107,12 +108,12 @@ impl Packet {
         };
     }
 
-    /// The transport header.
+    /// Returns the transport header.
     pub fn transport(&self) -> Option<TransportHeader> {
         self.headers?.transport
     }
 
-    /// Where the headers end that are split off: the last one of these kinds, as `PSRTYPE` names them.
+    /// Returns the end of the headers to be split off: the last header of the kinds selected in `PSRTYPE`.
     pub fn split(&self, wanted: u32) -> Option<usize> {
         const TCP: u32 = 1 << 4;
         const UDP: u32 = 1 << 5;
@@ -130,7 +131,7 @@ impl Packet {
         l4.map(|transport| transport.payload).or_else(|| ip(l3?)).or_else(|| (wanted & L2 != 0).then_some(l2))
     }
 
-    /// Status bits for the checksums of a frame.
+    /// Returns the checksum status bits for a frame.
     pub fn checksums(&self, frame: &Frame) -> u32 {
         let Some(headers) = &self.headers else { return 0 };
         let bytes = &frame.bytes;
@@ -155,7 +156,7 @@ impl Packet {
         bits
     }
 
-    /// What the Flow Director tells flows apart by.
+    /// Returns the fields by which the Flow Director identifies the flow.
     pub fn flow(&self, frame: &[u8], flex_at: usize) -> Option<Flow> {
         let headers = self.headers.as_ref()?;
         let (l4, source_port, destination_port) = match (headers.transport, self.sctp) {
@@ -179,16 +180,16 @@ impl Packet {
     }
 }
 
-/// A flow.
+/// Fields that identify a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Protocol: 1 UDP, 2 TCP, 3 SCTP; 4 more for IPv6.
+    /// Protocol: 1 is UDP, 2 TCP, 3 SCTP; IPv6 adds 4.
     pub kind: u8,
     pub vlan: u16,
     pub source: IpAddr,
     pub destination: IpAddr,
     pub source_port: u16,
     pub destination_port: u16,
-    /// Two bytes of the frame, from a place that the driver chooses.
+    /// Two bytes of the frame at an offset that the driver sets.
     pub flex: u16,
 }

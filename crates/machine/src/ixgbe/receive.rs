@@ -1,8 +1,9 @@
-//! The receive unit: frames wait in the packet buffer, in the order in which they came, until the queue of the first one has descriptors
-//! (82599 datasheet, 7.1).
+//! The receive unit (82599 datasheet, 7.1): frames wait in the packet buffer, in order of arrival, until the queue of
+//! the first frame has descriptors.
 //!
-//! A queue that drops loses a frame for which it has no descriptor; one that does not holds up all others, until the buffer is full and
-//! frames are missed. While nothing can be done for what arrives, the device does not wake for it.
+//! A queue with drop enabled loses a frame for which it has no descriptor. A queue without it holds up all others,
+//! until the buffer is full and frames are missed. The device does not wake for arriving frames that it could not
+//! process.
 
 use super::crc;
 use super::director::{Action, Director};
@@ -20,13 +21,13 @@ use network::{Frame, Offloads, Port, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// A frame takes whole pieces of so many bytes of the packet buffer.
+/// Unit of packet buffer allocation, in bytes.
 const PIECE: usize = 64;
 const DESCRIPTOR: u64 = 16;
-/// A tag of a VLAN.
+/// Size of a VLAN tag in bytes.
 const TAG: usize = 4;
 
-/// What is hashed: its bit among those that the driver chooses, and its type in a descriptor.
+/// RSS hash inputs: the enable bit in MRQC, and the RSS type in the descriptor.
 const HASHES: [(Input, u32, u32); 6] = [
     (Input::Tcp4, 1 << 16, 1),
     (Input::Ip4, 1 << 17, 2),
@@ -36,7 +37,7 @@ const HASHES: [(Input, u32, u32); 6] = [
     (Input::Udp6, 1 << 23, 8),
 ];
 
-/// Kinds of descriptors.
+/// Descriptor formats.
 mod descriptor {
     pub const LEGACY: u32 = 0;
     pub const SPLIT: u32 = 2;
@@ -47,40 +48,40 @@ mod descriptor {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Receive {
     buffer: VecDeque<Frame>,
-    /// Bytes of the buffer that are taken.
+    /// Used bytes of the packet buffer.
     taken: usize,
-    /// Queues that are enabled.
+    /// Enabled queues.
     enabled: Vec<u8>,
 }
 
-/// Where a frame goes.
+/// Destination of a frame.
 struct Place {
     queue: usize,
     drop: bool,
     directed: bool,
-    /// Whether the Flow Director has a filter, if it was asked.
+    /// Result of the Flow Director lookup, if there was one: true if a filter matched.
     found: Option<bool>,
-    /// Hash and its type.
+    /// RSS hash and type.
     hash: Option<(u32, u32)>,
-    /// The EtherType filter that matches.
+    /// Index of the matching EtherType filter.
     ether_type: Option<u32>,
 }
 
-/// What became of a frame.
+/// Outcome of writing a frame to its queue.
 enum Put {
     Done,
     NoDescriptors,
-    /// It can never be received.
+    /// The frame can never be received.
     Never,
 }
 
-/// What the receive unit works with.
+/// The parts of the device that the receive unit uses.
 pub struct Unit<'a> {
     pub file: &'a mut File,
     pub director: &'a Director,
     pub interrupts: &'a mut Interrupts,
     pub ram: &'a GuestRam,
-    /// The device may access memory.
+    /// True if the device may access memory (bus master).
     pub master: bool,
 }
 
@@ -88,12 +89,12 @@ fn room(frame: &Frame) -> usize {
     frame.bytes.len().next_multiple_of(PIECE)
 }
 
-/// Whether frames are received at all.
+/// Returns true if reception is enabled.
 pub fn is_on(file: &File) -> bool {
     file.has(reg::RXCTRL, bit::RXCTRL_ENABLE)
 }
 
-/// Entries of a ring, and those from head to tail.
+/// Returns the size of a ring, its head, and the number of descriptors from head to tail.
 fn ring(file: &File, queue: usize) -> (u32, u32, u32) {
     let size = file.get(file::rx(queue, reg::RDLEN)) / DESCRIPTOR as u32;
     let (head, tail) = (file.get(file::rx(queue, reg::RDH)), file.get(file::rx(queue, reg::RDT)));
@@ -104,7 +105,7 @@ fn ring(file: &File, queue: usize) -> (u32, u32, u32) {
 }
 
 impl Receive {
-    /// Takes what has arrived, and gives queues what they have descriptors for.
+    /// Takes arrived frames into the packet buffer, and writes them to queues that have descriptors.
     pub fn pull(&mut self, port: &mut dyn Port, now: Time, unit: &mut Unit) {
         loop {
             port.lost(self.drain(unit));
@@ -123,7 +124,7 @@ impl Receive {
         }
     }
 
-    /// A frame comes from the wire.
+    /// Admits a frame from the wire into the packet buffer.
     pub fn admit(&mut self, mut frame: Frame, file: &mut File) {
         if frame.bytes.len() < SHORTEST {
             frame.bytes.resize(SHORTEST, 0);
@@ -148,7 +149,7 @@ impl Receive {
         self.buffer.push_back(frame);
     }
 
-    /// Gives queues the frames that wait. How many were lost.
+    /// Writes waiting frames to their queues. Returns the number of lost frames.
     fn drain(&mut self, unit: &mut Unit) -> u64 {
         let mut lost = 0;
         while let Some(frame) = self.buffer.front() {
@@ -170,24 +171,24 @@ impl Receive {
         lost
     }
 
-    /// Whether it makes sense to wake for a frame that arrives.
+    /// Returns true if the device should wake for an arriving frame.
     pub fn listens(&self, file: &File) -> bool {
         is_on(file) && self.buffer.is_empty() && self.enabled.iter().any(|queue| ring(file, (*queue).into()).2 > 0)
     }
 
-    /// Looks which queues are enabled.
+    /// Updates the list of enabled queues.
     pub fn queues_changed(&mut self, file: &File) {
         let enabled = |queue: &usize| file.has(file::rx(*queue, reg::RXDCTL), bit::QUEUE_ENABLE);
         self.enabled = (0..QUEUES).filter(enabled).map(|queue| queue as u8).collect();
     }
 
-    /// What waits is lost.
+    /// Discards the frames in the packet buffer.
     pub fn clear(&mut self) {
         self.buffer.clear();
         self.taken = 0;
     }
 
-    /// Whether the buffer can hold this.
+    /// Checks the restored contents of the packet buffer.
     pub fn check(&self, file: &File) -> Result<(), StateError> {
         let mut same = self.clone();
         same.queues_changed(file);
@@ -198,12 +199,12 @@ impl Receive {
 }
 
 impl Unit<'_> {
-    /// A queue without descriptors loses frames.
+    /// Returns true if a queue loses frames while it has no descriptors.
     fn drops(&self, queue: usize) -> bool {
         self.file.has(file::rx(queue, reg::SRRCTL), bit::SRRCTL_DROP)
     }
 
-    /// Where a frame goes: by its EtherType, its flow, its hash.
+    /// Selects the destination of a frame by its EtherType, its flow, or its hash.
     fn place(&self, frame: &Frame, packet: &Packet) -> Place {
         let hash = self.hash(frame);
         let mut place = Place { queue: 0, drop: false, directed: false, found: None, hash, ether_type: None };
@@ -232,7 +233,7 @@ impl Unit<'_> {
         }
         if let (false, Some((hash, _))) = (place.directed, place.hash) {
             let entry = hash & 0x7f;
-            // Sixteen queues can be chosen by hash.
+            // The hash selects one of sixteen queues.
             place.queue = (self.file.get(reg::RETA + entry / 4 * 4) >> (8 * (entry % 4)) & 0xf) as usize;
         }
         place
@@ -250,7 +251,7 @@ impl Unit<'_> {
         of(input).map(|(_, _, kind)| (hash, *kind))
     }
 
-    /// Writes a frame to buffers of its queue.
+    /// Writes a frame to the buffers of its queue.
     fn put(&mut self, frame: &Frame, packet: &Packet, place: &Place) -> Put {
         let queue = place.queue;
         let control = self.file.get(file::rx(queue, reg::SRRCTL));
@@ -284,7 +285,7 @@ impl Unit<'_> {
                 self.stop(queue);
                 return Put::Never;
             };
-            // What lies outside of memory is lost.
+            // Data for addresses outside of memory is lost.
             let part;
             (part, rest) = rest.split_at(rest.len().min(size));
             _ = self.ram.write(buffer, part);
@@ -298,7 +299,7 @@ impl Unit<'_> {
             let tag = u32::from(tag.unwrap_or(0)) << 16;
             let len = part.len() as u32;
             let words = if form == descriptor::LEGACY {
-                // Status, errors, tag.
+                // Status, errors, VLAN tag.
                 [len, state & 0xff | state >> 16 & 0xc000 | tag]
             } else {
                 let (hash, hash_kind) = place.hash.filter(|_| self.reports_hash()).unwrap_or_default();
@@ -314,7 +315,7 @@ impl Unit<'_> {
         Put::Done
     }
 
-    /// Bytes that go to the header's buffer.
+    /// Returns the number of bytes that go to the header buffer.
     fn split(&self, packet: &Packet, stripped: bool, control: u32, form: u32) -> Option<usize> {
         let room = (control as usize >> 8 & 0x3f) * 64;
         let wanted = self.file.get(reg::PSRTYPE);
@@ -330,7 +331,7 @@ impl Unit<'_> {
         self.file.has(reg::RXCSUM, bit::RXCSUM_NO_FRAGMENT_SUM)
     }
 
-    /// The packet type.
+    /// Returns the packet type.
     fn kind(&self, packet: &Packet, place: &Place) -> u32 {
         place.ether_type.map_or(packet.kind, |number| kind::ETHER_TYPE | number)
     }
@@ -352,7 +353,7 @@ impl Unit<'_> {
         _ = self.ram.write(at, &bytes);
     }
 
-    /// A queue whose descriptors are not in memory receives nothing until its tail moves or it is enabled again.
+    /// Stops a queue whose descriptors are outside of memory until the driver moves its tail or enables it again.
     fn stop(&mut self, queue: usize) {
         let head = self.file.get(file::rx(queue, reg::RDH));
         self.file.set(file::rx(queue, reg::RDT), head);

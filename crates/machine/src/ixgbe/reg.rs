@@ -1,4 +1,4 @@
-//! Addresses of registers, and their bits (82599 datasheet, 8.2). Arrays are named by their first register.
+//! Addresses and bits of registers (82599 datasheet, 8.2). The name of an array stands for its first register.
 
 macro_rules! constants {
     ($($name:ident = $value:expr;)*) => { $(pub const $name: u32 = $value;)* };
@@ -30,7 +30,7 @@ constants! {
     EIMC_EX = 0x0_0ab0;
     EIAM_EX = 0x0_0ad0;
 
-    // Receive queues: 64 blocks of 0x40 bytes here, 64 at RX_QUEUES_HIGH.
+    // Receive queues: 64 blocks of 0x40 bytes here, and 64 at RX_QUEUES_HIGH.
     RX_QUEUES = 0x0_1000;
     RX_QUEUES_HIGH = 0x0_d000;
     RDBAL = 0x00;
@@ -42,7 +42,7 @@ constants! {
     RDT = 0x18;
     RXDCTL = 0x28;
     RSCCTL = 0x2c;
-    // The first 16 of two of these are here as well.
+    // Aliases of the first 16 registers of two arrays.
     SRRCTL_LOW = 0x0_2100;
     DCA_RXCTRL_LOW = 0x0_2200;
 
@@ -125,7 +125,7 @@ constants! {
     FWSM = 0x1_0148;
     GSSR = 0x1_0160;
 
-    // Statistics: all are cleared when they are read.
+    // Statistics, all of which are cleared by reads.
     MPC = 0x0_3fa0;
     RLEC = 0x0_4040;
     PRC64 = 0x0_405c;
@@ -152,7 +152,7 @@ constants! {
     QBTC = 0x0_8700;
 }
 
-/// Bits of these registers.
+/// Bits of registers.
 pub mod bit {
     constants! {
         CTRL_MASTER_DISABLE = 1 << 2;

@@ -1,5 +1,6 @@
-//! Large packets that the device cuts (82599 datasheet, 7.2.4). Where the context agrees with what the headers say, the network cuts them where a
-//! receiver needs it; the packets of tunnels, whose inner headers the context names, are cut here.
+//! TCP and UDP segmentation (82599 datasheet, 7.2.4). If the context descriptor agrees with the packet's headers, the
+//! network segments the packet where a receiver needs that; packets in tunnels, whose inner headers the context
+//! describes, are segmented here.
 
 use super::packet::TCP;
 use super::sums;
@@ -7,19 +8,19 @@ use network::frame::Kind;
 use network::headers::Headers;
 use network::{Frame, Partial, Segments};
 
-/// Flags of TCP, at byte 13 of its header.
+/// FIN and PSH in byte 13 of a TCP header.
 const FIN_AND_PUSH: u8 = 1 << 0 | 1 << 3;
 const REDUCED: u8 = 1 << 7;
-/// The most segments of one packet.
+/// Maximum number of segments of one packet.
 const MOST: usize = 2048;
 
-/// Where the headers of a large packet are, and how it is cut.
+/// Offsets of the headers of a large packet, and the size of its segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Large {
     pub ip: usize,
     pub l4: usize,
     pub payload: usize,
-    /// Bytes of payload in a segment.
+    /// Payload bytes per segment.
     pub size: usize,
     pub protocol: u8,
     pub v4: bool,
@@ -33,7 +34,8 @@ impl Large {
         headers && self.size > 0 && (len - self.payload).div_ceil(self.size) <= MOST
     }
 
-    /// Makes the headers those of a packet of this length: lengths, and the sum of the pseudo header where the checksum goes.
+    /// Completes the headers for a packet of this length: the length fields, and the pseudo-header sum in the checksum
+    /// field.
     fn finish(&self, bytes: &mut [u8]) -> Option<()> {
         let len = bytes.len() - self.l4;
         if self.v4 {
@@ -64,7 +66,8 @@ impl Large {
     }
 }
 
-/// What is sent of a large packet: a frame that is cut on its way, or all segments. `None`: it can't be what the context says.
+/// Converts a large packet to frames: one frame that the network segments, or all segments. Returns `None` if the
+/// packet contradicts the context.
 pub fn frames(mut bytes: Vec<u8>, large: &Large) -> Option<Vec<Frame>> {
     if !large.is_sane(bytes.len()) {
         return None;
@@ -85,7 +88,7 @@ pub fn frames(mut bytes: Vec<u8>, large: &Large) -> Option<Vec<Frame>> {
     Some(vec![frame])
 }
 
-/// Whether the network finds the headers of a frame where the context says they are.
+/// Returns true if the network finds the headers of a frame at the offsets that the context gives.
 fn agrees(bytes: &[u8], large: &Large) -> bool {
     Headers::of(bytes).is_some_and(|headers| {
         let transport = headers.transport.map(|transport| (transport.at, transport.payload));
@@ -93,7 +96,7 @@ fn agrees(bytes: &[u8], large: &Large) -> bool {
     })
 }
 
-/// The segments of a packet in a tunnel.
+/// Segments a packet in a tunnel.
 fn cut(bytes: &[u8], large: &Large) -> Option<Vec<Frame>> {
     let (headers, payload) = bytes.split_at_checked(large.payload)?;
     let count = payload.len().div_ceil(large.size).max(1);

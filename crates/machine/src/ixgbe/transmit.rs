@@ -1,7 +1,8 @@
-//! The transmit unit: descriptors become frames in the packet buffer before the link, as long as that has room; queues take turns
-//! (82599 datasheet, 7.2).
+//! The transmit unit (82599 datasheet, 7.2): it turns descriptors into frames in the packet buffer before the link,
+//! while the buffer has room. Queues are served in turn.
 //!
-//! A descriptor is done when its data has been read. A queue whose descriptors make no sense stops until it is enabled again, as a device that hangs.
+//! A descriptor is done when its data has been read. A queue with invalid descriptors stops until it is enabled again,
+//! as the queue of a hung device does.
 
 use super::file::{self, File, QUEUES};
 use super::interrupts::{Interrupts, Way};
@@ -17,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 const DESCRIPTOR: u64 = 16;
-/// Once the packet buffer has been full, this much of it gets free before the next frame is read.
+/// Hysteresis: after the packet buffer has been full, this number of bytes must be free before the next frame is read.
 const PIECE: u64 = 8 << 10;
-/// What a frame occupies on the link beside what statistics count.
+/// Bytes that a frame occupies on the link in addition to those that statistics count.
 const GAP: u64 = OVERHEAD - statistics::CHECK_SEQUENCE;
 
 /// Fields of descriptors.
@@ -38,7 +39,7 @@ mod field {
     pub const L4_CHECKSUM: u32 = 1 << 9;
 }
 
-/// A context: offsets, and what is done with a packet.
+/// A context descriptor: header offsets and offloads of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
     lengths: u32,
@@ -67,38 +68,38 @@ impl Context {
         self.kind & 1 << 10 != 0
     }
 
-    /// The protocol. `None`: there is no such.
+    /// Returns the protocol, or `None` if the type is invalid.
     fn protocol(self) -> Option<u8> {
         [Some(UDP), Some(TCP), Some(SCTP), None][(self.kind >> 11 & 3) as usize]
     }
 }
 
-/// A packet whose descriptors have been read in part.
+/// A packet of which some descriptors have been read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Parts {
     #[serde(with = "serde_bytes")]
     bytes: Vec<u8>,
-    /// Commands and options of the first descriptor; legacy ones have the place of a checksum in the options.
+    /// Commands and options of the first descriptor; in a legacy descriptor the options contain the checksum's offset.
     command: u32,
     options: u32,
 }
 
-/// A queue.
+/// State of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Queue {
     contexts: [Context; 2],
     parts: Option<Parts>,
-    /// Its descriptors made no sense.
+    /// True after invalid descriptors.
     stopped: bool,
 }
 
-/// The queues.
+/// All transmit queues.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transmit {
     queues: Vec<Queue>,
-    /// Those with descriptors, in the order of their turns.
+    /// Queues with descriptors, in the order in which they are served.
     turns: VecDeque<u8>,
-    /// The packet buffer is full.
+    /// True if the packet buffer has been full and has not been drained enough.
     full: bool,
 }
 
@@ -108,31 +109,31 @@ impl Default for Transmit {
     }
 }
 
-/// What the transmit unit works with.
+/// The parts of the device that the transmit unit uses.
 pub struct Unit<'a> {
     pub file: &'a mut File,
     pub interrupts: &'a mut Interrupts,
     pub ram: &'a GuestRam,
-    /// The device may access memory.
+    /// True if the device may access memory (bus master).
     pub master: bool,
 }
 
-/// What a queue's turn comes to.
+/// Result of a queue's turn.
 enum Turn {
-    /// There is nothing more to be read.
+    /// There is no complete packet to read.
     Over,
-    /// The frames that a packet is; there may be none after all.
+    /// Frames of a packet; none if the packet is too short.
     Packet(Vec<Frame>),
 }
 
-/// The time that the packet buffer's contents take on the link when it is full, and when it is worth to go on.
+/// Returns the times that a full packet buffer, and one with room for the next frame again, take on the link.
 fn marks(file: &File, rate: Rate) -> (Time, Time) {
     let size = u64::from(file.get(reg::TXPBSIZE)).min(1 << 20);
     (rate.duration(size), rate.duration(size.saturating_sub(PIECE)))
 }
 
 impl Transmit {
-    /// A queue has new descriptors, or may have.
+    /// Marks a queue that may have new descriptors.
     pub fn offered(&mut self, queue: usize) {
         let number = queue as u8;
         if !self.turns.contains(&number) {
@@ -140,12 +141,12 @@ impl Transmit {
         }
     }
 
-    /// All queues may go on.
+    /// Marks all enabled queues as possibly having descriptors.
     pub fn all_offered(&mut self, file: &File) {
         (0..QUEUES).filter(|queue| is_enabled(file, *queue)).for_each(|queue| self.offered(queue));
     }
 
-    /// The driver enables or disables a queue.
+    /// Handles the enabling or disabling of a queue.
     pub fn switched(&mut self, queue: usize, file: &File) {
         if let Some(entry) = self.queues.get_mut(queue) {
             *entry = Queue::default();
@@ -155,7 +156,8 @@ impl Transmit {
         }
     }
 
-    /// The next frames to be sent, with the queue that they are from, if there is room before the link, which is busy until a time.
+    /// Returns the next frames to be sent and their queue, if the packet buffer has room. The link is busy until
+    /// `busy`.
     pub fn next(&mut self, unit: &mut Unit, now: Time, busy: Time, rate: Rate) -> Option<(usize, Vec<Frame>)> {
         let (high, low) = marks(unit.file, rate);
         loop {
@@ -181,12 +183,12 @@ impl Transmit {
         }
     }
 
-    /// When there is room again.
+    /// Returns the time at which the packet buffer has room again.
     pub fn next_event(&self, file: &File, busy: Time, rate: Rate) -> Option<Time> {
         (self.full && !self.turns.is_empty()).then(|| busy.saturating_sub(marks(file, rate).1))
     }
 
-    /// Whether it can be this.
+    /// Checks the restored state.
     pub fn check(&self) -> Result<(), StateError> {
         let parts = self.queues.iter().filter_map(|queue| queue.parts.as_ref());
         let lengths = parts.into_iter().all(|parts| parts.bytes.len() <= LONGEST);
@@ -202,7 +204,7 @@ fn is_enabled(file: &File, queue: usize) -> bool {
     file.has(file::tx(queue, reg::TXDCTL), bit::QUEUE_ENABLE)
 }
 
-/// Counts a frame that is sent.
+/// Counts a sent frame.
 pub fn count(file: &mut File, queue: usize, frame: &Frame) {
     let (occupied, frames) = frame.occupies();
     let total = occupied - GAP * frames;
@@ -219,7 +221,7 @@ pub fn count(file: &mut File, queue: usize, frame: &Frame) {
 }
 
 impl Queue {
-    /// Reads descriptors up to the end of a packet. `None`: they make no sense.
+    /// Reads descriptors up to the end of a packet. Returns `None` if they are invalid.
     fn turn(&mut self, queue: usize, unit: &mut Unit) -> Option<Turn> {
         let register = |register| file::tx(queue, register);
         let entries = unit.file.get(register(reg::TDLEN)) / DESCRIPTOR as u32;
@@ -260,7 +262,7 @@ impl Queue {
         }
     }
 
-    /// A descriptor. `None`: it makes no sense. A packet is complete with its last one.
+    /// Processes a descriptor; the last one completes a packet. Returns `None` if the descriptor is invalid.
     fn descriptor(&mut self, words: [u32; 4], unit: &Unit) -> Option<Option<Parts>> {
         let [low, high, command, options] = words;
         let extended = command & field::EXTENDED != 0;
@@ -286,7 +288,8 @@ impl Queue {
         Some(if command & field::END != 0 { self.parts.take() } else { None })
     }
 
-    /// The frames that a packet is. `None`: it makes no sense. There is none if it is too short for one.
+    /// Returns the frames of a packet, of which there are none if the packet is too short. Returns `None` if the packet
+    /// is invalid.
     fn frames(&self, parts: Parts, file: &File) -> Option<Vec<Frame>> {
         let Parts { mut bytes, command, options } = parts;
         if bytes.len() < network::headers::ETHERNET {
@@ -330,15 +333,15 @@ impl Queue {
     }
 }
 
-/// A frame with a checksum that is to be computed. One that is shorter than a wire's is padded by who receives it from there, if at all: a
-/// host's network stack may take padding for data.
+/// Creates a frame whose checksum may have to be completed. Frames shorter than the minimum of Ethernet are not padded
+/// here: a receiver on a real wire pads them, and a host's network stack might take padding for data.
 fn whole(bytes: Vec<u8>, partial: Option<Partial>) -> Option<Frame> {
     let mut frame = Frame::new(bytes)?;
     frame.partial = partial;
     Some(frame)
 }
 
-/// What a legacy descriptor asks for: the checksum's place and where it begins are in the command and the options.
+/// Creates the frame of legacy descriptors: the checksum's offset and start are in the command and the options.
 fn legacy(mut bytes: Vec<u8>, command: u32, options: u32, file: &File) -> Option<Frame> {
     let (place, start) = (command >> 16 & 0xff, options >> 8 & 0xff);
     let partial = (command & field::LEGACY_CHECKSUM != 0 && place >= start)
@@ -349,7 +352,7 @@ fn legacy(mut bytes: Vec<u8>, command: u32, options: u32, file: &File) -> Option
     whole(bytes, partial)
 }
 
-/// Puts a VLAN tag behind the addresses.
+/// Inserts a VLAN tag after the addresses.
 fn insert_tag(bytes: &mut Vec<u8>, tag: u16, file: &File) {
     let kind = (file.get(reg::DMATXCTL) >> 16) as u16;
     let kind = if kind == 0 { packet::VLAN } else { kind };
@@ -357,7 +360,7 @@ fn insert_tag(bytes: &mut Vec<u8>, tag: u16, file: &File) {
     bytes.splice(12..12, tag);
 }
 
-/// Tells the driver that a descriptor is done: in the descriptor, or by where the queue's head is.
+/// Reports a descriptor as done, in the descriptor or by writing back the head of the queue.
 fn done(unit: &mut Unit, queue: usize, at: u64, head: u32) {
     let (low, high) = (file::tx(queue, reg::TDWBAL), file::tx(queue, reg::TDWBAH));
     if unit.file.has(low, bit::TDWBAL_ENABLE) {

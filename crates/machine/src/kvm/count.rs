@@ -1,4 +1,5 @@
-//! What a ledger gets of a run on KVM: exits to this program, where the guest stood, and nothing that only the processor knows.
+//! Counts for the ledger of a run on KVM: exits to this program and the guest's location at each. Other costs are known
+//! only to the processor.
 
 use super::registers::State;
 use ledger::recorder::{Amount, Origin};
@@ -8,10 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use x86::control::CR0_PG;
 
-/// More different places than this are counted as one: a guest decides how many there are.
+/// Maximum number of distinct locations; the others are counted as one, because the guest controls their number.
 const MOST_PLACES: usize = 1 << 18;
 
-/// Where a guest stood, and why it left.
+/// Location of a guest at an exit, and the reason for the exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
     rip: u64,
@@ -20,12 +21,12 @@ struct Place {
     kind: Kind,
 }
 
-/// Exits of one virtual processor: how many, and how long they took by the host's clock until the guest went on.
+/// Exits of one virtual processor: their number, and the host time from exit to re-entry.
 #[derive(Debug, Default)]
 pub struct Counts(FxHashMap<Place, Amount>);
 
 impl Counts {
-    /// Counts an exit with these registers, which took so long.
+    /// Counts an exit with these registers that took `ticks`.
     pub fn add(&mut self, kind: Kind, state: &State, ticks: Ticks) {
         let space = if state.sregs.cr0 & CR0_PG == 0 { 0 } else { state.sregs.cr3 & !0xfff & !(1 << 63) };
         let place = Place { rip: state.regs.rip, ring: state.sregs.ss.dpl & 3, space, kind };
@@ -36,7 +37,7 @@ impl Counts {
         amount.ticks = amount.ticks.saturating_add(ticks);
     }
 
-    /// Puts what was counted on record. How long it took in all.
+    /// Records the counts. Returns the total time.
     pub fn record(self, recorder: &mut Recorder) -> Ticks {
         let mut sum: Ticks = 0;
         for (Place { rip, ring, space, kind }, Amount { count, ticks }) in self.0 {
@@ -48,21 +49,21 @@ impl Counts {
     }
 }
 
-/// What a machine keeps of its run on KVM.
+/// Report of a machine's run on KVM.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Why KVM could not go on.
+    /// Reason for which KVM could not continue.
     pub failure: Option<String>,
     /// KVM's own counters, by name.
     pub statistics: BTreeMap<String, u64>,
-    /// How long the run took by the host's clock.
+    /// Host time of the run.
     pub elapsed: Duration,
-    /// How long exits of each virtual processor took, in ticks.
+    /// Total time of the exits of each virtual processor, in ticks.
     pub outside: Vec<Ticks>,
 }
 
 impl Report {
-    /// What the head of a ledger says.
+    /// Returns the facts for the head of a ledger.
     pub fn facts(&self) -> Vec<(String, String)> {
         let counted = "exits to user space, with the host's time outside the guest; instructions are not".to_owned();
         let counters = self.statistics.iter().filter(|(_, value)| **value != 0);

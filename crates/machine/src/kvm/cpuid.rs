@@ -1,20 +1,21 @@
-//! What CPUID tells the guest: what the host's processor and KVM can do, without what would need KVM's own interrupt controllers.
+//! CPUID for the guest: the features that both the host's processor and KVM support, without those that need KVM's own
+//! interrupt controllers.
 //!
 //! Every virtual processor is a package of its own, as on the other machines of this board.
 
 use kvm_bindings::{KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
-/// Leaf 1, ECX: x2APIC mode and the TSC deadline, which are of KVM's local APIC.
+/// Leaf 1, ECX: x2APIC mode and the TSC deadline, which need KVM's local APIC.
 const LOCAL_APIC: u32 = 1 << 21 | 1 << 24;
 /// Leaf 1, ECX: a hypervisor is present.
 const HYPERVISOR: u32 = 1 << 31;
-/// Leaf 1, EDX: more than one logical processor a package.
+/// Leaf 1, EDX: more than one logical processor per package.
 const HTT: u32 = 1 << 28;
-/// KVM's own leaf of features, EAX: both numbers of its clock, no delay of ports, and that the clock is stable. The others are interrupts
-/// that KVM's local APIC delivers, or save exits to it.
+/// Feature leaf of KVM, EAX: both versions of the paravirtual clock, no delay of ports, and the stability of the clock.
+/// The other features are interrupts that KVM's local APIC delivers, or optimize exits to it.
 const PARAVIRTUAL: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 24;
 
-/// The leaves of the virtual processor with this APIC ID.
+/// Returns the leaves for the virtual processor with this APIC ID.
 pub fn of_processor(supported: &[kvm_cpuid_entry2], id: u32) -> Vec<kvm_cpuid_entry2> {
     let adjust = |entry: &kvm_cpuid_entry2| {
         let mut entry = *entry;
@@ -24,9 +25,9 @@ pub fn of_processor(supported: &[kvm_cpuid_entry2], id: u32) -> Vec<kvm_cpuid_en
                 entry.ecx = entry.ecx & !LOCAL_APIC | HYPERVISOR;
                 entry.edx &= !HTT;
             }
-            // Cores and threads that share a cache: one.
+            // One core or thread per cache.
             4 | 0x8000_001d => entry.eax &= 0x3fff,
-            // Performance counters interrupt through KVM's local APIC.
+            // Performance counters would interrupt through KVM's local APIC.
             0xa => (entry.eax, entry.ebx, entry.ecx, entry.edx) = (0, 0, 0, 0),
             0xb | 0x1f => entry.edx = id,
             0x4000_0001 => entry.eax &= PARAVIRTUAL,
@@ -39,7 +40,7 @@ pub fn of_processor(supported: &[kvm_cpuid_entry2], id: u32) -> Vec<kvm_cpuid_en
     supported.iter().map(adjust).collect()
 }
 
-/// The same as profiles have it: leaf, sub-leaf, EAX, EBX, ECX, EDX.
+/// Converts leaves to the format of profiles: leaf, sub-leaf, EAX, EBX, ECX, EDX.
 pub fn rows(entries: &[kvm_cpuid_entry2]) -> Vec<[u32; 6]> {
     let row = |e: &kvm_cpuid_entry2| {
         let index = if e.flags & KVM_CPUID_FLAG_SIGNIFCANT_INDEX != 0 { e.index } else { 0 };

@@ -1,5 +1,5 @@
-//! What KVM does with addresses of this program: memory of the guest, the page it shares with the program, signals, and calls that
-//! kvm-ioctls does not have.
+//! Operations in which KVM uses addresses of this program: guest memory, the page shared with KVM, signals, and calls
+//! that kvm-ioctls lacks.
 
 use crate::memory::GuestRam;
 use kvm_bindings::{
@@ -17,7 +17,7 @@ const KVM_INTERRUPT: libc::c_ulong = 0x4004_ae86;
 /// `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::c_ulong = 0xaece;
 
-/// Gives a virtual machine the guest's RAM, a slot for each range.
+/// Registers the guest's RAM with a virtual machine, with a slot for each range.
 pub fn set_memory(vm: &VmFd, ram: &GuestRam) -> io::Result<()> {
     for (slot, range) in (0..).zip(ram.host_ranges()) {
         let region = kvm_userspace_memory_region {
@@ -34,7 +34,7 @@ pub fn set_memory(vm: &VmFd, ram: &GuestRam) -> io::Result<()> {
     Ok(())
 }
 
-/// A file with statistics of a virtual machine or of one of its processors.
+/// Opens the statistics of a virtual machine or of one of its processors.
 pub fn statistics(of: &impl AsRawFd) -> io::Result<File> {
     // SAFETY: the call takes no argument, and makes a file descriptor.
     let fd = unsafe { libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD as _, 0) };
@@ -45,21 +45,21 @@ pub fn statistics(of: &impl AsRawFd) -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// An error of kvm-ioctls as others have it.
+/// Converts an error of kvm-ioctls to an I/O error.
 pub fn io_error(error: kvm_ioctls::Error) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }
 
-/// Why a virtual processor has left its guest.
+/// Reason for which a virtual processor has left its guest.
 #[derive(Debug)]
 pub enum Exit<'a> {
-    /// IN: each element of so many bytes is to be filled.
+    /// IN: each element of `size` bytes must be filled.
     In { port: u16, size: u8, data: &'a mut [u8] },
-    /// OUT, of elements of so many bytes.
+    /// OUT, with elements of `size` bytes.
     Out { port: u16, size: u8, data: &'a [u8] },
-    /// A read of what is not RAM.
+    /// Read from an address outside of RAM.
     Read { address: u64, data: &'a mut [u8] },
-    /// A write to it.
+    /// Write to an address outside of RAM.
     Write { address: u64, data: &'a [u8] },
     /// HLT.
     Halt,
@@ -67,16 +67,16 @@ pub enum Exit<'a> {
     Window,
     /// Triple fault.
     Shutdown,
-    /// Somebody asked it to leave.
+    /// Another thread or a signal requested the exit.
     Kicked,
-    /// KVM cannot go on.
+    /// KVM can't continue.
     Failed(String),
 }
 
-/// How a virtual processor has left its guest.
+/// State of a virtual processor after it has left its guest.
 #[derive(Debug)]
 pub struct Left<'a> {
-    /// Why.
+    /// Reason.
     pub exit: Exit<'a>,
     /// RFLAGS.IF.
     pub interrupts: bool,
@@ -92,28 +92,28 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Of a virtual processor.
+    /// Creates a runner for a virtual processor.
     pub fn new(fd: VcpuFd) -> Self {
         Self { fd }
     }
 
-    /// The virtual processor.
+    /// Returns the virtual processor.
     pub fn fd(&self) -> &VcpuFd {
         &self.fd
     }
 
-    /// What is shared with KVM, without what depends on the exit.
+    /// Returns the structure shared with KVM, without the part that depends on the exit.
     pub fn shared(&mut self) -> &mut kvm_run {
         self.fd.get_kvm_run()
     }
 
-    /// Asks for registers beside each exit.
+    /// Requests registers with each exit.
     pub fn show_registers(&mut self) {
         self.fd.set_sync_valid_reg(SyncReg::Register);
         self.fd.set_sync_valid_reg(SyncReg::SystemRegister);
     }
 
-    /// The registers as they were at the last exit, after [`Runner::show_registers`].
+    /// Returns the registers at the last exit, after [`Runner::show_registers`].
     pub fn shown(&mut self) -> (kvm_regs, kvm_sregs) {
         let all = self.fd.sync_regs();
         (all.regs, all.sregs)
@@ -129,14 +129,14 @@ impl Runner {
         }
     }
 
-    /// How others make it leave the guest.
+    /// Returns a handle with which other threads make the processor leave the guest.
     pub fn kick(&mut self) -> Kick {
         let flag: *mut u8 = &mut self.fd.get_kvm_run().immediate_exit;
-        // SAFETY: there is no argument and no failure.
+        // SAFETY: the call has no argument and can't fail.
         Kick { flag: flag.cast(), thread: unsafe { libc::pthread_self() } }
     }
 
-    /// Completes the instruction that led to the last exit, without executing another.
+    /// Completes the instruction that caused the last exit, without executing another one.
     pub fn complete(&mut self) -> io::Result<()> {
         self.fd.set_kvm_immediate_exit(1);
         let result = self.fd.run().map(drop).map_err(io_error);
@@ -147,7 +147,7 @@ impl Runner {
         }
     }
 
-    /// Runs the guest until it leaves.
+    /// Runs the guest until the next exit.
     pub fn run(&mut self) -> io::Result<Left<'_>> {
         let kicked = match self.fd.run().map(drop).map_err(io_error) {
             Ok(()) => false,
@@ -160,7 +160,7 @@ impl Runner {
             _ if kicked => Exit::Kicked,
             KVM_EXIT_IO => io_exit(run),
             KVM_EXIT_MMIO => {
-                // SAFETY: this part of the union is the one of the exit's reason.
+                // SAFETY: the exit reason selects this member of the union.
                 let mmio = unsafe { &mut run.__bindgen_anon_1.mmio };
                 let len = (mmio.len as usize).min(mmio.data.len());
                 let data = &mut mmio.data[..len];
@@ -179,13 +179,13 @@ impl Runner {
     }
 }
 
-/// An access to ports. What it moves is in the pages behind the shared one.
+/// Decodes a port access. Its data is in the pages after the shared structure.
 fn io_exit(run: &mut kvm_run) -> Exit<'_> {
     let start: *mut kvm_run = run;
-    // SAFETY: this part of the union is the one of the exit's reason.
+    // SAFETY: the exit reason selects this member of the union.
     let io = unsafe { run.__bindgen_anon_1.io };
-    // SAFETY: KVM says where in the mapping of the processor so many elements are; nobody else reaches them until the processor runs
-    // again, for which the borrow must have ended.
+    // SAFETY: KVM gives the offset of the elements in the processor's mapping. Nothing else accesses them until the
+    // processor runs again, for which the borrow must have ended.
     let data = unsafe {
         let first = start.cast::<u8>().add(io.data_offset as usize);
         std::slice::from_raw_parts_mut(first, usize::from(io.size) * io.count as usize)
@@ -196,11 +196,11 @@ fn io_exit(run: &mut kvm_run) -> Exit<'_> {
     }
 }
 
-/// What KVM says about an exit that nothing can be done about.
+/// Describes an exit that can't be handled.
 fn failure(run: &kvm_run, reason: u32) -> String {
     match reason {
         kvm_bindings::KVM_EXIT_FAIL_ENTRY => {
-            // SAFETY: this part of the union is the one of the exit's reason.
+            // SAFETY: the exit reason selects this member of the union.
             let why = unsafe { run.__bindgen_anon_1.fail_entry.hardware_entry_failure_reason };
             format!("the host's processor refuses to enter the guest, reason {why:#x}")
         }
@@ -219,33 +219,34 @@ fn failure(run: &kvm_run, reason: u32) -> String {
     }
 }
 
-/// Makes a virtual processor leave its guest, from any thread.
+/// Handle that makes a virtual processor leave its guest, from any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Kick {
     flag: *const AtomicU8,
     thread: libc::pthread_t,
 }
 
-// SAFETY: the flag is reached atomically, and a thread's name may be used by all.
+// SAFETY: the flag is accessed atomically, and a thread ID may be used by all threads.
 unsafe impl Send for Kick {}
 
 impl Kick {
-    /// Makes it leave, or not enter. The thread that made this must still run, and the processor exist.
+    /// Makes the processor leave the guest, or not enter it. The thread that created the handle must still run, and the
+    /// processor must exist.
     pub fn leave(&self) {
-        // SAFETY: the caller says that the processor exists, and its page with it. KVM looks at the flag after signals are blocked for
-        // the guest's entry, so that one of both is noticed.
+        // SAFETY: the caller guarantees that the processor exists, and with it the page. KVM reads the flag after it
+        // blocks signals for the guest's entry, so that either the flag or the signal is noticed.
         unsafe { (*self.flag).store(1, Ordering::SeqCst) };
-        // SAFETY: the thread runs, as the caller says.
+        // SAFETY: the caller guarantees that the thread runs.
         unsafe { libc::pthread_kill(self.thread, signal()) };
     }
 }
 
-/// The signal that ends KVM_RUN: one that nobody else uses.
+/// Returns the signal that ends KVM_RUN; nothing else uses it.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN()
 }
 
-/// Lets the signal interrupt calls, and do nothing else.
+/// Installs a handler that does nothing, so that the signal only interrupts system calls.
 pub fn prepare_signal() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all zeros is an action without flags and with no signal blocked.

@@ -1,6 +1,7 @@
-//! What the threads of a run share: the board, and what each virtual processor is doing.
+//! State that the threads of a run share: the board, and the activity of each virtual processor.
 //!
-//! One lock is around all of it. A thread holds it while it serves an exit, never while its processor executes the guest.
+//! One lock protects all of it. A thread holds the lock while it handles an exit, and never while its processor
+//! executes the guest.
 
 use super::host::{Exit, Kick, Runner, io_error};
 use super::registers::State;
@@ -15,10 +16,10 @@ use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a virtual processor is doing.
+/// Activity of a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Executing, or about to.
+    /// Executing, or about to execute.
     Running,
     /// In HLT.
     Halted,
@@ -26,52 +27,52 @@ pub enum Activity {
     Waiting,
 }
 
-/// A virtual processor as the other threads see it.
+/// A virtual processor as seen by the other threads.
 #[derive(Debug)]
 pub struct Slot {
-    /// What it does.
+    /// Current activity.
     pub activity: Activity,
     /// RFLAGS.IF at its last exit.
     interrupts: bool,
-    /// How it is made to leave the guest, while it executes it.
+    /// Handle that makes the processor leave the guest, while it executes the guest.
     inside: Option<Kick>,
-    /// It leaves by itself when it can take the interrupt that waits.
+    /// True if the processor will exit when it can take the pending interrupt.
     windowed: bool,
-    /// Where it goes on, once its thread has put it there.
+    /// State in which the processor continues, until its thread has loaded it.
     restart: Option<Box<State>>,
 }
 
 impl Slot {
-    /// Nobody may make it leave any longer: its thread ends.
+    /// Prevents further kicks of the processor: its thread ends.
     pub fn silence(&mut self) {
         self.inside = None;
     }
 }
 
-/// What the lock is around.
+/// State protected by the lock.
 pub struct Shared<'a> {
     /// The devices.
     pub board: &'a mut Board,
     /// The processors.
     pub slots: Vec<Slot>,
-    /// When the thread that lets time pass wakes by itself.
+    /// Time at which the timer thread wakes up by itself.
     timer_at: Ticks,
-    /// Why the threads are to end, once they are.
+    /// Reason for which the threads should end, if they should.
     pub ended: Option<End>,
-    /// What KVM said when it could not go on.
+    /// Error of KVM if it could not continue.
     pub failure: Option<String>,
 }
 
-/// Why the threads end.
+/// Reason for which the threads end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The run is over.
     Outcome(Outcome),
-    /// Somebody wants to look at the registers.
+    /// The registers are to be inspected.
     Look,
 }
 
-/// What is constant in a run.
+/// Shared state, and the constants of a run.
 pub struct Hub<'a> {
     shared: Mutex<Shared<'a>>,
     wake: Vec<Condvar>,
@@ -82,29 +83,29 @@ pub struct Hub<'a> {
     ram: GuestRam,
 }
 
-/// The host's clock as the board's.
+/// Conversion of the host's clock to the board's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// When the run began.
+    /// Start of the run.
     pub started: Instant,
     /// Frequency of the TSC.
     pub tsc_hz: u64,
 }
 
 impl Pace {
-    /// The board's time now.
+    /// Returns the board's current time.
     pub fn now(&self) -> Ticks {
         ticks(self.started.elapsed(), self.tsc_hz)
     }
 
     fn duration(&self, time: Ticks) -> Duration {
         let ns = u128::from(time) * 1_000_000_000 / (u128::from(self.tsc_hz) * u128::from(ledger::TICKS_PER_CYCLE));
-        // A little late is in time; early would be once more.
+        // A slightly late wake-up is in time; an early one would have to be repeated.
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX).saturating_add(1))
     }
 }
 
-/// The processors at the start: the first executes, the others wait.
+/// Returns the initial slots: the first processor executes, the others wait.
 pub fn slots(cpus: usize) -> Vec<Slot> {
     let slot = |index| Slot {
         activity: if index == 0 { Activity::Running } else { Activity::Waiting },
@@ -117,7 +118,7 @@ pub fn slots(cpus: usize) -> Vec<Slot> {
 }
 
 impl<'a> Hub<'a> {
-    /// For the threads of a run, or of a part of it.
+    /// Creates the shared state for the threads of a run, or of a part of it.
     pub fn new(board: &'a mut Board, slots: Vec<Slot>, pace: Pace, init: State, ram: GuestRam) -> Self {
         let wake = slots.iter().map(|_| Condvar::new()).collect();
         let shared = Shared { board, slots, timer_at: Ticks::MAX, ended: None, failure: None };
@@ -129,12 +130,12 @@ impl<'a> Hub<'a> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is left when the threads have ended.
+    /// Returns the protected state after the threads have ended.
     pub fn into_shared(self) -> Shared<'a> {
         self.shared.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The board's time.
+    /// Returns the board's time.
     pub fn now(&self) -> Ticks {
         self.pace.now()
     }
@@ -144,7 +145,7 @@ impl<'a> Hub<'a> {
         self.wake[index].wait(shared).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the board's time pass until the run ends.
+    /// Advances the board's time until the run ends.
     pub fn pass_time(&self) {
         let mut shared = self.lock();
         while shared.ended.is_none() {
@@ -171,13 +172,13 @@ impl<'a> Hub<'a> {
 }
 
 impl Shared<'_> {
-    /// When the board does something by itself.
+    /// Returns the time of the board's next event.
     fn next_event(&self) -> Ticks {
         let timers = (0..self.slots.len()).filter_map(|index| self.board.timer_event(index));
         timers.chain(self.board.next_event()).min().unwrap_or(Ticks::MAX)
     }
 
-    /// The threads are to end.
+    /// Makes the threads end.
     pub fn end(&mut self, hub: &Hub, end: End) {
         self.ended.get_or_insert(end);
         hub.timer.notify_one();
@@ -186,24 +187,24 @@ impl Shared<'_> {
         }
     }
 
-    /// KVM cannot go on with a processor.
+    /// Ends the run because KVM can't continue with a processor.
     pub fn fail(&mut self, hub: &Hub, index: usize, why: String) {
         self.failure.get_or_insert(why);
         self.end(hub, End::Outcome(Outcome::Failed(index)));
     }
 
-    /// Makes a processor look at what has changed.
+    /// Makes a processor check for changes.
     fn rouse(&mut self, hub: &Hub, index: usize) {
         match self.slots[index].inside.take() {
-            // Its thread clears this under the lock, before it ends.
+            // The processor's thread clears the handle under the lock before the thread ends.
             Some(kick) => kick.leave(),
             None => hub.wake[index].notify_one(),
         }
     }
 
-    /// Carries what has changed on the board to whom it concerns.
+    /// Delivers changes on the board to the processors concerned.
     pub fn settle(&mut self, hub: &Hub) {
-        // Nobody keeps decoded code here, and no region of interest.
+        // No decoded code and no regions of interest exist here.
         drop(self.board.take_written());
         while self.board.pop_mark().is_some() {}
         if let Some(ending) = self.board.ending() {
@@ -223,11 +224,11 @@ impl Shared<'_> {
         }
     }
 
-    /// The machine was suspended to RAM, and wakes: the first processor goes where the FACS says.
+    /// Handles the wake-up from suspension to RAM: the first processor continues at the waking vector of the FACS.
     fn resume(&mut self, hub: &Hub) {
         let mut vector = [0; 4];
         let vector = if hub.ram.read(acpi::WAKING_VECTOR, &mut vector) { u32::from_le_bytes(vector) } else { 0 };
-        // One that has not seen yet that the machine was suspended goes on nowhere either.
+        // A processor that has not noticed the suspension yet must not continue either.
         for slot in &mut self.slots {
             slot.activity = Activity::Waiting;
         }
@@ -236,7 +237,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Whether nothing will ever wake a processor, or nothing but input, which does not come if nobody is there.
+    /// Returns true if nothing can wake a processor, or only input, which can't come if the host is not attended.
     pub fn stuck(&self, attended: bool) -> bool {
         let events = self.next_event() != Ticks::MAX;
         let alive = |(index, slot): (usize, &Slot)| match slot.activity {
@@ -248,7 +249,8 @@ impl Shared<'_> {
         !wakes && !self.slots.iter().enumerate().any(alive) && self.slots.iter().all(|slot| slot.restart.is_none())
     }
 
-    /// Gives a processor what has come for it. If it is to enter the guest now, the vector that was injected, or 0.
+    /// Delivers pending events to a processor. If the processor should enter the guest now, returns the injected
+    /// vector, or 0.
     pub fn deliver(&mut self, hub: &Hub, index: usize, runner: &mut Runner) -> io::Result<Option<u8>> {
         let apic_base = self.board.lapic(index).apic_base();
         let slot = &mut self.slots[index];
@@ -303,7 +305,7 @@ impl Shared<'_> {
         Ok(Some(injected.unwrap_or(0)))
     }
 
-    /// A processor has left the guest: what it changed of its local APIC's registers that KVM keeps.
+    /// Takes over the local APIC's registers that KVM keeps, after a processor has left the guest.
     pub fn left(&mut self, index: usize, interrupts: bool, cr8: u64, apic_base: u64) {
         let slot = &mut self.slots[index];
         slot.inside = None;
@@ -314,12 +316,12 @@ impl Shared<'_> {
             lapic.set_cr8(cr8 as u8);
         }
         if lapic.apic_base() != apic_base {
-            // KVM has checked it as far as it goes; what the board cannot do stays as it was.
+            // KVM has checked the value as far as it can; a value that the board does not support is ignored.
             let _ = lapic.set_apic_base(apic_base);
         }
     }
 
-    /// Does what an exit asks for, and says what it was.
+    /// Handles an exit, and returns its kind.
     pub fn serve(&mut self, hub: &Hub, index: usize, exit: Exit) -> Option<Kind> {
         let who = Ident { cpu: index, now: hub.now() };
         Some(match exit {
@@ -350,7 +352,7 @@ impl Shared<'_> {
                 Kind::new(Family::MmioWrite, self.board.device(address))
             }
             Exit::Halt => {
-                // The machine may have been suspended since.
+                // The machine may have been suspended in the meantime.
                 if self.slots[index].activity == Activity::Running {
                     self.slots[index].activity = Activity::Halted;
                 }
@@ -370,7 +372,7 @@ impl Shared<'_> {
     }
 }
 
-/// Puts a processor somewhere else, as INIT does: what it was about to do is forgotten.
+/// Loads a new state into a processor, as INIT does: pending operations are discarded.
 pub fn put(runner: &mut Runner, state: &State, apic_base: u64) -> io::Result<()> {
     runner.complete()?;
     let sregs = kvm_bindings::kvm_sregs { apic_base, ..state.sregs };
@@ -379,12 +381,12 @@ pub fn put(runner: &mut Runner, state: &State, apic_base: u64) -> io::Result<()>
     fd.set_vcpu_events(&kvm_vcpu_events::default()).map_err(io_error)
 }
 
-/// Up to eight bytes as a number.
+/// Converts up to eight bytes to a number.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// An access of any length as accesses of 1, 2, 4 or 8 bytes: where each begins, and its length.
+/// Splits an access of any length into accesses of 1, 2, 4 or 8 bytes: offset and length of each.
 fn pieces(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! Registers as KVM has them, from and to a processor of ours: what is at an image's entry, what INIT leaves, and where a guest stands
-//! when its run is over.
+//! Conversion of registers between KVM and the processor model: for the entry state of an image, the state after INIT,
+//! and the state of a guest at the end of its run.
 
 use cpu::Cpu;
 use cpu::arch::{Segment, TableRegister};
@@ -13,14 +13,14 @@ const ORDER: [u8; 16] =
 /// Registers of a virtual processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct State {
-    /// General ones, RIP and RFLAGS.
+    /// General registers, RIP and RFLAGS.
     pub regs: kvm_regs,
-    /// Segments, tables and control registers. The APIC's base and a pending interrupt are none of a state's business.
+    /// Segments, tables and control registers. The APIC base and the pending interrupt are not used.
     pub sregs: kvm_sregs,
 }
 
 impl State {
-    /// The registers that a processor has.
+    /// Returns the registers of a processor model.
     pub fn of(cpu: &Cpu) -> Self {
         let arch = &cpu.arch;
         let mut regs = kvm_regs { rip: arch.rip, rflags: cpu.rflags(), ..kvm_regs::default() };
@@ -48,7 +48,7 @@ impl State {
         Self { regs, sregs }
     }
 
-    /// The same in real mode at an address that a start-up IPI, or a waking vector of ACPI, names.
+    /// Returns the same state in real mode, at the address given by a start-up IPI or by an ACPI waking vector.
     pub fn started(mut self, selector: u16, rip: u64) -> Self {
         self.sregs.cs.selector = selector;
         self.sregs.cs.base = u64::from(selector) << 4;
@@ -56,7 +56,7 @@ impl State {
         self
     }
 
-    /// Shows a processor of ours where the guest stands.
+    /// Loads the registers into a processor model.
     pub fn show(&self, cpu: &mut Cpu) {
         let mut regs = self.regs;
         for (slot, number) in general(&mut regs).into_iter().zip(ORDER) {
@@ -88,7 +88,7 @@ impl State {
     }
 }
 
-/// The general registers, in the order of [`ORDER`].
+/// Returns the general registers in the order of [`ORDER`].
 fn general(regs: &mut kvm_regs) -> [&mut u64; 16] {
     let kvm_regs { rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8, r9, r10, r11, r12, r13, r14, r15, .. } = regs;
     [rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8, r9, r10, r11, r12, r13, r14, r15]

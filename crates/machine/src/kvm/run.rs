@@ -13,14 +13,15 @@ use ledger::{Family, Kind, Ticks};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long this thread waits for the host's input before it looks what the guest has printed.
+/// Maximum time for which this thread waits for the host's input before it checks for guest output.
 const GLANCE: Duration = Duration::from_millis(4);
-/// How long after a message of the guest's kernel that it has panicked its stacks are looked at first.
+/// Time from a reported kernel panic to the first check of the kernel's stacks.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 impl Machine {
-    /// Runs the machine, which must be new and without a hypervisor of ours, on KVM until the guest ends it or the host stops it.
-    /// Afterwards it can be asked what others can. If `counted`, exits are on its record.
+    /// Runs the machine on KVM until the guest ends it or the host stops it. The machine must be new, and without a
+    /// hypervisor of this program. Afterwards it can be inspected as other machines can. Exits are recorded if
+    /// `counted` is true.
     pub fn run_on(&mut self, kvm: Kvm, host: &mut dyn Host, counted: bool) -> Result<Outcome, KvmError> {
         host::prepare_signal().map_err(|error| KvmError::Call("sigaction", error))?;
         let cpus = self.vcpus.all.len();
@@ -63,7 +64,7 @@ impl Machine {
         Ok(outcome)
     }
 
-    /// Runs the threads until one says that they are to end.
+    /// Runs the threads until they should end.
     fn threads(&mut self, hub: &Hub, runners: &mut [Runner], counts: Option<&mut [Counts]>, host: &mut dyn Host) {
         let mut counts = counts.map(|counts| counts.iter_mut());
         thread::scope(|scope| {
@@ -76,7 +77,7 @@ impl Machine {
         });
     }
 
-    /// What is to be done outside, until the run ends.
+    /// Interacts with the host until the run ends.
     fn attend(&mut self, hub: &Hub, host: &mut dyn Host) {
         loop {
             let wanted = {
@@ -120,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// Shows the machine's own processors where the guest stands.
+    /// Loads the guest's registers into the machine's own processors.
     fn show(&mut self, runners: &mut [Runner], slots: &[Slot], now: Ticks) -> Result<(), KvmError> {
         for ((vcpu, runner), slot) in self.vcpus.all.iter_mut().zip(runners).zip(slots) {
             runner.complete().map_err(|error| KvmError::Call("KVM_RUN", error))?;
@@ -140,7 +141,7 @@ impl Machine {
 
 /// The thread of a virtual processor.
 fn drive(hub: &Hub, index: usize, runner: &mut Runner, mut counts: Option<&mut Counts>) {
-    // The last exit, which lasts until the guest goes on: why, where, and since when.
+    // The last exit, which lasts until the guest continues: kind, registers and time.
     let mut last: Option<(Kind, State, Ticks)> = None;
     let mut shared = hub.lock();
     while shared.ended.is_none() {

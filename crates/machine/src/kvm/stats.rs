@@ -1,4 +1,5 @@
-//! KVM's binary statistics: counters of the virtual machine and of each processor, by the names that the host's kernel gives them.
+//! KVM's binary statistics: counters of the virtual machine and of each processor, with the names that the host's
+//! kernel defines.
 
 use super::host;
 use std::collections::BTreeMap;
@@ -7,15 +8,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of the header, and of a descriptor before its name.
+/// Size of the header, and of a descriptor without its name, in bytes.
 const HEADER: usize = 24;
 const DESCRIPTOR: usize = 16;
-/// More counters, or longer names, are not believed.
+/// Maximum number of counters, and maximum length of names, that are accepted.
 const MOST: usize = 4096;
-/// Types of statistics, in the low bits of a descriptor's flags: those that are counts, not states or histograms.
+/// The type of cumulative counters, in the low bits of a descriptor's flags; other types are states and histograms.
 const CUMULATIVE: u32 = 0;
 
-/// Adds the counters of a virtual machine, or of a processor, to sums by name. A kernel without them adds none.
+/// Adds the counters of a virtual machine, or of a processor, to sums by name. A kernel without statistics adds none.
 pub fn collect(of: &impl AsRawFd, sums: &mut BTreeMap<String, u64>) {
     if let Ok(found) = host::statistics(of).and_then(|file| read(&file)) {
         for (name, value) in found {
@@ -24,7 +25,7 @@ pub fn collect(of: &impl AsRawFd, sums: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// The counters of a file.
+/// Reads the counters in a file.
 fn read(file: &File) -> io::Result<Vec<(String, u64)>> {
     let mut header = [0; HEADER];
     file.read_exact_at(&mut header, 0)?;

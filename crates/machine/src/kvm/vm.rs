@@ -1,4 +1,4 @@
-//! A virtual machine of KVM: whether there can be one, its memory, and its processors.
+//! A virtual machine of KVM: check for support, memory, and processors.
 
 use super::cpuid;
 use super::host::{self, Runner, io_error};
@@ -9,16 +9,17 @@ use ledger::Profile;
 use std::collections::BTreeMap;
 use std::io;
 
-/// What the interface of KVM has been since it is stable.
+/// Version of KVM's stable interface.
 const API_VERSION: i32 = 12;
-/// Three pages, and one before them, that KVM uses where the processor cannot run real mode: in the space below 4 GiB where nothing is.
+/// Address of three pages, and one before them, that KVM uses if the processor cannot run real mode: an unused range
+/// below 4 GiB.
 const TASK_STATE: usize = 0xfffb_d000;
 const IDENTITY_MAP: u64 = 0xfffb_c000;
 const IA32_MISC_ENABLE: u32 = 0x1a0;
-/// String instructions are fast, as firmware leaves it.
+/// Value of IA32_MISC_ENABLE: fast string instructions, as enabled by firmware.
 const FAST_STRINGS: u64 = 1;
 
-/// What is asked of KVM, with its names.
+/// Required capabilities of KVM, with their names.
 const NEEDED: [(Cap, &str); 7] = [
     (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
     (Cap::SetTssAddr, "KVM_CAP_SET_TSS_ADDR"),
@@ -29,36 +30,36 @@ const NEEDED: [(Cap, &str); 7] = [
     (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
 ];
 
-/// Why KVM does not do.
+/// Reason for which KVM can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KvmError {
-    /// No device.
+    /// There is no device file.
     #[error(
         "there is no /dev/kvm: this host's kernel has no KVM, or its module (kvm-intel, kvm-amd) is not loaded, which needs a processor \
          with VMX or SVM that firmware has switched on"
     )]
     NoDevice,
-    /// No driver behind it.
+    /// There is no hardware virtualization.
     #[error("/dev/kvm is there, but this host has no hardware virtualization behind it: {0}")]
     NoHardware(io::Error),
-    /// Not for this user.
+    /// The user may not open the device.
     #[error("/dev/kvm may not be used: {0} (its group, most often kvm, may)")]
     Permission(io::Error),
-    /// Another interface.
+    /// KVM has another interface version.
     #[error("this host's KVM has version {0} of the interface, and version {API_VERSION} is needed")]
     Version(i32),
-    /// Something missing.
+    /// KVM lacks a capability.
     #[error("this host's KVM lacks {0}")]
     Capability(&'static str),
-    /// Too many processors.
+    /// KVM supports fewer processors.
     #[error("--cpus {0} is too much for this host's KVM, which has {1} at most")]
     Cpus(usize, usize),
-    /// A call that failed.
+    /// A call failed.
     #[error("KVM: {0} fails: {1}")]
     Call(&'static str, io::Error),
 }
 
-/// Names a call of KVM where it fails.
+/// Adds the name of a call to its error.
 pub(super) fn call<T>(name: &'static str, result: Result<T, kvm_ioctls::Error>) -> Result<T, KvmError> {
     result.map_err(|error| KvmError::Call(name, io_error(error)))
 }
@@ -74,7 +75,7 @@ pub struct Kvm {
 }
 
 impl Kvm {
-    /// Makes a virtual machine, or says why there is none.
+    /// Creates a virtual machine, or returns the reason for which that is impossible.
     pub fn open() -> Result<Self, KvmError> {
         let kvm = kvm_ioctls::Kvm::new().map_err(|error| {
             let error = io_error(error);
@@ -110,12 +111,13 @@ impl Kvm {
         })
     }
 
-    /// The host's processor as this machine has it: a profile's name, prices and all else that does not matter here stay.
+    /// Returns a profile of the host's processor in this machine: name, prices and other fields that do not matter here
+    /// are those of `base`.
     pub fn profile(&self, base: Profile) -> Profile {
         base.of_host(cpuid::rows(&cpuid::of_processor(&self.supported, 0)), u64::from(self.tsc_khz) * 1000)
     }
 
-    /// Gives the machine its memory and its processors, all as after a reset.
+    /// Adds memory and processors to the machine, in their reset state.
     pub(super) fn build(self, ram: &GuestRam, cpus: usize, counted: bool) -> Result<Vm, KvmError> {
         if cpus > self.most {
             return Err(KvmError::Cpus(cpus, self.most));
@@ -141,7 +143,7 @@ impl Kvm {
     }
 }
 
-/// Says what a virtual processor is.
+/// Sets the CPUID and the registers that depend on the processor model.
 fn set_up(fd: &VcpuFd, supported: &[kvm_cpuid_entry2], id: u32) -> Result<(), KvmError> {
     let none = |_| KvmError::Call("KVM_SET_CPUID2", io::ErrorKind::InvalidInput.into());
     let leaves = CpuId::from_entries(&cpuid::of_processor(supported, id)).map_err(none)?;
@@ -149,7 +151,7 @@ fn set_up(fd: &VcpuFd, supported: &[kvm_cpuid_entry2], id: u32) -> Result<(), Kv
     let entry = kvm_msr_entry { index: IA32_MISC_ENABLE, ..kvm_msr_entry::default() };
     let none = |_| KvmError::Call("KVM_SET_MSRS", io::ErrorKind::InvalidInput.into());
     let mut msrs = Msrs::from_entries(&[entry]).map_err(none)?;
-    // A processor of AMD's has no such register: nothing is to be set then.
+    // AMD processors do not have this register, and nothing has to be set.
     if fd.get_msrs(&mut msrs).is_ok_and(|count| count == 1) {
         msrs.as_mut_slice()[0].data |= FAST_STRINGS;
         call("KVM_SET_MSRS", fd.set_msrs(&msrs))?;
@@ -157,17 +159,17 @@ fn set_up(fd: &VcpuFd, supported: &[kvm_cpuid_entry2], id: u32) -> Result<(), Kv
     Ok(())
 }
 
-/// A virtual machine that can run.
+/// A virtual machine that is ready to run.
 pub(super) struct Vm {
-    /// Its processors.
+    /// Processors.
     pub runners: Vec<Runner>,
     vm: VmFd,
-    /// What KVM has of the guest's memory stays mapped.
+    /// Keeps the guest memory mapped that KVM uses.
     _ram: GuestRam,
 }
 
 impl Vm {
-    /// KVM's counters: those of the machine, and the sums of the processors'.
+    /// Returns KVM's counters: those of the machine, and the sums of the processors'.
     pub fn statistics(&self) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();
         super::stats::collect(&self.vm, &mut sums);

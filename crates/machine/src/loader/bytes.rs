@@ -1,4 +1,4 @@
-//! Reading an image without ever going past its end.
+//! Reads from an image with bounds checks.
 
 use super::LoadError;
 
@@ -11,7 +11,7 @@ impl<'a> Image<'a> {
         self.0.len() as u64
     }
 
-    /// `len` bytes at `offset`, named `what` when they aren't there.
+    /// Returns `len` bytes at `offset`. The error names them `what` if they are outside of the file.
     pub fn slice(&self, offset: u64, len: u64, what: &'static str) -> Result<&'a [u8], LoadError> {
         let end = offset.saturating_add(len);
         if end > self.len() || end == u64::MAX {

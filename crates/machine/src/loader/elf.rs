@@ -1,4 +1,4 @@
-//! ELF files: what must be loaded, and the PVH entry note.
+//! ELF files: loadable segments, and the PVH entry note.
 
 use super::LoadError;
 use super::bytes::Image;
@@ -10,7 +10,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 const HEADER: &str = "ELF header";
 const XEN_ELFNOTE_PHYS32_ENTRY: elf::NoteType = elf::NoteType(18);
 
-/// A part of the file that goes to memory.
+/// A loadable part of the file.
 pub(super) struct Segment<'a> {
     pub address: u64,
     pub memory_len: u64,
@@ -19,7 +19,7 @@ pub(super) struct Segment<'a> {
 
 /// A parsed file.
 pub(super) struct Elf<'a> {
-    /// ELF64.
+    /// True for ELF64.
     pub wide: bool,
     pub entry: u64,
     pub segments: Vec<Segment<'a>>,
@@ -38,7 +38,7 @@ pub(super) fn parse(image: Image<'_>) -> Result<Elf<'_>, LoadError> {
     }
 }
 
-/// Reads a file with headers of one width, for the machine that has such files.
+/// Reads a file with headers of one width, for the machine type that has such files.
 fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Machine) -> Result<Elf<'_>, LoadError> {
     const LITTLE: LittleEndian = LittleEndian;
     image.slice(0, size_of::<H>() as u64, HEADER)?;
@@ -87,14 +87,14 @@ fn segment<'a, P: ProgramHeader<Endian = LittleEndian>>(
     Ok(Some(Segment { address: program.p_paddr(LittleEndian).into(), memory_len, data }))
 }
 
-/// The PVH entry point, if it is among these notes.
+/// Returns the PVH entry point, if it is among these notes.
 fn find_pvh_entry<P: ProgramHeader<Endian = LittleEndian>>(
     image: Image,
     program: &P,
 ) -> Result<Option<u32>, LoadError> {
     const NOTE: &str = "ELF note";
     image.slice(program.p_offset(LittleEndian).into(), program.p_filesz(LittleEndian).into(), NOTE)?;
-    // Notes that are aligned in no known way are not those of a kernel.
+    // A kernel's notes have a known alignment.
     let Ok(Some(mut notes)) = program.notes(LittleEndian, image.0) else { return Ok(None) };
     let cut = |_| LoadError::Malformed("an ELF note is longer than its segment");
     while let Some(note) = notes.next().map_err(cut)? {
@@ -117,13 +117,13 @@ impl Elf<'_> {
         self.segments.iter().try_for_each(|s| space.fill(s.address, s.data, "ELF segment"))
     }
 
-    /// `entry`, if it lies in a segment.
+    /// Returns `entry` if it is in a segment.
     pub fn checked_entry(&self, entry: u64) -> Result<u64, LoadError> {
         let inside = self.segments.iter().any(|s| entry.wrapping_sub(s.address) < s.memory_len);
         if inside { Ok(entry) } else { Err(LoadError::EntryOutside(entry)) }
     }
 
-    /// The entry point of the header, which must lie below 4 GiB.
+    /// Returns the entry point in the header, which must be below 4 GiB.
     pub fn entry32(&self) -> Result<u32, LoadError> {
         let entry = self.checked_entry(self.entry)?;
         u32::try_from(entry).map_err(|_| LoadError::EntryOutside(entry))

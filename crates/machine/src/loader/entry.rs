@@ -1,4 +1,4 @@
-//! The processor's state at the entry of an image.
+//! State of the processor at the entry of an image.
 
 use super::LoadError;
 use super::bytes::put;
@@ -7,7 +7,7 @@ use x86::control::*;
 use x86::page::{self, PAGE};
 use x86::{descriptor, flags, rights};
 
-/// Mode in which an image is entered.
+/// Mode in which the processor enters an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// 32-bit protected mode, paging off.
@@ -38,10 +38,10 @@ pub struct EntryTable {
     pub limit: u16,
 }
 
-/// The first processor's state at the entry of the image. Everything that is not here is as after reset.
+/// State of the first processor at the entry of the image. Registers that are not listed have their reset values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Mode that the control registers and CS below amount to.
+    /// Mode that results from the control registers and CS below.
     pub mode: Mode,
     /// Entry point.
     pub rip: u64,
@@ -73,12 +73,12 @@ pub struct Entry {
     pub tr: EntrySegment,
 }
 
-/// Selectors as Linux's boot protocol fixes them.
+/// Selectors that Linux's boot protocol prescribes.
 const BOOT_CS: u16 = 0x10;
 const BOOT_DS: u16 = 0x18;
 const BOOT_TSS: u16 = 0x20;
 
-/// Descriptors, accessed already, so that the processor need not write to the table.
+/// Descriptors with the accessed bit set, so that the processor need not write to the table.
 const CODE32: u64 = 0x00cf_9b00_0000_ffff;
 const CODE64: u64 = 0x00af_9b00_0000_ffff;
 const DATA: u64 = 0x00cf_9300_0000_ffff;
@@ -91,7 +91,7 @@ const RIGHTS_CODE64: u32 = RIGHTS | rights::CODE | rights::L;
 const RIGHTS_DATA: u32 = RIGHTS | rights::DB;
 const RIGHTS_TSS: u32 = (descriptor::TSS32 | descriptor::BUSY) as u32 | rights::P;
 
-/// Enters flat 32-bit protected mode at `eip`.
+/// Creates the entry state for flat 32-bit protected mode at `eip`.
 pub(super) fn protected32(space: &mut LoadSpace, eip: u32) -> Result<Entry, LoadError> {
     let flat = |selector, rights| EntrySegment { selector, base: 0, limit: u32::MAX, rights };
     Ok(Entry {
@@ -113,7 +113,7 @@ pub(super) fn protected32(space: &mut LoadSpace, eip: u32) -> Result<Entry, Load
     })
 }
 
-/// Enters 64-bit mode at `rip`, with the first 4 GiB mapped one to one by 2 MiB pages.
+/// Creates the entry state for 64-bit mode at `rip`, with the first 4 GiB mapped one to one by 2 MiB pages.
 pub(super) fn long64(space: &mut LoadSpace, rip: u64) -> Result<Entry, LoadError> {
     let cr3 = place_identity_map(space)?;
     let flat = |selector, rights| EntrySegment { selector, base: 0, limit: u32::MAX, rights };
@@ -137,7 +137,7 @@ pub(super) fn long64(space: &mut LoadSpace, rip: u64) -> Result<Entry, LoadError
 }
 
 fn place_gdt(space: &mut LoadSpace, code: u64) -> Result<EntryTable, LoadError> {
-    // The last quadword is the upper half of the TSS descriptor in 64-bit mode.
+    // In 64-bit mode the last quadword is the upper half of the TSS descriptor.
     let descriptors = [0, CODE32, code, DATA, TSS, 0];
     let bytes: Vec<u8> = descriptors.iter().flat_map(|d| d.to_le_bytes()).collect();
     let base = space.place_low(&bytes, 8)?;

@@ -1,36 +1,36 @@
-//! What can be wrong with an image, and how it is said.
+//! Errors in images, and their messages.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why an image can't be booted. Each message is one line that says what to change.
+/// Reason for which an image can't be booted. Each message is one line that says what to change.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file can't be read.
     #[error("cannot read {path}: {cause}")]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         cause: io::Error,
     },
-    /// A directory, a socket, ...
+    /// The path names a directory, a socket, or another unsuitable file.
     #[error("cannot read {0}: not a regular file")]
     NotAFile(PathBuf),
-    /// Nothing in it.
+    /// The file is empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
-    /// Recognized as something that does not boot, or not recognized.
+    /// The file is unknown, or has a known format that can't be booted.
     #[error("the kernel is {0}; expected a Linux bzImage, an ELF vmlinux, or a multiboot image")]
     NotAKernel(&'static str),
-    /// A structure, or what it announces, goes past the end of the file.
+    /// A structure, or the data that it describes, extends beyond the end of the file.
     #[error("the kernel is truncated: its {what} ends at byte {end}, but the file has {len}")]
     Truncated {
-        /// Which structure.
+        /// Name of the structure.
         what: &'static str,
-        /// Where it should end.
+        /// End of the structure.
         end: u64,
         /// Length of the file.
         len: u64,
@@ -55,27 +55,27 @@ pub enum LoadError {
     /// An ELF file for a processor that is not x86.
     #[error("the kernel is an ELF file for another processor (machine {0}); an x86 image is needed")]
     WrongMachine(u16),
-    /// A multiboot header asks for something mandatory that isn't offered.
+    /// A multiboot header requires a feature that isn't offered.
     #[error("the multiboot header asks for features that are not offered (flags {0:#x})")]
     MultibootFlags(u32),
-    /// A multiboot header with a wrong checksum.
+    /// A multiboot header has a wrong checksum.
     #[error("the multiboot header at byte {0:#x} has a wrong checksum")]
     MultibootChecksum(usize),
-    /// Not enough RAM at the place where the kernel must be.
+    /// There is not enough RAM at the address that the kernel requires.
     #[error(
         "the {what} needs memory from {start:#x} to {end:#x}, but the machine has {ram} bytes: give it more memory"
     )]
     TooLittleMemory {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
-        /// Where it goes.
+        /// Start address.
         start: u64,
-        /// Where it ends.
+        /// End address.
         end: u64,
-        /// Bytes of RAM.
+        /// Size of RAM in bytes.
         ram: u64,
     },
-    /// Not enough RAM where a Linux kernel can be.
+    /// There is not enough RAM in the range where a Linux kernel can be.
     #[error(
         "the kernel needs memory from {start:#x} to {end:#x}, and the machine's ends at {ram:#x}: give it {mib} MiB or more; {why}",
         mib = end.div_ceil(1 << 20),
@@ -88,31 +88,31 @@ pub enum LoadError {
     KernelMemory {
         /// Lowest address.
         start: u64,
-        /// Where it ends from there.
+        /// End address for that start.
         end: u64,
         /// End of RAM.
         ram: u64,
-        /// The boot protocol allows other addresses.
+        /// True if the boot protocol allows other addresses.
         relocatable: bool,
     },
-    /// Where the image wants to be there is something else than free RAM.
+    /// The address that the image requires is not free RAM.
     #[error("the {what} at {start:#x}-{end:#x} does not lie in usable memory")]
     Outside {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
-        /// Where it goes.
+        /// Start address.
         start: u64,
-        /// Where it ends.
+        /// End address.
         end: u64,
     },
-    /// Two parts of the image want the same place.
+    /// Two parts of the image overlap.
     #[error("the {what} at {start:#x}-{end:#x} overlaps another part of the image")]
     Overlap {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
-        /// Where it goes.
+        /// Start address.
         start: u64,
-        /// Where it ends.
+        /// End address.
         end: u64,
     },
     /// The entry point is not inside the image.
@@ -121,24 +121,24 @@ pub enum LoadError {
     /// No gap of RAM is large enough.
     #[error("the initrd ({len} bytes) does not fit into guest memory next to the kernel: give the machine more memory")]
     InitrdTooBig {
-        /// Its length.
+        /// Length in bytes.
         len: u64,
     },
-    /// Several modules for an image that takes one.
+    /// There are several modules for an image that takes one.
     #[error("{0} modules for a Linux kernel, which takes one initrd")]
     OneInitrd(usize),
-    /// Conventional memory is taken up by the image itself.
+    /// The image occupies conventional memory.
     #[error("the image leaves no room for boot data below {0:#x}")]
     NoLowMemory(u64),
-    /// Longer than the kernel can take.
+    /// The command line is longer than the kernel's maximum.
     #[error("the command line has {len} bytes; this kernel takes at most {max}")]
     CommandLineTooLong {
-        /// Its length.
+        /// Length in bytes.
         len: usize,
-        /// The limit.
+        /// Maximum length in bytes.
         max: usize,
     },
-    /// The guest would see it end there.
+    /// The command line contains a NUL byte, at which the guest would see its end.
     #[error("the command line contains a NUL byte")]
     CommandLineNul,
 }

@@ -1,4 +1,4 @@
-//! Linux by its own boot protocol (Documentation/arch/x86/boot.rst): bzImage, and `vmlinux` without a PVH entry.
+//! Linux boot protocol (Documentation/arch/x86/boot.rst): bzImage, and `vmlinux` without a PVH entry.
 
 use super::bytes::{Image, put};
 use super::elf::Elf;
@@ -33,7 +33,7 @@ mod at {
     pub const CMDLINE_SIZE: usize = 0x238;
     pub const PREF_ADDRESS: usize = 0x258;
     pub const INIT_SIZE: usize = 0x260;
-    /// End of what a setup header may occupy.
+    /// Maximum end of a setup header.
     pub const SETUP_HEADER_LIMIT: usize = 0x290;
     pub const E820_TABLE: usize = 0x2d0;
 }
@@ -46,7 +46,7 @@ const XLF_KERNEL_64: u16 = 1;
 const XLF_CAN_BE_LOADED_ABOVE_4G: u16 = 2;
 const LOADER_UNDEFINED: u8 = 0xff;
 const VIDEO_NORMAL: u16 = 0xffff;
-/// The first protocol with a command line anywhere in low memory, and those that brought other fields.
+/// The first protocol with a command line anywhere in low memory, and the protocols that added fields.
 const OLDEST: u16 = 0x0202;
 const PROTOCOL_INITRD_MAX: u16 = 0x0203;
 const PROTOCOL_SYSSIZE: u16 = 0x0204;
@@ -54,15 +54,15 @@ const PROTOCOL_RELOCATABLE: u16 = 0x0205;
 const PROTOCOL_CMDLINE_SIZE: u16 = 0x0206;
 const PROTOCOL_PREF_ADDRESS: u16 = 0x020a;
 const PROTOCOL_XLOADFLAGS: u16 = 0x020c;
-/// What kernels took before they said so.
+/// Maximum command line of kernels that do not state one.
 const OLD_CMDLINE_MAX: u32 = 255;
 const OLD_INITRD_MAX: u32 = 0x37ff_ffff;
-/// Protocol stated to a `vmlinux`, which has no header of its own.
+/// Protocol version for a `vmlinux`, which has no header.
 const CURRENT: u16 = 0x020f;
 const SECTOR: u64 = 512;
 /// Unit of `syssize`.
 const PARAGRAPH: u64 = 16;
-/// The 64-bit entry point, from the start of the protected-mode kernel.
+/// Offset of the 64-bit entry point from the start of the protected-mode kernel.
 const ENTRY64: u64 = 0x200;
 const SETUP: &str = "setup header";
 
@@ -70,7 +70,7 @@ pub(super) fn is_bzimage(image: &Image) -> bool {
     image.0.get(at::HEADER..at::HEADER + 4) == Some(HEADER)
 }
 
-/// Ends of the setup header by protocol version, as far as its fields are read here.
+/// Ends of the setup header by protocol version, for the fields that are read here.
 const HEADER_ENDS: [(u16, usize); 5] = [
     (OLDEST, at::CMD_LINE_PTR + 4),
     (PROTOCOL_INITRD_MAX, at::INITRD_ADDR_MAX + 4),
@@ -79,20 +79,20 @@ const HEADER_ENDS: [(u16, usize); 5] = [
     (PROTOCOL_PREF_ADDRESS, at::INIT_SIZE + 4),
 ];
 
-/// The setup header as far as it says how to load the image; what an old protocol leaves out has its old meaning.
+/// The fields of the setup header that affect loading; fields that an old protocol lacks have their historical values.
 struct Setup<'a> {
-    /// What is copied to the zero page.
+    /// Bytes that are copied to the zero page.
     header: &'a [u8],
     /// The protected-mode kernel.
     payload: &'a [u8],
-    /// Bytes that the kernel needs from where it runs, until it knows the memory map.
+    /// Number of bytes that the kernel needs at its load address until it knows the memory map.
     init_size: u64,
     preferred: u64,
-    /// Alignment of a kernel that can be elsewhere.
+    /// Alignment of a relocatable kernel.
     alignment: Option<u64>,
     xloadflags: u16,
     cmdline_max: usize,
-    /// End of memory for the initrd.
+    /// End of the memory in which the initrd may be.
     initrd_end: u64,
 }
 
@@ -136,7 +136,7 @@ fn setup<'a>(image: &Image<'a>) -> Result<Setup<'a>, LoadError> {
         payload,
         init_size: u64::from(since(PROTOCOL_PREF_ADDRESS, at::INIT_SIZE, 0)?),
         preferred,
-        // Before there was a preferred address, the kernel aligned itself after it was loaded at 1 MiB.
+        // Kernels from before the preferred address aligned themselves after they had been loaded at 1 MiB.
         alignment: match relocatable && version >= PROTOCOL_PREF_ADDRESS {
             true => Some(u64::from(u32(at::KERNEL_ALIGNMENT)?)),
             false => None,
@@ -147,7 +147,7 @@ fn setup<'a>(image: &Image<'a>) -> Result<Setup<'a>, LoadError> {
     })
 }
 
-/// The protected-mode kernel, as far as it is in the file.
+/// Returns the protected-mode kernel, as far as it is in the file.
 fn payload<'a>(image: &Image<'a>, start: u64, version: u16) -> Result<&'a [u8], LoadError> {
     const WHAT: &str = "protected-mode kernel";
     let len = match version >= PROTOCOL_SYSSIZE {
@@ -162,9 +162,10 @@ fn payload<'a>(image: &Image<'a>, start: u64, version: u16) -> Result<&'a [u8], 
     image.slice(start, if missing < PARAGRAPH { len - missing } else { len }, WHAT)
 }
 
-/// Takes memory for the kernel and says where it starts.
+/// Allocates memory for the kernel and returns its start.
 ///
-/// A relocatable kernel that is loaded below its preferred address moves itself up to it, so that is the lowest place.
+/// A relocatable kernel that is loaded below its preferred address moves itself up to that address, which is therefore
+/// the lowest one used.
 fn claim(space: &mut LoadSpace, setup: &Setup) -> Result<u64, LoadError> {
     const WHAT: &str = "kernel";
     const END: u64 = 1 << 32;
@@ -205,7 +206,7 @@ pub(super) fn load_bzimage(space: &mut LoadSpace, image: Image, options: &Option
     space.fill(load, setup.payload, "kernel")?;
 
     let mut zero_page = zero_page(space, options)?;
-    // The copied header overwrites what `zero_page` put into it, so the loader's fields come last.
+    // The copied header overwrites fields that `zero_page` has set, so the loader's fields come last.
     put(&mut zero_page, at::SETUP_HEADER, setup.header);
     put(&mut zero_page, at::CODE32_START, &start.to_le_bytes());
     let low_limit = setup.initrd_end.min(space.ram.low_end());
@@ -231,7 +232,7 @@ pub(super) fn load_vmlinux(space: &mut LoadSpace, file: &Elf, options: &Options)
     Ok(Entry { rsi, ..long64(space, rip)? })
 }
 
-/// The zero page as far as it lies outside the setup header.
+/// Returns the zero page without the setup header.
 fn zero_page(space: &LoadSpace, options: &Options) -> Result<Vec<u8>, LoadError> {
     let mut page = vec![0; ZERO_PAGE_LEN];
     put(&mut page, at::ACPI_RSDP_ADDR, &options.rsdp.unwrap_or(0).to_le_bytes());
@@ -246,8 +247,8 @@ fn zero_page(space: &LoadSpace, options: &Options) -> Result<Vec<u8>, LoadError>
     Ok(page)
 }
 
-/// Fills in the loader's fields of the setup header, places command line, initrd and zero page, and returns the
-/// address of the latter.
+/// Sets the loader's fields of the setup header, and places command line, initrd and zero page. Returns the address of
+/// the zero page.
 fn finish(
     space: &mut LoadSpace,
     mut page: Vec<u8>,

@@ -1,9 +1,9 @@
-//! Puts a guest image into memory and says in which state the processor enters it.
+//! Loads a guest image into memory and determines the processor's state at its entry.
 //!
-//! What an image is is decided by its content: a Linux bzImage (64-bit or 32-bit boot protocol), an ELF file with a PVH
-//! entry note, a multiboot 1 image (ELF or with addresses in its header), or a bare 64-bit ELF `vmlinux`. Nothing in an
-//! image is trusted: every offset is checked against the file, every address against usable memory and against what
-//! has been placed already.
+//! The contents decide on the type of an image: a Linux bzImage (64-bit or 32-bit boot protocol), an ELF file with a
+//! PVH entry note, a multiboot 1 image (ELF or with addresses in its header), or a bare 64-bit ELF `vmlinux`. No image
+//! is trusted: every offset is checked against the file, every address against usable memory and against the parts that
+//! have been placed already.
 
 mod bytes;
 mod elf;
@@ -29,10 +29,10 @@ use crate::memory::GuestRam;
 use bytes::Image;
 use space::LoadSpace;
 
-/// Longest command line that is handed to an image which doesn't state its own limit.
+/// Maximum length of a command line for an image that doesn't state its own limit.
 const MAX_COMMAND_LINE: usize = 4095;
 
-/// What goes with an image.
+/// Data that accompanies an image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     /// Name of the image: the first word of a multiboot command line.
@@ -43,11 +43,11 @@ pub struct Options<'a> {
     pub modules: &'a [Module],
     /// Address of the ACPI root pointer, if there is one.
     pub rsdp: Option<u64>,
-    /// What firmware leaves from address 0 on; an image may lie there instead.
+    /// Contents that firmware leaves from address 0 on; an image may occupy this range instead.
     pub low_memory: &'a [u8],
 }
 
-/// Reads a whole file that is about to be loaded.
+/// Reads a whole file that will be loaded.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     let failed = |cause| LoadError::Read { path: path.to_path_buf(), cause };
     let mut file = File::open(path).map_err(failed)?;
@@ -59,7 +59,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     Ok(bytes)
 }
 
-/// Loads `image` into `ram`, which must be fresh: parts of the image that are to be zero are not written.
+/// Loads `image` into `ram`, which must be new: parts of the image that are zero are not written.
 pub fn load(ram: &GuestRam, image: &[u8], options: &Options) -> Result<Entry, LoadError> {
     if image.is_empty() {
         return Err(LoadError::Empty("kernel"));
@@ -76,7 +76,7 @@ pub fn load(ram: &GuestRam, image: &[u8], options: &Options) -> Result<Entry, Lo
     Ok(entry)
 }
 
-/// Places the image and what goes with it.
+/// Places the image and the data that accompanies it.
 fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry, LoadError> {
     if linux::is_bzimage(&image) {
         return linux::load_bzimage(space, image, options);
@@ -103,7 +103,8 @@ fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry
     }
 }
 
-/// Whether the image takes modules with command lines, as multiboot and PVH images do, and not one initial RAM disk.
+/// Returns true if the image takes modules with command lines, as multiboot and PVH images do, instead of one initial
+/// RAM disk.
 pub fn takes_modules(image: &[u8]) -> bool {
     let image = Image(image);
     !linux::is_bzimage(&image)
@@ -111,7 +112,7 @@ pub fn takes_modules(image: &[u8]) -> bool {
             || elf::is_elf(&image) && elf::parse(image).is_ok_and(|file| file.pvh_entry.is_some()))
 }
 
-/// First bytes of what people pass by mistake.
+/// First bytes of files that users pass by mistake.
 const SIGNATURES: [(&[u8], &str); 14] = [
     (b"\xff\xd8\xff", "a JPEG picture"),
     (b"\x89PNG", "a PNG picture"),

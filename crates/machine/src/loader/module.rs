@@ -1,34 +1,34 @@
-//! Modules: files that are loaded beside an image, with a command line each.
+//! Modules: files that are loaded with an image, each with a command line.
 
 /// A module, or an initial RAM disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
-    /// What it contains.
+    /// Contents.
     pub bytes: Vec<u8>,
-    /// Its command line: [`Module::NAME`] and arguments.
+    /// Command line: [`Module::NAME`] and arguments.
     pub cmdline: String,
-    /// The file with its arguments as the user gave them, for [`crate::Machine::description`]: the guest and the ledger are not told what a file is
-    /// called here.
+    /// File name and arguments as given by the user, for [`crate::Machine::description`]. Neither the guest nor the
+    /// ledger gets the name of a file on this host.
     pub file: String,
 }
 
 impl Module {
-    /// What each module is called where a guest asks for it, in place of a file's name.
+    /// Name of every module for a guest that asks for it, in place of a file name.
     pub const NAME: &str = "initrd";
 
-    /// The module that `file arguments` says, with these contents.
+    /// Creates the module for `file arguments`, with these contents.
     pub fn new(bytes: Vec<u8>, file: &str) -> Self {
         let arguments = file.find(' ').map_or("", |at| &file[at..]);
         Self { bytes, cmdline: format!("{}{arguments}", Self::NAME), file: file.to_owned() }
     }
 
-    /// What follows the name in its command line.
+    /// Returns the arguments, which follow the name in the command line.
     pub fn arguments(&self) -> &str {
         self.cmdline.split_once(' ').map_or("", |(_, arguments)| arguments)
     }
 }
 
-/// Splits `file arguments,file arguments`. Two commas are one that does not separate.
+/// Splits `file arguments,file arguments`. Two commas stand for one that does not separate.
 pub fn split_modules(list: &str) -> Vec<String> {
     let mut modules = vec![String::new()];
     let mut rest = list.chars().peekable();
@@ -42,7 +42,7 @@ pub fn split_modules(list: &str) -> Vec<String> {
     modules
 }
 
-/// The inverse of [`split_modules`].
+/// Joins modules: the inverse of [`split_modules`].
 pub fn join_modules<'a>(modules: impl Iterator<Item = &'a str>) -> String {
     modules.map(|module| module.replace(',', ",,")).collect::<Vec<_>>().join(",")
 }

@@ -9,15 +9,15 @@ use crate::memory::layout;
 
 const HEADER_MAGIC: u32 = 0x1bad_b002;
 const BOOT_MAGIC: u32 = 0x2bad_b002;
-/// The header lies in the first 8 KiB of the file.
+/// The header is in the first 8 KiB of the file.
 const SEARCH: usize = 8192;
 const LOADER_NAME: &str = "tollgate";
 
-/// Header flags: modules on page boundaries, memory information (both always given), addresses in the header.
+/// Header flags: modules on page boundaries, memory information (both always provided), addresses in the header.
 const FLAG_PAGE_ALIGN: u32 = 1;
 const FLAG_MEMORY_INFO: u32 = 2;
 const FLAG_ADDRESSES: u32 = 1 << 16;
-/// Flags that a loader must refuse when it doesn't know them.
+/// Flags that a loader must refuse if it doesn't know them.
 const MANDATORY: u32 = 0xffff;
 
 /// Flags of the information structure: memory sizes, command line, modules, memory map, loader name.
@@ -26,7 +26,7 @@ const INFO_LEN: usize = 88;
 const MODULE_LEN: usize = 16;
 const MEMORY_ENTRY_LEN: usize = 24;
 
-/// A header whose checksum is right.
+/// A header with a correct checksum.
 #[derive(Clone, Copy)]
 pub(super) struct Header {
     offset: u64,
@@ -39,7 +39,7 @@ impl Header {
     }
 }
 
-/// Finds the header. A wrong checksum is an error only if no other place has a right one.
+/// Finds the header. A wrong checksum is an error only if there is no other header with a correct one.
 pub(super) fn find(image: &Image) -> Result<Option<Header>, LoadError> {
     let mut broken = None;
     for (index, words) in image.0[..image.0.len().min(SEARCH)].chunks_exact(4).enumerate() {
@@ -65,7 +65,7 @@ pub(super) fn load_elf(space: &mut LoadSpace, file: &Elf, options: &Options) -> 
     start(space, file.entry32()?, options)
 }
 
-/// Loads an image that gives its addresses in the header.
+/// Loads an image with addresses in its header.
 pub(super) fn load_flat(
     space: &mut LoadSpace,
     image: Image,
@@ -103,13 +103,13 @@ pub(super) fn load_flat(
 
 /// Strings at the end of the information structure.
 struct Texts {
-    /// Where the next one goes.
+    /// Offset of the next string.
     at: usize,
     bytes: Vec<u8>,
 }
 
 impl Texts {
-    /// Appends one and says where it is.
+    /// Appends a string and returns its offset.
     fn add(&mut self, text: &str) -> usize {
         let at = self.at;
         self.bytes.extend(text.as_bytes());
@@ -130,7 +130,7 @@ fn start(space: &mut LoadSpace, entry: u32, options: &Options) -> Result<Entry, 
         modules.push((at as u32, (at + len) as u32));
     }
 
-    // The first word of a command line is the file's name, as kernels that parse it like `argv` expect.
+    // The first word of a command line is the file name, as expected by kernels that parse it like `argv`.
     let cmdline = [options.name, options.cmdline].join(" ");
     let map = space.ram.e820();
     let modules_at = INFO_LEN;
@@ -161,7 +161,7 @@ fn start(space: &mut LoadSpace, entry: u32, options: &Options) -> Result<Entry, 
     }
     for (index, entry) in map.iter().enumerate() {
         let slot = map_at + MEMORY_ENTRY_LEN * index;
-        // The size field does not count itself.
+        // The size field does not include itself.
         put(&mut block, slot, &(MEMORY_ENTRY_LEN as u32 - 4).to_le_bytes());
         put(&mut block, slot + 4, &entry.start.to_le_bytes());
         put(&mut block, slot + 12, &entry.len.to_le_bytes());

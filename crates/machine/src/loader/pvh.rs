@@ -1,4 +1,4 @@
-//! ELF images with a PVH entry: 32-bit protected mode, EBX at a `hvm_start_info` (Xen's
+//! ELF images with a PVH entry: 32-bit protected mode, with the address of a `hvm_start_info` in EBX (Xen's
 //! `public/arch-x86/hvm/start_info.h`).
 
 use super::bytes::put;

@@ -1,4 +1,4 @@
-//! Who gets which part of guest RAM while an image is loaded.
+//! Allocation of guest RAM during the loading of an image.
 
 use std::ops::Range;
 use x86::page::PAGE;
@@ -6,11 +6,11 @@ use x86::page::PAGE;
 use super::LoadError;
 use crate::memory::{E820Kind, GuestRam, layout};
 
-/// Guest RAM and the ranges of it that are taken.
+/// Guest RAM and its allocated ranges.
 pub(super) struct LoadSpace<'a> {
     pub ram: &'a GuestRam,
     usable: Vec<Range<u64>>,
-    /// Sorted and disjoint.
+    /// Allocated ranges, sorted and disjoint.
     taken: Vec<Range<u64>>,
 }
 
@@ -20,7 +20,7 @@ impl<'a> LoadSpace<'a> {
         Self { ram, usable: usable.map(|e| e.start..e.start + e.len).collect(), taken: Vec::new() }
     }
 
-    /// Takes `len` bytes at a fixed place.
+    /// Allocates `len` bytes at a fixed address.
     pub fn claim(&mut self, start: u64, len: u64, what: &'static str) -> Result<(), LoadError> {
         if len == 0 {
             return Ok(());
@@ -43,7 +43,7 @@ impl<'a> LoadSpace<'a> {
         Ok(())
     }
 
-    /// The gaps between what is taken, within `window`.
+    /// Returns the free ranges within `window`.
     fn gaps(&self, window: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         for usable in &self.usable {
@@ -62,19 +62,19 @@ impl<'a> LoadSpace<'a> {
         gaps
     }
 
-    /// Takes the highest `len` bytes within `window` that start at a multiple of `align`.
+    /// Allocates the highest `len` bytes within `window` that start at a multiple of `align`.
     pub fn highest(&mut self, len: u64, align: u64, window: Range<u64>) -> Option<u64> {
         let fit = |gap: Range<u64>| Some(gap.end.checked_sub(len)? / align * align).filter(|&at| at >= gap.start);
         let at = self.gaps(window).into_iter().rev().find_map(fit)?;
         self.claim(at, len, "boot data").ok().map(|()| at)
     }
 
-    /// Takes the lowest whole pages within `window` that hold `len` bytes.
+    /// Allocates the lowest whole pages within `window` that hold `len` bytes.
     pub fn lowest_pages(&mut self, len: u64, window: Range<u64>) -> Option<u64> {
         self.lowest(len, PAGE, window)
     }
 
-    /// Takes the lowest `len` bytes within `window` that start at a multiple of `align`.
+    /// Allocates the lowest `len` bytes within `window` that start at a multiple of `align`.
     pub fn lowest(&mut self, len: u64, align: u64, window: Range<u64>) -> Option<u64> {
         let fit = |gap: Range<u64>| {
             let at = gap.start.checked_next_multiple_of(align)?;
@@ -84,14 +84,15 @@ impl<'a> LoadSpace<'a> {
         self.claim(at, len, "boot data").ok().map(|()| at)
     }
 
-    /// Takes conventional memory for boot data, from the top down, and fills it.
+    /// Allocates conventional memory for boot data, from the top down, and fills it.
     pub fn place_low(&mut self, bytes: &[u8], align: u64) -> Result<u64, LoadError> {
         let at = self.low(bytes.len() as u64, align)?;
         self.fill(at, bytes, "boot data")?;
         Ok(at)
     }
 
-    /// Takes conventional memory for boot data, from the top down. The interrupt vectors and the BIOS data area stay.
+    /// Allocates conventional memory for boot data, from the top down. The interrupt vectors and the BIOS data area are
+    /// kept.
     pub fn low(&mut self, len: u64, align: u64) -> Result<u64, LoadError> {
         self.highest(len, align, PAGE..layout::CONVENTIONAL_END).ok_or(LoadError::NoLowMemory(layout::CONVENTIONAL_END))
     }
@@ -102,7 +103,7 @@ impl<'a> LoadSpace<'a> {
         if self.ram.write(start, bytes) { Ok(()) } else { Err(LoadError::Outside { what, start, end }) }
     }
 
-    /// Copies into RAM, but for what is taken.
+    /// Copies into RAM, except for allocated ranges.
     pub fn fill_free(&self, start: u64, bytes: &[u8], what: &'static str) -> Result<(), LoadError> {
         for gap in self.gaps(start..start + bytes.len() as u64) {
             self.fill(gap.start, &bytes[(gap.start - start) as usize..(gap.end - start) as usize], what)?;

@@ -1,4 +1,4 @@
-//! Loads synthetic images of each kind, and broken ones.
+//! Tests with synthetic images of each kind, and with broken ones.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn put(image: &mut [u8], offset: usize, value: &[u8]) {
     image[offset..offset + value.len()].copy_from_slice(value);
 }
 
-/// A bzImage that wants 1 MiB at 16 MiB.
+/// Returns a bzImage that needs 1 MiB at 16 MiB.
 fn bzimage() -> Vec<u8> {
     let mut image = vec![0; 5 * 512 + 0x400];
     put(&mut image, 0x1f1, &[4]);
@@ -32,7 +32,7 @@ fn bzimage() -> Vec<u8> {
     image
 }
 
-/// An ELF64 file with one segment of 0x100 bytes (0x2000 in memory), its entry 16 bytes into it.
+/// Returns an ELF64 file with one segment of 0x100 bytes (0x2000 in memory), and its entry 16 bytes into it.
 fn elf64(address: u64) -> Vec<u8> {
     let mut image = vec![0; 0x300];
     put(&mut image, 0, b"\x7fELF\x02\x01\x01");
@@ -49,7 +49,7 @@ fn elf64(address: u64) -> Vec<u8> {
     image
 }
 
-/// As [`elf64`], with a PVH note whose entry is 32 bytes into the segment.
+/// Returns the image of [`elf64`] with a PVH note, whose entry is 32 bytes into the segment.
 fn pvh(address: u64) -> Vec<u8> {
     let mut image = elf64(address);
     put(&mut image, 120, &[4, 0, 0, 0, 4]);
@@ -62,7 +62,7 @@ fn pvh(address: u64) -> Vec<u8> {
     image
 }
 
-/// An ELF32 file with a multiboot header and one segment.
+/// Returns an ELF32 file with a multiboot header and one segment.
 fn multiboot(address: u32) -> Vec<u8> {
     let mut image = vec![0; 0x300];
     put(&mut image, 0, b"\x7fELF\x01\x01\x01");
@@ -88,7 +88,7 @@ fn header(flags: u32) -> [u8; 12] {
     bytes
 }
 
-/// A file that is not ELF, with addresses in its multiboot header at byte 16, which is at 0x100010.
+/// Returns a file that is not ELF, with addresses in its multiboot header at byte 16, which is loaded at 0x100010.
 fn flat(load_end: u32, bss_end: u32) -> Vec<u8> {
     let mut image = vec![0xcc; 0x200];
     put(&mut image, 16, &header(1 << 16));
@@ -137,7 +137,7 @@ fn fails(mib: u64, image: &[u8]) -> LoadError {
     load(&ram(mib), image, &options()).unwrap_err()
 }
 
-/// Follows the page tables that the entry state points to.
+/// Translates an address with the page tables of the entry state.
 fn translate(ram: &GuestRam, cr3: u64, address: u64) -> u64 {
     let pointer = read64(ram, cr3 + 8 * (address >> 39)) & !0xfff;
     let directory = read64(ram, pointer + 8 * (address >> 30 & 511)) & !0xfff;
@@ -246,11 +246,11 @@ fn a_relocatable_bzimage_is_placed_at_or_above_its_preferred_address() {
     assert_eq!(at(0, 0x1000, 1).unwrap(), MIB);
     assert_eq!(at(5 * MIB, 0x40_0000, 1).unwrap(), 8 * MIB);
     assert_eq!(at(5 * MIB, 0x40_0000, 0).unwrap(), 5 * MIB);
-    // Room of a mebibyte; RAM ends at 32.
+    // One MiB is needed; RAM ends at 32 MiB.
     assert_eq!(at(31 * MIB, 0x1000, 1).unwrap(), 31 * MIB);
-    // Aligned, it would begin where RAM ends.
+    // With alignment the kernel would begin at the end of RAM.
     assert!(at(31 * MIB, 0x20_0000, 1).unwrap_err().to_string().contains("from 0x2000000 to 0x2100000"));
-    // Conventional memory is not for kernels, however small.
+    // Kernels are never placed in conventional memory, even if they are small.
     let mut small = bzimage();
     put(&mut small, 0x258, &[0; 8]);
     put(&mut small, 0x260, &[0; 4]);
@@ -273,7 +273,7 @@ fn older_protocols_mean_what_they_meant() {
     assert_eq!(read::<2>(&ram, MIB), [0x90; 2]);
     assert_eq!(read32(&ram, entry.rsi + 0x214), MIB);
     assert_eq!(read32(&ram, entry.rsi + 0x218), 64 * MIB - 4096);
-    // 2.02: neither command line size nor initrd limit, and the size of the kernel is that of the file.
+    // 2.02 has neither a command line size nor an initrd limit, and the size of the kernel is that of the file.
     put(&mut image, 0x206, &[2]);
     put(&mut image, 0x201, &[0x2a]);
     put(&mut image, 0x1f4, &[0xff; 4]);
@@ -366,7 +366,7 @@ fn modules_have_pages_and_command_lines_of_their_own() {
             assert_eq!((start % 4096, len), (0, sizes[index]));
             assert_eq!(read::<4>(&ram, start), module.bytes[..4]);
             assert_eq!(text(&ram, cmdline), module.cmdline);
-            // No two share a page.
+            // No two parts share a page.
             assert!(ends.iter().all(|end| start >= *end || start + len <= *end - 4096));
             ends.push((start + len).next_multiple_of(4096));
         }
@@ -478,7 +478,7 @@ fn what_is_not_a_kernel_is_named() {
 fn every_truncation_is_refused() {
     for image in [bzimage(), elf64(KERNEL_AT), pvh(KERNEL_AT), multiboot(MIB as u32)] {
         let ram = ram(64);
-        // The size of a bzImage is in paragraphs: all of the last one but a byte may be missing.
+        // The size of a bzImage is in paragraphs: up to 15 bytes of the last one may be missing.
         let whole = if linux::is_bzimage(&Image(&image)) { image.len() - 15 } else { image.len() };
         for len in 0..whole {
             assert!(load(&ram, &image[..len], &options()).is_err(), "{len} of {}", image.len());

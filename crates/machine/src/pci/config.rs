@@ -1,4 +1,4 @@
-//! The configuration space of one function, as data: what it reads as, and which bits software may change.
+//! Configuration space of one function as data: its contents, and the bits that software may change.
 
 use crate::state::{Plain, StateError, same};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ const FIRST_CAPABILITY: usize = 0x40;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
 const COMMAND_INTX_DISABLE: u16 = 1 << 10;
-/// I/O, memory, bus master, parity, SERR#, INTx disable.
+/// Writable bits of the command register: I/O, memory, bus master, parity, SERR#, INTx disable.
 const COMMAND_WRITABLE: u16 = 0x0547;
 const STATUS_INTERRUPT: u8 = 1 << 3;
 const STATUS_CAPABILITIES: u8 = 1 << 4;
@@ -34,10 +34,10 @@ const BAR_MEMORY64: u64 = 4;
 /// Enable bit of the expansion ROM's base address register.
 const ROM_ENABLE: u32 = 1;
 
-/// What [`ConfigSpace::decode`] calls the expansion ROM: the number after that of the last base address register.
+/// Number of the expansion ROM in [`ConfigSpace::decode`], which follows that of the last base address register.
 pub const ROM: usize = 6;
 
-/// Who a function is.
+/// Identification of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// Vendor ID.
@@ -69,15 +69,15 @@ pub struct ConfigSpace {
     #[serde(with = "serde_bytes")]
     writable: [u8; SIZE],
     bars: Vec<Bar>,
-    /// Size of the expansion ROM; 0 without one.
+    /// Size of the expansion ROM; 0 if there is none.
     rom: u32,
-    /// Where the pointer to the next capability goes, and where that capability goes.
+    /// Offset of the pointer to the next capability, and offset of that capability.
     link: usize,
     end: usize,
 }
 
 impl ConfigSpace {
-    /// A function without base address registers or capabilities.
+    /// Creates the space of a function without base address registers and capabilities.
     pub fn new(identity: Identity) -> Self {
         let mut config = Self {
             bytes: [0; SIZE],
@@ -99,8 +99,8 @@ impl ConfigSpace {
         config
     }
 
-    /// Adds a 64-bit memory base address register at `index` (which takes `index + 1` as well). `size` is a power of
-    /// two of at least 16.
+    /// Adds a 64-bit memory base address register at `index`, which also occupies `index + 1`. `size` is a power of two
+    /// of at least 16.
     pub fn add_memory_bar(&mut self, index: usize, size: u64) {
         debug_assert!(size.is_power_of_two() && size >= 16 && index < 5);
         self.set(BARS + 4 * index, &BAR_MEMORY64.to_le_bytes());
@@ -115,7 +115,7 @@ impl ConfigSpace {
         self.allow(EXPANSION_ROM, &(!(size - 1) | ROM_ENABLE).to_le_bytes());
     }
 
-    /// Size of the expansion ROM; 0 without one.
+    /// Returns the size of the expansion ROM, or 0 if there is none.
     pub fn rom_size(&self) -> u32 {
         self.rom
     }
@@ -125,7 +125,7 @@ impl ConfigSpace {
         self.set(EXPANSION_ROM, &address.to_le_bytes());
     }
 
-    /// Sizes of the base address registers, by index.
+    /// Returns index and size of each base address register.
     pub fn bar_sizes(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.bars.iter().map(|bar| (bar.index, bar.size))
     }
@@ -135,7 +135,8 @@ impl ConfigSpace {
         self.set(BARS + 4 * index, &(address | BAR_MEMORY64).to_le_bytes());
     }
 
-    /// The base address register (or [`ROM`]) and the offset in it that a memory access of `size` bytes at `address` hits.
+    /// Returns the base address register (or [`ROM`]) that decodes a memory access of `size` bytes at `address`, and
+    /// the offset in it.
     pub fn decode(&self, address: u64, size: u8) -> Option<(usize, u64)> {
         if self.command() & COMMAND_MEMORY == 0 {
             return None;
@@ -158,19 +159,19 @@ impl ConfigSpace {
         value & !(bar.size - 1)
     }
 
-    /// Declares that the function interrupts through a pin (0 is INTA), and stores the line that firmware chose for it.
+    /// Sets the interrupt pin of the function (0 is INTA), and the line that firmware assigns to it.
     pub fn set_interrupt(&mut self, pin: u8, line: u8) {
         self.set(INTERRUPT_PIN, &[pin + 1]);
         self.set(INTERRUPT_LINE, &[line]);
     }
 
-    /// The next capability goes there, or behind the last one if that is not free.
+    /// Places the next capability at `at`, or after the last one if `at` is not free.
     pub fn continue_at(&mut self, at: usize) {
         self.end = self.end.max(at);
     }
 
-    /// Adds a capability: `body` follows ID and link, `writable` masks the bits of it that software may change.
-    /// Returns its offset.
+    /// Adds a capability: `body` follows ID and link, `writable` masks the bits of it that software may change. Returns
+    /// the offset of the capability.
     pub fn add_capability(&mut self, id: u8, body: &[u8], writable: &[u8]) -> usize {
         let at = self.end;
         self.end = (at + 2 + body.len()).next_multiple_of(4);
@@ -192,7 +193,7 @@ impl ConfigSpace {
         self.writable[at..at + mask.len()].copy_from_slice(mask);
     }
 
-    /// Reads up to 4 bytes; beyond the space there are zeroes.
+    /// Reads up to 4 bytes; bytes beyond the space are zero.
     pub fn read(&self, at: usize, size: u8) -> u32 {
         let byte = |i: u8| self.bytes.get(at + usize::from(i)).map_or(0, |&b| u32::from(b) << (8 * i));
         (0..size.min(4)).map(byte).sum()
@@ -210,17 +211,17 @@ impl ConfigSpace {
         self.read(COMMAND, 2) as u16
     }
 
-    /// Whether the function may access memory and send messages.
+    /// Returns true if the function may access memory and send messages.
     pub fn is_bus_master(&self) -> bool {
         self.command() & COMMAND_MASTER != 0
     }
 
-    /// Whether the function may assert its interrupt pin.
+    /// Returns true if the function may assert its interrupt pin.
     pub fn intx_allowed(&self) -> bool {
         self.command() & COMMAND_INTX_DISABLE == 0
     }
 
-    /// Whether the interrupt bit of the status register is set.
+    /// Returns true if the interrupt bit of the status register is set.
     pub fn interrupt_status(&self) -> bool {
         self.bytes[STATUS] & STATUS_INTERRUPT != 0
     }

@@ -1,7 +1,8 @@
 //! The PCI bus: configuration mechanism 1, enhanced configuration space, memory windows and interrupts.
 //!
-//! One bus, functions 0 only, a host bridge as device 0. Base address registers get addresses in the PCI window when a
-//! device is added, as firmware would assign them; the guest may move them: the board asks the bus for every address that no device claims.
+//! There is one bus, with only function 0 of each device, and a host bridge as device 0. When a device is added, its
+//! base address registers get addresses in the PCI window, as firmware would assign them. The guest may move them: the
+//! board asks the bus for every address that no device claims.
 
 mod config;
 mod msix;
@@ -35,56 +36,56 @@ const DATA_PORT: u16 = 0xcfc;
 const ADDRESS_ENABLE: u32 = 1 << 31;
 const MAX_DEVICES: usize = 32;
 
-/// What becomes of the input that a device takes from outside.
+/// State of the input from outside that a device holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inbox {
-    /// The guest has a driver that takes it.
+    /// True if the guest has a driver that accepts input.
     pub open: bool,
-    /// Bytes that the driver has not taken yet.
+    /// Number of bytes that the driver has not taken yet.
     pub unread: usize,
 }
 
 /// A PCI function.
 pub trait Function: Saved + Send {
-    /// What its state is called.
+    /// Returns the name of the function's state.
     fn name(&self) -> &'static str;
-    /// Its configuration space.
+    /// Returns the configuration space.
     fn config(&self) -> &ConfigSpace;
-    /// Its configuration space, to assign resources.
+    /// Returns the configuration space for the assignment of resources.
     fn config_mut(&mut self) -> &mut ConfigSpace;
-    /// A read from configuration space; functions whose reads do something override it.
+    /// Reads from configuration space; functions whose reads have side effects override it.
     fn config_read(&mut self, at: usize, size: u8, _ctx: &mut DeviceContext) -> u32 {
         self.config().read(at, size)
     }
-    /// A write to configuration space.
+    /// Writes to configuration space.
     fn config_write(&mut self, at: usize, size: u8, value: u32, _ctx: &mut DeviceContext) {
         self.config_mut().write(at, size, value);
     }
-    /// A read from memory behind a base address register or from the expansion ROM. The access lies inside it.
+    /// Reads from the memory of a base address register or from the expansion ROM. The access lies inside it.
     fn bar_read(&mut self, _bar: usize, _offset: u64, _size: u8, _ctx: &mut DeviceContext) -> u64 {
         0
     }
-    /// A write to memory behind a base address register. The access lies inside it.
+    /// Writes to the memory of a base address register. The access lies inside it.
     fn bar_write(&mut self, _bar: usize, _offset: u64, _size: u8, _value: u64, _ctx: &mut DeviceContext) {}
-    /// Takes input from outside, which it passes on to its driver as soon as that has room for it.
+    /// Accepts input from outside, and passes it to the driver as soon as that has room for it.
     fn input(&mut self, _bytes: &[u8], _ctx: &mut DeviceContext) {}
-    /// What becomes of input from outside.
+    /// Returns the state of the function's inbox.
     fn inbox(&self) -> Inbox {
         Inbox::default()
     }
-    /// Takes a piece of input for one of its channels.
+    /// Accepts a piece of input for a channel.
     fn piece(&mut self, _piece: &Piece, _ctx: &mut DeviceContext) {}
-    /// What becomes of input for a channel.
+    /// Returns the state of a channel's inbox.
     fn channel_inbox(&self, _channel: u8) -> Inbox {
         Inbox::default()
     }
-    /// When it does something by itself.
+    /// Returns the time of the function's next event, if it has one.
     fn next_event(&self) -> Option<Ticks> {
         None
     }
-    /// Lets time pass.
+    /// Advances the function to the current time.
     fn advance(&mut self, _ctx: &mut DeviceContext) {}
-    /// Whether the interrupt pin (INTA) is asserted.
+    /// Returns true if the interrupt pin (INTA) is asserted.
     fn intx(&self) -> bool {
         false
     }
@@ -114,13 +115,13 @@ impl Function for HostBridge {
     }
 }
 
-/// Why a device can't be added.
+/// Reason for which a device can't be added.
 #[derive(Debug, Error)]
 pub enum PciError {
     /// All device numbers are taken.
     #[error("a PCI bus holds at most {} devices", MAX_DEVICES - 1)]
     BusFull,
-    /// The window is too small.
+    /// The memory window is full.
     #[error("the PCI memory window has no room for another {0} bytes")]
     WindowFull(u64),
 }
@@ -140,9 +141,9 @@ impl Default for PciBus {
 }
 
 impl PciBus {
-    /// A bus with nothing but its host bridge.
+    /// Creates a bus that has only its host bridge.
     pub fn new() -> Self {
-        // Red Hat's generic PCIe host bridge: no registers that an operating system would look for.
+        // Red Hat's generic PCIe host bridge, which has no registers that an operating system would use.
         let identity = Identity {
             vendor: 0x1b36,
             device: 0x0008,
@@ -181,7 +182,7 @@ impl PciBus {
         Ok(device)
     }
 
-    /// Room for `size` bytes in the window.
+    /// Allocates `size` bytes in the window.
     fn assign(&mut self, size: u64) -> Result<u64, PciError> {
         let at = self.next_bar.next_multiple_of(size);
         if at + size > layout::PCI_WINDOW.end {
@@ -191,7 +192,7 @@ impl PciBus {
         Ok(at)
     }
 
-    /// Reads the configuration space of function 0 of a device on bus 0. Nothing there: all ones.
+    /// Reads the configuration space of function 0 of a device on bus 0; all ones if there is no device.
     pub fn config_read(&mut self, device: u8, at: usize, size: u8, ctx: &mut DeviceContext) -> u32 {
         match self.functions.get_mut(usize::from(device)) {
             Some(function) => function.config_read(at, size, ctx),
@@ -206,10 +207,10 @@ impl PciBus {
         }
     }
 
-    /// IN from one of [`PORTS`].
+    /// Handles IN from one of [`PORTS`].
     pub fn port_read(&mut self, port: u16, size: u8, ctx: &mut DeviceContext) -> u32 {
         match port {
-            // The address register is there for aligned 32-bit accesses only.
+            // The address register only decodes aligned 32-bit accesses.
             ADDRESS_PORT if size == 4 => self.address,
             DATA_PORT.. if PORTS.contains(&port) => match self.selected(port) {
                 Some((device, at)) => self.config_read(device, at, size, ctx),
@@ -219,7 +220,7 @@ impl PciBus {
         }
     }
 
-    /// OUT to one of [`PORTS`].
+    /// Handles OUT to one of [`PORTS`].
     pub fn port_write(&mut self, port: u16, size: u8, value: u32, ctx: &mut DeviceContext) {
         match port {
             ADDRESS_PORT if size == 4 => self.address = value & !0x7f00_0003,
@@ -232,20 +233,20 @@ impl PciBus {
         }
     }
 
-    /// What the address register selects, if there is something at that bus and function.
+    /// Returns the device and offset that the address register selects, if bus and function exist.
     fn selected(&self, port: u16) -> Option<(u8, usize)> {
         let (bus, device, function) = (self.address >> 16 & 0xff, self.address >> 11 & 0x1f, self.address >> 8 & 7);
         let at = (self.address & 0xfc) as usize + usize::from(port - DATA_PORT);
         (self.address & ADDRESS_ENABLE != 0 && bus == 0 && function == 0).then_some((device as u8, at))
     }
 
-    /// Device and offset that an offset in enhanced configuration space stands for.
+    /// Returns the device and offset for an offset in enhanced configuration space.
     fn enhanced(offset: u64) -> Option<(u8, usize)> {
         let (device, function) = (offset >> 15 & 0x1f, offset >> 12 & 7);
         (function == 0).then_some((device as u8, offset as usize & 0xfff))
     }
 
-    /// Reads enhanced configuration space, where all ones are what there is without a function.
+    /// Reads enhanced configuration space; all ones if there is no function.
     fn enhanced_read(&mut self, offset: u64, size: u8, ctx: &mut DeviceContext) -> u64 {
         let Some((device, at)) = Self::enhanced(offset) else { return ones(size) };
         let low = u64::from(self.config_read(device, at, size.min(4), ctx));
@@ -261,7 +262,8 @@ impl PciBus {
         }
     }
 
-    /// Reads 1, 2, 4 or 8 bytes of memory that no device of the board claims. `None`: nor does a function.
+    /// Reads 1, 2, 4 or 8 bytes of memory that no device of the board claims. Returns `None` if no function decodes the
+    /// address.
     pub fn memory_read(&mut self, address: u64, size: u8, ctx: &mut DeviceContext) -> Option<u64> {
         for function in &mut self.functions {
             if let Some((bar, offset)) = function.config().decode(address, size) {
@@ -273,7 +275,8 @@ impl PciBus {
         None
     }
 
-    /// Writes 1, 2, 4 or 8 bytes of such memory. `false`: no function answers.
+    /// Writes 1, 2, 4 or 8 bytes of memory that no device of the board claims. Returns false if no function decodes the
+    /// address.
     pub fn memory_write(&mut self, address: u64, size: u8, value: u64, ctx: &mut DeviceContext) -> bool {
         for function in &mut self.functions {
             if let Some((bar, offset)) = function.config().decode(address, size) {
@@ -285,22 +288,22 @@ impl PciBus {
         false
     }
 
-    /// The device that decodes `address`, for attribution.
+    /// Returns the number of the device that decodes `address`, for attribution.
     pub fn device_at(&self, address: u64) -> Option<u8> {
         self.functions.iter().position(|f| f.config().decode(address, 1).is_some()).map(|device| device as u8)
     }
 
-    /// The functions, by device number.
+    /// Returns the functions by device number.
     pub fn functions(&self) -> impl Iterator<Item = &dyn Function> {
         self.functions.iter().map(|function| &**function)
     }
 
-    /// The function of a device.
+    /// Returns the function of a device.
     pub fn function(&mut self, device: usize) -> Option<&mut Box<dyn Function>> {
         self.functions.get_mut(device)
     }
 
-    /// Gives a device input from outside.
+    /// Delivers input from outside to a device.
     pub fn input(&mut self, device: u8, bytes: &[u8], ctx: &mut DeviceContext) {
         if let Some(function) = self.functions.get_mut(usize::from(device)) {
             function.input(bytes, ctx);
@@ -308,12 +311,12 @@ impl PciBus {
         }
     }
 
-    /// What becomes of a device's input from outside.
+    /// Returns the state of a device's inbox.
     pub fn inbox(&self, device: u8) -> Inbox {
         self.functions.get(usize::from(device)).map_or(Inbox::default(), |function| function.inbox())
     }
 
-    /// Gives a device a piece of input for one of its channels.
+    /// Delivers a piece of input to a channel of a device.
     pub fn piece(&mut self, device: u8, piece: &Piece, ctx: &mut DeviceContext) {
         if let Some(function) = self.functions.get_mut(usize::from(device)) {
             function.piece(piece, ctx);
@@ -321,12 +324,12 @@ impl PciBus {
         }
     }
 
-    /// What becomes of input for a channel of a device.
+    /// Returns the state of the inbox of a device's channel.
     pub fn channel_inbox(&self, device: u8, channel: u8) -> Inbox {
         self.functions.get(usize::from(device)).map_or(Inbox::default(), |function| function.channel_inbox(channel))
     }
 
-    /// Drives the I/O APIC's inputs as functions assert their pins.
+    /// Drives the I/O APIC's inputs according to the functions' interrupt pins.
     fn tell(&mut self, ctx: &mut DeviceContext) {
         let mut asserted = [false; acpi::PCI_LINES as usize];
         for (device, function) in self.functions.iter().enumerate() {
@@ -339,16 +342,17 @@ impl PciBus {
     }
 }
 
-/// What accesses to configuration space are called.
+/// Name of accesses to configuration space.
 const NAME: &str = "PCI configuration";
-/// The address register is there for aligned 32-bit accesses only, and its second byte is another device's: the reset control register.
+/// The address register only decodes aligned 32-bit accesses, and its second byte is a register of another device: the
+/// reset control register.
 const CLAIMS: &[Claim] = &[
     Claim::ports(NAME, ADDRESS_PORT, 1),
     Claim::ports(NAME, ADDRESS_PORT + 2, 2),
     Claim::ports(NAME, DATA_PORT, PORTS.end - DATA_PORT),
     Claim::memory(NAME, layout::PCI_ECAM, 3),
 ];
-/// The position of enhanced configuration space in the claims.
+/// Index of enhanced configuration space among the claims.
 const ENHANCED: usize = 3;
 
 impl Device for PciBus {
@@ -373,7 +377,7 @@ impl Device for PciBus {
         self.tell(ctx);
     }
 
-    /// Functions keep their power.
+    /// Functions keep their power during suspension.
     fn reset(&mut self, ctx: &mut DeviceContext) {
         self.lines.iter_mut().for_each(Line::forgotten);
         self.tell(ctx);
@@ -389,7 +393,7 @@ impl Device for PciBus {
     }
 }
 
-/// The bus's own state; that of its functions is theirs.
+/// State of the bus itself, without its functions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct BusState {
     functions: usize,
@@ -413,7 +417,7 @@ impl Saved for PciBus {
     }
 }
 
-/// `size` bytes of ones.
+/// Returns `size` bytes of ones.
 fn ones(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
 }

@@ -16,7 +16,7 @@ const ENTRY_MASKED: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MsiX {
     capability: usize,
-    /// Address low, address high, data, control.
+    /// Address low, address high, data, and control of each vector.
     entries: Vec<[u32; 4]>,
     pending: Vec<bool>,
     enabled: bool,
@@ -24,7 +24,7 @@ pub struct MsiX {
 }
 
 impl MsiX {
-    /// Adds the capability to a configuration space. The table lies at offset `table` of a base address register, the
+    /// Adds the capability to a configuration space. The table is at offset `table` of base address register `bar`, the
     /// pending bits at `pending`.
     pub fn new(config: &mut ConfigSpace, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
         let mut body = (vectors - 1).to_le_bytes().to_vec();
@@ -41,17 +41,17 @@ impl MsiX {
         }
     }
 
-    /// Number of vectors.
+    /// Returns the number of vectors.
     pub fn vectors(&self) -> u16 {
         self.entries.len() as u16
     }
 
-    /// Whether interrupts are messages now.
+    /// Returns true if MSI-X is enabled.
     pub fn enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Looks at the control register again after a write to configuration space.
+    /// Reads the control register again after a write to configuration space.
     pub fn refresh(&mut self, config: &ConfigSpace, out: &mut Vec<Msi>) {
         let control = config.read(self.capability + CONTROL, 2) as u16;
         self.enabled = control & ENABLE != 0;
@@ -59,7 +59,7 @@ impl MsiX {
         (0..self.entries.len()).for_each(|vector| self.deliver(vector, out));
     }
 
-    /// Raises a vector: a message now, or a pending bit while it is masked.
+    /// Raises a vector: sends a message, or sets a pending bit if the vector is masked.
     pub fn raise(&mut self, vector: u16, out: &mut Vec<Msi>) {
         let vector = usize::from(vector);
         if self.enabled && vector < self.entries.len() {
@@ -76,7 +76,7 @@ impl MsiX {
         }
     }
 
-    /// Reads 4 or 8 bytes of the table; other sizes are undefined and read as zero.
+    /// Reads 4 or 8 bytes of the table; other sizes are undefined and return zero.
     pub fn read_table(&self, offset: u64, size: u8) -> u64 {
         let word = |at: u64| {
             let at = at as usize;
@@ -89,7 +89,7 @@ impl MsiX {
         }
     }
 
-    /// Writes 4 or 8 bytes of the table; other sizes are undefined and do nothing.
+    /// Writes 4 or 8 bytes of the table; other sizes are undefined and have no effect.
     pub fn write_table(&mut self, offset: u64, size: u8, value: u64, out: &mut Vec<Msi>) {
         match size {
             4 if offset.is_multiple_of(4) => self.write_word(offset as usize, value as u32, out),
@@ -118,7 +118,7 @@ impl MsiX {
 }
 
 impl MsiX {
-    /// Whether it can be the state of `current` with this configuration space.
+    /// Checks that this can be the state of `current` with this configuration space.
     pub fn check(&self, current: &Self, config: &ConfigSpace) -> Result<(), StateError> {
         let shape = |msix: &Self| (msix.capability, msix.entries.len(), msix.pending.len());
         same(&shape(self), &shape(current), "MSI-X capability")?;

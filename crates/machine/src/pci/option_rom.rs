@@ -1,5 +1,5 @@
-//! A device that has nothing but an expansion ROM: the hypercall code of the paravirtual interface, for guests that need
-//! it before they can ask for a page of it by MSR.
+//! A device with an expansion ROM and nothing else. The ROM contains the hypercall code of the paravirtual interface,
+//! for guests that need it before they can request a page of it by MSR.
 
 use super::{ConfigSpace, Function, Identity, ROM};
 use crate::device::DeviceContext;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 pub const VENDOR: u16 = 0x1234;
 /// Device ID of the device.
 pub const DEVICE: u16 = 0x5447;
-/// Bytes of the ROM.
+/// Size of the ROM in bytes.
 pub const SIZE: usize = 2048;
 
-/// The device.
+/// The device with the ROM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptionRom {
     config: ConfigSpace,
@@ -22,7 +22,7 @@ pub struct OptionRom {
 }
 
 impl OptionRom {
-    /// A device with this ROM.
+    /// Creates a device with this ROM.
     pub fn new(contents: [u8; SIZE]) -> Self {
         let mut config = ConfigSpace::new(Identity {
             vendor: VENDOR,

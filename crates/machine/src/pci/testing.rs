@@ -1,4 +1,4 @@
-//! A bus with memory, driven as the board drives it.
+//! A bus with memory for tests, driven as by the board.
 
 use super::PciBus;
 use crate::acpi;
@@ -8,7 +8,7 @@ use crate::host::Piece;
 use crate::memory::{GuestRam, layout};
 use crate::state::Saved;
 
-/// The bus, and what has come out of it.
+/// The bus and its outputs.
 pub struct Rig {
     pub bus: PciBus,
     pub ram: GuestRam,
@@ -34,7 +34,7 @@ impl Rig {
         result
     }
 
-    /// Takes on the state of another bus, and what has been seen of its lines. Its functions are not part of that.
+    /// Restores the state of another bus and the known levels of its lines, without its functions.
     pub fn take_on(&mut self, other: &Self) {
         self.bus.restore(&other.bus.save().unwrap()).unwrap();
         (self.levels, self.now) = (other.levels, other.now);
@@ -95,7 +95,7 @@ impl Rig {
         std::mem::take(&mut self.out.messages)
     }
 
-    /// Lines of the bus with their levels.
+    /// Returns the lines of the bus with their levels.
     pub fn lines(&self) -> [(u32, bool); acpi::PCI_LINES as usize] {
         std::array::from_fn(|i| (acpi::FIRST_PCI_LINE + i as u32, self.levels[i]))
     }

@@ -1,4 +1,4 @@
-//! A function with a base address register and MSI-X on the bus.
+//! Tests of a function with a base address register and MSI-X on the bus.
 
 use super::testing::Rig;
 use super::*;
@@ -134,11 +134,11 @@ fn masked_vectors_wait_as_pending_bits() {
     bus.mmio_write(entry + 8, 4, 0x41);
     assert_eq!(bus.mmio_read(entry, 8), Some(0x1_fee0_1000));
     assert_eq!(bus.mmio_read(entry + 12, 4), Some(1));
-    // Off: nothing is remembered.
+    // While MSI-X is off nothing becomes pending.
     bus.mmio_write(BASE + 0x10, 4, 1);
     bus.config_write(1, capability + 2, 2, 0xc000);
     assert_eq!(bus.mmio_read(BASE + 0x1800, 8), Some(0));
-    // Masked twice: it waits for both.
+    // Both masks are set: the message waits for both.
     bus.mmio_write(BASE + 0x10, 4, 1);
     assert_eq!(bus.mmio_read(BASE + 0x1800, 8), Some(2));
     bus.mmio_write(entry + 12, 4, 0);

@@ -1,41 +1,41 @@
-//! Why a saved machine, or recorded input, can't be used.
+//! Errors of snapshots and recorded input.
 
 use crate::state::{RestoreError, StateError};
 use cpu::state::ImpossibleState;
 use ledger::recorder::SavedError;
 use thiserror::Error;
 
-/// Why a snapshot can't be taken or restored.
+/// Reason for which a snapshot can't be taken or restored.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// By the host's clock no two runs are the same.
+    /// Runs by the host's clock can't be repeated.
     #[error("by the host's clock nothing can be repeated: a snapshot needs --clock virtual")]
     HostClock,
-    /// The file is something else.
+    /// The file has another format.
     #[error("it is no file of that kind")]
     OtherFile,
     /// The file was written by another version of the program.
     #[error("it has version {found}, and this program knows version {known}")]
     Version {
-        /// What the file says.
+        /// Version of the file.
         found: u32,
-        /// What was expected.
+        /// Version of this program.
         known: u32,
     },
-    /// The file is not what was written.
+    /// The file is damaged.
     #[error("it is damaged: its checksum is wrong, or it is cut off")]
     Damaged,
-    /// The machine was made with other options.
+    /// The machine was created with other options.
     #[error("it is of another machine: its {what} is {saved:?}, and here it is {here:?}")]
     OtherMachine {
-        /// What differs.
+        /// Name of the option.
         what: String,
-        /// What the snapshot has.
+        /// Value in the snapshot.
         saved: String,
-        /// What this machine has.
+        /// Value of this machine.
         here: String,
     },
-    /// Memory is described wrongly.
+    /// The description of memory is invalid.
     #[error("its memory is described wrongly at {0:#x}")]
     Memory(u64),
     /// A processor's state is impossible.
@@ -44,22 +44,22 @@ pub enum SnapshotError {
     /// There are more or fewer processors.
     #[error("it has {0} processors, and this machine has {1}")]
     Processors(usize, usize),
-    /// What was charged is impossible.
+    /// The state of charges is impossible.
     #[error(transparent)]
     Charges(#[from] SavedError),
-    /// A device's state.
+    /// A device's state can't be restored.
     #[error(transparent)]
     Device(#[from] RestoreError),
-    /// Another part of the state.
+    /// Another part of the state can't be restored.
     #[error(transparent)]
     State(#[from] StateError),
-    /// No input has been noted.
+    /// No input has been recorded.
     #[error("no input has been recorded")]
     NothingRecorded,
-    /// The hypervisor's state.
+    /// The hypervisor's state can't be restored.
     #[error("hypervisor: {0}")]
     Hypervisor(#[from] hypervisor::RestoreError),
-    /// The snapshot is of a machine with a hypervisor, and this one has none, or the other way round.
+    /// Only one of snapshot and machine has a hypervisor.
     #[error("it is of another platform")]
     Platform,
 }

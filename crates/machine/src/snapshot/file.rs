@@ -1,9 +1,10 @@
-//! The file around a snapshot or a log of input: 8 bytes that say what it is, its version (32 bits, little-endian), the SHA-256 of the rest, and the rest.
+//! File format of snapshots and input logs: 8 bytes of magic, the version (32 bits, little-endian), the SHA-256 of the
+//! rest, and the rest.
 
 use super::error::SnapshotError;
 use sha2::{Digest, Sha256};
 
-/// What a file holds.
+/// Contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A snapshot.
@@ -21,18 +22,18 @@ impl Kind {
     }
 }
 
-/// The version that is written and read. The state of a device has one of its own.
-const VERSION: u32 = 5;
+/// Version of the format. The state of each device has a version of its own.
+const VERSION: u32 = 6;
 const HASH: usize = 32;
-/// The largest state apart from memory, in bytes: what may be charged, and kept of tasks, has limits far below it.
+/// Maximum size of the state without memory, in bytes; the limits of charges and tasks are far below it.
 pub const LARGEST_STATE: usize = 1 << 30;
 
-/// The SHA-256 of bytes, in hexadecimal.
+/// Returns the SHA-256 of bytes, in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A file with this content.
+/// Creates a file with these contents.
 pub fn seal(kind: Kind, content: &[u8]) -> Vec<u8> {
     let mut file = Vec::with_capacity(content.len() + kind.magic().len() + 4 + HASH);
     file.extend_from_slice(kind.magic());
@@ -42,7 +43,7 @@ pub fn seal(kind: Kind, content: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The content of a file.
+/// Returns the contents of a file.
 pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], SnapshotError> {
     let rest = file.strip_prefix(kind.magic()).ok_or(SnapshotError::OtherFile)?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::Damaged)?;
@@ -57,16 +58,16 @@ pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], SnapshotError> {
     Ok(content)
 }
 
-/// A byte of LZ4 stands for no more bytes than that.
+/// Maximum number of bytes that one byte of LZ4 expands to.
 const MOST_PER_BYTE: usize = 255;
 
-/// How many bytes what `compress_prepend_size` has made stands for, if it can be so many, and what they are decompressed from.
+/// Returns the decompressed size of data from `compress_prepend_size`, if it is plausible, and the compressed bytes.
 pub fn decompressed_size(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (size, compressed) = lz4_flex::block::uncompressed_size(bytes).ok()?;
     (size <= compressed.len().saturating_mul(MOST_PER_BYTE)).then_some((size, compressed))
 }
 
-/// Decompresses what `compress_prepend_size` has made, at most `largest` bytes. No memory is taken for more than there can be.
+/// Decompresses data from `compress_prepend_size` to at most `largest` bytes. An implausible size allocates no memory.
 pub fn decompress(bytes: &[u8], largest: usize) -> Option<Vec<u8>> {
     let (size, _) = decompressed_size(bytes)?;
     if size > largest {

@@ -1,10 +1,11 @@
-//! Snapshots: a whole machine as one file, from which it goes on as if nothing had happened.
+//! Snapshots: a whole machine in one file, from which it continues without a difference.
 //!
-//! A snapshot is taken between two slices, where no instruction is under way. It has what a machine *is*: processors, memory, devices, the
-//! hypervisor, and what was charged so far. What only makes execution fast (translations and other shortcuts), and what follows from the options that the machine was made
-//! with, is made anew: the machine that is restored is made with the same options, and a snapshot of another one is refused.
+//! A snapshot is taken between two slices, when no instruction is in progress. It contains the state of the machine:
+//! processors, memory, devices, the hypervisor, and the charges so far. Data that only speeds up execution
+//! (translations and other caches) and data that follows from the options is created again: the restored machine is
+//! created with the same options, and the snapshot of a different one is refused.
 //!
-//! The layout of the file is in `file.rs`, that of memory in `pages.rs`.
+//! `file.rs` defines the layout of the file, `pages.rs` that of memory.
 
 pub(crate) mod error;
 pub(crate) mod file;
@@ -31,7 +32,7 @@ use pages::Chunk;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// A processor.
+/// State of a processor.
 #[derive(Serialize, Deserialize)]
 struct Processor {
     arch: Arch,
@@ -42,7 +43,7 @@ struct Processor {
     guest: Option<hypervisor::Vcpu>,
 }
 
-/// Everything but memory.
+/// All state except memory.
 #[derive(Serialize, Deserialize)]
 struct State {
     processors: Vec<Processor>,
@@ -58,10 +59,10 @@ struct State {
     triggered: bool,
 }
 
-/// What a snapshot file holds.
+/// Contents of a snapshot file.
 #[derive(Serialize, Deserialize)]
 struct Contents<'a> {
-    /// What the machine was made from, by name and value.
+    /// Description of the machine, by name and value.
     machine: Vec<(String, String)>,
     #[serde(borrow, with = "serde_bytes")]
     state: Cow<'a, [u8]>,
@@ -70,19 +71,20 @@ struct Contents<'a> {
 }
 
 impl Machine {
-    /// What must be the same for a snapshot to be of this machine. `images` identifies what it was booted from.
+    /// Returns the properties that must be equal for a snapshot to fit this machine. `images` identifies the images
+    /// that it was booted from.
     pub(crate) fn made_from(&self, images: &[(String, String)]) -> Vec<(String, String)> {
         let mut facts: Vec<(String, String)> = images.to_vec();
         facts.push(("number of processors".to_owned(), self.vcpus.all.len().to_string()));
         facts.push(("processor".to_owned(), file::hash(format!("{:?}", self.profile).as_bytes())));
-        // Of the workload its device knows whether it must be the same.
+        // The workload device decides if its workload must be the same.
         let described = self.description.iter().filter(|(key, _)| *key != WORKLOAD);
         facts.extend(described.map(|(key, value)| ((*key).to_owned(), value.clone())));
         facts
     }
 
-    /// The machine as a file. `images` identifies what it was booted from, for [`Machine::restore`] to compare. The run goes on as if
-    /// it had not been asked for.
+    /// Returns a snapshot of the machine as a file. `images` identifies the images that it was booted from, which
+    /// [`Machine::restore`] compares. The snapshot has no effect on the run.
     pub fn snapshot(&mut self, images: &[(String, String)]) -> Result<Vec<u8>, SnapshotError> {
         if self.clock == ClockSource::Host {
             return Err(SnapshotError::HostClock);
@@ -119,8 +121,8 @@ impl Machine {
         Ok(file::seal(Kind::Snapshot, &encode(&contents)?))
     }
 
-    /// Takes on the state of a snapshot: of a machine that has been made with the same options, and has not run. After an error the
-    /// machine is good for nothing.
+    /// Restores a snapshot of a machine that was created with the same options; this machine must not have run. After
+    /// an error the machine is unusable.
     pub fn restore(&mut self, file: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
         if self.clock == ClockSource::Host {
             return Err(SnapshotError::HostClock);
@@ -163,7 +165,7 @@ impl Machine {
     }
 }
 
-/// Whether a snapshot is of a machine that was made from the same.
+/// Checks that a snapshot is of a machine that was created in the same way.
 pub(crate) fn same_machine(saved: &[(String, String)], here: &[(String, String)]) -> Result<(), SnapshotError> {
     let other = |what: &str, saved: &str, here: &str| SnapshotError::OtherMachine {
         what: what.to_owned(),

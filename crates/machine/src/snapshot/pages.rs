@@ -1,4 +1,4 @@
-//! Memory in a snapshot: chunks that are not all zeros, each compressed.
+//! Memory in a snapshot: chunks with nonzero contents, each compressed.
 
 use super::error::SnapshotError;
 use super::file::decompressed_size;
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use x86::page::PAGE;
 
-/// Bytes of memory that are compressed together.
+/// Unit of compression in bytes.
 const CHUNK: u64 = 64 * PAGE;
 
-/// A piece of memory that is not all zeros.
+/// A piece of memory with nonzero contents.
 #[derive(Serialize, Deserialize)]
 pub struct Chunk<'a> {
-    /// Its first guest-physical address.
+    /// First guest-physical address.
     start: u64,
     #[serde(borrow, with = "serde_bytes")]
     compressed: Cow<'a, [u8]>,
 }
 
-/// Where chunks may be: start and length of each, in order, with what is there.
+/// Returns all possible chunks in order: start, length, and host address.
 fn places(ram: &Ram) -> impl Iterator<Item = (u64, u64, *mut u8)> + '_ {
     ram.regions().iter().flat_map(|region| {
         (0..region.len).step_by(CHUNK as usize).map(move |offset| {
@@ -33,7 +33,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(16).all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
-/// All memory, the hypervisor's tables included.
+/// Saves all memory, including the hypervisor's tables.
 pub fn save(ram: &Ram) -> Vec<Chunk<'static>> {
     let mut chunks = Vec::new();
     for (start, len, host) in places(ram) {
@@ -46,10 +46,10 @@ pub fn save(ram: &Ram) -> Vec<Chunk<'static>> {
     chunks
 }
 
-/// Makes memory what it was. Chunks must be in order, and be all that there is.
+/// Restores memory. The chunks must be complete and in order.
 pub fn restore(ram: &Ram, chunks: &[Chunk]) -> Result<(), SnapshotError> {
     let mut chunks = chunks.iter().peekable();
-    // Memory that is all zeros and has not been cleared yet.
+    // A range that must become zero and has not been cleared yet.
     let mut zeros: Option<(*mut u8, usize)> = None;
     for (start, len, host) in places(ram) {
         let len = len as usize;
@@ -68,7 +68,7 @@ pub fn restore(ram: &Ram, chunks: &[Chunk]) -> Result<(), SnapshotError> {
             return Err(SnapshotError::Memory(start));
         }
         populate(host, len);
-        // SAFETY: as in `save`; nothing else refers to the bytes meanwhile.
+        // SAFETY: as in `save`; nothing else refers to the bytes in the meantime.
         let bytes = unsafe { std::slice::from_raw_parts_mut(host, len) };
         if lz4_flex::block::decompress_into(compressed, bytes).ok() != Some(len) {
             return Err(SnapshotError::Memory(start));
@@ -81,16 +81,18 @@ pub fn restore(ram: &Ram, chunks: &[Chunk]) -> Result<(), SnapshotError> {
     }
 }
 
-/// Takes the pages of memory at once, in place of one fault for each. It only saves time: where the kernel does not know how (before 5.14) they come one by one.
+/// Allocates the pages of a range at once, instead of by one fault per page. This only saves time: on kernels that do
+/// not support it (before 5.14) the pages are allocated one by one.
 fn populate(host: *mut u8, len: usize) {
-    // SAFETY: the range is within a mapped region (see `places`), and what it holds does not change.
+    // SAFETY: the range is within a mapped region (see `places`), and its contents do not change.
     let _ = unsafe { libc::madvise(host.cast(), len, libc::MADV_POPULATE_WRITE) };
 }
 
-/// Makes memory zeros. That of guests is anonymous and private, so giving its pages back does that, and pages that were never touched stay so.
+/// Clears a range. Guest memory is anonymous and private, so returning its pages to the kernel clears it, and pages
+/// that were never touched stay unallocated.
 fn clear(range: Option<(*mut u8, usize)>) {
     let Some((host, len)) = range else { return };
-    // SAFETY: the range is within a mapped region (see `places`), which nothing refers to meanwhile.
+    // SAFETY: the range is within a mapped region (see `places`), to which nothing refers in the meantime.
     if unsafe { libc::madvise(host.cast(), len, libc::MADV_DONTNEED) } != 0 {
         // SAFETY: likewise.
         unsafe { std::slice::from_raw_parts_mut(host, len) }.fill(0);

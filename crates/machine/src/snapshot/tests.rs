@@ -6,10 +6,11 @@ use crate::testing::{self, Nobody};
 use cpu::Tier;
 use ledger::symbols::Symbols;
 
-/// Slices that the guest takes at least.
+/// Minimum number of slices that the guest runs.
 const SLICES: u64 = 5;
 
-/// Counts, calls and writes to memory for some slices, and leaves with status 1.
+/// Returns the configuration of a guest that counts, calls and writes to memory for some slices, and exits with status
+/// 1.
 fn config(platform: Platform, tier: Tier, memory: u64) -> Config {
     let code = [
         &[0xbc, 0x00, 0x00, 0x20, 0][..],   // mov esp, 0x200000
@@ -34,13 +35,13 @@ fn images() -> Vec<(String, String)> {
     vec![("kernel".to_owned(), "the counter".to_owned())]
 }
 
-/// Runs a machine to its end; its ledger.
+/// Runs a machine to its end, and returns its ledger.
 fn finish(machine: &mut Machine) -> Vec<u8> {
     assert_eq!(machine.run(&mut Nobody), Outcome::DebugExit(1));
     machine.ledger(&Symbols::default()).to_bytes().unwrap()
 }
 
-/// Runs a machine for so many slices; a snapshot.
+/// Runs a machine for a number of slices, and returns a snapshot.
 fn save_after(machine: &mut Machine, slices: u64) -> Vec<u8> {
     let mut left = slices + 1;
     let mut over = |_: &Machine| {
@@ -103,14 +104,14 @@ fn a_damaged_snapshot_is_refused() {
         assert!(matches!(restore(&damaged), Err(SnapshotError::Damaged)), "byte {at}");
         assert!(matches!(restore(&snapshot[..at]), Err(SnapshotError::Damaged)), "cut at {at}");
     }
-    // A checksum that fits does not make it right: each byte of the content in turn is wrong.
+    // A correct checksum does not make the contents valid: each byte of them in turn is changed.
     let content = file::open(Kind::Snapshot, &snapshot).unwrap();
     for at in (0..content.len()).step_by(content.len() / 150) {
         let mut forged = content.to_vec();
         forged[at] ^= 0x41;
         let mut machine = machine(&bare, Tier::default());
         if machine.restore(&file::seal(Kind::Snapshot, &forged), &images()).is_ok() {
-            // It may be the state of some machine: that one can run.
+            // If the changed state is possible, the machine must be able to run.
             let mut left = 3;
             let mut over = |_: &Machine| {
                 left -= 1;

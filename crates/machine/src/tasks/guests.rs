@@ -1,7 +1,8 @@
-//! The kernels in guests of a hypervisor that runs on the machine, as KVM does: their functions have names in the ledger, like those of
-//! the machine's own kernel. A guest may be gone long before the run ends, so its kernel is looked for while it runs: once it has
-//! said where system calls enter it, and again whenever its hypervisor makes another EPT. Its modules are looked for at growing
-//! intervals of virtual time, and so is a kernel that was not found.
+//! The kernels in guests of a hypervisor, such as KVM, that runs on the machine. Their functions have names in the
+//! ledger, like those of the machine's own kernel. A guest may be gone long before the run ends, so its kernel is
+//! looked for while it runs: after it has set the entry point for system calls, and again whenever its hypervisor
+//! creates another EPT. Its modules, and a kernel that was not found, are looked for at growing intervals of virtual
+//! time.
 
 use crate::guest_memory::GuestMemory;
 use crate::kernel_symbols::IMAGE;
@@ -12,48 +13,48 @@ use ledger::{AddressSpace, Symbol, Symbols, Ticks};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Guests and kernels that are told apart, and looks for a kernel in vain; those beyond have no names.
+/// Maximum number of distinct guests, of kernels, and of unsuccessful searches; further ones have no names.
 const MOST_GUESTS: usize = 256;
 const MOST_KERNELS: usize = 16;
 const MOST_FAILURES: usize = 64;
-/// Functions of all kernels together, and of all modules.
+/// Maximum number of functions of all kernels together, and of all modules.
 const MOST_FUNCTIONS: usize = 1 << 22;
 const MOST_MODULE_FUNCTIONS: usize = 1 << 20;
-/// Bytes at the entry for system calls by which a kernel is recognized.
+/// Number of bytes at the system call entry by which a kernel is recognized.
 const ENTRY: usize = 64;
-/// From the first look to the second, in ticks: 10 million cycles. Each interval is twice the one before.
+/// Interval from the first search to the second, in ticks: 10 million cycles. Each interval is twice the one before.
 const FIRST_INTERVAL: Ticks = 10_000_000_000;
-/// No interval is longer.
+/// Maximum interval.
 const LONGEST_INTERVAL: Ticks = 100 * FIRST_INTERVAL;
 
-/// A kernel.
+/// A kernel in a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Kernel {
-    /// Where system calls enter it, and the code there.
+    /// System call entry point, and the code there.
     entry: u64,
     code: Vec<u8>,
     tables: Kallsyms,
 }
 
-/// A guest, as [`ledger::Origin::guest`] tells them apart.
+/// A guest, as distinguished by [`ledger::Origin::guest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Guest {
-    /// What was last seen in IA32_LSTAR.
+    /// Last seen value of IA32_LSTAR.
     entry: u64,
-    /// Its kernel's number.
+    /// Number of its kernel.
     kernel: Option<u32>,
     modules: Vec<(String, Vec<Symbol>)>,
-    /// When is the next look, and how long after that another one.
+    /// Time of the next search, and the interval to the one after it.
     next: Ticks,
     interval: Ticks,
 }
 
-/// How many functions modules have.
+/// Returns the number of functions in modules.
 fn functions(modules: &[(String, Vec<Symbol>)]) -> usize {
     modules.iter().map(|module| module.1.len()).sum()
 }
 
-/// All of them.
+/// All guests and their kernels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Guests {
     kernels: Vec<Kernel>,
@@ -62,10 +63,10 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// A processor runs this guest.
+    /// Looks for the kernel of the guest that a processor runs.
     pub fn look(&mut self, guest: u64, cpu: &Cpu) {
         let entry = cpu.arch.msr.lstar;
-        // Only code of the image shows where the image is.
+        // Only addresses in the image give the location of the image.
         let in_image = |address: u64| IMAGE.contains(&address);
         if !cpu.wiring.model.recorded || cpu.arch.cpl != 0 || !in_image(entry) || !in_image(cpu.arch.rip) {
             return;
@@ -89,7 +90,7 @@ impl Guests {
         let kernel = before.kernel.or_else(|| self.kernel(entry, memory.as_ref()?));
         let tables = kernel.map(|kernel| &self.kernels[kernel as usize].tables);
         let found = memory.zip(tables).map(|(memory, tables)| memory.modules(tables));
-        // Between two looks modules can go, but not all of them.
+        // Between two searches some modules may be removed, but not all of them.
         let others = self.guests.values().map(|guest| functions(&guest.modules)).sum::<usize>();
         let found = found.filter(|found| !found.is_empty() && others + functions(found) <= MOST_MODULE_FUNCTIONS);
         let modules = found.unwrap_or(before.modules);
@@ -98,7 +99,7 @@ impl Guests {
         self.guests.insert(guest, Guest { entry, kernel, modules, next, interval });
     }
 
-    /// The number of the kernel that is in a guest's memory.
+    /// Returns the number of the kernel in a guest's memory.
     fn kernel(&mut self, entry: u64, memory: &GuestMemory) -> Option<u32> {
         let code = memory.copy_image(entry, ENTRY);
         let same = |kernel: &Kernel| (kernel.entry, &kernel.code) == (entry, &code);
@@ -120,7 +121,7 @@ impl Guests {
         Some(self.kernels.len() as u32 - 1)
     }
 
-    /// Adds the functions of kernels and modules.
+    /// Adds the functions of kernels and modules to `symbols`.
     pub fn add_to(&self, symbols: &mut Symbols) {
         for (&guest, known) in &self.guests {
             let Some(kernel) = known.kernel else { continue };
@@ -131,7 +132,7 @@ impl Guests {
         }
     }
 
-    /// Whether a state that was saved can be.
+    /// Checks that a saved state is possible.
     pub fn check(&self) -> Result<(), StateError> {
         let known = |guest: &Guest| guest.kernel.is_none_or(|kernel| (kernel as usize) < self.kernels.len());
         require(self.guests.values().all(known), "a guest's kernel")?;

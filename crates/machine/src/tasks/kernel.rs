@@ -1,13 +1,16 @@
-//! How a Linux kernel says which task it runs: probes on some of its functions, and the layout of its `task_struct`.
+//! Observation of the tasks of a Linux kernel: probes on some of its functions, and the layout of its `task_struct`.
 //!
-//! | function | what it says |
+//!
+//! function | meaning |
 //! |---|---|
 //! | `__switch_to(prev, next)` | the processor runs `next` from now on |
 //! | `wake_up_new_task(task)` | the current task has made `task` |
 //! | `__set_task_comm(task, name)` | the name of a task changes: it executes a program, or names itself |
-//! | `__do_softirq()`, `handle_softirqs(ksirqd)` | soft interrupts are worked off until it returns; the latter since Linux 6.10, and in stable kernels from before |
 //!
-//! These have been there under these names at least from Linux 5.10 to 6.12.
+//! `__do_softirq()`, `handle_softirqs(ksirqd)` | soft interrupts are processed until it returns; the latter since Linux
+//! 6.10, and in some earlier stable kernels |
+//!
+//! The functions have these names at least from Linux 5.10 to 6.12.
 
 use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
@@ -18,7 +21,7 @@ use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLa
 use ledger::{Recorder, RegionId, Symbol, Task, TaskId, TaskKind};
 use serde::{Deserialize, Serialize};
 
-/// What a probe says.
+/// Meaning of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Says {
     Switch,
@@ -35,20 +38,20 @@ const PROBES: [(&str, Says); 5] = [
     ("handle_softirqs", Says::SoftInterrupts),
 ];
 
-/// A kernel whose tasks can be followed.
+/// A kernel whose tasks can be observed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// What its tables say, for a report's symbols.
+    /// The kernel's symbol tables, for a report.
     pub tables: Option<Kallsyms>,
     probes: Vec<(u64, Says)>,
     layout: Option<TaskLayout>,
     learner: Learner,
 }
 
-/// Where a task is in memory, and what was last read there.
+/// Location of a task in memory, and its identity as last read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskIdentity {
-    /// Guest-physical address of the `task_struct`, which is in one piece.
+    /// Guest-physical address of the `task_struct`, which is contiguous.
     physical: u64,
     seen: Option<Seen>,
 }
@@ -62,32 +65,32 @@ struct Seen {
 }
 
 impl TaskIdentity {
-    /// Whether the task that was seen last is one that was charged.
+    /// Returns true if the task that was seen last is one that was charged.
     pub fn is_known(&self, recorder: &Recorder) -> bool {
         self.seen.is_none_or(|seen| recorder.knows(seen.id, RegionId(0)))
     }
 }
 
-/// Whether a function is the one of that name. A compiler that makes a function of its own from another one adds to its name:
+/// Returns true if a function has this name. Compilers append a suffix to the names of functions that they derive:
 /// `handle_softirqs.isra.0`.
 fn is(symbol: &Symbol, name: &str) -> bool {
     symbol.name.split('.').next() == Some(name)
 }
 
-/// Whether a function of a kernel would be probed.
+/// Returns true if a function of a kernel would be probed.
 pub fn is_probed(symbol: &Symbol) -> bool {
     PROBES.iter().any(|(name, _)| is(symbol, name))
 }
 
 impl Kernel {
-    /// The kernel that a processor runs: by its own tables, or else by the `symbols` that were given for it. `None`: there is none whose
-    /// tasks can be followed.
+    /// Finds the kernel that a processor runs, by its own tables or else by the given `symbols`. Returns `None` if
+    /// there is no kernel whose tasks can be observed.
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
         let tables = kernel_symbols::running(cpu, ram);
         let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions[..]);
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();
-        // Without this one nothing is known of any task.
+        // Without this probe no task can be observed.
         probes.iter().find(|(_, says)| *says == Says::Switch)?;
         let landmarks = tables.as_ref().map(|tables| tables.landmarks).unwrap_or_default();
         let view = View::of(cpu);
@@ -99,29 +102,30 @@ impl Kernel {
         Some(Self { tables, probes, layout, learner })
     }
 
-    /// Whether a state that was saved can be.
+    /// Checks that a saved state is possible.
     pub fn check(&self) -> Result<(), StateError> {
         require(self.probes.len() <= PROBES.len() && self.learner.is_bounded(), "a kernel's probes")?;
         let functions = self.tables.iter().flat_map(|tables| tables.functions.iter());
         require(functions.map(|f| f.start.checked_add(f.size)).all(|end| end.is_some()), "a kernel's functions")
     }
 
-    /// Addresses of the functions that are probed.
+    /// Returns the addresses of the probed functions.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
         self.probes.iter().map(|probe| probe.0)
     }
 
-    /// What it means that an address has been reached, if it is one of [`Kernel::addresses`].
+    /// Returns the meaning of an address that has been reached, if it is one of [`Kernel::addresses`].
     pub fn says(&self, address: u64) -> Option<Says> {
         self.probes.iter().find(|probe| probe.0 == address).map(|probe| probe.1)
     }
 
-    /// Where a task is. `None`: not in memory.
+    /// Returns the location of a task, or `None` if it is not in memory.
     pub fn identity(&self, cpu: &Cpu, task: u64) -> Option<TaskIdentity> {
         Some(TaskIdentity { physical: View::of(cpu).look_up(task)?, seen: None })
     }
 
-    /// The first task that is switched from is the idle task, which tells where things are if nothing else does.
+    /// Learns from the first task switch: the previous task is the idle task, which gives the layout if nothing else
+    /// does.
     pub fn first_switch(&mut self, cpu: &Cpu, idle: u64) {
         if self.layout.is_none() {
             self.learner.idle(whole(cpu, idle));
@@ -129,7 +133,7 @@ impl Kernel {
         }
     }
 
-    /// A task has been made.
+    /// Learns from the creation of a task.
     pub fn made(&mut self, cpu: &Cpu, task: u64) {
         if self.layout.is_none() {
             self.learner.made(whole(cpu, task));
@@ -137,8 +141,8 @@ impl Kernel {
         }
     }
 
-    /// Who a task is now. `named` is its name if that is about to change; `kernel_thread` says whether it is one, for kernels
-    /// that do not tell.
+    /// Returns the identity of a task. `named` is its new name if that is about to change; `kernel_thread` is true for
+    /// a kernel thread, for kernels that do not store this.
     pub fn who(
         &self,
         cpu: &Cpu,
@@ -173,7 +177,7 @@ impl Kernel {
         id
     }
 
-    /// The name at an address, as a task would have it.
+    /// Reads the name at an address, in the format of a task's name.
     pub fn name(cpu: &Cpu, address: u64) -> Option<[u8; COMM]> {
         let mut name = [0; COMM];
         let view = View::of(cpu);
@@ -189,7 +193,7 @@ impl Kernel {
     }
 }
 
-/// The bytes of a task as far as they are mapped.
+/// Reads the bytes of a task, as far as they are mapped.
 fn whole(cpu: &Cpu, task: u64) -> Vec<u8> {
     const PIECE: usize = 256;
     let view = View::of(cpu);

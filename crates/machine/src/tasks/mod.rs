@@ -1,8 +1,9 @@
-//! The guest's tasks: which one each processor runs, from which it descends, and which region of interest it is in.
+//! The guest's tasks: the task that each processor runs, its ancestors, and its region of interest.
 //!
-//! A Linux kernel is found when it says where system calls enter it (IA32_LSTAR), before it makes its first task; from then on probes on a few of its
-//! functions tell what it does (`kernel.rs`). Other guests may name the task that a processor runs through the marker ports. All that is
-//! read here is the guest's, and may be anything: it decides on names in a report, and on nothing else.
+//! A Linux kernel is found when it sets the entry point for system calls (IA32_LSTAR), before it creates its first
+//! task; from then on probes on some of its functions report its activity (`kernel.rs`). Other guests may name the task
+//! that a processor runs through the marker ports. All data read here belongs to the guest and may be arbitrary: it
+//! affects names in a report, and nothing else.
 
 mod guests;
 mod kernel;
@@ -25,75 +26,77 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 pub use state::TasksState;
 
-/// Tasks whose whereabouts are kept; a guest that has more is followed anew.
+/// Maximum number of tasks with a known location; beyond it the guest's tasks are discovered anew.
 const MOST_THREADS: usize = 1 << 20;
-/// Threads whose descent is known; those that are made later descend from nobody.
+/// Maximum number of threads with known ancestors; threads created later have none.
 const MOST_DESCENTS: usize = 1 << 24;
-/// Places that soft interrupts are called from.
+/// Maximum number of addresses that soft interrupts are called from.
 const MOST_CALLERS: usize = 64;
-/// The thread that makes the kernel's threads.
+/// Number of the thread that creates kernel threads.
 const KTHREADD: u32 = 2;
 
-/// A task that the kernel has made.
+/// A task that the kernel has created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Thread {
-    /// Its number, in the order in which threads were first seen; 0 is none.
+    /// Number of the thread, in the order in which threads were first seen; 0 is none.
     number: u32,
     identity: Option<TaskIdentity>,
     kernel_thread: bool,
-    /// It was working off soft interrupts when another one took its processor.
+    /// Soft interrupt processing that was in progress when the thread lost its processor.
     soft_interrupt: Option<SoftInterrupt>,
 }
 
-/// Soft interrupts are being worked off.
+/// Soft interrupt processing in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SoftInterrupt {
-    /// Where that returns to, and the stack pointer there.
+    /// Return address, and the stack pointer there.
     back: u64,
     stack: u64,
-    /// What had been interrupted before.
+    /// Interrupt nesting from before.
     nesting: Nesting,
 }
 
-/// A processor.
+/// State of a processor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Processor {
-    /// What was last seen in IA32_LSTAR.
+    /// Last seen value of IA32_LSTAR.
     system_calls: u64,
-    /// Address of the current task's `task_struct`, once that is known.
+    /// Address of the current task's `task_struct`, if it is known.
     current: Option<u64>,
-    /// The current thread's number.
+    /// Number of the current thread.
     number: u32,
     task: TaskId,
     soft_interrupt: Option<SoftInterrupt>,
+    /// When it last ran a task other than its idle task, if it runs that now.
+    idle_since: Option<Ticks>,
 }
 
 /// The guest's tasks.
 pub struct Tasks {
     ram: GuestRam,
-    /// Functions that are probed in a kernel that has no tables of its own.
+    /// Probed functions of a kernel that has no symbol tables of its own.
     symbols: Vec<Symbol>,
     kernel: Option<Kernel>,
-    /// Where system calls enter it.
+    /// System call entry point of the kernel.
     entry: u64,
     processors: Vec<Processor>,
     threads: FxHashMap<u64, Thread>,
-    /// By thread: the one that made it.
+    /// Number of the creator of each thread.
     parents: Vec<u32>,
-    /// Places that soft interrupts are called from, which have probes.
+    /// Return addresses of soft interrupt processing, which have probes.
     callers: Vec<u64>,
     regions: Regions,
     guests: Guests,
 }
 
-/// The number that a text begins with and the rest of it, if it begins with one.
+/// Splits off a number at the beginning of a text, if there is one.
 fn leading_number(text: &str) -> (Option<u32>, &str) {
     let parsed = text.split_once(' ').and_then(|(number, rest)| Some((number.parse().ok()?, rest)));
     parsed.map_or((None, text), |(number, rest)| (Some(number), rest))
 }
 
 impl Tasks {
-    /// Of a machine with so many processors.
+    /// Creates the tasks of a machine with this number of processors.
     pub fn new(ram: GuestRam, processors: usize) -> Self {
         Self {
             ram,
@@ -109,26 +112,27 @@ impl Tasks {
         }
     }
 
-    /// Takes the functions of a kernel that has no tables of its own, from files that the user has given; those that are
-    /// [probed](is_probed) will do.
+    /// Sets the functions of a kernel that has no tables of its own, from files that the user has given; only
+    /// [probed](is_probed) functions are needed.
     pub fn use_functions(&mut self, functions: Vec<Symbol>) {
         self.symbols = functions;
     }
 
-    /// The kernels in guests of a hypervisor that runs on the machine.
+    /// Returns the kernels in guests of a hypervisor that runs on the machine.
     pub(crate) fn guests(&self) -> &Guests {
         &self.guests
     }
 
-    /// The tables of the kernel whose tasks are followed.
+    /// Returns the tables of the kernel whose tasks are observed.
     pub fn kernel(&self) -> Option<&Kallsyms> {
         self.kernel.as_ref()?.tables.as_ref()
     }
 
-    /// Looks whether a processor has set up its system calls since the last look: then it runs a kernel, perhaps another one.
+    /// Checks if a processor has changed its system call entry since the last check: then it runs a kernel, possibly a
+    /// new one.
     #[inline]
     pub fn look(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
-        // A hypervisor that runs on the machine has its guest's entry there, even before it enters the guest.
+        // A hypervisor that runs on the machine loads its guest's entry point even before it enters the guest.
         let known = self.kernel.is_some() && cpu.has_hypervisor();
         if let Some(guest) = cpu.guest_of_software() {
             self.guests.look(guest, cpu);
@@ -142,7 +146,7 @@ impl Tasks {
     fn find(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
         let entry = cpu.arch.msr.lstar;
         self.processors[cpu.wiring.index].system_calls = entry;
-        // The other processors of a kernel enter it where the first does, and so does one that wakes up.
+        // The other processors of a kernel use the same entry point as the first, and so does one that wakes up.
         if entry != 0 && entry != self.entry {
             self.entry = entry;
             cache.remove_probes(&cpu.wiring.ram);
@@ -164,7 +168,7 @@ impl Tasks {
         }
     }
 
-    /// A processor has reached a probe.
+    /// Handles a probe that a processor has reached.
     pub fn reached(&mut self, hit: Hit, cpu: &mut Cpu, cache: &mut BlockCache) {
         let says = self.kernel.as_ref().and_then(|kernel| kernel.says(hit.address));
         match says {
@@ -176,7 +180,7 @@ impl Tasks {
         }
     }
 
-    /// A processor goes on with another task.
+    /// Handles a switch to another task.
     fn switch(&mut self, cpu: &mut Cpu, from: u64, to: u64) {
         let processor = &mut self.processors[cpu.wiring.index];
         if processor.current.is_none()
@@ -195,12 +199,22 @@ impl Tasks {
         processor.current = Some(to);
         processor.number = thread.number;
         processor.soft_interrupt = thread.soft_interrupt.take();
-        // Whatever interrupted the task before is over as far as the next one is concerned.
+        // For the next task the interrupts of the previous one are over.
         cpu.micro.charged.nesting = Nesting::default();
         self.identify(cpu, None);
+        let idle = self.current_is(cpu, |task| task.kind == TaskKind::Idle);
+        self.processors[cpu.wiring.index].idle_since = idle.then_some(cpu.micro.clock);
     }
 
-    /// Keeps a thread that is seen for the first time.
+    /// Since when the processors have run nothing but their idle tasks. Interrupts and soft interrupts do not count: an idle kernel has timers. `None`: another
+    /// task runs now, or the guest's tasks are not known. Processors that have never entered a kernel do not count.
+    pub fn idle_since(&self) -> Option<Ticks> {
+        self.kernel.as_ref()?;
+        let running = self.processors.iter().filter(|processor| processor.system_calls != 0);
+        running.map(|processor| processor.idle_since).try_fold(0, |latest, since| Some(latest.max(since?)))
+    }
+
+    /// Adds a thread that is seen for the first time.
     fn know(&mut self, task: u64, parent: u32) {
         if self.threads.contains_key(&task) {
             return;
@@ -218,10 +232,10 @@ impl Tasks {
         self.threads.insert(task, Thread { number, identity: None, kernel_thread: false, soft_interrupt: None });
     }
 
-    /// The current task has made another one.
+    /// Handles the creation of a task by the current one.
     fn made(&mut self, cpu: &Cpu, task: u64) {
         let parent = self.processors[cpu.wiring.index].number;
-        // Another one may have been there before.
+        // The address may have belonged to an earlier task.
         self.threads.remove(&task);
         self.know(task, parent);
         if let Some(kernel) = &mut self.kernel {
@@ -233,13 +247,13 @@ impl Tasks {
         }
     }
 
-    /// Says of the current task of a processor what `is` says.
+    /// Evaluates `is` for the current task of a processor.
     fn current_is(&self, cpu: &Cpu, is: impl FnOnce(&Task) -> bool) -> bool {
         let current = self.processors[cpu.wiring.index].task;
         cpu.wiring.recorder.borrow().tasks().get(current.0 as usize).is_some_and(is)
     }
 
-    /// A task gets a name.
+    /// Handles a change of a task's name.
     fn named(&mut self, cpu: &mut Cpu, hit: Hit) {
         if self.processors[cpu.wiring.index].current == Some(hit.first) {
             let name = Kernel::name(cpu, hit.second);
@@ -247,7 +261,7 @@ impl Tasks {
         }
     }
 
-    /// Looks who the current task of a processor is, and publishes it.
+    /// Identifies the current task of a processor, and publishes it.
     fn identify(&mut self, cpu: &mut Cpu, named: Option<[u8; 16]>) {
         let processor = &mut self.processors[cpu.wiring.index];
         let thread = processor.current.and_then(|current| Some((current, self.threads.get_mut(&current)?)));
@@ -263,7 +277,8 @@ impl Tasks {
         self.publish(cpu);
     }
 
-    /// Soft interrupts are worked off from now on until that returns, unless the current task is there for nothing else.
+    /// Handles the begin of soft interrupt processing, which lasts until the function returns, unless the current task
+    /// exists only for it.
     fn soft_interrupts(&mut self, cpu: &mut Cpu, hit: Hit, cache: &mut BlockCache) {
         let mut back = [0; 8];
         let found = View::of(cpu).read(hit.stack, &mut back);
@@ -281,16 +296,17 @@ impl Tasks {
         }
         let stack = hit.stack.wrapping_add(8);
         let processor = &mut self.processors[cpu.wiring.index];
-        // One of the functions that are probed may call the other one, deeper in the stack.
+        // One of the probed functions may call the other one, deeper in the stack.
         if processor.soft_interrupt.is_none_or(|soft| stack > soft.stack) {
-            // The interrupt after which they are worked off has yet to return, but only a further one is told apart from them.
+            // The interrupt after which soft interrupts run has not returned yet, but only a further interrupt is
+            // distinguished from them.
             let nesting = std::mem::take(&mut cpu.micro.charged.nesting);
             processor.soft_interrupt = Some(SoftInterrupt { back, stack, nesting });
             self.publish(cpu);
         }
     }
 
-    /// A place that soft interrupts are called from has been reached.
+    /// Handles the return from soft interrupt processing.
     fn came_back(&mut self, cpu: &mut Cpu, hit: Hit) {
         let processor = &mut self.processors[cpu.wiring.index];
         let Some(soft) = processor.soft_interrupt else { return };
@@ -301,13 +317,13 @@ impl Tasks {
         }
     }
 
-    /// The guest said something through the marker ports. It may concern all processors: the caller publishes it for each.
+    /// Handles a mark from the marker ports. It may concern all processors: the caller publishes it for each.
     pub fn mark(&mut self, mark: &Mark, cpu: &mut Cpu) {
         let now = cpu.micro.clock;
         let recorder = cpu.wiring.recorder.clone();
         match mark.command {
             Command::Begin => {
-                // Where no tasks are known everything is charged.
+                // Without known tasks everything is charged.
                 let root = Some(self.processors[mark.cpu].number).filter(|number| *number != 0);
                 self.regions.begin(&mut recorder.borrow_mut(), &mark.name, root, now);
             }
@@ -317,8 +333,8 @@ impl Tasks {
         }
     }
 
-    /// A guest that is no Linux says which task a processor runs: its name, in front of it its number, and between the two the number of the task that
-    /// made it, if these are known.
+    /// Handles a task declaration of a guest other than Linux: the name of the task, optionally preceded by its number
+    /// and the number of its creator.
     fn declared(&mut self, cpu: &mut Cpu, text: &str) {
         if self.kernel.is_some() {
             return;
@@ -330,7 +346,7 @@ impl Tasks {
             "" => TaskId(0),
             _ => cpu.wiring.recorder.borrow_mut().task(Task::new(TaskKind::Process, pid, pid, name)),
         };
-        // Those without a number are known by their names.
+        // Tasks without a number are identified by name.
         let key = number.map_or(1 << 32 | u64::from(id.0), u64::from);
         let parent = match parent {
             Some(parent) => {
@@ -346,7 +362,7 @@ impl Tasks {
         cpu.micro.charged.nesting = Nesting::default();
     }
 
-    /// Charges what a processor does to its current task and region from now on.
+    /// Sets the task and region to which a processor's activity is charged from now on.
     pub fn publish(&self, cpu: &mut Cpu) {
         let Processor { number, task, soft_interrupt, .. } = self.processors[cpu.wiring.index];
         let region = self.regions.of(|root| self.descends(number, root));
@@ -354,16 +370,16 @@ impl Tasks {
         cpu.set_charged(Charged { task, region, soft_interrupt, ..cpu.micro.charged });
     }
 
-    /// Whether a thread is, or descends from, another.
+    /// Returns true if a thread is equal to or descends from another one.
     fn descends(&self, mut thread: u32, from: u32) -> bool {
-        // Who makes a thread has a smaller number.
+        // The creator of a thread has a smaller number.
         while thread > from {
             thread = self.parents.get(thread as usize).copied().unwrap_or(0);
         }
         thread == from
     }
 
-    /// The run is over.
+    /// Ends the open regions at the end of the run.
     pub fn finish(&mut self, recorder: &mut ledger::Recorder, now: Ticks) {
         self.regions.finish(recorder, now);
     }

@@ -1,38 +1,38 @@
-//! Regions of interest: which are open, for whom, and how long they last.
+//! Open regions of interest: their tasks and their durations.
 //!
-//! A region is of a task and the tasks that descend from it, or of everything that the machine does. Where several that apply to a task are open,
-//! the one that began last is charged.
+//! A region belongs to a task and its descendants, or to everything that the machine does. If several open regions
+//! apply to a task, the one that began last is charged.
 
 use ledger::{Recorder, RegionId, TaskId, Ticks};
 use serde::{Deserialize, Serialize};
 
-/// The most regions that are open at a time.
+/// Maximum number of open regions.
 const MOST_OPEN: usize = 64;
 
-/// A region that is open.
+/// An open region.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
     region: RegionId,
-    /// The thread that it began with, `None` for everything.
+    /// The thread that began the region; `None` for a region of everything.
     root: Option<u32>,
     begun: Ticks,
 }
 
-/// The open regions, the one that began last at the end.
+/// The open regions in the order of their begin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Regions {
     open: Vec<Open>,
-    /// Since when no region has been open.
+    /// Time since which no region has been open.
     closed_since: Ticks,
 }
 
 impl Regions {
-    /// Whether every open region is one that was charged: they may come from a file.
+    /// Returns true if every open region has been charged; regions may come from a file.
     pub fn are_known(&self, recorder: &Recorder) -> bool {
         self.open.len() <= MOST_OPEN && self.open.iter().all(|open| recorder.knows(TaskId(0), open.region))
     }
 
-    /// A region begins, at time `now`.
+    /// Begins a region at time `now`.
     pub fn begin(&mut self, recorder: &mut Recorder, name: &str, root: Option<u32>, now: Ticks) {
         if self.open.len() == MOST_OPEN {
             return;
@@ -45,14 +45,14 @@ impl Regions {
         self.open.push(Open { region, root, begun: now });
     }
 
-    /// Ends the region that began last under that name; an empty name ends the one that began last of all. An end without a beginning is the
-    /// guest's mistake, and harmless.
+    /// Ends the last region with that name; an empty name ends the last one of all. An end without a begin is a mistake
+    /// of the guest, and is ignored.
     pub fn end(&mut self, recorder: &mut Recorder, name: &str, now: Ticks) {
         let region = recorder.known_region(name);
         let ended = |open: &Open| name.is_empty() || Some(open.region) == region;
         let Some(at) = self.open.iter().rposition(ended) else { return };
         let ended = self.open.remove(at);
-        // A region within itself lasts once.
+        // The time of a region that is nested in itself counts once.
         if self.open.iter().all(|open| open.region != ended.region) {
             recorder.region_ends(ended.region, now.saturating_sub(ended.begun));
         } else if let Some(outer) = self.open.iter_mut().find(|open| open.region == ended.region) {
@@ -63,7 +63,7 @@ impl Regions {
         }
     }
 
-    /// The run is over: what is still open ends.
+    /// Ends all open regions at the end of the run.
     pub fn finish(&mut self, recorder: &mut Recorder, now: Ticks) {
         if self.open.is_empty() {
             recorder.region_ends(RegionId(0), now.saturating_sub(self.closed_since));
@@ -74,7 +74,8 @@ impl Regions {
         }
     }
 
-    /// The region that a thread is charged to; `descends` says whether it is, or descends from, another.
+    /// Returns the region to which a thread is charged; `descends` returns true if the thread is equal to or descends
+    /// from the given one.
     pub fn of(&self, descends: impl Fn(u32) -> bool) -> RegionId {
         let applies = |open: &&Open| open.root.is_none_or(&descends);
         self.open.iter().rev().find(applies).map_or(RegionId(0), |open| open.region)

@@ -1,4 +1,4 @@
-//! The saved state of the guest's tasks.
+//! Saved state of the guest's tasks.
 
 use super::guests::Guests;
 use super::kernel::Kernel;
@@ -10,7 +10,8 @@ use ledger::{Recorder, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is known of the guest's tasks, without the symbols that the user gives. Threads are sorted, so that equal states are equal bytes.
+/// Saved state of the guest's tasks, without the symbols that the user gives. Threads are sorted, so that equal states
+/// are equal bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TasksState {
     kernel: Option<Kernel>,
@@ -24,12 +25,12 @@ pub struct TasksState {
 }
 
 impl TasksState {
-    /// Whether it can be the state of a machine with so many processors, whose charges are these.
+    /// Checks that this can be the state of a machine with this number of processors and these charges.
     fn check(&self, processors: usize, recorder: &Recorder) -> Result<(), StateError> {
         same(&self.processors.len(), &processors, "number of processors")?;
         let descents = self.parents.len();
         require((1..=MOST_DESCENTS).contains(&descents) && self.parents[0] == 0, "too many threads")?;
-        // A thread is made by one that was there before: whoever follows descents comes to an end.
+        // A thread's creator has a smaller number, so the search for ancestors ends.
         let earlier = self.parents.iter().zip(0u32..).skip(1).all(|(parent, thread)| *parent < thread);
         require(earlier, "a thread that descends from itself")?;
         let numbers = || self.processors.iter().map(|p| p.number).chain(self.threads.values().map(|t| t.number));
@@ -46,7 +47,7 @@ impl TasksState {
 }
 
 impl Tasks {
-    /// The state.
+    /// Returns the state.
     pub fn save(&self) -> TasksState {
         TasksState {
             kernel: self.kernel.clone(),
@@ -60,7 +61,7 @@ impl Tasks {
         }
     }
 
-    /// Takes on a state, and sets its probes in a cache that has none.
+    /// Restores a state, and sets its probes in a cache that has none.
     pub fn restore(
         &mut self,
         state: TasksState,

@@ -1,4 +1,4 @@
-//! A kernel of a few instructions, in real mode, whose functions have a real one's names.
+//! Tests with a kernel of a few instructions, in real mode, whose functions have the names of a real kernel's.
 
 use super::*;
 use crate::board::{Board, Parts};
@@ -18,15 +18,16 @@ use x86::seg;
 
 const START: u64 = 0x1000;
 const NAME: u32 = 0x9000;
-/// Tasks are so far apart.
+/// Distance between tasks.
 const TASK: u32 = 0x2000;
 
-/// Address of a task; 0 is the idle task.
+/// Returns the address of a task; 0 is the idle task.
 fn task(number: u32) -> u32 {
     0x2_0000 + number * TASK
 }
 
-/// Its memory as a kernel without BTF has it: numbers and names where [`Learner`](ledger::symbols::task_struct::Learner) finds them.
+/// Returns the memory of a task in a kernel without BTF: numbers and names at the offsets where
+/// [`Learner`](ledger::symbols::task_struct::Learner) finds them.
 fn memory_of(number: u32, comm: &str) -> Vec<u8> {
     let mut bytes = vec![0x5a; TASK as usize];
     bytes[100..104].copy_from_slice(&number.to_le_bytes());
@@ -36,21 +37,21 @@ fn memory_of(number: u32, comm: &str) -> Vec<u8> {
     bytes
 }
 
-/// The functions of the kernel, each of which returns at once, and the addresses at which they are.
+/// The functions of the kernel, each of which returns at once, and their addresses.
 struct Functions {
     labels: [CodeLabel; 4],
 }
 
 const NAMES: [&str; 4] = ["__switch_to", "wake_up_new_task", "__set_task_comm", "handle_softirqs.isra.0"];
 
-/// A kernel's code in the making.
+/// Assembler of a kernel's code.
 struct Code<'a> {
     a: &'a mut CodeAssembler,
     functions: Functions,
 }
 
 impl Code<'_> {
-    /// Something that is charged: a CPUID.
+    /// Emits an instruction that is charged: CPUID.
     fn work(&mut self) -> Result<(), IcedError> {
         self.a.cpuid()
     }
@@ -69,7 +70,7 @@ impl Code<'_> {
         self.call(1, task(number), 0)
     }
 
-    /// Soft interrupts that do some work. Return addresses are 8 bytes long where a kernel runs.
+    /// Emits soft interrupts that do some work. A kernel's return addresses are 8 bytes long.
     fn soft_interrupts(&mut self) -> Result<(), IcedError> {
         (0..3).try_for_each(|_| self.a.push(0))?;
         self.call(3, 0, 0)
@@ -87,7 +88,8 @@ impl Code<'_> {
     }
 }
 
-/// Runs a kernel on one processor; `names` are of the tasks in memory. Who did the work: kind and name of the task, the context, the region.
+/// Runs a kernel on one processor; `names` are the names of the tasks in memory. Returns the origin of the work: kind
+/// and name of the task, context, and region.
 fn run(
     linux: bool,
     names: &[&str],
@@ -106,7 +108,7 @@ fn run(
         for (function, label) in labels.iter_mut().enumerate() {
             a.set_label(label)?;
             a.nop()?;
-            // Soft interrupts work.
+            // Soft interrupts do some work.
             if function == 3 {
                 a.cpuid()?;
                 a.ret_1(6)?;
@@ -117,7 +119,7 @@ fn run(
         }
         Ok(())
     });
-    // The functions are at the end, each of NOP, RET and INT3.
+    // The functions are at the end, and consist of NOP, RET and INT3 each.
     let mut at = bytes.len() - 3 * 3 - 7;
     for size in [3, 3, 3, 7] {
         addresses.push(START + at as u64);
@@ -157,7 +159,7 @@ fn run(
     vcpus.tasks.use_functions(functions.clone());
     vcpus.all[0].activity = Activity::Running;
     drop(ram.take_written());
-    // Whatever is known of the tasks must get through a restore at any time.
+    // The state of the tasks must survive a restore at any time.
     vcpus.slice = 1;
     loop {
         match vcpus.run() {
@@ -200,7 +202,7 @@ fn a_kernel_without_types_tells_its_tasks() {
         code.work()?;
         (1..=2).try_for_each(|number| code.make(number))?;
         code.switch(0, 2)?;
-        // The thread that makes the kernel's threads has number 2, but until the third task is made nobody knows.
+        // The thread that creates kernel threads has number 2, which is unknown until the third task is created.
         code.make(3)?;
         code.switch(2, 1)?;
         code.work()?;
@@ -256,7 +258,7 @@ fn a_region_is_a_task_and_its_descendants() {
             ("Process 5 grandchild", Task, "mine"),
             ("Idle 0 swapper/0", Task, "everything"),
             ("Process 5 grandchild", Task, ""),
-            // The work of soft interrupts is in a function behind all others.
+            // The work of soft interrupts is in a function after all others.
             ("Process 5 grandchild", SoftInterrupt, "mine"),
         ],
     );

@@ -1,4 +1,4 @@
-//! The block device (type 2): one queue, sectors of 512 bytes, requests done at once against the backing.
+//! The block device (type 2): one queue, sectors of 512 bytes. Requests complete at once on the backing.
 
 use super::disk::{Backing, SECTOR};
 use super::overlay::Overlay;
@@ -17,7 +17,7 @@ const ID_LEN: usize = 20;
 const CONFIG_LEN: usize = 60;
 type Hash = [u8; 32];
 
-/// Bytes copied at a time.
+/// Maximum number of bytes copied at a time.
 const PIECE: usize = 128 << 10;
 
 const FEATURE_SEG_MAX: u64 = 1 << 2;
@@ -30,7 +30,7 @@ const REQUEST_OUT: u32 = 1;
 const REQUEST_FLUSH: u32 = 4;
 const REQUEST_GET_ID: u32 = 8;
 
-/// Outcome of a request, as it goes into its last byte.
+/// Outcome of a request, as stored in the request's last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Status {
@@ -42,9 +42,9 @@ enum Status {
 /// A block device.
 pub struct Block {
     backing: Box<dyn Backing>,
-    /// What the guest has written, if that does not go to the backing.
+    /// Sectors that the guest has written, unless writes go to the backing.
     overlay: Option<Overlay>,
-    /// SHA-256 of the backing, once it has been asked for.
+    /// SHA-256 of the backing, after it has been computed once.
     hash: OnceCell<Hash>,
     id: [u8; ID_LEN],
     config: [u8; CONFIG_LEN],
@@ -52,24 +52,25 @@ pub struct Block {
 }
 
 impl Block {
-    /// A device on `backing`; the guest can ask for the first 20 bytes of `id`.
+    /// Creates a device on `backing`; the guest can read the first 20 bytes of `id`.
     pub fn new(backing: Box<dyn Backing>, id: &str) -> Self {
         let mut id_bytes = [0; ID_LEN];
         id_bytes.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
         let mut config = [0; CONFIG_LEN];
         config[0..8].copy_from_slice(&(backing.len() / SECTOR).to_le_bytes());
-        // Each request needs a descriptor for its header and one for its status besides the data.
+        // Besides its data, each request needs one descriptor for its header and one for its status.
         config[12..16].copy_from_slice(&(u32::from(QUEUE_SIZE) - 2).to_le_bytes());
         config[20..24].copy_from_slice(&(SECTOR as u32).to_le_bytes());
         Self { backing, overlay: None, hash: OnceCell::new(), id: id_bytes, config, buffer: vec![0; PIECE] }
     }
 
-    /// The device with an overlay: what the guest writes stays in memory and is part of the saved state.
+    /// Adds an overlay: the guest's writes stay in memory and are part of the saved state.
     pub fn with_overlay(self) -> Self {
         Self { overlay: Some(Overlay::default()), ..self }
     }
 
-    /// The hash of the backing, by which a state knows its disk. The first one reads all of it.
+    /// Returns the hash of the backing, by which a saved state identifies its disk. The first call reads the whole
+    /// disk.
     fn hash(&self) -> Result<Hash, StateError> {
         if let Some(hash) = self.hash.get() {
             return Ok(*hash);
@@ -85,7 +86,7 @@ impl Block {
         Ok(*self.hash.get_or_init(|| sha.finalize().into()))
     }
 
-    /// Does a request and returns its outcome and how many bytes of data were written.
+    /// Executes a request. Returns its outcome and the number of data bytes written.
     fn request(&mut self, chain: &mut Chain) -> (Status, usize) {
         let mut header = [0; HEADER_LEN];
         if chain.read(&mut header) != HEADER_LEN {
@@ -103,7 +104,7 @@ impl Block {
         }
     }
 
-    /// The byte offset of a transfer that lies wholly inside the disk.
+    /// Returns the byte offset of a transfer, if all of it is inside the disk.
     fn offset(&self, sector: u64, len: usize) -> Option<u64> {
         let start = sector.checked_mul(SECTOR)?;
         let end = start.checked_add(len as u64)?;
@@ -189,7 +190,7 @@ impl Device for Block {
     fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut DeviceContext) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let room = chain.writer.available_bytes();
-            // A request without a byte for its status can't be answered: it is given back untouched.
+            // A request without a byte for its status can't be answered: the device returns it unprocessed.
             let Some(status_at) = room.checked_sub(1) else {
                 ring.push(chain, 0)?;
                 continue;
@@ -203,7 +204,7 @@ impl Device for Block {
     }
 }
 
-/// A disk as it is saved: by what it holds, and what was written.
+/// Saved state of a disk: identity of the backing and contents of the overlay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedBlock {
     hash: Hash,
@@ -213,7 +214,7 @@ struct SavedBlock {
 }
 
 impl Block {
-    /// Nothing but the overlay changes what the guest reads.
+    /// Checks that the backing does not change: the disk is read-only or has an overlay.
     fn is_fixed(&self) -> Result<(), StateError> {
         if self.overlay.is_some() || self.backing.read_only() { Ok(()) } else { Err(StateError::NoOverlay) }
     }

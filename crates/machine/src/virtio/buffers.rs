@@ -1,26 +1,26 @@
-//! The buffers of a request, in guest memory.
+//! Buffers of a request in guest memory.
 
 use super::Broken;
 use crate::memory::GuestMap;
 use std::collections::VecDeque;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
-/// Those that the device reads, or those that it writes. All of them lie in memory.
+/// The device-readable or the device-writable buffers of a request. All of them are inside guest memory.
 pub struct Buffers<'a> {
     memory: &'a GuestMap,
-    /// Address and length of what has not been used yet.
+    /// Address and length of the unused parts.
     parts: VecDeque<(u64, usize)>,
 }
 
 impl<'a> Buffers<'a> {
-    /// Buffers by address and length. `None`: they are not in memory.
+    /// Creates buffers from addresses and lengths. Returns `None` if they are not in memory.
     pub(super) fn new(memory: &'a GuestMap, parts: VecDeque<(u64, usize)>) -> Option<Self> {
         let inside = |&(address, len): &(u64, usize)| memory.check_range(GuestAddress(address), len);
         let total = parts.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len));
         (total.is_some() && parts.iter().all(inside)).then_some(Self { memory, parts })
     }
 
-    /// Bytes that are left.
+    /// Returns the number of unused bytes.
     pub fn available_bytes(&self) -> usize {
         self.parts.iter().map(|(_, len)| len).sum()
     }
@@ -45,7 +45,7 @@ impl<'a> Buffers<'a> {
         if left == 0 { Ok(Self { memory: self.memory, parts: after }) } else { Err(Broken) }
     }
 
-    /// Uses up to `len` bytes, piece by piece: what `each` does with an address and the range of bytes that are there.
+    /// Uses up to `len` bytes, piece by piece: calls `each` with the address of a piece and its byte range.
     fn consume(
         &mut self,
         len: usize,

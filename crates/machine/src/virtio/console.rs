@@ -1,6 +1,7 @@
 //! The console device (type 3): one port, with queues 0 and 1 for its data, 2 and 3 for control messages.
 //!
-//! A driver that negotiates control messages says when it has opened the port. Before that it drops what arrives, so nothing is sent.
+//! A driver that negotiates control messages reports when it has opened the port. Before that it would drop input, so
+//! the device sends none.
 
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,9 @@ use ledger::Ticks;
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
 const CONTROL_RECEIVE: u16 = 2;
-/// Bytes taken from one transmit request; the rest of a longer one is lost.
+/// Maximum number of bytes taken from one transmit request; the rest of a longer one is lost.
 const MAX_REQUEST: usize = 64 << 10;
-/// Control messages that wait for the driver; further ones are lost.
+/// Maximum number of control messages that wait for the driver; further ones are lost.
 const MAX_MESSAGES: usize = 64;
 
 /// Columns, rows, number of ports, emergency write.
@@ -26,13 +27,13 @@ const CONFIG: [u8; 12] = [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 /// A console device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Console {
-    /// What the driver has not taken yet.
+    /// Input that the driver has not taken yet.
     input: VecDeque<u8>,
-    /// The driver takes input.
+    /// True if the driver accepts input.
     open: bool,
-    /// The driver says by control messages when that is so.
+    /// True if the driver uses control messages to open the port.
     controlled: bool,
-    /// Control messages that it has not taken.
+    /// Control messages that the driver has not taken yet.
     messages: VecDeque<Message>,
 }
 
@@ -52,7 +53,7 @@ impl Console {
         Ok(())
     }
 
-    /// A message of the driver.
+    /// Handles a control message of the driver.
     fn heard(&mut self, port: u32, event: u16, value: u16) {
         let answers: &[Message] = match event {
             event::DEVICE_READY if value == 1 => &[message(0, event::PORT_ADD, 1)],
@@ -100,7 +101,7 @@ impl Device for Console {
     }
 
     fn started(&mut self, queue: u16, _now: Ticks) {
-        // A driver without control messages takes input as soon as it is ready.
+        // A driver without control messages accepts input as soon as it is ready.
         self.open |= queue == RECEIVE && !self.controlled;
     }
 

@@ -1,4 +1,4 @@
-//! What a block device's sectors are in: a file, a block device of the host, or what a test makes up.
+//! Backings of block devices: an image file, a block device of the host, or the invention of a test.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -6,18 +6,18 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Bytes of a sector.
+/// Size of a sector in bytes.
 pub const SECTOR: u64 = 512;
 
-/// What holds the sectors.
+/// Storage for the sectors of a block device.
 pub trait Backing: Send {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
-    /// Whether there are no bytes at all.
+    /// Returns true if the length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Whether writes are refused.
+    /// Returns true if writes are refused.
     fn read_only(&self) -> bool;
     /// Reads all of `buffer`.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
@@ -27,21 +27,21 @@ pub trait Backing: Send {
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// Why a disk image can't be used.
+/// Reason for which a disk image can't be used.
 #[derive(Debug, Error)]
 pub enum DiskError {
-    /// It can't be opened.
+    /// The image can't be opened.
     #[error("cannot open the disk {path}: {cause}")]
     Open {
-        /// Which file.
+        /// Path of the image.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         cause: io::Error,
     },
-    /// A directory, a pipe, ...
+    /// The path names a directory, a pipe, or another unsuitable file.
     #[error("cannot use the disk {0}: neither a regular file nor a block device")]
     NotADisk(PathBuf),
-    /// Less than one sector.
+    /// The image is smaller than one sector.
     #[error("the disk {0} is smaller than one sector of 512 bytes")]
     TooSmall(PathBuf),
 }
@@ -55,7 +55,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens an image. A trailing part of a sector is not accessible.
+    /// Opens an image. A partial sector at the end is not accessible.
     pub fn open(path: &Path, read_only: bool) -> Result<Self, DiskError> {
         use std::os::unix::fs::FileTypeExt;
         let failed = |cause| DiskError::Open { path: path.to_path_buf(), cause };

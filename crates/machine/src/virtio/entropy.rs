@@ -1,14 +1,14 @@
 //! The entropy device (type 4).
 //!
-//! Its bytes come from a generator with a fixed seed: two runs see the same stream, which is what makes them
-//! reproducible. They are no secret; nothing that runs here should protect anything with them.
+//! The bytes come from a generator with a fixed seed, so that two runs see the same stream and are reproducible. The
+//! bytes are not secret, and nothing that runs here should rely on them for protection.
 
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
-/// Bytes given for one request. The driver asks again if it wants more.
+/// Maximum number of bytes for one request. A driver that wants more asks again.
 const MAX_REQUEST: usize = 64 << 10;
 
 /// An entropy source.
@@ -18,12 +18,12 @@ pub struct Entropy {
 }
 
 impl Entropy {
-    /// A source whose stream depends on the seed alone.
+    /// Creates a source whose stream depends on the seed alone.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014).
+    /// Returns the next number of SplitMix64 (Steele, Lea, Flood 2014).
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

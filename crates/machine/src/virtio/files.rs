@@ -1,7 +1,7 @@
-//! The file system device (type 26): requests of the FUSE protocol, which a server of files answers (virtio 1.2, 5.11).
+//! The file system device (type 26): requests of the FUSE protocol, which a file server answers (virtio 1.2, 5.11).
 //!
-//! Files come from outside, and no saved state has them: a machine can be saved as long as the guest has not mounted the file system, and be restored
-//! with other files.
+//! Files are outside of the machine, and no saved state contains them. A machine can be saved while the guest has not
+//! mounted the file system, and can be restored with other files.
 
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
@@ -9,13 +9,13 @@ use crate::state::{Saved, StateError};
 use guestfs::Server;
 use guestfs::server::LARGEST_TRANSFER;
 
-/// The name by which a guest mounts it.
+/// Tag by which a guest mounts the file system.
 pub const TAG: &str = "tollgate";
 const TAG_LEN: usize = 36;
-/// Queues for requests, behind the one for what must not wait.
+/// Number of request queues, which follow the high-priority queue.
 const REQUEST_QUEUES: u32 = 1;
 const QUEUE_SIZE: u16 = 128;
-/// Bytes of a request beside what it writes: headers and names.
+/// Maximum size of a request without its data: headers and names.
 const OVERHEAD: usize = 64 << 10;
 
 /// A file system device.
@@ -25,7 +25,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// A device whose requests `server` answers.
+    /// Creates a device whose requests `server` answers.
     pub fn new(server: Server) -> Self {
         let mut config = TAG.as_bytes().to_vec();
         config.resize(TAG_LEN, 0);

@@ -1,10 +1,10 @@
 //! Virtio devices (version 1.2, modern only): a PCI transport, split and packed rings, and the
 //! block, console, entropy, network and file system devices.
 //!
-//! A request completes within the notification that announces it: no virtual time passes in the device itself, what a
-//! crossing costs is charged to the access that made it. Descriptors come from the guest and are not trusted. A request
-//! whose buffers make no sense is dropped or answered with an error; a ring that makes no sense breaks the device,
-//! which then says so (DEVICE_NEEDS_RESET) and does nothing until it is reset.
+//! A request completes within the notification that announces it: the device itself takes no virtual time, and the cost
+//! of a crossing is charged to the access that made it. Descriptors come from the guest and are not trusted. A request
+//! with invalid buffers is dropped or answered with an error. An invalid ring breaks the device, which then sets
+//! DEVICE_NEEDS_RESET and does nothing until it is reset.
 
 mod block;
 mod buffers;
@@ -39,50 +39,51 @@ use crate::pci::Inbox;
 use crate::state::Saved;
 use ledger::Ticks;
 
-/// What a device adds to the transport.
+/// The part of a virtio device behind the transport.
 pub trait Device: Saved + Send {
-    /// What its state is called.
+    /// Returns the name of the device's state.
     fn name(&self) -> &'static str;
-    /// Virtio device type.
+    /// Returns the virtio device type.
     fn kind(&self) -> u16;
-    /// PCI class code: class, subclass, programming interface.
+    /// Returns the PCI class code: class, subclass, programming interface.
     fn class(&self) -> u32;
-    /// Feature bits of the device, without those of the transport and the rings.
+    /// Returns the feature bits of the device, without those of the transport and the rings.
     fn features(&self) -> u64;
-    /// Largest size of each queue; powers of two.
+    /// Returns the maximum size of each queue; all are powers of two.
     fn queues(&self) -> &[u16];
-    /// Device-specific configuration space, which never changes.
+    /// Returns the device-specific configuration space.
     fn config(&self) -> &[u8];
-    /// The driver has accepted these features, which stay until it resets the device.
+    /// Called when the driver has accepted these features, which stay until it resets the device.
     fn negotiated(&mut self, _features: u64) {}
-    /// The driver is ready and has enabled a queue: from now on it may be worked on.
+    /// Called when the driver is ready and has enabled a queue: the device may use the queue from now on.
     fn started(&mut self, _queue: u16, _now: Ticks) {}
-    /// A queue that was started is worked on no more: the driver has reset the device, or has broken it.
+    /// Called when a queue that was started is no longer in use: the driver has reset the device, or has broken it.
     fn stopped(&mut self, _queue: u16, _now: Ticks) {}
-    /// Works on a queue: called when the driver notifies it, and by [`Device::has_input`].
+    /// Processes a queue: called when the driver notifies it, and if [`Device::has_input`] returns true.
     fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken>;
-    /// Whether a queue is to be worked on because there is something for the driver. Asked after notifications, input and time.
+    /// Returns true if a queue should be processed because there is data for the driver. Called after notifications,
+    /// input, and the passing of time.
     fn has_input(&self, _queue: u16) -> bool {
         false
     }
-    /// Takes input from outside.
+    /// Accepts input from outside.
     fn input(&mut self, _bytes: &[u8]) {}
-    /// What becomes of input from outside.
+    /// Returns the state of the device's inbox.
     fn inbox(&self) -> Inbox {
         Inbox::default()
     }
-    /// Takes a piece of input for one of its channels.
+    /// Accepts a piece of input for a channel.
     fn piece(&mut self, _piece: &Piece) {}
-    /// What becomes of input for a channel.
+    /// Returns the state of a channel's inbox.
     fn channel_inbox(&self, _channel: u8) -> Inbox {
         Inbox::default()
     }
-    /// When it does something by itself.
+    /// Returns the time of the device's next event, if it has one.
     fn next_event(&self) -> Option<Ticks> {
         None
     }
-    /// Lets time pass.
+    /// Advances the device to `now`.
     fn advance(&mut self, _now: Ticks) {}
-    /// The driver has reset the device. Its queues have been stopped.
+    /// Called when the driver has reset the device. Its queues have been stopped.
     fn reset(&mut self) {}
 }

@@ -1,4 +1,4 @@
-//! Copy on write: what a guest writes to a disk stays in memory, and the disk is as it was.
+//! Copy on write: a guest's writes to a disk stay in memory, and the disk remains unchanged.
 
 use super::disk::Backing;
 use crate::state::{StateError, require};
@@ -6,22 +6,23 @@ use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Bytes that are copied together.
+/// Unit of copying in bytes.
 const BLOCK: u64 = 4096;
 
-/// What has been written, by blocks. It takes as much memory as a guest has written to different blocks: no more than the disk has.
+/// Written blocks of a disk. They use memory for every block that the guest has written, and never more than the size
+/// of the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
     blocks: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Length of a block; the last one of a disk may be shorter.
+/// Returns the length of a block; the last one of a disk may be shorter.
 fn block_len(number: u64, disk: u64) -> u64 {
     disk.saturating_sub(number.saturating_mul(BLOCK)).min(BLOCK)
 }
 
 impl Overlay {
-    /// Reads all of `buffer`, which lies inside the disk.
+    /// Reads all of `buffer`, which must lie inside the disk.
     pub fn read(&self, disk: &dyn Backing, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         disk.read(offset, buffer)?;
         let end = offset + buffer.len() as u64;
@@ -36,7 +37,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Writes all of `bytes`, which lie inside the disk.
+    /// Writes all of `bytes`, which must lie inside the disk.
     pub fn write(&mut self, disk: &dyn Backing, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut at = 0;
         while at < bytes.len() {
@@ -56,12 +57,12 @@ impl Overlay {
         Ok(())
     }
 
-    /// The blocks, by number, as they are saved.
+    /// Returns the blocks with their numbers, to be saved.
     pub fn blocks(&self) -> Vec<(u64, ByteBuf)> {
         self.blocks.iter().map(|(number, block)| (*number, ByteBuf::from(block.as_slice()))).collect()
     }
 
-    /// The overlay with saved blocks, over a disk of `len` bytes.
+    /// Restores an overlay from saved blocks, over a disk of `len` bytes.
     pub fn of_blocks(blocks: Vec<(u64, ByteBuf)>, len: u64) -> Result<Self, StateError> {
         let ascending = blocks.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let lengths =

@@ -1,4 +1,4 @@
-//! A packed ring (virtio 1.2, 2.8): one table of descriptors, which driver and device write in turns.
+//! A packed ring (virtio 1.2, 2.8): one table of descriptors, which driver and device write in turn.
 
 use super::Broken;
 use crate::memory::GuestMap;
@@ -17,14 +17,14 @@ mod flag {
     pub const USED: u16 = 1 << 15;
 }
 
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 const DESCRIPTOR: u64 = 16;
 /// Values of the flags in an event suppression structure.
 const EVENTS_ON: u16 = 0;
 const EVENTS_OFF: u16 = 1;
 const EVENTS_AT: u16 = 2;
 
-/// A place in the ring, and the wrap counter there.
+/// A position in the ring, with the wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub index: u16,
@@ -32,7 +32,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The start of the ring, as both sides begin.
+    /// The start of the ring, where both sides begin.
     const START: Self = Self { index: 0, wrap: true };
 
     fn advanced(self, count: u16, size: u16) -> Self {
@@ -41,20 +41,20 @@ impl Place {
     }
 }
 
-/// Where driver and device are.
+/// Positions of driver and device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
-    /// The next descriptor that the driver makes available.
+    /// Next descriptor that the driver makes available.
     pub available: Place,
-    /// The next that the device gives back.
+    /// Next descriptor that the device returns as used.
     pub used: Place,
 }
 
 impl Places {
-    /// Of a ring that has not been used.
+    /// Positions in an unused ring.
     pub const START: Self = Self { available: Place::START, used: Place::START };
 
-    /// Whether a ring of that size can be there.
+    /// Returns true if the positions are possible in a ring of this size.
     pub fn are_in(self, size: u16) -> bool {
         self.available.index < size && self.used.index < size
     }
@@ -68,7 +68,7 @@ struct Descriptor {
     flags: u16,
 }
 
-/// A request: its identity, how many descriptors of the ring it takes, its readable and its writable buffers.
+/// A request: its buffer ID, the number of its descriptors in the ring, its readable and its writable buffers.
 pub struct Request {
     pub id: u16,
     pub count: u16,
@@ -100,7 +100,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Whether all of it lies in memory.
+    /// Returns true if all of the ring is in memory.
     pub fn is_valid(&self) -> bool {
         let inside = |at: u64, len: u64| self.memory.check_range(GuestAddress(at), len as usize);
         self.size > 0
@@ -163,7 +163,7 @@ impl<'a> Packed<'a> {
             } else {
                 request.add(&descriptor);
             }
-            // A driver makes a whole chain available at once; one as long as the ring has to end.
+            // A driver makes a whole chain available at once, so a chain as long as the ring must end.
             if descriptor.flags & flag::NEXT == 0 {
                 break;
             }
@@ -175,7 +175,7 @@ impl<'a> Packed<'a> {
         Ok(Some(request))
     }
 
-    /// Adds the buffers of a table.
+    /// Adds the buffers of an indirect table.
     fn indirect(&self, table: &Descriptor, request: &mut Request) -> Result<(), Broken> {
         let count = u64::from(table.len) / DESCRIPTOR;
         if !u64::from(table.len).is_multiple_of(DESCRIPTOR) || count > u64::from(self.size) {
@@ -188,7 +188,7 @@ impl<'a> Packed<'a> {
         Ok(())
     }
 
-    /// Asks the driver to notify for the next request. Whether there is one already.
+    /// Asks the driver to notify the device of the next request. Returns true if there is a request already.
     pub fn enable_notification(&mut self) -> Result<bool, Broken> {
         let next = self.places.available;
         if self.event_idx {
@@ -198,7 +198,7 @@ impl<'a> Packed<'a> {
         self.is_available(next)
     }
 
-    /// Gives a request back that took so many descriptors.
+    /// Returns a request with `count` descriptors to the driver.
     pub fn push(&mut self, id: u16, count: u16, written: u32) -> Result<(), Broken> {
         let place = self.places.used;
         let at = self.at(place);
@@ -212,7 +212,7 @@ impl<'a> Packed<'a> {
         Ok(())
     }
 
-    /// Whether the driver wants to be interrupted after the last `added` descriptors that were given back.
+    /// Returns true if the driver wants an interrupt after the last `added` returned descriptors.
     pub fn wants_interrupt(&self, added: u16) -> Result<bool, Broken> {
         let (place, flags) = (self.half(self.driver_events)?, self.half(self.driver_events + 2)?);
         match flags & 3 {

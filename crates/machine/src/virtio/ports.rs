@@ -1,12 +1,13 @@
-//! What devices of type 3 (consoles and channels) have in common: bytes for the guest, and control messages (virtio 1.2, 5.3).
+//! Common parts of devices of type 3 (consoles and channels): bytes for the guest, and control messages (virtio 1.2,
+//! 5.3).
 
 use super::{Broken, Ring};
 use std::collections::VecDeque;
 
-/// VIRTIO_CONSOLE_F_MULTIPORT: there are control messages.
+/// VIRTIO_CONSOLE_F_MULTIPORT: the device uses control messages.
 pub const MULTIPORT: u64 = 1 << 1;
 
-/// What control messages are about (virtio 1.2, 5.3.6.2).
+/// Events of control messages (virtio 1.2, 5.3.6.2).
 pub mod event {
     pub const DEVICE_READY: u16 = 0;
     pub const PORT_ADD: u16 = 1;
@@ -19,13 +20,13 @@ pub mod event {
 /// Bytes of a control message without a name: port, event, value.
 pub type Message = [u8; 8];
 
-/// A control message.
+/// Encodes a control message.
 pub fn message(port: u32, event: u16, value: u16) -> Message {
     let ([p0, p1, p2, p3], [e0, e1], [v0, v1]) = (port.to_le_bytes(), event.to_le_bytes(), value.to_le_bytes());
     [p0, p1, p2, p3, e0, e1, v0, v1]
 }
 
-/// Gives the driver what it has not taken yet, as far as it has buffers.
+/// Writes pending input to the driver's buffers, as far as there are buffers.
 pub fn give(ring: &mut Ring, input: &mut VecDeque<u8>) -> Result<(), Broken> {
     while !input.is_empty() {
         let Some(mut chain) = ring.pop()? else { break };
@@ -37,7 +38,7 @@ pub fn give(ring: &mut Ring, input: &mut VecDeque<u8>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Gives the driver control messages, a buffer for each.
+/// Writes control messages to the driver's buffers, one message per buffer.
 pub fn answer<M: AsRef<[u8]>>(ring: &mut Ring, messages: &mut VecDeque<M>) -> Result<(), Broken> {
     while let Some(message) = messages.front() {
         let Some(mut chain) = ring.pop()? else { break };
@@ -48,7 +49,8 @@ pub fn answer<M: AsRef<[u8]>>(ring: &mut Ring, messages: &mut VecDeque<M>) -> Re
     Ok(())
 }
 
-/// Calls `heard` with port, event and value of each control message of the driver. Those that are too short are dropped.
+/// Calls `heard` with port, event and value of each control message of the driver. Messages that are too short are
+/// dropped.
 pub fn hear(ring: &mut Ring, mut heard: impl FnMut(u32, u16, u16)) -> Result<(), Broken> {
     while let Some(mut chain) = ring.pop()? {
         let mut bytes = Message::default();

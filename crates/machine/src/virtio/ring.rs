@@ -1,4 +1,4 @@
-//! A ring, split or packed, as devices see it: buffers in, lengths out.
+//! The interface of a split or packed ring for devices: a device takes buffers and returns lengths.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::memory::GuestMap;
 
 const AVAIL_NO_INTERRUPT: u16 = 1;
 
-/// The ring contradicts itself or lies outside memory: the device needs a reset.
+/// Error: the ring contradicts itself or lies outside memory, and the device needs a reset.
 #[derive(Debug, Error)]
 #[error("a virtqueue is broken")]
 pub struct Broken;
@@ -24,19 +24,20 @@ impl From<virtio_queue::Error> for Broken {
     }
 }
 
-/// Whether an index that was at `old` and is at `new` has passed the one at which the other side wants to hear of it.
+/// Returns true if an index that moved from `old` to `new` has passed `event`, after which the other side wants a
+/// notification.
 pub(super) fn crosses(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Buffers of one request.
+/// A request with its buffers.
 pub struct Chain<'a> {
     head: u16,
-    /// Descriptors of a packed ring that it takes.
+    /// Number of descriptors that the request uses in a packed ring.
     count: u16,
-    /// What the driver wrote for the device.
+    /// Buffers with data from the driver.
     pub reader: Buffers<'a>,
-    /// What the device writes for the driver.
+    /// Buffers for data from the device.
     pub writer: Buffers<'a>,
 }
 
@@ -57,26 +58,26 @@ enum Layout<'a> {
     Packed(Packed<'a>),
 }
 
-/// Where a device is in a ring, to go back to.
+/// A position of the device in a ring, to which it can return.
 #[derive(Clone, Copy)]
 pub struct Mark {
     place: Place,
     budget: u32,
 }
 
-/// A queue while a device works on it.
+/// A queue while a device processes it.
 pub struct Ring<'a> {
     layout: Layout<'a>,
     memory: &'a GuestMap,
-    /// Requests that may still be taken: a ring that refills itself (because it overlaps another) is broken.
+    /// Number of requests that may still be taken: a ring that refills itself (because it overlaps another) is broken.
     budget: u32,
-    /// The driver is to hear of what was given back.
+    /// True if the driver should be notified of returned requests.
     announced: bool,
-    /// Entries given back of which the driver has not heard.
+    /// Number of returned entries of which the driver has not been notified.
     unannounced: &'a mut u16,
 }
 
-/// The identity, the descriptors, the readable and the writable buffers of a request.
+/// ID, number of descriptors, readable and writable buffers of a request.
 type Request = (u16, u16, VecDeque<(u64, usize)>, VecDeque<(u64, usize)>);
 
 impl<'a> Ring<'a> {
@@ -94,7 +95,7 @@ impl<'a> Ring<'a> {
         Self { layout, memory, budget, announced: false, unannounced }
     }
 
-    /// Takes the next request. One whose buffers are not in memory is given back unused.
+    /// Takes the next request. A request whose buffers are not in memory is returned unused.
     pub fn pop(&mut self) -> Result<Option<Chain<'a>>, Broken> {
         loop {
             let Some((head, count, readable, writable)) = self.next()? else { return Ok(None) };
@@ -107,7 +108,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// The next request; after the last one the driver is asked to notify again, which may reveal more.
+    /// Takes the next request. After the last one the driver is asked to notify again, which may reveal more.
     fn next(&mut self) -> Result<Option<Request>, Broken> {
         let next = self.try_next()?;
         if next.is_none() && self.enable_notification()? {
@@ -142,7 +143,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Where the device is now.
+    /// Returns the current position.
     pub fn mark(&self) -> Mark {
         let place = match &self.layout {
             Layout::Split(queue) => Place { index: queue.next_avail(), wrap: false },
@@ -151,7 +152,7 @@ impl<'a> Ring<'a> {
         Mark { place, budget: self.budget }
     }
 
-    /// Goes back: what was taken since, and not given back, has not been taken.
+    /// Returns to a position: requests that were taken since then and not returned become available again.
     pub fn rewind(&mut self, mark: Mark) {
         match &mut self.layout {
             Layout::Split(queue) => queue.set_next_avail(mark.place.index),
@@ -160,7 +161,7 @@ impl<'a> Ring<'a> {
         self.budget = mark.budget;
     }
 
-    /// Gives a request back, with the number of bytes written into it.
+    /// Returns a request to the driver, with the number of bytes written to it.
     pub fn push(&mut self, chain: Chain, written: u32) -> Result<(), Broken> {
         self.give_back(chain.head, chain.count, written)
     }
@@ -175,17 +176,17 @@ impl<'a> Ring<'a> {
         Ok(())
     }
 
-    /// The driver is not to hear yet of what was given back.
+    /// Defers the notification of the driver.
     pub fn hold(&mut self) {
         self.announced = false;
     }
 
-    /// The driver is to hear of what it has not heard of.
+    /// Requests the notification of the driver for all returned entries.
     pub fn announce(&mut self) {
         self.announced = *self.unannounced > 0;
     }
 
-    /// Whether the driver wants to be interrupted for what was given back.
+    /// Returns true if the driver wants an interrupt for the returned requests.
     pub(super) fn finish(self) -> Result<bool, Broken> {
         if !self.announced {
             return Ok(false);
@@ -201,7 +202,7 @@ impl<'a> Ring<'a> {
                 if !queue.event_idx_enabled() {
                     return Ok(load(queue.avail_ring())? & AVAIL_NO_INTERRUPT == 0);
                 }
-                // The index is behind the ring's entries.
+                // The index follows the ring's entries.
                 let event = load(queue.avail_ring() + 4 + 2 * u64::from(queue.size()))?;
                 let new = queue.next_used();
                 Ok(crosses(event, new, new.wrapping_sub(added)))

@@ -1,4 +1,4 @@
-//! Drives devices as a driver would: through configuration space, registers and rings in guest memory.
+//! Tests that drive devices as a driver would: through configuration space, registers and rings in guest memory.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ const BUFFERS: u64 = 0x10_0000;
 const VERSION_1: u64 = 1 << 32;
 const EVENT_IDX: u64 = 1 << 29;
 
-/// Addresses of the rings of a queue.
+/// Returns the addresses of the rings of a queue.
 fn rings(queue: u16) -> (u64, u64, u64) {
     let at = 0x1_0000 + 0x3000 * u64::from(queue);
     (at, at + 0x1000, at + 0x2000)
@@ -64,7 +64,7 @@ impl Driver {
         self.read(0x14, 1)
     }
 
-    /// Negotiates and sets up all queues. Vector 1 + n for queue n.
+    /// Negotiates and sets up all queues. Queue n uses vector 1 + n.
     fn start(&mut self, features: u64) {
         self.write(0x14, 1, 0);
         self.available = [0; 8];
@@ -124,7 +124,7 @@ impl Driver {
         assert!(self.bus.mmio_write(NOTIFY + 4 * u64::from(queue), 2, queue.into()));
     }
 
-    /// Used index, and head and length of the last entry.
+    /// Returns the used index, and head and length of the last entry.
     fn used(&self, queue: u16) -> (u16, u32, u32) {
         let ring = rings(queue).2;
         let index = u16::from_le_bytes(self.bytes(ring + 2));
@@ -164,12 +164,12 @@ impl Driver {
         self.bus.input(1, bytes);
     }
 
-    /// Whether the driver takes input.
+    /// Returns true if the driver accepts input.
     fn open(&self) -> bool {
         self.bus.bus.inbox(1).open
     }
 
-    /// What was printed since the last call.
+    /// Returns the output since the last call.
     fn printed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bus.out.printed)
     }
@@ -179,7 +179,7 @@ impl Driver {
     }
 }
 
-/// A disk in memory whose content outlives the device.
+/// A disk in memory whose contents outlive the device.
 #[derive(Clone)]
 struct Memory {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -228,7 +228,7 @@ fn block(backing: &Memory) -> Driver {
     driver
 }
 
-/// Does one block request with `data` at [`BUFFERS`] + 0x1000 and returns status and used length.
+/// Executes one block request with `data` at [`BUFFERS`] + 0x1000. Returns status and used length.
 fn request(driver: &mut Driver, kind: u32, sector: u64, data: (u32, u16)) -> (u8, u32) {
     let mut header = kind.to_le_bytes().to_vec();
     header.extend([0; 4]);
@@ -297,7 +297,7 @@ fn bad_disk_requests_get_an_error() {
     let mut driver = block(&backing);
     assert_eq!(request(&mut driver, 0, 0, (512, WRITE)), (1, 1));
     assert_eq!(request(&mut driver, 4, 0, (0, 0)), (1, 1));
-    // No room for a status, and no header: both come back.
+    // Without room for a status, or without a header, requests are returned.
     driver.offer(0, 0, &[(BUFFERS, 16, 0)]);
     driver.offer(0, 4, &[(BUFFERS, 1, WRITE)]);
     driver.notify(0);
@@ -330,7 +330,7 @@ fn completions_interrupt_by_message_or_pin() {
     request(&mut driver, 4, 0, (0, 0));
     assert_eq!(driver.messages(), [0x41]);
     assert_eq!((driver.bus.mmio_read(ISR, 1), driver.bus.lines()[1]), (Some(0), (17, false)));
-    // The driver doesn't want to hear of it.
+    // The driver suppresses the interrupt.
     assert!(driver.ram.write(rings(0).1, &1u16.to_le_bytes()));
     request(&mut driver, 4, 0, (0, 0));
     assert!(driver.messages().is_empty());
@@ -396,7 +396,7 @@ fn a_console_passes_bytes_both_ways() {
     assert_eq!(driver.used(0).0, 2);
 }
 
-/// A control message of a console's driver: event and value, about port 0.
+/// Sends a control message of a console's driver: event and value, for port 0.
 fn say(driver: &mut Driver, slot: u16, event: u16, value: u16) {
     let at = BUFFERS + 0x1000 + 8 * u64::from(slot);
     assert!(driver.ram.write(at, &[0; 4]));
@@ -481,11 +481,11 @@ fn hostile_chains_are_dropped_or_bounded() {
     }
     driver.notify(0);
     assert_eq!((driver.used(0).0, driver.status()), (7, 0xf));
-    // A chain that starts outside the table can't be given back.
+    // A chain that starts outside the table can't be returned.
     driver.publish(0, 77);
     driver.notify(0);
     assert_eq!((driver.used(0).0, driver.status()), (7, 0x4f));
-    // A buffer that covers the rings themselves: whatever happens, it ends.
+    // A buffer that covers the rings themselves must not cause an endless loop.
     driver.start(VERSION_1);
     driver.publish(0, 7);
     driver.notify(0);
@@ -497,7 +497,7 @@ fn broken_rings_need_a_reset_and_recover_by_it() {
     driver.start(VERSION_1);
     driver.enable_msix();
     driver.write(0x10, 2, 0);
-    // More requests than the ring holds.
+    // More requests than the size of the ring.
     assert!(driver.ram.write(rings(0).1 + 2, &100u16.to_le_bytes()));
     driver.notify(0);
     assert_eq!((driver.status(), driver.messages()), (0x4f, vec![0x40]));
@@ -520,7 +520,7 @@ fn broken_rings_need_a_reset_and_recover_by_it() {
     }
 }
 
-/// Has the driver set up queue 0 with its used ring at `used`, and leaves the device ready.
+/// Sets up queue 0 with its used ring at `used`, and makes the device ready.
 fn start_with_used_ring_at<D: Device + 'static>(device: D, used: u64) -> Driver {
     let mut driver = Driver::with(device);
     driver.start(VERSION_1);
@@ -542,7 +542,7 @@ fn overlapping_rings_end() {
     driver.descriptor(descriptors, 0, (BUFFERS, 2, WRITE), 0);
     driver.publish(0, 0);
     driver.notify(0);
-    // The index in the used ring, which is the one in the available ring, says that the one request is done.
+    // The index in the used ring, which is also the index in the available ring, says that the one request is done.
     assert_eq!(driver.status(), 0xf);
     assert_eq!(
         (driver.bytes::<2>(available + 2), driver.bytes::<8>(available + 4)),
@@ -558,7 +558,7 @@ fn a_ring_that_refills_itself_is_broken() {
     let mut driver = Driver::with(Console::default());
     driver.start(VERSION_1);
     let (descriptors, available, _) = rings(0);
-    // Each request is given two bytes of input, written over the index of the available ring: there is one request more.
+    // Each request gets two bytes of input, written over the index of the available ring: that adds one request.
     driver.descriptor(descriptors, 0, (available + 2, 2, WRITE), 0);
     driver.input(&(2..100).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
     driver.publish(0, 0);
@@ -609,7 +609,7 @@ fn disk_files_are_checked() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-    /// Random rings and register writes: no panic, no endless loop.
+    /// Random rings and register writes must cause neither a panic nor an endless loop.
     #[test]
     fn garbage_does_no_harm(
         table in prop::collection::vec(any::<u8>(), 128),
@@ -628,7 +628,7 @@ proptest! {
             for queue in 0..driver.read(0x12, 2) as u16 {
                 prop_assert!(driver.ram.write(rings(queue).0, &table));
                 for (index, &address) in addresses.iter().enumerate() {
-                    // Most descriptors point into memory, or nothing interesting would happen.
+                    // Most descriptors point into memory; otherwise the devices would do little.
                     prop_assert!(driver.ram.write(rings(queue).0 + 16 * index as u64, &address.to_le_bytes()));
                     prop_assert!(driver.ram.write(rings(queue).0 + 16 * index as u64 + 10, &[0, 0]));
                 }

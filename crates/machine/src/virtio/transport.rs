@@ -1,8 +1,8 @@
 //! Virtio over PCI (virtio 1.2, 4.1): capabilities, the common registers, notifications and interrupts.
 //!
-//! All structures lie in one 64-bit memory register: common configuration, ISR, device configuration, notifications,
-//! MSI-X table and pending bits. There is a vector for configuration changes and one per queue; without MSI-X,
-//! interrupts go through the pin.
+//! All structures are in one 64-bit memory BAR: common configuration, ISR, device configuration, notifications, MSI-X
+//! table and pending bits. There is one vector for configuration changes and one per queue; without MSI-X, interrupts
+//! use the INTx pin.
 
 use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;
 use virtio_bindings::virtio_config::{
@@ -25,7 +25,7 @@ const VENDOR: u16 = 0x1af4;
 const FIRST_DEVICE_ID: u16 = 0x1040;
 const REVISION: u8 = 1;
 
-/// The register and what lies where in it.
+/// The base address register, and the offsets of the structures in it.
 const BAR: usize = 0;
 const BAR_SIZE: u64 = 0x8000;
 const COMMON: u64 = 0x0000;
@@ -36,7 +36,7 @@ const TABLE: u64 = 0x4000;
 const PENDING: u64 = 0x5000;
 const AREA: u64 = 0x1000;
 
-/// Capabilities.
+/// Capability IDs and types.
 const CAPABILITY_VENDOR: u8 = 9;
 const CAP_COMMON: u8 = 1;
 const CAP_NOTIFY: u8 = 2;
@@ -46,7 +46,7 @@ const CAP_PCI: u8 = 5;
 const CAP_LEN: u8 = 16;
 /// Distance between the notification addresses of two queues.
 const NOTIFY_STRIDE: u32 = 4;
-/// Offsets in the capability that gives access to the register through configuration space.
+/// Offsets in the capability that gives access to the BAR through configuration space.
 const WINDOW_BAR: usize = 4;
 const WINDOW_OFFSET: usize = 8;
 const WINDOW_LENGTH: usize = 12;
@@ -85,20 +85,20 @@ const FAILED: u8 = VIRTIO_CONFIG_S_FAILED as u8;
 
 const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
 const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
-/// A device that offers packed rings says so among its own features.
+/// Feature bit of packed rings; a device that supports them includes it in its own features.
 pub const PACKED: u64 = 1 << VIRTIO_F_RING_PACKED;
 const INDIRECT: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 
-/// A queue and the vector it interrupts with.
+/// A queue and its interrupt vector.
 struct Slot {
-    /// A split ring; of a packed one the size and the addresses.
+    /// The split ring; for a packed ring, its size and addresses.
     queue: Queue,
-    /// Where driver and device are in a packed ring.
+    /// Positions of driver and device in a packed ring.
     packed: Option<Places>,
-    /// Entries given back of which the driver has not heard.
+    /// Number of returned entries of which the driver has not been notified.
     unannounced: u16,
     vector: u16,
-    /// The device has been told that the queue is started.
+    /// True if the device has been told that the queue is started.
     started: bool,
 }
 
@@ -107,13 +107,13 @@ pub struct VirtioPci<D> {
     device: D,
     config: ConfigSpace,
     msix: MsiX,
-    /// Where the capability with the window lies.
+    /// Offset of the capability with the window.
     window: usize,
     queues: Vec<Slot>,
     registers: Registers,
 }
 
-/// What the driver has written that belongs to no queue, and what it has yet to read: plain data, saved as it is.
+/// Registers that belong to no queue, and pending status: plain data, saved unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Registers {
     queue_select: u16,
@@ -126,7 +126,7 @@ struct Registers {
 }
 
 impl Registers {
-    /// As they are after a reset.
+    /// State after a reset.
     const RESET: Self = Self {
         queue_select: 0,
         config_vector: NO_VECTOR,
@@ -139,7 +139,7 @@ impl Registers {
 }
 
 impl<D: Device> VirtioPci<D> {
-    /// Puts a device on a transport.
+    /// Creates a transport for a device.
     pub fn new(device: D) -> Self {
         let mut config = ConfigSpace::new(Identity {
             vendor: VENDOR,
@@ -176,7 +176,7 @@ impl<D: Device> VirtioPci<D> {
         self.device.features() | VERSION_1 | EVENT_IDX | INDIRECT
     }
 
-    /// Whether a driver may have negotiated these features.
+    /// Returns true if a driver may have negotiated these features.
     fn accepts(&self, features: u64) -> bool {
         features & !self.features() == 0 && features & VERSION_1 != 0
     }
@@ -185,7 +185,7 @@ impl<D: Device> VirtioPci<D> {
         self.queues.get(usize::from(self.registers.queue_select))
     }
 
-    /// The registers as they read now.
+    /// Returns the current values of the common registers.
     fn common(&self) -> [u8; reg::LEN] {
         let half = |features: u64, select: u32| match select {
             0 => features as u32,
@@ -219,7 +219,7 @@ impl<D: Device> VirtioPci<D> {
         out
     }
 
-    /// A write to a register, of the register's own width (a 64-bit one may be written in halves).
+    /// Handles a write to a register with the register's own width (a 64-bit register may be written in halves).
     fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut DeviceContext) {
         let valid = |vector: u16| if vector < self.msix.vectors() { vector } else { NO_VECTOR };
         match (at, size) {
@@ -256,7 +256,7 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    /// Parameters of a queue, which are fixed once it is enabled.
+    /// Handles a write to a queue's parameters, which are fixed once the queue is enabled.
     fn write_queue(&mut self, at: usize, value: u32) {
         let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         let queue = &mut slot.queue;
@@ -294,7 +294,7 @@ impl<D: Device> VirtioPci<D> {
         self.start_queues(ctx.now);
     }
 
-    /// Tells the device which queues are started and stopped.
+    /// Tells the device which queues have been started and stopped.
     fn start_queues(&mut self, now: Ticks) {
         let live = is_live(self.registers.status);
         for (slot, number) in self.queues.iter_mut().zip(0..) {
@@ -339,7 +339,7 @@ impl<D: Device> VirtioPci<D> {
         self.config.set_interrupt_status(false);
     }
 
-    /// The driver has done something that can't be continued from.
+    /// Puts the device into the state DEVICE_NEEDS_RESET after an unrecoverable error of the driver.
     fn break_down(&mut self, ctx: &mut DeviceContext) {
         self.registers.status |= NEEDS_RESET;
         self.start_queues(ctx.now);
@@ -357,7 +357,7 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    /// Lets the device work on a queue, if the driver has set everything up.
+    /// Lets the device process a queue, if the driver has set it up completely.
     fn work(&mut self, index: u16, ctx: &mut DeviceContext) {
         let live = is_live(self.registers.status) && self.config.is_bus_master();
         let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
@@ -374,7 +374,7 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    /// Works on the queues that the device has something for.
+    /// Processes the queues for which the device has data.
     fn poll(&mut self, ctx: &mut DeviceContext) {
         for queue in 0..self.queues.len() as u16 {
             if self.device.has_input(queue) {
@@ -383,7 +383,7 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    /// Where the window in configuration space points, if that makes sense.
+    /// Returns the target of the window in configuration space, if it is valid.
     fn window(&self) -> Option<(u64, u8)> {
         let field = |at| self.config.read(self.window + at, 4);
         let (offset, length) = (u64::from(field(WINDOW_OFFSET)), field(WINDOW_LENGTH));
@@ -399,18 +399,18 @@ impl<D: Device> VirtioPci<D> {
 
 impl Slot {
     fn new(size: u16) -> Self {
-        // Devices give constant powers of two; for anything else there is a queue without entries.
+        // Devices return constant powers of two; any other size gives a queue without entries.
         let queue = Queue::new(size).unwrap_or_default();
         Self { queue, packed: None, unannounced: 0, vector: NO_VECTOR, started: false }
     }
 }
 
-/// Whether the driver is ready, and so is the device.
+/// Returns true if the driver is ready and the device does not need a reset.
 fn is_live(status: u8) -> bool {
     status & (DRIVER_OK | NEEDS_RESET) == DRIVER_OK
 }
 
-/// Body of a vendor capability (after ID and link).
+/// Returns the body of a vendor capability (after ID and link).
 fn capability(kind: u8, offset: u32, len: u32) -> Vec<u8> {
     let mut body = vec![CAP_LEN, kind, BAR as u8, 0, 0, 0];
     body.extend(offset.to_le_bytes());
@@ -418,7 +418,7 @@ fn capability(kind: u8, offset: u32, len: u32) -> Vec<u8> {
     body
 }
 
-/// `size` bytes at `offset` of a block of registers; zeroes beyond its end.
+/// Returns `size` bytes at `offset` of a register block; bytes beyond its end are zero.
 fn window_of(block: &[u8], offset: u64, size: u8) -> u64 {
     let byte = |i: u8| block.get(offset as usize + usize::from(i)).map_or(0, |&b| u64::from(b) << (8 * i));
     (0..size.min(8)).map(byte).sum()
@@ -456,7 +456,7 @@ impl<D: Device> Function for VirtioPci<D> {
             let value = self.config.read(self.window + WINDOW_DATA, length);
             self.bar_write(BAR, offset, length, u64::from(value), ctx);
         }
-        // What could not be done while the function was no bus master can be done now.
+        // Requests that were blocked while bus mastering was disabled can be processed now.
         self.poll(ctx);
     }
 
@@ -479,7 +479,7 @@ impl<D: Device> Function for VirtioPci<D> {
             COMMON => self.write_common(offset as usize, size, value, ctx),
             NOTIFY => {
                 self.work(((offset - NOTIFY) / u64::from(NOTIFY_STRIDE)) as u16, ctx);
-                // What the driver said may have an answer.
+                // Control messages of the driver may have an answer.
                 self.poll(ctx);
             }
             TABLE => self.msix.write_table(offset - TABLE, size, value, &mut ctx.out.messages),
@@ -519,7 +519,7 @@ impl<D: Device> Function for VirtioPci<D> {
     }
 }
 
-/// A queue as it is saved.
+/// Saved state of a queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedSlot {
     max_size: u16,
@@ -528,7 +528,7 @@ struct SavedSlot {
     event_idx: bool,
     size: u16,
     ready: bool,
-    /// Descriptor table, available ring, used ring.
+    /// Addresses of descriptor table, available ring and used ring.
     rings: [u64; 3],
     packed: Option<Places>,
     unannounced: u16,
@@ -554,7 +554,8 @@ impl SavedSlot {
         }
     }
 
-    /// The queue, of sizes and alignments that there can be. Rings that are not in memory break the device when it works on them.
+    /// Rebuilds the queue; sizes and alignments are checked. Rings outside of memory break the device when it processes
+    /// them.
     fn slot(&self) -> Result<Slot, StateError> {
         let [desc_table, avail_ring, used_ring] = self.rings;
         let queue = Queue::try_from(QueueState {
@@ -576,7 +577,7 @@ impl SavedSlot {
     }
 }
 
-/// The transport as it is saved, with its device.
+/// Saved state of the transport and its device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedTransport {
     config: ConfigSpace,

@@ -1,4 +1,4 @@
-//! Instructions of a form, with operands that mostly lead somewhere.
+//! Instructions of a form, with mostly valid operands.
 
 use super::forms::{FORMS, Forms};
 use super::{address, general, value};
@@ -10,20 +10,20 @@ pub struct Builder<'a> {
     pub random: &'a mut Random,
     /// Registers that hold addresses.
     pub bases: [Register; 2],
-    /// 32-bit code.
+    /// True in 32-bit code.
     pub narrow: bool,
-    /// Half of all steps are x87 instructions.
+    /// True if half of all steps are x87 instructions.
     pub x87: bool,
-    /// Half of all steps are instructions of AVX-512.
+    /// True if half of all steps are instructions of AVX-512.
     pub wide: bool,
-    /// The instruction at hand has 32 vector registers.
+    /// True if the current instruction has 32 vector registers.
     pub evex: bool,
-    /// Registers that hold addresses are moved a little, and used in between.
+    /// True if registers that hold addresses are moved a little, and used in between.
     pub walks: bool,
     pub starts: &'a [u64],
     pub encoder: Encoder,
     pub ip: u64,
-    /// Of an operand that may be an immediate one.
+    /// The number for an operand that may be an immediate.
     pub number: u64,
 }
 
@@ -32,7 +32,7 @@ impl Builder<'_> {
         &FORMS[usize::from(self.narrow)]
     }
 
-    /// One of the two, by the width of the code.
+    /// Returns one of the two codes, by the width of the code.
     pub fn sized(&self, long: Code, narrow: Code) -> Code {
         if self.narrow { narrow } else { long }
     }
@@ -45,17 +45,17 @@ impl Builder<'_> {
         general(self.random, self.narrow)
     }
 
-    /// A general register of the width of addresses.
+    /// Returns a general register of the width of addresses.
     pub fn full(&self, number: u32) -> Register {
         if self.narrow { Register::EAX + (number & 7) } else { Register::RAX + number }
     }
 
-    /// Memory at an address.
+    /// Returns a memory operand at an address.
     pub fn place(&self, address: u64) -> MemoryOperand {
         MemoryOperand::with_displ(address, if self.narrow { 4 } else { 8 })
     }
 
-    /// Loads a register.
+    /// Returns an instruction that loads a register.
     pub fn set(&self, number: u32, value: u64) -> Option<Instruction> {
         let register = self.full(number);
         match self.narrow {
@@ -65,7 +65,7 @@ impl Builder<'_> {
         .ok()
     }
 
-    /// Pushes a constant.
+    /// Returns an instruction that pushes a constant.
     pub fn push(&self, value: u32) -> Option<Instruction> {
         Instruction::with1(self.sized(Code::Pushq_imm32, Code::Pushd_imm32), value as i32).ok()
     }
@@ -81,7 +81,7 @@ impl Builder<'_> {
         }
     }
 
-    /// A memory operand of 32-bit code, or of 16-bit addresses.
+    /// Sets a memory operand of 32-bit code, or with 16-bit addresses.
     pub fn narrow_memory(&mut self, i: &mut Instruction) {
         let random = &mut *self.random;
         let index = Register::EAX + [0, 1, 2, 3, 5, 6, 7][random.below(7) as usize];
@@ -118,7 +118,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds an instruction if there is room for it. `false`: not.
+    /// Adds an instruction if there is room for it; otherwise returns `false`.
     pub fn put(&mut self, i: &Instruction, room: u64) -> bool {
         let mut trial = Encoder::new(self.bits());
         match trial.encode(i, self.ip) {
@@ -145,13 +145,13 @@ impl Operands for Builder<'_> {
         if part == Part::Memory {
             return true;
         }
-        // Whatever the operand is: programs must stay what they were, so that those that found something can be named by seed.
+        // The number is drawn for every operand: programs must stay the same, so that seeds can name them.
         self.number = value(self.random);
         match part {
             // A load of these mostly faults.
             Part::Fixed(register) => !matches!(register, Register::ES | Register::CS | Register::SS | Register::DS),
             Part::Register(class) => !matches!(class, Class::Segment | Class::Control | Class::Debug | Class::Test),
-            // The steps of a program have branches of their own, which lead to other pieces of it.
+            // The steps of a program have branches of their own, which lead to its other pieces.
             Part::Branch { .. } => false,
             Part::Immediate(OpKind::Immediate8_2nd) | Part::Table | Part::Gathered { .. } => false,
             _ => true,
@@ -210,7 +210,7 @@ impl Operands for Builder<'_> {
             }
             3 => i.set_memory_base(Register::RSP),
             4 => {
-                // 32-bit addresses.
+                // The addresses have 32 bits.
                 i.set_memory_base(Register::EAX + self.bases[0].number() as u32);
             }
             5..=7 => {

@@ -1,37 +1,37 @@
-//! Encodings that random programs are made of.
+//! The encodings in random programs.
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind as Kind};
 use std::sync::LazyLock;
 
 /// Encodings to draw from.
 pub struct Forms {
-    /// Those of ordinary compiled code.
+    /// Encodings of ordinary compiled code.
     pub common: Vec<Code>,
-    /// Those of the x87 unit.
+    /// Encodings of the x87 unit.
     pub x87: Vec<Code>,
-    /// Those on registers of AVX-512, and of extensions that came with it.
+    /// Encodings on registers of AVX-512, and of extensions that came with it.
     pub wide: Vec<Code>,
-    /// Everything else that does not change the mode the program runs in.
+    /// All other encodings that do not change the mode of the program.
     pub all: Vec<Code>,
 }
 
-/// Those of 64-bit code, then those of 32-bit code.
+/// Forms of 64-bit code and of 32-bit code.
 pub static FORMS: LazyLock<[Forms; 2]> = LazyLock::new(|| [64, 32].map(forms));
 
-/// Whether a form was not there when programs were named by their seeds.
+/// Returns true if the form was added after programs were named by their seeds.
 fn is_new(code: Code) -> bool {
-    // These were there, as no operations.
+    // These existed, as no operations.
     let hint = matches!(code.mnemonic(), Mnemonic::Rdsspd | Mnemonic::Rdsspq);
     let shadow_stacks = has_feature(code, &["CET_SS"]) && !hint;
     is_wide(code) || shadow_stacks || has_feature(code, &["AMX", "AVX_IFMA", "AVX_NE_CONVERT"])
 }
 
-/// Whether a form is of AVX-512, or of an extension that came with it.
+/// Returns true if a form is of AVX-512, or of an extension that came with it.
 fn is_wide(code: Code) -> bool {
     code.encoding() == EncodingKind::EVEX || has_feature(code, &["AVX512", "AVX_VNNI", "GFNI"])
 }
 
-/// Whether a form is of an extension whose name begins with one of these.
+/// Returns true if a form is of an extension whose name begins with one of these.
 fn has_feature(code: Code, names: &[&str]) -> bool {
     let one = |feature: &CpuidFeature| names.iter().any(|name| format!("{feature:?}").starts_with(name));
     code.cpuid_features().iter().any(one)

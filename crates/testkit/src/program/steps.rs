@@ -1,4 +1,4 @@
-//! What a random program does next: one instruction, or a few that belong together.
+//! The next step of a random program: one instruction, or a few that belong together.
 
 use super::builder::Builder;
 use super::{address, value};
@@ -7,14 +7,14 @@ use crate::tiers::STACK;
 use iced_x86::{Code, EncodingKind, Instruction, MemoryOperand, Register};
 
 impl Builder<'_> {
-    /// An x87 instruction, or several that change what the unit does.
+    /// Returns an x87 instruction, or several that change the unit's state.
     fn x87_step(&mut self) -> Vec<Option<Instruction>> {
         let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
         let random = &mut *self.random;
         let place = MemoryOperand::with_base_displ(random.of(&self.bases), 8 * random.below(8) as i64);
         match random.below(40) {
             0 | 1 => {
-                // A control word: mostly one that masks everything.
+                // A control word mostly masks everything.
                 let masks = if random.one_in(4) { random.below(64) as u32 } else { 0x3f };
                 let control = masks | random.of(&[0x300, 0x300, 0x200, 0, 0x100]) | (random.below(4) as u32) << 10;
                 vec![
@@ -25,7 +25,7 @@ impl Builder<'_> {
             2 => vec![Some(Instruction::with(random.of(&[Code::Fninit, Code::Fnclex, Code::Wait, Code::Emms])))],
             3 => vec![with(Instruction::with1(Code::Fnstsw_AX, Register::AX))],
             4..=9 => {
-                // Something to compute with.
+                // These load a value to compute with.
                 let codes = [Code::Fld_m32fp, Code::Fld_m64fp, Code::Fld_m80fp, Code::Fild_m32int, Code::Fild_m64int];
                 vec![with(Instruction::with1(random.of(&codes), place))]
             }
@@ -56,7 +56,7 @@ impl Builder<'_> {
             value = 0;
         }
         let (copy, value) = (self.random.below(4) as u32, self.full(value));
-        // RAX, RCX, RDX or RBX.
+        // The copy goes to RAX, RCX, RDX or RBX.
         let copy = self.full(copy);
         let load = self.sized(Code::Mov_r64_rm64, Code::Mov_r32_rm32);
         let store = self.sized(Code::Mov_rm64_r64, Code::Mov_rm32_r32);
@@ -87,12 +87,12 @@ impl Builder<'_> {
         }
     }
 
-    /// The lower half of a general register of the width of addresses.
+    /// Returns the lower half of a general register of the width of addresses.
     fn narrow32(&self, register: Register) -> Register {
         Register::EAX + register.number() as u32
     }
 
-    /// Something to do, as instructions.
+    /// Returns the instructions of a step.
     pub fn step(&mut self) -> Vec<Instruction> {
         if self.walks && self.random.one_in(2) {
             return self.walk().into_iter().flatten().collect();
@@ -110,7 +110,7 @@ impl Builder<'_> {
         let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
         let made: Vec<Option<Instruction>> = match self.random.below(68) {
             0..=2 => {
-                // The flags as they are, where they can be compared.
+                // The unchanged flags are used, if they can be compared.
                 let to = if self.narrow { 0 } else { self.random.of(&[0, 9, 14]) };
                 vec![
                     Some(Instruction::with(self.sized(Code::Pushfq, Code::Pushfd))),
@@ -149,7 +149,7 @@ impl Builder<'_> {
                 vec![with(Instruction::with_branch(self.sized(Code::Call_rel32_64, Code::Call_rel32_32), to))]
             }
             13..=15 => {
-                // Through a register or memory.
+                // The branch goes through a register or memory.
                 let (to, through) = (self.piece_start(), self.general());
                 let code = match self.random.one_in(2) {
                     true => self.sized(Code::Call_rm64, Code::Call_rm32),
@@ -175,7 +175,7 @@ impl Builder<'_> {
                 }]
             }
             20 => {
-                // A return to where no call came from.
+                // This is a return without a call.
                 let to = self.piece_start();
                 vec![self.push(to as u32), Some(Instruction::with(self.sized(Code::Retnq, Code::Retnd)))]
             }
@@ -192,7 +192,7 @@ impl Builder<'_> {
                 vec![self.set(0, base), with(Instruction::with1(code, Register::RAX))]
             }
             24 => {
-                // Arithmetic flags, sometimes IF, TF, AC, DF and others.
+                // POPF changes arithmetic flags, sometimes IF, TF, AC, DF and others.
                 let random = &mut *self.random;
                 let flags = if random.one_in(3) { random.next() & 0x4_0fd5 } else { random.next() & 0xad5 };
                 let pop = Instruction::with(self.sized(Code::Popfq, Code::Popfd));
@@ -228,7 +228,7 @@ impl Builder<'_> {
                 ]
             }
             30 if !self.narrow => {
-                // A quotient that fits, most likely.
+                // The quotient most likely fits.
                 let random = &mut *self.random;
                 let by = Register::RAX + random.of(&[1, 3, 6, 7, 9, 13, 14]);
                 let code = random.of(&[Code::Div_rm64, Code::Idiv_rm64, Code::Div_rm32, Code::Idiv_rm32]);
@@ -277,7 +277,7 @@ impl Builder<'_> {
                 let code = self.random.of(&self.forms().all);
                 vec![instruction(code, self)]
             }
-            // Interrupts off and on, and an access to the board after which there is one.
+            // Interrupts are disabled, enabled, and raised by an access to the board.
             64 | 65 => vec![Some(Instruction::with(Code::Cli))],
             66 if self.random.one_in(2) => {
                 vec![Some(Instruction::with(Code::Sti)), Some(Instruction::with(Code::Nopd))]

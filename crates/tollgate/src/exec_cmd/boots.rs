@@ -2,6 +2,7 @@
 //! goes on from there. What the guest is told, and the files that it finds, come afterwards.
 
 use super::session::Session;
+use super::settle::{Settle, Settled};
 use crate::contain::Sandbox;
 use crate::output::OutputFile;
 use crate::places;
@@ -116,13 +117,31 @@ pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Resul
     Ok((make()?, false))
 }
 
-/// Runs the machine to its end. `boot`: the boot is kept on the way.
-pub fn run(machine: &mut Machine, session: &mut Session, boot: Option<Keep>) -> Outcome {
+/// Runs the machine to its end. With `boot`, the boot is kept on the way. With `settle`, the command waits until the guest has settled, and the
+/// second value tells how that ended.
+pub fn run(
+    machine: &mut Machine,
+    session: &mut Session,
+    boot: Option<Keep>,
+    settle: Option<Settle>,
+) -> (Outcome, Option<Settled>) {
     if let Some(boot) = boot {
         if let Some(outcome) = machine.run_until(session, &mut |machine| machine.board.borrow().workload_asked()) {
-            return outcome;
+            return (outcome, None);
         }
         boot.keep(machine);
     }
-    machine.run(session)
+    let mut settled = None;
+    if let Some(settle) = settle {
+        let ready = session.prepared();
+        let mut stop = |machine: &Machine| {
+            settled = ready.get().and_then(|ready| settle.look(machine, ready));
+            settled.is_some()
+        };
+        if let Some(outcome) = machine.run_until(session, &mut stop) {
+            return (outcome, None);
+        }
+        session.go(settle.delay);
+    }
+    (machine.run(session), settled)
 }

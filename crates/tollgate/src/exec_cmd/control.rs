@@ -56,6 +56,8 @@ pub struct Ended {
 pub enum Said {
     /// The guest asks what to do: it can't have been saved knowing it.
     Ready,
+    /// Everything is ready, and the command waits for the guest to settle.
+    Prepared,
     /// The command is about to execute its first instruction.
     Began,
     /// It has ended.
@@ -92,6 +94,7 @@ impl Hearing {
 fn understand(kind: u8, text: &str) -> Option<Said> {
     match kind {
         b'r' => Some(Said::Ready),
+        b'p' => Some(Said::Prepared),
         b'b' => Some(Said::Began),
         b'f' => Some(Said::Failed(text.to_owned())),
         b'z' => {
@@ -111,12 +114,14 @@ mod tests {
     #[test]
     fn records_may_come_in_pieces() {
         let mut records = Records::default();
+        records.add(b'p', "");
         records.add(b'b', "");
         records.add(b'f', "no such thing");
         records.add(b'z', "137 128 1");
         let bytes = records.take();
         assert!(records.is_empty());
         let expected = [
+            Said::Prepared,
             Said::Began,
             Said::Failed("no such thing".into()),
             Said::Ended(Ended { status: 137, tainted: 128, killed_for_memory: 1 }),

@@ -1,4 +1,4 @@
-//! What the command finds: its own program with what that needs, and the few files that programs expect everywhere.
+//! The files for the command: its own program with its dependencies, and the few files that programs expect everywhere.
 
 use super::ExecArgs;
 use anyhow::{Context, Result, bail};
@@ -39,10 +39,10 @@ const NETWORK: [&str; 5] = [
     "/etc/protocols",
     "/usr/lib/x86_64-linux-gnu/libnss_dns.so.2",
 ];
-/// Where terminals are described.
+/// Directories with descriptions of terminals.
 const TERMINALS: [&str; 3] = ["/lib/terminfo", "/usr/share/terminfo", "/etc/terminfo"];
 
-/// Who runs the command.
+/// The user who runs the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The user, the group, and further groups.
@@ -92,7 +92,7 @@ pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsStr
     all
 }
 
-/// What is packed for a command, and the name that it is started by.
+/// Packs the files for a command, and returns them with the name under which it is started.
 pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &Path, user: &User) -> Result<Packed> {
     let variable = |name: &str| {
         let found = environment.iter().find(|(other, _)| other == name);
@@ -180,7 +180,7 @@ impl fmt::Display for NotFound {
 
 impl std::error::Error for NotFound {}
 
-/// Where a path is in the tree.
+/// The place of a path in the tree.
 fn tree_path(path: &Path, directory: &Path) -> PathBuf {
     directory.join(path)
 }

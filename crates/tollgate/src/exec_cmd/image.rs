@@ -14,7 +14,7 @@ const FILES: [&str; 2] = ["virtiofs", "overlay"];
 /// … for a network device.
 const NETWORK: &str = "virtio_net";
 
-/// How the command's files come to the guest.
+/// The way in which the command's files reach the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By a virtio file system device.
@@ -23,7 +23,7 @@ pub enum Way {
     Archived,
 }
 
-/// Which way a kernel with these modules takes.
+/// The way that a kernel with these modules supports.
 pub fn way(modules: Option<&Modules>) -> Way {
     let mounts = modules.is_none_or(|modules| FILES.iter().all(|name| modules.has(name)));
     if mounts { Way::Mounted } else { Way::Archived }

@@ -1,4 +1,4 @@
-//! Which kernel runs: an image with the modules that belong to it.
+//! The kernel that runs: an image with the modules that belong to it.
 
 use crate::places;
 use anyhow::{Context, Result, bail};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 /// The names of kernels that are fetched from the distribution.
 const FETCHED: [&str; 3] = ["cloud", "backports", "amd64"];
-/// Where a kernel's own directory of modules may be.
+/// Directories that may contain a kernel's own directory of modules.
 const MODULE_ROOTS: [&str; 2] = ["/lib/modules", "/usr/lib/modules"];
 /// An image in a tree in which a kernel was built.
 const BUILT: &str = "arch/x86/boot/bzImage";
@@ -110,7 +110,7 @@ fn release(image: &[u8]) -> Option<String> {
     (!text.is_empty() && !text.contains('/')).then_some(text)
 }
 
-/// Where packages of kernels are kept.
+/// The directory in which packages of kernels are kept.
 struct Cache {
     /// The scripts that fill it. None: they are made from this program.
     scripts: Option<PathBuf>,

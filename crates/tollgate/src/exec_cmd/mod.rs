@@ -5,7 +5,9 @@ mod control;
 mod files;
 mod image;
 mod kernel;
+mod layout;
 mod session;
+mod settle;
 
 use crate::contain::Sandbox;
 use crate::ending;
@@ -24,13 +26,15 @@ use files::User;
 use guestfs::host_tree::HostTree;
 use guestfs::{Packed, Server};
 use image::Way;
-use kernel::Kernel;
+pub use kernel::Kernel;
+use layout::Layout;
 use ledger::profile::Profile;
 use machine::board::Parts;
 use machine::loader::Module;
 use machine::{ClockSource, Config, Machine, Outcome};
 use network::options::{Attachment, Net};
 use session::{Limits, Session};
+use settle::{Settle, Settled};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -49,6 +53,8 @@ const LOST: u8 = 125;
 const NOT_FOUND: u8 = 127;
 /// The kernel is tainted because it has found a fault of its own (Linux: TAINT_DIE).
 const TAINT_DIE: u64 = 1 << 7;
+/// What a ledger says of the wait before the command: how long after its files were there the guest had nothing left to do, in seconds; `inf` if there was always something.
+pub const SETTLED: &str = "settled after";
 /// Lines of the console that are shown when the guest's kernel is the reason.
 const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
@@ -125,6 +131,12 @@ pub struct ExecArgs {
     /// Boots the kernel, in place of going on from where an earlier run has booted it
     #[arg(long)]
     boot: bool,
+    /// The command begins when only the kernel's idle tasks have run for so many seconds of virtual time
+    #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
+    settle: Option<Duration>,
+    /// Draws from a seed where code and data lie, the order of free pages, the size of the environment and the command's distance from timer ticks. Boots the kernel
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Shows the kernel's messages on standard error
     #[arg(long)]
     console: bool,
@@ -209,7 +221,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         None => std::env::current_dir().context("there is no current directory")?,
     };
     let user = User::find(args.user.as_deref())?;
-    let environment = files::environment(&args.env, &directory);
+    let layout = args.seed.map(Layout::new);
+    let mut environment = files::environment(&args.env, &directory);
+    environment.extend(layout.as_ref().map(Layout::variable));
     let packed = match args.root {
         true => None,
         false => match files::pack(args, &environment, &directory, &user) {
@@ -243,6 +257,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         image::add_files(&mut archive, &mut packed.clone())?;
         order.add(b'i', "");
     }
+    if args.settle.is_some() {
+        order.add(b's', "");
+    }
     order.add(b'g', "");
     let archive = archive.finish();
     let server = || -> Result<Option<Server>> {
@@ -263,7 +280,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let profile = Profile::find(&args.cpu)?;
     let tsc_hz = profile.tsc_hz.value;
     let platform = args.platform.resolve(&profile)?;
-    let cmdline = format!("{COMMAND_LINE} {}", args.append);
+    let layout_words = if layout.is_some() { layout::WORDS } else { "" };
+    let cmdline = [COMMAND_LINE, layout_words, args.append.trim()].join(" ").replace("  ", " ");
     let configure = || -> Result<Config> {
         let initrd = Module { bytes: archive.clone(), cmdline: Module::NAME.to_owned(), file: String::new() };
         Ok(Config {
@@ -277,6 +295,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             parts: Parts {
                 channels: CHANNELS.map(str::to_owned).to_vec(),
                 files: server()?,
+                random: layout.as_ref().map_or(0, |layout| layout.random),
                 nics: nets.nics.clone(),
                 ..Parts::default()
             },
@@ -298,8 +317,13 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         Machine::new(configure()?).map_err(failed)
     };
     // Where the files are in the initial RAM disk, each command has a boot of its own.
-    let boot = if args.boot || way == Way::Archived { None } else { Boot::find(&kernel.image, &archive, &profile) };
+    let own = args.boot || args.seed.is_some() || way == Way::Archived;
+    let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
+    let settle = args.settle.map(|quiet| {
+        let quiet = machine::machine::ticks(quiet, tsc_hz);
+        Settle::new(quiet, second, layout.as_ref().map_or(0, |layout| layout.delay))
+    });
     let limits = Limits {
         deadline: args.timeout.map(|timeout| start + timeout),
         limit: args.limit.map(|limit| machine::machine::ticks(limit, tsc_hz)),
@@ -316,9 +340,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
     let mut session = session.since(start).with_console(args.console);
-    let outcome = boots::run(&mut machine, &mut session, kept);
+    let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
-    conclude(args, &machine, session, outcome, ledger, complete)
+    conclude(args, &machine, session, Ran { outcome, settled, complete }, ledger)
 }
 
 /// What of the host is needed while the guest runs and afterwards.
@@ -336,7 +360,7 @@ fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
 }
 
 /// A command as a line of text.
-fn command_text(command: &[OsString]) -> String {
+pub fn command_text(command: &[OsString]) -> String {
     command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
@@ -413,15 +437,27 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
     }
 }
 
+/// A run that is over.
+struct Ran {
+    outcome: Outcome,
+    /// How the wait before the command ended, if there was one.
+    settled: Option<Settled>,
+    /// The captures are complete.
+    complete: bool,
+}
+
 /// Says how the run ended, and writes its ledger.
 fn conclude(
     args: &ExecArgs,
     machine: &Machine,
     session: Session,
-    outcome: Outcome,
+    Ran { outcome, settled, complete }: Ran,
     ledger: Option<ending::LedgerFile>,
-    complete: bool,
 ) -> Result<ExitCode> {
+    let settled = settled.map(|settled| match settled {
+        Settled::After(ticks) => machine.duration(ticks).as_secs_f64(),
+        Settled::Never => f64::INFINITY,
+    });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
     drop(session);
@@ -431,7 +467,9 @@ fn conclude(
             lines.iter().for_each(|line| say(line));
         }
     }
-    if let Some(ledger) = ledger {
+    if let Some(mut ledger) = ledger {
+        let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));
+        ledger.facts.extend(facts);
         ledger.write(machine, &machine.symbols(Vec::new()))?;
     }
     if args.json {
@@ -444,6 +482,7 @@ fn conclude(
             "began_after": seconds(times.began),
             "wrote_after": seconds(times.wrote),
             "ended_after": seconds(times.ended),
+            "settled_after": settled.filter(|seconds| seconds.is_finite()),
             "memory": crate::memory::report(machine.taken),
         });
         say(&report.to_string());

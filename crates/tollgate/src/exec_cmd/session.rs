@@ -6,8 +6,10 @@ use crate::terminal::Terminal;
 use ledger::Ticks;
 use machine::host::{HostFrame, Piece};
 use machine::{Host, Poll};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::Write;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -63,6 +65,8 @@ pub struct Session {
     /// The virtual time after which a guest whose kernel is broken is not waited for.
     patience: Option<Ticks>,
     now: Ticks,
+    /// The virtual time at which the command was ready to begin, and waited.
+    prepared: Rc<Cell<Option<Ticks>>>,
     /// When what happened.
     pub times: Times,
     /// How the command ended.
@@ -96,6 +100,7 @@ impl Session {
             tail: VecDeque::new(),
             patience: None,
             now: 0,
+            prepared: Rc::default(),
             times: Times::default(),
             ended: None,
             failed: None,
@@ -116,6 +121,16 @@ impl Session {
         self
     }
 
+    /// Where the virtual time will be found at which the command was ready to begin, and waited.
+    pub fn prepared(&self) -> Rc<Cell<Option<Ticks>>> {
+        Rc::clone(&self.prepared)
+    }
+
+    /// Has a command begin that waits, in so many nanoseconds of virtual time.
+    pub fn go(&mut self, delay: u64) {
+        self.records.add(b'o', delay.to_string());
+    }
+
     /// The kernel's last messages, so many lines at most, after those that say why it has ended.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
         let text: Vec<u8> = self.tail.iter().copied().filter(|byte| *byte != b'\r').collect();
@@ -132,6 +147,7 @@ impl Session {
         let now = self.start.elapsed();
         match said {
             Said::Ready => self.ready = true,
+            Said::Prepared => self.prepared.set(Some(self.now)),
             Said::Began => self.times.began = Some(now),
             Said::Ended(ended) => (self.ended, self.times.ended) = (Some(ended), Some(now)),
             Said::Failed(why) => self.failed = Some(why),

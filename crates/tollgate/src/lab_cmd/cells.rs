@@ -1,7 +1,7 @@
 //! Running the cells of experiments, and what became of them.
 
 use super::progress::Progress;
-use super::{Common, FAILED, INTERRUPTED};
+use super::{Common, FAILED, INTERRUPTED, On};
 use crate::output::say;
 use crate::places;
 use crate::size::size_text;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use lab::experiment::Experiment;
 use lab::failure::{Failure, groups};
 use lab::results::{self, ExperimentResult, Interrupted};
-use lab::runner::{self, Options, Outcome};
+use lab::runner::{self, Options, Outcome, Place};
 use lab::store::{Pruning, Store};
 use lab::{Cell, pattern};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -37,7 +37,7 @@ pub struct Ran {
 }
 
 /// Set by SIGINT, SIGTERM and SIGHUP. A second signal ends the process at once: the kernel ends its cells with it.
-fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
+pub fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // They act in this order: at the first signal the first of them finds nothing set yet.
@@ -62,14 +62,20 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
         bail!("no cell is chosen; `tollgate lab show NAME` lists those of an experiment");
     }
     let stop = stop_on_signals()?;
-    let jobs = match common.jobs {
-        Some(jobs) => usize::from(jobs),
-        None => std::thread::available_parallelism().map_or(1, usize::from),
+    let place = match common.on {
+        On::Local => Place::Here(match common.jobs {
+            Some(jobs) => usize::from(jobs),
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        }),
+        On::Slurm => {
+            let options = common.sbatch.iter().flat_map(|words| words.split_whitespace()).map(str::to_owned);
+            Place::Slurm { jobs: common.jobs.map(usize::from), options: options.collect() }
+        }
     };
     let options = Options {
         program: std::env::current_exe().context("can't find this program's own file")?,
         root: common.root.clone().unwrap_or_else(|| root(experiments)),
-        jobs,
+        place,
         fresh: common.fresh,
         tier: common.tier.arguments(),
     };

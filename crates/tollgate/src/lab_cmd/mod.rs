@@ -12,7 +12,8 @@ use crate::table::{
 };
 use crate::tier::TierName;
 use anyhow::{Result, anyhow, bail};
-use clap::{Args, Subcommand};
+pub use cells::stop_on_signals;
+use clap::{Args, Subcommand, ValueEnum};
 use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
 use lab::results::ExperimentResult;
@@ -44,6 +45,7 @@ Examples:
   tollgate lab run --all --jobs 8 --json > baseline.json
   tollgate lab run cr0-wp --only 'queue/*'
   tollgate lab run ./mine.toml
+  tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
   tollgate lab check baseline.json --limit-cycles 0.5%
   tollgate lab prune --older-than 30 --dry-run
 
@@ -156,7 +158,13 @@ struct Keep(Option<u64>);
 /// How cells are run.
 #[derive(Args)]
 struct Common {
-    /// Cells at a time (default: the host's processors)
+    /// Where cells run: on this host, or as array jobs of Slurm on nodes that share --out and --root. Results do not depend on it
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t = On::Local)]
+    on: On,
+    /// Options of sbatch for --on slurm, such as '--partition=short --mem=4G'
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    sbatch: Vec<String>,
+    /// Cells at a time (default: the host's processors; with --on slurm as many as Slurm runs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Only these cells: row/column or experiment/row/column, with * and ?
@@ -181,6 +189,15 @@ struct Common {
     tier: TierName,
 }
 
+/// Where cells run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// On this host
+    Local,
+    /// On the nodes of a cluster
+    Slurm,
+}
+
 fn parse_keep(text: &str) -> Result<Keep, String> {
     match text {
         "all" => Ok(Keep(None)),
@@ -188,7 +205,8 @@ fn parse_keep(text: &str) -> Result<Keep, String> {
     }
 }
 
-fn parse_percent(text: &str) -> Result<f64, String> {
+/// A percentage, as a part.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>() {
         Ok(percent) if (0.0..1e6).contains(&percent) => Ok(percent / 100.0),
         _ => Err("a percentage from 0, such as 1% or 0.5%".into()),

@@ -8,6 +8,9 @@ use lab::runner::{Outcome, Watch};
 use std::io::IsTerminal;
 use std::time::Duration;
 
+/// Names beside the bar; more do not fit.
+const MOST_NAMES: usize = 12;
+
 /// A bar with the names of the cells that are running.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -35,7 +38,7 @@ impl Progress {
 
     fn show(&self) {
         if let Some(bar) = &self.bar {
-            bar.set_message(self.running.join("  "));
+            bar.set_message(self.running.iter().take(MOST_NAMES).map(String::as_str).collect::<Vec<_>>().join("  "));
         }
     }
 }

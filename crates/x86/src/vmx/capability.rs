@@ -1,26 +1,26 @@
-//! VMX capability MSRs: what their bits say (SDM vol. 3, appendix A).
+//! Bits of the VMX capability MSRs (SDM vol. 3, appendix A).
 
 /// IA32_VMX_BASIC (A.1).
 pub mod basic {
     /// The VMCS revision identifier.
     pub const REVISION: u64 = 0x7fff_ffff;
-    /// Where the size of VMCS regions is, in bytes: 13 bits.
+    /// Position of the size of VMCS regions in bytes: 13 bits.
     pub const SIZE_SHIFT: u32 = 32;
-    /// VMCS regions and what they point to lie below 4 GiB.
+    /// Addresses of VMCS regions and their structures are limited to 32 bits.
     pub const ADDRESS_32: u64 = 1 << 48;
-    /// Where the memory type of these structures is.
+    /// Position of the memory type of these structures.
     pub const TYPE_SHIFT: u32 = 50;
-    /// Exits because of INS and OUTS report what the instruction is.
+    /// Exits of INS and OUTS report instruction information.
     pub const STRING_IO_INFORMATION: u64 = 1 << 54;
-    /// There are the TRUE capability MSRs.
+    /// The TRUE capability MSRs exist.
     pub const TRUE_CONTROLS: u64 = 1 << 55;
 }
 
 /// IA32_VMX_MISC (A.6).
 pub mod misc {
-    /// The preemption timer counts down once when the TSC bit of this number changes.
+    /// The preemption timer counts down when the TSC bit with this number changes.
     pub const TIMER_RATE: u64 = 0x1f;
-    /// Exits save EFER.LMA in the IA-32e mode guest control.
+    /// Exits save EFER.LMA in the "IA-32e mode guest" control.
     pub const SAVES_LMA: u64 = 1 << 5;
     /// Activity state HLT.
     pub const HLT: u64 = 1 << 6;
@@ -28,11 +28,11 @@ pub mod misc {
     pub const SHUTDOWN: u64 = 1 << 7;
     /// Activity state wait-for-SIPI.
     pub const WAIT_FOR_SIPI: u64 = 1 << 8;
-    /// Where the number of CR3-target values is: 9 bits.
+    /// Position of the number of CR3-target values: 9 bits.
     pub const CR3_TARGETS_SHIFT: u32 = 16;
-    /// Where the recommended number of MSRs in a list is: 512 times one more than these 3 bits.
+    /// Position of the recommended maximum of MSRs in a list: 512 times one more than these 3 bits.
     pub const MSR_LIST_SHIFT: u32 = 25;
-    /// VMWRITE reaches read-only fields.
+    /// VMWRITE can write read-only fields.
     pub const VMWRITE_ANY: u64 = 1 << 29;
     /// Software interrupts may be injected with an instruction length of 0.
     pub const LENGTH_0: u64 = 1 << 30;
@@ -56,11 +56,11 @@ pub mod ept_vpid {
     pub const INVEPT: u64 = 1 << 20;
     /// Accessed and dirty flags.
     pub const ACCESSED_DIRTY: u64 = 1 << 21;
-    /// More in the exit qualification of EPT violations.
+    /// Advanced information in the exit qualification of EPT violations.
     pub const ADVANCED_INFORMATION: u64 = 1 << 22;
     /// INVEPT of one EPT pointer.
     pub const INVEPT_SINGLE: u64 = 1 << 25;
-    /// INVEPT of all.
+    /// INVEPT of all EPT pointers.
     pub const INVEPT_ALL: u64 = 1 << 26;
     /// INVVPID.
     pub const INVVPID: u64 = 1 << 32;
@@ -72,8 +72,8 @@ pub mod ept_vpid {
     pub const INVVPID_ALL: u64 = 1 << 42;
     /// INVVPID of a VPID except for global translations.
     pub const INVVPID_RETAINING_GLOBALS: u64 = 1 << 43;
-    /// What is of EPT.
+    /// Bits for EPT.
     pub const OF_EPT: u64 = 0xffff_ffff;
-    /// What is of VPIDs.
+    /// Bits for VPIDs.
     pub const OF_VPID: u64 = !OF_EPT;
 }

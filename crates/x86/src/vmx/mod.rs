@@ -12,9 +12,9 @@ pub mod pin {
     pub const EXTERNAL_INTERRUPT: u32 = 1 << 0;
     /// NMIs exit.
     pub const NMI: u32 = 1 << 3;
-    /// There is blocking of virtual NMIs.
+    /// NMI blocking applies to virtual NMIs.
     pub const VIRTUAL_NMIS: u32 = 1 << 5;
-    /// The VMX-preemption timer counts.
+    /// The VMX-preemption timer is active.
     pub const PREEMPTION_TIMER: u32 = 1 << 6;
     /// Interrupts are posted.
     pub const POSTED_INTERRUPTS: u32 = 1 << 7;
@@ -24,7 +24,7 @@ pub mod pin {
 pub mod primary {
     /// An exit as soon as interrupts can be delivered.
     pub const INTERRUPT_WINDOW: u32 = 1 << 2;
-    /// The TSC offset counts.
+    /// The TSC offset is in effect.
     pub const TSC_OFFSETTING: u32 = 1 << 3;
     /// HLT exits.
     pub const HLT: u32 = 1 << 7;
@@ -44,7 +44,7 @@ pub mod primary {
     pub const CR8_LOAD: u32 = 1 << 19;
     /// MOV from CR8 exits.
     pub const CR8_STORE: u32 = 1 << 20;
-    /// The task priority is kept in a page.
+    /// The task priority is stored in the virtual-APIC page.
     pub const TPR_SHADOW: u32 = 1 << 21;
     /// An exit as soon as virtual NMIs can be delivered.
     pub const NMI_WINDOW: u32 = 1 << 22;
@@ -52,17 +52,17 @@ pub mod primary {
     pub const MOV_DR: u32 = 1 << 23;
     /// All port accesses exit.
     pub const UNCONDITIONAL_IO: u32 = 1 << 24;
-    /// Bitmaps say which port accesses exit.
+    /// Bitmaps select the port accesses that exit.
     pub const IO_BITMAPS: u32 = 1 << 25;
     /// An exit after each instruction.
     pub const MONITOR_TRAP: u32 = 1 << 27;
-    /// Bitmaps say which MSR accesses exit.
+    /// Bitmaps select the MSR accesses that exit.
     pub const MSR_BITMAPS: u32 = 1 << 28;
     /// MONITOR exits.
     pub const MONITOR: u32 = 1 << 29;
     /// PAUSE exits.
     pub const PAUSE: u32 = 1 << 30;
-    /// The secondary controls count.
+    /// The secondary controls are active.
     pub const SECONDARY: u32 = 1 << 31;
 }
 
@@ -72,7 +72,7 @@ pub mod secondary {
     pub const APIC_ACCESSES: u32 = 1 << 0;
     /// Extended page tables.
     pub const EPT: u32 = 1 << 1;
-    /// LGDT and its kin exit.
+    /// LGDT and similar instructions exit.
     pub const DESCRIPTOR_TABLE: u32 = 1 << 2;
     /// RDTSCP exists.
     pub const RDTSCP: u32 = 1 << 3;
@@ -120,7 +120,7 @@ pub mod exit {
     pub const SAVE_DEBUG: u32 = 1 << 2;
     /// The host runs in 64-bit mode.
     pub const HOST_64: u32 = 1 << 9;
-    /// The interrupt controller is told of an interrupt that exits.
+    /// An exit acknowledges the interrupt that caused it.
     pub const ACKNOWLEDGE_INTERRUPT: u32 = 1 << 15;
     /// PAT is saved.
     pub const SAVE_PAT: u32 = 1 << 18;
@@ -132,7 +132,7 @@ pub mod exit {
     pub const LOAD_EFER: u32 = 1 << 21;
     /// The value of the VMX-preemption timer is saved.
     pub const SAVE_PREEMPTION_TIMER: u32 = 1 << 22;
-    /// The state of control-flow enforcement is loaded.
+    /// CET state is loaded.
     pub const LOAD_CET: u32 = 1 << 28;
     /// PKRS is loaded.
     pub const LOAD_PKRS: u32 = 1 << 29;
@@ -148,7 +148,7 @@ pub mod entry {
     pub const LOAD_PAT: u32 = 1 << 14;
     /// EFER is loaded.
     pub const LOAD_EFER: u32 = 1 << 15;
-    /// The state of control-flow enforcement is loaded.
+    /// CET state is loaded.
     pub const LOAD_CET: u32 = 1 << 20;
     /// PKRS is loaded.
     pub const LOAD_PKRS: u32 = 1 << 22;
@@ -170,7 +170,7 @@ pub mod function {
 pub mod virtualization_exception {
     /// Exit reason that the EPT violation would have had (32 bits).
     pub const REASON: u64 = 0;
-    /// All ones while the exception is being dealt with (32 bits): no other one comes.
+    /// All ones while the exception is handled (32 bits), which suppresses further ones.
     pub const BUSY: u64 = 4;
     /// Exit qualification (64 bits).
     pub const QUALIFICATION: u64 = 8;
@@ -196,7 +196,7 @@ pub mod region {
 pub mod abort {
     /// Guest MSRs could not be saved.
     pub const SAVING_MSRS: u32 = 1;
-    /// The host's PDPTEs are bad.
+    /// The host's PDPTEs are invalid.
     pub const HOST_PDPTE: u32 = 2;
     /// The VMCS cannot be used any more.
     pub const CORRUPTED_VMCS: u32 = 3;
@@ -214,7 +214,7 @@ pub mod interruption {
     pub const EXTERNAL: u32 = 0 << 8;
     /// NMI.
     pub const NMI: u32 = 2 << 8;
-    /// Exception that no instruction asked for.
+    /// Exception raised by the processor.
     pub const HARDWARE_EXCEPTION: u32 = 3 << 8;
     /// INT n.
     pub const SOFTWARE_INTERRUPT: u32 = 4 << 8;
@@ -252,7 +252,7 @@ pub mod activity {
     pub const HLT: u32 = 1;
     /// Triple fault.
     pub const SHUTDOWN: u32 = 2;
-    /// A startup interrupt is waited for.
+    /// Wait for a start-up IPI.
     pub const WAIT_FOR_SIPI: u32 = 3;
 }
 

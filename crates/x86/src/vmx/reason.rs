@@ -1,4 +1,4 @@
-//! Basic exit reasons (SDM vol. 3, appendix C), with the names that KVM has for them.
+//! Basic exit reasons (SDM vol. 3, appendix C), with KVM's names.
 
 named! { u32;
     EXCEPTION_NMI = 0, "EXCEPTION_NMI";
@@ -70,7 +70,7 @@ named! { u32;
     NOTIFY = 75, "NOTIFY";
 }
 
-/// Set with a reason when it is the entry that failed.
+/// Flag for a failed VM entry.
 pub const ENTRY_FAILURE: u32 = 1 << 31;
-/// The part that is the basic reason.
+/// Mask of the basic reason.
 pub const BASIC: u32 = 0xffff;

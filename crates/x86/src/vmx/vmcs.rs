@@ -1,4 +1,4 @@
-//! Encodings of the fields of a VMCS (SDM vol. 3, appendix B), and what an encoding says of its field (table 24-21).
+//! Encodings of VMCS fields (SDM vol. 3, appendix B), and the components of an encoding (table 24-21).
 
 named! { u32;
     VPID = 0x0000, "VPID";
@@ -180,11 +180,11 @@ pub const INDEX_MASK: u32 = 0x1ff;
 pub const TYPE_SHIFT: u32 = 10;
 /// Bits 14:13: the width; one of those of [`width`].
 pub const WIDTH_SHIFT: u32 = 13;
-/// Bits that are clear in every encoding.
+/// Bits that are clear in all encodings.
 pub const RESERVED: u32 = !0x6fff;
 
-/// A number for each encoding: width, type and index one after the other, as far as there are indices in use; `None` for encodings that no
-/// manual defines.
+/// Returns a number for each encoding, composed of width, type and index, for indices in use; `None` for encodings that
+/// no manual defines.
 #[inline]
 pub const fn number_of(encoding: u32) -> Option<usize> {
     let index = (encoding >> INDEX_SHIFT & INDEX_MASK) as usize;
@@ -195,9 +195,9 @@ pub const fn number_of(encoding: u32) -> Option<usize> {
     Some(place as usize * INDICES + index)
 }
 
-/// Indices below this are in use.
+/// Limit of the indices in use.
 pub const INDICES: usize = 32;
-/// Numbers of [`number_of`] are below this.
+/// Limit of the results of [`number_of`].
 pub const NUMBERS: usize = 16 * INDICES;
 
 /// Types of fields.
@@ -220,6 +220,6 @@ pub mod width {
     pub const QUAD: u32 = 1;
     /// 32 bits.
     pub const LONG: u32 = 2;
-    /// As wide as a register: 64 bits.
+    /// Natural width of a register: 64 bits.
     pub const NATURAL: u32 = 3;
 }

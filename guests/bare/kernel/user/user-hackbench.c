@@ -1,5 +1,6 @@
-/* Groups of senders and receivers: every sender of a group sends to every receiver of it, over one pair of sockets (or,
-   with transport=pipe, one pipe) per receiver. The time is from the moment when all are ready until the last has ended, as hackbench takes it. */
+/* Groups of senders and receivers: every sender of a group sends to every receiver of it, over one pair of sockets
+   (or, with transport=pipe, one pipe) per receiver. The measured time is from the moment when all are ready until
+   the last has ended, as in hackbench. */
 #include "user.h"
 
 enum { TASKS_MAX = 40, SIZE = 100 };

@@ -1,5 +1,5 @@
-/* The first process: runs the workload of the command line in a child, as a shell would, once or `rounds` times, and says how it
-   went. */
+/* The first process: runs the workload of the command line in a child, as a shell would, once or `rounds` times, and
+   reports the result. */
 #include "user.h"
 
 struct outcome {
@@ -11,7 +11,7 @@ struct outcome {
 static long rounds;
 static int outcomes[2];
 
-/* Waits for that many children; whether all ended with status 0. */
+/* Waits for that many children; returns true if all ended with status 0. */
 int ended_well(int children) {
     int good = 1, status;
     for (; children; children--)
@@ -30,7 +30,7 @@ static int run(void) {
     return pingpong();
 }
 
-/* Sleeps most of the time: what is left are the timer's interrupts. */
+/* Sleeps most of the time, so that only the timer's interrupts remain. */
 int idle(void) {
     long ticks = argument("iterations", 25);
     sleep_ticks(1);
@@ -43,7 +43,7 @@ int idle(void) {
     return 1;
 }
 
-/* A workload's main result: printed at once, or with those of the other rounds. */
+/* Prints a workload's main result, at once or with those of the other rounds. */
 void finish(const char *name, uint64_t cycles, long count, char unit) {
     struct outcome outcome = {.unit = unit, .cycles = cycles, .count = count};
     for (unsigned i = 0; name[i] && i < sizeof outcome.name - 1; i++)

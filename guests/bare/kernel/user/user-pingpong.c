@@ -1,5 +1,5 @@
-/* Two processes pass a token to and fro through two pipes. What remains after the cost of the pipes alone, which one process
-   measures by itself, is the time of a switch, as lat_ctx reports it for two processes without data. */
+/* Two processes pass a token to and fro through two pipes. One process measures the cost of the pipes alone; the
+   rest is the time of a switch, as lat_ctx reports it for two processes without data. */
 #include "user.h"
 
 static int there[2], back[2];
@@ -28,7 +28,7 @@ int pingpong(void) {
     if (pipe(there) || pipe(back))
         fail("no pipes", 0);
 
-    /* The pipes alone: as many passes, each a write and a read, without a switch. */
+    /* The pipes are measured alone: as many passes, each a write and a read, without a switch. */
     for (long i = 0; i < warm; i++)
         send(there[1], 0), receive(there[0]);
     uint64_t begun = cycles();

@@ -1,5 +1,5 @@
-/* Pairs of a tracer and a tracee: the tracer has the tracee, which does nothing but loop, execute single instructions, and
-   after each checks that wait reports a stop by SIGTRAP and that SIGCHLD has come. */
+/* Pairs of a tracer and a tracee: the tracee only loops, and the tracer lets it execute single instructions, and
+   after each checks that wait reports a stop by SIGTRAP and that SIGCHLD has arrived. */
 #include "user.h"
 
 static volatile int child_signals;

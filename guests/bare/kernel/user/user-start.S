@@ -1,9 +1,10 @@
-/* What a C library has: the first instructions, system calls, the place that a signal handler returns to, and thread-local storage,
-   which system calls read: on x86-64 whether there are other threads, on i386 the way into the kernel, which has a page of its own. */
+/* The parts of a C library: the first instructions, system calls, the return address of signal handlers, and
+   thread-local storage, which system calls read: on x86-64 to check for other threads, on i386 for the entry into
+   the kernel, which has a page of its own. */
 #include "../arch.h"
 #include "../syscalls.h"
 
-#define TLS_ENTER 0x10      /* where the i386 C library keeps the address of the way into the kernel */
+#define TLS_ENTER 0x10      /* offset at which the i386 C library keeps the address of the entry into the kernel */
 #define TLS_THREADS 0x18    /* nonzero with more than one thread */
 
     .text
@@ -51,7 +52,7 @@ FUNCTION(system_call_4)
 END(system_call_4)
 
     .section .vsyscall, "ax"
-/* The kernel leaves at sysenter_return, with what it finds on the stack to be taken back. */
+/* The kernel returns to sysenter_return, which takes the registers back from the stack. */
 FUNCTION(enter)
     pushl %ecx
     pushl %edx

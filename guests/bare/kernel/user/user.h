@@ -1,4 +1,4 @@
-/* What the programs in user mode are written with. They see the kernel by its system calls only. */
+/* The interface of the programs in user mode. They reach the kernel through its system calls only. */
 #ifndef USER_H
 #define USER_H
 
@@ -38,7 +38,7 @@ USER_FUNCTION int argument_is(const char *name, const char *text) {
 }
 USER_FUNCTION void region_begin(const char *name) { system_call_4(SYS_REGION, 1, (long)name, 0, 0); }
 USER_FUNCTION void region_end(void) { system_call_4(SYS_REGION, 0, 0, 0, 0); }
-/* Unit 'u': microseconds each; 's': seconds. */
+/* The unit is microseconds each ('u') or seconds ('s'). */
 USER_FUNCTION void result(const char *name, uint64_t cycles, long count, char unit) {
     system_call_4(SYS_RESULT, (long)name, (long)&cycles, count, unit);
 }
@@ -61,7 +61,7 @@ enum { SIGKILL = 9, SIGTRAP = 5, SIGCHLD = 17, SIGSTOP = 19 };
 enum { TRACE_CONTINUE = 7, TRACE_STEP = 9, TRACE_ATTACH = 16 };
 enum { EINTR = 4, ECHILD = 10 };
 
-/* Waits, again if a signal came in between. */
+/* Waits, again if a signal interrupted it. */
 USER_FUNCTION long wait_again(long pid, int *status) {
     long result;
     do
@@ -70,7 +70,7 @@ USER_FUNCTION long wait_again(long pid, int *status) {
     return result;
 }
 
-/* The workloads: nonzero if what they did was right. */
+/* The workloads: nonzero if their results were right. */
 int pingpong(void);
 int hackbench(void);
 int ssdd(void);

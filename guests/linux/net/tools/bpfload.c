@@ -1,4 +1,5 @@
-/* bpfload: loads one of the few BPF programs that the workloads need. There is no compiler in the guest: they are written down here. */
+/* bpfload: loads one of the few BPF programs that the workloads need. The guest has no compiler, so their
+   instructions are listed here. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -65,7 +66,7 @@ static unsigned device(const char *name) {
 
 int bpfload_main(int argc, char **argv) {
     if (argc == 5 && !strcmp(argv[1], "xdp-redirect")) {
-        /* FROM TO PIN: all that FROM receives goes out at TO, which needs a program of its own for that. */
+        /* FROM TO PIN: all frames that FROM receives leave at TO, which needs a program of its own for that. */
         int map = make_map(BPF_MAP_TYPE_DEVMAP, 4, 4, 1);
         if (map < 0 || map_set(map, 0, device(argv[3])))
             fail("devmap");
@@ -85,6 +86,16 @@ int bpfload_main(int argc, char **argv) {
         }
         return 0;
     }
+    if (argc == 4 && !strcmp(argv[1], "xdp-tx")) {
+        /* DEVICE PIN: all that it receives goes out again there, as it is. */
+        struct bpf_insn code[] = {MOVE(0, XDP_TX), EXIT};
+        int program = load_program(BPF_PROG_TYPE_XDP, code, sizeof code / sizeof *code, 0);
+        int link = program < 0 ? -1 : attach_xdp(program, device(argv[2]));
+        if (link < 0)
+            fail("XDP program");
+        pin(link, argv[3]);
+        return 0;
+    }
     if (argc == 4 && !strcmp(argv[1], "tc-redirect")) {
         /* TO PIN: a classifier that sends everything out at TO. */
         struct bpf_insn code[] = {MOVE(1, (int)device(argv[2])), MOVE(2, 0), CALL(BPF_FUNC_redirect), EXIT};
@@ -95,6 +106,7 @@ int bpfload_main(int argc, char **argv) {
         return 0;
     }
     fputs("usage: bpfload xdp-redirect FROM TO PIN\n"
+          "       bpfload xdp-tx DEVICE PIN\n"
           "       bpfload tc-redirect TO PIN\n",
           stderr);
     return 2;

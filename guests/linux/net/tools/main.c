@@ -1,4 +1,4 @@
-/* What the programs share, and the choice among them. */
+/* The common parts of the programs, and the choice among them. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -38,7 +38,7 @@ void run_on(int processor) {
 }
 
 void ask_generator(const char *device) {
-    /* Ethernet to everybody, IPv4 with its checksum, UDP without one to port 9. */
+    /* The frame is broadcast Ethernet, IPv4 with its checksum, and UDP without one to port 9. */
     unsigned char frame[60] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0,
                                0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 254, 198, 18, 0, 1,
                                0, 9, 0, 9, 0, 10, 0, 0, 'g', 'o'};
@@ -63,7 +63,8 @@ int main(int argc, char **argv) {
                     {"udpsend", udpsend_main},
                     {"txrate", txrate_main},
                     {"bpfload", bpfload_main},
-                    {"xdpsink", xdpsink_main}};
+                    {"xdpsink", xdpsink_main},
+                    {"xfrmhelper", xfrmhelper_main}};
     const char *name = strrchr(argv[0], '/');
     name = name ? name + 1 : argv[0];
     for (unsigned i = 0; i < sizeof programs / sizeof *programs; i++) {

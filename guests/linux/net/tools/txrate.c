@@ -1,4 +1,4 @@
-/* txrate: how many packets a second a device sends, while others make it do so. */
+/* txrate: prints the packets a second that a device sends while other programs use it. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -14,7 +14,7 @@ static const char usage[] = "usage: txrate [OPTIONS] DEVICE PACKETS\n"
                             "  -t SECONDS  ends it if nothing is sent for so long (0.1)\n"
                             "  -a CPU      runs there\n";
 
-/* How long it sleeps between two looks. */
+/* Sleep between two readings. */
 enum { MICROSECONDS = 100 };
 
 static unsigned long packets(int file) {

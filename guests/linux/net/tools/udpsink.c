@@ -1,4 +1,5 @@
-/* udpsink: takes datagrams, and says how many came and how fast. It ends after so many, or when none has come for a while. */
+/* udpsink: receives datagrams, and prints their number and rate. It ends after a given number, or after a while
+   without any. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -41,7 +42,7 @@ struct options {
     unsigned short port;
 };
 
-/* What a sink has counted: shared by the programs of several sockets. */
+/* Counts of a sink, shared by the programs of several sockets. */
 struct count {
     unsigned long got;
     double first, last;
@@ -74,7 +75,7 @@ static int open_socket(const struct options *o) {
     return fd;
 }
 
-/* Datagrams that one message holds: with UDP_GRO it is as many as its length has segments. */
+/* Returns the number of datagrams in one message: with UDP_GRO this is the number of its segments. */
 static unsigned long datagrams(struct msghdr *message, size_t length) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
@@ -86,7 +87,7 @@ static unsigned long datagrams(struct msghdr *message, size_t length) {
     return 1;
 }
 
-/* The next datagrams; 0 if none has come for too long. */
+/* Receives the next datagrams; returns 0 if none has come for too long. */
 static unsigned long take(int fd, const struct options *o) {
     static char buffers[MOST_AT_ONCE][LONGEST];
     static char control[MOST_AT_ONCE][64];
@@ -111,7 +112,7 @@ static unsigned long take(int fd, const struct options *o) {
     return all;
 }
 
-/* Counts what `fd` gets until all sinks together have what is wanted. */
+/* Counts the datagrams of `fd` until all sinks together have the wanted number. */
 static void count(int fd, const struct options *o, struct count *mine, const struct count *all) {
     unsigned long skipped = 0;
     for (;;) {
@@ -138,7 +139,7 @@ static void count(int fd, const struct options *o, struct count *mine, const str
     }
 }
 
-/* A datagram goes to the socket whose number is that of the processor which has received it, or follows it. */
+/* Sends each datagram to the socket with the number of the processor that received it, or to its receiver's. */
 static void spread(int fd, unsigned sockets) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)(SKF_AD_OFF + SKF_AD_CPU)),
@@ -203,7 +204,7 @@ int udpsink_main(int argc, char **argv) {
         if (all[i].last > sum.last)
             sum.last = all[i].last;
     }
-    /* Without any before them the first one that is counted only begins the time. */
+    /* If none came before them, the first counted one only begins the time. */
     double rate = sum.last > sum.first ? (double)(sum.got - !o.warm) / (sum.last - sum.first) : 0.0;
     printf("udpsink: %lu datagrams in %.6f s, %.0f a second\n", sum.got, sum.last - sum.first, rate);
     printf("result udpsink %.1f kpps\n", rate / 1000);

@@ -1,4 +1,4 @@
-/* xdpsink: takes the frames of one queue of a device by AF_XDP, past the network stack, and says how fast they came. */
+/* xdpsink: receives the frames of one queue of a device by AF_XDP, past the network stack, and prints their rate. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -110,7 +110,7 @@ int xdpsink_main(int argc, char **argv) {
         __atomic_store_n(rx.consumer, next, __ATOMIC_RELEASE);
         __atomic_store_n(fill.producer, filled, __ATOMIC_RELEASE);
         last = now();
-        /* Those that bring the number up to WARM begin the time. */
+        /* The frames that bring the number up to WARM begin the time. */
         if (seen - there < warm || first == 0)
             first = last;
         else

@@ -1,5 +1,5 @@
-//! AMX: the configuration of tiles, loads and stores, products (SDM vol. 1, chapter 18, and vol. 2). Tiles are computed with in
-//! software; a row that faults is where the instruction goes on when it is restarted.
+//! AMX: tile configuration, loads and stores, products (SDM vol. 1, chapter 18, and vol. 2). Tile operations are
+//! computed in software; an instruction that faults continues at the faulting row when it is restarted.
 
 #[allow(unsafe_code, reason = "sums are computed under an MXCSR of their own")]
 mod multiply;
@@ -16,7 +16,7 @@ use ledger::Class;
 use multiply::Product;
 use x86::control::*;
 
-/// Rows of AMX.
+/// Instruction table rows of AMX.
 pub static ROWS: &[Row] = &[
     Row::new(Ldtilecfg, Class::TileMove, |_, _| Some(load_config)),
     Row::new(Sttilecfg, Class::TileMove, |_, _| Some(store_config)),
@@ -33,16 +33,17 @@ pub static ROWS: &[Row] = &[
     Row::new(Tdpfp16ps, Class::TileMultiply, |_, _| Some(|cpu, op| product(cpu, op, Product::Half))),
 ];
 
-/// CPUID.1EH: the most rows of a second source, and the most bytes of a row of it and of the destination.
+/// CPUID.1EH: maximum number of rows of a second source, and maximum number of bytes in a row of it and of the
+/// destination.
 const MAX_K: u8 = 16;
 const MAX_N: u8 = 64;
 
-/// The memory operand of a load or store: the index is a stride, and no part of the address.
+/// Binds the memory operand of a load or store: the index register is a stride, and not part of the address.
 fn rows_of_memory(i: &Instruction, op: &mut Op, handler: Handler) -> Option<Handler> {
-    // Without an index register the stride is 0; the decoder makes sure of the SIB byte.
+    // Without an index register the stride is 0; the decoder ensures that there is a SIB byte.
     op.r3 = op.index;
     op.index = crate::op::NO_REG;
-    // The tile is operand 0 of a load, 1 of a store.
+    // The tile is operand 0 of a load, and operand 1 of a store.
     if i.op0_register() == Register::None {
         op.r0 = op.r1;
     }
@@ -50,13 +51,14 @@ fn rows_of_memory(i: &Instruction, op: &mut Op, handler: Handler) -> Option<Hand
 }
 
 impl Cpu {
-    /// #UD unless tiles may be used: in 64-bit mode, with the states enabled.
+    /// Raises #UD unless tiles may be used: in 64-bit mode, with the state components enabled.
     fn tiles_ready(&mut self) -> Exec {
         let enabled = self.arch.cr4 & CR4_OSXSAVE != 0 && self.arch.xcr0 & XCR0_TILES == XCR0_TILES;
         if enabled && self.engine.long64 { Ok(()) } else { Err(self.ud()) }
     }
 
-    /// #NM if IA32_XFD disables a state that an instruction needs; IA32_XFD_ERR says which (SDM vol. 1, 13.14).
+    /// Raises #NM if IA32_XFD disables a state component that an instruction needs, and records it in IA32_XFD_ERR (SDM
+    /// vol. 1, 13.14).
     pub(crate) fn needs_state(&mut self, components: u64) -> Exec {
         let disabled = self.disabled_state() & components;
         if disabled != 0 {
@@ -66,12 +68,13 @@ impl Cpu {
         Ok(())
     }
 
-    /// The state components that IA32_XFD disables.
+    /// Returns the state components that IA32_XFD disables.
     pub(crate) fn disabled_state(&self) -> u64 {
         self.arch.msr.xfd & self.arch.xcr0
     }
 
-    /// The shape of a tile that an instruction uses; one without is #UD, as is each one without a configuration.
+    /// Returns the shape of a tile that an instruction uses. A tile without a shape raises #UD, as does every tile
+    /// without a configuration.
     fn shape(&mut self, tile: u8) -> Exec<Shape> {
         let shape = self.arch.tiles.config.shapes[usize::from(tile) % TILES];
         if shape.rows == 0 || shape.bytes & 3 != 0 { Err(self.ud()) } else { Ok(shape) }
@@ -83,7 +86,7 @@ fn load_config(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mut image = [0; 64];
     cpu.load_bytes(op, &mut image)?;
     let Some(config) = TileConfig::from_image(&image) else { return Err(cpu.gp(0)) };
-    // The data is put in its initial configuration, which XFD does not keep from.
+    // The data is reset to its initial configuration, which XFD does not prevent.
     cpu.arch.tiles.clear();
     cpu.arch.tiles.config = config;
     Ok(Flow::Next)
@@ -114,7 +117,7 @@ fn zero(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Does something with each row of a tile and the linear address that belongs to it, from the start row on.
+/// Calls `each` for every row of a tile from the start row on, with the linear address of the row.
 fn each_row(cpu: &mut Cpu, op: &Op, write: bool, mut each: impl FnMut(&mut Cpu, usize, u64, usize) -> Exec) -> Exec {
     cpu.tiles_ready()?;
     cpu.needs_state(XCR0_TILE_DATA)?;
@@ -125,7 +128,7 @@ fn each_row(cpu: &mut Cpu, op: &Op, write: bool, mut each: impl FnMut(&mut Cpu, 
     }
     let (first, stride) = (op.ea(cpu), cpu.reg(op.r3) << (op.scale & 3));
     for row in start..shape.rows {
-        // What has been done stays so if this row faults.
+        // Completed rows are kept if this row faults.
         cpu.arch.tiles.config.start_row = row;
         let offset = first.wrapping_add(stride.wrapping_mul(u64::from(row))) & address_mask(op.asize);
         let linear = cpu.linear(op.seg, offset, u64::from(shape.bytes), write)?;

@@ -1,17 +1,17 @@
-//! What the instructions that multiply tiles compute. Each element of 32 bits is a pair of halves, or four bytes.
+//! Tile multiplication. Each 32-bit element consists of two halves or four bytes.
 
 use crate::arch::{ROW, TILE};
 
-/// What the elements of the sources are.
+/// Interpretation of the sources' elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Product {
-    /// Bytes, both with a sign.
+    /// Bytes, both sources signed.
     SignedSigned,
-    /// Bytes, the first source's with a sign.
+    /// Bytes, first source signed.
     SignedUnsigned,
-    /// Bytes, the second source's with a sign.
+    /// Bytes, second source signed.
     UnsignedSigned,
-    /// Bytes without sign.
+    /// Unsigned bytes.
     UnsignedUnsigned,
     /// Pairs of BF16.
     Brain,
@@ -19,20 +19,21 @@ pub enum Product {
     Half,
 }
 
-/// Elements of a row.
+/// Number of elements in a row.
 const ELEMENTS: usize = ROW / 4;
 
-/// MXCSR of the sums: all exceptions masked, to nearest, denormals are zeros, results flushed to zero.
+/// MXCSR of the sums: all exceptions masked, round to nearest, denormals are zeros, results flushed to zero.
 const SUM_MXCSR: u32 = 0x1f80 | 1 << 15 | 1 << 6;
 
-/// A row as elements of 32 bits.
+/// Returns a row as 32-bit elements.
 fn row(tile: &[u8; TILE], number: usize) -> [u32; ELEMENTS] {
     let bytes = &tile.as_chunks::<ROW>().0[number];
     std::array::from_fn(|n| u32::from_le_bytes(bytes.as_chunks().0[n]))
 }
 
 impl Product {
-    /// Adds the product of `first` (rows by depth) and `second` (depth by columns) to `to`; what is beyond becomes zero.
+    /// Adds the product of `first` (rows by depth) and `second` (depth by columns) to `to`; elements outside of the
+    /// shape become zero.
     pub fn add(self, to: &mut [u8; TILE], first: &[u8; TILE], second: &[u8; TILE], shape: [usize; 3]) {
         let [rows, depth, columns] = shape;
         let seconds: [[u32; ELEMENTS]; ELEMENTS] = std::array::from_fn(|k| row(second, k));
@@ -57,7 +58,7 @@ impl Product {
         to[rows * ROW..].fill(0);
     }
 
-    /// The sum of the products of four bytes.
+    /// Returns the sum of the products of four bytes.
     fn dot(self, a: u32, b: u32) -> u32 {
         let signs = match self {
             Self::SignedSigned => (true, true),
@@ -71,35 +72,36 @@ impl Product {
     }
 }
 
-/// A BF16 as a single.
+/// Converts BF16 to single precision.
 fn brain(bits: u16) -> u32 {
     u32::from(bits) << 16
 }
 
-/// An FP16 as a single: each is one, denormals among them.
+/// Converts FP16 to single precision, which represents all values, including denormals.
 fn half(bits: u16) -> u32 {
     let (sign, exponent, fraction) = (u32::from(bits >> 15), u32::from(bits >> 10 & 31), u32::from(bits & 0x3ff));
     let magnitude = match (exponent, fraction) {
         (0, 0) => 0,
         (0, _) => {
-            // The highest bit of the fraction becomes the hidden one.
+            // The highest bit of the fraction becomes the implicit bit.
             let shift = fraction.leading_zeros() - 21;
             (113 - shift) << 23 | (fraction << shift & 0x3ff) << 13
         }
-        // Infinities, and NaNs as they are.
+        // Infinities, and unchanged NaNs.
         (31, _) => 0xff << 23 | fraction << 13,
         _ => (exponent + 112) << 23 | fraction << 13,
     };
     sign << 31 | magnitude
 }
 
-/// The halves of elements as singles.
+/// Converts the halves of elements to single precision.
 fn singles(elements: &[u32; ELEMENTS], single: fn(u16) -> u32) -> [u32; 2 * ELEMENTS] {
     std::array::from_fn(|n| single((elements[n / 2] >> (16 * (n % 2))) as u16))
 }
 
-/// Adds to each element of a row the sum of all products of its pairs, as the manual has it: those of the lower halves and those of the
-/// upper halves are summed apart, each by fused operations, then both sums are added, and the result to the element.
+/// Adds to each element of a row the sum of all products of its pairs, in the manual's order: the products of the lower
+/// halves and those of the upper halves are summed separately, by fused operations; then both sums are added, and the
+/// result is added to the element.
 fn add_pairs(
     sums: &mut [u32; ELEMENTS],
     firsts: &[u32; ELEMENTS],
@@ -113,8 +115,8 @@ fn add_pairs(
     let firsts = singles(firsts, single);
     let seconds = seconds.map(|elements| singles(&elements, single));
     let mut mxcsr = [0, SUM_MXCSR];
-    // SAFETY: the loop reads `depth` pairs of `firsts` and as many rows of `seconds`, at most 16 each, and the last part reads and
-    // writes the 16 elements of `sums`. Hosts have AVX2 and FMA (see `native`); MXCSR is put back.
+    // SAFETY: the loop reads `depth` pairs of `firsts` and as many rows of `seconds`, at most 16 each, and the last
+    // part reads and writes the 16 elements of `sums`. Hosts have AVX2 and FMA (see `native`); MXCSR is restored.
     unsafe {
         std::arch::asm!(
             "stmxcsr dword ptr [r8]",
@@ -133,7 +135,7 @@ fn add_pairs(
             "add rdx, 128",
             "dec rcx",
             "jnz 2b",
-            // Pairs of neighbours; within each half of a register, those of the first operand come first.
+            // Sums of adjacent pairs; within each half of a register, those of the first operand come first.
             "vhaddps ymm0, ymm0, ymm1",
             "vhaddps ymm2, ymm2, ymm3",
             "vpermpd ymm0, ymm0, 0xd8",

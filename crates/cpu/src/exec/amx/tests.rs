@@ -1,4 +1,4 @@
-//! Tiles, against a plain model and the manual's conditions.
+//! Tests of tiles against a simple model and the manual's conditions.
 
 use super::*;
 use crate::testing::{DATA, Machine, RAM, Raised, Random};
@@ -10,9 +10,9 @@ const UD: Raised = Raised { vector: vector::UD, code: None };
 const NM: Raised = Raised { vector: vector::NM, code: None };
 const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
 
-/// Where images of configurations are.
+/// Address of configuration images.
 const CONFIG: u64 = DATA;
-/// Where tiles are.
+/// Address of tile data.
 const TILE_AT: u64 = DATA + 0x1000;
 
 fn machine() -> Machine {
@@ -21,7 +21,7 @@ fn machine() -> Machine {
     m
 }
 
-/// An image of a configuration: rows and bytes of the tiles.
+/// Returns a configuration image with the given rows and bytes of the tiles.
 fn image(shapes: &[(u8, u8)]) -> [u8; 64] {
     let mut image = [0; 64];
     image[0] = 1;
@@ -53,7 +53,7 @@ fn a_configuration_is_taken_as_the_manual_has_it() {
         assert_eq!(configure(&mut m, &bad), Err(GP), "byte {at}");
         assert_eq!(m.cpu.arch.tiles.config.image(), good);
     }
-    // With palette 0 the rest is not looked at.
+    // With palette 0 the other bytes are ignored.
     let mut none = [0xff; 64];
     none[0] = 0;
     configure(&mut m, &none).unwrap();
@@ -78,7 +78,7 @@ fn tiles_go_to_and_from_memory_by_rows() {
         }
         assert_eq!(*m.cpu.arch.tiles.row(0, row), expected, "row {row}");
     }
-    // A negative stride, and rows that begin with the third.
+    // A negative stride, and the third row as start row.
     with_start[1] = 3;
     let kept = m.cpu.arch.tiles.clone();
     m.cpu.arch.tiles.config = TileConfig::from_image(&with_start).unwrap();
@@ -101,7 +101,7 @@ fn a_row_that_faults_is_where_the_instruction_goes_on() {
         for row in 0..16 {
             m.cpu.arch.tiles.set_row(0, row, &[0xaa; 64]);
         }
-        // Row 4 is beyond what is mapped, 5 is not reached.
+        // Row 4 is beyond the mapped memory, and row 5 is not reached.
         (m.cpu.arch.gpr[0], m.cpu.arch.gpr[3]) = (RAM - 4 * 64, 64);
         let raised =
             m.execute(|a| if store { a.tilestored(ptr(rax + rbx), tmm0) } else { a.tileloadd(tmm0, ptr(rax + rbx)) });
@@ -112,7 +112,7 @@ fn a_row_that_faults_is_where_the_instruction_goes_on() {
         } else {
             assert_eq!((m.cpu.arch.tiles.row(0, 3)[0], m.cpu.arch.tiles.row(0, 4)[0]), (0, 0xaa));
         }
-        // The handler has found memory.
+        // The handler has mapped memory.
         m.cpu.arch.gpr[0] = TILE_AT;
         m.poke(TILE_AT, &[0x55; 1024]);
         m.execute(|a| if store { a.tilestored(ptr(rax + rbx), tmm0) } else { a.tileloadd(tmm0, ptr(rax + rbx)) })
@@ -138,7 +138,7 @@ const USES: [Write; 6] = [
 ];
 const OTHERS: [Write; 3] = [|a| a.ldtilecfg(ptr(CONFIG)), |a| a.sttilecfg(ptr(CONFIG)), |a| a.tilerelease()];
 
-/// A machine with shapes that every instruction takes.
+/// Returns a machine with tile shapes that every instruction accepts.
 fn ready() -> Machine {
     let mut m = machine();
     configure(&mut m, &image(&[(4, 16), (4, 8), (2, 16)])).unwrap();
@@ -159,7 +159,7 @@ fn exceptions_are_those_of_their_types() {
             spoil(&mut m);
             assert_eq!(m.execute(write), Err(UD));
         }
-        // Tiles have nothing to do with CR0.TS.
+        // CR0.TS does not affect tiles.
         let mut m = ready();
         m.cpu.arch.cr0 |= CR0_TS;
         m.execute(write).unwrap();
@@ -185,7 +185,7 @@ fn exceptions_are_those_of_their_types() {
         m.cpu.arch.tiles.config.shapes[0].bytes = 15;
         assert_eq!(m.execute(write), Err(UD), "no whole elements");
     }
-    // TILEZERO takes any shape.
+    // TILEZERO accepts any shape.
     let mut m = ready();
     m.cpu.arch.tiles.config.shapes[0].bytes = 15;
     m.execute(|a| a.tilezero(tmm0)).unwrap();
@@ -214,7 +214,7 @@ fn products_want_shapes_that_fit() {
     }
 }
 
-/// What the manual says of a product of bytes, element by element.
+/// Computes a product of bytes as specified by the manual, element by element.
 fn bytes_model(to: u32, a: [u8; 4], b: [u8; 4], signs: (bool, bool)) -> u32 {
     (0..4).fold(to, |sum, n| {
         let x = if signs.0 { a[n] as i8 as i64 } else { a[n] as i64 };
@@ -227,7 +227,8 @@ fn flushed(value: f32) -> f32 {
     if value.is_subnormal() { 0f32.copysign(value) } else { value }
 }
 
-/// What the manual says of a sum of products: fused, to nearest, with denormals as zeros going in and coming out.
+/// Computes a fused sum of products as specified by the manual: round to nearest, denormal operands and results are
+/// zeros.
 fn fused(a: f32, b: f32, sum: f32) -> f32 {
     flushed(flushed(a).mul_add(flushed(b), flushed(sum)))
 }
@@ -236,12 +237,12 @@ fn added(a: f32, b: f32) -> f32 {
     flushed(flushed(a) + flushed(b))
 }
 
-/// The same number; of NaNs the manual says no more.
+/// Returns true if both are the same number, or NaNs, for which the manual specifies no more.
 fn same(a: u32, b: f32) -> bool {
     a == b.to_bits() || (f32::from_bits(a).is_nan() && b.is_nan())
 }
 
-/// FP16 by its value.
+/// Returns the value of an FP16 number.
 fn half_model(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
     let magnitude = match exponent {
@@ -263,7 +264,7 @@ fn products_are_those_of_the_model() {
         for tile in 0..3 {
             for element in m.cpu.arch.tiles.tile_mut(tile).as_chunks_mut::<2>().0 {
                 let bits = random.next() as u16;
-                // Few exponents, so that sums are of like numbers; or any, denormals, infinities and NaNs among them.
+                // Few exponents, so that sums are of similar numbers; or any, including denormals, infinities and NaNs.
                 let value = if round % 2 == 0 { bits & 0x81ff | 0x3e00 } else { bits };
                 *element = value.to_le_bytes();
             }
@@ -279,7 +280,7 @@ fn products_are_those_of_the_model() {
             |a| a.tdpbf16ps(tmm0, tmm1, tmm2),
             |a| a.tdpfp16ps(tmm0, tmm1, tmm2),
         ];
-        // The guest's rounding is not looked at, and its flags are not written.
+        // The guest's rounding mode is ignored, and its flags are not written.
         m.cpu.arch.vector.mxcsr = 0x7f80;
         m.execute(writes[pick]).unwrap();
         assert_eq!(m.cpu.arch.vector.mxcsr, 0x7f80);

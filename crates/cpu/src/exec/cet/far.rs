@@ -1,27 +1,27 @@
-//! Shadow stacks at far transfers, interrupts and system calls. What becomes of them is worked out before any register changes.
+//! Shadow stacks at far transfers, interrupts and system calls. Their changes are computed before any register changes.
 
 use super::code;
 use crate::fault::Exec;
 use crate::state::Cpu;
 use crate::walk::Privilege;
 
-/// Bytes of a slot: far transfers leave three, whatever the mode.
+/// Size of a slot in bytes; far transfers use slots of this size in all modes.
 const SLOT: u64 = 8;
-/// A supervisor's token is busy.
+/// Busy bit of a supervisor shadow-stack token.
 const BUSY: u64 = 1;
 
-/// Where a transfer finds its shadow stack.
+/// Shadow stack that a transfer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewStack {
-    /// It is the current one.
+    /// The current one.
     Current,
-    /// It is that of the new level.
+    /// The one of the new privilege level.
     OfLevel,
-    /// An interrupt takes it from a table, by the number of its stack in the TSS.
+    /// The one of an interrupt, from the interrupt SSP table, by the IST index.
     OfTable(u8),
 }
 
-/// What becomes of SSP.
+/// Changes of SSP by a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShadowChange {
     ssp: u64,
@@ -30,17 +30,18 @@ pub(crate) struct ShadowChange {
 }
 
 impl Cpu {
-    /// The linear address of the next instruction, as a far call leaves it.
+    /// Returns the linear address of the next instruction, as pushed by a far call.
     fn return_address(&self) -> u64 {
         self.code_linear()
     }
 
-    /// The linear address that a far return goes to.
+    /// Returns the linear address of the target of a far return.
     pub(crate) fn target_address(&self, long: bool, base: u64, rip: u64) -> u64 {
         if long { rip } else { base.wrapping_add(rip) & 0xffff_ffff }
     }
 
-    /// A far call or an interrupt to a level, to 64-bit code if `long`.
+    /// Computes the effects of a far call or interrupt to a privilege level; `long` is true if the target is 64-bit
+    /// code.
     #[inline]
     pub(crate) fn shadow_call(&mut self, cpl: u8, long: bool, stack: NewStack) -> Exec<ShadowChange> {
         let same = ShadowChange { ssp: self.arch.ssp, user: None };
@@ -90,7 +91,7 @@ impl Cpu {
         Ok(change)
     }
 
-    /// Makes the shadow stack at an address busy.
+    /// Sets the busy bit of the shadow stack at an address.
     fn claim(&mut self, ssp: u64, long: bool) -> Exec<u64> {
         let aligned = ssp & 7 == 0 && (long || ssp >> 32 == 0);
         if !aligned || !self.exchange_token(ssp, ssp, ssp | BUSY)? {
@@ -99,7 +100,8 @@ impl Cpu {
         Ok(ssp)
     }
 
-    /// A far return or IRET to a level, to 64-bit code if `long`, where CS and the linear address are to be these.
+    /// Computes the effects of a far return or IRET to a privilege level; `long` is true if the target is 64-bit code.
+    /// The shadow stack must contain `cs` and the linear address `to`.
     #[inline]
     pub(crate) fn shadow_return(&mut self, cpl: u8, long: bool, cs: u16, to: u64) -> Exec<ShadowChange> {
         if self.enforced(self.arch.cpl) | self.enforced(cpl) == 0 {
@@ -137,14 +139,14 @@ impl Cpu {
         if !long && self.has_shadow_stack(cpl) && new >> 32 != 0 {
             return Err(self.gp(0));
         }
-        // A stack that is left is no longer busy.
+        // A shadow stack that is left is no longer busy.
         if from != 3 && self.has_shadow_stack(from) && (from != cpl || new != ssp) {
             self.exchange_token(ssp, ssp | BUSY, ssp)?;
         }
         Ok(ShadowChange { ssp: new, user: None })
     }
 
-    /// IRET to virtual-8086 mode, in which nothing can be enforced.
+    /// Handles IRET to virtual-8086 mode, in which no enforcement is possible.
     pub(crate) fn shadow_return_to_virtual8086(&mut self) -> Exec {
         use super::{ENDBRANCH, SHADOW_STACK};
         if self.enforced(3) & (SHADOW_STACK | ENDBRANCH) != 0 {
@@ -160,13 +162,13 @@ impl Cpu {
         Ok(())
     }
 
-    /// A far jump or call from 64-bit code to other code, at the same level: SSP has 32 bits there.
+    /// Checks a far jump or call from 64-bit code to other code at the same level: SSP has 32 bits there.
     pub(crate) fn shadow_fits(&mut self, long: bool) -> Exec {
         let fits = long || self.arch.ssp >> 32 == 0 || !self.has_shadow_stack(self.arch.cpl);
         if fits { Ok(()) } else { Err(self.gp(0)) }
     }
 
-    /// Makes a change of SSP.
+    /// Commits a change of SSP.
     #[inline]
     pub(crate) fn commit_shadow(&mut self, change: ShadowChange) {
         self.arch.ssp = change.ssp;
@@ -175,7 +177,7 @@ impl Cpu {
         }
     }
 
-    /// SYSCALL or SYSENTER begins: user code's SSP is kept, and the kernel has none yet.
+    /// Handles SYSCALL or SYSENTER: the user's SSP is saved, and the kernel has none yet.
     pub(crate) fn shadow_system_call(&mut self) {
         if self.has_shadow_stack(self.arch.cpl) {
             self.arch.msr.pl_ssp[3] = self.arch.ssp;
@@ -185,7 +187,7 @@ impl Cpu {
         }
     }
 
-    /// SYSRET or SYSEXIT has come to user code.
+    /// Handles the return to user code by SYSRET or SYSEXIT.
     pub(crate) fn shadow_system_return(&mut self) {
         if self.has_shadow_stack(3) {
             self.arch.ssp = self.arch.msr.pl_ssp[3];

@@ -1,4 +1,4 @@
-//! The instructions of shadow stacks, and ENDBRANCH.
+//! Shadow-stack instructions, and ENDBRANCH.
 
 use super::code;
 use crate::fault::{Exec, Flow};
@@ -12,7 +12,8 @@ use x86::cet::{SHADOW_STACK, WRITE_SHADOW_STACK};
 use x86::control::CR4_CET;
 use x86::flags;
 
-/// Rows of shadow stacks. ENDBRANCH and RDSSP, which are no operation elsewhere, have theirs there.
+/// Instruction table rows of shadow stacks. ENDBRANCH and RDSSP are in the rows of NOPs, because they are NOPs without
+/// CET.
 pub static ROWS: &[Row] = &[
     Row::new(Incsspd, Class::Microcode, |_, _| Some(increment::<4>)),
     Row::new(Incsspq, Class::Microcode, |_, _| Some(increment::<8>)),
@@ -26,12 +27,12 @@ pub static ROWS: &[Row] = &[
     Row::new(Clrssbsy, Class::Microcode, |_, _| Some(clear_busy)),
 ];
 
-/// A token is of 64-bit mode.
+/// Mode bit of a token: set for 64-bit mode.
 const LONG: u64 = 1;
-/// A token says where another shadow stack was.
+/// Marks a token that points to the previous shadow stack.
 const PREVIOUS: u64 = 2;
 
-/// The handler of an instruction that is no operation where control flow is not enforced.
+/// Returns the handler of an instruction that is a NOP unless control flow is enforced.
 pub(super) fn rebind(i: &Instruction) -> Option<Handler> {
     match i.code() {
         Code::Endbr64 => Some(|cpu, _| endbranch(cpu, true)),
@@ -57,12 +58,13 @@ fn read(cpu: &mut Cpu, op: &Op, size: u8) -> Exec<Flow> {
 }
 
 impl Cpu {
-    /// #UD without a shadow stack.
+    /// Raises #UD without a shadow stack.
     fn needs_shadow_stack(&mut self) -> Exec {
         if self.has_shadow_stack(self.arch.cpl) { Ok(()) } else { Err(self.ud()) }
     }
 
-    /// The linear address of an operand in a shadow stack: a multiple of its size, or #GP(0).
+    /// Returns the linear address of an operand on a shadow stack. Raises #GP(0) if it is not a multiple of the
+    /// operand's size.
     fn shadow_operand(&mut self, op: &Op, size: u64, write: bool) -> Exec<u64> {
         let linear = self.operand_linear(op, size, write)?;
         if linear & (size - 1) != 0 { Err(self.gp(0)) } else { Ok(linear) }
@@ -73,7 +75,7 @@ fn increment<const SIZE: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.needs_shadow_stack()?;
     let (count, size) = (cpu.reg(op.r0) & 0xff, u64::from(SIZE));
     let privilege = cpu.privilege();
-    // The first and the last slot are looked at, so that no guard page is skipped.
+    // The first and the last slot are read, so that no guard page is skipped.
     cpu.shadow_read(cpu.arch.ssp, SIZE, privilege)?;
     if count > 1 {
         cpu.shadow_read(cpu.arch.ssp.wrapping_add((count - 1) * size), SIZE, privilege)?;
@@ -90,7 +92,7 @@ fn save_previous(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let (privilege, long) = (cpu.privilege(), u64::from(cpu.engine.long64));
     let token = cpu.shadow_read(cpu.arch.ssp, 8, privilege)?;
     let mut ssp = cpu.arch.ssp.wrapping_add(8);
-    // RSTORSSP has found a hole of four bytes, which 64-bit code cannot have left.
+    // RSTORSSP has found a 4-byte hole, which 64-bit code cannot have left.
     if cpu.arch.lazy.cf() {
         if long != 0 || cpu.shadow_read(ssp, 4, privilege)? != 0 {
             return Err(cpu.gp(0));
@@ -100,7 +102,7 @@ fn save_previous(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if token & PREVIOUS == 0 || (long == 0 && token >> 32 != 0) {
         return Err(cpu.gp(0));
     }
-    // A token by which RSTORSSP gets back there, with zeros in the hole that it may need.
+    // A token with which RSTORSSP returns to the old stack, with zeros in the hole that it may need.
     let previous = token & !(LONG | PREVIOUS);
     cpu.shadow_write(previous.wrapping_sub(4), 4, 0, privilege)?;
     cpu.shadow_write((previous & !7).wrapping_sub(8), 8, previous | long, privilege)?;

@@ -1,7 +1,8 @@
 //! Control-flow enforcement: shadow stacks and indirect-branch tracking (SDM vol. 1, chapter 17).
 //!
-//! Code for which either is on is decoded in a mode of its own, so that calls, returns and indirect branches have other handlers
-//! (`near`) and nobody else pays. Far transfers, interrupts and system calls ask (`far`).
+//! Code for which either is enabled is decoded in a mode of its own. Its calls, returns and indirect branches have
+//! other handlers (`near`), so that other code has no overhead. Far transfers, interrupts and system calls check at run
+//! time (`far`).
 
 mod far;
 mod instructions;
@@ -24,17 +25,17 @@ use x86::control::CR4_CET;
 use x86::page::OFFSET;
 use x86::vector;
 
-/// The bytes of ENDBR64 and ENDBR32.
+/// Encodings of ENDBR64 and ENDBR32.
 const ENDBR64: u32 = 0xfa1e_0ff3;
 const ENDBR32: u32 = 0xfb1e_0ff3;
 
 impl Cpu {
-    /// Whether the model has shadow stacks or tracks branches.
+    /// Returns true if the model has shadow stacks or branch tracking.
     pub(crate) fn has_cet(&self) -> bool {
         self.wiring.capabilities.has(Capability::CetSs) || self.wiring.capabilities.has(Capability::CetIbt)
     }
 
-    /// Whether a value can be in IA32_U_CET or IA32_S_CET.
+    /// Returns true if a value is valid for IA32_U_CET or IA32_S_CET.
     pub(crate) fn good_cet_control(&self, value: u64) -> bool {
         let unless = |capability, bits| if self.wiring.capabilities.has(capability) { 0 } else { bits };
         let stacks = unless(Capability::CetSs, SHADOW_STACK | WRITE_SHADOW_STACK);
@@ -43,7 +44,7 @@ impl Cpu {
         value & (RESERVED | stacks | tracking) == 0 && tracker != SUPPRESS | WAITS && self.canonical_base(value)
     }
 
-    /// What is enforced at a privilege level: IA32_U_CET or IA32_S_CET, if either counts.
+    /// Returns the enforced features at a privilege level: IA32_U_CET or IA32_S_CET, or 0 if neither applies.
     #[inline]
     pub(crate) fn enforced(&self, cpl: u8) -> u64 {
         if self.arch.cr4 & CR4_CET == 0 || !self.protected() || self.v8086() {
@@ -52,20 +53,20 @@ impl Cpu {
         if cpl == 3 { self.arch.msr.u_cet } else { self.arch.msr.s_cet }
     }
 
-    /// Whether there is a shadow stack at a privilege level.
+    /// Returns true if there is a shadow stack at a privilege level.
     #[inline]
     pub(crate) fn has_shadow_stack(&self, cpl: u8) -> bool {
         self.enforced(cpl) & SHADOW_STACK != 0
     }
 
-    /// The mode that code at the current level is decoded in because of what is enforced.
+    /// Returns the decoding mode flags of code at the current level that follow from the enforced features.
     pub(crate) fn cet_mode(&self) -> u8 {
         let enforced = self.enforced(self.arch.cpl);
         let when = |bits, mode| if enforced & bits != 0 { mode } else { 0 };
         when(SHADOW_STACK | LEGACY, mode::SHADOWED) | when(ENDBRANCH, mode::TRACKED)
     }
 
-    /// Follows a change of what is enforced, or of the level that it depends on.
+    /// Handles a change of the enforced features, or of the privilege level on which they depend.
     #[cold]
     pub(crate) fn follow_enforcement(&mut self) {
         self.follow_tracker();
@@ -73,13 +74,13 @@ impl Cpu {
         let before = &mut self.engine.tracked[usize::from(self.arch.cpl == 3)];
         if *before != tracked {
             *before = tracked;
-            // Translations for both ways may be of the same addresses.
+            // There may be translations for both modes at the same addresses.
             self.engine.front.jumps.forget();
             self.micro.predictor.forget_code();
         }
     }
 
-    /// Whether the next instruction is ENDBRANCH, as far as the modelled TLB knows where it is.
+    /// Returns true if the next instruction is ENDBRANCH, as far as the modelled TLB can translate its address.
     fn is_at_endbranch(&mut self) -> bool {
         let bytes = if self.engine.long64 { ENDBR64 } else { ENDBR32 };
         let (linear, pcid, privilege) = (self.code_linear(), self.pcid(), self.privilege());
@@ -91,29 +92,31 @@ impl Cpu {
         self.backing(physical).and_then(|at| self.wiring.ram.read::<u32>(at)) == Some(bytes)
     }
 
-    /// An indirect branch has been made.
+    /// Handles an indirect branch.
     fn track_near(&mut self) {
-        // Where ENDBRANCH is known to come next, it would end the wait at once: so nothing waits. That shows in the tracker that an
-        // interrupt between both finds, and nowhere else; when one comes must not change what is charged.
+        // If the next instruction is known to be ENDBRANCH, the wait would end at once, so the tracker does not wait at
+        // all. The difference is visible only in the tracker that an interrupt between both instructions finds, and the
+        // arrival of an interrupt must not change the charges.
         if !self.is_at_endbranch() {
             self.set_tracker(WAITS);
         }
     }
 
-    /// #CP.
+    /// Raises #CP.
     #[cold]
     pub(crate) fn control_protection(&mut self, code: u32) -> Fault {
         self.raise_code(vector::CP, code)
     }
 
-    /// Sets the tracker of the current level: bits of [`WAITS`] and [`SUPPRESS`].
+    /// Sets the tracker of the current level: [`WAITS`] and [`SUPPRESS`].
     fn set_tracker(&mut self, tracker: u64) {
         let control = if self.arch.cpl == 3 { &mut self.arch.msr.u_cet } else { &mut self.arch.msr.s_cet };
         *control = *control & !(WAITS | SUPPRESS) | tracker;
         self.follow_tracker();
     }
 
-    /// Follows a change of level or of the tracker: the next instruction is looked at if it must be ENDBRANCH.
+    /// Handles a change of the level or the tracker: if the tracker waits, the next instruction is checked for
+    /// ENDBRANCH.
     pub(crate) fn follow_tracker(&mut self) {
         const WAITING: u64 = ENDBRANCH | WAITS;
         if self.enforced(self.arch.cpl) & WAITING == WAITING {
@@ -123,18 +126,18 @@ impl Cpu {
         }
     }
 
-    /// A far transfer has come to where ENDBRANCH is expected.
+    /// Handles a far transfer, after which ENDBRANCH is expected.
     pub(crate) fn track_far(&mut self) {
         if self.enforced(self.arch.cpl) & ENDBRANCH != 0 {
             self.set_tracker(WAITS);
         }
     }
 
-    /// Checks the instruction that is to be executed while the tracker waits.
+    /// Checks the next instruction while the tracker waits for ENDBRANCH.
     #[cold]
     pub(crate) fn expect_endbranch(&mut self, op: &Op) -> Exec {
         let wanted = if self.engine.long64 { Code::Endbr64 } else { Code::Endbr32 };
-        // INT3 comes to its handler first, as debuggers want it.
+        // INT3 is executed first, as debuggers expect.
         if op.code == wanted as u16 || op.code == Code::Int3 as u16 {
             return Ok(());
         }
@@ -164,10 +167,10 @@ impl Cpu {
         Ok(())
     }
 
-    /// Exchanges a token of a supervisor's shadow stack for another. `false`: it was not there.
+    /// Exchanges a token of a supervisor's shadow stack for another. Returns false if the expected one was not there.
     fn exchange_token(&mut self, linear: u64, expected: u64, new: u64) -> Exec<bool> {
         let found = self.shadow_read(linear, 8, Privilege::Supervisor)?;
-        // It is written in any case, as by a locked instruction.
+        // The token is written in any case, as by a locked instruction.
         let value = if found == expected { new } else { found };
         self.shadow_write(linear, 8, value, Privilege::Supervisor)?;
         Ok(found == expected)

@@ -1,4 +1,4 @@
-//! Near calls, returns and indirect jumps of code for which control flow is enforced.
+//! Near calls, returns and indirect jumps with control-flow enforcement.
 
 use super::{ENDBRANCH, NO_TRACK, SUPPRESS, code};
 use crate::exec::control::{go, indirect, predict_return};
@@ -12,7 +12,7 @@ use iced_x86::{Code, Instruction, Register};
 use ledger::{Class, Way};
 use x86::reg;
 
-/// Gives an instruction the handler that it has where control flow is enforced, if that is another one.
+/// Binds an instruction to its handler for enforced control flow, if that is a different one.
 pub(crate) fn rebind(i: &Instruction, op: &mut Op) {
     let memory = op.has(Op::MEM);
     let handler = match op.class {
@@ -29,13 +29,13 @@ pub(crate) fn rebind(i: &Instruction, op: &mut Op) {
         _ => super::instructions::rebind(i),
     };
     if matches!(op.class, Class::IndirectCall | Class::IndirectJump) {
-        // A prefix that selects DS otherwise.
+        // The prefix that selects DS elsewhere (NOTRACK).
         op.r3 = u8::from(i.segment_prefix() == Register::DS);
     }
     op.exec = handler.unwrap_or(op.exec);
 }
 
-/// Bytes of a slot of the shadow stack.
+/// Returns the size of a slot on the shadow stack in bytes.
 fn slot<T: Int>() -> u8 {
     if T::SIZE == 8 { 8 } else { 4 }
 }
@@ -44,7 +44,7 @@ fn call<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
     let old = cpu.arch.gpr[usize::from(reg::RSP)];
     let flow = go(cpu, target)?;
     push(cpu, T::from_u64(op.next))?;
-    // Position-independent code finds out where it is by calling the next instruction, and never returns.
+    // Position-independent code determines its address by a call of the next instruction, and never returns.
     if cpu.has_shadow_stack(cpu.arch.cpl) && (op.class != Class::Call || target != op.next) {
         let (ssp, privilege) = (cpu.arch.ssp.wrapping_sub(u64::from(slot::<T>())), cpu.privilege());
         let value = T::from_u64(op.next).to_u64();
@@ -58,7 +58,7 @@ fn call<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
     Ok(flow)
 }
 
-/// An indirect branch has been made.
+/// Handles an indirect branch.
 fn track(cpu: &mut Cpu, op: &Op) {
     let enforced = cpu.enforced(cpu.arch.cpl);
     let exempt = op.r3 != 0 && enforced & NO_TRACK != 0;

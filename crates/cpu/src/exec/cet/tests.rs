@@ -1,4 +1,4 @@
-//! Shadow stacks and the tracking of indirect branches, against the manual's words.
+//! Tests of shadow stacks and indirect-branch tracking against the manual.
 
 use super::*;
 use crate::exec::system_tests::{CODE64, HANDLERS, USER_CODE, USER_DATA, gate, handled, set_gate, system};
@@ -11,10 +11,10 @@ use x86::{descriptor, flags, msr, page, reg, seg};
 const UD: Raised = Raised { vector: vector::UD, code: None };
 const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
 
-/// A page of a shadow stack of users, and of supervisors.
+/// Pages of a user shadow stack, and of a supervisor shadow stack.
 const USERS: u64 = 0xc0_0000;
 const SYSTEMS: u64 = 0xc0_1000;
-/// A page table for them and what is around them.
+/// Page table for both pages and their neighbours.
 const TABLE: u64 = 0x40_0000;
 
 fn cp(code: u32) -> Raised {
@@ -25,7 +25,7 @@ fn pf(code: u32) -> Raised {
     Raised { vector: vector::PF, code: Some(code) }
 }
 
-/// Maps the two pages, and an ordinary page after them.
+/// Maps both pages, and an ordinary page after them.
 fn map(m: &mut Machine) {
     let ram = &m.cpu.wiring.ram;
     let read = |at: u64| ram.read::<u64>(at).unwrap() & page::ADDRESS;
@@ -39,7 +39,7 @@ fn map(m: &mut Machine) {
     m.cpu.mapping_changed();
 }
 
-/// Makes control flow enforced.
+/// Enables control-flow enforcement.
 fn enforce(m: &mut Machine, user: u64, supervisor: u64) {
     map(m);
     m.cpu.arch.cr4 |= CR4_CET;
@@ -73,7 +73,7 @@ fn calls_push_and_returns_compare() {
         m.execute(|a| a.ret_1(8)).unwrap();
         assert_eq!((m.cpu.arch.ssp, m.cpu.arch.rip), (ssp, CODE + 2));
         assert_eq!(m.cpu.arch.gpr[usize::from(reg::RSP)], STACK + 8);
-        // The other stack says otherwise.
+        // The shadow stack contains a different address.
         set(&mut m, STACK + 8, CODE + 0x40);
         set(&mut m, ssp, CODE + 0x50);
         assert_eq!(m.execute(|a| a.ret()), Err(cp(1)));
@@ -82,14 +82,14 @@ fn calls_push_and_returns_compare() {
         m.execute(|a| a.ret()).unwrap();
         assert_eq!((m.cpu.arch.ssp, m.cpu.arch.rip), (ssp + 8, CODE + 0x40));
     }
-    // A call of the next instruction is how code finds out where it is.
+    // Code determines its address by a call of the next instruction.
     let mut m = machine(3, SHADOW_STACK);
     m.poke(CODE, &[0xe8, 0, 0, 0, 0, 0xe8, 1, 0, 0, 0]);
     m.step().unwrap();
     assert_eq!(m.cpu.arch.ssp, USERS + 0x800);
     m.step().unwrap();
     assert_eq!((m.cpu.arch.ssp, word(&m, USERS + 0x7f8)), (USERS + 0x7f8, CODE + 10));
-    // 32-bit code has slots of four bytes.
+    // 32-bit code has 4-byte slots.
     let mut m = Machine::compatibility32(3);
     enforce(&mut m, SHADOW_STACK, 0);
     m.cpu.arch.gpr[0] = CODE + 0x100;
@@ -122,7 +122,7 @@ fn shadow_stacks_are_pages_of_their_own() {
     assert_eq!(m.execute(|a| a.call(rax)), Err(pf(0x43)));
     m.cpu.arch.ssp = 1 << 63;
     assert_eq!(m.execute(|a| a.ret()), Err(GP));
-    // Nothing is there.
+    // The address is not mapped.
     m.cpu.arch.ssp = USERS + 0x4800;
     assert_eq!(m.execute(|a| a.ret()), Err(pf(0x40)));
 }
@@ -137,7 +137,7 @@ fn instructions_move_along_and_write() {
     assert_eq!(m.cpu.arch.ssp, USERS + 0x818);
     m.execute(|a| a.incsspd(eax)).unwrap();
     assert_eq!(m.cpu.arch.ssp, USERS + 0x824);
-    // The last slot is looked at.
+    // The last slot is checked.
     m.cpu.arch.gpr[0] = 255;
     m.cpu.arch.ssp = USERS + 0xff0;
     assert_eq!(m.execute(|a| a.incsspq(rax)), Err(pf(0x45)));
@@ -153,7 +153,7 @@ fn instructions_move_along_and_write() {
     m.execute(|a| a.wrussq(qword_ptr(USERS), rax)).unwrap();
     assert_eq!(word(&m, USERS), 77);
     assert_eq!(m.execute(|a| a.wrussq(qword_ptr(SYSTEMS), rax)), Err(pf(0x47)));
-    // Without shadow stacks RDSSP is no operation, and the others are undefined.
+    // Without shadow stacks RDSSP is a NOP, and the others are undefined.
     m.execute(|a| a.rdsspq(rax)).unwrap();
     assert_eq!(m.cpu.arch.gpr[0], 77);
     assert_eq!(m.execute(|a| a.incsspq(rax)), Err(UD));
@@ -212,7 +212,7 @@ fn supervisors_tokens_are_busy_once() {
 
 #[test]
 fn indirect_branches_lead_to_endbranch() {
-    // What is at the target, how it is reached, and whether that is allowed.
+    // Code at the target, kind of branch, and true if the branch is allowed.
     const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     const ENDBR32: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfb];
     const NOP: &[u8] = &[0x90];
@@ -238,13 +238,13 @@ fn indirect_branches_lead_to_endbranch() {
             enforce(&mut m, control, 0);
             m.poke(CODE, branch);
             m.poke(TARGET, &[target, &[0xf4]].concat());
-            // Where it is known already that ENDBRANCH is there, nothing waits.
+            // If ENDBRANCH is known to be at the target, the tracker does not wait.
             for _ in 0..=usize::from(warm) {
                 m.cpu.arch.rip = CODE;
                 m.cpu.arch.gpr[0] = TARGET;
                 m.cpu.arch.gpr[usize::from(reg::RSP)] = STACK;
                 let vector = handled(&mut m);
-                // HLT is for supervisors.
+                // HLT requires CPL 0.
                 assert_eq!(vector, if good { vector::GP } else { vector::CP }, "{control:#x} {branch:x?} {target:x?}");
                 let frame: u64 = m.cpu.arch.gpr[usize::from(reg::RSP)];
                 let expected = TARGET + if good { target.len() as u64 } else { 0 };
@@ -283,7 +283,7 @@ fn a_tracker_that_waits_outlives_an_interrupt() {
     m.poke(CODE, &[0xff, 0xe0]);
     m.poke(CODE + 0x200, &[0x90]);
     m.cpu.arch.gpr[0] = CODE + 0x200;
-    // A trap after the branch, to a handler that returns.
+    // A trap after the branch, with a handler that returns.
     m.cpu.arch.flags |= flags::TF;
     m.cpu.mode_changed();
     m.cpu.set_rflags(flags::TF | 2);
@@ -310,7 +310,7 @@ fn system_calls_keep_the_users_pointer() {
     m.cpu.mode_changed();
     m.execute(|a| a.sysretq()).unwrap();
     assert_eq!((m.cpu.arch.cpl, m.cpu.arch.ssp), (3, USERS + 0x800));
-    // A kernel with a shadow stack begins without one.
+    // A kernel with a shadow stack begins without a current one.
     m.cpu.arch.msr.s_cet = SHADOW_STACK;
     m.execute(|a| a.syscall()).unwrap();
     assert_eq!(m.cpu.arch.ssp, 0);
@@ -326,7 +326,7 @@ fn interrupts_take_the_kernels_stack_and_iret_gives_it_back() {
     m.code(|a| a.ud2());
     assert_eq!(handled(&mut m), vector::UD);
     assert_eq!((m.cpu.arch.ssp, word(&m, top), m.cpu.arch.msr.pl_ssp[3]), (top, top | 1, USERS + 0x800));
-    // Another one in the kernel leaves a frame; from a table it comes to another stack.
+    // An interrupt in the kernel leaves a frame; with a table entry it uses another stack.
     let handler = HANDLERS + 16 * u64::from(vector::BP);
     m.cpu.arch.rip = DATA;
     m.code(|a| a.int3());
@@ -347,17 +347,17 @@ fn interrupts_take_the_kernels_stack_and_iret_gives_it_back() {
     assert_eq!(handled(&mut m), vector::BP);
     assert_eq!((m.cpu.arch.ssp, word(&m, other)), (other - 24, other | 1));
     m.cpu.arch.rip = DATA + 0x40;
-    // A frame that was changed.
+    // A modified frame.
     set(&mut m, other - 16, DATA + 3);
     assert_eq!(m.execute(|a| a.iretq()), Err(cp(2)));
     set(&mut m, other - 16, DATA + 1);
     m.execute(|a| a.iretq()).unwrap();
     assert_eq!((m.cpu.arch.ssp, word(&m, other)), (top, other), "no longer busy");
-    // Back to the user.
+    // Return to user mode.
     m.cpu.arch.rip = DATA + 0x100;
     m.execute(|a| a.iretq()).unwrap();
     assert_eq!((m.cpu.arch.cpl, m.cpu.arch.ssp, word(&m, top)), (3, USERS + 0x800, top));
-    // A stack that is busy cannot be taken: #GP, which cannot be delivered either.
+    // A busy stack cannot be used: #GP, which cannot be delivered either.
     set(&mut m, top, top | 1);
     m.cpu.arch.rip = CODE;
     m.code(|a| a.ud2());
@@ -414,6 +414,6 @@ fn xsaves_has_both_states() {
         assert_eq!(m.cpu.arch.msr, saved);
         set(&mut m, DATA + at, old);
     }
-    // User code's XSAVE has neither.
+    // The user part of XSAVE has neither state.
     assert_eq!(m.cpu.wiring.xstate.user & STATES, 0);
 }

@@ -1,7 +1,7 @@
 //! RCPPS, RCPSS, RSQRTPS, RSQRTSS.
 //!
-//! The architecture only bounds their error (1.5 * 2^-12, relative), and processors differ within it. Here a result is the
-//! exact one rounded to twelve significant bits, which every host computes alike.
+//! The architecture only bounds their error (1.5 * 2^-12, relative), and processors differ within the bound. Here a
+//! result is the exact one rounded to twelve significant bits, which is the same on every host.
 
 use crate::exec::vector::execute::{Stage, aligned, ready};
 use crate::fault::{Exec, Flow};
@@ -13,20 +13,20 @@ const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
 const QUIET: u32 = 1 << 22;
 const DEFAULT_NAN: u32 = 0xffc0_0000;
-/// Significand bits that are dropped.
+/// Number of significand bits that are dropped.
 const DROPPED: u32 = 12;
 
-/// Rounds a positive normal number to twelve significant bits; what is not normal becomes 0.
+/// Rounds a positive normal number to twelve significant bits; other numbers become 0.
 fn shorten(value: f64) -> u32 {
     let bits = (value as f32).to_bits();
     if bits >> 23 == 0 {
         return 0;
     }
-    // To nearest; a carry into the exponent is right.
+    // Rounds to nearest; a carry into the exponent is correct.
     (bits + (1 << (DROPPED - 1))) & !((1 << DROPPED) - 1)
 }
 
-/// 1 / x.
+/// Returns an approximation of 1 / x.
 pub fn reciprocal(bits: u32) -> u32 {
     let (sign, magnitude) = (bits & SIGN, bits & !SIGN);
     match magnitude {
@@ -37,7 +37,7 @@ pub fn reciprocal(bits: u32) -> u32 {
     }
 }
 
-/// 1 / sqrt(x).
+/// Returns an approximation of 1 / sqrt(x).
 pub fn reciprocal_root(bits: u32) -> u32 {
     let (sign, magnitude) = (bits & SIGN, bits & !SIGN);
     match magnitude {
@@ -49,7 +49,7 @@ pub fn reciprocal_root(bits: u32) -> u32 {
     }
 }
 
-/// Binds one of the eight.
+/// Binds one of the eight instructions.
 pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     let vex = match i.code().encoding() {
         EncodingKind::Legacy => false,
@@ -58,7 +58,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     };
     let scalar = matches!(i.mnemonic(), Rcpss | Rsqrtss | Vrcpss | Vrsqrtss);
     let root = matches!(i.mnemonic(), Rsqrtps | Rsqrtss | Vrsqrtps | Vrsqrtss);
-    // The last operand is the source; a scalar VEX form takes the other elements from the one before.
+    // The last operand is the source; a scalar VEX form takes the other elements from the operand before it.
     let last = i.op_count() - 1;
     let source = if last == 2 { op.r2 } else { op.r1 };
     op.r3 = source;

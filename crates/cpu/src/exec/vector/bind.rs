@@ -1,4 +1,4 @@
-//! Which handler runs a vector instruction, by its form.
+//! Selection of the handler of a vector instruction, by its form.
 
 use crate::exec::vector::form::form;
 use crate::exec::vector::{evex, execute};
@@ -6,7 +6,7 @@ use crate::native::{Extra, OperandKind, executes};
 use crate::op::{Handler, Op};
 use iced_x86::{EncodingKind, Instruction};
 
-/// Binds an instruction that does not look at MXCSR.
+/// Binds an instruction that does not use MXCSR.
 pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
     bind(i, op, false)
 }

@@ -1,11 +1,11 @@
-//! Whether results are exact when the exponent has no bounds.
+//! Tests if results are exact with an unbounded exponent.
 //!
-//! With overflow or underflow unmasked, precision is signalled for the result before its exponent is looked at; running with
-//! everything masked tells something else. Only instructions that fault come here.
+//! With overflow or underflow unmasked, the precision exception refers to the result before its exponent is checked;
+//! execution with all exceptions masked gives a different answer. Only instructions that fault reach this code.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-/// A finite number other than 0: (-1)^`negative` * `significand` * 2^`exponent`, the significand odd.
+/// A finite nonzero number: (-1)^`negative` * `significand` * 2^`exponent`, with an odd significand.
 #[derive(Clone, Copy)]
 struct Number {
     negative: bool,
@@ -23,16 +23,16 @@ impl Number {
         128 - self.significand.leading_zeros() as i32
     }
 
-    /// The lowest power of two above the number.
+    /// Returns the exponent of the lowest power of two above the number.
     fn top(self) -> i32 {
         self.exponent + self.bits()
     }
 }
 
-/// Singles below 2 to this are denormal.
+/// Exponent of the smallest normal single.
 const SMALLEST_SINGLE: i32 = -126;
 
-/// An operand's element.
+/// Value of an operand's element.
 #[derive(Clone, Copy)]
 enum Value {
     Zero,
@@ -60,7 +60,7 @@ fn value(element: &[u8], daz: bool) -> Value {
     Value::Number(Number::new(negative, u128::from(fraction | implicit), biased.max(1) - unit))
 }
 
-/// What is computed.
+/// Operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Conversion to a narrower format.
@@ -73,28 +73,28 @@ pub enum Operation {
     Divide,
     /// Addition, or subtraction of the second operand in even or odd elements.
     Add {
-        /// Even elements are subtracted.
+        /// True if even elements are subtracted.
         even: bool,
-        /// Odd elements are subtracted.
+        /// True if odd elements are subtracted.
         odd: bool,
     },
-    /// Addition of neighbours.
+    /// Addition of adjacent elements.
     Horizontal {
-        /// Subtraction instead.
+        /// True for subtraction.
         subtract: bool,
     },
     /// Fused multiplication and addition.
     Fused {
-        /// Which operands are multiplied and which is added.
+        /// Indices of the two multiplied operands, and of the added one.
         order: [u8; 3],
-        /// Even elements are subtracted, once the product counts as positive.
+        /// True if even elements are subtracted from the product.
         even: bool,
-        /// Odd elements likewise.
+        /// True if odd elements are subtracted from the product.
         odd: bool,
     },
 }
 
-/// The operation behind a mnemonic, if its results can overflow or underflow in one step.
+/// Returns the operation of a mnemonic, if a single step of it can overflow or underflow.
 fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     let name = format!("{mnemonic:?}").to_lowercase();
     let name = name.strip_prefix('v').unwrap_or(&name);
@@ -126,11 +126,11 @@ fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     })
 }
 
-/// Whether a + b needs more than `precision` bits.
+/// Returns true if a + b needs more than `precision` bits.
 fn sum_inexact(a: Number, b: Number, precision: i32) -> bool {
     let (low, high) = if a.exponent <= b.exponent { (a, b) } else { (b, a) };
     let shift = high.exponent - low.exponent;
-    // Far apart, there is no cancellation: the sum reaches from the top of one to the bottom of the other.
+    // Without cancellation, the sum extends from the top of one number to the bottom of the other.
     if high.bits() + shift > 250 {
         return true;
     }
@@ -146,7 +146,7 @@ fn sum_inexact(a: Number, b: Number, precision: i32) -> bool {
     width(sum) > precision
 }
 
-/// 256-bit numbers: high and low half.
+/// A 256-bit number: high and low half.
 type Wide = (u128, u128);
 
 fn shift_left(value: u128, by: u32) -> Wide {
@@ -167,7 +167,7 @@ fn subtract(a: Wide, b: Wide) -> Wide {
     (a.0.wrapping_sub(b.0).wrapping_sub(u128::from(borrow)), low)
 }
 
-/// Bits from the highest to the lowest that is set.
+/// Returns the number of bits from the highest to the lowest set bit.
 fn width(value: Wide) -> i32 {
     if value == (0, 0) {
         return 0;
@@ -198,23 +198,23 @@ fn negated(value: Value, negate: bool) -> Value {
     }
 }
 
-/// What an instruction computes, and from what.
+/// Properties of an instruction for the test of exactness.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounding {
     /// The operation.
     pub operation: Operation,
-    /// Bytes of a source element.
+    /// Size of a source element in bytes.
     pub size: u8,
-    /// Bytes of each source that are used.
+    /// Number of bytes of each source that are used.
     pub width: u8,
-    /// Bits of a result's significand.
+    /// Number of bits in a result's significand.
     pub precision: u8,
-    /// Number of the last operand that is a source.
+    /// Index of the last source operand.
     pub last: u8,
 }
 
 impl Rounding {
-    /// The rounding of an instruction, if its results can overflow or underflow in one step.
+    /// Returns the properties of an instruction, if a single step of it can overflow or underflow.
     pub fn of(i: &Instruction) -> Option<Self> {
         let operation = operation(i.mnemonic())?;
         let name = format!("{:?}", i.mnemonic()).to_lowercase();
@@ -234,7 +234,7 @@ impl Rounding {
         Some(Self { operation, size, width: width as u8, precision, last: last as u8 })
     }
 
-    /// Numbers of the operands that are sources, the last two being the first and second of a binary operation.
+    /// Returns the indices of the source operands; the last two are the first and second operand of a binary operation.
     pub fn sources(&self) -> [usize; 3] {
         if self.last == 2 { [0, 1, 2] } else { [0, 0, 1] }
     }
@@ -244,15 +244,15 @@ impl Rounding {
 pub struct Operands<'a> {
     /// Sources in the order of the instruction's operands; the one before the last is the first factor or addend.
     pub sources: [&'a [u8]; 3],
-    /// Bytes of a source element.
+    /// Size of a source element in bytes.
     pub size: usize,
-    /// Bits of a result's significand.
+    /// Number of bits in a result's significand.
     pub precision: i32,
-    /// Denormals are zeros.
+    /// True if denormals are zeros.
     pub daz: bool,
 }
 
-/// Whether any element's result is inexact, however large its exponent may be.
+/// Returns true if the result of any element is inexact, with an unbounded exponent.
 pub fn inexact(operation: Operation, operands: &Operands) -> bool {
     let element = |source: usize, n: usize| {
         let bytes = operands.sources[source].chunks_exact(operands.size).nth(n);
@@ -267,7 +267,7 @@ pub fn inexact(operation: Operation, operands: &Operands) -> bool {
                 Value::Number(x) => x.bits() > precision,
                 _ => false,
             },
-            // Denormals lie far below the smallest half: processors of today call all of them inexact.
+            // Denormals are far below the smallest half: current processors report all of them as inexact.
             Operation::ConvertToHalf => match element(2, n) {
                 Value::Number(x) => x.bits() > precision || x.top() <= SMALLEST_SINGLE,
                 _ => false,

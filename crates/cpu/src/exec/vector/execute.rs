@@ -1,4 +1,4 @@
-//! Running forms: what vector instructions have in common.
+//! Execution of forms: common parts of vector instructions.
 
 use crate::arch::{F80, NOT_LOADED};
 use crate::exec::vector::exact;
@@ -18,7 +18,7 @@ pub const MASKS: u32 = 0x1f80;
 const FTZ: u32 = 1 << 15;
 /// MXCSR: underflow mask.
 const UM: u32 = 1 << 11;
-/// Flags of the exceptions found before a result is computed: invalid, denormal, divide by zero.
+/// Flags of exceptions that precede the computation: invalid, denormal, divide by zero.
 const BEFORE: u32 = 7;
 /// MXCSR: denormals are zeros.
 const DAZ: u32 = 1 << 6;
@@ -33,11 +33,11 @@ const ES: u16 = 1 << 7;
 /// x87 status: top of stack.
 const TOP: u16 = 7 << 11;
 
-/// Staging for memory operands.
+/// Buffer for memory operands.
 #[repr(C, align(64))]
 pub struct Stage(pub [u8; 64]);
 
-/// Checks that the operating system lets SSE (or, with `VEX`, AVX) instructions run.
+/// Raises an exception unless the operating system has enabled SSE (or, with `VEX`, AVX) instructions.
 #[inline(always)]
 pub fn ready<const VEX: bool>(cpu: &mut Cpu) -> Exec {
     let ok = if VEX {
@@ -61,7 +61,7 @@ fn not_ready(cpu: &mut Cpu, vex: bool) -> Fault {
     if exists { cpu.nm() } else { cpu.ud() }
 }
 
-/// Checks that MMX instructions may run.
+/// Raises an exception unless MMX instructions may be executed.
 pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
     if cpu.arch.cr0 & CR0_EM != 0 {
         return Err(cpu.ud());
@@ -75,18 +75,18 @@ pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
     Ok(())
 }
 
-/// What an MMX instruction does to x87 state: top of stack 0, no register empty.
+/// Updates the x87 state for an MMX instruction: top of stack 0, no register empty.
 pub fn enter_mmx(cpu: &mut Cpu) {
     clear_top(cpu);
     cpu.arch.x87.tags = 0xff;
 }
 
-/// The part of [`enter_mmx`] that a store has done even if it faults, on processors of today.
+/// Executes the part of [`enter_mmx`] that precedes a store's fault on current processors.
 pub fn clear_top(cpu: &mut Cpu) {
     cpu.arch.x87.status &= !TOP;
 }
 
-/// Checks alignment of a memory operand: #GP(0).
+/// Returns the linear address of a memory operand. Raises #GP(0) if it is misaligned.
 #[inline(always)]
 pub fn aligned(cpu: &mut Cpu, op: &Op, len: u64, mask: u8, write: bool) -> Exec<u64> {
     let linear = cpu.operand_linear(op, len, write)?;
@@ -96,7 +96,7 @@ pub fn aligned(cpu: &mut Cpu, op: &Op, len: u64, mask: u8, write: bool) -> Exec<
     Ok(linear)
 }
 
-/// Where the host finds the `len` bytes of a memory source: in guest memory itself, or copied to the stage.
+/// Returns the host address of the `len` bytes of a memory source: guest memory itself, or the stage with a copy.
 #[inline(always)]
 fn source(cpu: &mut Cpu, op: &Op, form: &Form, stage: &mut Stage) -> Exec<*mut u8> {
     let len = usize::from(form.memory_len);
@@ -111,8 +111,8 @@ fn source(cpu: &mut Cpu, op: &Op, form: &Form, stage: &mut Stage) -> Exec<*mut u
 /// Calls the stub with these operands and result.
 ///
 /// # Safety
-/// Each pointer must be good for the operand of its kind: aligned registers of 32 bytes for vectors, `memory_len` bytes for
-/// memory; `out` may be operand 0.
+/// Each pointer must be valid for an operand of its kind: aligned registers of 32 bytes for vectors, `memory_len` bytes
+/// for memory; `out` may be operand 0.
 #[inline(always)]
 unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, len: usize) -> Exec<u64> {
     if FP {
@@ -120,12 +120,13 @@ unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], ou
         if guest & !FLAGS == HOST_MXCSR
             && let Some(stub) = form.loaded
         {
-            // The usual modes: the host keeps the guest's MXCSR, flags and all, from one instruction to the next.
+            // In the common modes the host keeps the guest's MXCSR, including the flags, from one instruction to the
+            // next.
             if cpu.arch.vector.loaded != guest {
                 load_mxcsr(guest);
             }
             let mxcsr = &raw mut cpu.arch.vector.mxcsr;
-            // SAFETY: as our caller promises; all exceptions are masked.
+            // SAFETY: guaranteed by the caller; all exceptions are masked.
             let returned = unsafe { stub(ops[0], ops[1], ops[2], ops[3], mxcsr.cast(), out) };
             cpu.arch.vector.loaded = cpu.arch.vector.mxcsr;
             return Ok(returned);
@@ -133,19 +134,19 @@ unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], ou
         cpu.arch.vector.loaded = NOT_LOADED;
         let mxcsr = &raw mut cpu.arch.vector.mxcsr;
         if cpu.arch.vector.mxcsr & MASKS != MASKS {
-            // SAFETY: as our caller promises.
+            // SAFETY: guaranteed by the caller.
             return unsafe { unmasked(cpu, form, ops, out, len) };
         }
-        // SAFETY: as our caller promises; with all exceptions masked the stub cannot fault.
+        // SAFETY: guaranteed by the caller; with all exceptions masked the stub cannot fault.
         return Ok(unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], mxcsr.cast(), out) });
     }
     let general = cpu.arch.gpr.as_mut_ptr();
-    // SAFETY: as our caller promises.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], general.cast(), out) })
 }
 
-/// Runs a floating-point stub when the guest has unmasked exceptions: the result, `len` bytes, is only kept if none of those
-/// happened.
+/// Executes a floating-point stub while the guest has unmasked exceptions: the result, `len` bytes, is only stored if
+/// none of these occurred.
 ///
 /// # Safety
 /// As for [`call`].
@@ -161,7 +162,7 @@ unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, 
     let mut result = Stage([0; 64]);
     let in_memory = form.memory == 0;
     let to = if in_memory { out } else { result.0.as_mut_ptr() };
-    // SAFETY: as our caller promises; the result has room for any operand.
+    // SAFETY: guaranteed by the caller; the result has room for any operand.
     let (returned, raised) = unsafe { attempt(cpu.arch.vector.mxcsr, form, ops, to) };
     signal(cpu, raised)?;
     if !in_memory {
@@ -171,27 +172,29 @@ unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, 
     Ok(returned)
 }
 
-/// Runs a stub with everything masked. Returns what it returns, and the exceptions that the guest's masks would have shown.
+/// Executes a stub with all exceptions masked. Returns its return value, and the exceptions that occur with the guest's
+/// masks.
 ///
 /// # Safety
-/// As for [`call`], `to` being where the result goes.
+/// As for [`call`]; `to` receives the result.
 unsafe fn attempt(guest: u32, form: &Form, ops: [*mut u8; 4], to: *mut u8) -> (u64, u32) {
     // With underflow unmasked, results are not flushed.
     let flush = if guest & UM == 0 { FTZ } else { 0 };
     let mut mxcsr = ((guest & !FLAGS) | MASKS) & !flush;
-    // SAFETY: as our caller promises.
+    // SAFETY: guaranteed by the caller.
     let returned = unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], (&raw mut mxcsr).cast(), to) };
     let mut raised = mxcsr & FLAGS;
     if guest & UM == 0
         && let Tiny::Elements(size, width) = form.tiny
     {
-        // SAFETY: the result is at least as wide as its elements say.
+        // SAFETY: the result is at least as wide as its elements.
         let bytes = unsafe { std::slice::from_raw_parts(to, usize::from(width)) };
         if bytes.chunks_exact(usize::from(size)).any(is_denormal) {
             raised |= UE;
         }
     }
-    // Overflow and underflow that are masked imply what precision says; unmasked ones are seen with an unbounded exponent.
+    // Masked overflow and underflow imply the precision exception as reported; unmasked ones are evaluated with an
+    // unbounded exponent.
     let bounds = raised & (OE | UE);
     if raised & PE != 0
         && bounds != 0
@@ -211,10 +214,10 @@ unsafe fn attempt(guest: u32, form: &Form, ops: [*mut u8; 4], to: *mut u8) -> (u
     (returned, raised)
 }
 
-/// Sets flags; #XM if one of them is unmasked.
+/// Sets exception flags, and raises #XM if one of them is unmasked.
 pub(super) fn signal(cpu: &mut Cpu, raised: u32) -> Exec {
     let enabled = !(cpu.arch.vector.mxcsr >> 7) & FLAGS;
-    // Exceptions found before computing hide those found after.
+    // Exceptions before the computation suppress those after it.
     let shown = if raised & enabled & BEFORE != 0 { raised & BEFORE } else { raised };
     cpu.arch.vector.mxcsr |= shown;
     if raised & enabled == 0 {
@@ -224,7 +227,7 @@ pub(super) fn signal(cpu: &mut Cpu, raised: u32) -> Exec {
     Err(cpu.raise(vector))
 }
 
-/// Signals the exceptions of a dot product's steps in their order.
+/// Raises the exceptions of a dot product's steps in their order.
 fn dot_product(cpu: &mut Cpu, dot: &Dot, factors: [&[u8]; 2]) -> Exec {
     let size = usize::from(dot.size);
     let mut stages = [Stage([0; 64]), Stage([0; 64])];
@@ -261,19 +264,19 @@ fn is_denormal(element: &[u8]) -> bool {
     value & exponent == 0 && value & fraction != 0
 }
 
-/// Bytes that a result in a vector register takes: VEX-encoded instructions write all of it.
+/// Returns the number of bytes that a result occupies in a vector register: VEX-encoded instructions write all of it.
 #[inline(always)]
 const fn width(vex: bool) -> usize {
     if vex { 32 } else { 16 }
 }
 
-/// All operands are vector registers.
+/// Executes a form whose operands are all vector registers.
 pub fn registers<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<VEX>(cpu)?;
     let form = Form::of(op);
     let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.arch.vector.ymm[usize::from(r & 15)]).cast::<u8>();
     let ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
-    // SAFETY: all operands of this form are vector registers, and the pointers are to some.
+    // SAFETY: all operands of this form are vector registers, to which the pointers refer.
     unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
     if VEX {
         cpu.arch.vector.clear_upper(op.r0);
@@ -281,17 +284,17 @@ pub fn registers<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exe
     Ok(Flow::Next)
 }
 
-/// Operand `N` is a memory source, the others are vector registers.
+/// Executes a form in which operand `N` is a memory source, and the others are vector registers.
 pub fn loading<const VEX: bool, const FP: bool, const N: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<VEX>(cpu)?;
     let form = Form::of(op);
     let mut stage = std::mem::MaybeUninit::<Stage>::uninit();
-    // SAFETY: a stage is bytes; those that are read were written by `source`.
+    // SAFETY: a stage consists of bytes; `source` has written those that are read.
     let memory = source(cpu, op, form, unsafe { &mut *stage.as_mut_ptr() })?;
     let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.arch.vector.ymm[usize::from(r & 15)]).cast::<u8>();
     let mut ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
     ops[N] = memory;
-    // SAFETY: operand N is `memory_len` readable bytes, the other pointers are to vector registers.
+    // SAFETY: operand N is `memory_len` readable bytes, the other pointers refer to vector registers.
     unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
     if VEX {
         cpu.arch.vector.clear_upper(op.r0);
@@ -299,7 +302,7 @@ pub fn loading<const VEX: bool, const FP: bool, const N: usize>(cpu: &mut Cpu, o
     Ok(Flow::Next)
 }
 
-/// Any operands.
+/// Executes a form with any operands.
 pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let form = Form::of(op);
     if form.sse || !form.mmx {
@@ -322,7 +325,7 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
             OperandKind::General => (&raw mut cpu.arch.gpr[usize::from(register & 15)]).cast(),
             OperandKind::Mmx => {
                 let slot: *mut F80 = &raw mut cpu.arch.x87.regs[usize::from(register & 7)];
-                // SAFETY: a field of a register that is there.
+                // SAFETY: a field of a valid register.
                 unsafe { (&raw mut (*slot).significand).cast() }
             }
             OperandKind::Memory | OperandKind::None => memory,
@@ -342,14 +345,14 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     if form.mmx && stores {
         clear_top(cpu);
     } else if form.mmx {
-        // Even if the conversion faults, likewise.
+        // The MMX state is entered even if the conversion faults.
         enter_mmx(cpu);
     }
-    // SAFETY: each pointer is to what the operand's kind says, or to the stage.
+    // SAFETY: each pointer refers to an operand of its kind, or to the stage.
     let returned = unsafe { call::<FP>(cpu, form, ops, out, len)? };
     if stores {
         if FP {
-            // Numeric exceptions come before those of the store.
+            // Numeric exceptions precede those of the store.
             destination = aligned(cpu, op, u64::from(form.memory_len), form.align, true)?;
         }
         cpu.write_bytes(destination, op.seg, &stage.0[..usize::from(form.memory_len).min(64)])?;

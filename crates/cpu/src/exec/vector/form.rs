@@ -1,4 +1,4 @@
-//! Forms: what a decoded vector instruction becomes, shared by all instructions that differ in registers only.
+//! Forms of decoded vector instructions. A form is shared by all instructions that differ only in registers.
 
 use crate::exec::vector::exact::Rounding;
 use crate::native::{Extra, OperandKind, Stub, StubPlan};
@@ -7,31 +7,31 @@ use iced_x86::{Code, Instruction, Mnemonic, Register};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What results may underflow: where an exact denormal result must be found when underflow is unmasked.
+/// Results that may underflow, for which exact denormal results must be found while underflow is unmasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tiny {
     /// The result is never tiny.
     Never,
-    /// Elements of 2, 4 or 8 bytes, and how many bytes of the result they take.
+    /// Element size (2, 4 or 8 bytes), and the number of bytes that the elements occupy in the result.
     Elements(u8, u8),
 }
 
-/// DPPS and DPPD are several operations, each of which signals its exceptions before the next begins.
+/// DPPS and DPPD consist of several operations; each raises its exceptions before the next begins.
 #[derive(Debug)]
 pub struct Dot {
     /// 256-bit multiplication.
     pub multiply: &'static Form,
     /// 256-bit horizontal addition.
     pub add: &'static Form,
-    /// How many additions follow.
+    /// Number of additions that follow.
     pub additions: u8,
-    /// Which products are taken: bits 7:4 of the immediate.
+    /// Products that are included: bits 7:4 of the immediate.
     pub selected: u8,
-    /// Bytes of an element.
+    /// Element size in bytes.
     pub size: u8,
-    /// Bytes of the operands.
+    /// Operand size in bytes.
     pub width: u8,
-    /// Number of the second factor's operand.
+    /// Index of the second factor's operand.
     pub last: u8,
 }
 
@@ -62,49 +62,49 @@ impl Dot {
 /// A vector instruction without its register numbers.
 #[derive(Debug)]
 pub struct Form {
-    /// Runs it.
+    /// Stub that executes the instruction.
     pub stub: Stub,
-    /// Likewise, for floating-point instructions when the host's MXCSR is the guest's already.
+    /// Stub for floating-point instructions while the host's MXCSR is already the guest's.
     pub loaded: Option<Stub>,
     /// Kinds of the operands.
     pub kinds: [OperandKind; 4],
     /// Implicit operands.
     pub extra: Extra,
-    /// Which operand is memory (4: none).
+    /// Index of the memory operand; 4 if there is none.
     pub memory: u8,
-    /// Bytes of the memory operand.
+    /// Size of the memory operand in bytes.
     pub memory_len: u8,
     /// Address bits that must be 0 in the memory operand.
     pub align: u8,
-    /// Operand 0 is written.
+    /// True if operand 0 is written.
     pub writes: bool,
-    /// Writes the arithmetic flags.
+    /// True if the arithmetic flags are written.
     pub flags: bool,
-    /// Has an MMX register operand.
+    /// True if there is an MMX register operand.
     pub mmx: bool,
-    /// Has XMM or YMM operands.
+    /// True if there are XMM or YMM operands.
     pub sse: bool,
     /// See [`Tiny`].
     pub tiny: Tiny,
-    /// How results are rounded, where that matters to flags.
+    /// Rounding of results, if flags depend on it.
     pub rounding: Option<Rounding>,
     /// See [`Dot`].
     pub dot: Option<Dot>,
 }
 
-/// All forms met so far. They live as long as the process: decoded operations point to them.
+/// All forms so far. They live as long as the process, because decoded operations point to them.
 static FORMS: Mutex<BTreeMap<u64, &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
-    /// The form of an operation whose handler is one of [`execute`](crate::exec::vector::execute)'s.
+    /// Returns the form of an operation whose handler is in [`execute`](crate::exec::vector::execute).
     #[inline(always)]
     pub fn of(op: &Op) -> &'static Self {
-        // SAFETY: `bind` put the address of a leaked form there, for exactly the handlers that call this.
+        // SAFETY: `bind` stored the address of a leaked form there, for exactly the handlers that call this.
         unsafe { &*(op.imm as *const Self) }
     }
 }
 
-/// Whether a memory operand must be aligned: legacy SSE ones of 16 bytes, and moves that say so.
+/// Returns the alignment mask of a memory operand: 16-byte operands of legacy SSE, and aligned moves.
 pub(crate) fn align(i: &Instruction, vex: bool) -> u8 {
     use Mnemonic::*;
     let len = i.memory_size().size() as u8;
@@ -145,7 +145,8 @@ fn tiny(i: &Instruction) -> Tiny {
     }
 }
 
-/// The form of an instruction, and whether its encoding is VEX. `None`: the host's units don't execute it.
+/// Returns the form of an instruction, and true if its encoding is VEX. Returns `None` if the host's units can't
+/// execute it.
 pub(super) fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
     let plan = StubPlan::new(i, mxcsr)?;
     let vex = plan.vex;

@@ -1,4 +1,4 @@
-//! Gathers: elements loaded one by one; those loaded before a fault are kept, and their mask elements cleared.
+//! Gathers: elements are loaded one by one; those loaded before a fault are kept, with their mask elements cleared.
 
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::ready;
@@ -39,7 +39,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     })
 }
 
-/// Linear address of an element.
+/// Returns the linear address of an element.
 pub(super) fn place<const INDEX: usize>(
     cpu: &mut Cpu,
     op: &Op,
@@ -64,14 +64,14 @@ fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec
     let indices = bytes(cpu, op.r1);
     let mut mask = bytes(cpu, op.r2);
     let mut result = bytes(cpu, op.r0);
-    // All bits of a mask element become its sign; beyond the vector length there is no mask.
+    // All bits of a mask element become its sign bit; beyond the vector length the mask is zero.
     let width = usize::from(op.r3 & 32).max(16);
     for element in mask[..width].chunks_exact_mut(ELEMENT) {
         let fill = if element[ELEMENT - 1] & 0x80 != 0 { 0xff } else { 0 };
         element.fill(fill);
     }
     mask[width..].fill(0);
-    // The destination is not touched before the first element is there.
+    // The destination is unchanged until the first element has been loaded.
     let mut loaded = false;
     for n in 0..count {
         let at = n * ELEMENT;

@@ -1,4 +1,4 @@
-//! Masked moves: only the elements that the mask selects touch memory.
+//! Masked moves: only elements that the mask selects access memory.
 
 use crate::exec::vector::execute::{enter_mmx, mmx_ready, ready};
 use crate::fault::{Cause, Exec, Flow};
@@ -31,7 +31,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     })
 }
 
-/// Bytes of a vector register.
+/// Returns the bytes of a vector register.
 pub(crate) fn bytes(cpu: &Cpu, register: u8) -> [u8; 32] {
     let mut out = [0; 32];
     for (word, chunk) in cpu.arch.vector.ymm[usize::from(register & 15)].iter().zip(out.as_chunks_mut::<8>().0) {
@@ -48,15 +48,15 @@ pub(crate) fn set_bytes(cpu: &mut Cpu, register: u8, from: &[u8; 32]) {
     cpu.arch.vector.clear_upper(register);
 }
 
-/// Which address a page fault shows, given the operand's address and the offset in it of the run that faulted: something
-/// that processors of today differ in from one masked move to the other.
+/// Function that returns the address reported by a page fault, from the operand's address and the offset of the
+/// faulting run. Current processors differ in this between masked moves.
 type Blame = fn(u64, u64) -> u64;
 
-/// Runs of neighbouring selected elements: (offset, length) in bytes.
+/// Returns the runs of adjacent selected elements: (offset, length) in bytes.
 fn runs(mask: &[u8], element: usize) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..mask.len()).step_by(element) {
-        // An element's sign bit selects it.
+        // The sign bit of a mask element selects the element.
         if mask[at + element - 1] & 0x80 == 0 {
             continue;
         }
@@ -68,8 +68,8 @@ fn runs(mask: &[u8], element: usize) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Linear addresses of runs from `offset` in the operand's segment, all of them checked for the access before any is made.
-/// `blame` says which address a page fault shows, given that of the operand and of the fault.
+/// Returns the linear addresses of runs from `offset` in the operand's segment. All of them are checked before any
+/// access. `blame` gives the address that a page fault reports.
 fn place(cpu: &mut Cpu, op: &Op, offset: u64, runs: &[(usize, usize)], write: bool, blame: Blame) -> Exec<Vec<u64>> {
     let mut linear = Vec::with_capacity(runs.len());
     let mask = address_mask(op.asize);
@@ -84,7 +84,7 @@ fn place(cpu: &mut Cpu, op: &Op, offset: u64, runs: &[(usize, usize)], write: bo
         if let Err(fault) = checked {
             let shown = blame(address.wrapping_sub(start as u64), start as u64);
             if matches!(cpu.engine.fault, Cause::Exception(vector::PF, _)) {
-                // Never below the page that faulted.
+                // The reported address is never below the faulting page.
                 cpu.engine.fault_address = shown.max(cpu.engine.fault_address & !(PAGE - 1));
             }
             return Err(fault);
@@ -102,12 +102,12 @@ fn store_masked(cpu: &mut Cpu, op: &Op, offset: u64, data: &[u8], runs: &[(usize
     Ok(())
 }
 
-/// The element that faulted.
+/// Reports the faulting element.
 fn blame_element(operand: u64, run: u64) -> u64 {
     operand.wrapping_add(run)
 }
 
-/// The eight bytes in which the fault was.
+/// Reports the eight bytes that contain the fault.
 fn blame_half(operand: u64, run: u64) -> u64 {
     operand.wrapping_add(run & 8)
 }
@@ -144,7 +144,7 @@ fn maskmovdqu<const VEX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<VEX>(cpu)?;
     let (data, mask) = (bytes(cpu, op.r1), bytes(cpu, op.r2));
     let offset = destination(cpu, op);
-    // The upper half goes first.
+    // The upper half is accessed first.
     let mut order = runs(&mask[8..16], 1);
     order.iter_mut().for_each(|(start, _)| *start += 8);
     order.extend(runs(&mask[..8], 1));
@@ -157,7 +157,7 @@ fn maskmovq(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let data = cpu.arch.x87.regs[usize::from(op.r1 & 7)].significand.to_le_bytes();
     let mask = cpu.arch.x87.regs[usize::from(op.r2 & 7)].significand.to_le_bytes();
     let offset = destination(cpu, op);
-    // Even if the store faults, on processors of today.
+    // Current processors enter the MMX state even if the store faults.
     enter_mmx(cpu);
     store_masked(cpu, op, offset, &data, &runs(&mask, 1), blame_half)?;
     Ok(Flow::Next)

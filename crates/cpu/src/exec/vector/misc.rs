@@ -6,7 +6,7 @@ use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic::*};
 
-/// Bits of MXCSR that exist.
+/// Defined bits of MXCSR.
 pub const MXCSR_MASK: u32 = 0xffff;
 
 /// Binds one of these instructions.
@@ -40,7 +40,7 @@ fn stmxcsr<const VEX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Vector registers that exist in the current mode.
+/// Returns the number of vector registers in the current mode.
 fn registers(cpu: &Cpu) -> usize {
     if cpu.engine.long64 { 16 } else { 8 }
 }

@@ -1,7 +1,8 @@
 //! MMX, SSE to SSE4.2, AES, PCLMULQDQ, SHA, AVX, AVX2, FMA, F16C and AVX-512.
 //!
-//! Vector arithmetic runs on the host's own units: [`form`] turns a decoded instruction into a stub of host code (see
-//! [`crate::native`]) and [`execute`] calls it. Moves, and what must not differ between hosts, are in Rust.
+//! Vector arithmetic runs on the host's own units: [`form`] selects a stub of host code for a decoded instruction (see
+//! [`crate::native`]), and [`execute`] calls it. Moves, and instructions whose results must not differ between hosts,
+//! are implemented in Rust.
 
 pub mod approximate;
 pub mod bind;

@@ -8,7 +8,7 @@ use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 
-/// Picks a handler by VEX encoding, with the generic arguments that follow.
+/// Selects a handler by VEX encoding, with the generic arguments that follow.
 macro_rules! by_encoding {
     ($vex:expr; $handler:ident $(, $arg:tt)*) => {
         if $vex { Some($handler::<true $(, $arg)*> as Handler) } else { Some($handler::<false $(, $arg)*> as Handler) }
@@ -71,7 +71,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     }
 }
 
-/// A vector register, as 64-bit words.
+/// Returns a vector register as 64-bit words.
 #[inline(always)]
 fn slot(cpu: &mut Cpu, register: u8) -> &mut [u64; 4] {
     &mut cpu.arch.vector.ymm[usize::from(register & 15)]

@@ -1,11 +1,11 @@
-//! Rows of vector instructions.
+//! Instruction table rows of vector instructions.
 
 use crate::exec::vector::{approximate, bind, gather, mask, misc, moves, sha};
 use crate::table::Row;
 use iced_x86::Mnemonic::*;
 use ledger::Class;
 
-/// Rows of one class and binder.
+/// Creates rows of one class and binder.
 macro_rules! rows {
     ($class:ident, $bind:path; $($mnemonic:ident)*) => {
         &[$(Row::new($mnemonic, Class::$class, $bind)),*]
@@ -97,7 +97,7 @@ pub static CRYPTO: &[Row] = rows! {
     Vaesimc Vaeskeygenassist Vpclmulqdq
 };
 
-/// SHA, which not every x86-64-v3 host has.
+/// SHA, which some x86-64-v3 hosts lack.
 pub static SHA: &[Row] = rows! {
     Crypto, sha::bind;
     Sha1msg1 Sha1msg2 Sha1nexte Sha1rnds4 Sha256msg1 Sha256msg2 Sha256rnds2

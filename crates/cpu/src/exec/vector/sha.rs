@@ -1,4 +1,4 @@
-//! SHA extensions, in Rust: hosts without them can still run guests that use them.
+//! SHA extensions in Rust, so that hosts without them can run guests that use them.
 
 use crate::exec::vector::execute::{aligned, ready};
 use crate::fault::{Exec, Flow};
@@ -56,7 +56,7 @@ fn run<const MEMORY: bool, O: Operation>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 /// One of the seven operations.
 trait Operation {
-    /// From destination `d`, source `s`, the immediate, and the words of XMM0.
+    /// Computes the result from destination `d`, source `s`, the immediate, and the words of XMM0.
     fn compute(d: Words, s: Words, immediate: u8, implicit: Words) -> Words;
 }
 
@@ -92,7 +92,7 @@ impl Operation for NextE {
 impl Operation for Rounds {
     fn compute(d: Words, s: Words, immediate: u8, _: Words) -> Words {
         let [mut dd, mut c, mut b, mut a] = d;
-        // The first word of the source already has E added.
+        // The first word of the source already includes E.
         let mut e = 0;
         for word in s.into_iter().rev() {
             let (f, k) = match immediate & 3 {

@@ -1,4 +1,4 @@
-//! Every encoding of every row, on the host and on [`Cpu`], compared bit by bit.
+//! Tests of every encoding in every row: execution on the host and on [`Cpu`] is compared bit by bit.
 
 use crate::exec::vector::rows;
 use crate::native::publish;
@@ -12,7 +12,7 @@ fn movsd_and_cmpsd_match_the_host() {
     compare_mnemonics(&[Mnemonic::Movsd, Mnemonic::Cmpsd], 1);
 }
 
-/// State that a case starts from and ends in.
+/// State before and after a test case.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(C, align(64))]
 struct State {
@@ -30,10 +30,10 @@ const MM: i64 = YMM + 512;
 const MEMORY: usize = MM as usize + 64;
 const FLAGS: i64 = MEMORY as i64 + 256;
 const MXCSR: i64 = FLAGS + 8;
-/// Offset in the memory area of what instructions access.
+/// Offset in the memory area of the memory operand.
 const AT: i64 = 64;
 
-/// A 64-bit value likely to be interesting as two singles, a double, four halves or bytes.
+/// Returns a 64-bit value with a special meaning as two singles, a double, four halves or bytes.
 fn value(random: &mut Random) -> u64 {
     const SINGLES: [u32; 14] = [
         0,
@@ -87,7 +87,7 @@ fn value(random: &mut Random) -> u64 {
     }
 }
 
-/// Loads a state, runs the instruction, stores the state.
+/// Assembles a function that loads a state, executes the instruction, and stores the state.
 fn harness(tested: &[u8]) -> unsafe extern "sysv64" fn(*mut State) {
     use Register::*;
     let at = |base: Register, displacement: i64| MemoryOperand::with_base_displ(base, displacement);
@@ -144,11 +144,11 @@ fn harness(tested: &[u8]) -> unsafe extern "sysv64" fn(*mut State) {
     put(Ok(Instruction::with(Code::Retnq)));
     code.extend_from_slice(&out.take_buffer());
     let code = publish(&code).unwrap();
-    // SAFETY: the code saves what its caller expects to keep, and reads and writes the state it is given.
+    // SAFETY: the code preserves callee-saved registers, and accesses only the given state.
     unsafe { std::mem::transmute::<*const u8, unsafe extern "sysv64" fn(*mut State)>(code) }
 }
 
-/// Operands of the tested instructions; memory is at RBX + [`AT`].
+/// Operand generator of the tested instructions; memory operands are at RBX + [`AT`].
 struct Chosen<'a>(&'a mut Random);
 
 impl Operands for Chosen<'_> {
@@ -169,7 +169,7 @@ impl Operands for Chosen<'_> {
 
     fn register(&mut self, class: Class) -> Register {
         let random = &mut *self.0;
-        // RBX and RSP have their own uses.
+        // RBX and RSP are reserved.
         let general = [0, 1, 2, 5, 6, 8, 9, 10, 15];
         match class {
             Class::Xmm => Register::XMM0 + random.below(16) as u32,
@@ -219,7 +219,7 @@ fn start(i: &Instruction, random: &mut Random, mxcsr: u64) -> State {
     s.flags |= random.next() & 0x8d5;
     s.gpr[4] = 0;
     if i.memory_index().is_vector_register() {
-        // Indices that stay inside the memory area whatever the scale.
+        // Indices that stay inside the memory area with any scale.
         let index = i.memory_index().number();
         let wide = matches!(
             i.mnemonic(),

@@ -1,4 +1,4 @@
-//! Basic arithmetic and functions specified to the bit.
+//! Basic arithmetic, and functions whose results are fully specified.
 
 use crate::arch::F80;
 use crate::exec::x87::stack::{bound, enter, overflow, report, underflow};
@@ -90,7 +90,7 @@ pub fn sign<const INVERT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// A function of ST(0), or of ST(0) and ST(1), into ST(0).
+/// Executes a function of ST(0), or of ST(0) and ST(1), with the result in ST(0).
 #[inline(always)]
 pub fn function(cpu: &mut Cpu, op: &Op, function: Function, operands: u8) -> Exec<Flow> {
     enter(cpu)?;
@@ -107,8 +107,8 @@ pub fn function(cpu: &mut Cpu, op: &Op, function: Function, operands: u8) -> Exe
     Ok(Flow::Next)
 }
 
-/// FPREM and FPREM1: the condition codes are the low bits of the quotient, if there is one, and C2 if the
-/// reduction is not complete.
+/// FPREM and FPREM1: the condition codes are the low bits of the quotient, if there is one; C2 is set if the reduction
+/// is incomplete.
 #[inline(always)]
 pub fn remainder(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
     enter(cpu)?;
@@ -129,7 +129,7 @@ pub fn remainder(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Exponent and significand of a value, and the exceptions of taking them apart.
+/// Returns exponent and significand of a value, and the exceptions.
 fn extract(value: F80) -> (F80, F80, u16) {
     match value.class() {
         FpClass::Unsupported => (F80::INDEFINITE, F80::INDEFINITE, IE),

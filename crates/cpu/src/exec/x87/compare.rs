@@ -10,14 +10,14 @@ use iced_x86::Instruction;
 use std::cmp::Ordering;
 use x86::flags;
 
-/// What to compare with: the value, or an empty register.
+/// Second operand of a comparison: a value, or `None` for an empty register.
 type Operand = Option<F80>;
 
 fn st(cpu: &Cpu, i: u8) -> Operand {
     cpu.arch.x87.full(i).then(|| cpu.arch.x87.st(i))
 }
 
-/// Compares and reports. Returns also whether unmasked exceptions let the instruction pop.
+/// Compares and reports exceptions. The second value is true if the instruction may pop.
 fn ordered(cpu: &mut Cpu, op: &Op, b: Operand, denormal: bool, quiet: bool) -> (Option<Ordering>, bool) {
     let (order, mut flags) = match (st(cpu, 0), b) {
         (Some(a), Some(b)) => f80::compare(a, b, quiet),
@@ -40,7 +40,7 @@ fn set_codes(cpu: &mut Cpu, order: Option<Ordering>) {
     cpu.arch.x87.status = cpu.arch.x87.status & !(C0 | C2 | C3) | codes;
 }
 
-/// Compares ST(0), sets the condition codes (processors do so even with an unmasked exception) and pops.
+/// Compares ST(0), sets the condition codes (as processors do even with an unmasked exception) and pops.
 fn codes(cpu: &mut Cpu, op: &Op, b: Operand, denormal: bool, quiet: bool, pops: u8) -> Exec<Flow> {
     let (order, goes_on) = ordered(cpu, op, b, denormal, quiet);
     set_codes(cpu, order);
@@ -54,7 +54,7 @@ fn codes(cpu: &mut Cpu, op: &Op, b: Operand, denormal: bool, quiet: bool, pops: 
 
 pub fn fcom<const QUIET: bool, const POPS: u8>(i: &Instruction, op: &mut Op) -> Option<Handler> {
     if !op.has(Op::MEM) {
-        // FUCOM has been given with and without ST(0) as its first operand.
+        // The decoder gives FUCOM with and without ST(0) as its first operand.
         if i.op_count() == 1 {
             op.r1 = op.r0;
         }
@@ -107,8 +107,8 @@ pub fn ftst(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     codes(cpu, op, Some(F80::ZERO), false, false, 0)
 }
 
-/// FCOMI and its kin: the result goes to ZF, PF and CF, even with an unmasked exception; OF, SF
-/// and AF are cleared. C1 stays but for a stack fault.
+/// FCOMI and similar: the result goes to ZF, PF and CF, even with an unmasked exception; OF, SF and AF are cleared. C1
+/// changes only with a stack fault.
 pub fn fcomi<const QUIET: bool, const POPS: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let b = st(cpu, op.r1);

@@ -1,4 +1,4 @@
-//! Control: the control and status words, the environment, saving and restoring.
+//! Control: control and status words, environment, save and restore.
 
 use crate::arch::F80;
 use crate::exec::x87::stack::{available, enter, load_bytes, note, pending, store_bytes};
@@ -10,7 +10,7 @@ use iced_x86::Instruction;
 use x86::control::*;
 use x86::reg;
 
-/// Bits of the control word that can be written; bit 6 reads as 1.
+/// Writable bits of the control word; bit 6 reads as 1.
 const CONTROL: u16 = 0x1f3f;
 /// The reserved bit of the control word that reads as 1.
 const CONTROL_ONE: u16 = 0x40;
@@ -29,7 +29,7 @@ pub fn fnop(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// FNENI, FNDISI and FNSETPM, which mean nothing since the 80387.
+/// FNENI, FNDISI and FNSETPM, which have had no effect since the 80387.
 pub fn ignored(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     available(cpu)?;
     Ok(Flow::Next)
@@ -104,24 +104,24 @@ pub fn fnstsw(_: &Instruction, op: &mut Op) -> Option<Handler> {
     })
 }
 
-/// Length of an environment of 16-bit fields.
+/// Length of an environment with 16-bit fields.
 const SHORT: usize = 14;
-/// Length of an environment of 32-bit fields.
+/// Length of an environment with 32-bit fields.
 const LONG: usize = 28;
-/// Length of the registers behind an environment.
+/// Length of the registers after an environment.
 const REGISTERS: usize = 80;
 
-/// What an environment of a length must be aligned to: its fields.
+/// Returns the alignment of an environment, which is that of its fields.
 fn alignment(length: usize) -> u64 {
     if length == SHORT { 2 } else { 4 }
 }
 
-/// Whether the environment has the format of real and virtual-8086 mode, with linear pointers.
+/// Returns true if the environment has the format of real and virtual-8086 mode, with linear pointers.
 fn real_format(cpu: &Cpu) -> bool {
     !cpu.protected() || cpu.v8086()
 }
 
-/// The seven fields of an environment, in 32-bit format.
+/// Returns the seven fields of an environment, in 32-bit format.
 fn fields(cpu: &Cpu) -> [u32; 7] {
     let x = &cpu.arch.x87;
     let opcode = u32::from(x.opcode & 0x7ff);
@@ -189,7 +189,7 @@ pub fn fldenv(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Length of the environment in a save area of the instruction's size.
+/// Returns the length of the environment in a save area of the instruction's size.
 fn save_environment(op: &Op) -> usize {
     if usize::from(op.size) == SHORT + REGISTERS { SHORT } else { LONG }
 }

@@ -24,7 +24,7 @@ fn push(cpu: &mut Cpu, op: &Op, value: F80, flags: u16) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// The value that a conversion from a narrower format pushes, and its exceptions.
+/// Returns the value pushed by a conversion from a narrower format, and its exceptions.
 fn converted((value, denormal): (F80, bool)) -> (F80, u16) {
     if value.is_signalling() {
         return (value.quieted(), IE);
@@ -92,12 +92,12 @@ pub fn fbld(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let mut bytes = [0; 10];
     load_bytes(cpu, op, &mut bytes, 8)?;
-    // Eighteen digits of up to 15 (those above 9 are invalid but harmless) stay below 2^64.
+    // Eighteen digits of up to 15 (digits above 9 are invalid but harmless) stay below 2^64.
     let magnitude = bytes[..9].iter().rev().fold(0u64, |v, b| v * 100 + u64::from(b >> 4) * 10 + u64::from(b & 15));
     push(cpu, op, F80::from_magnitude(magnitude).with_sign(bytes[9] & 0x80 != 0), 0)
 }
 
-/// Numbers of the constants.
+/// Indices of the constants.
 pub const ONE: usize = 0;
 /// log2(10).
 pub const L2T: usize = 1;
@@ -112,7 +112,7 @@ pub const LN2: usize = 5;
 /// Zero.
 pub const ZERO: usize = 6;
 
-/// For each constant the sign and exponent, the significand rounded down, and what rounding to nearest and up add to it.
+/// For each constant: sign and exponent, significand rounded down, and the increments for rounding to nearest and up.
 const CONSTANTS: [(u16, u64, u64, u64); 7] = [
     (0x3fff, 0x8000_0000_0000_0000, 0, 0),
     (0x4000, 0xd49a_784b_cd1b_8afe, 0, 1),
@@ -142,7 +142,7 @@ pub fn fcmov<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         return Ok(Flow::Next);
     }
-    // Without a stack fault C1 stays.
+    // C1 changes only with a stack fault.
     note(cpu, op);
     if cpu.arch.lazy.condition(CC) {
         let value = cpu.arch.x87.st(op.r1);

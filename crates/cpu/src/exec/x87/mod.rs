@@ -1,6 +1,7 @@
 //! The x87 unit.
 //!
-//! With CR0.NE = 0 a pending exception does not stop an instruction: hardware would assert FERR#, which no board here wires.
+//! With CR0.NE = 0 a pending exception does not stop an instruction: hardware would assert FERR#, which is not
+//! connected on this board.
 
 mod arithmetic;
 mod compare;
@@ -18,7 +19,7 @@ use crate::table::Row;
 use iced_x86::Mnemonic::*;
 use ledger::Class::{X87, X87Slow};
 
-/// Rows of the x87 unit.
+/// Instruction table rows of the x87 unit.
 pub static ROWS: &[Row] = &[
     Row::new(Fld, X87, load::fld),
     Row::new(Fild, X87, load::fild),
@@ -122,7 +123,7 @@ pub static ROWS: &[Row] = &[
     Row::new(Fnsave, X87Slow, |_, _| Some(environment::fnsave)),
 ];
 
-/// The rounding mode in force.
+/// Returns the current rounding mode.
 fn rounding(cpu: &crate::state::Cpu) -> Rounding {
     Rounding::of(cpu.arch.x87.control)
 }

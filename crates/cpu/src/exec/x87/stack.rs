@@ -1,4 +1,4 @@
-//! The register stack, what every x87 instruction checks first, and how it reports exceptions.
+//! The register stack, the checks at the begin of every x87 instruction, and the reporting of exceptions.
 
 use crate::arch::{F80, X87};
 use crate::f80::status::*;
@@ -10,7 +10,7 @@ use x86::control::*;
 use x86::{flags, seg, vector};
 
 impl X87 {
-    /// Number of the physical register that is ST(0).
+    /// Returns the number of the physical register that is ST(0).
     pub fn top(&self) -> u8 {
         (self.status >> 11) as u8 & 7
     }
@@ -24,12 +24,12 @@ impl X87 {
         usize::from(self.top().wrapping_add(i) & 7)
     }
 
-    /// ST(i) is not empty.
+    /// Returns true if ST(i) is not empty.
     pub fn full(&self, i: u8) -> bool {
         self.tags >> self.physical(i) & 1 != 0
     }
 
-    /// ST(i).
+    /// Returns ST(i).
     pub fn st(&self, i: u8) -> F80 {
         self.regs[self.physical(i)]
     }
@@ -46,19 +46,19 @@ impl X87 {
         self.tags &= !(1 << self.physical(i));
     }
 
-    /// Pushes.
+    /// Pushes a value.
     pub fn push(&mut self, value: F80) {
         self.set_top(self.top().wrapping_sub(1));
         self.set_st(0, value);
     }
 
-    /// Pops.
+    /// Pops the top of the stack.
     pub fn pop(&mut self) {
         self.free(0);
         self.set_top(self.top() + 1);
     }
 
-    /// Makes ES and B say whether an exception flagged is unmasked, after either word changed.
+    /// Updates ES and B after a change of either word: they are set if a flagged exception is unmasked.
     pub fn summarize(&mut self) {
         self.status &= !(ES | B);
         if self.status & !self.control & EXCEPTIONS != 0 {
@@ -66,7 +66,7 @@ impl X87 {
         }
     }
 
-    /// The full tag word: for each register valid, zero, special or empty.
+    /// Returns the full tag word: valid, zero, special or empty for each register.
     pub fn tag_word(&self) -> u16 {
         use crate::f80::FpClass;
         (0..8).fold(0, |word, i| {
@@ -80,43 +80,43 @@ impl X87 {
         })
     }
 
-    /// Loads a full tag word, of which only emptiness counts.
+    /// Loads a full tag word, of which only the empty tags are used.
     pub fn set_tag_word(&mut self, word: u16) {
         self.tags = (0..8).fold(0, |tags, i| tags | u8::from(word >> (2 * i) & 3 != 3) << i);
     }
 
-    /// FNINIT.
+    /// Initializes the unit as FNINIT does.
     pub fn init(&mut self) {
         *self = Self { regs: self.regs, control: 0x37f, status: 0, tags: 0, opcode: 0, ip: 0, cs: 0, dp: 0, ds: 0 };
     }
 }
 
-/// Binds a handler whose instruction sets the pointers: `op.imm` becomes the opcode they record.
+/// Binds a handler whose instruction sets the pointers: `op.imm` becomes the recorded opcode.
 pub fn bound(i: &Instruction, op: &mut Op, handler: Handler) -> Option<Handler> {
     op.imm = u64::from(opcode(i));
     Some(handler)
 }
 
-/// The low three bits of the first opcode byte and the second byte.
+/// Returns the low three bits of the first opcode byte, followed by the second byte.
 fn opcode(i: &Instruction) -> u16 {
     let info = i.code().op_code();
     let encoded = info.op_code() as u16;
     if info.op_code_len() == 2 {
-        // Register forms have both bytes there; a register is in the low three bits.
+        // For register forms both bytes are known; the register number is in the low three bits.
         return (encoded & 0x7ff) + encoded_register(i);
     }
     let reg = info.group_index().max(0) as u16;
     (encoded & 7) << 8 | reg << 3 | mod_rm(i)
 }
 
-/// The number of the ST(i) that the opcode names.
+/// Returns the number of the ST(i) that the opcode encodes.
 fn encoded_register(i: &Instruction) -> u16 {
     let info = i.code().op_code();
     let n = (0..info.op_count()).find(|n| info.op_kind(*n) == OpCodeOperandKind::sti_opcode);
     n.map_or(0, |n| i.op_register(n).number() as u16 & 7)
 }
 
-/// Mod and R/M of a memory operand, in the encoding that assemblers choose.
+/// Returns Mod and R/M of a memory operand, in the encoding that assemblers choose.
 fn mod_rm(i: &Instruction) -> u16 {
     let (base, index) = (i.memory_base(), i.memory_index());
     let sixteen = [base, index].iter().any(|r| r.is_gpr16()) || (i.memory_displ_size() == 2 && base == Register::None);
@@ -153,7 +153,7 @@ fn mod_rm(i: &Instruction) -> u16 {
     mode | rm
 }
 
-/// #NM, then #MF: what a waiting instruction checks first.
+/// Raises #NM or #MF, as a waiting instruction does first.
 #[inline(always)]
 pub fn enter(cpu: &mut Cpu) -> Exec {
     if cpu.arch.cr0 & (CR0_EM | CR0_TS) != 0 || cpu.arch.x87.status & ES != 0 {
@@ -169,7 +169,7 @@ fn enter_slow(cpu: &mut Cpu) -> Exec {
     pending(cpu)
 }
 
-/// #NM: what an instruction that does not wait checks first.
+/// Raises #NM, as a non-waiting instruction does first.
 #[inline(always)]
 pub fn available(cpu: &mut Cpu) -> Exec {
     if cpu.arch.cr0 & (CR0_EM | CR0_TS) != 0 {
@@ -178,7 +178,7 @@ pub fn available(cpu: &mut Cpu) -> Exec {
     Ok(())
 }
 
-/// #MF if an unmasked exception is pending.
+/// Raises #MF if an unmasked exception is pending.
 pub fn pending(cpu: &mut Cpu) -> Exec {
     if cpu.arch.x87.status & ES != 0 && cpu.arch.cr0 & CR0_NE != 0 {
         return Err(cpu.raise(vector::MF));
@@ -186,13 +186,13 @@ pub fn pending(cpu: &mut Cpu) -> Exec {
     Ok(())
 }
 
-/// Reads an operand of 10 bytes or an environment, whose parts must lie at multiples of `alignment` where that is checked.
+/// Reads a 10-byte operand or an environment, whose parts must be at multiples of `alignment` if alignment is checked.
 pub fn load_bytes(cpu: &mut Cpu, op: &Op, out: &mut [u8], alignment: u64) -> Exec {
     check_alignment(cpu, op, out.len() as u64, false, alignment)?;
     cpu.load_bytes(op, out)
 }
 
-/// Writes such an operand.
+/// Writes a 10-byte operand or an environment.
 pub fn store_bytes(cpu: &mut Cpu, op: &Op, from: &[u8], alignment: u64) -> Exec {
     check_alignment(cpu, op, from.len() as u64, true, alignment)?;
     cpu.store_bytes(op, from)
@@ -206,8 +206,8 @@ fn check_alignment(cpu: &mut Cpu, op: &Op, size: u64, write: bool, alignment: u6
     Ok(())
 }
 
-/// Ends an instruction: pointers, exception flags, SF and C1. Returns whether it may have its effect, that is, no exception
-/// of [`BEFORE`] is unmasked.
+/// Completes an instruction: sets pointers, exception flags, SF and C1. Returns true if the instruction may have its
+/// effect, that is, if no exception of [`BEFORE`] is unmasked.
 #[inline]
 pub fn report(cpu: &mut Cpu, op: &Op, flags: u16) -> bool {
     cpu.arch.x87.status = cpu.arch.x87.status & !C1 | flags & (EXCEPTIONS | SF | C1);
@@ -231,7 +231,7 @@ pub fn note(cpu: &mut Cpu, op: &Op) {
     }
 }
 
-/// Records where the instruction is.
+/// Records the address of the instruction.
 #[inline]
 pub fn note_instruction(cpu: &mut Cpu, op: &Op) {
     let rip = op.rip();
@@ -247,7 +247,7 @@ fn note_data(cpu: &mut Cpu, op: &Op) {
     cpu.arch.x87.ds = data_selector(cpu, op);
 }
 
-/// The selector that is recorded for a memory operand.
+/// Returns the selector that is recorded for a memory operand.
 pub fn data_selector(cpu: &Cpu, op: &Op) -> u16 {
     let segment = match op.seg {
         SEG_FLAT => seg::DS,
@@ -257,13 +257,13 @@ pub fn data_selector(cpu: &Cpu, op: &Op) -> u16 {
     if cpu.wiring.fcs_deprecated { 0 } else { cpu.arch.seg[usize::from(segment)].selector }
 }
 
-/// A register needed is empty. Returns whether the masked response is to be given.
+/// Handles a stack underflow: a source register is empty. Returns true if the masked response applies.
 #[cold]
 pub fn underflow(cpu: &mut Cpu, op: &Op) -> bool {
     report(cpu, op, IE | SF)
 }
 
-/// A register to be pushed into is not empty. Returns whether the masked response is to be given.
+/// Handles a stack overflow: the register of a push is not empty. Returns true if the masked response applies.
 #[cold]
 pub fn overflow(cpu: &mut Cpu, op: &Op) -> bool {
     report(cpu, op, IE | SF | C1)

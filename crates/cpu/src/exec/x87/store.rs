@@ -34,22 +34,22 @@ pub fn fst<const POP: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
     bound(i, op, handler)
 }
 
-/// ST(0), or what the masked response to its being empty stores.
+/// Returns ST(0), or the value of the masked response if it is empty.
 fn operand(cpu: &Cpu) -> F80 {
     if cpu.arch.x87.full(0) { cpu.arch.x87.st(0) } else { F80::INDEFINITE }
 }
 
-/// Whether exceptions, some of them unmasked, let a store to memory happen.
+/// Returns true if exceptions, some of them unmasked, allow a store to memory.
 fn stores(cpu: &Cpu, flags: u16) -> bool {
     flags & !cpu.arch.x87.control & (BEFORE | OE | UE) == 0
 }
 
-/// The flags of a store from an empty register instead of its own.
+/// Returns the flags of a store; those of a stack underflow if the register is empty.
 fn checked(cpu: &Cpu, flags: u16) -> u16 {
     if cpu.arch.x87.full(0) { flags } else { IE | SF }
 }
 
-/// Stores a converted value, reports, and pops.
+/// Stores a converted value, reports exceptions, and pops.
 fn store<const POP: bool, T: Int>(cpu: &mut Cpu, op: &Op, value: T, flags: u16) -> Exec<Flow> {
     let flags = checked(cpu, flags);
     let stored = stores(cpu, flags);
@@ -100,7 +100,7 @@ pub fn fstpnce(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// ST(0) as an integer of `bits` bits with its flags; the integer indefinite with IE where it does not fit.
+/// Converts ST(0) to an integer of `bits` bits, with flags; out of range, to the integer indefinite with IE.
 fn integer(value: F80, rounding: Rounding, bits: u32) -> (u64, u16) {
     let limit = 1u64 << (bits - 1);
     match value.to_integer(rounding) {

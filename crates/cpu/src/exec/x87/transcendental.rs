@@ -8,7 +8,7 @@ use crate::fault::{Exec, Flow};
 use crate::op::Op;
 use crate::state::Cpu;
 
-/// FSIN and FCOS: C2 says that the argument is out of range, and was left.
+/// FSIN and FCOS: C2 is set if the argument is out of range and left unchanged.
 #[inline(always)]
 pub fn circular(cpu: &mut Cpu, op: &Op, function: fn(u16, F80) -> Option<Outcome>) -> Exec<Flow> {
     enter(cpu)?;
@@ -68,7 +68,7 @@ pub fn fsincos(control: u16, x: F80) -> Option<(Outcome, Outcome)> {
     Some((transcendental::sine(control, x)?, transcendental::cosine(control, x)?))
 }
 
-/// FPATAN, FYL2X and FYL2XP1: a function of ST(0) and ST(1) into ST(1), popped.
+/// FPATAN, FYL2X and FYL2XP1: the result for ST(0) and ST(1) goes to ST(1), and ST(0) is popped.
 #[inline(always)]
 pub fn into_second(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
     enter(cpu)?;

@@ -1,29 +1,29 @@
-//! The state components of the extended region: what each is made of. One row per component; whether a model has it, and where it
-//! lies, its CPUID says.
+//! Contents of the state components in the extended region, one row per component. CPUID gives the components of a
+//! model and their offsets.
 
 use super::legacy;
 use crate::arch::{TILE, TILES, TileConfig};
 use crate::state::Cpu;
 use crate::xstate::KNOWN;
 
-/// Bytes that are moved between a save area and a component at a time.
+/// Number of bytes moved between a save area and a component at a time.
 pub const PIECE: usize = 1024;
 
-/// What a component is made of.
+/// Operations on the contents of a component.
 pub struct Contents {
     /// Number of the component.
     pub number: u32,
-    /// How many of its bytes the current mode has.
+    /// Returns the number of bytes that are used in the current mode.
     pub len: fn(&Cpu) -> usize,
-    /// Writes the part of it that begins at an offset, a multiple of [`PIECE`].
+    /// Saves the part that begins at an offset, a multiple of [`PIECE`].
     pub save: fn(&Cpu, usize, &mut [u8]),
-    /// Reads the part of it that begins at an offset, a multiple of [`PIECE`].
+    /// Loads the part that begins at an offset, a multiple of [`PIECE`].
     pub load: fn(&mut Cpu, usize, &[u8]),
-    /// Puts it in its initial configuration.
+    /// Resets the component to its initial configuration.
     pub init: fn(&mut Cpu),
-    /// Whether it is in its initial configuration.
+    /// Returns true if the component is in its initial configuration.
     pub is_init: fn(&Cpu) -> bool,
-    /// Whether what an area has can be loaded; otherwise #GP.
+    /// Returns true if the contents of an area can be loaded; otherwise the load raises #GP.
     pub check: Option<fn(&Cpu, &[u8]) -> bool>,
 }
 
@@ -65,7 +65,7 @@ pub static CONTENTS: [Contents; KNOWN.len()] = [
         is_init: |cpu| cpu.arch.vector.upper[..legacy::registers(cpu)].iter().all(|r| *r == [0; 4]),
         check: None,
     },
-    // Hi16_ZMM: ZMM16 to ZMM31, which 64-bit mode alone has.
+    // Hi16_ZMM: ZMM16 to ZMM31, which exist only in 64-bit mode.
     Contents {
         number: 7,
         len: |cpu| if cpu.engine.long64 { 1024 } else { 0 },
@@ -135,7 +135,7 @@ pub static CONTENTS: [Contents; KNOWN.len()] = [
         len: |_| 64,
         save: |cpu, _, area| area.copy_from_slice(&cpu.arch.tiles.config.image()),
         load: |cpu, _, area| {
-            // What LDTILECFG would refuse leaves the tiles without configuration.
+            // Contents that LDTILECFG would reject leave the tiles without a configuration.
             let config = area.first_chunk().and_then(TileConfig::from_image);
             cpu.arch.tiles.config = config.unwrap_or_default();
         },
@@ -163,10 +163,10 @@ const _: () = {
     }
 };
 
-// A tile is a piece.
+// A piece is one tile.
 const _: () = assert!(TILE == PIECE);
 
-/// Whether a value can be in a register for a shadow-stack pointer.
+/// Returns true if a value is valid for a shadow-stack pointer register.
 fn good_ssp(cpu: &Cpu, value: u64) -> bool {
     value & 3 == 0 && cpu.canonical_base(value)
 }

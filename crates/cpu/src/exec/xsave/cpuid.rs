@@ -1,4 +1,4 @@
-//! What CPUID says about the state components (SDM vol. 1, 13.2).
+//! CPUID leaf of the state components (SDM vol. 1, 13.2).
 
 use crate::features::Features;
 use crate::model::CpuidRegs;
@@ -6,7 +6,7 @@ use crate::state::Cpu;
 use crate::xstate::{ALIGNED, DISABLABLE, SUPERVISOR};
 use iced_x86::Code;
 
-/// CPUID leaf 0DH for the model and the current XCR0.
+/// Returns CPUID leaf 0DH for the model and the current XCR0.
 pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
     let has = |code| cpu.wiring.features.contains(Features::needed(code));
     if !has(Code::Xsave_mem) {
@@ -39,7 +39,7 @@ pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
     }
 }
 
-/// Whether XGETBV with ECX = 1 exists. A model without CPUID contents has everything.
+/// Returns true if XGETBV with ECX = 1 is supported. A model without CPUID contents has all features.
 pub fn xgetbv1(cpu: &Cpu) -> bool {
     cpu.wiring.model.cpuid.is_empty() || cpu.wiring.model.static_cpuid(13, 1).eax & 4 != 0
 }

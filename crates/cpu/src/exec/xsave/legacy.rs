@@ -1,31 +1,31 @@
-//! The 512-byte legacy region: what FXSAVE writes and FXRSTOR reads (SDM vol. 1, 10.5.1).
+//! The 512-byte legacy region of FXSAVE and FXRSTOR (SDM vol. 1, 10.5.1).
 
 use crate::arch::F80;
 use crate::exec::vector::misc::MXCSR_MASK;
 use crate::state::Cpu;
 
-/// Bits of the x87 control word that can be written; bit 6 reads as 1.
+/// Writable bits of the x87 control word; bit 6 reads as 1.
 const CONTROL_WORD: u16 = 0x1f3f;
-/// Where the x87 part is, apart from the registers.
+/// Offsets of the x87 part, without the registers.
 pub const X87_HEAD: std::ops::Range<usize> = 0..24;
-/// Where MXCSR and its mask are.
+/// Offsets of MXCSR and its mask.
 pub const MXCSR: std::ops::Range<usize> = 24..32;
-/// Where the x87 registers are.
+/// Offsets of the x87 registers.
 pub const X87_REGISTERS: std::ops::Range<usize> = 32..160;
-/// Where XMM0 is.
+/// Offset of XMM0.
 pub const XMM: usize = 160;
 
-/// Vector registers that the current mode saves.
+/// Returns the number of vector registers that the current mode saves.
 pub fn registers(cpu: &Cpu) -> usize {
     if cpu.engine.long64 { 16 } else { 8 }
 }
 
-/// Where the XMM registers are in the current mode.
+/// Returns the offsets of the XMM registers in the current mode.
 pub fn xmm(cpu: &Cpu) -> std::ops::Range<usize> {
     XMM..XMM + 16 * registers(cpu)
 }
 
-/// Writes the x87 part. `wide`: 64-bit pointers without selectors (REX.W).
+/// Writes the x87 part. With `wide`, pointers have 64 bits and no selectors (REX.W).
 pub fn save_x87(cpu: &Cpu, area: &mut [u8], wide: bool) {
     let x87 = &cpu.arch.x87;
     area[X87_HEAD].fill(0);
@@ -58,7 +58,7 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
         bytes.copy_from_slice(&area[at..at + 8]);
         u64::from_le_bytes(bytes)
     };
-    // The instruction pointer is as wide as linear addresses can be; the data pointer is kept as it is.
+    // The instruction pointer has the width of linear addresses; the data pointer is stored unchanged.
     let la57 = cpu.wiring.model.cpuid.is_empty() || cpu.wiring.model.static_cpuid(7, 0).ecx & 1 << 16 != 0;
     let unused = if la57 { 7 } else { 16 };
     let canonical = |pointer: u64| ((pointer as i64) << unused >> unused) as u64;
@@ -84,13 +84,13 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
     x87.summarize();
 }
 
-/// x87 state as FNINIT leaves it, with empty registers cleared.
+/// Initializes the x87 state as FNINIT does, and clears the registers.
 pub fn init_x87(cpu: &mut Cpu) {
     cpu.arch.x87.init();
     cpu.arch.x87.regs = [F80::default(); 8];
 }
 
-/// Whether x87 state is as [`init_x87`] leaves it.
+/// Returns true if the x87 state is that of [`init_x87`].
 pub fn x87_is_init(cpu: &Cpu) -> bool {
     let x = &cpu.arch.x87;
     let pointers = (x.opcode, x.ip, x.cs, x.dp, x.ds) == (0, 0, 0, 0, 0);
@@ -103,12 +103,12 @@ pub fn save_mxcsr(cpu: &Cpu, area: &mut [u8]) {
     area[28..32].copy_from_slice(&MXCSR_MASK.to_le_bytes());
 }
 
-/// MXCSR in a save area.
+/// Returns MXCSR from a save area.
 pub fn mxcsr(area: &[u8]) -> u32 {
     u32::from_le_bytes([area[24], area[25], area[26], area[27]])
 }
 
-/// Writes halves of the vector registers, 16 bytes each: the lower (`half` 0) or the upper (2).
+/// Writes halves of the vector registers, 16 bytes each: the lower (`half` is 0) or the upper (2).
 pub fn save_halves(cpu: &Cpu, area: &mut [u8], half: usize) {
     let count = registers(cpu);
     for (register, bytes) in cpu.arch.vector.ymm[..count].iter().zip(area.as_chunks_mut::<16>().0) {
@@ -136,7 +136,7 @@ pub fn init_halves(cpu: &mut Cpu, half: usize) {
     }
 }
 
-/// Whether halves of the vector registers are clear.
+/// Returns true if halves of the vector registers are clear.
 pub fn halves_are_init(cpu: &Cpu, half: usize) -> bool {
     cpu.arch.vector.ymm[..registers(cpu)].iter().all(|r| r[half] == 0 && r[half + 1] == 0)
 }

@@ -1,7 +1,7 @@
-//! Saving and restoring processor state: FXSAVE, FXRSTOR, the XSAVE family, XCR0 and PKRU.
+//! Save and restore of processor state: FXSAVE, FXRSTOR, the XSAVE family, XCR0 and PKRU.
 //!
-//! The modified optimization of XSAVEOPT and XSAVES is a licence to skip components that are known not to have changed; here
-//! nothing is known, so every component in use is written.
+//! The modified optimization permits XSAVEOPT and XSAVES to skip components that are known to be unmodified. It is not
+//! implemented: every component in use is written.
 
 mod component;
 pub mod cpuid;
@@ -25,7 +25,7 @@ use x86::{reg, vector};
 
 pub use cpuid::xstate_cpuid;
 
-/// Rows of state saving.
+/// Instruction table rows of state saving.
 pub static ROWS: &[Row] = &[
     Row::new(Fxsave, Class::StateSave, |_, _| Some(fxsave::<false>)),
     Row::new(Fxsave64, Class::StateSave, |_, _| Some(fxsave::<true>)),
@@ -49,12 +49,12 @@ pub static ROWS: &[Row] = &[
     Row::end(Wrpkru, Class::System, |_, _| Some(wrpkru)),
 ];
 
-/// XCOMP_BV: the area is in the compacted format.
+/// XCOMP_BV bit of the compacted format.
 const COMPACTED: u64 = 1 << 63;
 /// MXCSR after reset.
 const MXCSR_INIT: u32 = 0x1f80;
 
-/// EDX:EAX.
+/// Returns EDX:EAX.
 fn pair(cpu: &Cpu) -> u64 {
     cpu.reg(reg::RAX) & 0xffff_ffff | cpu.reg(reg::RDX) << 32
 }
@@ -64,11 +64,11 @@ fn set_pair(cpu: &mut Cpu, value: u64) {
     cpu.set::<u32>(reg::RDX, (value >> 32) as u32);
 }
 
-/// Linear address of a save area: canonical, and aligned or #GP(0).
+/// Returns the linear address of a save area, which must be canonical. A misaligned one raises #GP(0).
 fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64> {
     let linear = cpu.operand_linear(op, len as u64, write)?;
     if cpu.engine.long64 && !cpu.canonical(linear) {
-        // Which exception that is depends on the segment.
+        // The exception for a non-canonical address depends on the segment.
         let privilege = cpu.privilege();
         cpu.prepare_read(linear, 1, privilege, op.seg)?;
     }
@@ -79,10 +79,10 @@ fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64
     Ok(linear)
 }
 
-/// Bytes that are looked at together: memory is accessed by up to a page.
+/// Number of bytes checked together: memory is accessed in units of up to a page.
 const SPAN: usize = x86::page::PAGE as usize;
 
-/// Makes sure that the whole area can be written.
+/// Checks that the whole area can be written.
 fn prepare_write(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
     let privilege = cpu.privilege();
     for at in (0..len).step_by(SPAN) {
@@ -92,7 +92,7 @@ fn prepare_write(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
     Ok(())
 }
 
-/// Makes sure that the whole area can be read.
+/// Checks that the whole area can be read.
 fn prepare_read(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
     let privilege = cpu.privilege();
     for at in (0..len).step_by(SPAN) {
@@ -116,7 +116,7 @@ fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     fx_ready(cpu)?;
     let linear = area(cpu, op, 512, 16, true)?;
     let privilege = cpu.privilege();
-    // The last byte is looked at first.
+    // The last byte is checked first.
     cpu.prepare_write(linear.wrapping_add(511), 1, privilege, op.seg)?;
     let mut image = [0; 512];
     legacy::save_x87(cpu, &mut image, WIDE);
@@ -155,7 +155,7 @@ fn x_ready(cpu: &mut Cpu) -> Exec {
     Ok(())
 }
 
-/// Components that are not in their initial configuration (XINUSE), MXCSR not looked at.
+/// Returns the components that are not in their initial configuration (XINUSE), without regard to MXCSR.
 pub fn in_use(cpu: &Cpu) -> u64 {
     let mut used = 0;
     if !legacy::x87_is_init(cpu) {
@@ -172,7 +172,7 @@ pub fn in_use(cpu: &Cpu) -> u64 {
     used
 }
 
-/// What the instructions that save differ in.
+/// Variants of the instructions that save state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Save {
     /// XSAVE.
@@ -224,7 +224,7 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
     let len = if compacts { layout.compacted_size(requested) } else { layout.standard_size(requested) };
     let linear = area(cpu, op, len, 64, true)?;
     prepare_write(cpu, op, linear, len)?;
-    // What XFD disables is saved as in its initial configuration.
+    // Components that XFD disables are saved in their initial configuration.
     let mut used = in_use(cpu) & !cpu.disabled_state();
     if compacts && cpu.arch.vector.mxcsr != MXCSR_INIT {
         used |= XCR0_SSE;
@@ -247,7 +247,7 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Writes what belongs in the legacy region.
+/// Writes the legacy region.
 fn save_legacy(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, written: u64, compacts: bool) -> Exec {
     let mut image = [0; 512];
     let at = |offset: usize| linear.wrapping_add(offset as u64);
@@ -256,7 +256,7 @@ fn save_legacy(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, written: u64
         cpu.write_bytes(at(0), op.seg, &image[legacy::X87_HEAD])?;
         cpu.write_bytes(at(32), op.seg, &image[legacy::X87_REGISTERS])?;
     }
-    // In the standard format MXCSR goes with either of SSE and AVX, in use or not.
+    // In the standard format MXCSR is written with SSE or AVX, in use or not.
     let mxcsr = if compacts { written & XCR0_SSE } else { requested & (XCR0_SSE | XCR0_AVX) };
     if mxcsr != 0 {
         legacy::save_mxcsr(cpu, &mut image);
@@ -270,7 +270,7 @@ fn save_legacy(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, written: u64
     Ok(())
 }
 
-/// Writes the components of the extended region; in the compacted format of those of a bitmap, if one is given.
+/// Writes the components of the extended region; `compacted` is the bitmap of the compacted format.
 fn save_extended(cpu: &mut Cpu, op: &Op, linear: u64, written: u64, compacted: Option<u64>) -> Exec {
     for index in 0..cpu.wiring.xstate.components.len() {
         let component = cpu.wiring.xstate.components[index];
@@ -292,7 +292,7 @@ fn save_extended(cpu: &mut Cpu, op: &Op, linear: u64, written: u64, compacted: O
     Ok(())
 }
 
-/// What a header asks for: which components are in the area, and whether it is compacted. `None` is #GP.
+/// Decodes a header: the components in the area, and the bitmap of the compacted format. Returns `None` for #GP.
 fn header(image: &[u8], enabled: u64, supervisor: bool, compaction: bool) -> Option<(u64, Option<u64>)> {
     let words: [u64; 8] = std::array::from_fn(|n| {
         let mut bytes = [0; 8];
@@ -367,7 +367,7 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
     Ok(Flow::End)
 }
 
-/// #GP if a component that is `loaded` has what cannot be loaded.
+/// Raises #GP if the contents of a `loaded` component are invalid.
 fn check_extended(cpu: &mut Cpu, op: &Op, linear: u64, loaded: u64, compacted: Option<u64>) -> Exec {
     for index in 0..cpu.wiring.xstate.components.len() {
         let component = cpu.wiring.xstate.components[index];
@@ -384,10 +384,10 @@ fn check_extended(cpu: &mut Cpu, op: &Op, linear: u64, loaded: u64, compacted: O
     Ok(())
 }
 
-/// Reads the components of the extended region that are `loaded`, and puts others that are requested in their initial
-/// configuration. All of the area can be read.
+/// Loads the components of the extended region in `loaded`, and initializes the other requested ones. All of the area
+/// must be readable.
 fn restore_extended(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, loaded: u64, compacted: Option<u64>) -> Exec {
-    // PKRU comes last: under the new one the rest of the area might not be readable.
+    // PKRU comes last: the new value could make the rest of the area unreadable.
     for last in [false, true] {
         for index in 0..cpu.wiring.xstate.components.len() {
             let component = cpu.wiring.xstate.components[index];
@@ -402,7 +402,7 @@ fn restore_extended(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, loaded:
     Ok(())
 }
 
-/// Reads a component from an address, or puts it in its initial configuration.
+/// Loads a component from an address, or initializes it.
 fn restore_component(cpu: &mut Cpu, op: &Op, component: &Component, at: Option<u64>) -> Exec {
     let Contents { init, load, .. } = CONTENTS[component.index];
     let Some(at) = at else {

@@ -1,4 +1,4 @@
-//! State saving, against the architecture's words and against images made by the host.
+//! Tests of state saving against the architecture's specification, and against images from the host.
 
 use super::*;
 use crate::arch::{F80, Shape, TILES, TileConfig, Tiles, VectorState};
@@ -11,7 +11,7 @@ const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
 const UD: Raised = Raised { vector: vector::UD, code: None };
 const NM: Raised = Raised { vector: vector::NM, code: None };
 
-/// A machine with something in every component, and its data filled with 0xab.
+/// Returns a machine with nonzero contents in every component, and its data filled with 0xab.
 fn machine(cpl: u8) -> Machine {
     let mut m = Machine::long64(cpl);
     m.cpu.arch.cr4 |= CR4_PKE;
@@ -22,7 +22,7 @@ fn machine(cpl: u8) -> Machine {
     m
 }
 
-/// Bytes of [`DATA`] that an area may take.
+/// Maximum number of bytes of [`DATA`] for a save area.
 const AREA: usize = 0x3000;
 
 fn fill(m: &mut Machine) {
@@ -53,7 +53,7 @@ fn fill(m: &mut Machine) {
     m.cpu.arch.pkru = 0x4;
 }
 
-/// What XSAVE saves.
+/// State that XSAVE saves.
 #[derive(PartialEq, Debug)]
 struct Image {
     vector: VectorState,
@@ -103,7 +103,7 @@ fn everything_comes_back() {
         request(&mut m, u64::MAX);
         m.execute(restore).unwrap();
         assert_eq!(image(&m), before);
-        // Again, half of it from areas in which the rest is in its initial configuration.
+        // Again, with half of the components from areas in which the rest is in the initial configuration.
         clear(&mut m);
         m.cpu.arch.vector.ymm = before.vector.ymm;
         request(&mut m, u64::MAX);
@@ -144,7 +144,7 @@ fn compacted_areas_have_no_holes() {
     assert_eq!(area[512..520], (XCR0_X87 | XCR0_PKRU).to_le_bytes());
     assert_eq!(area[520..528], (COMPACTED | XCR0_X87 | XCR0_PKRU).to_le_bytes());
     assert_eq!(area[576..584], 4u64.to_le_bytes());
-    // MXCSR belongs to SSE alone here.
+    // In this format MXCSR belongs to SSE only.
     assert_eq!(area[24..32], [0xab; 8]);
     assert_eq!(area[584], 0xab);
 }
@@ -168,7 +168,7 @@ fn bad_headers_are_general_protection() {
         assert_eq!(m.execute(|a| a.xrstor64(ptr(DATA))), Err(GP));
         assert_eq!(image(&m), before);
     }
-    // XRSTORS knows only the compacted format.
+    // XRSTORS supports only the compacted format.
     let mut m = machine(0);
     assert_eq!(m.execute(|a| a.xrstors64(ptr(DATA))), Err(GP));
 }
@@ -181,7 +181,7 @@ fn reserved_mxcsr_bits_are_general_protection() {
     assert_eq!(m.execute(|a| a.xrstor64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.fxrstor64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.ldmxcsr(dword_ptr(DATA + 24))), Err(GP));
-    // x87 alone does not look at it.
+    // x87 alone does not use MXCSR.
     request(&mut m, XCR0_X87);
     m.execute(|a| a.xrstor64(ptr(DATA))).unwrap();
 }
@@ -200,17 +200,17 @@ fn fxsave_is_as_on_the_host() {
         m.execute(|a| a.fxsave64(ptr(DATA))).unwrap();
         let ours: [u8; 512] = m.peek(DATA);
         let mut host = Area(ours);
-        // SAFETY: the image is valid; the host's own state is put back.
+        // SAFETY: the image is valid; the host's own state is restored.
         unsafe {
             let mut own = Area([0; 512]);
             std::arch::asm!("fxsave64 [{own}]", "fxrstor64 [{image}]", "fxsave64 [{image}]", "fxrstor64 [{own}]",
                 own = in(reg) &mut own, image = in(reg) &mut host);
         }
         if host_is_amd() {
-            // MXCSR_MASK: bit 17 is MM there (APM vol. 1, 4.2.2) and reserved here (SDM vol. 1, 10.2.3).
+            // MXCSR_MASK: bit 17 is MM on AMD (APM vol. 1, 4.2.2) and reserved on Intel (SDM vol. 1, 10.2.3).
             host.0[30] &= !2;
             if !pending {
-                // FOP, FIP, FDP: not saved there without a pending exception (APM vol. 5, FXSAVE).
+                // FOP, FIP, FDP: AMD does not save them without a pending exception (APM vol. 5, FXSAVE).
                 host.0[6..24].copy_from_slice(&ours[6..24]);
             }
         }
@@ -285,7 +285,7 @@ fn sizes_follow_xcr0() {
         m.cpu.arch.xcr0 = xcr0;
         assert_eq!((leaf(&m, 0).ebx, leaf(&m, 1).ebx), (standard, compacted), "{xcr0:#x}");
     }
-    // As on processors with AVX-512, where MPX has left a gap.
+    // Layout of processors with AVX-512, which have a gap for MPX.
     for (number, size, offset) in [(2, 256, 576), (5, 64, 1088), (6, 512, 1152), (7, 1024, 1664), (9, 8, 2688)] {
         assert_eq!(words(leaf(&m, number)), (size, offset, 0));
     }
@@ -304,7 +304,7 @@ fn zmm_state_outside_64_bit_mode_is_that_of_eight_registers() {
     let before = image(&m);
     m.execute(|a| a.xsave(ptr(DATA))).unwrap();
     let area: [u8; AREA] = m.peek(DATA);
-    // ZMM16 to 31 are not there, and count as in their initial configuration.
+    // ZMM16 to 31 do not exist, and count as being in their initial configuration.
     assert_eq!(area[512..520], 0x66u64.to_le_bytes());
     assert!(area[1152..1152 + 256].iter().any(|b| *b != 0xab));
     assert!(area[1152 + 256..].iter().all(|b| *b == 0xab));
@@ -347,7 +347,7 @@ fn disabled_components_are_saved_as_initial_and_not_loaded() {
         m.execute(save).unwrap();
         m.cpu.arch.msr.xfd = XCR0_TILE_DATA;
         let before = image(&m);
-        // What is there is not read, and everything else is as it was.
+        // The area is not read, and everything else is unchanged.
         assert_eq!(m.execute(restore), Err(NM));
         assert_eq!((image(&m), m.cpu.arch.msr.xfd_err), (before, XCR0_TILE_DATA));
         m.poke(DATA + 512, &[0; 64]);
@@ -356,12 +356,12 @@ fn disabled_components_are_saved_as_initial_and_not_loaded() {
         assert_eq!(u64::from_le_bytes(m.peek(DATA + 512)), 0x202e7);
         m.execute(restore).unwrap();
         assert_eq!((m.cpu.arch.tiles.are_in_use(), m.cpu.arch.msr.xfd_err), (false, 0));
-        // A component that is not enabled is not disabled either.
+        // A component that is not enabled is not disabled by XFD either.
         m.cpu.arch.xcr0 &= !XCR0_TILES;
         m.poke(DATA + 512, &[0; 64]);
         m.execute(save).unwrap();
         m.execute(restore).unwrap();
-        // CR0.TS is another reason, and says nothing.
+        // CR0.TS is a different reason, and is not recorded.
         m.cpu.arch.cr0 |= CR0_TS;
         assert_eq!((m.execute(restore), m.cpu.arch.msr.xfd_err), (Err(NM), 0));
     }
@@ -386,7 +386,7 @@ fn memory_that_the_new_pkru_would_forbid_is_read_before() {
     m.cpu.arch.pkru = 0;
     m.execute(|a| a.xsave64(ptr(DATA))).unwrap();
     let before = image(&m);
-    // Key 0, which all pages have, allows nothing.
+    // Protection key 0, which all pages have, denies all accesses.
     m.poke(DATA + 2688, &[1]);
     m.poke(DATA + 512, &0x602e7u64.to_le_bytes());
     m.cpu.mapping_changed();

@@ -1,4 +1,4 @@
-//! What is out of line: calls of handlers, ways out of a trace, and what is seldom needed.
+//! Out-of-line code: calls of handlers, exits from a trace, and rare cases.
 
 use super::{Aim, Emit};
 use crate::predict::Target;
@@ -10,48 +10,49 @@ use crate::translate::plan::Plan;
 use crate::translate::trace::{Miss, Part, Way};
 use std::mem::offset_of;
 
-/// Something out of line, and a way back.
+/// A piece of out-of-line code, and its return point.
 pub(super) struct Stub {
     from: From,
-    /// What [`slow`](crate::translate::dispatch::slow) is told.
+    /// Argument for [`slow`](crate::translate::dispatch::slow).
     code: u64,
     back: Option<Back>,
-    /// Needs of vector and x87 instructions that are met where it comes back.
+    /// Needs of vector and x87 instructions that are met at the return point.
     loaded: u8,
 }
 
-/// Where what is out of line comes back.
+/// Return point of out-of-line code.
 #[derive(Clone, Copy)]
 pub(super) enum Back {
-    /// Here.
+    /// At this offset.
     At(usize),
-    /// After an operation of a part, where each operand is probed for.
+    /// After an operation of a part, in the code that probes for each operand.
     After { part: usize, at: usize },
 }
 
-/// How control comes to it.
+/// Origin of control flow into out-of-line code.
 pub(super) enum From {
-    /// A jump with this distance field leads here.
+    /// A jump with this distance field.
     Jump(usize),
-    /// A jump from where the trace is left after one of its parts, which is counted here.
+    /// A jump from an exit of the trace after one of its parts, which is counted here.
     Side { site: usize, part: usize, taken: bool },
-    /// The exit that a link leads to until it is linked.
+    /// The exit to which a link leads until it is linked.
     Link(usize),
-    /// What the call at the end of a part says is where it is returned to.
+    /// The return address of the call at the end of a part.
     Landing { site: usize, part: usize },
-    /// A jump from where a group of operands was not found, to where each is probed for.
+    /// A jump from a group of operands that was not found, to the code that probes for each operand.
     Apart { site: usize, part: usize, at: usize },
     /// A jump from a return that was not predicted.
     Unpredicted { site: usize, key: Key, part: usize, release: i32 },
-    /// A jump from an indirect branch that goes elsewhere than its trace.
+    /// A jump from an indirect branch to a target outside of its trace.
     Elsewhere { site: usize, key: Key, part: usize, call: bool },
-    /// A jump to where a misprediction is charged, and the modelled target cache, if it is concerned, learns.
+    /// A jump to code that charges a misprediction and updates the modelled target cache, if it is involved.
     Miss { site: usize, part: usize, learns: Option<(i32, u64)>, hit: usize },
-    /// A jump to where vector registers or the x87 unit are loaded; back to try again if the need is met, else to the handlers of the rest of the block.
+    /// A jump to code that loads vector registers or the x87 unit; it retries if the need is met, and otherwise
+    /// continues with the handlers of the rest of the block.
     Load { site: usize, retry: usize, need: Need, part: usize, at: usize },
 }
 
-/// What is out of line of a check of a page: where else it may be, and what happens if it is not known.
+/// Out-of-line part of a page check: the alternative slot, and the action if the page is not known.
 pub(super) struct OtherPage {
     pub(super) site: usize,
     pub(super) otherwise: Option<(u64, M)>,
@@ -59,24 +60,24 @@ pub(super) struct OtherPage {
     pub(super) back: usize,
 }
 
-/// What happens if a page is not known.
+/// Action if a page is not known.
 #[derive(Clone, Copy)]
 pub(super) enum Lost {
     /// The trace is not entered.
     Head { due: usize },
-    /// It is left after this part.
+    /// The trace is left after this part.
     After(usize),
 }
 
 impl Emit<'_> {
-    /// Puts something out of line.
+    /// Adds out-of-line code.
     pub(super) fn aside(&mut self, from: From) -> &mut Stub {
         let number = self.stubs.len();
         self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
         &mut self.stubs[number]
     }
 
-    /// The other places where checked pages may be, and what happens if they are in none.
+    /// Emits the checks of the alternative slots, and the actions if they fail.
     fn check_other_pages(&mut self) {
         for OtherPage { site, otherwise, lost, back } in std::mem::take(&mut self.pages) {
             let due = match lost {
@@ -98,7 +99,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Leaves the trace after a part for where it goes on.
+    /// Leaves the trace after a part, to its successor.
     fn lose(&mut self, part: usize) -> usize {
         let here = self.asm.here();
         self.part = part;
@@ -112,7 +113,7 @@ impl Emit<'_> {
         here
     }
 
-    /// Goes on if `TEST` is zero; else operands are probed for one by one from the instruction at hand on.
+    /// Continues if `TEST` is zero; otherwise operands are probed for one by one from the current instruction on.
     pub fn or_apart(&mut self) {
         let hit = self.asm.flagless_if_zero();
         let from = From::Apart { site: self.asm.jump(), part: self.part, at: self.at };
@@ -120,7 +121,8 @@ impl Emit<'_> {
         self.aside(from);
     }
 
-    /// A jump to where the handler runs the instruction at hand, which then goes on at what [`Emit::back_here`] says.
+    /// Emits a jump to a handler call for the current instruction, which then continues at the point set by
+    /// [`Emit::back_here`].
     pub fn otherwise(&mut self) -> usize {
         let site = self.asm.jump();
         let (code, loaded) = (self.slow_code(), self.loaded);
@@ -129,7 +131,8 @@ impl Emit<'_> {
         self.stubs.len() - 1
     }
 
-    /// Charges a misprediction unless `TEST` is zero; `learns` is where the target cache has the branch, and its address.
+    /// Charges a misprediction unless `TEST` is zero; `learns` is the target cache slot of the branch, and the branch's
+    /// address.
     pub fn miss_unless_zero(&mut self, learns: Option<(i32, u64)>) {
         let hit = self.asm.flagless_if_zero();
         let site = self.asm.jump();
@@ -138,7 +141,7 @@ impl Emit<'_> {
         self.aside(from);
     }
 
-    /// Charges a misprediction, from which the target cache learns.
+    /// Charges a misprediction, and updates the target cache.
     pub fn miss(&mut self, learns: Option<(i32, u64)>) {
         let Some(Miss { counter, ticks }) = self.part().miss else { return };
         self.count_under(counter);
@@ -152,14 +155,14 @@ impl Emit<'_> {
         }
     }
 
-    /// A jump to where the vector registers, or the x87 unit, are loaded.
+    /// Emits a jump to code that loads the vector registers or the x87 unit.
     pub fn load_and(&mut self, retry: usize, need: Need) {
         let site = self.asm.jump();
         let from = From::Load { site, retry, need, part: self.part, at: self.at };
         self.aside(from);
     }
 
-    /// The place to which a stub comes back, after the instruction at hand: its handler may have changed what was known of groups.
+    /// Sets the return point of a stub, after the current instruction: the handler may have invalidated the groups.
     pub fn back_here(&mut self, stub: impl Into<Option<usize>>) {
         let Some(stub) = stub.into() else { return };
         self.stubs[stub].back = Some(match self.groups {
@@ -168,14 +171,14 @@ impl Emit<'_> {
         });
     }
 
-    /// The address of what the call at the end of a part is returned to, in `TEST`.
+    /// Loads the return address of the call at the end of a part into `TEST`.
     pub fn landing(&mut self, part: usize) -> R {
         let from = From::Landing { site: self.asm.flagless_place(TEST), part };
         self.aside(from);
         TEST
     }
 
-    /// Goes on if `TEST` is zero; else the return at hand was not predicted.
+    /// Continues if `TEST` is zero; otherwise the current return was not predicted.
     pub fn or_unpredicted(&mut self, release: i32) {
         let hit = self.asm.flagless_if_zero();
         let from = From::Unpredicted { site: self.asm.jump(), key: self.key, part: self.part, release };
@@ -183,7 +186,7 @@ impl Emit<'_> {
         self.aside(from);
     }
 
-    /// Goes on if `TEST` is zero; else the indirect branch at hand goes elsewhere than its trace.
+    /// Continues if `TEST` is zero; otherwise the current indirect branch leaves its trace.
     pub fn or_elsewhere(&mut self, call: bool) {
         let hit = self.asm.flagless_if_zero();
         let from = From::Elsewhere { site: self.asm.jump(), key: self.key, part: self.part, call };
@@ -192,11 +195,11 @@ impl Emit<'_> {
         self.aside(from).loaded = loaded;
     }
 
-    /// Everything that has been put out of line.
+    /// Emits all out-of-line code.
     pub(super) fn out_of_line(&mut self) {
         self.check_other_pages();
         let mut refused = Vec::new();
-        // What is out of line may leave more to be put there.
+        // Out-of-line code may add more of it.
         while !self.stubs.is_empty() {
             for stub in std::mem::take(&mut self.stubs) {
                 self.stub(&stub, &mut refused);
@@ -238,7 +241,7 @@ impl Emit<'_> {
                     return;
                 }
                 self.landings[part].1 = Some(here);
-                // The return has its key's number in `TEST`.
+                // The return has loaded its key's index into `TEST`.
                 self.asm.flagless_lea32(TEST, M::at(TEST, -(key.index() as i32)));
                 let same = self.asm.flagless_if_zero();
                 let other = self.asm.jump();
@@ -263,7 +266,7 @@ impl Emit<'_> {
                 self.asm.aim(site, here);
                 self.end_at(part, key);
                 self.loaded = stub.loaded;
-                // It was possible before.
+                // The first emission was possible.
                 self.indirect(call);
             }
             From::Miss { site, part, learns, hit } => {
@@ -286,7 +289,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Out of line, the last instruction of a part, after which the trace is left.
+    /// Emits the last instruction of a part out of line, after which the trace is left.
     fn end_at(&mut self, part: usize, key: Key) {
         (self.part, self.key) = (part, key);
         self.at = self.part().ops.len() - 1;
@@ -296,7 +299,7 @@ impl Emit<'_> {
         self.note_calls(part);
     }
 
-    /// The calls of the trace that have not returned before a part.
+    /// Returns the calls of the trace that have not returned before a part.
     pub(super) fn calls_before(&self, part: usize) -> Vec<usize> {
         let mut calls = Vec::new();
         for (number, part) in self.source.parts[..part].iter().enumerate() {
@@ -309,15 +312,15 @@ impl Emit<'_> {
         calls
     }
 
-    /// Notes the calls that have not returned before a part, where the trace is left in a function that it called.
+    /// Records the calls that have not returned before a part, for an exit from the trace inside a called function.
     fn note_calls(&mut self, part: usize) {
         for call in self.calls_before(part) {
             self.note_call(call);
         }
     }
 
-    /// The rest of a part by handlers, from the first instruction on that was refused. What is executed has not been counted
-    /// then: no part ends with a vector instruction after that.
+    /// Executes the rest of a part by handlers, from the first refused instruction on. The execution has not been
+    /// counted then: no part ends with a vector instruction after it.
     fn refuse(&mut self, part: usize, refused: &[(usize, usize, usize)]) {
         let here = |(_, number, at): &(usize, usize, usize)| (*number == part).then_some(*at);
         let Some(first) = refused.iter().filter_map(here).min() else { return };
@@ -332,7 +335,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Has the handler run an instruction, and comes back as if it had been run in line.
+    /// Calls the handler for an instruction, and returns as if it had been executed in line.
     fn by_handler(&mut self, stub: &Stub) {
         self.call_handler(stub.code);
         match stub.back {
@@ -341,12 +344,12 @@ impl Emit<'_> {
                 let site = self.asm.jump();
                 self.asm.aim(site, self.back(back));
             }
-            // It faults, or is the last: it does not come back.
+            // The instruction faults, or is the last: the handler does not return.
             None => self.asm.bytes(&[0x0f, 0x0b]),
         }
     }
 
-    /// Where it is that something comes back to.
+    /// Resolves a return point.
     fn back(&self, back: Back) -> usize {
         match back {
             Back::At(place) => place,
@@ -362,10 +365,10 @@ impl Emit<'_> {
         self.aims.push((site, if last { Aim::Last } else { Aim::Slow }));
     }
 
-    /// Loads what these needs are about.
+    /// Loads the registers for these needs.
     fn call_load(&mut self, needs: u8) {
         let x87 = needs & Need::X87.bit();
-        // What loads the registers of AVX-512 loads the others.
+        // Loading the AVX-512 registers includes the others.
         let vectors = if needs & Need::WIDE != 0 { Aim::LoadWide } else { Aim::Load };
         for (needed, aim) in [(x87, Aim::LoadX87), (needs ^ x87, vectors)] {
             if needed != 0 {

@@ -1,4 +1,4 @@
-//! Instructions that the host executes with other operands.
+//! Instructions that the host executes with replaced operands.
 
 use super::Emit;
 use crate::exec::vector::{evex, form};
@@ -10,7 +10,7 @@ use crate::translate::{fix, vector};
 use iced_x86::{EncodingKind, Instruction, OpAccess, OpKind, Register};
 
 impl Emit<'_> {
-    /// Encodes an instruction on host registers. `false`: it cannot be.
+    /// Encodes an instruction with host registers. Returns false if that is not possible.
     pub fn native(&mut self, i: &Instruction) -> bool {
         let buffer = std::mem::take(&mut self.asm.code);
         let before = buffer.len();
@@ -54,7 +54,7 @@ impl Emit<'_> {
         self.asm.bytes(&[rex, opcode, 0xc0 | (reg.0 & 7) << 3 | rm.0 & 7]);
     }
 
-    /// Makes the memory operand of an instruction the one that has been probed for.
+    /// Replaces the memory operand of an instruction by the probed one.
     pub fn at_operand(&self, i: &mut Instruction) {
         let M { base, index, disp } = self.operand;
         i.set_memory_base(base.named());
@@ -65,7 +65,7 @@ impl Emit<'_> {
         i.set_segment_prefix(Register::None);
     }
 
-    /// An instruction that the host executes with other operands.
+    /// Emits an instruction that the host executes with replaced operands.
     pub(super) fn general(&mut self, fixed: bool) -> bool {
         let mut i = *self.instruction();
         let memory = (0..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory);
@@ -97,7 +97,7 @@ impl Emit<'_> {
                 misaligned = Some(self.aligned(mask));
             }
         }
-        // After a probe the two others hold the address.
+        // After a probe the other two contain the address.
         let mut free: &[R] = if memory.is_some() { &[TEST] } else { &[TEST, FIRST, SECOND] };
         if shift {
             free = &[FIRST, SECOND];
@@ -149,13 +149,13 @@ impl Emit<'_> {
         if memory.is_some() {
             self.at_operand(&mut i);
         }
-        // 32-bit code has shorter forms.
+        // 32-bit code has shorter encodings.
         match i.code() {
             iced_x86::Code::Inc_r32 => i.set_code(iced_x86::Code::Inc_rm32),
             iced_x86::Code::Dec_r32 => i.set_code(iced_x86::Code::Dec_rm32),
             _ => {}
         }
-        // All processors run on one thread of the host: nothing comes between a read and its write.
+        // All processors run on one thread of the host: nothing can intervene between a read and its write.
         i.set_has_lock_prefix(false);
         i.set_has_rep_prefix(false);
         i.set_has_repne_prefix(false);
@@ -181,7 +181,7 @@ impl Emit<'_> {
         true
     }
 
-    /// LEA: the address as it is.
+    /// LEA: computes the address only.
     pub(super) fn lea(&mut self) -> bool {
         let register = self.instruction().op0_register();
         let guest = register.number() as u8;
@@ -209,7 +209,7 @@ fn is_shift(i: &Instruction) -> bool {
     matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Shld | Shrd)
 }
 
-/// The part of a host register that corresponds to a guest register.
+/// Returns the part of a host register that corresponds to a guest register.
 fn rename(register: Register, to: R) -> Option<Register> {
     let number = u32::from(to.0);
     match register.size() {
@@ -217,7 +217,7 @@ fn rename(register: Register, to: R) -> Option<Register> {
         4 => Some(Register::EAX + number),
         2 => Some(Register::AX + number),
         _ => match register {
-            // These stay where they are.
+            // These registers are not moved.
             Register::AH | Register::DH | Register::BH => Some(register),
             Register::CH => None,
             _ if number < 4 => Some(Register::AL + number),

@@ -1,4 +1,4 @@
-//! VMLAUNCH and VMRESUME: from the current VMCS into the guest (SDM vol. 3, chapter 26).
+//! VMLAUNCH and VMRESUME: entry into the guest of the current VMCS (SDM vol. 3, chapter 26).
 
 use super::super::checks::{Check, require};
 use super::super::controls::{Controls, MsrList, MsrLists};
@@ -17,7 +17,7 @@ use x86::vmx::qualification::entry_failure;
 use x86::vmx::{entry, error, primary, reason, region, secondary, vmcs};
 use x86::{debug, flags, reg, rights, seg};
 
-/// A segment register, and the first of each kind of its fields.
+/// VMCS fields of a segment register: the first of each kind.
 struct Fields {
     selector: u32,
     base: u32,
@@ -25,7 +25,7 @@ struct Fields {
     rights: u32,
 }
 
-/// The fields of the segment register that has a number in the order of the VMCS: ES to GS, LDTR, TR.
+/// Returns the fields of a segment register by its number in the order of the VMCS: ES to GS, LDTR, TR.
 const fn fields(number: u32) -> Fields {
     Fields {
         selector: vmcs::GUEST_ES_SELECTOR + 2 * number,
@@ -41,7 +41,7 @@ pub(super) const TR: u32 = 7;
 const _: () = assert!(fields(TR).rights == vmcs::GUEST_TR_RIGHTS && fields(LDTR).base == vmcs::GUEST_LDTR_BASE);
 const _: () = assert!(seg::ES == 0 && seg::GS == 5);
 
-/// Bits of RFLAGS that exist; bit 1 is always set.
+/// Defined bits of RFLAGS; bit 1 is always set.
 const RFLAGS: u64 = flags::ALL | 2;
 
 impl Vmcs {
@@ -67,7 +67,7 @@ impl Vmcs {
         MsrList { address: self.get(address), count: self.get32(count) }
     }
 
-    /// The controls, and the guest state that no register holds.
+    /// Returns the controls and the guest state that is not in registers, from the current VMCS.
     fn controls(&self) -> Controls {
         let primary = self.get32(vmcs::PRIMARY_CONTROLS);
         let has = |control: u32| primary & control != 0;
@@ -144,8 +144,8 @@ impl Vmcs {
 }
 
 impl Cpu {
-    /// VM entry by the current VMCS. `Err`: nothing has happened, for the reason that has this number of [`error`]. An entry that
-    /// fails later, because of the guest's state, ends in the host like an exit.
+    /// Performs a VM entry with the current VMCS. On an early failure, returns its number in [`error`], and nothing has
+    /// changed. An entry that fails later, because of the guest's state, continues in the host as an exit does.
     pub(super) fn enter_by_vmcs(&mut self) -> Result<(), u32> {
         let v = &self.arch.vmx.operation.vmcs;
         let controls = v.controls();
@@ -179,7 +179,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// The entry has failed: back to the host, as by an exit, with everything else of the VMCS as it was.
+    /// Returns to the host after a failed entry, as an exit does, with the rest of the VMCS unchanged.
     fn fail_entry(&mut self, reason: u32, qualification: u64) {
         self.charge_transition(Kind::new(Family::VmExit, reason));
         self.arch.vm_exit = VmExit { reason: reason | reason::ENTRY_FAILURE, qualification, ..VmExit::default() };
@@ -190,7 +190,7 @@ impl Cpu {
         self.return_to_host();
     }
 
-    /// Checks on fields of the guest's state that registers cannot hold otherwise. `Err`: the exit qualification.
+    /// Checks fields of the guest's state with values that registers cannot hold. The error is the exit qualification.
     fn check_fields(&self) -> Result<(), u64> {
         let v = &self.arch.vmx.operation.vmcs;
         let controls = v.get32(vmcs::ENTRY_CONTROLS);

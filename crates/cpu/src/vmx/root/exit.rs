@@ -1,4 +1,5 @@
-//! VM exits to guest software: the guest's state goes to the current VMCS, the host's comes from it (SDM vol. 3, chapter 27).
+//! VM exits to guest software: the guest's state is stored in the current VMCS, the host's is loaded from it (SDM vol.
+//! 3, chapter 27).
 
 use crate::arch::attention;
 use crate::state::Cpu;
@@ -7,7 +8,8 @@ use x86::vmx::{abort, entry, exit, interruption, reason, region, secondary, vmcs
 use x86::{reg, seg};
 
 impl Cpu {
-    /// Completes a VM exit: [`vm_exit`](crate::arch::Arch::vm_exit) says why, the guest's registers are still the processor's.
+    /// Completes a VM exit: [`vm_exit`](crate::arch::Arch::vm_exit) has the reason, the guest's registers are still the
+    /// processor's.
     #[cold]
     pub(crate) fn exit_to_software(&mut self) {
         self.store_information();
@@ -19,7 +21,7 @@ impl Cpu {
         self.return_to_host();
     }
 
-    /// The exit-information fields (27.2).
+    /// Stores the exit-information fields (27.2).
     fn store_information(&mut self) {
         let exit = self.arch.vm_exit;
         let v = &mut self.arch.vmx.operation.vmcs;
@@ -37,7 +39,7 @@ impl Cpu {
         v.set(vmcs::ENTRY_INTERRUPTION_INFORMATION, u64::from(event));
     }
 
-    /// The guest-state area (27.3).
+    /// Stores the guest-state area (27.3).
     fn store_guest(&mut self) {
         self.store_cet();
         let rflags = self.rflags();
@@ -96,9 +98,9 @@ impl Cpu {
         }
     }
 
-    /// Loads the host's state and goes on there.
+    /// Loads the host's state and continues there.
     pub(super) fn return_to_host(&mut self) {
-        // The NMI that exited blocks others; what virtual NMIs block was the guest's.
+        // The NMI that exited blocks others; blocking of virtual NMIs belonged to the guest.
         let nmi = self.arch.vm_exit.reason == reason::EXCEPTION_NMI
             && self.arch.vm_exit.interruption & interruption::TYPE == interruption::NMI;
         let failed = self.arch.vm_exit.reason & reason::ENTRY_FAILURE != 0;
@@ -115,7 +117,7 @@ impl Cpu {
             return self.abort_vmx(abort::HOST_PDPTE);
         }
         let loaded = self.load_msrs(self.arch.vmx.controls.msr_lists.exit_load);
-        // What the fast paths know of the host's address spaces depends on these registers, too.
+        // The fast path's entries for the host's address spaces also depend on these registers.
         match self.arch.vmx.operation.host_under == self.translation_registers() {
             true => self.space_changed(None),
             false => self.mapping_changed(),
@@ -126,7 +128,7 @@ impl Cpu {
         }
     }
 
-    /// VMX abort (27.7): the processor shuts down.
+    /// Performs a VMX abort (27.7): the processor shuts down.
     fn abort_vmx(&mut self, indicator: u32) {
         if let Some((region, _)) = self.arch.vmx.operation.current() {
             self.set_structure(region + region::ABORT, indicator);

@@ -1,4 +1,4 @@
-//! The host-state area: checked on VM entry (SDM vol. 3, 26.2.2 to 26.2.4), loaded on VM exit (27.5).
+//! The host-state area: checks on VM entry (SDM vol. 3, 26.2.2 to 26.2.4), load on VM exit (27.5).
 
 use super::super::capability::CR0_FIXED;
 use super::super::checks::{Check, require};
@@ -22,18 +22,19 @@ const SELECTORS: [(u8, u32); 6] = [
     (seg::FS, vmcs::HOST_FS_SELECTOR),
     (seg::GS, vmcs::HOST_GS_SELECTOR),
 ];
-/// Bits of CR0 that VM entries (26.3.2.1) and exits (27.5.1) leave as they are, besides those that do not exist.
+/// Bits of CR0 that VM entries (26.3.2.1) and exits (27.5.1) preserve, in addition to undefined ones.
 pub(super) const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
 
 impl Cpu {
-    /// In non-root mode of a hypervisor that runs on the machine: the registers by which its own linear addresses are translated.
+    /// Returns the registers that translate the linear addresses of a hypervisor on the machine, while it is in
+    /// non-root mode.
     pub fn host_registers(&self) -> Option<GuestView> {
         let (_, vmcs) = self.arch.vmx.operation.current().filter(|_| self.guest_of_software().is_some())?;
         let [cr0, cr4, efer, ..] = self.arch.vmx.operation.host_under;
         Some(GuestView { cr0, cr3: vmcs.get(vmcs::HOST_CR3), cr4, efer, pdpte: self.arch.pdpte, xcr0: self.arch.xcr0 })
     }
 
-    /// Checks on the host-state area.
+    /// Checks the host-state area.
     pub(super) fn check_host(&self, v: &Vmcs) -> Check {
         let (cr0, cr3, cr4) = (v.get(vmcs::HOST_CR0), v.get(vmcs::HOST_CR3), v.get(vmcs::HOST_CR4));
         require(cr0 >> 32 == 0 && cr0 & CR0_FIXED == CR0_FIXED, "host's CR0")?;
@@ -81,7 +82,7 @@ impl Cpu {
         }
     }
 
-    /// Loads the host's state, but for its lists of MSRs.
+    /// Loads the host's state, without its lists of MSRs.
     pub(super) fn load_host(&mut self) {
         let v = &self.arch.vmx.operation.vmcs;
         let field = |encoding: u32| v.get(encoding);
@@ -137,7 +138,7 @@ impl Cpu {
     }
 }
 
-/// A segment as a VM exit leaves it (27.5.2).
+/// Returns the contents of a segment register after a VM exit (27.5.2).
 fn host_segment(which: u8, selector: u16, long: bool) -> Segment {
     let data = rights::S | rights::P | rights::ACCESSED | rights::RW | rights::DB | rights::G;
     let rights = match which {

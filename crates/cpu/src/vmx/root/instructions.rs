@@ -1,5 +1,5 @@
-//! The instructions of VMX as root mode executes them (SDM vol. 3, chapter 30). In non-root mode they exit, but for VMREAD and
-//! VMWRITE of a shadow VMCS.
+//! VMX instructions in root mode (SDM vol. 3, chapter 30). In non-root mode they exit, except VMREAD and VMWRITE of a
+//! shadow VMCS.
 
 use super::super::capability::CR0_FIXED;
 use super::super::fields::{exists, is_information, mask, place};
@@ -19,7 +19,7 @@ use x86::msr::{FEATURE_CONTROL_LOCKED, FEATURE_CONTROL_VMX};
 use x86::vmx::capability::{ept_vpid, misc};
 use x86::vmx::{error, reason, region, secondary, vmcs};
 
-/// Rows of the instructions of VMX.
+/// Instruction table rows of VMX.
 pub static ROWS: &[Row] = &[
     Row::end(Vmcall, Class::System, |_, _| Some(vmcall)),
     Row::end(Vmmcall, Class::System, |_, _| Some(vmmcall)),
@@ -37,14 +37,14 @@ pub static ROWS: &[Row] = &[
     Row::end(Invvpid, Class::System, |_, op| from_register(op, invvpid)),
 ];
 
-/// Binds an instruction whose first operand is the register of ModRM.reg: it becomes the second one, as it is that of VMREAD and as exits
-/// report it (Reg2).
+/// Binds an instruction whose first operand is the register of ModRM.reg: it becomes the second operand, as in VMREAD
+/// and in exit information (Reg2).
 fn from_register(op: &mut Op, handler: Handler) -> Option<Handler> {
     std::mem::swap(&mut op.r0, &mut op.r1);
     Some(handler)
 }
 
-/// Outcome of an instruction of VMX (SDM vol. 3, 30.2).
+/// Outcome of a VMX instruction (SDM vol. 3, 30.2).
 enum Outcome {
     Succeeded,
     /// VMfailInvalid.
@@ -56,7 +56,7 @@ enum Outcome {
 use Outcome::{Failed, Invalid, Succeeded};
 
 impl Cpu {
-    /// Says how an instruction ended, and charges it.
+    /// Reports the outcome of an instruction, and charges it.
     fn conclude(&mut self, instruction: u32, outcome: Outcome) -> Exec<Flow> {
         self.charge(Kind::new(Family::VmxInstruction, instruction), 1);
         self.report(outcome);
@@ -76,14 +76,15 @@ impl Cpu {
         self.arch.lazy.load(image);
     }
 
-    /// Instructions of VMX exist in 64-bit and protected mode: not in real, virtual-8086 and compatibility mode.
+    /// Returns true in a mode in which VMX instructions exist: 64-bit and protected mode, but not real, virtual-8086
+    /// and compatibility mode.
     fn in_a_mode_of_vmx(&self) -> bool {
         let compatibility = self.long_mode() && !self.engine.long64;
         self.protected() && !self.v8086() && !compatibility
     }
 
-    /// #UD where instructions of VMX do not exist, an exit in non-root mode, #GP but at CPL 0. What the operand adds to the exit is
-    /// `information`.
+    /// Raises #UD if VMX instructions do not exist, exits in non-root mode, and raises #GP unless the CPL is 0.
+    /// `information` is the operand's part of the exit information.
     fn root_only(&mut self, op: &Op, reason: u32, information: Option<u32>) -> Exec {
         let on = self.arch.vmx.active || self.arch.vmx.operation.is_on();
         if self.wiring.capabilities.amd || !on || !self.in_a_mode_of_vmx() {
@@ -98,7 +99,8 @@ impl Cpu {
         self.privileged()
     }
 
-    /// A physical address in memory: the operand of VMXON, VMCLEAR and VMPTRLD. `Err` in it: no VMCS region can be there.
+    /// Reads a physical address from memory: the operand of VMXON, VMCLEAR and VMPTRLD. The inner error is an address
+    /// that can't be a VMCS region.
     fn region_operand(&mut self, op: &Op) -> Exec<Result<u64, u64>> {
         let address = self.load::<u64>(op)?;
         Ok(if self.page_aligned(address) { Ok(address) } else { Err(address) })
@@ -113,7 +115,7 @@ impl Cpu {
     }
 }
 
-/// Register operands of an exit.
+/// Returns the register operands for exit information.
 fn registers(op: &Op) -> u32 {
     u32::from(op.r0) << 3 | u32::from(op.r1) << 28
 }
@@ -199,13 +201,13 @@ fn vmptrst(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.conclude(reason::VMPTRST, Succeeded)
 }
 
-/// Where the fields are that VMREAD and VMWRITE access.
+/// Location of the fields for VMREAD and VMWRITE.
 enum Holder {
     /// The current VMCS.
     Current,
     /// The shadow VMCS at this address.
     Memory(u64),
-    /// The shadow VMCS of a hypervisor outside the machine's memory.
+    /// The shadow VMCS of a hypervisor outside of the machine's memory.
     Shadow,
 }
 
@@ -218,7 +220,7 @@ impl Cpu {
         }
     }
 
-    /// The field in this place, or this where there is no memory.
+    /// Returns the field at this index, or `otherwise` if it is not in memory.
     fn held_value(&self, holder: &Holder, place: usize, otherwise: u64) -> u64 {
         match (holder, &self.arch.vmx.controls.shadow_vmcs) {
             (Holder::Memory(region), _) => self.structure::<u64>(field_address(*region, place)).unwrap_or(otherwise),
@@ -227,7 +229,7 @@ impl Cpu {
         }
     }
 
-    /// Whether VMREAD or VMWRITE (`which` of the bitmaps) of a field exits although a shadow VMCS is in use.
+    /// Returns true if VMREAD or VMWRITE (`which` of the bitmaps) of a field exits despite VMCS shadowing.
     pub(in crate::vmx) fn shadow_exits(&self, encoding: u64, which: usize) -> bool {
         if !self.arch.vmx.controls.secondary(secondary::VMCS_SHADOWING) || encoding >> 15 != 0 {
             return true;
@@ -239,7 +241,7 @@ impl Cpu {
         self.structure::<u8>(address).is_none_or(|byte| byte >> (encoding & 7) & 1 != 0)
     }
 
-    /// What VMREAD and VMWRITE do first: which VMCS they go to.
+    /// Performs the common checks of VMREAD and VMWRITE, and returns the VMCS that they access.
     fn field_access(&mut self, op: &Op, reason: u32, encoding: u64, which: usize) -> Exec<Holder> {
         if self.arch.vmx.active && !self.shadow_exits(encoding, which) {
             if self.wiring.capabilities.amd || !self.in_a_mode_of_vmx() {
@@ -256,8 +258,8 @@ impl Cpu {
         Ok(Holder::Current)
     }
 
-    /// The field that an encoding names, if the processor has it: its encoding without the bit for the upper half, its place, and
-    /// that bit.
+    /// Returns the field with an encoding, if the processor has it: its encoding without the bit for the upper half,
+    /// its index, and that bit.
     fn field(&self, encoding: u64) -> Option<(u32, usize, bool)> {
         let encoding = u32::try_from(encoding).ok()?;
         let high = encoding & vmcs::HIGH != 0;
@@ -268,7 +270,7 @@ impl Cpu {
         (exists(whole, capabilities) && (quad || !high)).then_some((whole, place, high))
     }
 
-    /// An operand that is as wide as a register.
+    /// Truncates an operand to the width of a register.
     fn natural(&self, value: u64) -> u64 {
         if self.engine.long64 { value } else { value & 0xffff_ffff }
     }
@@ -316,7 +318,7 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let old = cpu.held_value(&holder, place, 0);
     let value = match (high, cpu.engine.long64) {
         (true, _) => old & 0xffff_ffff | value << 32,
-        // Outside 64-bit mode the upper half of a field is written by itself, and cleared by a write to the field.
+        // Outside 64-bit mode the upper half of a field is written separately, and cleared by a write to the field.
         (false, _) => value & mask(whole),
     };
     match holder {
@@ -360,7 +362,7 @@ fn enter(cpu: &mut Cpu, op: &Op, launch: bool) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-/// The operands of INVEPT and INVVPID: type and descriptor.
+/// Reads the operands of INVEPT and INVVPID: type and descriptor.
 fn invalidation(cpu: &mut Cpu, op: &Op, reason: u32) -> Exec<(u64, [u64; 2])> {
     cpu.root_only(op, reason, Some(registers(op)))?;
     let kind = cpu.natural(cpu.reg(op.r1));
@@ -426,11 +428,11 @@ fn vmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return Err(cpu.exit_fault(reason::VMCALL, 0));
     }
     cpu.root_only(op, reason::VMCALL, None)?;
-    // There is no dual-monitor treatment.
+    // Dual-monitor treatment is not supported.
     cpu.conclude(reason::VMCALL, Failed(error::VMCALL_IN_ROOT))
 }
 
-/// What AMD's processors have in its place.
+/// AMD's instruction with this opcode.
 fn vmmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if !cpu.arch.vmx.active || !cpu.wiring.capabilities.amd {
         return exec::undefined(cpu, op);

@@ -1,24 +1,24 @@
-//! The lists of MSRs that VM entries load and VM exits store and load (SDM vol. 3, 26.4, 27.4 and 27.6).
+//! Lists of MSRs that VM entries load and VM exits store and load (SDM vol. 3, 26.4, 27.4 and 27.6).
 
 use super::super::controls::MsrList;
 use crate::state::Cpu;
 use ledger::{Family, Kind};
 use x86::msr::{FS_BASE, GS_BASE, TSC, X2APIC_FIRST, X2APIC_LAST};
 
-/// IA32_BIOS_UPDT_TRIG: microcode is not loaded by a list.
+/// IA32_BIOS_UPDT_TRIG: a list can't load microcode.
 const BIOS_UPDATE_TRIGGER: u32 = 0x79;
-/// IA32_SMM_MONITOR_CTL and IA32_SMBASE: for system-management mode only.
+/// IA32_SMM_MONITOR_CTL and IA32_SMBASE, which exist only in system-management mode.
 const SMM_REGISTERS: [u32; 2] = [0x9b, 0x9e];
-/// Bytes of an entry: index, reserved, value.
+/// Size of an entry in bytes: index, reserved, value.
 const ENTRY: u64 = 16;
 
-/// Whether lists may have a register at all.
+/// Returns true if lists may contain a register.
 fn in_lists(index: u32) -> bool {
     !(X2APIC_FIRST..=X2APIC_LAST).contains(&index) && !SMM_REGISTERS.contains(&index)
 }
 
 impl Cpu {
-    /// Loads the registers of a list. `Err`: the number of the first entry that can't be, from 1.
+    /// Loads the registers of a list. The error is the number, from 1, of the first invalid entry.
     pub(super) fn load_msrs(&mut self, list: MsrList) -> Result<(), u64> {
         for number in 0..u64::from(list.count) {
             let at = list.address + ENTRY * number;
@@ -37,7 +37,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Stores the registers of a list in its entries. `Err`: one can't be.
+    /// Stores the registers of a list in its entries. Returns an error if one is invalid.
     pub(super) fn store_msrs(&mut self, list: MsrList) -> Result<(), ()> {
         for number in 0..u64::from(list.count) {
             let at = list.address + ENTRY * number;

@@ -1,4 +1,4 @@
-//! A hypervisor of a few instructions, in the machine's own memory.
+//! Tests with a hypervisor of a few instructions, in the machine's own memory.
 
 use super::super::capability::VmxCapabilities;
 use super::super::vmcs::Vmcs;
@@ -13,7 +13,8 @@ use x86::msr::{self, FEATURE_CONTROL_LOCKED, FEATURE_CONTROL_VMX};
 use x86::vmx::{activity, entry, error, exit, pin, primary, reason, region, secondary, vmcs};
 use x86::{flags, reg, rights, seg, vector};
 
-/// VMXON region, two VMCS regions, a shadow VMCS, a list of MSRs, a page of bitmaps; then pointers to them, for operands.
+/// VMXON region, two VMCS regions, a shadow VMCS, a list of MSRs, a page of bitmaps; then pointers to them for
+/// operands.
 const VMXON: u64 = DATA;
 const FIRST: u64 = DATA + 0x1000;
 const SECOND: u64 = DATA + 0x2000;
@@ -21,17 +22,17 @@ const SHADOW: u64 = DATA + 0x3000;
 const LIST: u64 = DATA + 0x4000;
 const BITMAP: u64 = DATA + 0x5000;
 const OPERANDS: u64 = DATA + 0x6000;
-/// Where the guest's code is, and where the host goes on after an exit.
+/// Address of the guest's code, and address at which the host continues after an exit.
 const GUEST: u64 = CODE + 0x1000;
 const HOST: u64 = CODE + 0x2000;
 const LONG: u64 = 1 << 30;
 
-/// The operand that holds the address of a region.
+/// Returns the operand that contains the address of a region.
 fn operand(address: u64) -> AsmMemoryOperand {
     qword_ptr(OPERANDS + 8 * ((address - DATA) >> 12))
 }
 
-/// A processor with everything of VMX that is executed, before VMXON.
+/// Returns a processor with all executed VMX features, before VMXON.
 fn machine() -> Machine {
     let mut m = Machine::long64(0);
     Arc::make_mut(&mut m.cpu.wiring.model).vmx = Some(VmxCapabilities { revision: 7, ..VmxCapabilities::EXECUTED });
@@ -49,7 +50,7 @@ fn machine() -> Machine {
     m
 }
 
-/// The same in VMX operation with a current VMCS, by which a guest like the host can be entered.
+/// Returns a processor in VMX operation with a current VMCS, whose guest state is like the host.
 fn host() -> Machine {
     let mut m = machine();
     m.execute(|a| {
@@ -62,7 +63,7 @@ fn host() -> Machine {
     m
 }
 
-/// Makes guest and host state those of the processor now, but for RIP and RSP.
+/// Sets guest and host state to the processor's current state, except for RIP and RSP.
 fn fill(cpu: &mut Cpu) {
     let arch = cpu.arch.clone();
     let v = &mut cpu.arch.vmx.operation.vmcs;
@@ -98,13 +99,13 @@ fn vmcs_of(m: &mut Machine) -> &mut Vmcs {
     &mut m.cpu.arch.vmx.operation.vmcs
 }
 
-/// Puts code somewhere.
+/// Places code at an address.
 fn place(m: &mut Machine, at: u64, write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) {
     let bytes = crate::testing::assemble(64, at, write);
     m.poke(at, &bytes);
 }
 
-/// VMLAUNCH into the guest's code; the host halts after the exit. Says the exit's reason.
+/// Executes VMLAUNCH into the guest's code; the host halts after the exit. Returns the exit reason.
 fn launch(m: &mut Machine, write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) -> u32 {
     place(m, GUEST, write);
     place(m, HOST, |a| a.hlt());
@@ -115,7 +116,7 @@ fn launch(m: &mut Machine, write: impl FnOnce(&mut CodeAssembler) -> Result<(), 
     vmcs_of(m).get32(vmcs::EXIT_REASON)
 }
 
-/// The number that a failed instruction has left; `None`: it succeeded.
+/// Returns the number of a failed instruction's error, or `None` if it succeeded.
 fn failure(m: &Machine) -> Option<u32> {
     match m.cpu.rflags() & (flags::CF | flags::ZF) {
         0 => None,
@@ -147,7 +148,7 @@ fn vmxon_wants_what_the_manual_says() {
         m.execute(|a| a.vmxon(operand(VMXON))).expect("no exception");
         assert_eq!((failure(&m), m.cpu.arch.vmx.operation.is_on()), (Some(0), false), "{bad:#x}");
     }
-    // Outside VMX operation there are no other instructions of it.
+    // Outside VMX operation only VMXON exists.
     let mut m = machine();
     let raised = m.execute(|a| a.vmptrld(operand(FIRST))).expect_err("a fault");
     assert_eq!(raised.vector, vector::UD);
@@ -173,7 +174,7 @@ fn failures_have_their_numbers() {
         m.execute(code).expect("no exception");
         assert_eq!(failure(&m), *expected, "case {number}");
     }
-    // Without a current VMCS there is nowhere to put a number.
+    // Without a current VMCS there is no field for the error number.
     let mut m = host();
     m.execute(|a| {
         a.vmclear(operand(FIRST))?;
@@ -203,7 +204,7 @@ fn fields_are_read_and_written_by_encoding() {
         .expect("no exception");
         assert_eq!((failure(&m), m.cpu.reg(reg::RBX)), (None, stored), "{field:#x}");
     }
-    // The upper half of a 64-bit field by itself; of other fields there is none.
+    // The upper half of a 64-bit field is accessible separately; other fields have none.
     m.cpu.arch.rip = CODE;
     m.execute(|a| {
         a.mov(eax, 5)?;
@@ -221,7 +222,7 @@ fn fields_are_read_and_written_by_encoding() {
         .expect("no exception");
         assert_eq!(failure(&m), Some(error::UNSUPPORTED_FIELD), "{unknown:#x}");
     }
-    // What exits report can't be written where IA32_VMX_MISC does not say so.
+    // Exit information fields can't be written unless IA32_VMX_MISC permits it.
     m.cpu.arch.rip = CODE;
     m.execute(|a| {
         a.mov(edx, vmcs::EXIT_REASON)?;
@@ -268,7 +269,7 @@ fn a_guest_is_entered_and_left_with_the_state_of_each() {
     assert_eq!(length, 2);
     let v = vmcs_of(&mut m);
     assert_eq!((v.get(vmcs::GUEST_RSP), v.get(vmcs::GUEST_RFLAGS) & flags::CF), (0x1000, flags::CF));
-    // On from behind CPUID.
+    // Continue after CPUID.
     let next = v.get(vmcs::GUEST_RIP) + length;
     v.set(vmcs::GUEST_RIP, next);
     place(&mut m, next, |a| a.vmcall());
@@ -308,7 +309,7 @@ fn what_is_enforced_is_the_guests_and_the_hosts() {
         a.mov(rax, GUEST + 0x40)?;
         a.jmp(rax)
     });
-    // A branch to what is not ENDBRANCH; there is no table of interrupts.
+    // A branch to an instruction other than ENDBRANCH; there is no interrupt table.
     assert_eq!(reason, reason::TRIPLE_FAULT);
     assert_eq!(state(&m), (0, 0x5000, 0x6000));
     let v = vmcs_of(&mut m);
@@ -389,7 +390,7 @@ fn lists_of_msrs_are_stored_and_loaded() {
     launch(&mut m, |a| a.vmcall());
     assert_eq!(u64::from_le_bytes(m.peek(LIST + 0x108)), 5, "the guest's, as the entry had loaded it");
     assert_eq!(m.cpu.arch.msr.kernel_gs_base, 9);
-    // A register that no list may have: its number, and the host goes on.
+    // A register that no list may contain: its number is reported, and the host continues.
     let mut m = host();
     m.poke(LIST, &entry(msr::KERNEL_GS_BASE, 5));
     m.poke(LIST + 16, &entry(msr::GS_BASE, 5));
@@ -407,7 +408,7 @@ fn bitmaps_in_memory_decide() {
     let v = vmcs_of(&mut m);
     v.set(vmcs::PRIMARY_CONTROLS, u64::from(primary::MSR_BITMAPS));
     v.set(vmcs::MSR_BITMAP, BITMAP);
-    // A read of LSTAR exits, one of STAR does not.
+    // RDMSR of LSTAR exits, RDMSR of STAR does not.
     let bit = msr::LSTAR - msr::BITMAP_HIGH;
     m.poke(BITMAP + msr::BITMAP_PART as u64 + u64::from(bit >> 3), &[1 << (bit & 7)]);
     let reason = launch(&mut m, |a| {
@@ -438,7 +439,7 @@ fn a_shadow_vmcs_is_read_without_an_exit() {
         a.vmread(rcx, rdx)
     });
     assert_eq!((reason, m.cpu.reg(reg::RBX)), (reason::VMREAD, 0x4711));
-    // Reg1 is RCX, Reg2 is RDX, no memory.
+    // Reg1 is RCX, Reg2 is RDX, no memory operand.
     assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_INSTRUCTION_INFORMATION), 1 << 3 | 1 << 10 | 2 << 28);
 }
 
@@ -476,7 +477,7 @@ fn an_unusable_segment_register_of_the_host_is_one_with_selector_0() {
     assert_eq!((code.selector, code.rights & rights::L), (8, rights::L));
 }
 
-/// Structures that lie across pages, and the controls by which the processor uses them.
+/// Structures that cross pages, and the controls that use them.
 #[test]
 fn a_saved_state_with_structures_across_pages_is_refused_if_they_are_used() {
     type Change = fn(&mut crate::vmx::NonRoot);

@@ -1,4 +1,4 @@
-//! VM entries that fail, by name.
+//! Tests of failing VM entries, by name.
 
 use super::super::{Controls, EntryFailure};
 use super::{Guest, Mode};
@@ -61,7 +61,7 @@ fn controls() {
         assert_eq!(guest.enter(), Err(EntryFailure::Control(name)));
         assert_eq!((guest.m.cpu.non_root(), guest.m.cpu.micro.clock), (false, clock));
     }
-    // Secondary controls that are not activated do not count.
+    // Secondary controls that are not activated are ignored.
     let mut guest = Guest::long().with(|c| {
         c.primary &= !primary::SECONDARY;
         c.secondary = u32::MAX;
@@ -69,7 +69,7 @@ fn controls() {
     assert_eq!(guest.enter(), Ok(()));
 }
 
-/// Entry fails with this name, as an exit for reason 33.
+/// Asserts that entry fails with this name, as an exit with reason 33.
 fn fails(mut guest: Guest, name: &str) {
     match guest.enter() {
         Err(EntryFailure::GuestState(found)) => assert_eq!(found, name),
@@ -181,7 +181,7 @@ fn state_that_no_register_holds() {
 #[test]
 fn pdptes() {
     let pae: Set = |cpu| cpu.arch.cr4 |= CR4_PAE;
-    // What is a page directory for 4 MiB pages has reserved bits as PDPTEs.
+    // A page directory with 4 MiB pages has reserved bits set when it is read as PDPTEs.
     fails(Guest::new(Mode::Paged, 0).set(pae), "reserved bits of a PDPTE in memory");
     let mut guest = Guest::new(Mode::Paged, 0).set(pae);
     for i in 0..4u64 {

@@ -1,4 +1,4 @@
-//! Events in non-root mode: what exits, what is injected, and what an exit on the way reports.
+//! Tests of events in non-root mode: exits, injection, and exits during delivery.
 
 use super::{Guest, HANDLERS, IDT, LONG, Mode};
 use crate::Exit;
@@ -17,7 +17,7 @@ const VALID: u32 = interruption::VALID;
 const HARDWARE: u32 = VALID | interruption::HARDWARE_EXCEPTION;
 const WITH_CODE: u32 = HARDWARE | interruption::ERROR_CODE;
 
-/// A board whose interrupt line has one vector on it.
+/// A board whose interrupt line has one pending vector.
 struct Line(Option<u8>);
 
 impl Bus for Line {
@@ -61,7 +61,7 @@ fn exceptions_exit_by_the_bitmap() {
     assert_eq!((guest.offset(), exit.instruction_length), (0, 0));
     // As the handler would have found it on its stack.
     assert_ne!(guest.m.cpu.arch.flags & flags::RF, 0);
-    // Without its bit it goes to the guest's handler.
+    // Without its bit the exception goes to the guest's handler.
     let mut guest = Guest::long().with(|c| c.exception_bitmap = !(1 << vector::UD)).code(|a| a.ud2());
     assert_eq!(guest.go(), Exit::Halt);
     assert_eq!(guest.handler(), 6);
@@ -86,7 +86,7 @@ fn general_protection_reports_its_code() {
 fn page_faults_exit_by_mask_and_match() {
     const P: u32 = 1;
     const W: u32 = 2;
-    // (bit 14 of the bitmap, mask, match, whether a write to a page that is not there exits)
+    // (bit 14 of the bitmap, mask, match, true if a write to a page that is not present exits)
     let cases = [
         (true, 0, 0, true),
         (false, 0, 0, false),
@@ -150,7 +150,7 @@ fn debug_exceptions_leave_the_debug_registers() {
 
 #[test]
 fn an_exit_for_a_debug_exception_leaves_none_pending() {
-    // After STI an entry would want the single step pending: a hypervisor that forgets the blocking steps on.
+    // After STI an entry requires the single step to be pending: a hypervisor that drops the blocking steps once more.
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::DB)
         .set(|cpu| cpu.arch.flags |= flags::TF)
@@ -255,7 +255,7 @@ fn interrupt_window() {
     });
     assert_eq!(guest.exit().reason, reason::INTERRUPT_WINDOW);
     assert_eq!(guest.offset(), 2);
-    // Blocking at entry, too.
+    // Blocking at entry has the same effect.
     let mut guest = Guest::long()
         .with(window)
         .with(|c| c.interruptibility = interruptibility::STI)
@@ -266,7 +266,7 @@ fn interrupt_window() {
         });
     assert_eq!(guest.exit().reason, reason::INTERRUPT_WINDOW);
     assert_eq!(guest.offset(), 1);
-    // It has priority over an external interrupt.
+    // The window has priority over an external interrupt.
     let mut guest = Guest::long()
         .with(window)
         .with(|c| c.pin = pin::EXTERNAL_INTERRUPT)
@@ -295,11 +295,11 @@ fn non_maskable_interrupts() {
     let mut guest = Guest::long().with(|c| c.pin = pin::NMI).set(nmi).code(|a| a.nop());
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.interruption), (0, VALID | interruption::NMI | 2));
-    // Not exiting: delivered, and blocked until IRET.
+    // Without the exit it is delivered, and NMIs are blocked until IRET.
     let mut guest = Guest::long().set(nmi).code(|a| a.nop());
     assert_eq!((guest.go(), guest.handler()), (Exit::Halt, 2));
     assert!(guest.m.cpu.arch.nmi_blocked);
-    // Virtual NMIs: an NMI exits even while the guest handles one of its own, whose window opens with IRET.
+    // Virtual NMIs: an NMI exits even while the guest handles a virtual one, whose window opens with IRET.
     let virtual_nmis = |c: &mut super::Controls| {
         c.pin = pin::NMI | pin::VIRTUAL_NMIS;
         c.interruptibility = interruptibility::NMI;
@@ -338,14 +338,14 @@ fn iret_that_faults_tells_that_it_unblocked() {
     assert_eq!(guest.m.cpu.controls().interruptibility, 0);
 }
 
-/// Injects into 64-bit code at `cpl`; returns the guest, halted in the handler.
+/// Injects an event into 64-bit code at `cpl`; returns the guest, halted in the handler.
 fn injected(mode: Mode, cpl: u8, info: u32, code: u32, length: u32) -> Guest {
     let mut guest = Guest::new(mode, cpl)
         .with(|c| {
             c.entry_interruption = VALID | info;
             c.entry_error_code = code;
             c.entry_instruction_length = length;
-            // What is injected never exits itself.
+            // An injected event never exits itself.
             c.exception_bitmap = u32::MAX;
             c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS;
         })
@@ -411,7 +411,7 @@ fn injection_in_real_address_mode() {
 
 #[test]
 fn exits_met_while_delivering_report_the_event() {
-    // An injected software interrupt whose gate is beyond the table.
+    // An injected software interrupt whose gate is beyond the table's limit.
     let mut guest = Guest::long()
         .with(|c| {
             c.entry_interruption = VALID | interruption::SOFTWARE_INTERRUPT | 0x80;
@@ -426,7 +426,7 @@ fn exits_met_while_delivering_report_the_event() {
     assert_eq!((guest.offset(), exit.instruction_length), (0, 2));
     assert_eq!(guest.m.cpu.controls().entry_interruption & VALID, 0);
 
-    // The same, executed.
+    // The same interrupt, executed.
     let mut guest =
         Guest::long().with(|c| c.exception_bitmap = 1 << vector::GP).set(|cpu| cpu.arch.idtr.limit = 0x7ff).code(|a| {
             a.nop()?;
@@ -436,7 +436,7 @@ fn exits_met_while_delivering_report_the_event() {
     assert_eq!((exit.vectoring, exit.instruction_length), (VALID | interruption::SOFTWARE_INTERRUPT | 0x80, 2));
     assert_eq!((guest.offset(), exit.interruption_error), (1, 0x80 << 3 | 2));
 
-    // A page fault while delivering #GP, which the guest's own handler would have got.
+    // A page fault during the delivery of a #GP to the guest's own handler.
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::PF)
         .set(|cpu| cpu.arch.gpr[usize::from(reg::RSP)] = RAM + 0x800)
@@ -449,7 +449,7 @@ fn exits_met_while_delivering_report_the_event() {
     assert_eq!((exit.vectoring, exit.vectoring_error), (WITH_CODE | 13, 0x74));
     assert_eq!(guest.offset(), 5);
 
-    // An external interrupt of the guest's own.
+    // An external interrupt for the guest itself.
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::PF)
         .set(|cpu| {
@@ -463,14 +463,14 @@ fn exits_met_while_delivering_report_the_event() {
 
 #[test]
 fn double_faults() {
-    // #PF while delivering #PF: the second one is not for the host, the double fault is.
+    // #PF during the delivery of #PF: the second one does not exit, the double fault does.
     let stack_gone = |cpu: &mut Cpu| cpu.arch.gpr[usize::from(reg::RSP)] = RAM + 0x800;
     let mut guest =
         Guest::long().with(|c| c.exception_bitmap = 1 << vector::DF).set(stack_gone).code(|a| a.mov(al, byte_ptr(RAM)));
     let exit = guest.exit();
     assert_eq!((exit.interruption, exit.interruption_error, exit.vectoring), (WITH_CODE | 8, 0, 0));
     assert_eq!(guest.m.cpu.arch.cr2 >> 12, RAM >> 12);
-    // Injected, it ends the guest if it cannot be delivered.
+    // An injected double fault that cannot be delivered is a triple fault.
     let mut guest = Guest::long().with(|c| c.entry_interruption = WITH_CODE | 8).set(stack_gone).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::TRIPLE_FAULT);
 }
@@ -501,7 +501,7 @@ fn task_switches_exit() {
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.instruction_length), (reason::TASK_SWITCH, 2));
     assert_eq!(exit.vectoring, VALID | interruption::SOFTWARE_INTERRUPT | 0x50);
-    // A bad descriptor faults first.
+    // An invalid descriptor faults first.
     let mut guest = Guest::new(Mode::Paged, 0)
         .with(|c| c.exception_bitmap = 1 << vector::GP)
         .code(|a| a.db(&[0xea, 0, 0, 0, 0, 0x18, 0]));
@@ -521,7 +521,7 @@ fn the_monitor_trap_flag_exits_after_each_instruction() {
     let mut guest = Guest::long().with(trap).with(|c| c.entry_interruption = HARDWARE | 6).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::MONITOR_TRAP);
     assert_eq!(guest.m.cpu.arch.rip, HANDLERS + 16 * 6);
-    // One injected.
+    // An injected one.
     let mut guest = Guest::long().with(|c| c.entry_interruption = VALID | interruption::OTHER_EVENT).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::MONITOR_TRAP);
     assert_eq!(guest.offset(), 0);
@@ -566,7 +566,7 @@ fn pending_debug_exceptions_come_first() {
 
 #[test]
 fn a_guest_of_its_own_page_tables_runs_on() {
-    // Exits and entries in turn, and nothing lost: ten CPUIDs in a loop that the host skips.
+    // Exits and entries in turn without loss: ten CPUIDs in a loop, which the host skips.
     let mut guest = Guest::new(Mode::Paged, 0).code(|a| {
         let mut again = a.create_label();
         a.mov(ecx, 10)?;

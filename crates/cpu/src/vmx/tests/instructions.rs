@@ -1,4 +1,4 @@
-//! Instructions that exit, and those that do not.
+//! Tests of instructions that exit, and of those that do not.
 
 use super::super::Controls;
 use super::{Guest, LONG, Mode};
@@ -16,19 +16,19 @@ type Write = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 type Change = fn(&mut Controls);
 type Set = fn(&mut Cpu);
 
-/// What becomes of an instruction.
+/// Expected outcome of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     /// Exit: reason, qualification, length.
     Exits(u32, u64, u32),
-    /// It completes; this register has this value then.
+    /// Completion; this register has this value then.
     Gives(u8, u64),
-    /// It raises an exception, which exits.
+    /// Exception, which exits.
     Raises(u8),
 }
 use Outcome::*;
 
-/// One instruction in 64-bit mode, after three NOPs so that RIP tells.
+/// Tests one instruction in 64-bit mode, after three NOPs so that RIP is distinctive.
 fn check(cpl: u8, name: &str, change: Change, set: Set, write: Write, expected: Outcome) {
     let mut guest = Guest::new(Mode::Long, cpl)
         .with(|c| c.exception_bitmap = u32::MAX)
@@ -180,7 +180,7 @@ fn control_register_zero() {
         c.cr0_mask = !(CR0_TS | CR0_WP);
         c.cr0_shadow = CR0_PE | CR0_PG | CR0_NE | CR0_ET;
     };
-    // Reads: the host's bits from the shadow, the guest's from the register.
+    // Reads: the host's bits come from the shadow, the guest's from the register.
     let shadow = CR0_PE | CR0_PG | CR0_NE | CR0_ET | CR0_WP;
     check(0, "read", owned, AS_IS, |a| a.mov(rax, cr0), Gives(reg::RAX, shadow));
     check(0, "smsw", owned, AS_IS, |a| a.smsw(rax), Gives(reg::RAX, shadow));
@@ -196,7 +196,7 @@ fn control_register_zero() {
         },
         Gives(reg::RAX, CR0_PE | CR0_PG | CR0_NE | CR0_ET | CR0_TS),
     );
-    // A host bit other than the guest believes it is.
+    // A host bit that differs from the shadow.
     check(
         0,
         "mp",
@@ -205,7 +205,7 @@ fn control_register_zero() {
         |a| a.mov(cr0, rbx),
         Exits(reason::CONTROL_REGISTER, 0x300, 3),
     );
-    // Without masks the fixed bits are #GP.
+    // Without masks, clearing fixed bits raises #GP.
     check(0, "ne", NO_CONTROLS, |cpu| cpu.arch.gpr[0] = CR0_PE | CR0_PG, |a| a.mov(cr0, rax), Raises(vector::GP));
     check(0, "pg", NO_CONTROLS, |cpu| cpu.arch.gpr[0] = CR0_PE | CR0_NE, |a| a.mov(cr0, rax), Raises(vector::GP));
 }
@@ -224,7 +224,7 @@ fn clts_and_lmsw() {
         a.xor(eax, eax)?;
         a.mov(rax, cr0)
     };
-    // The guest sees it clear anyway, and the register keeps it.
+    // The guest reads it as clear, and the register keeps it.
     check(0, "clts", clear, ts, clts_then_read, Gives(reg::RAX, 0x8001_0033 & !CR0_TS));
     let mut guest = Guest::long().with(clear).set(ts).code(|a| {
         a.clts()?;
@@ -237,9 +237,9 @@ fn clts_and_lmsw() {
     let source: Set = |cpu| cpu.arch.gpr[0] = 0x33;
     let lmsw = Exits(reason::CONTROL_REGISTER, 0x0033_0030, 4);
     check(0, "lmsw", exits, source, |a| a.lmsw(ax), lmsw);
-    // TS set and MP clear: as the shadow is.
+    // TS set and MP clear, as in the shadow.
     check(0, "lmsw", exits, |cpu| cpu.arch.gpr[0] = 8, |a| a.lmsw(ax), Gives(reg::RAX, 8));
-    // PE set already in the shadow: no exit, and never cleared.
+    // PE already set in the shadow: no exit, and it is never cleared.
     let pe: Change = |c| {
         c.cr0_mask = CR0_PE;
         c.cr0_shadow = CR0_PE;
@@ -264,7 +264,7 @@ fn control_register_three() {
     let store: Change = |c| c.primary |= primary::CR3_STORE;
     check(0, "store", store, AS_IS, |a| a.mov(rdi, cr3), Exits(reason::CONTROL_REGISTER, 0x713, 3));
     check(0, "store", NO_CONTROLS, AS_IS, |a| a.mov(rdi, cr3), Gives(reg::RDI, 0x1000));
-    // Targets beyond the count do not count.
+    // Targets beyond the count are ignored.
     let targets: Change = |c| {
         c.primary |= primary::CR3_LOAD;
         c.cr3_targets = [5, 0x1000, 6, 7];
@@ -328,7 +328,7 @@ fn debug_registers() {
     let on: Change = |c| c.primary |= primary::MOV_DR;
     check(0, "to", on, AS_IS, |a| a.mov(dr7, rsi), Exits(reason::MOV_DR, 0x607, 3));
     check(0, "from", on, AS_IS, |a| a.mov(rdi, dr6), Exits(reason::MOV_DR, 0x716, 3));
-    // Unlike other exits this one comes before faults.
+    // Unlike other exits this one precedes faults.
     check(3, "from", on, AS_IS, |a| a.mov(rdi, dr6), Exits(reason::MOV_DR, 0x716, 3));
     check(0, "alias", on, |cpu| cpu.arch.cr4 |= CR4_DE, |a| a.mov(rdi, dr4), Exits(reason::MOV_DR, 0x714, 3));
     check(3, "from", NO_CONTROLS, AS_IS, |a| a.mov(rdi, dr6), Raises(vector::GP));
@@ -383,7 +383,7 @@ fn ports() {
         let mut bits = [0u8; 8192];
         bits[0x61 >> 3] |= 1 << 1;
         bits[0x8000 >> 3] |= 1;
-        // The bitmaps make unconditional exiting irrelevant.
+        // With bitmaps, unconditional exiting has no effect.
         c.primary |= primary::IO_BITMAPS | primary::UNCONDITIONAL_IO;
         c.io_bitmap = Some(Rc::new(bits));
     };
@@ -525,7 +525,7 @@ fn hlt_without_exit_waits_in_the_guest() {
     let mut guest = Guest::long().with(|c| c.pin |= pin::EXTERNAL_INTERRUPT).code(|a| a.hlt());
     assert_eq!(guest.go(), Exit::Halt);
     assert!(guest.m.cpu.non_root());
-    // Nothing has come.
+    // No write has occurred.
     assert_eq!(guest.m.run(LONG), Exit::Halt);
     guest.m.cpu.attend(crate::arch::attention::INTR);
     assert_eq!(guest.m.run(LONG), Exit::Vm);

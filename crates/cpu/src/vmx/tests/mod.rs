@@ -1,4 +1,4 @@
-//! Guests of a few instructions, entered with controls of the test's choice.
+//! Tests with guests of a few instructions, entered with the test's controls.
 
 mod checks;
 mod events;
@@ -19,11 +19,11 @@ use x86::control::*;
 use x86::vmx::{entry, primary, secondary};
 use x86::{reg, rights, seg};
 
-/// A time by which every test guest has exited.
+/// Time by which every test guest has exited.
 const LONG: u64 = 1 << 40;
 /// The guest's interrupt descriptor table.
 const IDT: u64 = DATA + 0x1000;
-/// Its global one: null, 64-bit or 32-bit code, data, TSS.
+/// The guest's global descriptor table: null, 64-bit or 32-bit code, data, TSS.
 const GDT: u64 = DATA + 0x2000;
 const TSS: u64 = DATA + 0x3000;
 /// Handlers of all vectors: 16 bytes each, HLT.
@@ -33,7 +33,7 @@ const EPT: u64 = DATA + 0x8000;
 /// A 32-bit page directory of 4 MiB pages.
 const DIRECTORY: u64 = DATA + 0xb000;
 
-/// What a guest is like.
+/// Mode of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Long,
@@ -76,7 +76,7 @@ impl Guest {
         Self::new(Mode::Long, 0)
     }
 
-    /// Interrupt vectors of real-address mode: each to its handler.
+    /// Sets up interrupt vectors of real-address mode, each to its handler.
     fn real_vectors(&mut self) {
         for vector in 0..256u64 {
             let far = HLT_REAL + 16 * vector;
@@ -86,7 +86,7 @@ impl Guest {
         self.m.cpu.arch.idtr = TableRegister { base: 0, limit: 0x3ff };
     }
 
-    /// Descriptor tables, and handlers of all vectors that halt.
+    /// Sets up descriptor tables, and handlers of all vectors that halt.
     fn tables(&mut self, long: bool) {
         let code = if long { 0x00af_9b00_0000_ffff } else { 0x00cf_9b00_0000_ffff };
         let tss = 0x0000_8b00_0000_0067 | (TSS & 0xff_ffff) << 16 | (TSS >> 24) << 56;
@@ -128,13 +128,13 @@ impl Guest {
         self
     }
 
-    /// Changes the controls.
+    /// Changes the controls with `change`.
     fn with(mut self, change: impl FnOnce(&mut Controls)) -> Self {
         change(&mut self.controls);
         self
     }
 
-    /// Changes the processor.
+    /// Changes the processor with `change`.
     fn set(mut self, change: impl FnOnce(&mut Cpu)) -> Self {
         change(&mut self.m.cpu);
         self
@@ -144,7 +144,7 @@ impl Guest {
         self.m.cpu.vm_entry(self.controls.clone())
     }
 
-    /// Enters and runs until something stops it.
+    /// Enters and runs until the guest stops.
     fn go(&mut self) -> Exit {
         self.enter().expect("valid controls and state");
         self.m.run(LONG)
@@ -161,7 +161,7 @@ impl Guest {
         self.m.cpu.arch.vm_exit
     }
 
-    /// Where RIP is, relative to where code was put.
+    /// Returns RIP relative to the start of the code.
     fn offset(&self) -> i64 {
         let start = if self.m.cpu.protected() { CODE } else { 0x8000 };
         self.m.cpu.arch.rip.wrapping_sub(start) as i64
@@ -171,13 +171,13 @@ impl Guest {
         self.m.cpu.arch.gpr[usize::from(number)]
     }
 
-    /// The quadwords on the stack.
+    /// Returns the quadwords on the stack.
     fn stack<const N: usize>(&self) -> [u64; N] {
         let sp = self.reg(reg::RSP);
         std::array::from_fn(|i| u64::from_le_bytes(self.m.peek::<8>(sp + 8 * i as u64)))
     }
 
-    /// The vector whose handler it halted in.
+    /// Returns the vector in whose handler the guest halted.
     fn handler(&self) -> u64 {
         if self.m.cpu.protected() {
             (self.m.cpu.arch.rip - HANDLERS) / 16
@@ -190,7 +190,7 @@ impl Guest {
 /// Handlers in real-address mode.
 const HLT_REAL: u64 = 0x1_0000 - 0x1000 - 0x4000;
 
-/// A machine in protected mode at `cpl` with everything mapped to itself by 4 MiB pages.
+/// Returns a machine in protected mode at `cpl` with everything mapped one to one by 4 MiB pages.
 fn paged32(cpl: u8) -> Machine {
     let mut cpu = cpu(Ram::anonymous(RAM));
     cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_PG;
@@ -208,7 +208,7 @@ fn paged32(cpl: u8) -> Machine {
     Machine { cpu, cache: BlockCache::new() }
 }
 
-/// Makes an unrestricted guest of it: EPT that maps everything to itself.
+/// Configures an unrestricted guest: EPT that maps everything to itself.
 fn unrestricted(m: &mut Machine, controls: &mut Controls) {
     const ALL: u64 = 7;
     const WRITE_BACK: u64 = 6 << 3;

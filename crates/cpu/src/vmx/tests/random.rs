@@ -1,4 +1,5 @@
-//! Random code: a guest that may do everything computes what it would without a hypervisor, and an exit changes nothing.
+//! Tests with random code: a guest that may do everything computes the same as without a hypervisor, and an exit
+//! changes nothing.
 
 use super::super::capability::executed;
 use super::{Guest, LONG, Mode};
@@ -10,10 +11,10 @@ use std::rc::Rc;
 use x86::vmx::{activity, entry, exit, pin, primary, reason, secondary};
 use x86::{flags, reg};
 
-/// Cycles after which code that goes on and on is left alone.
+/// Number of cycles after which code that does not end is abandoned.
 const CYCLES: u64 = 2000;
 
-/// Two-byte opcodes and groups that concern the system, to be met more often than chance has it.
+/// Two-byte opcodes and groups of system instructions, which are generated more often.
 const SYSTEM: &[&[u8]] = &[
     &[0x0f, 0x00],
     &[0x0f, 0x01],
@@ -59,7 +60,7 @@ fn code(random: &mut Random) -> Vec<u8> {
     [testkit::bytes::with_known(random, 24, SYSTEM, 3), vec![0xf4; 16]].concat()
 }
 
-/// A register: often one that points somewhere.
+/// Returns a register value, which often is an address.
 fn value(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => random.next(),
@@ -103,7 +104,7 @@ fn guest(seed: u64) -> Guest {
     guest
 }
 
-/// Runs until something other than a device access stops it.
+/// Runs until an exit other than a device access.
 fn run(guest: &mut Guest) -> Exit {
     let deadline = guest.m.cpu.micro.clock + CYCLES * ledger::TICKS_PER_CYCLE;
     loop {
@@ -114,7 +115,7 @@ fn run(guest: &mut Guest) -> Exit {
     }
 }
 
-/// Everything but memory.
+/// Returns all state except memory, as text.
 fn registers(cpu: &Cpu) -> String {
     format!(
         "{:x?} rip {:x} flags {:x} seg {:x?} cr {:x} {:x} {:x} {:x} dr {:x?} tables {:x?} {:x?} {:x?} {:x?} msr {:x?} cpl {}",
@@ -147,12 +148,12 @@ fn a_guest_that_may_do_everything_computes_the_same() {
             c.secondary |= secondary::RDTSCP | secondary::INVPCID | secondary::XSAVES;
         });
         inside.enter().expect("valid");
-        // The entry took its time.
+        // The entry has taken time.
         inside.m.cpu.micro.clock = bare.m.cpu.micro.clock;
         let expected = run(&mut bare);
         let found = run(&mut inside);
         match (expected, found) {
-            // What a guest never may.
+            // Exits that a guest can't avoid.
             (_, Exit::Vm) if inside.m.cpu.arch.vm_exit.reason != reason::TRIPLE_FAULT => continue,
             (Exit::Shutdown, Exit::Vm) => {}
             _ => assert_eq!(expected, found, "seed {seed}"),
@@ -188,7 +189,7 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
         });
         g.controls.cr0_shadow = g.m.cpu.arch.cr0;
         g.controls.cr4_shadow = g.m.cpu.arch.cr4;
-        // One instruction at a time, by the monitor trap flag, until something else exits.
+        // One instruction at a time, by the monitor trap flag, until another exit.
         g.controls.primary |= primary::MONITOR_TRAP;
         g.enter().expect("valid");
         for _ in 0..20 {
@@ -199,7 +200,7 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
             match last.basic() {
                 reason::MONITOR_TRAP => {}
                 reason::TRIPLE_FAULT => break,
-                // Exceptions may come after progress (strings), and deliver what came before.
+                // Exceptions may follow progress (strings), and deliver earlier events.
                 reason::EXCEPTION_NMI | reason::TASK_SWITCH => break,
                 other => {
                     let event = matches!(other, reason::EXTERNAL_INTERRUPT | reason::PREEMPTION_TIMER);

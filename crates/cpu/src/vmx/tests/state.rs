@@ -1,5 +1,5 @@
-//! What an exit leaves of blocking, activity and pending traps, exits for memory in the middle of things, and virtual-8086
-//! mode.
+//! Tests of the state after an exit: blocking, activity and pending traps, exits for memory during other operations,
+//! and virtual-8086 mode.
 
 use super::super::Controls;
 use super::{EPT, Guest, Mode, unrestricted};
@@ -13,10 +13,10 @@ use x86::vmx::{activity, interruptibility, interruption, pending_debug, pin, pri
 use x86::{flags, reg, seg, vector};
 
 const VALID: u32 = interruption::VALID;
-/// Memory of the guest that EPT does not map, when asked to.
+/// Memory of the guest that EPT optionally does not map.
 const HOLE: u64 = 0xc0_0000;
 
-/// A guest under EPT with a hole of 2 MiB at [`HOLE`].
+/// Returns a guest with EPT and a hole of 2 MiB at [`HOLE`].
 fn under_ept(mode: Mode) -> Guest {
     let mut guest = Guest::new(mode, 0);
     if mode != Mode::Real {
@@ -40,7 +40,7 @@ fn a_halted_guest_can_be_entered() {
         .set(|cpu| cpu.arch.flags |= flags::IF)
         .code(|a| a.ud2());
     assert_eq!((guest.go(), guest.handler()), (Exit::Halt, 0x31));
-    // So does a window.
+    // An interrupt window ends it too.
     let mut guest = Guest::long()
         .with(|c| {
             c.activity = activity::HLT;
@@ -71,7 +71,7 @@ fn mov_ss_holds_traps_back_and_an_exit_keeps_them() {
     let controls = guest.m.cpu.controls();
     assert_eq!(controls.interruptibility, interruptibility::MOV_SS);
     assert_eq!(controls.pending_debug, pending_debug::ENABLED_BREAKPOINT | 1);
-    // Back in after the instruction, without blocking: the trap comes at once.
+    // Entry after the instruction, without blocking: the trap follows at once.
     let cpu = &mut guest.m.cpu;
     cpu.arch.rip += 2;
     cpu.controls_mut().interruptibility = 0;
@@ -98,7 +98,7 @@ fn missing_memory_exits_with_the_event_on_its_way() {
         assert_eq!(exit.vectoring, VALID | 0x44, "{mode:?}");
         assert_eq!((guest.offset(), guest.m.cpu.arch.flags & flags::RF), (0, 0), "{mode:?}");
     }
-    // Of an instruction's own.
+    // A pending trap of an instruction itself.
     let mut guest = under_ept(Mode::Long).code(|a| {
         a.nop()?;
         a.int(0x50)
@@ -118,7 +118,7 @@ fn missing_memory_of_an_instruction() {
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.vectoring, guest.offset()), (reason::EPT_VIOLATION, 0, 1));
     assert_ne!(guest.m.cpu.arch.flags & flags::RF, 0);
-    // IRET that has unblocked NMIs before it finds its stack missing.
+    // IRET that has unblocked NMIs before its stack turns out to be missing.
     let mut guest = under_ept(Mode::Long)
         .with(|c| {
             c.pin = pin::NMI | pin::VIRTUAL_NMIS;
@@ -129,7 +129,7 @@ fn missing_memory_of_an_instruction() {
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.qualification >> 12 & 1), (reason::EPT_VIOLATION, 1));
     assert_eq!(guest.m.cpu.controls().interruptibility, 0);
-    // Code that is not there.
+    // Code that is not present.
     let mut guest = under_ept(Mode::Long).code(|a| {
         a.mov(rax, HOLE + 0x30)?;
         a.jmp(rax)
@@ -139,7 +139,7 @@ fn missing_memory_of_an_instruction() {
     assert_eq!(guest.m.cpu.arch.rip, HOLE + 0x30);
 }
 
-/// Virtual-8086 code at [`DATA`] with the given IOPL.
+/// Returns virtual-8086 code at [`DATA`] with the given IOPL.
 fn virtual_8086(iopl: u64) -> Guest {
     let mut guest = Guest::new(Mode::Paged, 3);
     let cpu = &mut guest.m.cpu;
@@ -160,15 +160,15 @@ fn events_for_virtual_8086_mode() {
         c.entry_interruption = VALID | interruption::SOFTWARE_INTERRUPT | 0x21;
         c.entry_instruction_length = 2;
     };
-    // The host has looked at IOPL.
+    // The host has checked IOPL.
     let mut guest = virtual_8086(0).with(inject);
     assert_eq!((guest.go(), guest.handler(), guest.m.cpu.arch.cpl), (Exit::Halt, 0x21, 0));
     assert_eq!(guest.stack::<1>()[0] as u32, 2);
-    // Executed, it is #GP.
+    // An executed one raises #GP.
     let mut guest = virtual_8086(0);
     guest.m.poke(0x9000, &[0xcd, 0x21]);
     assert_eq!((guest.go(), guest.handler()), (Exit::Halt, 13));
-    // With the extensions, a program's own handler: vector 0x21 of the table at 0.
+    // With the extensions, the program's own handler: vector 0x21 of the table at 0.
     let own = |clear: bool, iopl: u64| {
         let mut guest = virtual_8086(iopl).with(inject).with(|c| c.exception_bitmap = 1 << vector::GP).set(|cpu| {
             cpu.arch.cr4 |= CR4_VME;
@@ -190,7 +190,7 @@ fn events_for_virtual_8086_mode() {
     let frame: [u8; 6] = guest.m.peek(0x9000 + top);
     assert_eq!(frame[..4], [2, 0, 0, 9]);
     assert_eq!(frame[5] >> 4 & 3, 3, "IOPL as the program sees it");
-    // Not redirected, IOPL counts again.
+    // Without redirection IOPL applies again.
     let mut guest = own(false, 0);
     let exit = guest.exit();
     assert_eq!((exit.interruption & 0xff, exit.vectoring), (13, VALID | interruption::SOFTWARE_INTERRUPT | 0x21));
@@ -203,7 +203,7 @@ fn instructions_of_vmx_need_protected_mode() {
     assert_eq!(guest.exit().interruption & 0xff, 6);
     let mut guest = Guest::new(Mode::Real, 0).code(|a| a.vmcall());
     assert_eq!(guest.exit().reason, reason::VMCALL);
-    // Outside non-root mode there are none.
+    // Outside non-root mode the instruction does not exist.
     let mut guest = Guest::long().code(|a| a.vmcall());
     assert_eq!(guest.m.run(super::LONG), Exit::Halt);
     assert_eq!(guest.handler(), 6);
@@ -211,7 +211,7 @@ fn instructions_of_vmx_need_protected_mode() {
 
 #[test]
 fn an_unrestricted_guest_enters_and_leaves_protected_mode() {
-    // Real mode to 32-bit protected mode and on to the fixed bit that stays.
+    // From real mode to 32-bit protected mode, up to the fixed bit that stays set.
     let mut guest = Guest::new(Mode::Real, 0).with(|c| c.exception_bitmap = 1 << vector::GP).code(|a| {
         a.mov(eax, cr0)?;
         a.or(eax, 1)?;
@@ -234,7 +234,7 @@ fn an_unrestricted_guest_enters_and_leaves_protected_mode() {
 
 #[test]
 fn long_mode_guests_switch_it_on_themselves() {
-    // Under EPT: 32-bit paging off, PAE, LME, paging on. The exit that follows says that it is an IA-32e mode guest.
+    // With EPT: 32-bit paging off, PAE, LME, paging on. The next exit reports an IA-32e mode guest.
     let mut guest = under_ept(Mode::Paged);
     for (at, entry) in [(0xa000u64, 0xb007u64), (0xb000, 0x87)] {
         guest.m.cpu.wiring.ram.write::<u64>(at, entry);
@@ -289,7 +289,7 @@ fn an_exit_after_sysret_saves_the_privilege_level_in_ss_on_amd_too() {
         let cpu = &mut guest.m.cpu;
         let stack = cpu.arch.seg[usize::from(seg::SS)];
         assert_eq!((cpu.arch.cpl, stack.dpl(), stack.selector), (3, 3, 0x23), "amd: {amd}");
-        // The guest can be entered again, and is where it was.
+        // The guest can be entered again at the same point.
         cpu.arch.rip += 2;
         cpu.vm_reentry().expect("valid");
         assert_eq!(guest.m.run(super::LONG), Exit::Vm);
@@ -318,7 +318,7 @@ fn a_sysret_in_software_leaves_a_guest_that_can_be_entered() {
 #[test]
 fn what_only_amds_sysret_leaves_can_be_entered_again() {
     const FAR: u64 = 1 << 60;
-    // A target that is not canonical, which faults there on AMD's processors only, and an RPL in STAR that is not 3.
+    // A non-canonical target, which faults there on AMD processors only, and an RPL in STAR that is not 3.
     for (star, target, exception) in [(0x1b_u64, FAR, true), (0x18, DATA, false)] {
         let mut guest = Guest::long()
             .with(|c| {
@@ -342,7 +342,7 @@ fn what_only_amds_sysret_leaves_can_be_entered_again() {
         cpu.vm_reentry().expect("valid");
         assert_eq!(guest.m.run(super::LONG), Exit::Vm);
         assert_eq!((guest.m.cpu.arch.vm_exit.reason, guest.m.cpu.arch.rip), (reason, target));
-        // An Intel processor cannot be in such a state, and its VMX refuses it.
+        // An Intel processor cannot be in such a state, and its VMX rejects it.
         guest.m.cpu.wiring.capabilities.amd = false;
         guest.m.cpu.vm_reentry().expect_err("refused");
     }

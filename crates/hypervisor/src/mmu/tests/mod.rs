@@ -1,4 +1,5 @@
-//! A processor reduced to its page walks, over each of the MMUs and over plain guest tables: what both say must agree.
+//! Tests with a processor that is reduced to its page walks, on each of the MMUs and on plain guest tables: the results
+//! must agree.
 
 mod nested;
 mod stress;
@@ -18,21 +19,21 @@ use x86::page::code;
 
 /// Host-physical address of the pool.
 const POOL: u64 = 0xd000_0000;
-/// What the host can do.
+/// Features of the host.
 const HOST: HostFeatures = HostFeatures { physical_bits: 46, ept_flags: true, gigabyte_pages: true };
 
-/// What an access meets.
+/// Result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Met {
-    /// Memory, at this address.
+    /// Memory at this address.
     Memory(u64),
-    /// Something else, at this guest-physical address.
+    /// No memory, at this guest-physical address.
     Device(u64),
     /// A page fault with this error code.
     Fault(u32),
 }
 
-/// The error-code bits of an access.
+/// Returns the error-code bits of an access.
 fn asked(access: Access, privilege: Privilege) -> u32 {
     let user = if privilege == Privilege::User { code::USER } else { 0 };
     user | match access {
@@ -44,7 +45,7 @@ fn asked(access: Access, privilege: Privilege) -> u32 {
     }
 }
 
-/// Puts registers into a processor.
+/// Loads registers into a processor.
 fn load(cpu: &mut Cpu, guest: &Guest) {
     cpu.arch.cr0 = guest.cr0;
     cpu.arch.cr3 = guest.cr3;
@@ -93,11 +94,11 @@ struct Rig {
     mmu: Mmu,
     vcpu: VcpuMmu,
     cpu: Cpu,
-    /// What the processor remembers, by page.
+    /// The processor's TLB, by page.
     tlb: BTreeMap<u64, Entry>,
-    /// The same of the other virtual processor.
+    /// State and TLB of the other virtual processor.
     other: (VcpuMmu, BTreeMap<u64, Entry>),
-    /// The last access was emulated.
+    /// True if the last access was emulated.
     emulated: bool,
     name: String,
 }
@@ -133,7 +134,7 @@ impl Rig {
         self.mmu.mode.is_tdp()
     }
 
-    /// What happens before each entry.
+    /// Performs the steps before each entry.
     fn enter(&mut self, guest: &Guest) -> Root {
         let root = self.mmu.prepare(&mut self.vcpu, guest).unwrap();
         if self.mmu.take_flushes(&mut self.vcpu).any() {
@@ -174,12 +175,12 @@ impl Rig {
         panic!("{}: {linear:#x} {access:?} {privilege:?} is never resolved", self.name);
     }
 
-    /// What software finds that emulates the instruction.
+    /// Returns the result of an access that software emulates.
     fn emulate(&mut self, guest: &Guest, linear: u64, access: Access, privilege: Privilege) -> Met {
         if guest.cr0 & CR0_PG == 0 {
             return self.place(linear & 0xffff_ffff);
         }
-        // The walk takes implicit accesses to be those of a supervisor at CPL 3.
+        // The walk treats implicit accesses as those of a supervisor at CPL 3.
         let guest = Guest { cpl: if privilege == Privilege::Implicit { 3 } else { guest.cpl }, ..*guest };
         match self.mmu.walk_guest(&guest, linear, wanted(asked(access, privilege))) {
             Ok(walk) => self.place(walk.gfn << 12 | linear & 0xfff),
@@ -191,7 +192,7 @@ impl Rig {
         self.mmu.slots().translate(gpa).map_or(Met::Device(gpa), Met::Memory)
     }
 
-    /// The processor on shadow tables. The error code, if they do not allow the access.
+    /// Accesses memory as the processor does with shadow tables. The error is the error code.
     fn one_dimension(
         &mut self,
         guest: &Guest,
@@ -237,7 +238,7 @@ impl Rig {
         }
     }
 
-    /// The processor on the guest's tables under EPT.
+    /// Accesses memory as the processor does with the guest's tables and EPT.
     fn two_dimensions(
         &mut self,
         guest: &Guest,
@@ -266,7 +267,7 @@ impl Rig {
         Ok(Met::Memory(self.ept(root, gpa, write)?))
     }
 
-    /// The processor's walk of EPT.
+    /// Walks EPT as the processor does.
     fn ept(&mut self, root: Root, gpa: u64, write: bool) -> Result<u64, Fault> {
         if gpa >> 48 != 0 {
             return Err(Fault::Misconfiguration { gpa });
@@ -296,16 +297,16 @@ impl Rig {
         unreachable!()
     }
 
-    /// Writes where an access has met memory.
+    /// Writes to the memory of an access.
     fn write(&mut self, hpa: u64, bytes: &[u8]) {
         assert!(self.cpu.wiring.ram.write_bytes(hpa, bytes));
         if self.emulated {
-            // Slots of these tests map addresses to themselves.
+            // Slots of these tests map addresses one to one.
             self.mmu.page_written(hpa, bytes.len() as u64);
         }
     }
 
-    /// Goes on with the other virtual processor.
+    /// Switches to the other virtual processor.
     fn swap(&mut self) {
         std::mem::swap(&mut self.vcpu, &mut self.other.0);
         std::mem::swap(&mut self.tlb, &mut self.other.1);
@@ -313,7 +314,7 @@ impl Rig {
 
     fn invlpg(&mut self, linear: u64) {
         self.mmu.invlpg(&mut self.vcpu, linear);
-        // Of a large page of the guest that is in the TLB in pieces, the processor drops one.
+        // If a large page of the guest is in the TLB in pieces, the processor drops one of them.
         self.tlb.retain(|page, entry| page << 12 >> entry.shift != linear >> entry.shift);
     }
 

@@ -1,6 +1,7 @@
-//! Two levels: random EPT tables of a guest, and random page tables of its own guest, on shadow EPT and on a processor that the
-//! guest has for itself. What the guest's own guest meets must be the same, and memory must end up the same, accessed and dirty
-//! flags and the log of pages included. The guest executes INVEPT where the manual wants it, and nowhere else.
+//! Tests of two levels: random EPT tables of a guest, and random page tables of its nested guest, on shadow EPT and on
+//! a processor that the guest has for itself. The results of the nested guest's accesses must be equal, and so must be
+//! memory, including accessed and dirty flags and the log of pages. The guest executes INVEPT exactly where the manual
+//! requires it.
 
 use super::super::nested::{EptExit, EptFormat, Nested, NestedInvept, Pml};
 use super::super::{NestedFault, ept};
@@ -11,19 +12,19 @@ use testkit::Random;
 use x86::page::{A, D, OFFSET};
 use x86::vmx::{primary, reason, secondary};
 
-/// Bytes of RAM.
+/// Size of RAM in bytes.
 const RAM: u64 = 8 << 20;
-/// Frames of the tables of the guest's EPT, by level: index 0 are those of the last.
+/// Frames of the tables of the guest's EPT, by level: index 0 is the last level.
 const EPT: [std::ops::Range<u64>; 4] = [0x109..0x110, 0x105..0x109, 0x102..0x105, 0x100..0x102];
-/// Frames of the page tables of its own guest, likewise, where that has them in its memory.
+/// Frames of the nested guest's page tables, by level, if they are in its memory.
 const TABLES: [std::ops::Range<u64>; 4] = [0x148..0x150, 0x144..0x148, 0x142..0x144, 0x140..0x142];
-/// The frame of the log of pages.
+/// Frame of the page-modification log.
 const LOG: u64 = 0x180;
-/// What tables of the guest's EPT may use.
+/// Features of the tables of the guest's EPT.
 const FORMAT: EptFormat =
     EptFormat { execute_only: true, flags: true, pages_2m: true, pages_1g: true, mode_based: false };
 
-/// What an access of the guest's own guest meets.
+/// Result of an access of the nested guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// Memory or a device, at this address of the guest.
@@ -45,7 +46,7 @@ fn configs() -> Vec<VmConfig> {
     all
 }
 
-/// Puts the two-dimensional walk of the guest's own guest into a processor.
+/// Sets up the two-dimensional walk of the nested guest in a processor.
 fn load_nested(cpu: &mut Cpu, guest: &Guest, eptp: u64, format: EptFormat) {
     load(cpu, guest);
     let mode_based = if format.mode_based { secondary::MODE_BASED_EXECUTE } else { 0 };
@@ -56,7 +57,7 @@ fn load_nested(cpu: &mut Cpu, guest: &Guest, eptp: u64, format: EptFormat) {
     cpu.arch.vmx.ept = true;
 }
 
-/// What a walk of a processor came to.
+/// Returns the result of a processor's walk.
 fn met(cpu: &mut Cpu, linear: u64, access: Access, privilege: Privilege) -> Result<Entry, Found> {
     if let Ok(walked) = cpu.walk(linear, access, privilege) {
         return Ok(walked.entry);
@@ -76,7 +77,7 @@ fn met(cpu: &mut Cpu, linear: u64, access: Access, privilege: Privilege) -> Resu
 }
 
 impl Rig {
-    /// An access of the guest's own guest.
+    /// Performs an access of the nested guest.
     fn nested_access(&mut self, guest: &mut Guest, linear: u64, access: Access, privilege: Privilege) -> Found {
         self.emulated = false;
         for _ in 0..64 {
@@ -127,7 +128,7 @@ impl Rig {
         panic!("{}: {linear:#x} {access:?} {privilege:?} is never resolved", self.name);
     }
 
-    /// The same in software.
+    /// Performs an access of the nested guest in software.
     fn nested_emulate(&mut self, guest: &mut Guest, linear: u64, access: Access, privilege: Privilege) -> Found {
         let walked = self.mmu.nested_walk(guest, linear, asked(access, privilege));
         self.logged(guest);
@@ -153,7 +154,7 @@ impl Rig {
         }
     }
 
-    /// The guest itself writes.
+    /// Performs a write of the guest itself.
     fn guest_write(&mut self, guest: &Guest, gpa: u64, bytes: &[u8]) {
         match self.access(guest, gpa, Access::Write, Privilege::Supervisor) {
             Met::Memory(hpa) => self.write(hpa, bytes),
@@ -164,9 +165,9 @@ impl Rig {
 
 struct World {
     random: Random,
-    /// The guest itself.
+    /// Registers of the guest.
     outer: Guest,
-    /// Its own guest, on the virtual processor in use and on the other one.
+    /// Registers of the nested guest, on the current virtual processor and on the other one.
     guest: Guest,
     other: Guest,
     bare: Cpu,
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// Tables before anything runs: mostly such that addresses stay what they are.
+    /// Initializes the tables, mostly with one-to-one mappings.
     fn fill(&mut self) {
         for level in 1..=4u8 {
             for frame in EPT[usize::from(level) - 1].clone() {
@@ -225,7 +226,7 @@ impl World {
         }
     }
 
-    /// An entry of the guest's EPT, mostly a useful one.
+    /// Returns an entry of the guest's EPT, usually a useful one.
     fn ept_entry(&mut self, level: u8, frame: u64, index: u64) -> u64 {
         let random = &mut self.random;
         if random.one_in(200) {
@@ -234,7 +235,7 @@ impl World {
         let noise = 14;
         let large = level > 1 && level < 4 && random.one_in(if level == 2 { 3 } else { 16 });
         let target = if level == 1 {
-            // Each table of the last level is for one stretch of memory.
+            // Each table of the last level maps one range of memory.
             let straight = (frame & 3) << 9 | index;
             match random.below(noise * 2) {
                 0 => random.below(0x900),
@@ -286,7 +287,7 @@ impl World {
         value
     }
 
-    /// An entry of a page table of the guest's own guest.
+    /// Returns an entry of a page table of the nested guest.
     fn table_entry(&mut self, level: u8) -> u64 {
         let random = &mut self.random;
         let large = level > 1 && level < 4 && random.one_in(6);
@@ -337,7 +338,7 @@ impl World {
         self.clear_tlb();
     }
 
-    /// What the processor knows is tagged with what was changed; these tests know no tags.
+    /// The processor's translations are tagged with the context; these tests do not model tags.
     fn clear_tlb(&mut self) {
         self.rigs.iter_mut().for_each(|rig| rig.tlb.clear());
     }
@@ -407,7 +408,7 @@ impl World {
         }
     }
 
-    /// All meet the same.
+    /// Performs an access on all machines, and compares the results.
     fn access(&mut self, linear: u64, access: Access, privilege: Privilege) -> Found {
         self.guest.cpl = if privilege == Privilege::Supervisor { 0 } else { 3 };
         let found = self.bare_access(linear, access, privilege);
@@ -449,7 +450,7 @@ impl World {
         (linear, self.access(linear, access, privilege))
     }
 
-    /// The guest itself writes.
+    /// Performs a write of the guest itself.
     fn store(&mut self, gpa: u64, value: u64) {
         self.log(format!("guest writes {gpa:#x} {value:#x}"));
         self.bare.wiring.ram.write(gpa, value);
@@ -458,7 +459,7 @@ impl World {
         }
     }
 
-    /// Both virtual processors execute INVEPT.
+    /// Executes INVEPT on both virtual processors.
     fn invept(&mut self) {
         self.log("invept".into());
         let single = self.random.one_in(2);
@@ -475,7 +476,7 @@ impl World {
         }
     }
 
-    /// The guest's own guest flushes its TLB, on both virtual processors.
+    /// Flushes the nested guest's TLB on both virtual processors.
     fn flush(&mut self) {
         for rig in &mut self.rigs {
             for _ in 0..2 {
@@ -491,7 +492,7 @@ impl World {
         self.log("swap".into());
     }
 
-    /// A place in the guest's EPT.
+    /// Returns the location of an entry in the guest's EPT.
     fn slot(&mut self) -> (u8, u64, u64) {
         let level = self.random.of(&[1, 1, 1, 1, 2, 2, 3, 4]);
         let frames = EPT[usize::from(level) - 1].clone();
@@ -499,7 +500,7 @@ impl World {
         (level, frame, if level == 1 { self.random.below(512) } else { self.random.below(4) })
     }
 
-    /// Entries of EPT change, in any way.
+    /// Changes EPT entries in any way.
     fn change(&mut self) {
         for _ in 0..=self.random.below(4) {
             let (level, frame, index) = self.slot();
@@ -509,14 +510,14 @@ impl World {
         self.invept();
     }
 
-    /// The guest follows violations by maps, which needs no INVEPT: it is the violation that invalidates.
+    /// Lets the guest map pages after violations, which needs no INVEPT: the violation invalidates.
     fn follow(&mut self) {
         let (linear, _) = self.any_access();
         let mut wanted = Access::Read;
         if let Some((at, value)) = self.last_entry(linear)
             && value & ept::RIGHTS != 0
         {
-            // A page that may be read is replaced by nothing, which a write finds out; after that, a read must not find the old page.
+            // A read-only page is unmapped, which a write detects; after that, a read must not find the old page.
             self.store(at, value & !ept::WRITE);
             self.invept();
             self.access(linear, Access::Read, Privilege::Supervisor);
@@ -529,7 +530,7 @@ impl World {
             let Found::Exit(EptExit::Violation { gpa, .. }) = found else { break };
             let Some((at, old)) = self.last_entry_of(gpa) else { break };
             let level = EPT.iter().position(|frames| frames.contains(&(at >> 12)));
-            // Of a large page, the violation has invalidated no more than what the processor had of this address.
+            // For a large page, the violation has only invalidated the processor's translation of this address.
             let Some(level) = level.filter(|level| *level == 0 || old == 0) else { break };
             let value = self.ept_entry(level as u8 + 1, at >> 12, at >> 3 & 0x1ff) | ept::RIGHTS;
             self.store(at, value);
@@ -537,7 +538,7 @@ impl World {
         self.invept();
     }
 
-    /// The entry of EPT at which the translation of an address ends, with paging off.
+    /// Returns the EPT entry at which the translation of an address ends, with paging disabled.
     fn last_entry(&self, linear: u64) -> Option<(u64, u64)> {
         (self.guest.cr0 & CR0_PG == 0).then(|| self.last_entry_of(linear & 0xffff_ffff)).flatten()
     }
@@ -556,7 +557,7 @@ impl World {
         None
     }
 
-    /// The guest's own guest writes wherever that leads.
+    /// Lets the nested guest write to any address.
     fn write_somewhere(&mut self) {
         let linear = self.probe() & !7;
         let value = if self.random.one_in(2) { self.random.next() } else { self.ept_entry(1, 0x109, 7) };
@@ -722,7 +723,7 @@ fn a_small_pool_is_recycled_and_bounded() {
     let config = VmConfig { mmu_pages: Some(64), huge_pages: false, unrestricted_guest: false, ..VmConfig::default() };
     for mmu in [MmuMode::Tdp, MmuMode::LegacyTdp] {
         let mut rig = Rig::new(&VmConfig { mmu, ..config.clone() }, RAM);
-        // Each of 64 tables at the top leads to the same one at the bottom by ways of its own.
+        // Each of 64 top-level tables leads to the same last-level table by a path of its own.
         let entry = |frame: u64| frame << 12 | ept::RIGHTS;
         for number in 0..64u64 {
             let [top, upper, middle] = [0x200 + number, 0x240 + number, 0x280 + number];
@@ -768,7 +769,7 @@ fn tables_have_the_format_that_the_guest_is_offered() {
     assert_eq!((fetch(FORMAT, 0x203_000, execute), fetch(plain, 0x203_000, execute)), (Found::Place(0x300_000), wrong));
     let user = leaf(ept::USER_EXECUTE);
     let by_mode = EptFormat { mode_based: true, ..FORMAT };
-    // With paging off, all addresses are those of user mode.
+    // With paging disabled, all addresses are user addresses.
     let refused = Found::Exit(EptExit::Violation { gpa: 0, linear: 0, qualification: 0x184 });
     assert_eq!((fetch(by_mode, 0x203_000, user), fetch(FORMAT, 0x203_000, user)), (Found::Place(0x300_000), refused));
     let large = 0x200_000 | ept::RIGHTS | ept::LARGE;

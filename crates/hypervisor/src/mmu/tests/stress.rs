@@ -1,5 +1,5 @@
-//! Random operations of a guest on its page tables, in all modes and without a hypervisor at once: every access must meet the
-//! same, and memory must end up the same, accessed and dirty flags included.
+//! Random operations of a guest on its page tables, in all modes and without a hypervisor at once: every access must
+//! have the same result, and memory must be equal, including accessed and dirty flags.
 
 pub(super) mod states;
 
@@ -7,23 +7,23 @@ use super::*;
 use crate::config::NestedRoots;
 use testkit::Random;
 
-/// Bytes of RAM.
+/// Size of RAM in bytes.
 const RAM: u64 = 8 << 20;
-/// Frames that tables are kept in, and where they are mapped for the guest to write to them.
+/// Frames that contain tables, which the guest can write through a mapping.
 ///
-/// They are made in layers: entries in a frame of one layer mostly point to frames of the layer below, and those of the
-/// lowest to data.
+/// The frames form layers: entries in a frame of one layer usually point to frames of the layer below, and those of the
+/// lowest layer to data.
 const ARENA: std::ops::Range<u64> = 0x100..0x128;
-/// Frames of one layer.
+/// Number of frames per layer.
 const LAYER: u64 = 8;
-/// Frames of tables that map the arena, which nothing points to otherwise.
+/// Frames of the tables that map the arena, to which nothing else points.
 const KEPT: u64 = 0x180;
-/// Where the guest has the arena mapped; 2 MiB aligned, in none of the parts that are played with.
+/// Address at which the guest maps the arena; 2 MiB aligned, and outside of the tested ranges.
 const WINDOW: u64 = 0x3fc0_0000;
-/// Level-4 or PDPT index, and so on, that are played with.
+/// Tested indices of level-4 tables, PDPTs, and so on.
 const INDEXES: [u64; 5] = [0, 1, 2, 3, 511];
 
-/// How the guest pages.
+/// Paging mode of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Unpaged,
@@ -39,17 +39,17 @@ struct World {
     random: Random,
     shape: Shape,
     guest: Guest,
-    /// The same of the other virtual processor.
+    /// Mode and registers of the other virtual processor.
     other: (Shape, Guest),
-    /// The same of both virtual processors at the other level: the guest's own guest, or the guest.
+    /// Mode and registers of both virtual processors at the other level: the nested guest, or the guest.
     resting: [(Shape, Guest); 2],
     bare: Bare,
     rigs: Vec<Rig>,
-    /// The guest behaves: its tables are in order, and it flushes no more than it must.
+    /// True if the guest is well-behaved: its tables are valid, and it flushes no more than necessary.
     tame: bool,
-    /// Last-level entries that were changed since the last flush of everything, and the address that was flushed.
+    /// Last-level entries that were changed since the last full flush, and the address that was flushed.
     changed: BTreeMap<u64, u64>,
-    /// Content of memory when the dirty log was last read, for each rig.
+    /// Contents of memory when the dirty log was last read, for each rig.
     logged: Vec<Option<Vec<u8>>>,
     trace: Vec<String>,
 }
@@ -101,7 +101,7 @@ impl World {
         world
     }
 
-    /// Puts the same into memory everywhere before anything runs.
+    /// Writes the same initial contents to all memories.
     fn fill(&mut self) {
         let poke = |world: &mut Self, gpa: u64, value: u64| {
             world.bare.ram().write(gpa, value);
@@ -115,7 +115,7 @@ impl World {
                 poke(self, (frame << 12) | (index * 8), value);
             }
         }
-        // The window: kept tables of each shape, whose top entries are copied into every root when it is loaded.
+        // The window: permanent tables for each mode, whose top entries are copied to every root when it is loaded.
         for (number, frame) in ARENA.enumerate() {
             let (number, entry) = (number as u64, frame << 12 | 3);
             // 64-bit and PAE: last level.
@@ -134,7 +134,7 @@ impl World {
         poke(self, (KEPT + 3) << 12, (KEPT + 2) << 12 | 3);
     }
 
-    /// A frame of the arena; of the layer with that number, if possible.
+    /// Returns a frame of the arena, of the given layer if possible.
     fn table(&mut self, layer: Option<u64>) -> u64 {
         let random = &mut self.random;
         match layer.filter(|layer| *layer * LAYER < ARENA.end - ARENA.start) {
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// An entry for a table in `frame`, mostly a useful one.
+    /// Returns an entry for a table in `frame`, usually a useful one.
     fn entry(&mut self, frame: u64) -> u64 {
         let layer = (frame - ARENA.start) / LAYER;
         if !self.tame && self.random.one_in(60) {
@@ -189,7 +189,7 @@ impl World {
         self.trace.push(what);
     }
 
-    /// Addresses that are played with.
+    /// Returns a tested address.
     fn probe(&mut self) -> u64 {
         let random = &mut self.random;
         let levels = match self.shape {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Loads CR3, with the window put into the root as the guest's first act.
+    /// Loads CR3, and maps the window in the root as the guest's first action.
     fn load_root(&mut self) {
         let layer = match self.shape {
             Shape::Unpaged => 0,
@@ -222,7 +222,7 @@ impl World {
             Shape::Long => 3,
             Shape::Long5 => 4,
         };
-        // Few enough that they come back.
+        // Few distinct values, so that they are repeated.
         let frame = if !self.tame && self.random.one_in(8) {
             self.table(None)
         } else {
@@ -234,7 +234,7 @@ impl World {
             Shape::Legacy => vec![(root + (WINDOW >> 22) * 4, (KEPT + 1) << 12 | 3)],
             Shape::Pae => vec![(root, (KEPT + 2) << 12 | 1)],
             Shape::Long => vec![(root, (KEPT + 3) << 12 | 3)],
-            // The level below is played with; it gets the window as well.
+            // The level below is tested; it gets the window as well.
             Shape::Long5 => {
                 let below = ARENA.start + 3 * LAYER + 7;
                 vec![(root, below << 12 | 3), (below << 12, (KEPT + 3) << 12 | 3)]
@@ -261,7 +261,7 @@ impl World {
         if self.shape == Shape::Legacy { 4 } else { 8 }
     }
 
-    /// Memory is written in a way that is emulated everywhere (or by a device).
+    /// Performs a write to memory that is emulated everywhere (or made by a device).
     fn store(&mut self, gpa: u64, value: u64, size: usize) {
         let bytes = value.to_le_bytes();
         assert!(self.bare.ram().write_bytes(gpa, &bytes[..size]));
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// The guest writes through its window, and all modes must agree on whether it can.
+    /// Performs a write of the guest through its window; all modes must agree on its success.
     fn write_arena(&mut self, gpa: u64, bytes: &[u8]) {
         let linear = match self.shape {
             Shape::Unpaged => gpa,
@@ -280,7 +280,7 @@ impl World {
         let through = self.tables_of(linear);
         self.write(linear, Privilege::Supervisor, bytes);
         if through.contains(&(gpa >> 12)) {
-            // The way to the arena may have changed.
+            // The mapping of the arena may have changed.
             self.flush();
         }
     }
@@ -295,9 +295,10 @@ impl World {
         }
     }
 
-    /// All meet the same.
+    /// Performs an access on all machines, and compares the results.
     fn access(&mut self, linear: u64, access: Access, privilege: Privilege) -> Met {
-        // Implicit accesses of the supervisor itself are another matter: what tells them apart leaves accessed flags behind.
+        // Implicit accesses of the supervisor itself are excluded: the method that detects them leaves accessed flags
+        // behind.
         self.guest.cpl = if privilege == Privilege::Supervisor { 0 } else { 3 };
         let met = self.bare.access(&self.guest, linear, access, privilege);
         for rig in &mut self.rigs {
@@ -310,19 +311,19 @@ impl World {
     fn any_access(&mut self, linear: u64) {
         let access = self.random.of(&[Access::Read, Access::Write, Access::Fetch]);
         let privilege = self.random.of(&[Privilege::User, Privilege::Supervisor, Privilege::Implicit]);
-        // Nothing is fetched on behalf of the processor itself.
+        // The processor itself does not fetch with implicit privilege.
         let privilege =
             if access == Access::Fetch && privilege == Privilege::Implicit { Privilege::User } else { privilege };
         let stale = |gpa: u64| self.changed.get(&gpa).is_some_and(|flushed| *flushed != linear >> 12);
         if self.leaf_of(linear).is_some_and(stale) {
-            // Another address that the same entry translates was flushed, this one was not.
+            // Another address of the same entry was flushed, this one was not.
             return;
         }
         self.log(format!("{access:?} {linear:#x} {privilege:?}"));
         self.access(linear, access, privilege);
     }
 
-    /// Goes on with the other virtual processor.
+    /// Switches to the other virtual processor.
     fn swap(&mut self) {
         std::mem::swap(&mut self.shape, &mut self.other.0);
         std::mem::swap(&mut self.guest, &mut self.other.1);
@@ -331,8 +332,8 @@ impl World {
         self.log("swap".into());
     }
 
-    /// This virtual processor goes from the guest to its own guest, which has no EPT, or back, without VPIDs: everything is flushed.
-    /// Both share their memory here, and may share tables.
+    /// Moves this virtual processor from the guest to its nested guest, which has no EPT, or back, without VPIDs:
+    /// everything is flushed. Both share their memory here, and may share tables.
     fn transition(&mut self) {
         let old = (self.shape, self.guest);
         (self.shape, self.guest) = std::mem::replace(&mut self.resting[0], old);
@@ -345,7 +346,7 @@ impl World {
         }
     }
 
-    /// After both virtual processors have loaded CR3 everything must be as the tables say.
+    /// Loads CR3 on both virtual processors, after which all translations must match the tables.
     fn flush(&mut self) {
         self.changed.clear();
         for _ in 0..2 {
@@ -354,7 +355,7 @@ impl World {
         }
     }
 
-    /// This virtual processor loads CR3 once more.
+    /// Loads CR3 on this virtual processor again.
     fn reload(&mut self) {
         let guest = self.guest;
         self.log("flush".into());
@@ -363,7 +364,7 @@ impl World {
         }
     }
 
-    /// Both virtual processors flush one address.
+    /// Flushes one address on both virtual processors.
     fn invlpg(&mut self, linear: u64) {
         self.log(format!("invlpg {linear:#x}"));
         for rig in &mut self.rigs {
@@ -396,7 +397,7 @@ impl World {
             return;
         }
         match what {
-            // Entries anywhere, then a flush of everything.
+            // Changes of any entries, followed by a full flush.
             0..=9 => {
                 for _ in 0..=self.random.below(3) {
                     let frame = ARENA.start + self.random.below(ARENA.end - ARENA.start);
@@ -428,7 +429,7 @@ impl World {
         }
     }
 
-    /// The last-level entry of one address changes, and only that address is flushed.
+    /// Changes the last-level entry of one address, and flushes only that address.
     fn change_leaf(&mut self) {
         let linear = self.probe();
         let Some(gpa) = self.leaf_of(linear) else { return };
@@ -438,7 +439,7 @@ impl World {
         let size = self.entry_size();
         let value = if self.random.one_in(4) { 0 } else { self.entry(gpa >> 12) };
         self.any_access(linear);
-        // The write itself may go through what it changes, so that only a full flush would do.
+        // The write itself may use the changed translation, so that only a full flush would be sufficient.
         self.write_arena(gpa, &value.to_le_bytes()[..size]);
         self.invlpg(linear);
         self.changed.insert(gpa, linear >> 12);
@@ -450,7 +451,7 @@ impl World {
         }
     }
 
-    /// A large page is mapped, then another one in its place, and one address of it is flushed.
+    /// Maps a large page, replaces it by another one, and flushes one address of it.
     fn change_large(&mut self) {
         let linear = self.probe();
         let Some(depth) = self.levels().checked_sub(2) else { return };
@@ -470,7 +471,7 @@ impl World {
             } else {
                 self.invlpg(near[0]);
             }
-            // Elsewhere the same entry may still be known as it was, or the address is not mapped by it after all.
+            // Other addresses may still use the old entry, or the address is not mapped by it after all.
             if self.path(linear).last() != Some(&gpa) {
                 break;
             }
@@ -481,13 +482,13 @@ impl World {
         self.flush();
     }
 
-    /// Where the last-level entry for an address is.
+    /// Returns the location of the last-level entry for an address.
     fn leaf_of(&self, linear: u64) -> Option<u64> {
         let path = self.path(linear);
         (path.len() == self.levels()).then(|| path.last().copied()).flatten()
     }
 
-    /// Frames of the tables that translate an address.
+    /// Returns the frames of the tables that translate an address.
     fn tables_of(&self, linear: u64) -> Vec<u64> {
         self.path(linear).iter().map(|address| address >> 12).collect()
     }
@@ -501,7 +502,8 @@ impl World {
         }
     }
 
-    /// Addresses of the entries that translate an address, from the top to the last, as far as they are in memory.
+    /// Returns the addresses of the entries that translate an address, from the top to the last, as far as they are in
+    /// memory.
     fn path(&self, linear: u64) -> Vec<u64> {
         let ram = self.bare.ram();
         let mut path = Vec::new();
@@ -585,7 +587,7 @@ impl World {
         }
         let guest = self.guest;
         self.log(format!("{:?}", self.shape));
-        // Paging is turned off, set up anew and turned on; where the roots point in between does not matter.
+        // Paging is disabled, set up again and enabled; the roots in between do not matter.
         let off = Guest { cr0: old.cr0 & !CR0_PG, efer: old.efer & !EFER_LMA, ..old };
         for rig in &mut self.rigs {
             rig.mmu.cr0_changed(&mut rig.vcpu, &off, old.cr0);
@@ -600,7 +602,7 @@ impl World {
         }
     }
 
-    /// A table becomes data, or is copied as a whole.
+    /// Uses a table for data, or copies it as a whole.
     fn reuse(&mut self) {
         let frame = ARENA.start + self.random.below(ARENA.end - ARENA.start);
         let other = ARENA.start + self.random.below(ARENA.end - ARENA.start);
@@ -622,7 +624,7 @@ impl World {
         self.flush();
     }
 
-    /// User code or the supervisor writes wherever that leads, its own tables included.
+    /// Lets user code or the supervisor write to any address, including its own tables.
     fn write_somewhere(&mut self) {
         let linear = self.probe() & !7;
         let privilege = self.random.of(&[Privilege::User, Privilege::Supervisor]);
@@ -661,7 +663,7 @@ impl World {
         }
     }
 
-    /// Things that the host does, which no guest must notice.
+    /// Performs actions of the host that no guest must notice.
     fn interfere(&mut self) {
         let what = self.random.below(5);
         let gfn = ARENA.start + self.random.below(ARENA.end - ARENA.start);

@@ -1,4 +1,4 @@
-//! Single properties of the MMUs.
+//! Tests of individual properties of the MMUs.
 
 use super::*;
 use crate::config::Cr0Wp;
@@ -6,12 +6,12 @@ use ledger::Operation;
 use testkit::Random;
 
 const RAM: u64 = 8 << 20;
-/// Tables of a 64-bit guest, or (directory and table) of a 32-bit one.
+/// Tables of a 64-bit guest, or (directory and table) of a 32-bit guest.
 const ROOT: u64 = 0x10_0000;
 const PDPT: u64 = 0x10_1000;
 const DIRECTORY: u64 = 0x10_2000;
 const TABLE: u64 = 0x10_3000;
-/// Maps the tables at [`WINDOW`].
+/// Table that maps the tables at [`WINDOW`].
 const WINDOW_TABLE: u64 = 0x10_4000;
 const WINDOW: u64 = 0x20_0000;
 const DATA: u64 = 0x30_0000;
@@ -32,7 +32,7 @@ fn long(cr0: u64) -> Guest {
     }
 }
 
-/// Page 0 to 15 of linear memory are data, from [`WINDOW`] on are the tables.
+/// Sets up a guest: pages 0 to 15 of linear memory are data, the tables are at [`WINDOW`].
 fn long_guest(rig: &Rig) -> Guest {
     for (gpa, value) in [
         (ROOT, PDPT | USER_RW),
@@ -64,7 +64,7 @@ fn another_processor_forgets_that_a_table_could_be_written() {
     let mut rig = Rig::new(&config(MmuMode::Shadow), RAM);
     let guest = long_guest(&rig);
     assert_eq!(read(&mut rig, &guest, 0x1000), Met::Memory(DATA + 0x1000));
-    // This one may write to the table from now on.
+    // This entry may write to the table from now on.
     write_table(&mut rig, &guest, TABLE + 8, (DATA + 0x1000) | USER_RW);
     assert!(!rig.emulated && rig.mmu.stats().unsynced == 1);
     rig.swap();
@@ -104,7 +104,7 @@ fn a_table_that_is_written_to_again_and_again_is_no_longer_watched() {
     for unsync in [false, true] {
         let mut rig = Rig::new(&VmConfig { unsync, ..config(MmuMode::Shadow) }, RAM);
         let guest = long_guest(&rig);
-        // A directory that is not on the way to where it is written.
+        // A directory that is not used for its own mapping.
         let directory = ROOT + 8 * 4096;
         rig.ram().write(PDPT + 8, directory | USER_RW);
         rig.ram().write(directory, TABLE | USER_RW);
@@ -128,7 +128,7 @@ fn only_without_unsync_writes_to_last_level_tables_are_emulated() {
         read(&mut rig, &guest, 0);
         write_table(&mut rig, &guest, TABLE + 8, DATA | USER_RW);
         assert_eq!(rig.emulated, !unsync);
-        // What was written is mapped at once, or when the guest flushes.
+        // The written entry is mapped at once, or when the guest flushes.
         let faults = rig.mmu.stats().faults;
         rig.invlpg(0x1000);
         assert_eq!(read(&mut rig, &guest, 0x1000), Met::Memory(DATA));
@@ -184,7 +184,7 @@ fn with_write_protection_in_the_role_each_value_has_a_root() {
         let mut rig = Rig::new(&VmConfig { cr0_wp: policy, ..config(mode) }, RAM);
         let guest = long_guest(&rig);
         if held {
-            // The other virtual processor uses a root with CR0.WP set all the time.
+            // The other virtual processor permanently uses a root with CR0.WP set.
             rig.swap();
             rig.mmu.reset_context(&mut rig.vcpu, &guest);
             read(&mut rig, &guest, 0);
@@ -203,10 +203,10 @@ fn with_write_protection_in_the_role_each_value_has_a_root() {
         rig.check();
         counts.iter().map(|pages| *pages != 0).collect::<Vec<_>>()
     };
-    // What toggles make anew: clearing the bit, setting it, clearing it again.
+    // Pages created by changes: clearing the bit, setting it, clearing it again.
     assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Role, false), [true, true, true]);
     assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Unload, false), [true, true, true]);
-    // One root that another holds is enough, unless the bit tells roots apart.
+    // One root in use by another is sufficient, unless the bit distinguishes roots.
     assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Role, true), [true, false, true]);
     assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Unload, true), [false, false, false]);
     // In the hash both are found again.
@@ -234,7 +234,7 @@ fn flushes_are_told_apart() {
         let own = if tdp { guest } else { current };
         assert_eq!(due(mode, |mmu, vcpu, now| mmu.new_cr3(vcpu, now, true)), own, "{mode}");
         assert_eq!(due(mode, |mmu, vcpu, now| mmu.invpcid(vcpu, now, Some(0))), own, "{mode}");
-        // Another PCID: nobody knows what the processor has of it under EPT, nothing is in shadow tables.
+        // Another PCID: with EPT the processor's translations of it are unknown, in shadow tables there are none.
         let other = if tdp { guest } else { nothing };
         assert_eq!(due(mode, |mmu, vcpu, now| mmu.invpcid(vcpu, now, Some(7))), other, "{mode}");
         assert_eq!(due(mode, |mmu, vcpu, now| mmu.invpcid(vcpu, now, None)), guest, "{mode}");
@@ -245,7 +245,7 @@ fn flushes_are_told_apart() {
             (cr4(0, CR4_PGE), guest),
             (cr4(CR4_PGE, 0), guest),
             (cr4(CR4_PCIDE, 0), guest),
-            // Shadow roots go, the processor's translations need not.
+            // Shadow roots are unloaded, the processor's translations need not be flushed.
             (cr4(0, CR4_PCIDE), if tdp { nothing } else { current }),
             (cr4(0, CR4_SMEP), current),
             (cr4(CR4_SMEP, 0), current),
@@ -261,7 +261,7 @@ fn flushes_are_told_apart() {
             let due = rig.mmu.take_flushes(&mut rig.vcpu);
             assert_eq!((due.all, due.of_current(), due.guest), expected, "{mode} {old:#x} {new:#x}");
         }
-        // Paging that is turned off flushes the guest's TLB; a root is loaded either way.
+        // Disabling paging flushes the guest's TLB; a root is loaded in either case.
         for (old, new, flushed) in [(CR0_PG, 0, true), (0, CR0_PG, false)] {
             let mut rig = Rig::new(&config(mode), RAM);
             let guest = Guest { cr4: CR4_PAE, efer: 0, ..long_guest(&rig) };
@@ -299,7 +299,8 @@ fn an_implicit_access_under_smap_is_told_by_its_fault_that_comes_again() {
     assert_eq!(rig.access(&guest, 0, Access::Write, Privilege::Supervisor), Met::Memory(DATA));
 }
 
-/// The tables of an address are found again by a root that does not lead to them: nothing else is to be put right, and that no fault of the guest's.
+/// A root without links to the tables of an address finds them again: nothing else must be changed, and the guest gets
+/// no fault.
 #[test]
 fn a_fault_that_only_links_tables_again_is_no_implicit_access() {
     let mut rig = Rig::new(&config(MmuMode::Shadow), RAM);
@@ -309,7 +310,7 @@ fn a_fault_that_only_links_tables_again_is_no_implicit_access() {
     for _ in 0..3 {
         assert_eq!(rig.mmu.fault(&mut rig.vcpu, &guest, Fault::Page { linear: 0, code: 0 }), Resolution::Fixed);
     }
-    // One that the page is there for comes from an implicit access if it comes twice, with nothing in between.
+    // A fault on a present page comes from an implicit access if it is repeated without another fault in between.
     let implicit = Fault::Page { linear: 0, code: code::PRESENT };
     let elsewhere = Fault::Page { linear: 0, code: code::PRESENT | code::USER };
     for fault in [implicit, elsewhere, implicit] {
@@ -375,7 +376,7 @@ fn large_pages_are_split_for_the_log_and_come_back() {
 fn hostile_guests_make_no_more_pages_than_the_limit() {
     for mode in MmuMode::ALL {
         let mut rig = Rig::new(&VmConfig { mmu_pages: Some(64), huge_pages: false, ..config(*mode) }, RAM);
-        // A table that is all levels of itself, and whose entries lead everywhere.
+        // A table that is its own child at all levels, and whose entries point everywhere.
         for index in 0..512u64 {
             let value = if index % 2 == 0 { ROOT } else { index << 21 & (RAM - 1) } | USER_RW;
             rig.ram().write(ROOT + index * 8, value);
@@ -389,7 +390,7 @@ fn hostile_guests_make_no_more_pages_than_the_limit() {
             let (used, limit) = rig.mmu.pages_used();
             assert!(used <= limit && limit == 64);
         }
-        // MMIO at as many places, with paging off.
+        // MMIO at as many addresses, with paging disabled.
         let guest = Guest { cr0: CR0_PE, ..Guest::default() };
         for number in 0..500 {
             rig.access(&guest, 0x8000_0000 + (number << 21), Access::Read, Privilege::Supervisor);
@@ -412,7 +413,7 @@ fn a_root_without_memory_faults_as_reserved_bits_do() {
     }
 }
 
-/// A 32-bit guest with `count` page directories that map page 0 to different data.
+/// Returns a 32-bit guest with `count` page directories that map page 0 to different data.
 fn legacy_guests(rig: &Rig, count: u64) -> Vec<Guest> {
     let guest = |number: u64| {
         let (directory, table) = (ROOT + number * 0x2000, ROOT + number * 0x2000 + 0x1000);
@@ -439,7 +440,7 @@ fn cached_roots_are_loaded_by_the_guest_and_replaced_in_turn() {
     hosts.dedup();
     assert_eq!(hosts.len(), 4);
     assert!(hosts.iter().all(|hpa| hpa >> 12 == hosts[0] >> 12 && hpa % 32 == 0), "all PDPTEs in one page");
-    // The guest loads the second one by itself.
+    // The guest loads the second one without an exit.
     let pair = cached.iter().flatten().find(|pair| pair.0 == guests[1].cr3).unwrap();
     let adopted = rig.mmu.adopt_cr3(&mut rig.vcpu, pair.1).unwrap();
     assert_eq!(adopted.cr3, guests[1].cr3);
@@ -447,17 +448,17 @@ fn cached_roots_are_loaded_by_the_guest_and_replaced_in_turn() {
     assert_eq!(read(&mut rig, &guests[1], 8), Met::Memory(DATA + 4096 + 8));
     assert!(!rig.vcpu.take_cr3_cache_changed());
     assert_eq!(rig.mmu.adopt_cr3(&mut rig.vcpu, 0x1234_5000), None);
-    // A fifth takes the place of the first.
+    // A fifth one replaces the first.
     rig.new_cr3(&guests[4]);
     read(&mut rig, &guests[4], 8);
     assert!(rig.vcpu.take_cr3_cache_changed());
     let now = rig.mmu.cr3_cache(&rig.vcpu);
     assert!(now.iter().flatten().all(|pair| pair.0 != guests[0].cr3));
     rig.check();
-    // A freed page directory is nobody's any more.
+    // A freed page directory has no entry any more.
     rig.mmu.page_directory_freed(&mut rig.vcpu, guests[2].cr3 + 0x123);
     assert_eq!(rig.mmu.cr3_cache(&rig.vcpu).iter().flatten().count(), 3);
-    // The hypervisor drops a root: so is its entry.
+    // When the hypervisor drops a root, its entry is removed.
     rig.mmu.unprotect(guests[3].cr3 >> 12);
     read(&mut rig, &guests[4], 8);
     assert!(rig.vcpu.take_cr3_cache_changed());
@@ -483,7 +484,7 @@ fn changes_of_a_pdpt_behind_a_cached_root_are_seen() {
     rig.new_cr3(&guest);
     assert_eq!(read(&mut rig, &guest, 0), Met::Memory(DATA));
     rig.vcpu.take_cr3_cache_changed();
-    // Beside the table, nothing happens.
+    // A write beside the table has no effect.
     rig.access(&guest, 0x1060, Access::Write, Privilege::Supervisor);
     assert!(rig.emulated, "the page is watched");
     rig.write(ROOT + 0x60, &[0; 8]);
@@ -491,7 +492,7 @@ fn changes_of_a_pdpt_behind_a_cached_root_are_seen() {
     assert!(!rig.vcpu.take_cr3_cache_changed());
     rig.access(&guest, 0x1048, Access::Write, Privilege::Supervisor);
     rig.write(ROOT + 0x48, &(DIRECTORY | 1).to_le_bytes());
-    // What was loaded stays in force, but the guest must not load it again unseen.
+    // The loaded root stays active, but the guest must not load it again without an exit.
     assert_eq!(read(&mut rig, &guest, 0), Met::Memory(DATA));
     assert!(rig.vcpu.take_cr3_cache_changed());
     assert_eq!(rig.mmu.cr3_cache(&rig.vcpu).iter().flatten().count(), 0);
@@ -553,7 +554,7 @@ fn page_directory_pointers_count_as_they_were_last_loaded() {
         guest.pdpte[0] = DIRECTORY | 1;
         assert_eq!(read(&mut rig, &guest, 0), Met::Memory(DATA));
         assert_eq!(read(&mut rig, &guest, 1 << 30), Met::Fault(code::USER));
-        // A change of CR4.PGE loads them, too.
+        // A change of CR4.PGE loads them too.
         guest.pdpte = [0, DIRECTORY | 1, 0, 0];
         assert_eq!(read(&mut rig, &guest, 1 << 30), Met::Memory(DATA));
         assert_eq!(read(&mut rig, &guest, 0), Met::Fault(code::USER));

@@ -1,4 +1,4 @@
-//! The local APICs of all processors as a device of the board.
+//! The local APICs of all processors, as a device of the board.
 
 use super::{DEFAULT_BASE, Lapic, SIZE};
 use crate::device::{At, Claim, Device, DeviceContext};
@@ -8,19 +8,20 @@ use std::ops::{Deref, DerefMut};
 
 const CLAIMS: &[Claim] = &[Claim::memory("local APIC", DEFAULT_BASE..DEFAULT_BASE + SIZE, 1)];
 
-/// The local APICs, by processor. Each answers its own processor, where that has mapped it: the board asks
-/// [`Lapics::decodes`] before it looks at claims. Their timers follow the processors' clocks, not the board's.
+/// The local APICs, by processor. Each responds to its own processor only, at the address to which the processor has
+/// mapped it: the board calls [`Lapics::decodes`] before it looks at claims. APIC timers follow the processors' clocks,
+/// not the board's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lapics(pub Vec<Lapic>);
 
 impl Lapics {
-    /// Whether an address of a processor's is in its local APIC.
+    /// Returns true if an address is in the local APIC of a processor.
     #[inline]
     pub fn decodes(&self, cpu: usize, address: u64) -> bool {
         self.0[cpu].mmio_base() == Some(address & !(SIZE - 1))
     }
 
-    /// Sets up what firmware does: interrupts of the 8259As go to the first processor.
+    /// Applies the settings of firmware: interrupts of the 8259As go to the first processor.
     pub fn as_firmware_leaves(&mut self) {
         if let Some(first) = self.0.first_mut() {
             first.set_virtual_wire();

@@ -1,12 +1,13 @@
 //! The local APIC: one per processor, as memory-mapped xAPIC and as x2APIC model-specific registers.
 //!
-//! The board routes messages here ([`route`]), takes interprocessor interrupts and end-of-interrupt broadcasts out
-//! ([`Lapic::pop_message`], [`Lapic::pop_eoi`]), and asks for what the processor must see ([`Lapic::interrupt`],
+//! The board delivers messages ([`route`]), collects interprocessor interrupts and end-of-interrupt broadcasts
+//! ([`Lapic::pop_message`], [`Lapic::pop_eoi`]), and collects the events for the processor ([`Lapic::interrupt`],
 //! [`Lapic::take_nmis`], [`Lapic::take_init`], [`Lapic::take_startup`]).
 //!
-//! The timer counts at a frequency that the board states; [`TIMER_HZ`] is the usual one of virtual machines. Software
-//! learns it by calibration or from CPUID leaf 0x15, which must agree. The state after a reset is the one of the SDM; what a
-//! firmware sets up on the bootstrap processor is [`Lapic::set_virtual_wire`]. The APIC ID cannot be changed.
+//! The board sets the frequency of the timer; [`TIMER_HZ`] is the usual one of virtual machines. Software learns the
+//! frequency by calibration or from CPUID leaf 0x15, which must agree with it. The reset state follows the SDM;
+//! [`Lapic::set_virtual_wire`] applies the settings of firmware on the bootstrap processor. The APIC ID cannot be
+//! changed.
 
 mod all;
 mod registers;
@@ -26,9 +27,9 @@ pub use all::Lapics;
 pub use routing::route;
 pub use timer::{Mode, Timer};
 
-/// Where the local APIC is mapped after reset.
+/// Base address after reset.
 pub const DEFAULT_BASE: u64 = 0xfee0_0000;
-/// How much of the address space it decodes.
+/// Size of the decoded address range.
 pub const SIZE: u64 = 0x1000;
 /// Frequency of the timer's undivided clock.
 pub const TIMER_HZ: u64 = 1_000_000_000;
@@ -38,8 +39,8 @@ const LVT_LEVEL: u32 = 1 << 15;
 const LVT_REMOTE_IRR: u32 = 1 << 14;
 const SVR_ENABLED: u32 = 1 << 8;
 
-/// Local vector table entries with a source on this board, by the order of their registers from 0x320; the thermal and
-/// performance entries (1 and 2) are registers only.
+/// Local vector table entries with a source on this board, in the order of their registers from 0x320. The thermal and
+/// performance entries (1 and 2) are registers without a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Lvt {
@@ -59,9 +60,9 @@ mod error {
 /// An external interrupt that waits for the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// A vector of this APIC: take it with [`Lapic::acknowledge`].
+    /// A vector of this APIC, taken with [`Lapic::acknowledge`].
     Vector(u8),
-    /// The 8259A's INTR: the vector comes from there; then call [`Lapic::acknowledge_extint`].
+    /// The 8259A's INTR: the 8259A supplies the vector; the caller then calls [`Lapic::acknowledge_extint`].
     ExtInt,
 }
 
@@ -85,14 +86,14 @@ fn contains(set: &Vectors, vector: u8) -> bool {
     set[usize::from(vector >> 5)] & 1 << (vector & 31) != 0
 }
 
-/// How a local APIC is built.
+/// Parameters of a local APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LapicConfig {
-    /// APIC ID after reset, and for ever.
+    /// APIC ID, which is fixed.
     pub id: u32,
-    /// Bootstrap processor.
+    /// True for the bootstrap processor.
     pub bsp: bool,
-    /// x2APIC mode is there (CPUID.1:ECX bit 21).
+    /// True if x2APIC mode is supported (CPUID.1:ECX bit 21).
     pub x2apic: bool,
     /// Physical address width (CPUID leaf 0x8000_0008).
     pub physical_bits: u32,
@@ -114,7 +115,7 @@ pub struct Lapic {
     isr: Vectors,
     irr: Vectors,
     tmr: Vectors,
-    /// What the error status register shows, and what it will show after the next write.
+    /// Value of the error status register, and its value after the next write.
     esr: u32,
     errors: u32,
     icr: u64,
@@ -130,7 +131,7 @@ pub struct Lapic {
 }
 
 impl Lapic {
-    /// After power-on.
+    /// Creates a local APIC in its power-on state.
     pub fn new(config: LapicConfig) -> Self {
         let mut lapic = Self {
             config,
@@ -159,8 +160,8 @@ impl Lapic {
         lapic
     }
 
-    /// The state of the registers after INIT: everything but `IA32_APIC_BASE` and the ID. The input pins, and what
-    /// was not yet taken by the processor as NMI, INIT or start-up, are not part of it.
+    /// Resets the registers as INIT does: everything except `IA32_APIC_BASE` and the ID. Input pins, and pending NMI,
+    /// INIT and start-up, are not affected.
     pub fn reset(&mut self) {
         self.tpr = 0;
         self.dfr = u32::MAX;
@@ -177,50 +178,51 @@ impl Lapic {
         self.set_logical_id();
     }
 
-    /// What a PC firmware leaves on the bootstrap processor: enabled, the 8259A through LINT0, NMI through LINT1.
+    /// Applies the settings of PC firmware on the bootstrap processor: enabled, the 8259A through LINT0, NMI through
+    /// LINT1.
     pub fn set_virtual_wire(&mut self) {
         self.svr = SVR_ENABLED | 0xff;
         self.lvt[Lvt::Lint0 as usize] = 7 << 8;
         self.lvt[Lvt::Lint1 as usize] = 4 << 8;
     }
 
-    /// The logical ID follows from the ID in x2APIC mode and is software's otherwise.
+    /// Sets the logical ID, which follows from the ID in x2APIC mode and is set by software otherwise.
     fn set_logical_id(&mut self) {
         let id = self.config.id;
         self.ldr = if self.is_x2apic() { (id >> 4) << 16 | 1 << (id & 0xf) } else { 0 };
     }
 
-    /// The APIC ID.
+    /// Returns the APIC ID.
     pub fn id(&self) -> u32 {
         self.config.id
     }
 
-    /// `IA32_APIC_BASE`.
+    /// Returns `IA32_APIC_BASE`.
     pub fn apic_base(&self) -> u64 {
         self.base
     }
 
-    /// Enabled in `IA32_APIC_BASE` (CPUID.1:EDX bit 9 follows it).
+    /// Returns true if the APIC is enabled in `IA32_APIC_BASE` (CPUID.1:EDX bit 9 has the same value).
     pub fn is_enabled(&self) -> bool {
         self.base & APIC_BASE_ENABLE != 0
     }
 
-    /// In x2APIC mode.
+    /// Returns true in x2APIC mode.
     pub fn is_x2apic(&self) -> bool {
         self.base & (APIC_BASE_ENABLE | APIC_BASE_X2APIC) == APIC_BASE_ENABLE | APIC_BASE_X2APIC
     }
 
-    /// Enabled in `IA32_APIC_BASE` and by software in the spurious vector register.
+    /// Returns true if the APIC is enabled in `IA32_APIC_BASE` and by software in the spurious vector register.
     pub fn is_active(&self) -> bool {
         self.is_enabled() && self.svr & SVR_ENABLED != 0
     }
 
-    /// Where the registers are mapped; `None` when disabled or in x2APIC mode.
+    /// Returns the base address of the registers, or `None` if the APIC is disabled or in x2APIC mode.
     pub fn mmio_base(&self) -> Option<u64> {
         (self.is_enabled() && !self.is_x2apic()).then_some(self.base & !0xfff)
     }
 
-    /// Whether `IA32_APIC_BASE` can hold a value.
+    /// Returns true if the value is valid for `IA32_APIC_BASE`.
     fn is_base(&self, value: u64) -> bool {
         let address = (1u64 << self.config.physical_bits.min(52)) - 0x1000;
         let modes = APIC_BASE_ENABLE | if self.config.x2apic { APIC_BASE_X2APIC } else { 0 };
@@ -228,7 +230,7 @@ impl Lapic {
             && value & (APIC_BASE_ENABLE | APIC_BASE_X2APIC) != APIC_BASE_X2APIC
     }
 
-    /// Writes `IA32_APIC_BASE`; `false` is #GP. Disabling resets the registers.
+    /// Writes `IA32_APIC_BASE`. Returns false for #GP. Disabling resets the registers.
     pub fn set_apic_base(&mut self, value: u64) -> bool {
         let mode = value & (APIC_BASE_ENABLE | APIC_BASE_X2APIC);
         let from = self.base & (APIC_BASE_ENABLE | APIC_BASE_X2APIC);
@@ -246,17 +248,18 @@ impl Lapic {
         true
     }
 
-    /// Says what the guest's TSC is ahead of the virtual clock by, in cycles.
+    /// Sets the difference between the guest's TSC and the virtual clock, in cycles.
     pub fn set_tsc_offset(&mut self, offset: u64) {
         self.timer.set_tsc_offset(offset);
     }
 
-    /// When the timer interrupts next. A masked timer runs on, but nobody notices until the next access.
+    /// Returns the time of the next timer interrupt. A masked timer keeps running, and is brought up to date at the
+    /// next access.
     pub fn next_event(&self) -> Option<Ticks> {
         self.timer.due().filter(|_| self.lvt[Lvt::Timer as usize] & LVT_MASKED == 0)
     }
 
-    /// Lets time pass.
+    /// Advances the APIC to `now`.
     pub fn advance(&mut self, now: Ticks) {
         if self.timer.advance(now) {
             self.deliver_local(Lvt::Timer);
@@ -270,7 +273,7 @@ impl Lapic {
         *line = level;
         let entry = if pin == 0 { Lvt::Lint0 } else { Lvt::Lint1 };
         if !self.is_enabled() {
-            // The pins are INTR and NMI then; INTR is looked at in `interrupt`.
+            // While the APIC is disabled the pins are INTR and NMI; `interrupt` evaluates INTR.
             if rose && pin == 1 {
                 self.add_nmi();
             }
@@ -284,7 +287,7 @@ impl Lapic {
         }
     }
 
-    /// A fixed, level-triggered pin that is asserted and not being served interrupts (again).
+    /// Raises the interrupt of a fixed, level-triggered pin that is asserted and not in service.
     fn serve_level_pin(&mut self, pin: usize) {
         let entry = if pin == 0 { Lvt::Lint0 } else { Lvt::Lint1 } as usize;
         let lvt = self.lvt[entry];
@@ -306,12 +309,12 @@ impl Lapic {
             Some(Delivery::Fixed) => self.accept(lvt as u8, false),
             Some(Delivery::Nmi) => self.add_nmi(),
             Some(Delivery::Init) => self.set_init(),
-            // ExtINT is a level, looked at in `interrupt`.
+            // ExtINT is a level, which `interrupt` evaluates.
             _ => {}
         }
     }
 
-    /// Accepts a message that was routed here.
+    /// Accepts a message that was routed to this APIC.
     pub fn receive(&mut self, message: &InterruptMessage) {
         match message.delivery {
             Delivery::Fixed | Delivery::LowestPriority => self.accept(message.vector, message.level_triggered),
@@ -343,7 +346,7 @@ impl Lapic {
         }
     }
 
-    /// Two NMIs can wait: one that is delivered next, and one latched behind it.
+    /// Adds an NMI. Two NMIs can be pending: one that is delivered next, and one latched behind it.
     fn add_nmi(&mut self) {
         self.nmis = (self.nmis + 1).min(2);
     }
@@ -353,22 +356,23 @@ impl Lapic {
         self.startup = None;
     }
 
-    /// Takes the NMIs that arrived, at most two. The processor latches one while it serves one.
+    /// Takes the pending NMIs, two at most. The processor latches one NMI while it serves another.
     pub fn take_nmis(&mut self) -> u8 {
         std::mem::take(&mut self.nmis)
     }
 
-    /// Takes an INIT that arrived. The board then resets the processor and calls [`Lapic::reset`].
+    /// Takes a pending INIT. The board then resets the processor and calls [`Lapic::reset`].
     pub fn take_init(&mut self) -> bool {
         std::mem::take(&mut self.init)
     }
 
-    /// Takes a start-up that arrived: its page. It counts only for a processor that waits for it; others drop it.
+    /// Takes a pending start-up, and returns its page. Only a processor in the wait-for-SIPI state uses it; others drop
+    /// it.
     pub fn take_startup(&mut self) -> Option<u8> {
         self.startup.take()
     }
 
-    /// Whether NMI, INIT or start-up wait to be taken.
+    /// Returns true if NMI, INIT or start-up are pending.
     pub fn has_signals(&self) -> bool {
         self.nmis > 0 || self.init || self.startup.is_some()
     }
@@ -383,25 +387,25 @@ impl Lapic {
         self.eois.pop_front()
     }
 
-    /// The processor priority register.
+    /// Returns the processor priority register.
     pub fn ppr(&self) -> u8 {
         let serving = highest(&self.isr).unwrap_or(0);
         if self.tpr >> 4 >= serving >> 4 { self.tpr } else { serving & 0xf0 }
     }
 
-    /// The vector that would be delivered now.
+    /// Returns the vector that can be delivered now.
     fn deliverable(&self) -> Option<u8> {
         highest(&self.irr).filter(|vector| vector >> 4 > self.ppr() >> 4)
     }
 
-    /// Whether the 8259A's request gets through to the processor.
+    /// Returns true if the 8259A's request reaches the processor.
     fn extint(&self) -> bool {
         let lint0 = self.lvt[Lvt::Lint0 as usize];
         let wired = !self.is_enabled() || lint0 & (LVT_MASKED | 7 << 8) == 7 << 8;
         self.lint[0] && (wired || self.extint_message)
     }
 
-    /// The external interrupt that the processor would take now, were its interrupts enabled.
+    /// Returns the external interrupt that the processor would take now with interrupts enabled.
     pub fn interrupt(&self) -> Option<Interrupt> {
         match self.deliverable() {
             Some(vector) if self.is_enabled() => Some(Interrupt::Vector(vector)),
@@ -417,12 +421,12 @@ impl Lapic {
         Some(vector)
     }
 
-    /// Notes that the 8259A was acknowledged on this processor.
+    /// Records the acknowledgement of the 8259A's interrupt on this processor.
     pub fn acknowledge_extint(&mut self) {
         self.extint_message = false;
     }
 
-    /// The task priority as CR8 shows it.
+    /// Returns the task priority in the format of CR8.
     pub fn cr8(&self) -> u8 {
         self.tpr >> 4
     }
@@ -450,7 +454,7 @@ impl Lapic {
 }
 
 impl Lapic {
-    /// Whether it can be the state of `current`.
+    /// Checks that this can be a state of `current`.
     fn check(&self, current: &Self) -> Result<(), StateError> {
         same(&self.config, &current.config, "local APIC or TSC frequency")?;
         self.timer.check(&current.timer)?;

@@ -1,4 +1,4 @@
-//! The registers of the local APIC: memory-mapped (xAPIC) and as model-specific registers (x2APIC).
+//! The registers of the local APIC, memory-mapped (xAPIC) and as model-specific registers (x2APIC).
 
 use ledger::Ticks;
 use x86::msr::{APIC_BASE, TSC_DEADLINE, X2APIC_FIRST};
@@ -33,15 +33,15 @@ mod register {
 }
 use register as r;
 
-/// Version 0x14, highest LVT entry 5.
+/// Version 0x14, with 5 as the highest LVT entry.
 const VERSION: u32 = 0x0005_0014;
 
-/// Bits of each LVT entry that a write changes.
+/// Writable bits of each LVT entry.
 pub const LVT_WRITABLE: [u32; 6] = [0x7_00ff, 0x1_07ff, 0x1_07ff, 0x1_a7ff, 0x1_a7ff, 0x1_00ff];
-/// Bits of the LVT that may be written as 1 without effect: delivery status and remote IRR.
+/// LVT bits that may be written as 1 without effect: delivery status and remote IRR.
 const LVT_READ_ONLY: u32 = 1 << 12 | LVT_REMOTE_IRR;
 
-/// ICR bits that a write keeps in xAPIC mode, low half.
+/// Writable bits of the lower half of ICR in xAPIC mode.
 const ICR_WRITABLE: u32 = 0x000c_cfff;
 const ICR_LEVEL: u32 = 1 << 15;
 const ICR_ASSERT: u32 = 1 << 14;
@@ -49,7 +49,7 @@ const ICR_LOGICAL: u32 = 1 << 11;
 const ICR_STATUS: u32 = 1 << 12;
 
 impl Lapic {
-    /// Reads `size` bytes at `offset` of the mapped registers. They are 32 bits wide, each in 16 bytes of its own.
+    /// Reads `size` bytes at `offset` of the mapped registers, which are 32 bits wide at intervals of 16 bytes.
     pub fn mmio_read(&mut self, offset: u64, size: u8, now: Ticks) -> u64 {
         self.advance(now);
         let within = (offset & 0xf) as u32;
@@ -94,7 +94,7 @@ impl Lapic {
         self.advance(now);
     }
 
-    /// RDMSR of `IA32_APIC_BASE`, `IA32_TSC_DEADLINE` or an x2APIC register; `None` is #GP.
+    /// Handles RDMSR of `IA32_APIC_BASE`, `IA32_TSC_DEADLINE` or an x2APIC register. Returns `None` for #GP.
     pub fn msr_read(&mut self, index: u32, now: Ticks) -> Option<u64> {
         self.advance(now);
         match index {
@@ -112,7 +112,7 @@ impl Lapic {
         }
     }
 
-    /// WRMSR likewise; `false` is #GP.
+    /// Handles WRMSR of the same registers. Returns false for #GP.
     pub fn msr_write(&mut self, index: u32, value: u64, now: Ticks) -> bool {
         self.advance(now);
         let done = match index {
@@ -156,7 +156,7 @@ impl Lapic {
         }
     }
 
-    /// A register as both interfaces show it; `None` when there is none.
+    /// Returns a register that both interfaces have, or `None` if there is none with this number.
     fn register(&self, number: u32, now: Ticks) -> Option<u32> {
         let word = (number & 7) as usize;
         Some(match number {
@@ -183,7 +183,7 @@ impl Lapic {
         })
     }
 
-    /// Writes a register that both interfaces have; `false` when it cannot be written.
+    /// Writes a register that both interfaces have. Returns false if it cannot be written.
     fn write_common(&mut self, number: u32, value: u32, now: Ticks) -> bool {
         match number {
             r::TPR => self.tpr = value as u8,
@@ -193,7 +193,7 @@ impl Lapic {
             r::LVT..=r::LVT_LAST => self.set_lvt((number - r::LVT) as usize, value),
             r::INITIAL_COUNT => self.timer.set_initial(value, now),
             r::DIVIDE => self.timer.set_divide(value, now),
-            // Read-only ones: a write is ignored.
+            // Writes to read-only registers are ignored.
             r::VERSION | r::APR | r::PPR | r::ISR..r::ESR | r::CURRENT_COUNT => {}
             _ => return false,
         }
@@ -235,7 +235,7 @@ impl Lapic {
         }
     }
 
-    /// Sends what the interrupt command register says.
+    /// Sends the interprocessor interrupt in the interrupt command register.
     fn send(&mut self) {
         let low = self.icr as u32;
         let vector = low as u8;
@@ -245,7 +245,7 @@ impl Lapic {
             self.report(error::SEND_ILLEGAL_VECTOR);
             return;
         }
-        // Level de-assert exists for INIT only, and does nothing on processors of this age.
+        // Level de-assert exists for INIT only, and has no effect on processors of this age.
         if delivery == Delivery::Init && low & (ICR_LEVEL | ICR_ASSERT) == ICR_LEVEL {
             return;
         }

@@ -1,4 +1,4 @@
-//! Which local APICs an interrupt message is for.
+//! Routing of interrupt messages to local APICs.
 
 use crate::devices::ioapic::{Delivery, InterruptMessage, Target};
 
@@ -18,7 +18,8 @@ impl Lapic {
         }
     }
 
-    /// An 8-bit 0xff is everybody, also for x2APICs: I/O APICs and MSIs have no other way to say so.
+    /// Returns true if a physical destination includes this APIC. An 8-bit 0xff addresses all APICs, even x2APICs: I/O
+    /// APICs and MSIs have no other broadcast ID.
     fn matches_physical(&self, id: u32, wide: bool) -> bool {
         let broadcast = if wide { BROADCAST_X2APIC } else { BROADCAST };
         if id == broadcast {
@@ -43,8 +44,8 @@ impl Lapic {
     }
 }
 
-/// Delivers a message; whether anybody accepted it. Of several candidates for lowest priority, the first one with the
-/// lowest processor priority gets it.
+/// Delivers a message. Returns true if an APIC accepted it. For lowest priority, the first of the candidates with the
+/// lowest processor priority gets the message.
 pub fn route(lapics: &mut [Lapic], message: &InterruptMessage) -> bool {
     if message.delivery == Delivery::LowestPriority {
         let chosen =

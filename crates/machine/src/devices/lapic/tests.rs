@@ -4,7 +4,7 @@ use x86::msr::{APIC_BASE, TSC_DEADLINE, X2APIC_FIRST};
 use super::*;
 use crate::devices::ioapic::{Target, decode_msi};
 
-/// TSC at 1 GHz and the timer too: one timer clock is 1000 ticks.
+/// TSC and timer both run at 1 GHz: one timer clock is 1000 ticks.
 const CLOCK: Clock = Clock::new(1_000_000_000);
 const X2APIC: u64 = APIC_BASE_ENABLE | APIC_BASE_X2APIC;
 
@@ -61,7 +61,7 @@ fn apic_base_transitions() {
     const OFF: u64 = 0;
     const XAPIC: u64 = APIC_BASE_ENABLE;
     const INVALID: u64 = APIC_BASE_X2APIC;
-    // (states to go through first, last write, accepted)
+    // (preceding states, last write, accepted)
     let table: [(&[u64], u64, bool); 13] = [
         (&[XAPIC], XAPIC, true),
         (&[XAPIC], OFF, true),
@@ -432,7 +432,7 @@ fn init_cancels_startup_and_nmis_saturate() {
     assert!(!apic.has_signals());
 }
 
-/// Which of four processors get vector 0x50.
+/// Returns the processors, of four, that receive vector 0x50.
 fn receivers(lapics: &mut [Lapic], target: Target, wide: bool) -> Vec<u32> {
     route(lapics, &InterruptMessage { wide, ..fixed(target, 0x50) });
     lapics.iter_mut().filter_map(|apic| apic.acknowledge().map(|_| apic.id())).collect()

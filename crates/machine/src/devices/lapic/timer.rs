@@ -1,7 +1,7 @@
 //! The local APIC's timer: one-shot, periodic and TSC-deadline.
 //!
-//! The counter is not kept: what is kept is when it started and at how many timer clocks it expires next, so that the
-//! current count is exact at any time and periods do not drift.
+//! Instead of a counter the timer stores the time at which counting started and the number of timer clocks at which it
+//! expires next. The current count is therefore exact at any time, and periods do not drift.
 
 use crate::state::{StateError, require, same};
 use ledger::{TICKS_PER_CYCLE, Ticks};
@@ -22,7 +22,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Decodes the field; the reserved value counts once.
+    /// Decodes the field; the reserved value is treated as one-shot.
     pub fn from_lvt(lvt: u32) -> Self {
         match lvt >> 17 & 3 {
             1 => Mode::Periodic,
@@ -32,11 +32,11 @@ impl Mode {
     }
 }
 
-/// A counter that runs.
+/// A running counter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Run {
     origin: Ticks,
-    /// Timer clocks after `origin` at which it expires.
+    /// Number of timer clocks after `origin` at which the counter expires.
     expires: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A stopped timer whose undivided clock runs at `hz`.
+    /// Creates a stopped timer whose undivided clock runs at `hz`.
     pub fn new(clock: Clock, hz: u64) -> Self {
         Self {
             clock,
@@ -70,32 +70,32 @@ impl Timer {
         }
     }
 
-    /// Back to the state after reset; the TSC offset is the processor's and stays.
+    /// Resets the timer. The TSC offset belongs to the processor and is kept.
     pub fn reset(&mut self) {
         *self = Self { tsc_offset: self.tsc_offset, ..Self::new(self.clock, self.hz) };
     }
 
-    /// The mode.
+    /// Returns the mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// When it expires next.
+    /// Returns the time of the next expiry.
     pub fn due(&self) -> Option<Ticks> {
         self.due
     }
 
-    /// What the initial count register shows.
+    /// Returns the initial count register.
     pub fn initial(&self) -> u32 {
         self.initial
     }
 
-    /// What the divide configuration register shows.
+    /// Returns the divide configuration register.
     pub fn divide_bits(&self) -> u32 {
         self.divide_bits
     }
 
-    /// What `IA32_TSC_DEADLINE` shows.
+    /// Returns `IA32_TSC_DEADLINE`.
     pub fn deadline(&self) -> u64 {
         self.deadline
     }
@@ -114,11 +114,11 @@ impl Timer {
         self.due = self.upcoming();
     }
 
-    /// When it expires, by what has been programmed.
+    /// Computes the time of the next expiry.
     fn upcoming(&self) -> Option<Ticks> {
         match self.mode {
             Mode::Deadline => (self.deadline != 0).then(|| {
-                // The offset is signed: a guest that sets its TSC back makes it negative.
+                // The offset is signed: it is negative if the guest has set its TSC back.
                 let cycles = i128::from(self.deadline) - i128::from(self.tsc_offset as i64);
                 u64::try_from(cycles.max(0)).unwrap_or(u64::MAX).saturating_mul(TICKS_PER_CYCLE)
             }),
@@ -129,7 +129,7 @@ impl Timer {
         }
     }
 
-    /// Lets time pass; whether the timer expired.
+    /// Advances the timer to `now`. Returns true if it expired.
     pub fn advance(&mut self, now: Ticks) -> bool {
         if self.due.is_none_or(|due| due > now) {
             return false;
@@ -148,14 +148,14 @@ impl Timer {
         true
     }
 
-    /// The current count register.
+    /// Returns the current count register.
     pub fn current(&self, now: Ticks) -> u32 {
         let left = self.run.map_or(0, |run| run.expires.saturating_sub(self.elapsed(run.origin, now)));
         u32::try_from(left).unwrap_or(u32::MAX)
     }
 
-    /// Takes the mode from a new LVT value. One-shot and periodic go on counting where they were; a change to or from
-    /// TSC-deadline disarms.
+    /// Sets the mode from a new LVT value. A change between one-shot and periodic keeps the current count; a change to
+    /// or from TSC-deadline disarms the timer.
     pub fn set_mode(&mut self, mode: Mode) {
         if mode == self.mode {
             return;
@@ -169,7 +169,7 @@ impl Timer {
         self.reschedule();
     }
 
-    /// Writes the initial count register: starts counting, or stops with 0.
+    /// Writes the initial count register: starts counting, or stops if `count` is 0.
     pub fn set_initial(&mut self, count: u32, now: Ticks) {
         if self.mode == Mode::Deadline {
             return;
@@ -179,7 +179,7 @@ impl Timer {
         self.reschedule();
     }
 
-    /// Writes the divide configuration register; a running counter goes on from where it is.
+    /// Writes the divide configuration register; a running counter continues from its current count.
     pub fn set_divide(&mut self, bits: u32, now: Ticks) {
         let left = self.current(now);
         self.divide_bits = bits & 0xb;
@@ -189,7 +189,7 @@ impl Timer {
         self.reschedule();
     }
 
-    /// Writes `IA32_TSC_DEADLINE`; ignored in the other modes.
+    /// Writes `IA32_TSC_DEADLINE`; the write is ignored in the other modes.
     pub fn set_deadline(&mut self, deadline: u64) {
         if self.mode == Mode::Deadline {
             self.deadline = deadline;
@@ -197,7 +197,7 @@ impl Timer {
         }
     }
 
-    /// Says what the guest's TSC is ahead of the virtual clock by (two's complement when it is behind).
+    /// Sets the difference between the guest's TSC and the virtual clock (two's complement).
     pub fn set_tsc_offset(&mut self, offset: u64) {
         self.tsc_offset = offset;
         self.reschedule();
@@ -205,7 +205,7 @@ impl Timer {
 }
 
 impl Timer {
-    /// Whether it can be the state of `current`.
+    /// Checks that this can be a state of `current`.
     pub fn check(&self, current: &Self) -> Result<(), StateError> {
         same(&(self.clock, self.hz), &(current.clock, current.hz), "TSC frequency")?;
         require(self.divide_bits & !0xb == 0 && self.due == self.upcoming(), "an APIC timer")
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     const CLOCK: Clock = Clock::new(2_000_000_000);
-    /// Ticks per timer clock.
+    /// Number of ticks per timer clock.
     const STEP: u64 = 2000;
 
     fn timer() -> Timer {

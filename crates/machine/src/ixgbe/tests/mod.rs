@@ -1,4 +1,4 @@
-//! The device at a port of a network of its own, driven as a driver does.
+//! Tests of the device, which is connected to a network of its own and driven as a driver would.
 
 mod receive;
 mod registers;
@@ -12,12 +12,12 @@ use network::options::{Net, Nic};
 use network::{Network, Plug};
 use std::sync::{Arc, Mutex};
 
-/// A tick of this clock is a picosecond.
+/// Clock with one tick per picosecond.
 const CLOCK: Clock = Clock::new(1_000_000_000);
 const BASE: u64 = 0xc000_0000;
 const RX_RING: u64 = 0x1_0000;
 const TX_RING: u64 = 0x2_0000;
-/// Buffers of received frames, 4 KiB apart, and of one that is sent.
+/// Receive buffers, 4 KiB apart, and one transmit buffer.
 const BUFFERS: u64 = 0x10_0000;
 const SENT: u64 = 0x8_0000;
 const ENTRIES: u32 = 64;
@@ -53,7 +53,8 @@ impl Bench {
         Self { rig, network, tail: 0 }
     }
 
-    /// A device with one queue each way, all descriptors given, and vectors 0 and 1 for queue 0 and the rest.
+    /// Creates a device with one receive and one transmit queue, all descriptors available, and vectors 0 and 1 for
+    /// queue 0 and the other causes.
     fn started(text: &str) -> Self {
         let mut bench = Self::new(text);
         for (at, value) in [
@@ -77,7 +78,7 @@ impl Bench {
         bench
     }
 
-    /// A receive queue with so many descriptors of 2 KiB.
+    /// Enables a receive queue with `count` descriptors of 2 KiB.
     fn queue(&mut self, queue: usize, count: u32) {
         let ring = RX_RING + 0x1000 * queue as u64;
         for number in 0..u64::from(ENTRIES) {
@@ -147,7 +148,7 @@ impl Bench {
         std::array::from_fn(|word| u32::from_le_bytes(bytes[4 * word..4 * word + 4].try_into().unwrap()))
     }
 
-    /// A descriptor of a receive queue.
+    /// Returns a descriptor of a receive queue.
     fn received(&self, queue: usize, number: u64) -> [u32; 4] {
         self.words(RX_RING + 0x1000 * queue as u64 + 16 * number)
     }
@@ -163,7 +164,7 @@ impl Bench {
         self.tail = (self.tail + 1) % ENTRIES;
     }
 
-    /// Sends a frame by one data descriptor, with these commands and options beside those for one.
+    /// Sends a frame with one data descriptor, with additional commands and options.
     fn send(&mut self, frame: &[u8], command: u32, options: u32) {
         assert!(self.rig.ram.write(SENT, frame));
         let command = command | frame.len() as u32 | 3 << 20 | 1 << 24 | 1 << 27 | 1 << 29;
@@ -180,7 +181,7 @@ impl Bench {
     }
 }
 
-/// A UDP datagram from another station.
+/// Returns a UDP datagram from another station.
 fn udp(to: [u8; 6], source_port: u16, payload: usize) -> Vec<u8> {
     let mut frame = Vec::new();
     etherparse::PacketBuilder::ethernet2(OTHER, to)
@@ -191,7 +192,7 @@ fn udp(to: [u8; 6], source_port: u16, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// A TCP segment from the device's own address.
+/// Returns a TCP segment from the device's own address.
 fn tcp(payload: usize) -> Vec<u8> {
     let mut frame = Vec::new();
     etherparse::PacketBuilder::ethernet2(MAC, OTHER)

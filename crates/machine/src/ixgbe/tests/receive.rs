@@ -52,7 +52,7 @@ fn long_frames_take_several_buffers() {
     assert_eq!(bench.received(0, 1)[2] & DONE, status::DONE);
     assert_eq!(bench.received(0, 2)[2] & DONE, DONE);
     assert_eq!(bench.buffer(0, 1, 2048), frame[2048..4096]);
-    // With its check sequence.
+    // The check sequence is kept.
     bench.write(reg::HLREG0, bit::HLREG0_JUMBO);
     let frame = udp(MAC, 1, 20);
     one(&mut bench, &frame);
@@ -73,7 +73,7 @@ fn headers_are_split_off() {
     assert_eq!((info >> 21, length), (1 << 10 | 42, 100));
     assert_eq!(bench.bytes(HEADERS, 42), frame[..42]);
     assert_eq!(bench.buffer(0, 0, 100), frame[42..]);
-    // Legacy descriptors have no place for that.
+    // Legacy descriptors have no room for the packet type.
     bench.write(file::rx(0, reg::SRRCTL), 2);
     one(&mut bench, &frame);
     let [_, _, length, state] = bench.received(0, 1);
@@ -94,7 +94,7 @@ fn tags_are_taken_off() {
     let [_, _, state, length] = bench.received(0, 1);
     assert_eq!((state & status::VLAN, length), (status::VLAN, 0x6005_0000 | 142));
     assert_eq!(bench.buffer(0, 1, 142), plain);
-    // Only VLANs of the table.
+    // Only VLANs in the table pass.
     bench.write(reg::VLNCTRL, bit::VLNCTRL_FILTER | 0x8100);
     one(&mut bench, &tagged);
     bench.write(reg::VFTA, 1 << 5);
@@ -147,12 +147,12 @@ fn flows_are_spread_by_their_hash() {
         .tcp(2794, 1766, 0, 0)
         .write(&mut frame, &[])
         .unwrap();
-    // The hash is 0x51ccc178, so entry 0x78 of the table counts.
+    // The hash is 0x51ccc178, so entry 0x78 of the table applies.
     bench.write(reg::RETA + 0x78, 1);
     one(&mut bench, &frame);
     let [info, hash, ..] = bench.received(1, 0);
     assert_eq!((info & 0xf, info >> 4, hash), (1, 0x11, 0x51cc_c178));
-    // UDP ports are not hashed unless the driver says so: addresses are.
+    // By default the hash covers addresses, and no UDP ports.
     one(&mut bench, &udp(MAC, 1, 20));
     assert_eq!(bench.received(0, 0)[0] & 0xf, 2);
 }
@@ -178,7 +178,8 @@ fn the_flow_director_leads_flows() {
     one(&mut bench, &segment(Some(5)));
     assert_eq!((bench.read(reg::FDIRMATCH), bench.read(reg::FDIRMISS)), (1, 1));
     assert_eq!((bench.read(reg::FDIRUSTAT), bench.read(reg::FDIRFREE)), (1, 8189));
-    // Perfect filters of a destination port, all else masked; the bucket is what the driver computes.
+    // Perfect filters for a destination port with everything else masked; the bucket is the one that the driver
+    // computes.
     bench.write(reg::FDIRCTRL, 0x4a06_7f11);
     for (at, value) in [
         (reg::FDIRM, 0x37),
@@ -204,13 +205,13 @@ fn the_flow_director_leads_flows() {
     [5555, 6666, 5556].into_iter().for_each(|port| one(&mut bench, &datagram(port)));
     let heads = [0, 1, 2].map(|queue| bench.read(file::rx(queue, reg::RDH)));
     assert_eq!(heads, [2, 1, 1], "one each, beside that of the other VLAN and of the signature");
-    // Is it there? It is, until it is removed.
+    // The filter exists until it is removed.
     for (command, valid) in [(3, 4), (2, 0), (3, 0)] {
         bench.write(reg::FDIRHASH, 7 << 16 | 0x1225);
         bench.write(reg::FDIRCMD, command);
         assert_eq!(bench.read(reg::FDIRCMD), valid);
     }
-    // Little room is a cause for an interrupt.
+    // Low free space is an interrupt cause.
     bench.write(reg::EIMS, bit::EICR_FLOW_DIRECTOR);
     for number in 0..2000 {
         bench.write(reg::FDIRHASH, number << 16);
@@ -253,10 +254,10 @@ fn nonsense_ends_nothing_but_the_traffic() {
         one(&mut bench, &udp(MAC, 1, 20));
         bench.queue(0, ENTRIES - 1);
     }
-    // What waits is lost.
+    // Waiting frames are lost.
     bench.write(reg::RXCTRL, 0);
     bench.write(reg::RXCTRL, bit::RXCTRL_ENABLE);
-    // Buffers that are not in memory lose their frames; a ring that is not is not used until its tail moves.
+    // Frames for buffers outside of memory are lost; a ring outside of memory is not used until its tail moves.
     let head = bench.read(file::rx(0, reg::RDH)) % ENTRIES;
     bench.write(file::rx(0, reg::RDH), head);
     bench.write(file::rx(0, reg::RDT), (head + ENTRIES - 1) % ENTRIES);

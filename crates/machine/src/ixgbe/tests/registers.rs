@@ -12,7 +12,7 @@ fn the_driver_finds_what_it_looks_for() {
     assert_eq!((bench.read(reg::RAL), bench.read(reg::RAL + 4)), (0x0067_7402, 0x8000_0100));
     assert_eq!(bench.read(reg::LINKS), 0x7000_0000);
     assert_eq!(Bench::new("user:rate=1G").read(reg::LINKS), 0x6000_0000);
-    // Words of the EEPROM, by the register; their sum is what it has to be.
+    // The words of the EEPROM, read through EERD, have the required sum.
     let mut word = |at: u32| {
         bench.write(reg::EERD, at << 2 | 1);
         let value = bench.read(reg::EERD);
@@ -41,14 +41,14 @@ fn registers_keep_what_can_be_written() {
         bench.write(at, written);
         assert_eq!(bench.read(at), expected, "{at:#x}");
     }
-    // The first 16 of some arrays have two addresses.
+    // The first 16 registers of some arrays have two addresses.
     bench.write(0x2100, 0x55);
     assert_eq!(bench.read(file::rx(0, reg::SRRCTL)), 0x55);
     bench.write(reg::RAL_LOW + 8, 0x77);
     assert_eq!(bench.read(reg::RAL + 8), 0x77);
-    // The semaphore is taken by reading it.
+    // A read takes the semaphore.
     assert_eq!((bench.read(reg::SWSM), bench.read(reg::SWSM)), (0, 1));
-    // There is no PHY at the end of the other bus, and the command is over at once.
+    // The bus to external PHYs is empty, and a command completes at once.
     bench.write(reg::MSCA, bit::MSCA_COMMAND | 0x0c00_0000);
     assert_eq!((bench.read(reg::MSCA), bench.read(reg::MSRWD) >> 16), (0x0c00_0000, 0xffff));
     assert_eq!(bench.rig.mmio_read(BASE + 0x0a, 2), Some(0));
@@ -66,7 +66,7 @@ fn a_reset_leaves_nothing() {
     bench.host_sends(&udp(MAC, 1, 20));
     bench.run(SECOND);
     assert_eq!(bench.read(reg::GPRC), 0);
-    // A function-level reset does the same, and so does the way back from the state without power, in which nothing answers.
+    // A function-level reset does the same, and so does the return from D3hot, in which the device does not respond.
     for (at, value) in [(0xa8, 0x8000), (0x44, 3), (0x44, 0)] {
         bench.write(reg::RXCTRL, 1);
         bench.rig.config_write(1, at, 2, value);
@@ -80,7 +80,7 @@ fn a_reset_leaves_nothing() {
 fn an_idle_device_has_no_events() {
     let bench = Bench::started("generator:start=request");
     assert_eq!(crate::device::Device::next_event(&bench.rig.bus), None);
-    // Traffic that the driver has no descriptors for does not wake the device either.
+    // Traffic for which there are no descriptors does not wake the device.
     let mut bench = Bench::started("generator:rate=1M");
     bench.write(file::rx(0, reg::RDT), 0);
     assert_eq!(crate::device::Device::next_event(&bench.rig.bus), None);
@@ -95,7 +95,7 @@ fn an_idle_device_has_no_events() {
 #[test]
 fn interrupts_are_throttled_and_masked() {
     let mut bench = Bench::started("user");
-    // 10 us at least between two.
+    // At least 10 us between two interrupts.
     bench.write(reg::EITR, 5 << 3);
     let at = |bench: &mut Bench| {
         bench.host_sends(&udp(MAC, 1, 20));
@@ -109,7 +109,7 @@ fn interrupts_are_throttled_and_masked() {
     assert!((9_000_000..12_000_000).contains(&event), "{event}");
     bench.run(SECOND / 100_000);
     assert_eq!(bench.interrupts(), [0x40]);
-    // The message has closed the mask.
+    // The message has set the mask.
     assert_eq!(bench.read(reg::EIMS_EX), 2);
     bench.run(SECOND);
     bench.host_sends(&udp(MAC, 1, 20));
@@ -117,7 +117,7 @@ fn interrupts_are_throttled_and_masked() {
     assert!(bench.interrupts().is_empty());
     bench.write(reg::EIMS_EX, 1);
     assert_eq!(bench.interrupts(), [0x40]);
-    // A cause that is not a queue's goes to the other vector, once.
+    // A cause other than a queue's is sent to the other vector, once.
     bench.write(reg::EIMS, bit::EICR_LINK);
     bench.write(reg::AUTOC, bit::AUTOC_RESTART | 3 << 13);
     assert_eq!((bench.interrupts(), bench.read(reg::EICS)), (vec![0x41], bit::EICR_LINK));
@@ -141,7 +141,7 @@ fn the_pin_follows_causes_and_masks() {
     assert!(high(&bench) && bench.interrupts().is_empty());
     assert_eq!(bench.read(reg::EICR), 1);
     assert!(!high(&bench));
-    // Reading has masked the cause.
+    // The read has masked the cause.
     assert_eq!(bench.read(reg::EIMS) & 1, 0);
     bench.write(reg::EICS, 1);
     assert!(!high(&bench));

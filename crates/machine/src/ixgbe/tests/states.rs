@@ -1,9 +1,9 @@
-//! Saved devices.
+//! Save and restore of a device.
 
 use super::*;
 use crate::pci::Function;
 
-/// A device in the middle of things: frames wait in both directions, an interrupt is throttled, a packet is incomplete.
+/// Returns a busy device: frames wait in both directions, an interrupt is throttled, a packet is incomplete.
 fn busy() -> Bench {
     let mut bench = Bench::started("user");
     bench.write(reg::EITR, 50 << 3);

@@ -1,11 +1,11 @@
-//! Sent frames: checksums, segments, tags, and descriptors that make no sense.
+//! Transmitted frames: checksums, segments, tags, and invalid descriptors.
 
 use super::*;
 use crate::ixgbe::packet::{TCP, UDP};
 use network::headers::Headers;
 use network::segment;
 
-/// Commands and options of data descriptors; kinds of contexts.
+/// Commands and options of data descriptors, and types of contexts.
 const VLAN: u32 = 1 << 30;
 const SEGMENT: u32 = 1 << 31;
 const IP_CHECKSUM: u32 = 1 << 8;
@@ -14,7 +14,7 @@ const IPV4: u32 = 1 << 10;
 const L4_TCP: u32 = 1 << 11;
 const L4_SCTP: u32 = 2 << 11;
 
-/// Leaves the checksums of a packet over IPv4 to the device, as a driver does.
+/// Leaves the checksums of an IPv4 packet to the device, as a driver does.
 fn unfinished(mut frame: Vec<u8>) -> Vec<u8> {
     let headers = Headers::of(&frame).unwrap();
     let transport = headers.transport.unwrap();
@@ -33,10 +33,10 @@ fn a_frame_is_sent() {
     assert_eq!(bench.to_host(), std::slice::from_ref(&frame));
     assert_eq!(bench.words(TX_RING)[3] & 1, 1, "done");
     assert_eq!((bench.read(file::tx(0, reg::TDH)), bench.interrupts()), (1, vec![0x40]));
-    // A short one occupies the link as if it was padded, and is not.
+    // A short frame occupies the link as if it were padded, but is not padded.
     bench.send(&frame[..40], 0, 0);
     assert_eq!(bench.to_host()[0].len(), 40);
-    // In pieces, of which the last one comes later.
+    // A packet in several descriptors, of which the last one comes later.
     assert!(bench.rig.ram.write(SENT, &frame));
     let data = 3 << 20 | 1 << 29;
     bench.describe([SENT as u32, 0, data | 54, 0]);
@@ -51,11 +51,11 @@ fn a_frame_is_sent() {
     {
         assert_eq!(bench.read(at), expected, "{at:#x}");
     }
-    // The head is written where the driver says.
+    // The device writes the head to the address that the driver sets.
     bench.write(file::tx(0, reg::TDWBAL), HEADERS as u32 | 1);
     bench.send(&frame, 0, 0);
     assert_eq!((bench.words(HEADERS)[0], bench.words(TX_RING + 64)[3] & 1), (5, 0));
-    // Legacy descriptors have the checksum's place.
+    // Legacy descriptors contain the offset of the checksum.
     let open = unfinished(frame.clone());
     assert!(bench.rig.ram.write(SENT, &open));
     bench.describe([SENT as u32, 0, 154 | 50 << 16 | 1 << 24 | 1 << 26, 34 << 8]);
@@ -76,7 +76,7 @@ fn checksums_and_tags_are_put_in() {
         tagged.splice(12..12, [0x81, 0, 0x60, 5]);
         assert_eq!(bench.to_host(), [frame, tagged]);
     }
-    // SCTP: a header, and a chunk.
+    // SCTP: a header and a chunk.
     let mut frame = tcp(12);
     frame[23] = 132;
     frame.truncate(54);
@@ -112,7 +112,7 @@ fn large_packets_are_cut() {
     assert_eq!(bench.read(reg::GPTC), 14);
     assert_eq!(bench.read(reg::GOTCL) as usize, 2 * (10_000 + 7 * 58) + 7 * 4);
     assert_eq!((bench.read(reg::PTC64 + 20), bench.read(reg::PTC64 + 16)), (14, 0));
-    // UDP datagrams of a length.
+    // UDP datagrams with a segment size.
     let whole = udp(OTHER, 5, 3000);
     bench.context(14, 20, 8, IPV4, 1400, 0);
     bench.send(&unfinished(whole), SEGMENT, IP_CHECKSUM | L4_CHECKSUM);
@@ -124,7 +124,8 @@ fn large_packets_are_cut() {
 fn packets_of_tunnels_are_cut_by_their_inner_headers() {
     let mut bench = Bench::started("user");
     let inner = tcp(3000);
-    // An outer IPv4 header with UDP, as VXLAN has: 50 bytes before the inner packet's IP header. Its lengths are those of a segment.
+    // An outer IPv4 header with UDP, as in VXLAN: 50 bytes before the inner packet's IP header. The length fields are
+    // those of a segment.
     let mut outer = Vec::new();
     etherparse::PacketBuilder::ethernet2(MAC, OTHER)
         .ipv4([192, 168, 0, 1], [192, 168, 0, 2], 64)
@@ -140,7 +141,7 @@ fn packets_of_tunnels_are_cut_by_their_inner_headers() {
     let sent = bench.to_host();
     assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [1504, 1504, 304]);
     for frame in &sent {
-        // The inner packet by itself, in an Ethernet frame.
+        // The inner packet alone, in an Ethernet frame.
         assert!(segment::is_right(&frame[50..]) && sums::ip_header_is_right(&frame[64..84]));
         assert_eq!(frame[..16], outer[..16]);
     }
@@ -170,11 +171,11 @@ fn a_queue_whose_descriptors_make_no_sense_stops() {
     let good = tcp(100);
     let data = 3 << 20 | 11 << 24 | 1 << 29;
     for words in [
-        // Another kind of descriptor, data outside of memory, more than a frame can have.
+        // An unknown descriptor type, data outside of memory, and more data than a frame can hold.
         [0, 0, 0x2050_0000, 0],
         [0, 0xffff, data | 100, 0],
         [SENT as u32, 0, (3 << 20 | 1 << 29) | 0xffff, 0],
-        // Segments of nothing, and checksums of what is not there.
+        // Empty segments, and checksums of data that is not there.
         [SENT as u32, 0, data | SEGMENT | 154, L4_CHECKSUM],
         [SENT as u32, 0, data | 20, IP_CHECKSUM],
     ] {
@@ -186,7 +187,7 @@ fn a_queue_whose_descriptors_make_no_sense_stops() {
         bench.write(file::tx(0, reg::TDT), 3);
         bench.send(&good, 0, 0);
         assert_eq!(bench.to_host(), Vec::<Vec<u8>>::new(), "{words:x?}");
-        // It goes on when it is enabled again.
+        // The queue continues after it is enabled again.
         for (register, value) in [(reg::TXDCTL, 0), (reg::TDT, 0), (reg::TDH, 0), (reg::TXDCTL, bit::QUEUE_ENABLE)] {
             bench.write(file::tx(0, register), value);
         }
@@ -194,14 +195,14 @@ fn a_queue_whose_descriptors_make_no_sense_stops() {
         bench.send(&good, 0, 0);
         assert_eq!(bench.to_host(), std::slice::from_ref(&good));
     }
-    // Heads, tails and rings that can't be.
+    // Impossible heads, tails and rings.
     for (register, value) in [(reg::TDBAH, !0), (reg::TDLEN, 0), (reg::TDH, 0xffff), (reg::TDT, 0xffff)] {
         let mut bench = Bench::started("user");
         bench.write(file::tx(0, register), value);
         bench.write(file::tx(0, reg::TDT), if register == reg::TDT { value } else { 5 });
         assert_eq!(bench.to_host(), Vec::<Vec<u8>>::new());
     }
-    // A packet that is too short is none, and the next one is sent.
+    // A packet that is too short is dropped, and the next one is sent.
     let mut bench = Bench::started("user");
     bench.send(&good[..10], 0, 0);
     bench.send(&good, 0, 0);

@@ -1,23 +1,24 @@
-//! Fewer interrupts (virtio 1.2, 5.1.6.5.9): the driver hears of so many frames at once, or after so long.
+//! Notification coalescing (virtio 1.2, 5.1.6.5.9): the device notifies the driver after a number of frames, or after a
+//! time.
 
 use network::Time;
 use network::time::SECOND;
 use serde::{Deserialize, Serialize};
 
-/// What a driver has asked for, of one queue, and how far it is.
+/// Coalescing parameters of one queue, and the frames that wait for a notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coalescing {
-    /// Frames.
+    /// Maximum number of frames without a notification.
     pub packets: u32,
-    /// Microseconds; 0: the driver hears of each frame at once.
+    /// Maximum delay in microseconds; 0 means that every frame is notified at once.
     pub usecs: u32,
-    /// Frames of which the driver has not heard, and when it will.
+    /// Number of frames without a notification, and the time of that notification.
     waiting: u32,
     due: Option<Time>,
 }
 
 impl Coalescing {
-    /// So many frames more have been passed at this time. Whether the driver is to hear of them now.
+    /// Counts frames that were passed to the driver at time `now`. Returns true if the driver should be notified now.
     pub fn passed(&mut self, frames: u32, now: Time) -> bool {
         self.waiting = self.waiting.saturating_add(frames);
         let deadline = || now.saturating_add(u64::from(self.usecs) * (SECOND / 1_000_000));
@@ -29,12 +30,12 @@ impl Coalescing {
         enough
     }
 
-    /// When the driver is to hear of what waits.
+    /// Returns the time at which the driver should be notified of waiting frames.
     pub fn due(&self) -> Option<Time> {
         self.due.filter(|_| self.waiting > 0)
     }
 
-    /// Takes what the driver asks for.
+    /// Sets the parameters.
     pub fn set(&mut self, packets: u32, usecs: u32) {
         (self.packets, self.usecs) = (packets, usecs);
     }

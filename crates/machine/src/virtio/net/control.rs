@@ -1,11 +1,11 @@
-//! The control queue (virtio 1.2, 5.1.6.5): what a driver sets while the device runs.
+//! The control queue (virtio 1.2, 5.1.6.5): commands that change settings while the device runs.
 
 use super::features;
 use super::{Net, State, is_receive};
 use network::Time;
 use network::headers::Mac;
 
-/// Answers.
+/// Status of a command.
 pub const OK: u8 = 0;
 pub const ERROR: u8 = 1;
 
@@ -19,7 +19,7 @@ mod class {
     pub const NOTF_COAL: u8 = 6;
 }
 
-/// Takes a command's data apart.
+/// Parser for a command's data.
 struct Data<'a>(&'a [u8]);
 
 impl<'a> Data<'a> {
@@ -53,7 +53,7 @@ impl<'a> Data<'a> {
 }
 
 impl Net {
-    /// Carries out a command, of which the driver gets an answer, and what it has asked for.
+    /// Executes a command. Returns its status, and the data that it requested.
     pub(super) fn command(&mut self, bytes: &[u8], now: Time) -> (u8, Vec<u8>) {
         let mut data = Data(bytes);
         let done = data.u8().zip(data.u8()).and_then(|(class, command)| {
@@ -65,7 +65,7 @@ impl Net {
         done.map_or((ERROR, Vec::new()), |answer| (OK, answer))
     }
 
-    /// `None` and `false`: the command is not one that is known, or makes no sense.
+    /// Executes a command without an answer. Returns `None` or false if the command is unknown or invalid.
     fn carry_out(&mut self, class: u8, command: u8, data: &mut Data, now: Time) -> Option<bool> {
         let state = &mut self.state;
         let has = |feature: u64| state.features & feature != 0;
@@ -103,7 +103,7 @@ impl Net {
         }
     }
 
-    /// How many pairs of queues are used, and which frames go to which.
+    /// Sets the number of queue pairs in use, and the steering of frames to queues.
     fn queues_command(&mut self, command: u8, data: &mut Data) -> Option<bool> {
         let pairs = self.pairs;
         let State { features, steering, pairs: used, .. } = &mut self.state;

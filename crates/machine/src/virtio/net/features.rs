@@ -1,4 +1,4 @@
-//! Feature bits of the network device (virtio 1.2, 5.1.3), and what they mean for frames.
+//! Feature bits of the network device (virtio 1.2, 5.1.3), and their effect on frames.
 
 use network::Offloads;
 use network::options::Nic;
@@ -38,11 +38,11 @@ bits! {
     SPEED_DUPLEX = 63;
 }
 
-/// What a driver may switch on and off while it runs.
+/// Features that a driver may switch on and off at run time.
 pub const GUEST_OFFLOADS: u64 = GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO4 | GUEST_USO6;
-/// What a driver may leave to the device.
+/// Offloads that a driver may leave to the device.
 const HOST_OFFLOADS: u64 = CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO | GUEST_HDRLEN;
-/// Features without which others mean nothing (5.1.3.1).
+/// Dependencies: the feature, and the features of which it requires at least one (5.1.3.1).
 const NEEDS: [(u64, u64); 17] = [
     (GUEST_TSO4, GUEST_CSUM),
     (GUEST_TSO6, GUEST_CSUM),
@@ -63,7 +63,7 @@ const NEEDS: [(u64, u64); 17] = [
     (HASH_REPORT, CTRL_VQ),
 ];
 
-/// What a NIC offers.
+/// Returns the features that a NIC offers.
 pub fn offered(nic: &Nic) -> u64 {
     let control =
         CTRL_VQ | CTRL_RX | CTRL_VLAN | CTRL_RX_EXTRA | CTRL_MAC_ADDR | NOTF_COAL | VQ_NOTF_COAL | CTRL_GUEST_OFFLOADS;
@@ -83,12 +83,12 @@ pub fn offered(nic: &Nic) -> u64 {
     features
 }
 
-/// What remains of negotiated features when those are taken away that need others.
+/// Removes negotiated features whose dependencies are missing.
 pub fn effective(features: u64) -> u64 {
     NEEDS.iter().fold(features, |left, &(feature, needed)| if left & needed == 0 { left & !feature } else { left })
 }
 
-/// Which unfinished frames the driver takes.
+/// Returns the offloads that the driver accepts in received frames.
 pub fn takes(features: u64) -> Offloads {
     let has = |bit: u64| features & bit != 0;
     Offloads {

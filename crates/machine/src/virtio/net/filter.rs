@@ -1,14 +1,14 @@
-//! Which frames the driver wants (virtio 1.2, 5.1.6.5.1 to 5.1.6.5.3).
+//! Receive filters (virtio 1.2, 5.1.6.5.1 to 5.1.6.5.3).
 
 use crate::state::{StateError, require};
 use network::headers::{Mac, is_group, macs, vlan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Addresses of each kind that are kept; with more, all of that kind are received.
+/// Maximum number of addresses of each kind; beyond that, all addresses of that kind are received.
 const MOST: usize = 64;
 
-/// The receive modes that a driver switches, by command.
+/// Number of receive modes, which are indexed by command.
 pub const MODES: usize = 6;
 const PROMISCUOUS: usize = 0;
 const ALL_MULTICAST: usize = 1;
@@ -17,37 +17,37 @@ const NO_MULTICAST: usize = 3;
 const NO_UNICAST: usize = 4;
 const NO_BROADCAST: usize = 5;
 
-/// A filter.
+/// Receive filters of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Filter {
     /// The device's own address.
     pub mac: Mac,
     modes: [bool; MODES],
-    /// Other addresses, of stations and of groups; none if there are too many to be kept.
+    /// Additional unicast and multicast addresses; `None` if there are too many to be kept.
     others: [Option<BTreeSet<Mac>>; 2],
-    /// VLANs that are received, if they are filtered.
+    /// Accepted VLANs, if VLANs are filtered.
     vlans: Option<BTreeSet<u16>>,
 }
 
 impl Filter {
-    /// Before a driver has said anything, everything is received.
+    /// Creates a filter that accepts all frames, as a device does until the driver sets a mode.
     pub fn new(mac: Mac) -> Self {
         let mut modes = [false; MODES];
         modes[PROMISCUOUS] = true;
         Self { mac, modes, others: [Some(BTreeSet::new()), Some(BTreeSet::new())], vlans: None }
     }
 
-    /// Receives VLANs only as the driver names them.
+    /// Enables the VLAN filter, which accepts only VLANs that the driver adds.
     pub fn filter_vlans(&mut self) {
         self.vlans = Some(BTreeSet::new());
     }
 
-    /// Switches a mode. `false`: there is none of that number.
+    /// Sets a mode. Returns false if there is no mode with that number.
     pub fn set_mode(&mut self, mode: u8, on: bool) -> bool {
         self.modes.get_mut(usize::from(mode)).map(|flag| *flag = on).is_some()
     }
 
-    /// Sets the other addresses, of stations and of groups.
+    /// Sets the additional unicast and multicast addresses.
     pub fn set_others(&mut self, stations: &[Mac], groups: &[Mac]) {
         let kept = |all: &[Mac]| (all.len() <= MOST).then(|| all.iter().copied().collect());
         self.others = [kept(stations), kept(groups)];
@@ -64,7 +64,7 @@ impl Filter {
         true
     }
 
-    /// Whether the driver gets a frame.
+    /// Returns true if a frame passes the filters.
     pub fn takes(&self, frame: &[u8]) -> bool {
         let Some((to, _)) = macs(frame) else { return false };
         if let (Some(vlans), Some(id)) = (&self.vlans, vlan(frame))
@@ -81,7 +81,7 @@ impl Filter {
         }
     }
 
-    /// Whether a filter can be in this state.
+    /// Checks that the state is possible.
     pub fn check(&self) -> Result<(), StateError> {
         let sizes = self.others.iter().flatten().all(|all| all.len() <= MOST);
         let vlans = self.vlans.iter().flatten().all(|id| *id < 4096);

@@ -4,10 +4,10 @@ use super::features;
 use network::frame::Kind;
 use network::{Frame, Partial, Segments};
 
-/// Bytes of the header, and with the hash behind it.
+/// Size of the header in bytes, without and with the hash.
 const LEN: usize = 12;
 const LEN_WITH_HASH: usize = 20;
-/// Where the number of buffers is.
+/// Offset of the number of buffers.
 pub const BUFFERS_AT: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -19,7 +19,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Bytes of the header under these features.
+/// Returns the size of the header with these features, in bytes.
 pub fn len(features: u64) -> usize {
     if features & features::HASH_REPORT != 0 { LEN_WITH_HASH } else { LEN }
 }
@@ -28,7 +28,8 @@ fn half(header: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([header[at], header[at + 1]])
 }
 
-/// The frame that a driver sends with a header of [`len`] bytes. `None`: it is not one that the features allow.
+/// Creates the frame that a driver sends with a header of [`len`] bytes. Returns `None` if the features do not allow
+/// it.
 pub fn sent(header: &[u8], bytes: Vec<u8>, features: u64) -> Option<Frame> {
     let mut frame = Frame::new(bytes)?;
     if header[0] & NEEDS_CSUM != 0 && features & features::CSUM != 0 {
@@ -47,7 +48,8 @@ pub fn sent(header: &[u8], bytes: Vec<u8>, features: u64) -> Option<Frame> {
     allowed.then_some(frame)
 }
 
-/// The header of a frame that the driver gets, of [`len`] bytes, with a hash and its kind; the number of buffers is still to come.
+/// Returns the header of a received frame, of [`len`] bytes, with a hash and its type. The caller fills in the number
+/// of buffers.
 pub fn received(frame: &Frame, hash: Option<(u32, u16)>, features: u64) -> Vec<u8> {
     let mut header = vec![0; len(features)];
     let mut put = |at: usize, value: u16| header[at..at + 2].copy_from_slice(&value.to_le_bytes());

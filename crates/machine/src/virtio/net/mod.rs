@@ -1,8 +1,9 @@
 //! The network device (type 1): pairs of receive and transmit queues, and a control queue, in front of a port of a network.
 //!
-//! Frames arrive by the network's time. While the driver has buffers, the device wakes for each arrival; while it has none, frames are
-//! taken from the network only when the driver gives buffers, and what came meanwhile and finds no room is lost as it would have been then.
-//! A frame to be sent is taken from the ring as soon as the device's buffer before the link has room, which is when its buffers are given back.
+//! Frames arrive at the network's times. While the driver has buffers, the device wakes for each arrival. Without
+//! buffers the device takes frames from the network only when the driver adds buffers; frames that have arrived in the
+//! meantime and find no room are lost, as they would have been at their time. The device takes a frame from a transmit
+//! ring, and returns its buffers, as soon as there is room in the device's buffer before the link.
 
 mod coalesce;
 mod control;
@@ -26,46 +27,46 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use steering::Steering;
 
-/// Frames that wait for buffers of one receive queue; further ones are lost.
+/// Maximum number of frames that wait for buffers of one receive queue; further ones are lost.
 const BACKLOG: usize = 512;
-/// Bytes that the device takes from transmit queues before the link has sent them.
+/// Maximum number of bytes that the device takes from transmit queues before the link has sent them.
 const SEND_BUFFER: u64 = 16 << 10;
-/// Entries of the control queue.
+/// Size of the control queue.
 const CONTROL_RING: u16 = 64;
-/// Bytes of a command that are looked at.
+/// Maximum size of a command in bytes; the rest is ignored.
 const LONGEST_COMMAND: usize = 16 << 10;
-/// Bytes of a transmit request that are looked at.
+/// Maximum size of a transmit request in bytes; the rest is ignored.
 const LONGEST_REQUEST: usize = network::frame::LONGEST + 64;
 
 /// The link is up.
 const LINK_UP: u16 = 1;
 const FULL_DUPLEX: u8 = 1;
 
-/// Whether a queue of a pair is the receive queue.
+/// Returns true if a queue of a pair is the receive queue.
 fn is_receive(queue: u16) -> bool {
     queue.is_multiple_of(2)
 }
 
-/// Everything that changes.
+/// State of the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct State {
     features: u64,
-    /// Features for received frames that are on.
+    /// Enabled features of received frames.
     guest_offloads: u64,
-    /// Pairs of queues that are used.
+    /// Number of queue pairs in use.
     pairs: u16,
     filter: Filter,
     steering: Steering,
-    /// By pair: frames that wait for buffers, and whether there were none at the last look.
+    /// By pair: frames that wait for buffers, and a flag that is true if buffers ran out.
     backlogs: Vec<VecDeque<Frame>>,
     starved: Vec<bool>,
-    /// By queue: whether it is started.
+    /// By queue: true if the queue is started.
     started: Vec<bool>,
-    /// Transmit queues that wait for room before the link, in the order in which they get it.
+    /// Transmit queues that wait for room before the link, in the order in which they are served.
     waiting: VecDeque<u16>,
-    /// By queue of a pair.
+    /// Coalescing by queue.
     coalescing: Vec<Coalescing>,
-    /// The time of the last look.
+    /// Time of the last access or event.
     now: Time,
 }
 
@@ -82,7 +83,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// A device at a port. `mac` is its address.
+    /// Creates a device with the address `mac`, connected to a port.
     pub fn new(nic: &Nic, mac: Mac, port: Box<dyn Port>, clock: Clock) -> Self {
         let pairs = nic.queues.max(1);
         let mut sizes = vec![nic.ring; 2 * usize::from(pairs)];
@@ -107,23 +108,23 @@ impl Net {
         self.state.features & feature != 0
     }
 
-    /// The control queue comes after those pairs that the driver knows of.
+    /// Returns the index of the control queue, which follows the pairs that the driver knows of.
     fn control_queue(&self) -> u16 {
         if self.has(features::MQ | features::RSS) { 2 * self.pairs } else { 2 }
     }
 
-    /// Whether a receive queue is used and started.
+    /// Returns true if a receive queue is used and started.
     fn receives(&self, pair: u16) -> bool {
         pair < self.state.pairs && self.state.started[usize::from(2 * pair)]
     }
 
-    /// Tells the network whether the driver is ready, and what it takes.
+    /// Tells the network if the driver is ready, and which offloads it accepts.
     fn listen(&mut self, now: Time) {
         let on = self.state.started[0];
         self.port.listen(now, on, features::takes(self.state.guest_offloads));
     }
 
-    /// Takes the frames that have arrived, and finds their queues.
+    /// Takes the arrived frames from the network, and selects their queues.
     fn pull(&mut self, now: Time) {
         self.state.now = self.state.now.max(now);
         if !self.state.started[0] {
@@ -160,7 +161,7 @@ impl Net {
         }
     }
 
-    /// Gives the driver the frames of a queue, as far as it has buffers.
+    /// Writes waiting frames of a queue to the driver's buffers.
     fn receive(&mut self, pair: u16, ring: &mut Ring, now: Time) -> Result<(), Broken> {
         self.pull(now);
         let mut passed = 0;
@@ -184,7 +185,7 @@ impl Net {
         Ok(())
     }
 
-    /// Sends what a transmit queue has, as far as there is room before the link.
+    /// Sends the frames of a transmit queue while there is room before the link.
     fn transmit(&mut self, queue: u16, ring: &mut Ring, now: Time) -> Result<(), Broken> {
         if self.state.waiting.contains(&queue) && self.state.waiting.front() != Some(&queue) {
             return Ok(());
@@ -216,7 +217,7 @@ impl Net {
         Ok(())
     }
 
-    /// So many requests of a queue have been given back: the driver hears of them now or later.
+    /// Notifies the driver of `passed` returned requests of a queue, now or later.
     fn settle(&mut self, queue: u16, passed: u32, ring: &mut Ring, now: Time) {
         let coalescing = &mut self.state.coalescing[usize::from(queue)];
         if passed == 0 && coalescing.due().is_none() {
@@ -225,7 +226,7 @@ impl Net {
         if coalescing.passed(passed, now) { ring.announce() } else { ring.hold() }
     }
 
-    /// From when on there is room before the link.
+    /// Returns the time from which there is room before the link.
     fn room_at(&self) -> Time {
         self.port.busy().saturating_sub(self.port.rate().duration(SEND_BUFFER))
     }
@@ -237,7 +238,7 @@ impl Net {
             self.pull(now);
             let (status, answer) = self.command(&bytes[..read], now);
             let mut written = 0;
-            // What is asked for comes before the answer's status.
+            // The requested data precedes the status.
             let room = chain.writer.available_bytes();
             if let Some(status_at) = room.checked_sub(1) {
                 let mut tail = chain.writer.split_at(status_at)?;
@@ -249,16 +250,16 @@ impl Net {
     }
 }
 
-/// What became of a frame.
+/// Outcome of writing a frame to buffers.
 enum Put {
     Done,
     /// There are not enough buffers.
     NoBuffers,
-    /// It is longer than its buffer, and may not be spread over more.
+    /// The frame is longer than its buffer, and may not be spread over several buffers.
     TooLong,
 }
 
-/// Writes a frame with its header into buffers of the driver: one, or as many as it takes.
+/// Writes a frame with its header to buffers of the driver: to one buffer, or with `merge` to as many as needed.
 fn put(ring: &mut Ring, mut header: Vec<u8>, frame: &[u8], merge: bool) -> Result<Put, Broken> {
     let mark = ring.mark();
     let needed = header.len() + frame.len();
@@ -370,7 +371,7 @@ impl Device for Net {
         let arrival = if receives { self.port.next_arrival() } else { None };
         let room = self.state.waiting.front().map(|_| self.room_at());
         let due = self.state.coalescing.iter().filter_map(Coalescing::due).min();
-        // What was due already, and was not done, waits for the driver.
+        // An event that was already due and was not handled waits for the driver.
         let first = [arrival, room, due].into_iter().flatten().filter(|time| *time > self.state.now).min()?;
         Some(self.clock.ticks(first, SECOND))
     }
@@ -404,7 +405,7 @@ impl State {
         }
     }
 
-    /// Whether it can be the state of a device with so many pairs of queues.
+    /// Checks that this can be the state of a device with `pairs` pairs of queues.
     fn check(&self, pairs: u16) -> Result<(), StateError> {
         let count = usize::from(pairs);
         let lengths = (self.backlogs.len(), self.starved.len(), self.started.len(), self.coalescing.len());

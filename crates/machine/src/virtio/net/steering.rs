@@ -1,4 +1,5 @@
-//! Which receive queue a frame goes to, and which hash is reported with it (virtio 1.2, 5.1.6.4 and 5.1.6.5.7).
+//! Receive steering: selection of a frame's receive queue and of the hash that is reported with it (virtio 1.2, 5.1.6.4
+//! and 5.1.6.5.7).
 
 use crate::state::{StateError, require};
 use network::rss::{self, Input, KEY};
@@ -6,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 /// Entries of an indirection table.
 pub const TABLE: usize = 128;
-/// Flows whose queue is remembered.
+/// Number of flows whose queue is remembered.
 const FLOWS: usize = 256;
-/// No queue is remembered.
+/// Marks a flow without a remembered queue.
 const UNKNOWN: u8 = 0xff;
 
-/// What can be hashed: its bit among hash types, and what is reported.
+/// RSS hash inputs: the bit of the hash type, and the reported value.
 const HASHES: [(Input, u32, u16); 6] = [
     (Input::Ip4, 1 << 0, 1),
     (Input::Tcp4, 1 << 1, 2),
@@ -20,20 +21,21 @@ const HASHES: [(Input, u32, u16); 6] = [
     (Input::Tcp6, 1 << 4, 5),
     (Input::Udp6, 1 << 5, 6),
 ];
-/// All hash types that there are here.
+/// All supported hash types.
 pub const HASH_TYPES: u32 = 0x3f;
 
-/// What the driver has chosen.
+/// Settings of the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Steering {
-    /// Hash types.
+    /// Enabled hash types.
     types: u32,
     #[serde(with = "serde_bytes")]
     key: Vec<u8>,
-    /// The indirection table; empty while queues are chosen by where a flow's own frames come from.
+    /// The indirection table; empty while automatic steering selects the queue from which a flow's frames were last
+    /// sent.
     table: Vec<u16>,
     unclassified: u16,
-    /// The queue that each flow's frames were last sent from.
+    /// The queue from which each flow's frames were last sent.
     #[serde(with = "serde_bytes")]
     flows: Vec<u8>,
 }
@@ -45,7 +47,7 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// Sets what is hashed and the key. `false`: there is no such thing.
+    /// Sets hash types and key. Returns false if they are invalid.
     pub fn set_hash(&mut self, types: u32, key: &[u8]) -> bool {
         let known = types & !HASH_TYPES == 0 && key.len() <= KEY;
         if known {
@@ -54,7 +56,7 @@ impl Steering {
         known
     }
 
-    /// Sets the indirection table and where frames go that are not hashed, among so many queues.
+    /// Sets the indirection table and the queue for unhashed frames, of `queues` queues.
     pub fn set_table(&mut self, table: Vec<u16>, unclassified: u16, queues: u16) -> bool {
         let good = table.len().is_power_of_two()
             && table.len() <= TABLE
@@ -66,7 +68,7 @@ impl Steering {
         good
     }
 
-    /// The hash of a frame, and what is reported as its kind.
+    /// Returns the hash of a frame, and the hash type that is reported.
     pub fn hash(&self, frame: &[u8]) -> Option<(u32, u16)> {
         let of = |input| HASHES.iter().find(|(known, ..)| *known == input);
         if self.types == 0 {
@@ -77,7 +79,7 @@ impl Steering {
         of(input).map(|(_, _, report)| (hash, *report))
     }
 
-    /// The queue of a frame, of so many.
+    /// Selects the queue of a frame, of `queues` queues.
     pub fn queue(&self, frame: &[u8], hash: Option<(u32, u16)>, queues: u16) -> u16 {
         if !self.table.is_empty() {
             return hash.map_or(self.unclassified, |(hash, _)| self.table[hash as usize & (self.table.len() - 1)]);
@@ -92,7 +94,7 @@ impl Steering {
         }
     }
 
-    /// A frame is sent from a queue: what answers it goes there.
+    /// Remembers the queue from which a frame is sent for the answers to it.
     pub fn sent(&mut self, frame: &[u8], queue: u16, queues: u16) {
         if self.table.is_empty()
             && queues > 1
@@ -102,7 +104,7 @@ impl Steering {
         }
     }
 
-    /// Whether it can be the state of a device with so many pairs of queues.
+    /// Checks that this can be the state of a device with `queues` pairs of queues.
     pub fn check(&self, queues: u16) -> Result<(), StateError> {
         let table = self.table.is_empty()
             || self.table.len().is_power_of_two()

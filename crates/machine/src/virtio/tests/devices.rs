@@ -1,4 +1,4 @@
-//! What devices do with requests that are long, in pieces, or at the edge.
+//! Tests of requests that are long, fragmented, or at a limit.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn long_transfers_go_through_in_pieces() {
     let bytes: Vec<u8> = (0..1024 * 512u32).map(|i| (i / 7) as u8).collect();
     let backing = Memory { bytes: Arc::new(Mutex::new(bytes.clone())), read_only: false, broken: false };
     let mut driver = block(&backing);
-    // Two pieces of the device's buffer, and a bit.
+    // Two pieces of the device's buffer, and one sector.
     let len = 2 * (128 << 10) + 512;
     assert_eq!(request(&mut driver, 0, 2, (len, WRITE)), (0, len + 1));
     let mut got = vec![0; len as usize];
@@ -55,7 +55,7 @@ fn an_image_of_one_sector_is_a_disk_and_one_to_read_stays_as_it_is() {
 
 #[test]
 fn entropy_is_splitmix64() {
-    // The first numbers of the generator's authors for the seed 1234567.
+    // The first numbers of the reference implementation for the seed 1234567.
     let known = [6_457_827_717_110_365_317u64, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
     let mut driver = Driver::with(Entropy::new(1_234_567));
     driver.start(VERSION_1);
@@ -91,15 +91,15 @@ fn a_console_passes_what_was_printed_in_order_up_to_a_limit() {
 
 #[test]
 fn a_ring_says_whether_it_wants_interrupts_only_for_what_it_gave_back() {
-    // Nothing was in the ring: there is nothing to interrupt for.
+    // The ring was empty, so there is no reason for an interrupt.
     let mut driver = block(&disk());
     driver.notify(0);
     assert_eq!(driver.bus.lines()[1], (17, false));
-    // Other bits of the flags mean nothing.
+    // The other bits of the flags have no effect.
     assert!(driver.ram.write(rings(0).1, &0xfffeu16.to_le_bytes()));
     request(&mut driver, 4, 0, (0, 0));
     assert_eq!(driver.bus.lines()[1], (17, true));
-    // With event indices the flags mean nothing at all.
+    // With event indices the flags have no effect.
     let mut driver = Driver::with(Block::new(Box::new(disk()), ""));
     driver.start(VERSION_1 | EVENT_IDX);
     assert!(driver.ram.write(rings(0).1, &1u16.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! What the transport tells a device: features, queues that start and stop, time and input.
+//! Tests of the calls from transport to device: features, start and stop of queues, time and input.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ enum Told {
     Reset,
 }
 
-/// Writes the time into a buffer of queue 0 whenever its alarm goes off, and remembers what it was told.
+/// A device that writes the time to a buffer of queue 0 whenever its alarm expires, and logs the calls it receives.
 #[derive(Clone, Default)]
 struct Listener {
     told: Arc<Mutex<Vec<Told>>>,
@@ -98,7 +98,7 @@ fn a_device_is_told_of_features_and_queues() {
     let mut driver = Driver::with(listener.clone());
     driver.start(VERSION_1 | 4);
     assert_eq!(told(), [Reset, Features(VERSION_1 | 4), Started(0), Started(1)]);
-    // A queue that lies nowhere breaks the device; its queues stop before it says so.
+    // A queue outside of memory breaks the device; its queues stop before it reports that.
     driver.write(0x14, 1, 0);
     assert_eq!(told(), [Stopped(0), Stopped(1), Reset]);
     driver.write(0x14, 1, 3);

@@ -1,4 +1,4 @@
-//! The network device at a port of a network of its own, with split and packed rings.
+//! Tests of the network device, connected to a network of its own, with split and packed rings.
 
 use super::*;
 use crate::devices::Clock;
@@ -27,14 +27,15 @@ const RSS: u64 = 1 << 60;
 
 const RX: u16 = 0;
 const TX: u16 = 1;
-/// A tick of this clock is a picosecond.
+/// Clock with one tick per picosecond.
 const CLOCK: Clock = Clock::new(1_000_000_000);
 const MAC: [u8; 6] = [2, 0x74, 0x67, 0, 0, 1];
 
 struct Bench {
     driver: Driver,
     network: Arc<Mutex<Network>>,
-    /// Where the driver is in packed rings, by queue: the next descriptor, the next that comes back, and the wrap counters.
+    /// Positions of the driver in packed rings, by queue: the next available descriptor, the next used one, and the
+    /// wrap counters.
     packed: Vec<((u16, bool), (u16, bool))>,
 }
 
@@ -54,7 +55,7 @@ fn device(options: &[&str]) -> (Net, Arc<Mutex<Network>>) {
 }
 
 impl Bench {
-    /// A device on the first port of a network.
+    /// Creates a device on the first port of a network.
     fn new(options: &[&str], features: u64) -> Self {
         let (net, network) = device(options);
         let mut driver = Driver::with(net);
@@ -67,7 +68,7 @@ impl Bench {
         self.driver.bus.now
     }
 
-    /// Lets time pass, event by event.
+    /// Advances time, event by event.
     fn run_until(&mut self, end: u64) {
         while let Some(event) = crate::device::Device::next_event(&self.driver.bus.bus).filter(|event| *event <= end) {
             assert!(event > self.now(), "time passes");
@@ -76,7 +77,7 @@ impl Bench {
         self.driver.bus.advance(end);
     }
 
-    /// Buffers for received frames, one each, from descriptor 0 on.
+    /// Adds receive buffers of one descriptor each, from descriptor 0 on.
     fn give_buffers(&mut self, count: u16, len: u32) {
         for number in 0..count {
             self.driver.offer(RX, number, &[(BUFFERS + 0x1000 * u64::from(number), len, WRITE)]);
@@ -90,7 +91,7 @@ impl Bench {
         bytes
     }
 
-    /// Sends a header and a frame from one queue.
+    /// Sends a header and a frame from a transmit queue.
     fn transmit(&mut self, queue: u16, head: u16, header: &[u8], frame: &[u8]) {
         let at = BUFFERS + 0x8_0000 + 0x4000 * u64::from(head);
         assert!(self.driver.ram.write(at, header) && self.driver.ram.write(at + 0x100, frame));
@@ -98,7 +99,7 @@ impl Bench {
         self.driver.notify(queue);
     }
 
-    /// A command by the control queue: its status, and what comes before that.
+    /// Executes a command on the control queue. Returns its status and the data before the status.
     fn command(&mut self, queue: u16, command: &[u8], room: u32) -> (u8, Vec<u8>) {
         let at = BUFFERS + 0x7_0000;
         assert!(self.driver.ram.write(at, command));
@@ -125,7 +126,7 @@ impl Bench {
     }
 }
 
-/// A UDP datagram for the device.
+/// Returns a UDP datagram for the device.
 fn udp(source_port: u16, payload: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let mut bytes = [&MAC[..], &[2; 6], &[8, 0], &ip].concat();
@@ -161,7 +162,7 @@ fn frames_arrive_in_time_with_a_header() {
 fn nothing_is_done_for_a_driver_without_buffers() {
     let mut bench = Bench::new(&["generator"], MERGE);
     bench.driver.notify(RX);
-    // The first frame finds no buffer; then the device sleeps, though a frame comes every 67 ns.
+    // The first frame finds no buffer; then the device sleeps although a frame arrives every 67 ns.
     let mut events = 0;
     while let Some(event) = crate::device::Device::next_event(&bench.driver.bus.bus) {
         bench.driver.bus.advance(event);
@@ -170,7 +171,7 @@ fn nothing_is_done_for_a_driver_without_buffers() {
     assert_eq!(events, 1);
     bench.driver.bus.advance(SECOND / 100);
     bench.give_buffers(1, 2048);
-    // What does not fit into the backlog is lost as if it had been looked at in time.
+    // Frames beyond the backlog are lost as if the device had polled in time.
     let passed = (SECOND / 100 - 1_000_000) / 67_200;
     assert_eq!((bench.driver.used(RX).0, bench.lost()), (1, passed - 512));
 }
@@ -182,7 +183,7 @@ fn a_frame_is_spread_over_buffers_only_if_that_was_negotiated() {
         bench.give_buffers(3, 100);
         bench.host_sends(udp(1, 300 - 42));
         bench.run_until(SECOND / 2);
-        // Three are not enough for 312 bytes: none is used.
+        // Three buffers are not enough for 312 bytes: none is used.
         let before = bench.driver.used(RX).0;
         bench.driver.offer(RX, 3, &[(BUFFERS + 0x3000, 100, WRITE)]);
         bench.driver.notify(RX);
@@ -209,7 +210,7 @@ fn offloads_are_done_for_the_host() {
     assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [542, 542, 242]);
     assert!(sent.iter().all(|bytes| network::segment::is_right(bytes)));
     assert_eq!(bench.driver.used(TX).0, 1);
-    // What was not negotiated is not sent.
+    // An offload that was not negotiated is not performed.
     header[1] = 4;
     bench.transmit(TX, 2, &header, &udp(9, 1200));
     assert_eq!((bench.to_host().len(), bench.driver.used(TX).0), (0, 2));
@@ -219,7 +220,7 @@ fn offloads_are_done_for_the_host() {
 fn transmit_queues_wait_for_the_link() {
     let mut bench = Bench::new(&["user,rate=1G"], 0);
     let header = [0; 12];
-    // A device takes 16 KiB ahead; a frame of 9000 bytes takes 72 us.
+    // The device buffers 16 KiB; a frame of 9000 bytes takes 72 us.
     for head in [0, 2, 4, 6] {
         bench.transmit(TX, head, &header, &udp(9, 9000 - 42));
     }
@@ -241,7 +242,7 @@ fn large_frames_come_as_the_driver_takes_them() {
     bench.run_until(SECOND);
     let bytes = bench.buffer(0, 12);
     assert_eq!((bench.driver.used(RX).0, bytes[1], u16::from_le_bytes([bytes[4], bytes[5]])), (2, 5, size));
-    // Switched off, they are cut.
+    // With the offloads disabled, frames are segmented.
     assert_eq!(bench.command(2, &[&[5, 0][..], &2u64.to_le_bytes()].concat(), 0).0, 0);
     bench.give_buffers(4, 2048);
     other.send(SECOND, large);
@@ -249,11 +250,11 @@ fn large_frames_come_as_the_driver_takes_them() {
     assert_eq!(bench.driver.used(RX).0, 5);
     let bytes = bench.buffer(0, 12);
     assert_eq!((bytes[0], bytes[1]), (2, 0), "the checksum is known to be right");
-    // What was not negotiated can't be switched on.
+    // An offload that was not negotiated can't be enabled.
     assert_eq!(bench.command(2, &[&[5, 0][..], &(1u64 << 7).to_le_bytes()].concat(), 0).0, 1);
 }
 
-/// Whether a frame for an address comes, tagged or not.
+/// Returns true if a frame for an address is received, with a VLAN tag or without.
 fn is_received(bench: &mut Bench, to: [u8; 6], vlan: Option<u16>) -> bool {
     let before = bench.driver.used(RX).0;
     bench.give_buffers(1, 2048);
@@ -279,7 +280,7 @@ fn commands_filter_frames() {
     assert_eq!(seen(&mut bench), [true, false, true, false]);
     assert_eq!(bench.command(2, &[0, 1, 1], 0).0, 0);
     assert_eq!(seen(&mut bench), [true, false, true, true]);
-    // Tables of one station and no group, with all groups off again.
+    // Tables of one unicast and no multicast address, with all multicast frames off again.
     assert_eq!(bench.command(2, &[0, 1, 0], 0).0, 0);
     let table = [&[1, 0, 1, 0, 0, 0][..], &stranger, &[0; 4]].concat();
     assert_eq!(bench.command(2, &table, 0).0, 0);
@@ -289,7 +290,7 @@ fn commands_filter_frames() {
     assert!(!is_received(&mut bench, stranger, Some(5)));
     assert_eq!(bench.command(2, &[2, 0, 5, 0], 0).0, 0);
     assert!(is_received(&mut bench, stranger, Some(5)));
-    // Commands that are none, and ones that are too short.
+    // Unknown commands, and commands that are too short.
     for bad in [&[9, 9][..], &[0, 6, 1], &[0], &[1, 0, 255, 255, 255, 255], &[2, 0, 5], &[2, 0, 0, 16], &[4, 0, 1, 0]] {
         assert_eq!(bench.command(2, bad, 0).0, 1, "{bad:?}");
     }
@@ -322,7 +323,7 @@ fn receive_side_scaling_spreads_flows_and_reports_hashes() {
     let bytes = bench.buffer(first, 20);
     let hash = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
     assert_eq!((bytes[16], u64::from(hash % 2)), (3, first / 4), "of UDP over IPv4");
-    // A table that names a queue that is not there.
+    // A table with a queue that does not exist.
     let bad = [&[4, 1, 0x3f, 0, 0, 0, 0, 0, 0, 0, 2, 0, 2, 0, 0][..]].concat();
     assert_eq!(bench.command(4, &bad, 0).0, 1);
 }
@@ -333,7 +334,7 @@ fn flows_come_back_to_the_queue_that_they_are_sent_from() {
     assert_eq!(bench.command(4, &[4, 0, 2, 0], 0).0, 0);
     for queue in [3, 1] {
         let mut sent = udp(77, 20);
-        // The other direction of what comes below.
+        // The opposite direction of the flow below.
         sent[26..34].rotate_left(4);
         sent[34..38].rotate_left(2);
         bench.transmit(queue, 0, &[0; 12], &sent);
@@ -361,7 +362,7 @@ fn coalescing_makes_interrupts_fewer() {
         bench.run_until(1_100_000 + frame * 1_000_000);
         interrupts.push((bench.driver.used(RX).0, bench.driver.messages().len()));
     }
-    // Frames come one a microsecond; the seventh waits for the time.
+    // Frames arrive every microsecond; the seventh waits for the deadline.
     let at: Vec<_> =
         interrupts.iter().enumerate().filter(|(_, (_, count))| *count > 0).map(|(at, (used, _))| (at, *used)).collect();
     assert_eq!(at, [(2, 3), (5, 6), (16, 7)]);
@@ -370,7 +371,7 @@ fn coalescing_makes_interrupts_fewer() {
 #[test]
 fn event_indices_suppress_interrupts() {
     let mut bench = Bench::new(&["generator:count=4"], MERGE | EVENT_IDX);
-    // used_event lies behind the available ring: an interrupt when index 3 is passed.
+    // used_event follows the available ring: an interrupt when index 3 is passed.
     assert!(bench.driver.ram.write(rings(RX).1 + 4 + 2 * u64::from(QUEUE_SIZE), &2u16.to_le_bytes()));
     bench.give_buffers(4, 2048);
     bench.run_until(SECOND);
@@ -404,7 +405,7 @@ impl Bench {
         self.packed[usize::from(queue)].0 = (at, wrap);
     }
 
-    /// The next request that has come back, with its identity and length; it had so many descriptors.
+    /// Takes the next used request, which had `count` descriptors. Returns its ID and length.
     fn used_packed(&mut self, queue: u16, count: u16) -> Option<(u16, u32)> {
         let (at, wrap) = self.packed[usize::from(queue)].1;
         let place = rings(queue).0 + 16 * u64::from(at);
@@ -417,7 +418,7 @@ impl Bench {
         Some((u16::from_le_bytes(self.driver.bytes(place + 12)), u32::from_le_bytes(self.driver.bytes(place + 8))))
     }
 
-    /// The driver's event suppression structure of a queue.
+    /// Writes the driver's event suppression structure of a queue.
     fn events(&mut self, queue: u16, at: u16, flags: u16) {
         assert!(self.driver.ram.write(rings(queue).1, &[at.to_le_bytes(), flags.to_le_bytes()].concat()));
     }
@@ -427,7 +428,7 @@ impl Bench {
 fn packed_rings_go_round_and_round() {
     let mut bench = Bench::new(&["user,packed=on"], PACKED | MERGE | EVENT_IDX);
     for round in 0..20u16 {
-        // Two descriptors of eight, and in every third round an indirect table of two.
+        // Two of eight descriptors, and in every third round an indirect table of two.
         let at = BUFFERS + 0x1000;
         assert!(bench.driver.ram.write(at, &[0; 12]) && bench.driver.ram.write(at + 0x100, &udp(round, 30)));
         let count = if round % 3 == 2 {
@@ -455,7 +456,7 @@ fn packed_rings_go_round_and_round() {
 
 #[test]
 fn packed_rings_interrupt_as_the_driver_wants() {
-    // (at, flags), after which of three frames there is an interrupt
+    // (at, flags), and the frames (of three) after which there is an interrupt
     for (at, flags, expected) in [
         (0, 0, [1, 1, 1]),
         (0, 1, [0, 0, 0]),
@@ -484,7 +485,7 @@ fn packed_rings_that_make_no_sense_break_the_device() {
     for break_it in [0, 1, 2] {
         let mut bench = Bench::new(&["user,packed=on"], PACKED);
         match break_it {
-            // A chain without an end.
+            // A chain that does not end.
             0 => bench.offer_packed(TX, 0, &[(BUFFERS, 12, NEXT); 8]),
             // A table longer than the ring, and one outside of memory.
             1 => bench.offer_packed(TX, 0, &[(BUFFERS, 16 * 9, INDIRECT)]),
@@ -493,7 +494,7 @@ fn packed_rings_that_make_no_sense_break_the_device() {
         bench.driver.notify(TX);
         assert_eq!(bench.driver.status() & 0x40, 0x40, "{break_it}");
     }
-    // A ring that lies outside of memory is refused when it is enabled.
+    // A ring outside of memory is refused when it is enabled.
     let (net, _network) = device(&["user,packed=on"]);
     let mut driver = Driver::with(net);
     driver.start(VERSION_1 | PACKED);

@@ -1,4 +1,4 @@
-//! What a driver finds in registers, and what becomes of what it writes there, bit by bit.
+//! Tests of the transport's registers, bit by bit: their values, and the effects of writes.
 
 use super::*;
 
@@ -24,7 +24,8 @@ impl Driver {
         half(self, 0) | half(self, 1) << 32
     }
 
-    /// Length, kind, register, offset and length of each of the transport's capabilities, in order of their kinds.
+    /// Returns length, type, register, offset and length of each of the transport's capabilities, in order of their
+    /// types.
     fn structures(&mut self) -> Vec<[u32; 5]> {
         let mut found = Vec::new();
         let mut at = self.bus.config_read(1, 0x34, 1) as usize;
@@ -98,7 +99,7 @@ fn the_configuration_of_a_disk_is_laid_out_as_the_standard_says() {
     expected[12..16].copy_from_slice(&254u32.to_le_bytes());
     expected[20..24].copy_from_slice(&512u32.to_le_bytes());
     assert_eq!(bytes, expected);
-    // It can't be written to, and wide reads are made of the same bytes.
+    // The configuration ignores writes, and wide reads consist of the same bytes.
     assert!(driver.bus.mmio_write(DEVICE, 4, 7));
     assert_eq!((driver.bus.mmio_read(DEVICE, 4), driver.bus.mmio_read(DEVICE + 12, 8)), (Some(64), Some(254)));
     assert_eq!(driver.bus.mmio_read(DEVICE + 21, 2), Some(2));
@@ -122,7 +123,7 @@ fn features_are_written_in_halves_until_they_are_accepted() {
     driver.write(8, 4, 0);
     driver.write(0xc, 4, 0);
     assert_eq!(driver.accepted(), TRANSPORT);
-    // Registers have one width.
+    // Registers have one access width.
     driver.write(0x14, 1, 0);
     for size in [1, 2, 8] {
         driver.write(0xc, size, 0xff);
@@ -156,12 +157,12 @@ fn status_bits_are_set_one_by_one_and_cleared_together() {
     put(3, 0xf);
     put(0x40, 0xf);
     put(0, 0);
-    // Both at once, as a driver may do that knows what it asks for.
+    // Both halves at once, as written by a driver that knows the features.
     driver.write(8, 4, 1);
     driver.write(0xc, 4, 1);
     driver.write(0x14, 1, 0xf);
     assert_eq!(driver.status(), 0xf);
-    // With a feature that was not offered there is neither.
+    // If one feature was not offered, neither is accepted.
     driver.write(0x14, 1, 0);
     driver.write(8, 4, 1);
     driver.write(0xc, 4, 3);
@@ -200,7 +201,7 @@ fn queues_are_as_written_until_they_are_enabled() {
         assert_eq!(driver.read(at, 8), 0x1_0000 + 0x1000 * at);
     }
     assert_eq!((driver.read(0x18, 2), driver.read(0x1c, 2)), (8, 0));
-    // Eight bytes are for addresses, and one address at a time.
+    // Only address registers accept eight bytes, and only one register at a time.
     for at in [0x14, 0x18, 0x24, 0x2c] {
         driver.write(at, 8, 16 << 32 | 16);
     }
@@ -218,7 +219,7 @@ fn queues_are_as_written_until_they_are_enabled() {
     }
     driver.write(0x1c, 2, 0);
     assert_eq!((driver.read(0x18, 2), driver.read(0x1c, 2)), (8, 1));
-    // The other queues are others, and there is no fifth.
+    // The other queues are independent, and there is no fifth.
     for (queue, size) in [(0, 64), (2, 64), (4, 0)] {
         driver.write(0x16, 2, queue);
         assert_eq!([0x18, 0x1c, 0x20, 0x28, 0x30].map(|at| driver.read(at, 2)), [size, 0, 0, 0, 0]);
@@ -259,11 +260,11 @@ fn a_device_that_needs_a_reset_says_so_by_interrupt_once_it_is_driven() {
     driver.offer(0, 0, &[(BUFFERS, 8, WRITE)]);
     driver.notify(0);
     break_it(&mut driver);
-    // Both causes are there, until they are read.
+    // Both causes are set until they are read.
     assert_eq!((driver.status(), driver.bus.lines()[1]), (0x4f, (17, true)));
     assert_eq!((driver.bus.mmio_read(ISR + 1, 1), driver.bus.mmio_read(ISR, 1)), (Some(0), Some(3)));
     assert_eq!((driver.bus.mmio_read(ISR, 1), driver.bus.lines()[1]), (Some(0), (17, false)));
-    // Before the driver is ready a ring that is none breaks the device in silence.
+    // Before the driver is ready, an invalid ring breaks the device without an interrupt.
     driver.write(0x14, 1, 0);
     driver.write(0x14, 1, 3);
     driver.write(0x20, 8, 1 << 40);
@@ -309,18 +310,18 @@ fn the_window_in_configuration_space_is_as_narrow_as_it_is_set() {
         driver.bus.config_write(1, at + 16, 4, 0);
         driver.bus.config_read(1, at + 16, 4)
     };
-    // The block size of the device's configuration, and its most segments.
+    // The block size in the device's configuration, and its maximum number of segments.
     assert_eq!(read(&mut driver, 0, 0x2014, 4), 512);
     assert_eq!(read(&mut driver, 0, 0x200c, 2), 254);
     assert_eq!(read(&mut driver, 0, 0x2015, 1), 2);
     assert_eq!(driver.bus.config_read(1, at + 17, 1), 0, "the byte was read anew");
-    // Another register, an offset that is not aligned, lengths that there are not, and the end of the register.
+    // Another base address register, an unaligned offset, invalid lengths, and the end of the register.
     for (bar, offset, length) in
         [(1, 0x2014, 4), (0, 0x2013, 4), (0, 0x2015, 2), (0, 0x2014, 0), (0, 0x2014, 3), (0, 0x2014, 8)]
     {
         assert_eq!(read(&mut driver, bar, offset, length), 0, "{bar} {offset:#x} {length}");
     }
-    // The window writes exactly as many bytes as it is long, where it is.
+    // A write through the window writes exactly its length, at its offset.
     driver.bus.config_write(1, at + 4, 1, 0);
     driver.bus.config_write(1, at + 8, 4, 0x16);
     driver.bus.config_write(1, at + 12, 4, 2);
@@ -328,7 +329,7 @@ fn the_window_in_configuration_space_is_as_narrow_as_it_is_set() {
     assert_eq!(driver.read(0x16, 2), 7);
     driver.bus.config_write(1, at + 8, 4, 0x18);
     assert_eq!(driver.read(0x16, 2), 7, "nothing is written by setting it");
-    // Beside the window nothing happens.
+    // An access beside the window has no effect.
     driver.bus.config_write(1, at + 8, 4, 0x14);
     driver.bus.config_write(1, at + 12, 4, 1);
     driver.bus.config_write(1, at + 14, 2, 0);
@@ -336,7 +337,7 @@ fn the_window_in_configuration_space_is_as_narrow_as_it_is_set() {
     assert_eq!(driver.status(), 0);
     driver.bus.config_write(1, at + 16, 1, 3);
     assert_eq!(driver.status(), 3);
-    // The last bytes of the register can be reached, those after it can't.
+    // The last bytes of the register are accessible, those after it are not.
     assert!(driver.bus.mmio_write(BASE + 0x7ffc, 4, 1));
     assert_eq!((read(&mut driver, 0, 0x7ffc, 4), read(&mut driver, 0, 0x8000, 4)), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! Devices that are saved while a driver uses them, and restored beside the original; disks with an overlay.
+//! Tests that save devices while a driver uses them and restore them beside the original; disks with an overlay.
 
 use super::*;
 use crate::state::{Saved, StateError};
@@ -8,7 +8,7 @@ pub(super) fn function(driver: &mut Driver) -> &mut dyn Saved {
     &mut **driver.bus.bus.function(1).expect("it was added")
 }
 
-/// A machine with a copy of the memory, and a device that takes on the state of the original's.
+/// Creates a machine with a copy of the memory, and a device with the state of the original.
 pub(super) fn copy<D: Device + 'static>(original: &mut Driver, device: D) -> Result<Driver, StateError> {
     let mut copy = Driver::with(device);
     let mut memory = vec![0; original.ram.size() as usize];
@@ -37,10 +37,11 @@ fn copy_of(kind: usize, original: &mut Driver, disk: &Memory) -> Result<Driver, 
     }
 }
 
-/// Something that a driver does.
+/// An action of a driver.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A chain of buffers of these lengths, which the device writes from the given one on, and a notification.
+    /// A request with a chain of buffers of these lengths, which the device writes from the given one on, and a
+    /// notification.
     Request(u16, u16, Vec<(u16, bool)>, u64),
     Write(u64, u8, u64),
     ConfigSpace(usize, u32),
@@ -63,7 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..25)
 }
 
-/// Takes a step, and says what can be seen of it.
+/// Executes a step, and returns its visible effects.
 fn step(driver: &mut Driver, step: &Step) -> String {
     match step {
         Step::Request(queue, first, buffers, sector) => {
@@ -190,7 +191,7 @@ fn a_disk_that_is_not_the_same_is_refused() {
     assert_eq!(refused(|other| other.broken = true, true), Some(StateError::Disk("broken".to_owned())));
     assert_eq!(refused(|_| (), false), Some(StateError::NoOverlay));
     assert_eq!(function(&mut block(&backing)).save(), Err(StateError::NoOverlay));
-    // Nobody writes to a read-only disk: it needs no overlay.
+    // A read-only disk is never written and needs no overlay.
     let read_only = Memory { read_only: true, ..disk() };
     let mut driver = block(&read_only);
     assert!(copy(&mut driver, Block::new(Box::new(read_only.clone()), "x")).is_ok());

@@ -1,4 +1,4 @@
-//! Running forms.
+//! Execution of forms.
 
 use super::form::{Form, Level};
 use super::{memory, ready};
@@ -11,7 +11,7 @@ use crate::op::Op;
 use crate::state::Cpu;
 use x86::flags;
 
-/// A vector register as bytes.
+/// Returns a vector register as bytes.
 pub(super) fn bytes(cpu: &Cpu, register: u8) -> [u8; 64] {
     let mut out = [0; 64];
     for (word, chunk) in cpu.arch.vector.zmm(register).iter().zip(out.as_chunks_mut::<8>().0) {
@@ -35,7 +35,7 @@ fn quad(value: u64) -> [u8; 64] {
     out
 }
 
-/// Runs an instruction of any form.
+/// Executes an instruction of any form.
 pub fn run(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let form = Form::of(op);
     match form.level {
@@ -94,9 +94,10 @@ pub fn run(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-/// Has the outcome computed, and signals the exceptions.
+/// Computes the outcome, and raises the exceptions.
 fn compute(cpu: &mut Cpu, form: &Form, operands: &Operands) -> Exec<Outcome> {
-    // Which exceptions happen, and what is flushed to zero, depends on those that are not masked: that is software's business.
+    // Unmasked exceptions affect which exceptions occur and what is flushed to zero: these cases are computed in
+    // software.
     let all_masked = !form.mxcsr || form.quiet || operands.mxcsr & MASKS == MASKS;
     let outcome = match (&form.native, &form.software) {
         (Some(stub), software) if software.is_none() || all_masked && wide() => {
@@ -105,7 +106,7 @@ fn compute(cpu: &mut Cpu, form: &Form, operands: &Operands) -> Exec<Outcome> {
             }
             let operands = Operands { mxcsr: (operands.mxcsr & !FLAGS) | MASKS, ..*operands };
             let mut outcome = Outcome::NONE;
-            // SAFETY: the stub reads one and writes the other; all exceptions are masked.
+            // SAFETY: the stub reads `operands` and writes `outcome`; all exceptions are masked.
             unsafe { stub(&operands, &mut outcome) };
             outcome
         }

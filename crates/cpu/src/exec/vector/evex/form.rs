@@ -1,4 +1,4 @@
-//! Forms: what a decoded EVEX instruction becomes.
+//! Forms of decoded EVEX instructions.
 
 use super::memory::Access;
 use super::{execute, substitute};
@@ -9,10 +9,10 @@ use iced_x86::{EncodingKind, Instruction, Register, RoundingControl};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What the operating system must have enabled.
+/// State that the operating system must have enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// SSE state; the instruction keeps the upper part of its destination.
+    /// SSE state; the instruction preserves the upper part of its destination.
     Sse,
     /// AVX state.
     Avx,
@@ -20,57 +20,57 @@ pub enum Level {
     Avx512,
 }
 
-/// What MXCSR and the host have to do with an instruction.
+/// Use of MXCSR and of the host's units by an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// It does not look at MXCSR.
+    /// The instruction does not use MXCSR.
     Integer,
-    /// It obeys MXCSR, and signals exceptions.
+    /// The instruction uses MXCSR, and raises exceptions.
     Float,
-    /// It obeys MXCSR; hosts have different results.
+    /// The instruction uses MXCSR; its results differ between hosts.
     Approximate,
 }
 
 /// An instruction without its register numbers.
 #[derive(Debug)]
 pub struct Form {
-    /// Runs it on the host's units.
+    /// Stub that executes it on the host's units.
     pub native: Option<WideStub>,
-    /// Computes it without them.
+    /// Function that computes it without them.
     pub software: Option<Function>,
-    /// What must be enabled.
+    /// State that must be enabled.
     pub level: Level,
     /// Kinds of the operands.
     pub kinds: [Kind; 4],
-    /// Which operand is memory (4: none).
+    /// Index of the memory operand; 4 if there is none.
     pub memory: u8,
-    /// What is touched of it.
+    /// Part of the memory operand that is accessed.
     pub access: Access,
-    /// Operand 0 is written.
+    /// True if operand 0 is written.
     pub writes: bool,
-    /// Writes the arithmetic flags.
+    /// True if the arithmetic flags are written.
     pub flags: bool,
-    /// An opmask selects elements; its number is the operation's `size`.
+    /// True if an opmask selects elements; its number is the operation's `size`.
     pub masked: bool,
-    /// Obeys MXCSR, and may signal exceptions.
+    /// True if the instruction uses MXCSR, and may raise exceptions.
     pub mxcsr: bool,
-    /// Exceptions are suppressed, by {sae} or embedded rounding.
+    /// True if exceptions are suppressed, by {sae} or embedded rounding.
     pub quiet: bool,
 }
 
-/// All forms met so far, by level and plan. They live as long as the process: decoded operations point to them.
+/// All forms so far, by level and plan. They live as long as the process, because decoded operations point to them.
 static FORMS: Mutex<BTreeMap<(u8, u64), &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
-    /// The form of an operation whose handler is [`execute::run`].
+    /// Returns the form of an operation whose handler is [`execute::run`].
     #[inline(always)]
     pub fn of(op: &Op) -> &'static Self {
-        // SAFETY: `bind` put the address of a leaked form there, for exactly the handlers that call this.
+        // SAFETY: `bind` stored the address of a leaked form there, for exactly the handlers that call this.
         unsafe { &*(op.imm as *const Self) }
     }
 }
 
-/// Binds an instruction that does not look at MXCSR.
+/// Binds an instruction that does not use MXCSR.
 pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
     if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Integer) } else { None }
 }
@@ -80,12 +80,12 @@ pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
     if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Float) } else { None }
 }
 
-/// Binds an instruction whose results are not the same on all hosts.
+/// Binds an instruction whose results differ between hosts.
 pub fn approximate(i: &Instruction, op: &mut Op) -> Option<Handler> {
     bind(i, op, Level::Avx512, Family::Approximate)
 }
 
-/// Binds an instruction in another encoding that the host's units lack, but software has.
+/// Binds an instruction in another encoding that the host's units lack, but that software can compute.
 pub fn without_units(i: &Instruction, op: &mut Op) -> Option<Handler> {
     let (same, level) = substitute::of(i)?;
     if level == Level::Sse {

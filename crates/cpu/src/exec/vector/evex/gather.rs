@@ -1,5 +1,5 @@
-//! Gathers and scatters under an opmask: elements go one by one, from the lowest. What is done before a fault stays, and its mask bits
-//! are clear.
+//! Gathers and scatters under an opmask: elements are accessed one by one, from the lowest. Accesses before a fault are
+//! kept, with their mask bits clear.
 
 use super::execute::{bytes, set_bytes};
 use super::ready;
@@ -50,7 +50,7 @@ fn gather<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> E
     let count = count::<INDEX, ELEMENT>(op);
     let k = usize::from(op.size & 7);
     let mut result = bytes(cpu, op.r0);
-    // The destination is not touched before the first element is there.
+    // The destination is unchanged until the first element has been loaded.
     let mut loaded = false;
     for n in 0..count {
         if cpu.arch.vector.k[k] >> n & 1 == 0 {
@@ -61,7 +61,7 @@ fn gather<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> E
             .and_then(|linear| cpu.read_bytes(linear, op.seg, &mut result[at..at + ELEMENT]));
         if let Err(fault) = read {
             if loaded {
-                // As with VEX: what lies within the length of the indices is not touched yet.
+                // As with VEX, elements within the length of the indices are not cleared yet.
                 result[(count * INDEX.max(ELEMENT)).max(16)..].fill(0);
                 set_bytes(cpu, op.r0, &result);
             }

@@ -1,4 +1,4 @@
-//! Memory operands: which bytes of them an instruction touches under its mask, and whether the others may fault.
+//! Memory operands under a mask: the bytes that an instruction accesses, and the faults of masked-out ones.
 
 use crate::exec::vector::execute::aligned;
 use crate::exec::vector::software::low_bits;
@@ -7,34 +7,34 @@ use crate::op::{Op, address_mask};
 use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic, Mnemonic::*, OpKind};
 
-/// How elements lie in a memory operand.
+/// Layout of the elements in a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Mask bit i is that of element i.
+    /// Mask bit i selects element i.
     Each,
-    /// The elements are repeated to fill the vector: each is touched if the mask selects any of its copies.
+    /// The elements are repeated to fill the vector: an element is accessed if the mask selects any of its copies.
     Repeated,
-    /// The selected elements lie side by side (compress and expand).
+    /// The selected elements are contiguous (compress and expand).
     Packed,
 }
 
-/// What an instruction touches of its memory operand.
+/// Bytes of the memory operand that an instruction accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Bytes of the operand.
+    /// Size of the operand in bytes.
     pub len: u8,
     /// Address bits that must be 0.
     align: u8,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     element: u8,
-    /// Bits of the mask that count.
+    /// Number of mask bits in use.
     lanes: u8,
     shape: Shape,
-    /// Elements that the mask leaves out do not fault (exception classes without NF, SDM vol. 2, 2.8).
+    /// True if masked-out elements do not fault (exception classes without NF, SDM vol. 2, 2.8).
     suppresses: bool,
 }
 
-/// Classes E4NF, E5NF and E6NF, of the instructions that take an opmask. Shifts by a count in memory come on top.
+/// Instructions with an opmask in the classes E4NF, E5NF and E6NF, in addition to shifts by a count in memory.
 const ALL_OR_NOTHING: &[Mnemonic] = &[
     Valignd,
     Valignq,
@@ -115,7 +115,7 @@ const ALL_OR_NOTHING: &[Mnemonic] = &[
     Vinserti64x4,
 ];
 
-/// Shifts, of which the forms with a count in memory (operand 2) are of class E4NF.
+/// Shifts, whose forms with a count in memory (operand 2) are of class E4NF.
 const SHIFTS: &[Mnemonic] = &[Vpslld, Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw];
 
 const REPEATED: &[Mnemonic] = &[
@@ -154,13 +154,13 @@ const PACKED: &[Mnemonic] = &[
 
 const ALIGNED: &[Mnemonic] = &[Vmovaps, Vmovapd, Vmovdqa32, Vmovdqa64, Vmovntps, Vmovntpd, Vmovntdq, Vmovntdqa];
 
-/// Address bits that must be 0 in the memory operand of an instruction.
+/// Returns the address bits that must be 0 in the memory operand of an instruction.
 pub(crate) fn alignment(i: &Instruction) -> u8 {
     if ALIGNED.contains(&i.mnemonic()) { i.memory_size().size() as u8 - 1 } else { 0 }
 }
 
 impl Access {
-    /// Of an instruction; nothing is touched by one without a memory operand.
+    /// Describes an instruction; without a memory operand nothing is accessed.
     pub fn of(i: &Instruction) -> Self {
         let size = i.memory_size();
         let len = size.size();
@@ -197,17 +197,17 @@ impl Access {
         }
     }
 
-    /// Of the same instruction in a legacy encoding.
+    /// Describes the same instruction in a legacy encoding.
     pub fn aligned(self) -> Self {
         Self { align: self.len - 1, ..self }
     }
 
-    /// The bits of a mask that count.
+    /// Returns the bits of a mask that are in use.
     fn relevant(&self, mask: u64) -> u64 {
         mask & low_bits(usize::from(self.lanes))
     }
 
-    /// Neighbouring elements that are touched with this mask, in bytes: beginning and length.
+    /// Returns the contiguous ranges that are accessed with this mask, in bytes: start and length.
     fn runs(&self, mask: u64) -> Runs {
         let all = usize::from(self.len);
         let element = usize::from(self.element.max(1));
@@ -244,19 +244,19 @@ impl Iterator for Runs {
     }
 }
 
-/// Linear address of `len` bytes at `at` of the operand, without a check of its alignment.
+/// Returns the linear address of `len` bytes at offset `at` of the operand, without an alignment check.
 fn part(cpu: &mut Cpu, op: &Op, at: usize, len: usize, write: bool) -> Exec<u64> {
     let offset = op.ea(cpu).wrapping_add(at as u64) & address_mask(op.asize);
     cpu.linear(op.seg, offset, len as u64, write)
 }
 
-/// Checks the alignment of a memory operand of which anything is touched, as processors of today do.
+/// Checks the alignment of a memory operand if any part of it is accessed, as current processors do.
 fn check_alignment(cpu: &mut Cpu, op: &Op, access: &Access, mask: u64) -> Exec {
     let linear = cpu.arch.seg[usize::from(op.seg & 7)].base.wrapping_add(op.ea(cpu));
     if access.relevant(mask) != 0 && linear & u64::from(access.align) != 0 { Err(cpu.gp(0)) } else { Ok(()) }
 }
 
-/// Reads a memory operand; bytes that the mask leaves out may stay as they are. `mask`: `None` without an opmask.
+/// Reads a memory operand; masked-out bytes may be left unchanged. `mask` is `None` without an opmask.
 pub fn load(cpu: &mut Cpu, op: &Op, access: &Access, mask: Option<u64>, to: &mut [u8; 64]) -> Exec {
     let len = usize::from(access.len).min(64);
     let Some(mask) = mask.filter(|_| access.suppresses) else {
@@ -271,7 +271,7 @@ pub fn load(cpu: &mut Cpu, op: &Op, access: &Access, mask: Option<u64>, to: &mut
     Ok(())
 }
 
-/// Writes what the mask selects of a memory operand, all or nothing.
+/// Writes the selected elements of a memory operand, all or nothing.
 pub fn store(cpu: &mut Cpu, op: &Op, access: &Access, mask: Option<u64>, from: &[u8; 64]) -> Exec {
     let len = usize::from(access.len).min(64);
     let Some(mask) = mask else {

@@ -1,9 +1,9 @@
-//! AVX-512: EVEX-encoded instructions, and those on opmasks.
+//! AVX-512: EVEX-encoded instructions, and instructions on opmasks.
 //!
-//! An instruction becomes a [`form::Form`], shared by all that differ in registers only. Its handler ([`execute`]) turns operands into
-//! values, has them computed, by the host's units (`native/wide.rs`) or without them (`software`), and takes the outcome back; `memory` decides
-//! which bytes of a memory operand are touched under a mask. Gathers, scatters ([`gather`]) and instructions between opmasks
-//! ([`opmask`]) need no unit.
+//! An instruction becomes a [`form::Form`], which is shared by all instructions that differ only in registers. Its
+//! handler ([`execute`]) reads the operands, computes the outcome on the host's units (`native/wide.rs`) or without
+//! them (`software`), and writes it back. `memory` determines the bytes of a memory operand that are accessed under a
+//! mask. Gathers and scatters ([`gather`]) and instructions between opmasks ([`opmask`]) need no unit.
 
 pub mod execute;
 #[allow(unsafe_code, reason = "an operation holds a pointer to its form")]
@@ -25,7 +25,7 @@ use x86::flags;
 /// XCR0: SSE, AVX and the three components of AVX-512.
 pub(crate) const STATE: u64 = XCR0_SSE | XCR0_AVX | XCR0_AVX512;
 
-/// Checks that the operating system lets instructions on AVX-512 state run.
+/// Raises an exception unless the operating system has enabled AVX-512 state.
 #[inline(always)]
 pub(crate) fn ready(cpu: &mut Cpu) -> Exec {
     let ok = cpu.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE

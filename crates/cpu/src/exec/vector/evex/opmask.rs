@@ -7,7 +7,7 @@ use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic, Mnemonic::*, OpKind};
 use x86::flags;
 
-/// What is done to one or two masks.
+/// Operation on one or two masks.
 #[derive(Clone, Copy)]
 enum Operation {
     Add,
@@ -25,7 +25,7 @@ enum Operation {
     Test,
 }
 
-/// Mnemonics of the same operation on 8, 16, 32 and 64 bits.
+/// Mnemonics of the same operation for 8, 16, 32 and 64 bits.
 const OPERATIONS: &[([Mnemonic; 4], Operation)] = &[
     ([Kaddb, Kaddw, Kaddd, Kaddq], Operation::Add),
     ([Kandb, Kandw, Kandd, Kandq], Operation::And),
@@ -76,7 +76,7 @@ fn moving(i: &Instruction) -> Option<Handler> {
     })
 }
 
-/// The bits of an operand.
+/// Returns the bits of an operand.
 fn width(op: &Op) -> u64 {
     u64::MAX >> (64 - u32::from(op.size.clamp(8, 64)))
 }

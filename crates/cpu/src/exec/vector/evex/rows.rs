@@ -1,4 +1,4 @@
-//! Rows of mnemonics that have no other encoding than EVEX, and of instructions on opmasks.
+//! Instruction table rows of mnemonics that exist only in EVEX encoding, and of instructions on opmasks.
 
 use super::{form, gather, opmask};
 use crate::exec::vector::bind;
@@ -6,7 +6,7 @@ use crate::table::Row;
 use iced_x86::Mnemonic::*;
 use ledger::Class;
 
-/// Rows of one class and binder.
+/// Creates rows of one class and binder.
 macro_rules! rows {
     ($class:ident, $bind:path; $($mnemonic:ident)*) => {
         &[$(Row::new($mnemonic, Class::$class, $bind)),*]
@@ -52,7 +52,7 @@ pub static FLOAT: &[Row] = rows! {
     Vscalefsd Vscalefss
 };
 
-/// Dot products of integers, which have VEX encodings, too.
+/// Dot products of integers, which also have VEX encodings.
 pub static VNNI: &[Row] = rows! {
     Vector, bind::integer;
     Vpdpbusd Vpdpbusds Vpdpwssd Vpdpwssds
@@ -79,7 +79,7 @@ pub static OPMASKS: &[Row] = rows! {
     Kxorb Kxord Kxorq Kxorw
 };
 
-/// Approximations of reciprocals and of reciprocal square roots, in which processors differ.
+/// Approximations of reciprocals and of reciprocal square roots, which differ between processors.
 pub static APPROXIMATE: &[Row] = rows! {
     VectorFp, form::approximate;
     Vrcp14pd Vrcp14ps Vrcp14sd Vrcp14ss Vrsqrt14pd Vrsqrt14ps Vrsqrt14sd Vrsqrt14ss

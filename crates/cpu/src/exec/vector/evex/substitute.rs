@@ -1,9 +1,9 @@
-//! Instructions in other encodings that not every host has, as the EVEX-encoded ones that software knows.
+//! Instructions in other encodings that some hosts lack, mapped to EVEX-encoded ones that software can compute.
 
 use super::form::Level;
 use iced_x86::{Code, Code::*, Instruction, OpKind};
 
-/// An instruction, what must be enabled for it, and the EVEX-encoded one with the same result.
+/// An instruction, the state that must be enabled for it, and the EVEX-encoded instruction with the same result.
 const SAME: &[(Code, Level, Code)] = &[
     (VEX_Vaesenc_ymm_ymm_ymmm256, Level::Avx, EVEX_Vaesenc_ymm_ymm_ymmm256),
     (VEX_Vaesenclast_ymm_ymm_ymmm256, Level::Avx, EVEX_Vaesenclast_ymm_ymm_ymmm256),
@@ -29,7 +29,8 @@ const SAME: &[(Code, Level, Code)] = &[
     (VEX_Vpdpwssds_ymm_ymm_ymmm256, Level::Avx, EVEX_Vpdpwssds_ymm_k1z_ymm_ymmm256b32),
 ];
 
-/// The EVEX-encoded instruction with the same result, and what must be enabled. A legacy instruction gets its destination as first source.
+/// Returns the EVEX-encoded instruction with the same result, and the state that must be enabled. For a legacy
+/// instruction the destination becomes the first source.
 pub fn of(i: &Instruction) -> Option<(Instruction, Level)> {
     let &(_, level, code) = SAME.iter().find(|(code, ..)| *code == i.code())?;
     let mut same = *i;

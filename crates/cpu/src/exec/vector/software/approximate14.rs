@@ -1,14 +1,14 @@
 //! VRCP14 and VRSQRT14.
 //!
-//! The architecture bounds their relative error by 2^-14, and processors differ within it. These are the results of
-//! Intel's processors, on any host. They come from straight lines: the six highest bits of the argument (for the root,
-//! the lowest bit of its exponent and five bits of its fraction) choose a line, the next ten bits are the place on it,
-//! the others do not count. A line's slope has eight bits of fraction, truncated, with a half of the last one added; it
-//! is that of the function in the middle of the line. Its height is the one with the least greatest error, to a half of
-//! the last bit of the result for reciprocals and to a quarter for roots, but for a few lines that Intel chose otherwise
-//! (the tests know them).
+//! The architecture bounds their relative error by 2^-14, and processors differ within the bound. These are the results
+//! of Intel's processors, on any host. The results are piecewise linear: the six highest bits of the argument (for the
+//! root, the lowest bit of its exponent and five bits of its fraction) select a line, the next ten bits are the
+//! position on it, and the other bits are ignored. A line's slope is that of the function at the middle of the line,
+//! truncated to eight bits of fraction, plus half of the last bit. Its height minimizes the maximum error, to half of
+//! the last bit of the result for reciprocals and to a quarter for roots, except for a few lines for which Intel chose
+//! otherwise (the tests list them).
 //!
-//! Powers of two that have an exact result have it. No exception is raised; DAZ and FTZ have their effect.
+//! Powers of two with an exact result have that result. No exception is raised; DAZ and FTZ have their effect.
 
 use super::Body;
 use super::float::{bits, packed, scalar};
@@ -32,16 +32,16 @@ const ROOT_HEIGHTS: [u32; 64] = [
     10878, 8597, 6365, 4192, 2070,
 ];
 
-/// Slopes by line, in 256ths of the last bit of a result for each place: 2 / x^2 in the middle.
+/// Slopes by line, in 256ths of the last bit of a result per position: 2 / x^2 at the middle.
 const RECIPROCAL_SLOPES: [u32; 64] = slopes(false);
-/// The same for x^(-3/2).
+/// Slopes of the lines for x^(-3/2).
 const ROOT_SLOPES: [u32; 64] = slopes(true);
 
 const fn slopes(root: bool) -> [u32; 64] {
     let mut table = [0; 64];
     let mut n = 0;
     while n < 64 {
-        // The place 512.5 of 1024, in units of half a place; the first line begins at 1.
+        // Position 512.5 of 1024, in units of half a position; the first line begins at 1.
         table[n] = if root {
             let middle = ((65 + 2 * (n as u128 % 32)) << 10) + 1;
             ((1u128 << (66 - n / 32)) / (middle * middle * middle)).isqrt() as u32
@@ -54,18 +54,18 @@ const fn slopes(root: bool) -> [u32; 64] {
     table
 }
 
-/// A point on a line, with sixteen bits of fraction: `height` has `9 - scale` more of them.
+/// Returns a point on a line, with sixteen bits of fraction: `height` has `9 - scale` more of them.
 fn point(height: u32, scale: u32, slope: u32, place: u32) -> i32 {
     ((height << scale) as i32 - ((2 * slope + 1) * place) as i32) >> 9
 }
 
-/// The fraction of 2 / x by the sixteen highest bits of that of `x`, which is in [1, 2).
+/// Returns the fraction of 2 / x, from the sixteen highest bits of the fraction of `x`, which is in [1, 2).
 fn reciprocal_fraction(high: u32) -> u32 {
     let line = (high >> 10) as usize;
     point(RECIPROCAL_HEIGHTS[line], 8, RECIPROCAL_SLOPES[line], high & 0x3ff) as u32
 }
 
-/// The approximation for the magnitude of a finite number: an exponent and sixteen bits of fraction.
+/// Returns the approximation for the magnitude of a finite number: an exponent and sixteen bits of fraction.
 pub fn reciprocal_of(x: &Number) -> (i32, u32) {
     if x.significand == 1 << 63 {
         (-x.exponent, 0)
@@ -74,13 +74,14 @@ pub fn reciprocal_of(x: &Number) -> (i32, u32) {
     }
 }
 
-/// The fraction of 2 / sqrt(x) by the fifteen highest bits of that of `x`, which is in [1, 2) or, if `odd`, in [2, 4).
+/// Returns the fraction of 2 / sqrt(x), from the fifteen highest bits of the fraction of `x`, which is in [1, 2) or, if
+/// `odd`, in [2, 4).
 fn root_fraction(odd: bool, high: u32) -> u32 {
     let line = (high >> 10) as usize + if odd { 32 } else { 0 };
     point(ROOT_HEIGHTS[line], 7, ROOT_SLOPES[line], high & 0x3ff) as u32
 }
 
-/// The approximation for the root of a finite number.
+/// Returns the approximation for the root of a finite number.
 pub fn reciprocal_root_of(x: &Number) -> (i32, u32) {
     let (odd, half) = (x.exponent & 1 != 0, x.exponent >> 1);
     if !odd && x.significand == 1 << 63 {
@@ -123,7 +124,7 @@ fn reciprocal<F: Format>(env: &Environment, a: u64) -> u64 {
     } else if env.flush_to_zero {
         0
     } else {
-        // At most two bits are shifted out, and all of them are zero.
+        // At most two bits are shifted out, all of them zero.
         significand >> (F::LEAST - exponent)
     };
     zero::<F>(x.negative) | magnitude
@@ -146,7 +147,7 @@ fn root<F: Format>(env: &Environment, a: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The greatest relative error of a line with a height, over all arguments that the places stand for.
+    /// Returns the maximum relative error of a line with a height, over all arguments of its positions.
     fn greatest_error(height: u32, scale: u32, slope: u32, value: impl Fn(f64) -> f64) -> f64 {
         (0..1024).fold(0.0, |greatest, place| {
             let y = 1.0 + f64::from(point(height, scale, slope, place)) / 65536.0;
@@ -155,7 +156,7 @@ mod tests {
         })
     }
 
-    /// How far a height is from the one with the least greatest error.
+    /// Returns the distance of a height from the one with the minimum of the maximum error.
     fn distance(height: u32, scale: u32, slope: u32, value: impl Fn(f64) -> f64) -> i32 {
         let error = |step: i32| greatest_error(height.wrapping_add_signed(step), scale, slope, &value);
         assert!(error(0) < f64::exp2(-14.0));

@@ -7,14 +7,14 @@ use super::number::{
 };
 use std::cmp::Ordering;
 
-/// The result of an invalid operation.
+/// Returns the result of an invalid operation.
 #[inline(always)]
 pub fn invalid<F: Format>(env: &mut Environment) -> u64 {
     env.raise(INVALID);
     F::DEFAULT_NAN
 }
 
-/// The NaN that operands give, the first that there is.
+/// Returns the NaN that results from the operands, the first NaN among them.
 #[inline(always)]
 pub fn nan<F: Format, const N: usize>(env: &mut Environment, bits: [u64; N], numbers: [&Number; N]) -> Option<u64> {
     if numbers.iter().any(|number| number.kind == Kind::Signalling) {
@@ -43,13 +43,13 @@ struct Term {
 impl Term {
     #[inline(always)]
     fn of(n: &Number) -> Self {
-        // The exponent of a zero is the least of all: it must not move the other term.
+        // Zero gets the minimum exponent, so that it does not shift the other term.
         let exponent = if n.kind == Kind::Zero { i32::MIN / 4 } else { n.exponent };
         Term { negative: n.negative, exponent, significand: u128::from(n.significand) << 63 }
     }
 }
 
-/// Adds and rounds.
+/// Adds and rounds two terms.
 #[inline(always)]
 fn sum<F: Format>(env: &mut Environment, x: Term, y: Term) -> u64 {
     let (x, y) = if x.exponent >= y.exponent { (x, y) } else { (y, x) };
@@ -85,7 +85,7 @@ pub fn add<F: Format>(env: &mut Environment, _: &Form, a: u64, b: u64) -> u64 {
 }
 
 pub fn subtract<F: Format>(env: &mut Environment, form: &Form, a: u64, b: u64) -> u64 {
-    // The sign of a NaN stays as it is.
+    // The sign of a NaN is kept.
     let is_nan = b & !F::SIGN > F::INFINITY;
     add::<F>(env, form, a, if is_nan { b } else { b ^ F::SIGN })
 }
@@ -147,7 +147,7 @@ pub fn square_root<F: Format>(env: &mut Environment, _: &Form, a: u64) -> u64 {
         Kind::Infinite => return a,
         _ => denormals(env, [&x]),
     }
-    // The number is `radicand * 2^even`.
+    // The number equals `radicand * 2^even`.
     let odd = (x.exponent - 127) & 1;
     let even = x.exponent - 127 + odd;
     let radicand = u128::from(x.significand) << (64 - odd);
@@ -156,7 +156,8 @@ pub fn square_root<F: Format>(env: &mut Environment, _: &Form, a: u64) -> u64 {
     round::<F>(env, false, even / 2 + 126, root << 1 | sticky)
 }
 
-/// `x * y + z`, rounded once; each with its sign as given. NaNs come from the operands in the order `x`, `y`, `z`.
+/// Computes `x * y + z`, rounded once; the signs of product and addend are negated as given. NaNs are taken from the
+/// operands in the order `x`, `y`, `z`.
 pub fn fused<F: Format>(env: &mut Environment, bits: [u64; 3], negate_product: bool, negate_addend: bool) -> u64 {
     let [x, y, mut z] = bits.map(|bits| unpack::<F>(env, bits));
     if let Some(result) = nan::<F, 3>(env, bits, [&x, &y, &z]) {
@@ -180,14 +181,14 @@ pub fn fused<F: Format>(env: &mut Environment, bits: [u64; 3], negate_product: b
         Term { negative, exponent: i32::MIN / 4, significand: 0 }
     } else {
         let product = u128::from(x.significand) * u128::from(y.significand);
-        // The highest bit moves to 126; the lowest bits are zero.
+        // The highest bit moves to bit 126; the lowest bits are zero.
         let high = (product >> 127) as u32;
         Term { negative, exponent: x.exponent + y.exponent + high as i32, significand: product >> high }
     };
     sum::<F>(env, product, Term::of(&z))
 }
 
-/// Compares; none of the three for NaNs. A QNaN is invalid for a signalling comparison.
+/// Compares two numbers. Returns `None` if one is a NaN. A QNaN is invalid for a signalling comparison.
 #[inline(always)]
 pub fn compare<F: Format>(env: &mut Environment, signalling: bool, a: u64, b: u64) -> Option<Ordering> {
     let (x, y) = (unpack::<F>(env, a), unpack::<F>(env, b));
@@ -206,26 +207,26 @@ pub fn compare<F: Format>(env: &mut Environment, signalling: bool, a: u64, b: u6
     Some(key(&x, a).cmp(&key(&y, b)))
 }
 
-/// A number, or the zero that it is under DAZ.
+/// Returns the number, or zero for a denormal with DAZ.
 #[inline(always)]
 pub fn as_zero<F: Format>(env: &Environment, bits: u64) -> u64 {
     let denormal = bits & !F::SIGN < 1 << F::FRACTION;
     if denormal && F::CONTROLLED && env.denormals_are_zeros { bits & F::SIGN } else { bits }
 }
 
-/// The lesser; the second of two zeros, and if one is a NaN.
+/// Returns the minimum; the second operand for two zeros, or if one is a NaN.
 pub fn minimum<F: Format>(env: &mut Environment, _: &Form, a: u64, b: u64) -> u64 {
     let first = compare::<F>(env, true, a, b) == Some(Ordering::Less);
     as_zero::<F>(env, if first { a } else { b })
 }
 
-/// The greater; the second of two zeros, and if one is a NaN.
+/// Returns the maximum; the second operand for two zeros, or if one is a NaN.
 pub fn maximum<F: Format>(env: &mut Environment, _: &Form, a: u64, b: u64) -> u64 {
     let first = compare::<F>(env, true, a, b) == Some(Ordering::Greater);
     as_zero::<F>(env, if first { a } else { b })
 }
 
-/// A number of one format in another.
+/// Converts a number from one format to another.
 #[inline(always)]
 pub fn convert<S: Format, D: Format>(env: &mut Environment, bits: u64, quiet_denormals: bool) -> u64 {
     let x = unpack::<S>(env, bits);
@@ -241,7 +242,8 @@ pub fn convert<S: Format, D: Format>(env: &mut Environment, bits: u64, quiet_den
         env.raise(DENORMAL);
     }
     if x.denormal && !D::CONTROLLED {
-        // A denormal is tiny and inexact in half precision, the manual says so of unmasked underflow as well.
+        // In half precision a denormal is tiny and inexact; according to the manual this holds for unmasked underflow
+        // as well.
         env.raise(UNDERFLOW | INEXACT);
     }
     match x.kind {
@@ -251,21 +253,21 @@ pub fn convert<S: Format, D: Format>(env: &mut Environment, bits: u64, quiet_den
     }
 }
 
-/// An integer in a format.
+/// Converts an integer to a format.
 #[inline(always)]
 pub fn from_integer<D: Format>(env: &mut Environment, negative: bool, magnitude: u64) -> u64 {
     if magnitude == 0 {
         return 0;
     }
     let result = round::<D>(env, negative, 127, u128::from(magnitude));
-    // An integer that half precision has no number for is inexact, also with overflow unmasked.
+    // An integer that half precision can't represent is inexact, even with overflow unmasked.
     if !D::CONTROLLED && env.flags & OVERFLOW != 0 {
         env.raise(INEXACT);
     }
     result
 }
 
-/// A number as an integer of `width` bits; what has no such integer is the "indefinite" one, and invalid.
+/// Converts a number to an integer of `width` bits. A number out of range is invalid, and gives the integer indefinite.
 #[inline(always)]
 pub fn to_integer<S: Format>(env: &mut Environment, bits: u64, width: u32, signed: bool, rounding: Rounding) -> u64 {
     let x = unpack::<S>(env, bits);

@@ -1,4 +1,4 @@
-//! Counting bits, conflicts, bit selection, and the dot products of VNNI and IFMA.
+//! Bit counts, conflict detection, bit selection, and the dot products of VNNI and IFMA.
 
 use super::lanes::{Element, at, by_index, each, map1, map3, one, three};
 use super::{Body, Form, Operands, Outcome};
@@ -56,7 +56,7 @@ fn product52(x: u64, y: u64) -> u128 {
     u128::from(x & MASK52) * u128::from(y & MASK52)
 }
 
-/// A bit for each element before this one that is equal to it.
+/// Returns a bit for each earlier element that is equal to this one.
 fn conflicts<T: Element + PartialEq>(o: &Operands, n: usize) -> u64 {
     let own = T::get(&o.a, n);
     (0..n).fold(0, |bits, earlier| bits | u64::from(T::get(&o.a, earlier) == own) << earlier)

@@ -4,14 +4,14 @@ use super::lanes::test;
 use super::{Body, Form, Operands, Outcome};
 use iced_x86::{Instruction, Mnemonic::*};
 
-/// A body that tests elements of `a` and `b`.
+/// Creates a body that tests elements of `a` and `b`.
 macro_rules! tested {
     ($t:ty, |$x:ident, $y:ident| $e:expr) => {
         (|form: &Form, o: &Operands| test::<$t>(form, o, |$x, $y| $e)) as Body
     };
 }
 
-/// A body that compares by the predicate in the immediate.
+/// Creates a body that compares by the predicate in the immediate.
 macro_rules! compared {
     ($t:ty) => {
         (|form: &Form, o: &Operands| test::<$t>(form, o, |x, y| holds(form.imm, x, y))) as Body
@@ -54,7 +54,7 @@ pub fn bind(i: &Instruction) -> Option<Body> {
     })
 }
 
-/// The predicates EQ, LT, LE, FALSE, NEQ, NLT, NLE, TRUE.
+/// Evaluates the predicates EQ, LT, LE, FALSE, NEQ, NLT, NLE, TRUE.
 #[inline(always)]
 fn holds<T: Ord>(predicate: u8, x: T, y: T) -> bool {
     let positive = match predicate & 3 {

@@ -12,7 +12,7 @@ pub fn bind(i: &Instruction) -> Option<Body> {
     [between_formats, from_vectors, to_vectors, from_general, to_general].iter().find_map(|bind| bind(i.mnemonic()))
 }
 
-/// Converts each element that the mask has; the wider of the two kinds of element fills the vector length.
+/// Converts each selected element; the wider of the two element types fills the vector length.
 #[inline(always)]
 fn packed<A: Element, R: Element>(form: &Form, o: &Operands, f: impl Fn(&mut Environment, u64) -> u64) -> Outcome {
     let count = form.length / A::SIZE.max(R::SIZE);
@@ -24,12 +24,12 @@ fn packed<A: Element, R: Element>(form: &Form, o: &Operands, f: impl Fn(&mut Env
     Outcome { mxcsr_flags: env.raised(form), ..finish::<R>(form, o, result, count) }
 }
 
-/// From format to format, packed.
+/// Converts between formats, packed.
 fn formats<S: Format, D: Format>(form: &Form, o: &Operands) -> Outcome {
     packed::<S::Bits, D::Bits>(form, o, |env, x| convert::<S, D>(env, x, false))
 }
 
-/// From format to format, scalar.
+/// Converts between formats, scalar.
 fn formats_scalar<S: Format, D: Format>(form: &Form, o: &Operands) -> Outcome {
     scalar::<D>(form, o, |env| convert::<S, D>(env, bits::<S>(&o.b, 0), false))
 }
@@ -48,7 +48,8 @@ fn between_formats(mnemonic: Mnemonic) -> Option<Body> {
         Vcvtss2sh => formats_scalar::<Single, Half>,
         Vcvtsh2sd => formats_scalar::<Half, Double>,
         Vcvtsd2sh => formats_scalar::<Double, Half>,
-        // The conversions of F16C: the one does not report denormals, the other rounds as its immediate says.
+        // The conversions of F16C: VCVTPH2PS does not report denormals, VCVTPS2PH takes its rounding mode from the
+        // immediate.
         Vcvtph2ps => |f, o| packed::<u16, u32>(f, o, |env, x| convert::<Half, Single>(env, x, true)),
         Vcvtps2ph => |f, o| {
             let rounding = if f.imm & 4 == 0 { Some(f.imm & 3) } else { f.rounding };
@@ -61,7 +62,7 @@ fn between_formats(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// Integers of type `I`, packed, to a format.
+/// Converts integers of type `I` to a format, packed.
 fn integers<I: Element + PartialOrd, D: Format>(form: &Form, o: &Operands) -> Outcome {
     packed::<I, D::Bits>(form, o, |env, x| {
         let negative = I::truncate(x) < I::default();
@@ -89,7 +90,7 @@ fn from_vectors(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// From a format to integers of type `I`, packed.
+/// Converts a format to integers of type `I`, packed.
 fn rounded<S: Format, I: Element, const SIGNED: bool, const TRUNCATE: bool>(form: &Form, o: &Operands) -> Outcome {
     packed::<S::Bits, I>(form, o, |env, x| {
         let rounding = if TRUNCATE { Rounding::Zero } else { env.rounding };
@@ -131,7 +132,7 @@ fn to_vectors(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// A general register, or an integer in memory, to a scalar; there is no mask.
+/// Converts a general register, or an integer in memory, to a scalar; there is no mask.
 fn general<D: Format, const SIGNED: bool>(form: &Form, o: &Operands) -> Outcome {
     let raw = at::<u64>(&o.b, 0);
     let value = match (form.wide, SIGNED) {
@@ -155,7 +156,7 @@ fn from_general(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// A scalar to a general register.
+/// Converts a scalar to a general register.
 fn scalar_rounded<S: Format, const SIGNED: bool, const TRUNCATE: bool>(form: &Form, o: &Operands) -> Outcome {
     let mut env = Environment::new(form, o.mxcsr);
     let rounding = if TRUNCATE { Rounding::Zero } else { env.rounding };

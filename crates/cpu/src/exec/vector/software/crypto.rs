@@ -4,7 +4,7 @@ use super::lanes::{at, by_index, each, map2, two};
 use super::{Body, Form, Operands};
 use iced_x86::{Instruction, Mnemonic::*};
 
-/// Binds these.
+/// Binds these instructions.
 pub fn bind(i: &Instruction) -> Option<Body> {
     Some(match i.mnemonic() {
         Vaesenc => two!(u128, |state, key| substitute_and_mix(state, &MIXED, 5) ^ key),
@@ -25,7 +25,7 @@ pub fn bind(i: &Instruction) -> Option<Body> {
     })
 }
 
-/// The product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1.
+/// Returns the product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1.
 const fn product(x: u8, y: u8) -> u8 {
     let (mut x, mut y, mut sum) = (x, y, 0);
     while y != 0 {
@@ -38,7 +38,7 @@ const fn product(x: u8, y: u8) -> u8 {
     sum
 }
 
-/// [`product`] without branches, which the compiler turns into vector code.
+/// Computes [`product`] without branches, so that the compiler can vectorize it.
 #[inline(always)]
 fn straight_product(x: u8, y: u8) -> u8 {
     let mut x = x;
@@ -49,7 +49,7 @@ fn straight_product(x: u8, y: u8) -> u8 {
     })
 }
 
-/// Multiplicative inverses in GF(2^8); that of 0 is 0.
+/// Multiplicative inverses in GF(2^8); the inverse of 0 is 0.
 static INVERSE: [u8; 256] = inverses();
 
 const fn inverses() -> [u8; 256] {
@@ -69,7 +69,7 @@ const fn inverses() -> [u8; 256] {
     table
 }
 
-/// The substitution of AES (FIPS 197, 5.1.1): the inverse, through an affine transformation.
+/// The S-box of AES (FIPS 197, 5.1.1): the inverse, followed by an affine transformation.
 static SBOX: [u8; 256] = sbox();
 static INVERSE_SBOX: [u8; 256] = inverse_sbox();
 
@@ -97,13 +97,13 @@ const fn inverse_sbox() -> [u8; 256] {
     table
 }
 
-/// Shifts rows and substitutes bytes: each byte comes from `step` times its index, modulo 16.
+/// Shifts rows and substitutes bytes: each byte is taken from `step` times its index, modulo 16.
 fn substitute(state: u128, table: &[u8; 256], step: usize) -> u128 {
     let bytes = state.to_le_bytes();
     u128::from_le_bytes(std::array::from_fn(|n| table[usize::from(bytes[n * step % 16])]))
 }
 
-/// What a byte that is the first of its column becomes in the mixed column, by the byte before substitution.
+/// Contribution of the first byte of a column to the mixed column, indexed by the byte before substitution.
 static MIXED: [u32; 256] = mixed(sbox(), [2, 1, 1, 3]);
 static INVERSE_MIXED: [u32; 256] = mixed(inverse_sbox(), [14, 9, 13, 11]);
 
@@ -132,7 +132,7 @@ fn substitute_and_mix(state: u128, table: &[u32; 256], step: usize) -> u128 {
     })
 }
 
-/// The product of polynomials over GF(2), by four bits of `y` at a time.
+/// Returns the product of polynomials over GF(2), computed with four bits of `y` at a time.
 fn carryless(x: u64, y: u64) -> u128 {
     let mut multiples = [0u128; 16];
     for n in 1..16 {
@@ -141,7 +141,8 @@ fn carryless(x: u64, y: u64) -> u128 {
     (0..16).rev().fold(0, |sum, digit| sum << 4 ^ multiples[(y >> (4 * digit) & 15) as usize])
 }
 
-/// A bit of the result is the parity of a row of the matrix and the byte; the last row gives bit 0.
+/// Computes an affine transformation: a bit of the result is the parity of the byte masked by a row of the matrix; the
+/// last row gives bit 0.
 fn affine(matrix: u64, x: u8) -> u8 {
     let rows = matrix.to_be_bytes();
     (0..8).fold(0, |result, bit| result | (((rows[bit] & x).count_ones() & 1) as u8) << bit)

@@ -1,4 +1,4 @@
-//! Floating-point arithmetic by elements: the four operations, roots, fused ones, minimum, maximum, comparison.
+//! Elementwise floating-point arithmetic: the four operations, roots, fused operations, minimum, maximum, comparison.
 
 use super::arithmetic::{add, compare, divide, fused, maximum, minimum, multiply, square_root, subtract};
 use super::lanes::{Element, finish, finish_scalar};
@@ -7,20 +7,20 @@ use super::{Body, Bytes, Form, Operands, Outcome};
 use iced_x86::{Instruction, Mnemonic, Mnemonic::*};
 use std::cmp::Ordering;
 
-/// Element `n` as bits.
+/// Returns element `n` as bits.
 #[inline(always)]
 pub fn bits<F: Format>(vector: &Bytes, n: usize) -> u64 {
     F::Bits::get(vector, n).extend()
 }
 
-/// Computes each element that the mask has, from the element's index.
+/// Computes each selected element from its index.
 #[inline(always)]
 pub fn packed<F: Format>(form: &Form, o: &Operands, f: impl Fn(&mut Environment, usize) -> u64) -> Outcome {
     let count = form.length / F::Bits::SIZE;
     packed_count::<F>(form, o, count, f)
 }
 
-/// As [`packed`], with a number of elements.
+/// Computes [`packed`] for a number of elements.
 #[inline(always)]
 pub fn packed_count<F: Format>(
     form: &Form,
@@ -36,7 +36,7 @@ pub fn packed_count<F: Format>(
     Outcome { mxcsr_flags: env.raised(form), ..finish::<F::Bits>(form, o, result, count) }
 }
 
-/// Computes element 0 if the mask has it; the others are those of `a`.
+/// Computes element 0 if the mask selects it; the others are those of `a`.
 #[inline(always)]
 pub fn scalar<F: Format>(form: &Form, o: &Operands, f: impl Fn(&mut Environment) -> u64) -> Outcome {
     let mut env = Environment::new(form, o.mxcsr);
@@ -44,7 +44,7 @@ pub fn scalar<F: Format>(form: &Form, o: &Operands, f: impl Fn(&mut Environment)
     Outcome { mxcsr_flags: env.raised(form), ..finish_scalar::<F::Bits>(form, o, F::Bits::truncate(value)) }
 }
 
-/// Bodies for the six mnemonics of an operation: packed and scalar, in half, single and double precision.
+/// Creates bodies for the six mnemonics of an operation: packed and scalar, in half, single and double precision.
 macro_rules! unary {
     ($mnemonic:expr; $($ph:ident $ps:ident $pd:ident $sh:ident $ss:ident $sd:ident => $op:ident,)*) => {{
         let body: Body = match $mnemonic {
@@ -62,7 +62,7 @@ macro_rules! unary {
     }};
 }
 
-/// As `unary!`, of operations with two sources.
+/// Creates bodies as `unary!` does, for operations with two sources.
 macro_rules! binary {
     ($mnemonic:expr; $($ph:ident $ps:ident $pd:ident $sh:ident $ss:ident $sd:ident => $op:ident,)*) => {{
         let body: Body = match $mnemonic {
@@ -82,7 +82,7 @@ macro_rules! binary {
 
 pub(super) use {binary, unary};
 
-/// An operation with two sources.
+/// Computes an operation with two sources.
 #[inline(always)]
 pub fn two<F: Format, const SCALAR: bool>(
     form: &Form,
@@ -118,7 +118,7 @@ fn bind_unary(mnemonic: Mnemonic) -> Option<Body> {
     }
 }
 
-/// Comparisons into an opmask and into RFLAGS.
+/// Binds comparisons into an opmask and into RFLAGS.
 fn compared(mnemonic: Mnemonic) -> Option<Body> {
     Some(match mnemonic {
         Vcmpph => to_mask::<Half, false>,
@@ -137,8 +137,8 @@ fn compared(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// The predicates of VCMP that are true of less, equal, greater and unordered operands, as bits in this order; those
-/// from 16 on repeat them with the opposite answer to QNaNs.
+/// Predicates of VCMP: a bit each for less, equal, greater and unordered operands, for which the predicate is true. The
+/// predicates from 16 on repeat these with the opposite signalling of QNaNs.
 const PREDICATES: [u8; 16] = [
     0b0010, 0b0001, 0b0011, 0b1000, 0b1101, 0b1110, 0b1100, 0b0111, //
     0b1010, 0b1001, 0b1011, 0b0000, 0b0101, 0b0110, 0b0100, 0b1111,
@@ -147,7 +147,7 @@ const PREDICATES: [u8; 16] = [
 /// Predicates below 16 for which a QNaN is invalid: bit n for predicate n.
 const SIGNALLING: u16 = 0b0110_0110_0110_0110;
 
-/// The bit of a relation in [`PREDICATES`].
+/// Returns the bit of a relation in [`PREDICATES`].
 fn relation(order: Option<Ordering>) -> u32 {
     match order {
         Some(Ordering::Less) => 0,
@@ -170,7 +170,7 @@ fn to_mask<F: Format, const SCALAR: bool>(form: &Form, o: &Operands) -> Outcome 
     Outcome { mxcsr_flags: env.raised(form), ..Outcome::mask(k) }
 }
 
-/// ZF, PF and CF; the first source is the first operand.
+/// Compares and sets ZF, PF and CF; the first source is the first operand.
 fn to_flags<F: Format, const SIGNALLING: bool>(form: &Form, o: &Operands) -> Outcome {
     let mut env = Environment::new(form, o.mxcsr);
     let order = compare::<F>(&mut env, SIGNALLING, bits::<F>(&o.dest, 0), bits::<F>(&o.a, 0));
@@ -178,13 +178,13 @@ fn to_flags<F: Format, const SIGNALLING: bool>(form: &Form, o: &Operands) -> Out
     Outcome { mxcsr_flags: env.raised(form), rflags, ..Outcome::of([0; 64]) }
 }
 
-/// What becomes of the addend of a fused operation, by the parity of the element.
+/// Sign of the addend of a fused operation, by the parity of the element.
 const PLUS: u8 = 0;
 const MINUS: u8 = 1;
 const MINUS_PLUS: u8 = 2;
 const PLUS_MINUS: u8 = 3;
 
-/// A fused operation; `ORDER` says which operands are multiplied.
+/// Computes a fused operation; `ORDER` selects the operands that are multiplied.
 fn fuse<F: Format, const ORDER: u32, const NEGATE: bool, const ADDEND: u8, const SCALAR: bool>(
     form: &Form,
     o: &Operands,
@@ -205,7 +205,7 @@ fn fuse<F: Format, const ORDER: u32, const NEGATE: bool, const ADDEND: u8, const
         fused::<F>(env, operands, NEGATE, minus)
     };
     if SCALAR {
-        // The other elements stay those of the first operand, which is a source as well.
+        // The other elements are those of the first operand, which is also a source.
         let kept = Operands { a: o.dest, ..*o };
         scalar::<F>(form, &kept, |env| compute(env, 0))
     } else {
@@ -213,7 +213,7 @@ fn fuse<F: Format, const ORDER: u32, const NEGATE: bool, const ADDEND: u8, const
     }
 }
 
-/// Bodies for fused operations: three orders, three formats, packed and scalar.
+/// Creates bodies for fused operations: three orders, three formats, packed and scalar.
 macro_rules! fused_table {
     ($mnemonic:expr; $($order:literal $negate:literal $addend:ident:
         $ph:ident $ps:ident $pd:ident $($sh:ident $ss:ident $sd:ident)?,)*) => {

@@ -1,5 +1,4 @@
-//! What half precision and BF16 have beyond the operations of all formats: complex arithmetic, approximations, dot
-//! products.
+//! Operations that only half precision and BF16 have: complex arithmetic, approximations, dot products.
 
 use super::approximate14::{reciprocal_of, reciprocal_root_of};
 use super::arithmetic::{fused, multiply};
@@ -9,7 +8,7 @@ use super::number::{Environment, Format, Half, Kind, Rounding, Single, infinity,
 use super::{Body, Form, Operands, Outcome};
 use iced_x86::{Instruction, Mnemonic, Mnemonic::*};
 
-/// Binds these.
+/// Binds these instructions.
 pub fn bind(i: &Instruction) -> Option<Body> {
     Some(match i.mnemonic() {
         Vfmulcph => complex::<false, false, false>,
@@ -34,13 +33,13 @@ pub fn bind(i: &Instruction) -> Option<Body> {
     })
 }
 
-/// Whether this is complex arithmetic.
+/// Returns true for complex arithmetic.
 pub fn is_complex(mnemonic: Mnemonic) -> bool {
     matches!(mnemonic, Vfmulcph | Vfcmulcph | Vfmaddcph | Vfcmaddcph | Vfmulcsh | Vfcmulcsh | Vfmaddcsh | Vfcmaddcsh)
 }
 
-/// Complex products of pairs, of which the first is the real part. Each step is rounded; the exceptions of all are
-/// recorded as if they were masked. `CONJUGATE` takes the conjugate of the second source.
+/// Computes complex products of pairs, of which the first element is the real part. Each step is rounded; all
+/// exceptions are recorded as if they were masked. `CONJUGATE` uses the conjugate of the second source.
 fn complex<const ADD: bool, const CONJUGATE: bool, const SCALAR: bool>(form: &Form, o: &Operands) -> Outcome {
     let mut env = Environment::new(form, o.mxcsr);
     let count = if SCALAR { 1 } else { form.length / 4 };
@@ -61,7 +60,7 @@ fn complex<const ADD: bool, const CONJUGATE: bool, const SCALAR: bool>(form: &Fo
     Outcome { mxcsr_flags: env.raised(form), ..outcome }
 }
 
-/// To nearest, with no exceptions.
+/// Returns an environment with rounding to nearest that raises no exceptions.
 fn quiet(controlled: bool) -> Environment {
     Environment {
         rounding: Rounding::Nearest,
@@ -73,8 +72,8 @@ fn quiet(controlled: bool) -> Environment {
     }
 }
 
-/// VRCPPH: the approximation of VRCP14, rounded to nearest. The manual's bound of the error, 2^-11 + 2^-14, is that of
-/// these two steps.
+/// VRCPPH: the approximation of VRCP14, rounded to nearest. The manual's error bound, 2^-11 + 2^-14, is the sum of both
+/// steps' errors.
 fn reciprocal(a: u64) -> u64 {
     let x = unpack::<Half>(&quiet(false), a);
     match x.kind {
@@ -85,7 +84,7 @@ fn reciprocal(a: u64) -> u64 {
     }
 }
 
-/// VRSQRTPH: likewise, with VRSQRT14.
+/// VRSQRTPH: the approximation of VRSQRT14, rounded to nearest.
 fn reciprocal_root(a: u64) -> u64 {
     let x = unpack::<Half>(&quiet(false), a);
     match x.kind {
@@ -97,12 +96,12 @@ fn reciprocal_root(a: u64) -> u64 {
     }
 }
 
-/// An approximation with sixteen bits of fraction in half precision.
+/// Converts an approximation with sixteen bits of fraction to half precision.
 fn shortened(negative: bool, (exponent, fraction): (i32, u32)) -> u64 {
     round::<Half>(&mut quiet(false), negative, exponent, u128::from(1 << 16 | fraction) << 111)
 }
 
-/// A number as BF16, to nearest; denormals are zeros, and MXCSR has no part in it.
+/// Converts a number to BF16, rounded to nearest; denormals are zeros, and MXCSR has no effect.
 fn brain(x: u32) -> u16 {
     let magnitude = x & 0x7fff_ffff;
     match magnitude {
@@ -112,7 +111,7 @@ fn brain(x: u32) -> u16 {
     }
 }
 
-/// VDPBF16PS: two products of BF16 are added, one after the other, the second pair first; denormals are zeros.
+/// VDPBF16PS: adds two products of BF16, one after the other, the second pair first; denormals are zeros.
 fn dot_product(d: u32, a: u32, b: u32) -> u32 {
     let mut env = quiet(true);
     let high = |x: u32| u64::from(x & 0xffff_0000);

@@ -91,22 +91,22 @@ fn bytes(x: u16, y: u16) -> u16 {
     (low + high).clamp(-0x8000, 0x7fff) as u16
 }
 
-/// The sum of absolute differences.
+/// Returns the sum of absolute differences.
 fn differences<const N: usize>(x: [u8; N], y: [u8; N]) -> u64 {
     x.iter().zip(y).map(|(&x, y)| u64::from(x.abs_diff(y))).sum()
 }
 
-/// VDBPSADBW: a word of the result, from four bytes of `a` and four of the shuffled `b`.
+/// VDBPSADBW: returns a word of the result, from four bytes of `a` and four of the shuffled `b`.
 fn double_block(form: &Form, o: &Operands, n: usize) -> u16 {
     let (lane, half, word) = (n / 8, n / 4 % 2, n % 4);
     let x = lane * 16 + half * 8 + word / 2 * 4;
     let y = half * 8 + word;
-    // A byte of `b` after the doublewords of its 128 bits have been chosen by the immediate.
+    // A byte of `b` after the immediate has permuted the doublewords of its 128-bit lane.
     let chosen = |byte: usize| o.b[lane * 16 + usize::from(form.imm >> (byte / 4 * 2) & 3) * 4 + byte % 4];
     (0..4).map(|k| u16::from(o.a[x + k].abs_diff(chosen(y + k)))).sum()
 }
 
-/// Packs: the low half of each 128 bits comes from `a`, the high half from `b`.
+/// Packs: the low half of each 128-bit lane is taken from `a`, the high half from `b`.
 #[inline(always)]
 fn pack<T>(o: &Operands, n: usize, narrow: impl Fn((&super::Bytes, usize)) -> T) -> T {
     let per_half = 8 / size_of::<T>();
@@ -115,7 +115,7 @@ fn pack<T>(o: &Operands, n: usize, narrow: impl Fn((&super::Bytes, usize)) -> T)
     narrow((source, lane * per_half + inside % per_half))
 }
 
-/// VPTERNLOG: bit `4 * d + 2 * x + y` of the immediate, for each bit.
+/// VPTERNLOG: selects bit `4 * d + 2 * x + y` of the immediate, for each bit position.
 fn ternary(imm: u8, d: u64, x: u64, y: u64) -> u64 {
     (0..8).filter(|case| imm >> case & 1 != 0).fold(0, |result, case| {
         let pick = |bit: u32, value: u64| if case >> bit & 1 != 0 { value } else { !value };

@@ -1,4 +1,4 @@
-//! Vectors as elements: reading and writing them, applying an operation to each, and masking the result.
+//! Vectors as elements: access, elementwise operations, and masking of results.
 
 use super::{Body, Bytes, Form, Operands, Outcome};
 
@@ -6,13 +6,13 @@ use super::{Body, Bytes, Form, Operands, Outcome};
 pub trait Element: Copy + Default {
     /// Its size in bytes.
     const SIZE: usize;
-    /// The element with index `n`.
+    /// Returns the element with index `n`.
     fn get(vector: &Bytes, n: usize) -> Self;
     /// Writes the element with index `n`.
     fn put(self, vector: &mut Bytes, n: usize);
-    /// The low bits of a number.
+    /// Returns the low bits of a number.
     fn truncate(bits: u64) -> Self;
-    /// The element as 64 bits, extended by its sign if it has one.
+    /// Returns the element as 64 bits, sign-extended if it is signed.
     fn extend(self) -> u64;
 }
 
@@ -46,12 +46,12 @@ macro_rules! element {
 
 element!(u8, u16, u32, u64, u128, i8, i16, i32, i64);
 
-/// The low `count` bits.
+/// Returns a mask of the low `count` bits.
 pub fn low_bits(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Merges or zeroes the elements outside the mask; `count` elements are the destination, the rest is zero.
+/// Merges or zeroes the elements outside the mask; the destination has `count` elements, and the rest is zero.
 #[inline(always)]
 pub fn finish<T: Element>(form: &Form, o: &Operands, mut result: Bytes, count: usize) -> Outcome {
     let all = low_bits(count);
@@ -67,7 +67,7 @@ pub fn finish<T: Element>(form: &Form, o: &Operands, mut result: Bytes, count: u
     Outcome::of(result)
 }
 
-/// The result of a scalar operation: element 0 under the mask, the rest of the 128 bits from the first source.
+/// Returns the result of a scalar operation: element 0 under the mask, the rest of the 128 bits from the first source.
 #[inline(always)]
 pub fn finish_scalar<T: Element>(form: &Form, o: &Operands, value: T) -> Outcome {
     let mut result = [0; 64];
@@ -81,7 +81,7 @@ pub fn finish_scalar<T: Element>(form: &Form, o: &Operands, value: T) -> Outcome
     Outcome::of(result)
 }
 
-/// Each element of the destination from its index.
+/// Computes each element of the destination from its index.
 #[inline(always)]
 pub fn by_index<T: Element>(form: &Form, o: &Operands, f: impl Fn(usize) -> T) -> Outcome {
     let count = form.length / T::SIZE;
@@ -92,7 +92,7 @@ pub fn by_index<T: Element>(form: &Form, o: &Operands, f: impl Fn(usize) -> T) -
     finish::<T>(form, o, result, count)
 }
 
-/// Each element from that of `a`; the wider of the two kinds of element fills the vector length.
+/// Computes each element from that of `a`; the wider of the two element types fills the vector length.
 #[inline(always)]
 pub fn map1<A: Element, R: Element>(form: &Form, o: &Operands, f: impl Fn(A) -> R) -> Outcome {
     let count = form.length / A::SIZE.max(R::SIZE);
@@ -103,19 +103,19 @@ pub fn map1<A: Element, R: Element>(form: &Form, o: &Operands, f: impl Fn(A) -> 
     finish::<R>(form, o, result, count)
 }
 
-/// Each element from those of `a` and `b`.
+/// Computes each element from those of `a` and `b`.
 #[inline(always)]
 pub fn map2<T: Element>(form: &Form, o: &Operands, f: impl Fn(T, T) -> T) -> Outcome {
     by_index(form, o, |n| f(T::get(&o.a, n), T::get(&o.b, n)))
 }
 
-/// Each element from those of the old destination, `a` and `b`.
+/// Computes each element from those of the old destination, `a` and `b`.
 #[inline(always)]
 pub fn map3<T: Element>(form: &Form, o: &Operands, f: impl Fn(T, T, T) -> T) -> Outcome {
     by_index(form, o, |n| f(T::get(&o.dest, n), T::get(&o.a, n), T::get(&o.b, n)))
 }
 
-/// A bit of the opmask for each element, if the mask has the element.
+/// Computes a bit of the opmask for each element that the mask selects.
 #[inline(always)]
 pub fn test<T: Element>(form: &Form, o: &Operands, f: impl Fn(T, T) -> bool) -> Outcome {
     let mut k = 0;
@@ -125,7 +125,7 @@ pub fn test<T: Element>(form: &Form, o: &Operands, f: impl Fn(T, T) -> bool) -> 
     Outcome::mask(k & o.mask)
 }
 
-/// A body that maps elements of `a`.
+/// Creates a body that maps elements of `a`.
 macro_rules! one {
     ($t:ty, |$x:ident| $e:expr) => {
         (|form: &Form, o: &Operands| map1(form, o, |$x: $t| $e)) as Body
@@ -135,7 +135,7 @@ macro_rules! one {
     };
 }
 
-/// A body that maps elements of `a` and `b`.
+/// Creates a body that maps elements of `a` and `b`.
 macro_rules! two {
     ($t:ty, |$x:ident, $y:ident| $e:expr) => {
         (|form: &Form, o: &Operands| map2::<$t>(form, o, |$x, $y| $e)) as Body
@@ -145,7 +145,7 @@ macro_rules! two {
     };
 }
 
-/// A body that maps elements of the old destination, `a` and `b`.
+/// Creates a body that maps elements of the old destination, `a` and `b`.
 macro_rules! three {
     ($t:ty, |$d:ident, $x:ident, $y:ident| $e:expr) => {
         (|form: &Form, o: &Operands| map3::<$t>(form, o, |$d, $x, $y| $e)) as Body
@@ -155,7 +155,7 @@ macro_rules! three {
     };
 }
 
-/// A body that computes an element from its index.
+/// Creates a body that computes an element from its index.
 macro_rules! each {
     ($t:ty, |$form:ident, $o:ident, $n:ident| $e:expr) => {
         (|$form: &Form, $o: &Operands| by_index::<$t>($form, $o, |$n| $e)) as Body
@@ -164,13 +164,13 @@ macro_rules! each {
 
 pub(super) use {each, one, three, two};
 
-/// The element of `v` that has index `n` of those of type `T`.
+/// Returns element `n` of type `T` in `v`.
 #[inline(always)]
 pub fn at<T: Element>(v: &Bytes, n: usize) -> T {
     T::get(v, n)
 }
 
-/// A copy of the vector in elements.
+/// Returns a body that copies the vector in elements.
 pub fn moved<T: Element>() -> Body {
     |form, o| map1(form, o, |x: T| x)
 }

@@ -1,16 +1,16 @@
-//! EVEX instructions without AVX-512 units: AVX-512 in Rust, with the results of the hardware to the bit.
+//! EVEX instructions without AVX-512 units: AVX-512 in Rust, with results identical to the hardware's.
 //!
 //! [`find`] binds an instruction once, when it is decoded, and [`Function::run`] computes it from the values of its
-//! operands: destination, opmask, general register, flags and the exceptions that MXCSR records. Nothing here knows of
-//! the processor's state, of memory or of faults; loads, stores, gathers and the instructions between opmasks are the
-//! caller's. The VEX forms of AVX-VNNI are here as well.
+//! operands: destination, opmask, general register, flags and MXCSR exceptions. This module does not access the
+//! processor's state or memory, and raises no faults; the caller implements loads, stores, gathers and instructions
+//! between opmasks. The VEX forms of AVX-VNNI are here as well.
 //!
-//! Floating-point arithmetic is integer code, generic in its format (`number.rs`, `arithmetic.rs`): half, single and
-//! double precision share one implementation, and no host rounds differently. MXCSR's DAZ and FTZ have no effect on half
-//! precision, as the manual says.
+//! Floating-point arithmetic is integer code, generic over the format (`number.rs`, `arithmetic.rs`): half, single and
+//! double precision share one implementation, and results do not depend on the host. As specified by the manual,
+//! MXCSR's DAZ and FTZ have no effect on half precision.
 //!
-//! Results that processors compute differently are those of Intel's: VRCP14 and VRSQRT14 in `approximate14.rs`, and with
-//! them VRCPPH and VRSQRTPH in `half.rs`. They must be computed here on every host.
+//! Results that differ between processors are those of Intel's: VRCP14 and VRSQRT14 in `approximate14.rs`, and VRCPPH
+//! and VRSQRTPH, which are based on them, in `half.rs`. They must be computed here on every host.
 
 mod approximate14;
 mod arithmetic;
@@ -35,19 +35,19 @@ mod tests;
 
 use iced_x86::{EncodingKind, Instruction, OpCodeOperandKind, OpKind, RoundingControl};
 
-/// A vector register, or what an instruction reads of memory, zero-extended.
+/// A vector register, or the bytes that an instruction reads from memory, zero-extended.
 pub type Bytes = [u8; 64];
 
-/// The operands of one instruction as values.
+/// Values of an instruction's operands.
 ///
-/// A vector register or a memory operand is zero-extended; a memory operand holds the bytes that are in memory, before a
-/// broadcast. General registers and opmasks that are sources are the low eight bytes of their operand. The host's instructions
-/// find some of them here, aligned.
+/// A vector register or a memory operand is zero-extended; a memory operand contains the bytes in memory, before a
+/// broadcast. General registers and opmasks that are sources occupy the low eight bytes of their operand. The host's
+/// instructions read some of the values here, so they are aligned.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Operands {
-    /// The old value of the first operand, which is also a source of some instructions (and nothing else of those that
-    /// compare into RFLAGS). A destination in memory that is to be merged is what is there.
+    /// Old value of the first operand, which is also a source of some instructions (and only a source for those that
+    /// compare into RFLAGS). For a merged destination in memory, this is the old memory contents.
     pub dest: Bytes,
     /// The second operand.
     pub a: Bytes,
@@ -55,31 +55,31 @@ pub struct Operands {
     pub b: Bytes,
     /// The fourth operand, if it is not an immediate.
     pub c: Bytes,
-    /// The opmask, all ones where the instruction names none.
+    /// The opmask, all ones for instructions without one.
     pub mask: u64,
     /// MXCSR: rounding, denormals and exception masks.
     pub mxcsr: u32,
 }
 
-/// What an instruction computed. Only the fields that its destination and kind call for are meaningful.
+/// Results of an instruction. Only the fields for its destination and kind are meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Outcome {
-    /// The vector destination, merged or zeroed under the mask, with zeros above the vector length. A destination in
-    /// memory receives its first bytes.
+    /// The vector destination, merged or zeroed under the mask, with zeros above the vector length. The first bytes are
+    /// stored to a destination in memory.
     pub dest: Bytes,
-    /// An opmask that is the destination.
+    /// The opmask destination.
     pub k: u64,
-    /// A general register that is the destination.
+    /// The general register destination.
     pub general: u64,
-    /// The exception flags of MXCSR that the instruction raises, the unmasked ones too.
+    /// MXCSR exception flags that the instruction raises, including unmasked ones.
     pub mxcsr_flags: u32,
-    /// ZF, PF and CF of a comparison that sets flags; it clears OF, SF and AF.
+    /// ZF, PF and CF of a comparison that sets flags; OF, SF and AF are cleared.
     pub rflags: u64,
 }
 
 impl Outcome {
-    /// Of an instruction without results.
+    /// Outcome of an instruction without results.
     pub const NONE: Self = Self { dest: [0; 64], k: 0, general: 0, mxcsr_flags: 0, rflags: 0 };
 
     fn of(dest: Bytes) -> Self {
@@ -91,30 +91,30 @@ impl Outcome {
     }
 }
 
-/// What the encoding of an instruction says besides its operation.
+/// Parameters in the encoding of an instruction.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     /// The immediate.
     imm: u8,
     /// The vector length in bytes.
     length: usize,
-    /// Elements outside the mask become zero instead of staying as they are.
+    /// True if elements outside the mask become zero instead of being kept.
     zeroing: bool,
-    /// Embedded rounding: the value of MXCSR.RC that replaces the register's.
+    /// Embedded rounding: the value that replaces MXCSR.RC.
     rounding: Option<u8>,
-    /// Exceptions are suppressed, by embedded rounding or by {sae}.
+    /// True if exceptions are suppressed, by embedded rounding or by {sae}.
     quiet: bool,
-    /// The general register, or the integer in memory, has 64 bits.
+    /// True if the general register, or the integer in memory, has 64 bits.
     wide: bool,
-    /// Size in bytes of what memory holds if it is to be broadcast, otherwise 0.
+    /// Size in bytes of a memory operand that is broadcast, otherwise 0.
     broadcast: usize,
-    /// Exceptions are recorded as if they were masked.
+    /// True if exceptions are recorded as if they were masked.
     recording: bool,
-    /// The source operand that is in memory: 0 for `a`, 1 for `b`, 2 for `c`.
+    /// Index of the source operand in memory: 0 for `a`, 1 for `b`, 2 for `c`.
     memory: u8,
 }
 
-/// Computes one instruction.
+/// Function that computes one instruction.
 type Body = fn(&Form, &Operands) -> Outcome;
 
 /// A bound instruction.
@@ -146,14 +146,14 @@ impl Function {
 }
 
 impl Function {
-    /// Whether the instruction is executed as if all exceptions of MXCSR were masked, so that it only records them: the
-    /// complex arithmetic of FP16 is.
+    /// Returns true if the instruction is executed as if all exceptions of MXCSR were masked, so that it only records
+    /// them. This holds for the complex arithmetic of FP16.
     pub fn masks_exceptions(&self) -> bool {
         self.form.recording
     }
 }
 
-/// The function that computes an instruction, if it is one of this module's.
+/// Returns the function that computes an instruction, if this module has it.
 pub fn find(i: &Instruction) -> Option<Function> {
     let code = i.code().op_code();
     match code.encoding() {

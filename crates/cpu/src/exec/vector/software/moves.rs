@@ -1,4 +1,4 @@
-//! Moves: whole vectors under a mask, scalars, general registers, opmasks, and elements that change their width.
+//! Moves: whole vectors under a mask, scalars, general registers, opmasks, and conversions of element width.
 
 use super::lanes::{Element, at, by_index, each, finish, finish_scalar, map1, moved};
 use super::{Body, Form, Operands, Outcome};
@@ -64,7 +64,7 @@ fn widening(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// VPMOV that truncates, and that saturates with and without sign.
+/// VPMOV: truncating, and saturating with and without sign.
 fn narrowing(mnemonic: Mnemonic) -> Option<Body> {
     /// Saturates elements of `$a` to the range of `$r`.
     macro_rules! saturated {
@@ -107,7 +107,7 @@ fn resized<A: Element, R: Element + From<A>>() -> Body {
     |form, o| map1(form, o, |x: A| R::from(x))
 }
 
-/// A value without a mask: in a vector, in memory or in a general register.
+/// Returns a value without a mask, for a vector, memory or a general register.
 fn single(value: u64) -> Outcome {
     Outcome { general: value, ..pair(value, 0) }
 }
@@ -119,12 +119,12 @@ fn pair(low: u64, high: u64) -> Outcome {
     Outcome::of(result)
 }
 
-/// Where VPINSR finds the element with index `n`: the inserted one is the first of its operand.
+/// Returns the index at which VPINSR reads element `n`: the inserted element is the first of its operand.
 fn own(form: &Form, last: u8, n: usize) -> usize {
     if usize::from(form.imm & last) == n { 0 } else { n }
 }
 
-/// A bit of the opmask that is the source.
+/// Returns a bit of the source opmask.
 fn bit(o: &Operands, n: usize) -> bool {
     at::<u64>(&o.a, 0) >> n & 1 != 0
 }

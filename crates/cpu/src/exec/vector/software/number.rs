@@ -1,4 +1,4 @@
-//! Floating-point numbers in integer registers: formats, MXCSR, taking a number apart and rounding one.
+//! Floating-point numbers in integer registers: formats, MXCSR, decomposition and rounding.
 
 use super::Form;
 use super::lanes::Element;
@@ -11,29 +11,29 @@ pub const DIVIDE_BY_ZERO: u32 = 1 << 2;
 pub const OVERFLOW: u32 = 1 << 3;
 pub const UNDERFLOW: u32 = 1 << 4;
 pub const INEXACT: u32 = 1 << 5;
-/// Those that are found before an operation is carried out.
+/// Exceptions that precede an operation.
 const BEFORE: u32 = INVALID | DENORMAL | DIVIDE_BY_ZERO;
 
 /// A binary interchange format.
 pub trait Format {
-    /// The element that holds it.
+    /// Element type that holds a number.
     type Bits: Element;
-    /// Bits of fraction.
+    /// Number of fraction bits.
     const FRACTION: u32;
-    /// Bits in all.
+    /// Total number of bits.
     const WIDTH: u32 = 8 * <Self::Bits as Element>::SIZE as u32;
-    /// The biased exponent of infinities and NaNs.
+    /// Biased exponent of infinities and NaNs.
     const SPECIAL: u64 = (1 << (Self::WIDTH - 1 - Self::FRACTION)) - 1;
-    /// The exponent bias, which is also the greatest exponent.
+    /// Exponent bias, which is also the maximum exponent.
     const BIAS: i32 = (Self::SPECIAL >> 1) as i32;
-    /// The least exponent of a normal number.
+    /// Minimum exponent of a normal number.
     const LEAST: i32 = 1 - Self::BIAS;
     const SIGN: u64 = 1 << (Self::WIDTH - 1);
     const INFINITY: u64 = Self::SPECIAL << Self::FRACTION;
     const QUIET: u64 = 1 << (Self::FRACTION - 1);
-    /// The QNaN that invalid operations return.
+    /// QNaN that invalid operations return.
     const DEFAULT_NAN: u64 = Self::SIGN | Self::INFINITY | Self::QUIET;
-    /// Whether MXCSR.DAZ and MXCSR.FTZ have an effect: they have none on half precision.
+    /// True if MXCSR.DAZ and MXCSR.FTZ have an effect; they have none on half precision.
     const CONTROLLED: bool = true;
 }
 
@@ -60,7 +60,7 @@ impl Format for Double {
     const FRACTION: u32 = 52;
 }
 
-/// MXCSR while an instruction is computed.
+/// MXCSR during the computation of an instruction.
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub rounding: Rounding,
@@ -68,14 +68,15 @@ pub struct Environment {
     pub flush_to_zero: bool,
     /// Masked exceptions, as bits of flags.
     pub masked: u32,
-    /// What has been raised.
+    /// Raised exceptions.
     pub flags: u32,
-    /// The instruction is VCVTPS2PH, which is older than arithmetic in half precision.
+    /// True for VCVTPS2PH, which is older than half-precision arithmetic and follows different rules.
     pub f16c: bool,
 }
 
 impl Environment {
-    /// MXCSR, with what the encoding says instead: embedded rounding, and exceptions that are suppressed.
+    /// Creates the environment from MXCSR, with the overrides of the encoding: embedded rounding, and suppression of
+    /// exceptions.
     pub fn new(form: &Form, mxcsr: u32) -> Self {
         Environment {
             rounding: Rounding::of_bits(form.rounding.unwrap_or((mxcsr >> 13) as u8)),
@@ -92,8 +93,8 @@ impl Environment {
         self.flags |= flags;
     }
 
-    /// The flags that MXCSR receives. An unmasked exception that is found before the operation keeps the processor from
-    /// finding those that come after it.
+    /// Returns the flags for MXCSR. An unmasked exception before the operation prevents the detection of those after
+    /// it.
     pub fn raised(&self, form: &Form) -> u32 {
         if form.quiet {
             0
@@ -105,7 +106,7 @@ impl Environment {
     }
 }
 
-/// What a number is.
+/// Class of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Zero,
@@ -115,16 +116,16 @@ pub enum Kind {
     Signalling,
 }
 
-/// A number taken apart.
+/// A decomposed number.
 #[derive(Clone, Copy, Debug)]
 pub struct Number {
     pub negative: bool,
     pub kind: Kind,
-    /// A denormal that is not taken as zero.
+    /// True for a denormal that is not treated as zero.
     pub denormal: bool,
-    /// A finite number is `significand * 2^(exponent - 63)`.
+    /// Exponent: a finite number is `significand * 2^(exponent - 63)`.
     pub exponent: i32,
-    /// With the highest bit set.
+    /// Significand, with the highest bit set.
     pub significand: u64,
 }
 
@@ -135,7 +136,7 @@ impl Number {
     }
 }
 
-/// Takes a number apart; a denormal is a zero under DAZ.
+/// Decomposes a number; a denormal is a zero with DAZ.
 #[inline(always)]
 pub fn unpack<F: Format>(env: &Environment, bits: u64) -> Number {
     let negative = bits & F::SIGN != 0;
@@ -162,19 +163,19 @@ pub fn unpack<F: Format>(env: &Environment, bits: u64) -> Number {
     number
 }
 
-/// A zero with a sign.
+/// Returns a zero with a sign.
 #[inline(always)]
 pub fn zero<F: Format>(negative: bool) -> u64 {
     if negative { F::SIGN } else { 0 }
 }
 
-/// An infinity with a sign.
+/// Returns an infinity with a sign.
 #[inline(always)]
 pub fn infinity<F: Format>(negative: bool) -> u64 {
     zero::<F>(negative) | F::INFINITY
 }
 
-/// Shifts right; what is lost leaves its trace in the lowest bit.
+/// Shifts right; the lowest bit becomes 1 if any set bit is shifted out.
 #[inline(always)]
 pub fn shift_sticky(value: u128, count: u32) -> u128 {
     match count {
@@ -184,10 +185,10 @@ pub fn shift_sticky(value: u128, count: u32) -> u128 {
     }
 }
 
-/// Rounds `significand >> count`; tells whether that is inexact.
+/// Rounds `significand >> count`. Also returns true if the result is inexact.
 #[inline(always)]
 pub fn rounded(rounding: Rounding, negative: bool, significand: u128, count: u32) -> (u64, bool) {
-    // One bit for the half, one for the sticky part.
+    // One bit for the half, and one sticky bit.
     let kept = shift_sticky(significand, count - 2);
     let (half, sticky) = (kept & 2 != 0, kept & 1 != 0);
     let whole = (kept >> 2) as u64;
@@ -195,14 +196,14 @@ pub fn rounded(rounding: Rounding, negative: bool, significand: u128, count: u32
     (whole + u64::from(away), half || sticky)
 }
 
-/// Rounds `significand * 2^(exponent - 127)`, which is not zero, to a format, with the exceptions of that.
+/// Rounds `significand * 2^(exponent - 127)`, which is nonzero, to a format, and raises the exceptions of the rounding.
 #[inline(always)]
 pub fn round<F: Format>(env: &mut Environment, negative: bool, exponent: i32, significand: u128) -> u64 {
     let flush = F::CONTROLLED && env.flush_to_zero;
     round_with::<F>(env, negative, exponent, significand, flush)
 }
 
-/// As [`round`], with or without flushing to zero.
+/// Rounds as [`round`] does, with or without flushing to zero.
 pub fn round_with<F: Format>(
     env: &mut Environment,
     negative: bool,
@@ -225,14 +226,14 @@ pub fn round_with<F: Format>(
     }
     if exponent >= F::LEAST {
         env.raise(if inexact { INEXACT } else { 0 });
-        // The leading one of the significand adds one to the exponent, and so does a carry.
+        // The leading one of the significand adds one to the exponent, as a carry does.
         return sign + (((exponent + F::BIAS - 1) as u64) << F::FRACTION) + whole;
     }
     let tiny = final_exponent < F::LEAST;
     let extra = (F::LEAST - exponent) as u32;
     let (denormal, inexact_denormal) = rounded(env.rounding, negative, significand, (drop + extra).min(200));
     if tiny && env.masked & UNDERFLOW == 0 {
-        // In half precision a denormal result is inexact or not as it is with underflow masked.
+        // In half precision the inexactness of a denormal result is the same as with underflow masked.
         let inexact = if F::CONTROLLED || env.f16c { inexact } else { inexact_denormal };
         env.raise(UNDERFLOW | if inexact { INEXACT } else { 0 });
         return sign;

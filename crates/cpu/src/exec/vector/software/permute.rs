@@ -1,4 +1,4 @@
-//! Elements that change places: shuffles, permutations, unpacks, blends, broadcasts, compression and expansion.
+//! Rearrangement of elements: shuffles, permutations, unpacks, blends, broadcasts, compression and expansion.
 
 use super::lanes::{Element, at, by_index, each, finish, low_bits};
 use super::{Body, Bytes, Form, Operands, Outcome};
@@ -62,7 +62,7 @@ pub fn bind(i: &Instruction) -> Option<Body> {
     })
 }
 
-/// Binds what stays within 128 bits.
+/// Binds instructions that operate within 128-bit lanes.
 fn within_lanes(i: &Instruction) -> Option<Body> {
     let by_immediate = i.op_count() > 2 && i.op_kind(2) == OpKind::Immediate8;
     Some(match i.mnemonic() {
@@ -104,19 +104,19 @@ fn within_lanes(i: &Instruction) -> Option<Body> {
     })
 }
 
-/// An element as an index; what is beyond any vector's length does not matter.
+/// Returns an element as an index; bits beyond the vector length are ignored later.
 #[inline(always)]
 fn index<T: Element + std::convert::Into<u64>>(v: &Bytes, n: usize) -> usize {
     (T::get(v, n).into() & 0xff) as usize
 }
 
-/// The two bits of the immediate for an element with index `n` of four.
+/// Returns the two bits of the immediate for element `n` of four.
 #[inline(always)]
 fn two_bits(form: &Form, n: usize) -> usize {
     usize::from(form.imm >> (2 * (n & 3)) & 3)
 }
 
-/// An element of two vectors, one after the other.
+/// Returns an element of two concatenated vectors.
 #[inline(always)]
 fn from_two<T: Element>(form: &Form, low: &Bytes, high: &Bytes, index: usize) -> T {
     let count = form.length / T::SIZE;
@@ -137,7 +137,7 @@ fn align<T: Element>(form: &Form, o: &Operands, n: usize) -> T {
     T::get(if from < count { &o.b } else { &o.a }, from % count)
 }
 
-/// The lower half of the 128-bit lanes comes from `a`, the upper from `b`, each chosen by the immediate.
+/// Takes the lower half of the 128-bit lanes from `a` and the upper half from `b`, selected by the immediate.
 #[inline(always)]
 fn shuffle_lanes<T: Element>(form: &Form, o: &Operands, n: usize) -> T {
     let (lanes, per_lane) = (form.length / 16, 16 / T::SIZE);
@@ -147,14 +147,14 @@ fn shuffle_lanes<T: Element>(form: &Form, o: &Operands, n: usize) -> T {
     T::get(if lane < lanes / 2 { &o.a } else { &o.b }, chosen * per_lane + n % per_lane)
 }
 
-/// VINSERTF32X4 and its kind: `SIZE` bytes of `b` replace a part of `a`.
+/// VINSERTF32X4 and similar: `SIZE` bytes of `b` replace a part of `a`.
 #[inline(always)]
 fn insert<T: Element, const SIZE: usize>(form: &Form, o: &Operands, n: usize) -> T {
     let (parts, per_part) = (form.length / SIZE, SIZE / T::SIZE);
     if n / per_part == usize::from(form.imm) % parts { T::get(&o.b, n % per_part) } else { T::get(&o.a, n) }
 }
 
-/// VEXTRACTF32X4 and its kind: a part of `a`.
+/// VEXTRACTF32X4 and similar: extracts a part of `a`.
 fn extract<T: Element, const SIZE: usize>(form: &Form, o: &Operands) -> Outcome {
     let start = usize::from(form.imm) % (form.length / SIZE) * SIZE;
     let mut result = [0; 64];
@@ -172,7 +172,7 @@ fn insert_single(form: &Form, o: &Operands, n: usize, from: usize) -> u32 {
     }
 }
 
-/// VBLENDM: the mask chooses `b`, or else `a`, which zeroing makes zero.
+/// VBLENDM: the mask selects `b`; other elements are `a`, or zero with zeroing.
 fn blend<T: Element>(form: &Form, o: &Operands) -> Outcome {
     let merged = Operands { dest: o.a, ..*o };
     by_index(form, &merged, |n| T::get(&o.b, n))

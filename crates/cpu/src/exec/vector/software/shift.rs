@@ -4,28 +4,28 @@ use super::lanes::{at, by_index, each, map1, map2, map3, one, three, two};
 use super::{Body, Form, Operands};
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 
-/// Logical left; a count of the width or more gives zero.
+/// Logical left shift; a count of the width or more gives zero.
 macro_rules! left {
     ($x:expr, $n:expr) => {
         $x.checked_shl(u32::try_from($n).unwrap_or(u32::MAX)).unwrap_or(0)
     };
 }
 
-/// Logical right; a count of the width or more gives zero.
+/// Logical right shift; a count of the width or more gives zero.
 macro_rules! right {
     ($x:expr, $n:expr) => {
         $x.checked_shr(u32::try_from($n).unwrap_or(u32::MAX)).unwrap_or(0)
     };
 }
 
-/// Arithmetic right; a count of the width or more gives the sign.
+/// Arithmetic right shift; a count of the width or more gives the sign.
 macro_rules! arithmetic {
     ($t:ty, $x:expr, $n:expr) => {
         $x >> u32::try_from($n).unwrap_or(u32::MAX).min(<$t>::BITS - 1)
     };
 }
 
-/// One shift of an element type, by an immediate or by the low quadword of `b`.
+/// Shifts all elements by an immediate or by the low quadword of `b`.
 macro_rules! uniform {
     ($i:expr, $t:ty, |$x:ident, $n:ident| $e:expr) => {
         if $i.op_kind(2) == OpKind::Immediate8 {
@@ -83,20 +83,20 @@ pub fn bind(i: &Instruction) -> Option<Body> {
         Vpshrdvw => three!(u16, |d, x, n| funnel_right(16, d.into(), x.into(), n.into()) as u16),
         Vpshrdvd => three!(u32, |d, x, n| funnel_right(32, d.into(), x.into(), n.into()) as u32),
         Vpshrdvq => three!(u64, |d, x, n| funnel_right(64, d, x, n)),
-        // Neither has a mask: whole bytes move within 128 bits.
+        // Neither has a mask: whole bytes move within 128-bit lanes.
         Vpslldq => each!(u128, |form, o, n| left!(at::<u128>(&o.a, n), u32::from(form.imm) * 8)),
         Vpsrldq => each!(u128, |form, o, n| right!(at::<u128>(&o.a, n), u32::from(form.imm) * 8)),
         _ => return None,
     })
 }
 
-/// The upper half of `x:y` shifted left.
+/// Returns the upper half of `x:y` shifted left.
 fn funnel_left(width: u32, x: u64, y: u64, count: u64) -> u64 {
     let both = u128::from(x) << width | u128::from(y);
     ((both << (count % u64::from(width))) >> width) as u64
 }
 
-/// The lower half of `y:x` shifted right.
+/// Returns the lower half of `y:x` shifted right.
 fn funnel_right(width: u32, x: u64, y: u64, count: u64) -> u64 {
     let both = u128::from(y) << width | u128::from(x);
     (both >> (count % u64::from(width))) as u64

@@ -1,4 +1,4 @@
-//! What AVX-512 adds to floating-point arithmetic: exponents and significands, rounding to a fraction, scaling, ranges,
+//! Floating-point operations that AVX-512 adds: exponents and significands, rounding to a fraction, scaling, ranges,
 //! classes, and the table of VFIXUPIMM.
 
 use super::arithmetic::{add, as_zero, compare, denormals, invalid, nan};
@@ -12,7 +12,7 @@ use super::{Body, Form, Operands, Outcome};
 use iced_x86::{Instruction, Mnemonic, Mnemonic::*};
 use std::cmp::Ordering;
 
-/// Binds these.
+/// Binds these instructions.
 pub fn bind(i: &Instruction) -> Option<Body> {
     [bind_unary, bind_binary, bind_other].iter().find_map(|bind| bind(i.mnemonic()))
 }
@@ -52,7 +52,7 @@ fn bind_other(mnemonic: Mnemonic) -> Option<Body> {
     })
 }
 
-/// A small integer in a format, exactly.
+/// Converts a small integer to a format, exactly.
 fn small<F: Format>(value: i32) -> u64 {
     let magnitude = u64::from(value.unsigned_abs());
     if magnitude == 0 {
@@ -104,15 +104,16 @@ fn mantissa<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
     sign | (one - (u64::from(lower) << F::FRACTION)) | fraction
 }
 
-/// What the immediates of VRNDSCALE and VREDUCE say: the rounding, bits of fraction, and silence about inexact results.
+/// Decodes the immediate of VRNDSCALE and VREDUCE: rounding mode, number of fraction bits, and suppression of the
+/// precision exception.
 fn scaled_rounding(env: &Environment, form: &Form) -> (Rounding, i32, bool) {
     let rounding = if form.imm & 4 != 0 { env.rounding } else { Rounding::of_bits(form.imm) };
     (rounding, i32::from(form.imm >> 4), form.imm & 8 != 0)
 }
 
-/// A finite number rounded to a multiple of 2^-`places`; tells whether that is inexact.
+/// Rounds a finite number to a multiple of 2^-`places`. Also returns true if the result is inexact.
 fn to_multiple<F: Format>(x: &Number, bits: u64, rounding: Rounding, places: i32) -> (u64, bool) {
-    // Bits of the significand from the multiple's on.
+    // Number of significand bits below the multiple.
     let drop = 63 - x.exponent - places;
     if drop <= 63 - F::FRACTION as i32 {
         return (bits, false);
@@ -121,7 +122,7 @@ fn to_multiple<F: Format>(x: &Number, bits: u64, rounding: Rounding, places: i32
     if whole == 0 {
         return (zero::<F>(x.negative), inexact);
     }
-    // A multiple that a number of the format can be.
+    // The multiple can be represented in the format.
     let mut quiet = Environment {
         rounding: Rounding::Zero,
         denormals_are_zeros: false,
@@ -148,7 +149,7 @@ fn round_scaled<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
             if inexact && !silent {
                 env.raise(INEXACT);
             }
-            // Half precision has a tiny multiple of 2^-15.
+            // In half precision a multiple of 2^-15 can be tiny.
             let tiny = (1..1 << F::FRACTION).contains(&(result & !F::SIGN));
             if tiny && (inexact || env.masked & UNDERFLOW == 0) {
                 env.raise(UNDERFLOW);
@@ -158,7 +159,7 @@ fn round_scaled<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
     }
 }
 
-/// VREDUCE: what VRNDSCALE takes away.
+/// VREDUCE: the difference between a number and its VRNDSCALE.
 fn reduce<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
     let x = unpack::<F>(env, a);
     if let Some(result) = nan::<F, 1>(env, [a], [&x]) {
@@ -170,8 +171,8 @@ fn reduce<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
         Kind::Zero => zero::<F>(x.negative),
         _ => to_multiple::<F>(&x, a, rounding, places).0,
     };
-    // Only the subtraction can be inexact. Underflow is not raised. Intel's processors flush the result whether underflow is masked or not; AMD's do
-    // so only if it is.
+    // Only the subtraction can be inexact. Underflow is not raised. Intel processors flush the result independently of
+    // the underflow mask; AMD's do so only if underflow is masked.
     let mut difference = Environment { rounding, flags: 0, masked: 0x3f, ..env.clone() };
     let result = add::<F>(&mut difference, form, as_zero::<F>(env, a), whole ^ F::SIGN);
     if !silent {
@@ -180,7 +181,7 @@ fn reduce<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
     result
 }
 
-/// VSCALEF: `a` times two to the power of the floor of `b`.
+/// VSCALEF: `a` times two to the power of floor(`b`).
 fn scale<F: Format>(env: &mut Environment, _: &Form, a: u64, b: u64) -> u64 {
     let (x, y) = (unpack::<F>(env, a), unpack::<F>(env, b));
     if x.kind == Kind::Quiet && y.kind == Kind::Infinite {
@@ -191,7 +192,7 @@ fn scale<F: Format>(env: &mut Environment, _: &Form, a: u64, b: u64) -> u64 {
     }
     match (x.kind, y.kind, y.negative) {
         (Kind::Infinite, Kind::Infinite, true) | (Kind::Zero, Kind::Infinite, false) => return invalid::<F>(env),
-        // A denormal exponent is not reported.
+        // A denormal exponent operand is not reported.
         _ => denormals(env, [&x]),
     }
     match (x.kind, y.kind) {
@@ -207,7 +208,7 @@ fn scale<F: Format>(env: &mut Environment, _: &Form, a: u64, b: u64) -> u64 {
     }
 }
 
-/// The greatest integer that is not above a finite number; far from zero, any number that is as far.
+/// Returns the floor of a finite number; saturates far from zero.
 fn floor(y: &Number) -> i64 {
     if y.exponent >= 40 {
         return if y.negative { -(1 << 40) } else { 1 << 40 };
@@ -217,7 +218,7 @@ fn floor(y: &Number) -> i64 {
     if y.negative { -(whole as i64) } else { whole as i64 }
 }
 
-/// VRANGE: the lesser or greater of two numbers or of their magnitudes, with a sign as the immediate says.
+/// VRANGE: minimum or maximum of two numbers or of their magnitudes, with a sign selected by the immediate.
 fn range<F: Format>(env: &mut Environment, form: &Form, a: u64, b: u64) -> u64 {
     let (x, y) = (unpack::<F>(env, a), unpack::<F>(env, b));
     for (number, bits) in [(&x, a), (&y, b)] {
@@ -233,7 +234,7 @@ fn range<F: Format>(env: &mut Environment, form: &Form, a: u64, b: u64) -> u64 {
         _ => {
             denormals(env, [&x, &y]);
             let key = |bits: u64| if form.imm & 2 != 0 { bits & !F::SIGN } else { bits };
-            // Of equal magnitudes the positive one is the greater.
+            // Of equal magnitudes, the positive one is the greater.
             let order = compare::<F>(&mut Environment { flags: 0, ..env.clone() }, false, key(a), key(b));
             let first_is_less = match order {
                 Some(Ordering::Equal) => x.negative,
@@ -251,7 +252,7 @@ fn range<F: Format>(env: &mut Environment, form: &Form, a: u64, b: u64) -> u64 {
     }
 }
 
-/// VFIXUPIMM: what the table in `b` has for the class of the number in `a`.
+/// VFIXUPIMM: returns the value selected by the table in `b` for the class of the number in `a`.
 fn fix<F: Format>(env: &mut Environment, form: &Form, o: &Operands, n: usize) -> u64 {
     let (d, a, table) = (bits::<F>(&o.dest, n), bits::<F>(&o.a, n), at::<u32>(&o.b, n * F::Bits::SIZE / 4));
     let x = unpack::<F>(env, a);
@@ -308,7 +309,7 @@ fn fix<F: Format>(env: &mut Environment, form: &Form, o: &Operands, n: usize) ->
     }
 }
 
-/// A half of pi, to nearest.
+/// Returns pi / 2, rounded to nearest.
 fn half_pi<F: Format>() -> u64 {
     let mut env = Environment {
         rounding: Rounding::Nearest,

@@ -1,10 +1,10 @@
-//! Saved states: an MMU that is saved and restored goes on as the one that was not, and whatever someone makes of a saved
-//! state is refused or is one that an MMU can go on from.
+//! Tests of saved states: an MMU that is saved and restored continues as the original does, and any modified saved
+//! state is either rejected or usable.
 
 use super::*;
 use serde_json::Value;
 
-/// Everything of a machine, as it would lie in a file.
+/// All state of a machine, as in a file.
 #[derive(Clone)]
 pub struct File {
     pub mmu: String,
@@ -13,7 +13,7 @@ pub struct File {
     pub tables: Vec<u64>,
 }
 
-/// Quadwords of the pool.
+/// Returns the quadwords of the pool.
 fn tables(rig: &Rig) -> usize {
     rig.mmu.pool.iter().len() * 512
 }
@@ -30,7 +30,7 @@ pub fn save(rig: &Rig) -> File {
     }
 }
 
-/// Puts a file into a machine. Why it can't be, if so.
+/// Restores a file to a machine. The error is the reason for a rejection.
 pub fn restore(rig: &mut Rig, file: &File) -> Result<(), String> {
     assert!(rig.ram().write_bytes(0, &file.memory));
     for (number, word) in file.tables.iter().enumerate() {
@@ -43,7 +43,7 @@ pub fn restore(rig: &mut Rig, file: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// A machine is replaced by a new one that was restored from a file.
+/// Replaces a machine by a new one that is restored from a file.
 pub fn replace(rig: &mut Rig, config: &VmConfig) {
     let mut new = Rig::new(config, RAM);
     restore(&mut new, &save(rig)).unwrap_or_else(|error| panic!("{}: {error}", rig.name));
@@ -56,7 +56,7 @@ pub fn replace(rig: &mut Rig, config: &VmConfig) {
     *rig = new;
 }
 
-/// Makes one of the parts of a saved state another one.
+/// Modifies one of the parts of a saved state.
 pub fn forge_file(file: &File, random: &mut Random) -> File {
     let mut forged = file.clone();
     match random.below(3) {
@@ -72,14 +72,14 @@ pub fn forge_file(file: &File, random: &mut Random) -> File {
 }
 
 impl World {
-    /// The guest may load CR3 without an exit, or may not any more.
+    /// Allows or forbids the guest to load CR3 without an exit.
     fn resize_cr3_caches(&mut self, entries: usize) {
         for rig in &mut self.rigs {
             rig.mmu.set_cr3_cache(&mut rig.vcpu, entries);
         }
     }
 
-    /// All machines are replaced by new ones that were restored from files.
+    /// Replaces all machines by new ones that are restored from files.
     fn replace_all(&mut self) {
         for (rig, config) in self.rigs.iter_mut().zip(configs()) {
             replace(rig, &config);
@@ -99,7 +99,8 @@ impl World {
 #[test]
 fn a_restored_mmu_goes_on_as_the_saved_one() {
     for seed in 100..103 {
-        // Twins that meet the same, as they draw the same numbers; one of them is saved and restored every now and then.
+        // Twins with equal results, because they use the same random numbers; one of them is saved and restored
+        // occasionally.
         let (mut twin, mut original) = (World::new(seed), World::new(seed));
         let mut when = Random::new(seed);
         for _ in 0..100 {
@@ -120,7 +121,7 @@ fn a_restored_mmu_goes_on_as_the_saved_one() {
     }
 }
 
-/// The value in a tree that has a number.
+/// Returns the value in a tree with this number.
 fn node<'a>(value: &'a mut Value, number: &mut u64) -> Option<&'a mut Value> {
     if *number == 0 {
         return Some(value);
@@ -141,7 +142,7 @@ fn node<'a>(value: &'a mut Value, number: &mut u64) -> Option<&'a mut Value> {
     None
 }
 
-/// Number of values in a tree.
+/// Returns the number of values in a tree.
 fn count(value: &Value) -> u64 {
     1 + match value {
         Value::Array(all) => all.iter().map(count).sum(),
@@ -150,11 +151,11 @@ fn count(value: &Value) -> u64 {
     }
 }
 
-/// Makes a saved state another one that can still be read, mostly.
+/// Modifies a saved state so that it usually can still be parsed.
 pub fn forge(text: &str, random: &mut Random) -> String {
     let mut value: Value = serde_json::from_str(text).unwrap();
     for _ in 0..=random.below(2) {
-        // Half of the time what is not one of many, as most of a state is frames and free pages.
+        // Half of the time a rare value, because most of a state consists of frames and free pages.
         let top = value.as_object().map_or(Vec::new(), |all| all.keys().cloned().collect());
         let within = match top.is_empty() || random.one_in(2) {
             true => &mut value,
@@ -187,7 +188,7 @@ pub fn forge(text: &str, random: &mut Random) -> String {
     value.to_string()
 }
 
-/// Whatever a guest and a host may do next, without a look at what comes of it.
+/// Performs random further actions of a guest and a host, without a check of the results.
 pub fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
     let near = |random: &mut Random| {
         let indexes = random.of(&INDEXES) << 12 | random.of(&INDEXES) << 21 | random.of(&INDEXES) << 30;

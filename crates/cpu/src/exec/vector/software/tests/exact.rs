@@ -1,4 +1,5 @@
-//! Half precision by exact arithmetic: a number is an integer times 2^-24, and rounding is a search among all numbers.
+//! Reference for half precision in exact arithmetic: a number is an integer times 2^-24, and rounding is a search among
+//! all numbers.
 
 use std::cmp::Ordering;
 
@@ -9,7 +10,7 @@ pub const OVERFLOW: u32 = 8;
 pub const UNDERFLOW: u32 = 16;
 pub const INEXACT: u32 = 32;
 
-/// The NaN of invalid operations.
+/// NaN of invalid operations.
 pub const INDEFINITE: u16 = 0xfe00;
 const INFINITY: u16 = 0x7c00;
 
@@ -36,19 +37,19 @@ pub fn negative(h: u16) -> bool {
     h >> 15 != 0
 }
 
-/// The magnitude in units of 2^-24; that of infinity is the power of two after the greatest number.
+/// Returns the magnitude in units of 2^-24; for infinity, the power of two after the maximum number.
 pub fn units(h: u16) -> u128 {
     let (exponent, fraction) = (u32::from(h >> 10 & 31), u128::from(h & 0x3ff));
     if exponent == 0 { fraction } else { (fraction | 0x400) << (exponent - 1) }
 }
 
-/// The number in units of 2^-24.
+/// Returns the number in units of 2^-24.
 pub fn signed(h: u16) -> i128 {
     let magnitude = units(h) as i128;
     if negative(h) { -magnitude } else { magnitude }
 }
 
-/// The exceptions of operands, and the NaN that they give.
+/// Returns the exceptions of operands, and the NaN that results from them.
 pub fn operands(list: &[u16]) -> (u32, Option<u16>) {
     let invalid = if list.iter().any(|&h| is_signalling(h)) { INVALID } else { 0 };
     match list.iter().find(|&&h| is_nan(h)) {
@@ -57,10 +58,10 @@ pub fn operands(list: &[u16]) -> (u32, Option<u16>) {
     }
 }
 
-/// Rounds a magnitude that is known by how it compares with multiples of 2^-26. `rounding` is that of MXCSR.
+/// Rounds a magnitude, which is given by its comparison with multiples of 2^-26. `rounding` is the MXCSR field.
 pub fn round(rounding: u32, negative: bool, compare: impl Fn(u128) -> Ordering) -> Rounded {
     let sign = u16::from(negative) << 15;
-    // The greatest number that is not above the magnitude.
+    // The maximum number that is not above the magnitude.
     let (mut low, mut high) = (0u16, INFINITY);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -80,9 +81,9 @@ pub fn round(rounding: u32, negative: bool, compare: impl Fn(u128) -> Ordering) 
         _ => false,
     };
     let result = if beyond { INFINITY - u16::from(!away) } else { low + u16::from(away) };
-    // Beyond the greatest number by more than rounding takes back.
+    // Beyond the maximum number by more than rounding can correct.
     let overflow = beyond || result == INFINITY;
-    // Below the least normal number, also after rounding to eleven bits.
+    // Below the minimum normal number, even after rounding to eleven bits.
     let least = 4u128 << 10;
     let tiny = compare(least) == Ordering::Less
         && match rounding {
@@ -105,7 +106,7 @@ pub fn ratio(rounding: u32, numerator: i128, denominator: u128) -> Rounded {
     round(rounding, numerator < 0, |k| (4 * magnitude).cmp(&(k * denominator)))
 }
 
-/// The sum of products and a number, exactly, with the sign of a zero from the terms.
+/// Returns the exact sum of a product and a number; the terms determine the sign of a zero.
 fn sum(rounding: u32, flags: u32, product: i128, product_sign: bool, z: u16, z_sign: bool) -> Rounded {
     let addend = if z_sign { -(units(z) as i128) } else { units(z) as i128 } << 24;
     let total = product + addend;
@@ -117,7 +118,7 @@ fn sum(rounding: u32, flags: u32, product: i128, product_sign: bool, z: u16, z_s
     (result, flags | more)
 }
 
-/// `x * y + z`, with the product's and the addend's sign changed as given.
+/// Computes `x * y + z`, with the signs of product and addend negated as given.
 pub fn fused(rounding: u32, [x, y, z]: [u16; 3], negate_product: bool, negate_addend: bool) -> Rounded {
     let (flags, nan) = operands(&[x, y, z]);
     if let Some(nan) = nan {
@@ -193,13 +194,13 @@ pub fn square_root(rounding: u32, x: u16) -> Rounded {
     }
 }
 
-/// A number of a wider format, whose magnitude is `significand * 2^exponent`, as a half.
+/// Converts a number of a wider format, whose magnitude is `significand * 2^exponent`, to a half.
 pub fn from_wide(rounding: u32, negative: bool, significand: u64, exponent: i32) -> Rounded {
     if significand == 0 {
         return (u16::from(negative) << 15, 0);
     }
     let high = exponent + 63 - significand.leading_zeros() as i32;
-    // What is far beyond or below all numbers is as good as any such number.
+    // A number far beyond or below the format's range can be replaced by any other such number.
     let (significand, exponent) = match high {
         20.. => (1, 20),
         ..-40 => (1, -40),
@@ -209,7 +210,7 @@ pub fn from_wide(rounding: u32, negative: bool, significand: u64, exponent: i32)
     round(rounding, negative, |k| (u128::from(significand) << up).cmp(&(k << down)))
 }
 
-/// A number of units rounded to a multiple of `1 << shift` of them.
+/// Rounds a number of units to a multiple of `1 << shift` units.
 pub fn to_multiple(rounding: u32, value: i128, shift: u32) -> i128 {
     let (whole, rest) = (value >> shift, value & ((1 << shift) - 1));
     let half = (1i128 << shift) / 2;

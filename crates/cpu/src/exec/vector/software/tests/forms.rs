@@ -1,12 +1,12 @@
-//! Instructions of a form on fixed registers.
+//! Generates instructions of a form with fixed registers.
 
 use super::Random;
 use iced_x86::{Code, Instruction, OpCodeOperandKind, OpKind, Register, RoundingControl};
 
-/// Where the memory operand is, from RDI.
+/// Offset of the memory operand from RDI.
 pub const MEMORY: u64 = 192;
 
-/// The operands of an instruction by what they are.
+/// Kinds of an instruction's operands.
 pub struct Shape {
     /// The operand in memory.
     pub memory: Option<u32>,
@@ -18,7 +18,7 @@ impl Shape {
     }
 }
 
-/// The register that an operand is in: 1 to 3 for vectors, K2 and K3, RAX and RCX.
+/// Returns the register of an operand: 1 to 3 for vectors, K2 and K3, RAX and RCX.
 fn register(kind: OpCodeOperandKind, n: u32) -> Option<Register> {
     use OpCodeOperandKind::*;
     let of = |base: Register| Some(Register::try_from(base as usize + n as usize + 1).expect("a register"));
@@ -34,7 +34,8 @@ fn register(kind: OpCodeOperandKind, n: u32) -> Option<Register> {
     }
 }
 
-/// Instructions of the form: register and memory operands, broadcast, each rounding, masks, a random immediate each.
+/// Returns instructions of the form: register and memory operands, broadcast, each rounding mode, masks, with a random
+/// immediate each.
 pub fn variants(code: Code, random: &mut Random) -> Vec<Instruction> {
     let op = code.op_code();
     let kinds = op.op_kinds();

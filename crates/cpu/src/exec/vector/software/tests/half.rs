@@ -1,4 +1,4 @@
-//! Half precision against exact arithmetic: operations of one operand on all numbers, the others on many.
+//! Tests of half precision against exact arithmetic: unary operations on all numbers, the others on many.
 
 use super::exact::{self, INDEFINITE, INEXACT, INVALID, Rounded, UNDERFLOW};
 use super::forms::variants;
@@ -6,7 +6,7 @@ use super::values::Random;
 use super::{Function, Operands, find, rounds};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
-/// The first form of a mnemonic whose name contains a text, on registers.
+/// Returns the function of the first form of a mnemonic whose name contains `name`, on registers.
 fn function(name: &str, imm: u8) -> Function {
     let code = Code::values()
         .find(|code| format!("{code:?}").starts_with(&format!("EVEX_{name}")))
@@ -23,14 +23,14 @@ fn function(name: &str, imm: u8) -> Function {
     find(&i).expect("a function")
 }
 
-/// Operands of 64 bits each, all exceptions masked.
+/// Returns operands of 64 bits each, with all exceptions masked.
 fn values(rounding: u32, d: u64, a: u64, b: u64) -> Operands {
     let vector = |value: u64| {
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(&value.to_le_bytes());
         bytes
     };
-    // DAZ and FTZ are set: neither has an effect on half precision.
+    // DAZ and FTZ are set, which has no effect on half precision.
     Operands { dest: vector(d), a: vector(a), b: vector(b), c: [0; 64], mask: u64::MAX, mxcsr: 0x9fc0 | rounding << 13 }
 }
 
@@ -39,7 +39,7 @@ fn half(function: &Function, rounding: u32, d: u16, a: u16, b: u16) -> Rounded {
     (u16::from_le_bytes([outcome.dest[0], outcome.dest[1]]), outcome.mxcsr_flags)
 }
 
-/// Every number at a boundary of the format, and its neighbours.
+/// Returns every number at a boundary of the format, and its neighbours.
 fn boundaries() -> Vec<u16> {
     let exponents = [0, 1, 2, 9, 10, 13, 14, 15, 16, 17, 25, 26, 29, 30, 31];
     let fractions = [0, 1, 2, 0x155, 0x1ff, 0x200, 0x201, 0x2aa, 0x3fe, 0x3ff];
@@ -47,7 +47,7 @@ fn boundaries() -> Vec<u16> {
     positive.flat_map(|h: u16| [h, h | 0x8000]).collect()
 }
 
-/// Pairs of boundaries, and random pairs.
+/// Returns pairs of boundaries, and random pairs.
 fn pairs(random: &mut Random) -> Vec<[u16; 2]> {
     let list = boundaries();
     let mut pairs: Vec<_> = list.iter().flat_map(|&x| list.iter().map(move |&y| [x, y])).collect();
@@ -96,7 +96,7 @@ fn fused_and_complex_operations_round_where_they_should() {
         for (n, function) in complex.iter().enumerate() {
             let o = values(rounding, pair(d, d1), pair(x, x1), pair(y, y1));
             let outcome = function.run(&o);
-            // Exceptions of complex arithmetic are as if they were masked.
+            // Complex arithmetic records exceptions as if they were masked.
             assert!(function.masks_exceptions() && !fused.masks_exceptions());
             assert_eq!(function.run(&Operands { mxcsr: o.mxcsr & !0x1f80, ..o }), outcome, "complex {n}: {text}");
             let first = |p, q, r| match n {
@@ -128,7 +128,7 @@ fn roots_of_all_numbers() {
     }
 }
 
-/// What VRCP14SS or VRSQRT14SS makes of a half's magnitude, rounded to nearest.
+/// Returns the result of VRCP14SS or VRSQRT14SS for a half's magnitude, rounded to nearest.
 fn shortened(approximation: &Function, negative: bool, x: u16) -> u16 {
     let single = (exact::units(x) as f32) / f32::exp2(24.0);
     let outcome = approximation.run(&values(3, 0, 0, single.to_bits().into()));
@@ -157,7 +157,7 @@ fn approximations_of_all_numbers() {
             _ => shortened(&root14, false, x),
         };
         assert_eq!(half(&root, 1, 0, 0, x), (expected_root, 0), "{x:04x} root");
-        // The bound of the manual, where the result is a normal number.
+        // The manual's error bound, if the result is a normal number.
         let value = |h: u16| exact::units(h) as f64 / f64::exp2(24.0);
         let bound = f64::exp2(-11.0) + f64::exp2(-14.0);
         if exact::is_nan(x) || magnitude == 0 || magnitude == 0x7c00 {
@@ -248,7 +248,7 @@ fn conversions_between_formats() {
     let mut random = Random(17);
     for case in 0..100_000 * rounds() {
         let rounding = (case & 3) as u32;
-        // Near a half, or near the middle of two; denormals of the wider formats are zeros under DAZ.
+        // Near a half, or near the middle between two; denormals of the wider formats are zeros with DAZ.
         let near = f64::from(exact::units(random.next() as u16 & 0x7fff) as f32) / f64::exp2(24.0);
         let step = f64::from_bits(near.to_bits() ^ (random.below(2) << random.below(44)));
         let value = f64::from_bits(step.to_bits().wrapping_add(random.below(3)).wrapping_sub(1));

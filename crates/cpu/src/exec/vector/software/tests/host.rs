@@ -1,11 +1,11 @@
-//! Execution of an instruction by the host's own units.
+//! Execution of an instruction on the host's own units.
 
 use super::{Operands, Outcome, forms::MEMORY};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, CpuidFeature, Instruction, OpKind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// What the code loads and stores, from RDI.
+/// Data that the code loads and stores, relative to RDI.
 #[repr(C, align(64))]
 struct Context {
     dest: [u8; 64],
@@ -29,26 +29,27 @@ pub struct Host {
 
 const PAGE: usize = 4096;
 
-/// The flags that a comparison sets to anything but zero: ZF, PF, CF.
+/// Flags that a comparison can set: ZF, PF, CF.
 const COMPARED: u64 = 0x45;
 
-/// Where the page is, for the handler of SIGFPE.
+/// Address of the page, for the SIGFPE handler.
 static START: AtomicUsize = AtomicUsize::new(0);
 /// MXCSR when an unmasked exception stopped the instruction, with the highest bit set.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 const HAS_STOPPED: u32 = 1 << 31;
 
-/// Goes on after the instruction, whose end is in R8, and notes MXCSR.
+/// Signal handler: continues after the instruction, whose end is in R8, and records MXCSR.
 extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel hands a handler with SA_SIGINFO the state of the thread.
+    // SAFETY: the kernel passes the thread's state to a handler with SA_SIGINFO.
     let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let start = START.load(Ordering::Relaxed);
     if !(start..start + PAGE).contains(&(machine.gregs[libc::REG_RIP as usize] as usize)) {
-        // SAFETY: not ours: the instruction faults again, and ends the process as without a handler.
+        // SAFETY: the signal has another origin: the instruction faults again, and ends the process as without a
+        // handler.
         unsafe { libc::signal(libc::SIGFPE, libc::SIG_DFL) };
         return;
     }
-    // SAFETY: the pointer is to the state of the floating-point unit in the same frame.
+    // SAFETY: the pointer refers to the state of the floating-point unit in the same frame.
     let unit = unsafe { &mut *machine.fpregs };
     STOPPED.store(unit.mxcsr | HAS_STOPPED, Ordering::Relaxed);
     unit.mxcsr = 0x1f80;
@@ -56,13 +57,13 @@ extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut lib
 }
 
 impl Host {
-    /// The host's units, if they have AVX-512.
+    /// Returns access to the host's units, if they have AVX-512.
     pub fn new() -> Option<Self> {
         if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("avx512bw") {
             return None;
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: a new private mapping, of which nobody else knows.
+        // SAFETY: a new private mapping, to which nothing else refers.
         let page = unsafe {
             libc::mmap(std::ptr::null_mut(), PAGE, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
@@ -70,7 +71,7 @@ impl Host {
             return None;
         }
         START.store(page as usize, Ordering::Relaxed);
-        // SAFETY: the action is zero but for the handler, which is a function of the right type, and its flag.
+        // SAFETY: the action is zero except for the handler, which is a function of the right type, and its flag.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = stopped as *const () as usize;
@@ -80,7 +81,7 @@ impl Host {
         Some(Host { page: page.cast() })
     }
 
-    /// Whether the host has a form.
+    /// Returns true if the host has the extensions of a form.
     pub fn has(&self, code: Code) -> bool {
         use CpuidFeature::*;
         code.cpuid_features().iter().all(|feature| match *feature {
@@ -112,7 +113,7 @@ impl Host {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.page, bytes.len()) };
     }
 
-    /// Executes the instruction that was loaded. If an unmasked exception stops it, only the flags of MXCSR count.
+    /// Executes the loaded instruction. If an unmasked exception stops it, only the MXCSR flags are meaningful.
     pub fn run(&mut self, i: &Instruction, o: &Operands) -> Outcome {
         let source = |n: u32| if n == 1 { &o.a } else { &o.b };
         let general = (1..i.op_count().min(3))
@@ -137,8 +138,8 @@ impl Host {
             flags: 0,
             initial: 0x1f80,
         };
-        // SAFETY: the page holds a function of this signature that touches nothing but the context and registers that
-        // a function may change.
+        // SAFETY: the page contains a function of this signature that accesses nothing but the context and caller-saved
+        // registers.
         unsafe {
             let function: extern "sysv64" fn(*mut Context) = std::mem::transmute(self.page);
             function(&mut context);
@@ -164,7 +165,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own and nothing runs in it.
+        // SAFETY: this value owns the mapping, and no code in it is running.
         unsafe { libc::munmap(self.page.cast(), PAGE) };
     }
 }

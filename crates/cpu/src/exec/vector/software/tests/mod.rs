@@ -1,4 +1,4 @@
-//! The module against the host's AVX-512 units, and half precision against exact arithmetic.
+//! Tests of the module against the host's AVX-512 units, and of half precision against exact arithmetic.
 
 mod exact;
 mod forms;
@@ -14,7 +14,7 @@ use iced_x86::{Code, CpuidFeature, EncodingKind, Formatter, GasFormatter, Instru
 use std::collections::BTreeMap;
 use values::Random;
 
-/// A form with nothing special, for tests of functions.
+/// Returns a form without special properties, for tests of functions.
 pub fn form() -> Form {
     Form {
         imm: 0,
@@ -29,14 +29,14 @@ pub fn form() -> Form {
     }
 }
 
-/// The elements of the result of an approximation, and how far two processors may be from each other.
+/// Returns the elements of an approximation's result, and the maximum difference between two processors.
 fn approximated(i: &Instruction, outcome: &Outcome) -> Option<(Vec<f64>, f64)> {
     use iced_x86::Mnemonic::*;
     let double = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes);
     let single = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
     let half = |bytes: &[u8; 2]| {
         let h = u16::from_le_bytes(*bytes);
-        // Beyond all numbers of the format, infinities and NaNs are different powers and numbers.
+        // Numbers out of the format's range, infinities and NaNs are distinct numbers.
         if exact::negative(h) { -(exact::units(h) as f64) } else { exact::units(h) as f64 }
     };
     let dest = &outcome.dest;
@@ -52,8 +52,9 @@ fn approximated(i: &Instruction, outcome: &Outcome) -> Option<(Vec<f64>, f64)> {
     })
 }
 
-/// Whether two processors may differ so: approximations are within the architecture's error, or VCVTPS2PH of a denormal
-/// with underflow unmasked reports an inexact result as Intel's manual says, or not.
+/// Returns true if both outcomes are valid for two different processors: approximations within the architecture's
+/// error, or VCVTPS2PH of a denormal with underflow unmasked, for which only Intel's manual specifies an inexact
+/// result.
 fn close(i: &Instruction, got: &Outcome, expected: &Outcome) -> bool {
     let differing = got.mxcsr_flags ^ expected.mxcsr_flags;
     if i.mnemonic() == Mnemonic::Vcvtps2ph && got.mxcsr_flags & !INEXACT == DENORMAL | UNDERFLOW {
@@ -64,7 +65,8 @@ fn close(i: &Instruction, got: &Outcome, expected: &Outcome) -> bool {
     differing == 0 && x.into_iter().zip(y).all(near)
 }
 
-/// AMD's processors do not flush what VREDUCE gives to zero while underflow is not masked: whether this is such a case.
+/// Returns true if AMD processors keep a tiny result of VREDUCE: they do not flush it to zero while underflow is
+/// unmasked.
 fn keeps_tiny_remainders(i: &Instruction, o: &Operands) -> bool {
     use iced_x86::Mnemonic::*;
     const FLUSH: u32 = 1 << 15;
@@ -74,10 +76,10 @@ fn keeps_tiny_remainders(i: &Instruction, o: &Operands) -> bool {
         && testkit::host_is_amd()
 }
 
-/// Operands that an instruction is tried with in a round.
+/// Number of operand sets per instruction and round.
 const CASES: u64 = 8;
 
-/// Rounds over all forms; the environment asks for more, or for the forms whose name contains a text.
+/// Returns the number of rounds over all forms; environment variables can increase it, or select forms by name.
 fn rounds() -> u64 {
     std::env::var("SOFTWARE_VECTOR_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
 }
@@ -93,7 +95,7 @@ fn evex() -> impl Iterator<Item = Code> {
     Code::values().filter(|code| code.op_code().encoding() == EncodingKind::EVEX && code.op_code().mode64())
 }
 
-/// The families that this module leaves to others or that no profile has.
+/// Returns true for families that are implemented elsewhere, or that no profile has.
 fn elsewhere(code: Code) -> bool {
     use CpuidFeature::*;
     let absent = [AVX512ER, AVX512PF, AVX512_4FMAPS, AVX512_4VNNIW, AVX512_VP2INTERSECT];
@@ -102,7 +104,7 @@ fn elsewhere(code: Code) -> bool {
     indexed || code.cpuid_features().iter().any(|feature| absent.contains(feature))
 }
 
-/// What an instruction's destination is, and so which field of an outcome counts.
+/// Returns the outcome with only the fields that the instruction's destination uses.
 fn relevant(i: &Instruction, outcome: &Outcome) -> Outcome {
     let empty = Outcome { dest: [0; 64], k: 0, general: 0, mxcsr_flags: outcome.mxcsr_flags, rflags: 0 };
     if sets_flags(i) {
@@ -168,7 +170,7 @@ fn avx_vnni_computes_as_its_evex_forms() {
     assert_eq!(compared, 8 * 2 * 100);
 }
 
-/// The extension that a form belongs to.
+/// Returns the extension to which a form belongs.
 fn family(code: Code) -> String {
     let features = code.cpuid_features();
     let own = features.iter().find(|&&feature| feature != CpuidFeature::AVX512VL && feature != CpuidFeature::AVX512F);
@@ -193,7 +195,7 @@ fn results_are_those_of_the_host_s_units() {
                 let expected = relevant(&i, &host.run(&i, &o));
                 let got = relevant(&i, &function.run(&o));
                 *compared.entry(family(code)).or_default() += 1;
-                // An unmasked exception leaves nothing but flags.
+                // An unmasked exception leaves only flags.
                 let stops = got.mxcsr_flags & !(o.mxcsr >> 7) & 0x3f != 0;
                 let equal = if stops { got.mxcsr_flags == expected.mxcsr_flags } else { got == expected };
                 if !equal && !close(&i, &got, &expected) && !keeps_tiny_remainders(&i, &o) {
@@ -210,7 +212,7 @@ fn results_are_those_of_the_host_s_units() {
     assert!(wrong.is_empty(), "other results than the host's, by mnemonic: {wrong:?}");
 }
 
-/// Shows operands, and what was computed and expected.
+/// Formats the operands, and the computed and the expected outcome.
 fn report(i: &Instruction, o: &Operands, got: &Outcome, expected: &Outcome) {
     let mut text = String::new();
     GasFormatter::new().format(i, &mut text);

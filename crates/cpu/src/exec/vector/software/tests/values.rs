@@ -1,4 +1,4 @@
-//! Operands: random bits, small numbers, limits, and every kind of floating-point value.
+//! Operand generator: random bits, small numbers, limits, and every kind of floating-point value.
 
 use super::{Operands, Shape};
 use iced_x86::{Instruction, OpKind};
@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// A number with `fraction` bits of fraction in `width` bits, of an interesting kind.
+/// Returns a number with `fraction` bits of fraction in `width` bits, of a random kind.
 fn float(random: &mut Random, width: u32, fraction: u32) -> u64 {
     let exponents = (1u64 << (width - 1 - fraction)) - 1;
     let bias = exponents >> 1;
@@ -75,7 +75,7 @@ fn element(random: &mut Random, size: usize, kind: u64) -> u64 {
     }
 }
 
-/// A vector of elements that are all of one kind, or of any.
+/// Returns a vector of elements of one kind, or of mixed kinds.
 pub fn vector(random: &mut Random, size: usize) -> [u8; 64] {
     let kind = random.below(8);
     let mut v = [0; 64];
@@ -86,7 +86,7 @@ pub fn vector(random: &mut Random, size: usize) -> [u8; 64] {
     v
 }
 
-/// Operands for an instruction; its elements' size is that of its memory operand more often than any other.
+/// Returns operands for an instruction; the element size usually is that of its memory operand.
 pub fn operands(i: &Instruction, shape: &Shape, random: &mut Random, case: u64) -> Operands {
     let own = i.memory_size().element_size().clamp(1, 8).next_power_of_two();
     let mut size = || if random.below(4) == 0 { 1 << random.below(4) } else { own };
@@ -108,7 +108,7 @@ pub fn operands(i: &Instruction, shape: &Shape, random: &mut Random, case: u64) 
         },
         mxcsr: 0x1f80 | (random.below(4) as u32) << 13,
     };
-    // Now and then some exceptions are unmasked.
+    // Some exceptions are unmasked occasionally.
     if random.below(4) == 0 {
         o.mxcsr &= !((random.next() as u32 & 0x3f) << 7);
     }
@@ -118,7 +118,7 @@ pub fn operands(i: &Instruction, shape: &Shape, random: &mut Random, case: u64) 
         2 => o.mxcsr |= 0x8040,
         _ => {}
     }
-    // Equal operands, as often as they are interesting.
+    // Some operands are equal occasionally.
     if random.below(16) == 0 {
         o.b = o.a;
     }

@@ -1,19 +1,23 @@
-//! Runs cells as child processes: some at a time, each in a directory of its own that the [`Store`] keeps once the cell is
-//! done. So a finished cell is never run again, and one that was interrupted leaves nothing. Cells that differ in their workloads alone
+//! Runs cells, each in a process of its own and in a directory of its own that the [`Store`] keeps once the cell is done: as children of this
+//! one (`local.rs`), or on the nodes of a cluster (`slurm.rs`). So a finished cell is never run again, and one that was interrupted leaves nothing. Cells that differ in their workloads alone
 //! boot once (`boots.rs`).
+
+mod local;
+mod shell;
+mod slurm;
+
+pub(crate) use shell::quoted;
+pub use slurm::SlurmError;
 
 use crate::Cell;
 use crate::boots::{Begin, Boots};
 use crate::failure::Failure;
 use crate::fingerprint::{Fingerprints, Unreadable};
-use crate::store::{Finished, Found, LEDGER, OUTPUT, Partial, Store};
-use crate::tether::tether;
+use crate::store::{Finished, Found, OUTPUT, Partial, Store};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -38,12 +42,37 @@ pub struct Options {
     pub program: PathBuf,
     /// The directory that guests' names are relative to.
     pub root: PathBuf,
-    /// How many at a time.
-    pub jobs: usize,
+    /// Where they run.
+    pub place: Place,
     /// Whether cells are run although there is a finished one.
     pub fresh: bool,
     /// Arguments of `tollgate run` that say what executes the instructions; what comes out does not depend on them.
     pub tier: Vec<String>,
+}
+
+/// Where cells run.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// On this host, so many at a time.
+    Here(usize),
+    /// On the nodes of a cluster, as array jobs of Slurm.
+    Slurm {
+        /// Tasks of an array that run at a time, at most.
+        jobs: Option<usize>,
+        /// Options of `sbatch`, such as the partition.
+        options: Vec<String>,
+    },
+}
+
+/// Why nothing can be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A file is missing that all cells need.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// There is no Slurm.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
 }
 
 /// What became of a cell.
@@ -69,11 +98,40 @@ pub trait Watch {
     fn tick(&mut self) {}
 }
 
-/// A cell that is running.
-struct Running {
+/// A cell that is to run: its arguments for the program, and where it writes.
+pub(crate) struct Job {
     cell: usize,
-    child: Child,
+    arguments: Vec<String>,
     directory: Partial,
+    /// Seconds after which it has failed.
+    timeout: u32,
+    /// If it writes a snapshot beside its ledger.
+    saves: bool,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+    /// In another way, which is the reason why the cell failed; the end of the output is shown with it if that helps.
+    Broken(String),
+}
+
+/// Where jobs run.
+pub(crate) trait Executor {
+    /// How many more jobs it takes now.
+    fn room(&self) -> usize;
+    /// Takes jobs, and returns those that can't be started, with the reason.
+    fn start(&mut self, jobs: Vec<Job>) -> Vec<(Job, String)>;
+    /// The jobs that have ended since the last look.
+    fn ended(&mut self) -> Vec<(Job, End)>;
+    /// If it has no job.
+    fn is_idle(&self) -> bool;
+    /// Ends all jobs, and waits until none of them writes any more.
+    fn cancel(&mut self);
 }
 
 /// The end of what a cell printed.
@@ -156,41 +214,36 @@ impl Runner<'_> {
         Ok(wanted)
     }
 
-    fn start(&mut self, cell: usize, begin: Begin) -> std::io::Result<Running> {
+    /// What is to be run for a cell.
+    fn job(&self, cell: usize, begin: Begin) -> std::io::Result<Job> {
         let directory = self.store.partial()?;
-        let output = File::create(directory.path().join(OUTPUT))?;
-        let mut command = Command::new(&self.options.program);
-        command.args(self.cells[cell].arguments()).args(&self.options.tier);
+        let text = |path: PathBuf| std::path::absolute(path).map(|path| path.to_string_lossy().into_owned());
+        let timeout = self.cells[cell].timeout();
+        let mut arguments = self.cells[cell].arguments();
+        arguments.extend(self.options.tier.iter().cloned());
+        let saves = matches!(begin, Begin::Saves(_));
         match begin {
             Begin::Boots | Begin::Waits => {}
-            Begin::Saves(file) => drop(command.args(["--save-at", "workload"]).arg(std::path::absolute(file)?)),
-            Begin::From(file) => drop(command.arg("--restore").arg(std::path::absolute(file)?)),
+            Begin::Saves(file) => arguments.extend(["--save-at".to_owned(), "workload".to_owned(), text(file)?]),
+            Begin::From(file) => arguments.extend(["--restore".to_owned(), text(file)?]),
         }
-        command
-            .args(["--timeout", &self.cells[cell].timeout().to_string(), "--ledger"])
-            .arg(std::path::absolute(directory.path().join(LEDGER))?)
-            .current_dir(&self.options.root)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            // Keys on the terminal are for the laboratory, which then ends its cells itself.
-            .process_group(0);
-        tether(&mut command, directory.descriptor());
-        Ok(Running { cell, child: command.spawn()?, directory })
+        arguments.extend(["--timeout".to_owned(), timeout.to_string()]);
+        Ok(Job { cell, arguments, directory, timeout, saves })
     }
 
-    /// What became of a child that has ended.
-    fn end(&mut self, running: Running, status: ExitStatus, watch: &mut dyn Watch) {
-        let Running { cell, directory, .. } = running;
+    /// What became of a job that has ended.
+    fn end(&mut self, job: Job, end: End, watch: &mut dyn Watch) {
+        let Job { cell, directory, .. } = job;
         self.boots.ended(cell);
         let wanted = self.cells[cell].guest().status;
-        let reason = match (status.code(), status.signal()) {
-            (Some(code), _) if code == wanted => None,
-            (Some(TIMED_OUT), _) => Some(format!("was not done after {} s", self.cells[cell].timeout())),
-            (Some(PANICKED), _) => Some("ended because the guest's kernel panicked".into()),
-            (Some(RESET), _) => Some("ended with a reset that nobody asked for".into()),
-            (Some(code), _) => Some(format!("ended with status {code} where {wanted} was expected")),
-            (None, signal) => Some(format!("was ended by signal {}", signal.unwrap_or(0))),
+        let reason = match end {
+            End::Exited(code) if code == wanted => None,
+            End::Exited(TIMED_OUT) => Some(format!("was not done after {} s", self.cells[cell].timeout())),
+            End::Exited(PANICKED) => Some("ended because the guest's kernel panicked".into()),
+            End::Exited(RESET) => Some("ended with a reset that nobody asked for".into()),
+            End::Exited(code) => Some(format!("ended with status {code} where {wanted} was expected")),
+            End::Signalled(signal) => Some(format!("was ended by signal {signal}")),
+            End::Broken(reason) => Some(reason),
         };
         let output = tail(&directory.path().join(OUTPUT));
         if let Some(reason) = reason {
@@ -222,65 +275,48 @@ impl Runner<'_> {
         None
     }
 
-    fn run(&mut self, wanted: Vec<usize>, stop: &AtomicBool, watch: &mut dyn Watch) {
+    /// A cell that could not even be started.
+    fn not_started(&mut self, cell: usize, reason: String, watch: &mut dyn Watch) {
+        self.boots.ended(cell);
+        self.conclude(cell, Outcome::Failed(Failure { reason, tail: Vec::new(), ran: false }), true, watch);
+    }
+
+    fn run(&mut self, wanted: Vec<usize>, executor: &mut dyn Executor, stop: &AtomicBool, watch: &mut dyn Watch) {
         let mut waiting = wanted;
-        let mut running: Vec<Running> = Vec::new();
         loop {
+            let stopped = stop.load(Ordering::Relaxed);
             self.boots.look();
-            while running.len() < self.options.jobs.max(1) && !stop.load(Ordering::Relaxed) {
+            let mut jobs = Vec::new();
+            while !stopped && jobs.len() < executor.room() {
                 let Some((cell, begin)) = self.next(&mut waiting) else { break };
                 watch.begun(&self.cells[cell]);
-                match self.start(cell, begin) {
-                    Ok(started) => running.push(started),
+                match self.job(cell, begin) {
+                    Ok(job) => jobs.push(job),
                     Err(error) => {
-                        self.boots.ended(cell);
                         let reason = format!("can't be started in {}: {error}", self.store.path().display());
-                        let failure = Failure { reason, tail: Vec::new(), ran: false };
-                        self.conclude(cell, Outcome::Failed(failure), true, watch);
+                        self.not_started(cell, reason, watch);
                     }
                 }
             }
-            if running.is_empty() {
-                return;
+            for (job, reason) in executor.start(jobs) {
+                self.not_started(job.cell, reason, watch);
+            }
+            if executor.is_idle() {
+                match waiting.is_empty() || stopped {
+                    true => return,
+                    false => continue,
+                }
             }
             std::thread::sleep(NAP);
             watch.tick();
-            let mut at = 0;
-            while at < running.len() {
-                match running[at].child.try_wait() {
-                    Ok(Some(status)) => {
-                        let ended = running.remove(at);
-                        self.end(ended, status, watch);
-                    }
-                    Ok(None) if stop.load(Ordering::Relaxed) => kill(running.remove(at)),
-                    Ok(None) if talks_too_much(&running[at]) => {
-                        let (cell, output) = (running[at].cell, tail(&running[at].directory.path().join(OUTPUT)));
-                        kill(running.remove(at));
-                        self.boots.ended(cell);
-                        self.fail(cell, format!("printed more than {MOST_OUTPUT} bytes"), output, watch);
-                    }
-                    Ok(None) => at += 1,
-                    Err(error) => {
-                        let cell = running[at].cell;
-                        kill(running.remove(at));
-                        self.boots.ended(cell);
-                        self.fail(cell, format!("can't be waited for: {error}"), Vec::new(), watch);
-                    }
-                }
+            for (job, end) in executor.ended() {
+                self.end(job, end, watch);
+            }
+            if stop.load(Ordering::Relaxed) {
+                return executor.cancel();
             }
         }
     }
-}
-
-/// Ends a child and removes what it has written.
-fn kill(mut running: Running) {
-    // It may have ended by itself in between.
-    let _ = running.child.kill();
-    let _ = running.child.wait();
-}
-
-fn talks_too_much(running: &Running) -> bool {
-    std::fs::metadata(running.directory.path().join(OUTPUT)).is_ok_and(|file| file.len() > MOST_OUTPUT)
 }
 
 /// Whether there is room for what a cell writes: the same that `tollgate run` makes sure of for a ledger.
@@ -296,7 +332,11 @@ pub fn run(
     store: &Store,
     stop: &AtomicBool,
     watch: &mut dyn Watch,
-) -> Result<Vec<Outcome>, Unreadable> {
+) -> Result<Vec<Outcome>, RunError> {
+    let mut executor: Box<dyn Executor> = match &options.place {
+        Place::Here(jobs) => Box::new(local::Local::new(options, *jobs)),
+        Place::Slurm { jobs, options: sbatch } => Box::new(slurm::Slurm::new(options, store, *jobs, sbatch)?),
+    };
     let count = cells.len();
     let mut runner = Runner {
         cells,
@@ -308,7 +348,7 @@ pub fn run(
         same: BTreeMap::new(),
     };
     let wanted = runner.plan(watch)?;
-    runner.run(wanted, stop, watch);
+    runner.run(wanted, executor.as_mut(), stop, watch);
     for (at, earlier) in std::mem::take(&mut runner.same) {
         let outcome = runner.outcomes[earlier].clone().unwrap_or(Outcome::Interrupted);
         runner.conclude(at, outcome, false, watch);

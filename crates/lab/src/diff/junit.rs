@@ -1,0 +1,39 @@
+//! The answer as one test in the format of JUnit, which programs for continuous integration collect.
+
+use super::{Diff, sheets};
+use crate::report::ReportError;
+use minijinja::{AutoEscape, Environment, context};
+
+/// Rows of each table in the output of the test.
+const TOP: usize = 10;
+
+const DOCUMENT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuites tests="1" failures="{{ failures }}" errors="0">
+  <testsuite name="tollgate diff" tests="1" failures="{{ failures }}" errors="0" skipped="0">
+    <testcase classname="tollgate.diff" name="{{ name }}" time="{{ time }}">
+{%- if failures %}
+      <failure type="regression" message="{{ sentence }}">{{ limit }}</failure>
+{%- endif %}
+      <system-out>{{ text }}</system-out>
+    </testcase>
+  </testsuite>
+</testsuites>
+"#;
+
+/// The document. The time of the test is B's, in virtual seconds.
+pub fn document(diff: &Diff) -> Result<String, ReportError> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_template("junit.xml", DOCUMENT)?;
+    // Characters that XML can't have, escaped or not.
+    let clean = |text: &str| text.replace(|c: char| c.is_control() && !"\n\t\r".contains(c), "\u{fffd}");
+    let limit = diff.verdict.limit.unwrap_or_default() * 100.0;
+    Ok(environment.get_template("junit.xml")?.render(context! {
+        failures => u8::from(diff.verdict.exceeded),
+        name => clean(&format!("{} ({} → {})", diff.command, diff.a.title, diff.b.title)),
+        time => format!("{:.6}", diff.b.mean(|run| run.elapsed)),
+        sentence => clean(&diff.sentence),
+        limit => format!("more than the limit of {limit}% beyond noise"),
+        text => clean(&sheets::text(diff, TOP)),
+    })?)
+}

@@ -1,0 +1,157 @@
+//! What one run paid, by its ledger: the command's tasks, and apart from them all that the machine did meanwhile.
+
+use crate::results::{Tallies, Tally};
+use ledger::summary::{By, Cause, Selection};
+use ledger::{Context, Ledger, TICKS_PER_CYCLE};
+use std::collections::BTreeMap;
+
+/// The region of the command and its descendants.
+pub const COMMAND: &str = "exec";
+/// The region of everything else, while the command runs.
+pub const OTHERS: &str = "others";
+
+/// A ledger is not that of a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger has no region '{0}'")]
+pub struct NoCommand(pub &'static str);
+
+/// What was paid, each part with its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paid {
+    /// By cause and function; the count of instructions is how many there were. Time spent halted is not in it.
+    pub parts: BTreeMap<(String, String), Tally>,
+    /// By function: instructions, and what was paid for all causes.
+    pub functions: Tallies,
+    /// What the machine did meanwhile, by task; interrupts and soft interrupts are parts of their own.
+    pub meanwhile: Tallies,
+    /// Virtual time from the command's beginning to its end, in ticks.
+    pub elapsed: u64,
+}
+
+fn add(to: &mut Tally, tally: Tally) {
+    to.count = to.count.saturating_add(tally.count);
+    to.ticks = to.ticks.saturating_add(tally.ticks);
+}
+
+fn cause_name(ledger: &Ledger, cause: Cause) -> String {
+    match cause {
+        Cause::Instructions => "instructions".to_owned(),
+        Cause::TlbMisses => "TLB misses".to_owned(),
+        Cause::Mispredictions => "mispredicted branches and returns".to_owned(),
+        Cause::Halted => "halted".to_owned(),
+        Cause::Crossing(kind) => ledger.describe(kind),
+    }
+}
+
+impl Paid {
+    /// What the ledger of a run of one command says.
+    pub fn of(ledger: &Ledger) -> Result<Self, NoCommand> {
+        let region = |name| ledger.region(name).ok_or(NoCommand(name));
+        let (command, others) = (region(COMMAND)?, region(OTHERS)?);
+        let mut paid = Self::default();
+        for (function, row) in command.in_context(Context::Task).rows(By::Symbol) {
+            if row.busy() != 0 {
+                let tally = Tally { count: row.instructions, ticks: row.busy() };
+                add(paid.functions.entry(function.clone()).or_default(), tally);
+            }
+            for (cause, amount) in row.causes.into_iter().filter(|(cause, _)| *cause != Cause::Halted) {
+                add(paid.parts.entry((cause_name(ledger, cause), function.clone())).or_default(), amount.into());
+            }
+        }
+        let interrupts = [Context::SoftInterrupt, Context::Interrupt].map(|context| command.in_context(context));
+        for part in interrupts.into_iter().chain([others]) {
+            paid.add_meanwhile(part);
+        }
+        paid.elapsed = ledger.regions.iter().find(|region| region.name == OTHERS).map_or(0, |region| region.elapsed);
+        Ok(paid)
+    }
+
+    fn add_meanwhile(&mut self, part: Selection) {
+        for (name, amount) in part.busy(By::Comm) {
+            if amount.ticks != 0 {
+                add(self.meanwhile.entry(name).or_default(), amount.into());
+            }
+        }
+    }
+
+    /// All that the command paid: instructions and ticks.
+    pub fn total(&self) -> Tally {
+        sum(&self.functions)
+    }
+
+    /// The command's cycles.
+    pub fn cycles(&self) -> f64 {
+        self.total().ticks as f64 / TICKS_PER_CYCLE as f64
+    }
+
+    /// By cause.
+    pub fn causes(&self) -> Tallies {
+        let mut causes = Tallies::default();
+        for ((cause, _), tally) in &self.parts {
+            add(causes.entry(cause.clone()).or_default(), *tally);
+        }
+        causes
+    }
+
+    /// One cause by function.
+    pub fn of_cause(&self, wanted: &str) -> Tallies {
+        let parts = self.parts.iter().filter(|((cause, _), _)| cause == wanted);
+        parts.map(|((_, function), tally)| (function.clone(), *tally)).collect()
+    }
+
+    /// What several runs paid on average, each part rounded.
+    pub fn mean(all: &[Self]) -> Self {
+        let runs = all.len().max(1) as u64;
+        let mean = |tally: &mut Tally| {
+            tally.count = (tally.count + runs / 2) / runs;
+            tally.ticks = (tally.ticks + runs / 2) / runs;
+        };
+        let mut result = Self::default();
+        for one in all {
+            for (part, tally) in &one.parts {
+                add(result.parts.entry(part.clone()).or_default(), *tally);
+            }
+            for (to, from) in [(&mut result.functions, &one.functions), (&mut result.meanwhile, &one.meanwhile)] {
+                from.iter().for_each(|(name, tally)| add(to.entry(name.clone()).or_default(), *tally));
+            }
+            result.elapsed = result.elapsed.saturating_add(one.elapsed);
+        }
+        result.parts.values_mut().for_each(mean);
+        result.functions.values_mut().for_each(mean);
+        result.meanwhile.values_mut().for_each(mean);
+        result.elapsed = (result.elapsed + runs / 2) / runs;
+        result
+    }
+}
+
+/// The sum of a list.
+pub fn sum(list: &Tallies) -> Tally {
+    let mut all = Tally::default();
+    list.values().for_each(|tally| add(&mut all, *tally));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(count: u64, ticks: u64) -> Tally {
+        Tally { count, ticks }
+    }
+
+    #[test]
+    fn the_mean_is_that_of_each_part() {
+        let one = |ticks| Paid {
+            parts: [(("IRET".to_owned(), "f".to_owned()), tally(2, ticks))].into(),
+            functions: [("f".to_owned(), tally(1, ticks))].into(),
+            ..Paid::default()
+        };
+        let mut other = one(30);
+        other.functions.insert("g".to_owned(), tally(4, 8));
+        other.elapsed = 10;
+        let mean = Paid::mean(&[one(10), other]);
+        assert_eq!(mean.of_cause("IRET"), [("f".to_owned(), tally(2, 20))].into());
+        assert_eq!(mean.functions, [("f".to_owned(), tally(1, 20)), ("g".to_owned(), tally(2, 4))].into());
+        assert_eq!((mean.total(), mean.elapsed), (tally(3, 24), 5));
+    }
+}

@@ -1,0 +1,145 @@
+//! Runs the commands of a diff as child processes, some at a time.
+
+use crate::runner::tail;
+use crate::tether::tether;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The most that a run may print, in bytes.
+const MOST_OUTPUT: u64 = 64 << 20;
+/// Between two looks at the children.
+const NAP: Duration = Duration::from_millis(5);
+/// What shells add to the number of the signal that has ended a program.
+const SIGNALLED: i32 = 128;
+
+/// A run to be.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The program's arguments.
+    pub arguments: Vec<OsString>,
+    /// A file for what it prints.
+    pub output: PathBuf,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It ended with status 0.
+    Well,
+    /// It ended otherwise: its status, as a shell has it, and the end of what it printed.
+    Badly(u8, Vec<String>),
+    /// It printed more than a run may.
+    TooLong,
+    /// It was not begun, or not done, because another one had failed or somebody has stopped all.
+    Stopped,
+}
+
+fn ended(status: ExitStatus, output: &Path) -> Ended {
+    let code = status.code().or(status.signal().map(|signal| SIGNALLED + signal)).unwrap_or(SIGNALLED);
+    match code {
+        0 => Ended::Well,
+        code => Ended::Badly(u8::try_from(code).unwrap_or(u8::MAX), tail(output)),
+    }
+}
+
+fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
+    let output = File::create(&job.output)?;
+    let mut command = Command::new(program);
+    command.args(&job.arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    // Keys on the terminal are for this program, which then ends the runs itself.
+    command.process_group(0);
+    tether(&mut command, directory.as_raw_fd());
+    command.spawn()
+}
+
+/// Runs jobs whose files are in a directory, `most` at a time, and says what became of each. After one that has failed no other is begun; when `stop`
+/// is set, all end. They end with the thread that calls this, if not before. `progress` is told how many are done.
+pub fn run(
+    program: &Path,
+    jobs: &[Job],
+    directory: &Path,
+    most: usize,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(usize),
+) -> io::Result<Vec<Ended>> {
+    let directory = File::open(directory)?;
+    let mut outcomes = vec![Ended::Stopped; jobs.len()];
+    let mut running: Vec<(usize, Child)> = Vec::new();
+    let (mut next, mut done, mut failed) = (0, 0, false);
+    loop {
+        let stopped = stop.load(Ordering::Relaxed);
+        while next < jobs.len() && running.len() < most.max(1) && !failed && !stopped {
+            running.push((next, start(program, &jobs[next], &directory)?));
+            next += 1;
+        }
+        if running.is_empty() {
+            return Ok(outcomes);
+        }
+        std::thread::sleep(NAP);
+        let mut still = Vec::new();
+        for (number, mut child) in running {
+            let output = &jobs[number].output;
+            let outcome = match child.try_wait()? {
+                Some(status) => ended(status, output),
+                None if stopped => Ended::Stopped,
+                None if std::fs::metadata(output).is_ok_and(|file| file.len() > MOST_OUTPUT) => Ended::TooLong,
+                None => {
+                    still.push((number, child));
+                    continue;
+                }
+            };
+            if matches!(outcome, Ended::Stopped | Ended::TooLong) {
+                // It may have ended by itself in between.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            failed |= outcome != Ended::Well;
+            outcomes[number] = outcome;
+            done += 1;
+            progress(done);
+        }
+        running = still;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(test: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("tollgate-diff-runner-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    fn outcomes(test: &str, scripts: &[&str], stop: bool) -> Vec<Ended> {
+        let directory = directory(test);
+        let job = |(number, script): (usize, &&str)| Job {
+            arguments: vec!["-c".into(), script.into()],
+            output: directory.join(number.to_string()),
+        };
+        let jobs: Vec<Job> = scripts.iter().enumerate().map(job).collect();
+        let outcomes = run(Path::new("/bin/sh"), &jobs, &directory, 1, &AtomicBool::new(stop), &mut |_| {}).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
+        outcomes
+    }
+
+    #[test]
+    fn a_run_that_fails_is_the_last_one() {
+        let found = outcomes("fails", &["true", "echo out; echo err >&2; exit 3", "true"], false);
+        assert_eq!(found, [Ended::Well, Ended::Badly(3, vec!["out".into(), "err".into()]), Ended::Stopped]);
+        assert_eq!(outcomes("signal", &["kill -9 $$"], false), [Ended::Badly(137, Vec::new())]);
+    }
+
+    #[test]
+    fn nothing_is_begun_that_is_stopped() {
+        assert_eq!(outcomes("stopped", &["true", "true"], true), [Ended::Stopped, Ended::Stopped]);
+    }
+}

@@ -1,0 +1,144 @@
+//! The answer in words.
+
+use super::statistics::Interval;
+use super::{Answer, Side, Verdict};
+use crate::difference::Change;
+use crate::format::number;
+use crate::results::Tally;
+
+/// Names of large numbers.
+const SCALES: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+
+/// Two numbers of cycles in the same unit, and that unit.
+fn scaled(a: f64, b: f64) -> (String, String, &'static str) {
+    let found = SCALES.iter().find(|(scale, _)| a.max(b) >= *scale);
+    let &(scale, unit) = found.unwrap_or(&(1.0, ""));
+    let figure = |n: f64| format!("{:.*}", if scale == 1.0 { 0 } else { 3 }, n / scale);
+    (figure(a), figure(b), unit)
+}
+
+/// A part of a whole in percent, with as many digits as say something.
+pub fn percent(part: f64) -> String {
+    let percent = (part * 100.0).abs();
+    match percent {
+        _ if percent >= 0.095 => format!("{percent:.1}%"),
+        _ if percent >= 0.0095 => format!("{percent:.2}%"),
+        0.0 => "0%".to_owned(),
+        _ => "less than 0.01%".to_owned(),
+    }
+}
+
+/// Likewise with its sign.
+pub fn signed_percent(part: f64) -> String {
+    let sign = if part < 0.0 { "-" } else { "+" };
+    let digits = if part.abs() < 0.000_95 { 2 } else { 1 };
+    format!("{sign}{:.digits$}%", part.abs() * 100.0)
+}
+
+/// What most of a difference is for: its largest cause in its direction, with the function that has most of that. `before` is all that A paid.
+pub fn reason(
+    verdict: &Verdict,
+    before: Tally,
+    causes: &[Change],
+    by_function: impl Fn(&str) -> Vec<Change>,
+) -> Option<String> {
+    let direction = match verdict.answer {
+        Answer::More => 1,
+        Answer::Less => -1,
+        Answer::Same | Answer::Noise => return None,
+    };
+    let largest = causes.iter().find(|change| change.ticks().signum() == direction)?;
+    let points = percent(largest.ticks() as f64 / before.ticks.max(1) as f64).replace('%', "");
+    let functions = by_function(&largest.name);
+    let most = functions.iter().find(|change| change.ticks().signum() == direction);
+    let from = most.map_or_else(String::new, |most| {
+        let half = most.ticks().unsigned_abs() * 2 >= largest.ticks().unsigned_abs();
+        format!(", {} in {}", if half { "most" } else { "above all" }, most.name)
+    });
+    let count = largest.count();
+    let times = number(u64::try_from(count.unsigned_abs()).unwrap_or(u64::MAX));
+    let how = match count.signum() {
+        0 => "as many at another price".to_owned(),
+        sign if sign == direction && direction > 0 => format!("{times} more"),
+        sign if sign == direction => format!("{times} fewer"),
+        1 => format!("{times} more at a lower price"),
+        _ => format!("{times} fewer at a higher price"),
+    };
+    Some(format!("{points} points are {} ({how}{from})", largest.name))
+}
+
+/// The answer, in one sentence.
+pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> String {
+    let (before, after, unit) = scaled(a.cycles.mean, b.cycles.mean);
+    let cycles = format!("{before} → {after} {unit}").trim_end().to_owned();
+    let how_much = percent(verdict.relative);
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    match verdict.answer {
+        Answer::More => format!("B costs {how_much} more cycles than A ({cycles}){reason}."),
+        Answer::Less => format!("B costs {how_much} fewer cycles than A ({cycles}){reason}."),
+        Answer::Same => format!("B costs as many cycles as A ({before} {unit}).").replace(" )", ")"),
+        Answer::Noise => {
+            let found = signed_percent(verdict.relative);
+            format!("No difference: {found} ({cycles} cycles) is within the noise.")
+        }
+    }
+}
+
+/// How sure the answer is.
+pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
+    let Some(Interval { low, high }) = verdict.interval else {
+        return match a.runs.first().and_then(|run| run.seed) {
+            Some(seed) => format!("One layout was measured, that of seed {seed}: another may say otherwise (--vary N)."),
+            None => "One layout was measured: another may say otherwise (--vary N).".to_owned(),
+        };
+    };
+    format!(
+        "The difference is between {} and {} with 95% confidence: {} layouts each, which differ by {} (A) and {} (B) among themselves.",
+        signed_percent(low),
+        signed_percent(high),
+        a.runs.len(),
+        percent(a.cycles.spread()),
+        percent(b.cycles.spread()),
+    )
+}
+
+/// What else a reader should know.
+pub fn notes(a: &Side, b: &Side) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, side) in [("A", a), ("B", b)] {
+        if side.settled_after().is_none() {
+            notes.push(format!(
+                "{name} never settled: its kernel always had something to do, or its tasks are not known. What runs beside the command may differ."
+            ));
+        }
+    }
+    if a.tsc_hz != b.tsc_hz {
+        let ghz = |side: &Side| side.tsc_hz as f64 / 1e9;
+        notes.push(format!(
+            "A's cycles are of {:.3} GHz and B's of {:.3} GHz: in time B takes {:.3} times as long.",
+            ghz(a),
+            ghz(b),
+            b.cycles.mean / b.tsc_hz as f64 / (a.cycles.mean / a.tsc_hz as f64)
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_a_unit_that_suits_them() {
+        assert_eq!(scaled(1.812e9, 1.87e9), ("1.812".into(), "1.870".into(), "G"));
+        assert_eq!(scaled(950e6, 1.2e9), ("0.950".into(), "1.200".into(), "G"));
+        assert_eq!(scaled(12.0, 950.0), ("12".into(), "950".into(), ""));
+    }
+
+    #[test]
+    fn percentages_have_digits_that_say_something() {
+        let texts = [0.032, -0.5, 0.000_5, 0.000_001, 0.0].map(percent);
+        assert_eq!(texts, ["3.2%", "50.0%", "0.05%", "less than 0.01%", "0%"]);
+        assert_eq!([0.032, -0.000_42].map(signed_percent), ["+3.2%", "-0.04%"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! A diff as tables: for the terminal and as Markdown, from the same rows.
+
+use super::sentence::{percent, signed_percent};
+use super::{Diff, Figures, Side};
+use crate::difference::Change;
+use crate::format::Align::{self, Left, Right};
+use crate::format::{number, signed, table, whole_cycles};
+use ledger::TICKS_PER_CYCLE;
+
+/// A table.
+pub struct Sheet {
+    /// What it is about.
+    pub title: String,
+    /// The columns.
+    pub headings: Vec<(&'static str, Align)>,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+fn rounded(value: f64) -> String {
+    number(value.round().max(0.0) as u64)
+}
+
+fn change(before: f64, after: f64) -> String {
+    match (before, after) {
+        _ if before == after => String::new(),
+        (0.0, _) => "new".to_owned(),
+        _ => signed_percent((after - before) / before),
+    }
+}
+
+/// The first table: both sides as wholes.
+fn overview(diff: &Diff) -> Sheet {
+    let sides = [&diff.a, &diff.b];
+    let row = |name: &str, of: fn(&Figures) -> f64, shown: fn(f64) -> String| {
+        let [before, after] = sides.map(|side| side.mean(of));
+        vec![name.to_owned(), shown(before), shown(after), change(before, after)]
+    };
+    let plain = |name: &str, of: &dyn Fn(&Side) -> String| {
+        vec![name.to_owned(), of(sides[0]), of(sides[1]), String::new()]
+    };
+    let seconds = |seconds: f64| format!("{seconds:.6} s");
+    let mut rows = vec![row("cycles of the command", |run| run.cycles, rounded)];
+    if diff.verdict.interval.is_some() {
+        rows.push(plain("  least", &|side| rounded(side.cycles.least)));
+        rows.push(plain("  most", &|side| rounded(side.cycles.most)));
+        rows.push(plain("  deviation", &|side| percent(side.cycles.spread())));
+    }
+    rows.push(row("instructions of the command", |run| run.instructions as f64, rounded));
+    rows.push(row("cycles of others meanwhile", |run| run.meanwhile, rounded));
+    rows.push(row("virtual time, beginning to end", |run| run.elapsed, seconds));
+    let settled = |side: &Side| side.settled_after().map_or("never".to_owned(), |after| format!("{after:.6} s"));
+    rows.push(plain("settled after", &settled));
+    Sheet { title: String::new(), headings: vec![("", Left), ("A", Right), ("B", Right), ("change", Right)], rows }
+}
+
+/// A table of changes; `whole` is what their points are of, in cycles.
+fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, top: usize) -> Option<Sheet> {
+    if changes.is_empty() {
+        return None;
+    }
+    let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
+    let row = |change: &Change| {
+        let half = i128::from(TICKS_PER_CYCLE / 2) * change.ticks().signum();
+        let cycles = (change.ticks() + half) / i128::from(TICKS_PER_CYCLE);
+        let points = change.ticks() as f64 / TICKS_PER_CYCLE as f64 / whole;
+        vec![
+            signed(cycles),
+            if whole == 0.0 { String::new() } else { signed_percent(points) },
+            number(whole_cycles(change.before.ticks)),
+            number(whole_cycles(change.after.ticks)),
+            number(change.before.count),
+            number(change.after.count),
+            change.name.clone(),
+        ]
+    };
+    let headings = [
+        ("change", Right),
+        ("of A", Right),
+        ("cycles A", Right),
+        ("cycles B", Right),
+        (count[0], Right),
+        (count[1], Right),
+        ("", Left),
+    ];
+    Some(Sheet {
+        title: format!("{title}{more}"),
+        headings: headings.to_vec(),
+        rows: changes.iter().take(top).map(row).collect(),
+    })
+}
+
+/// The tables; of each list of changes the `top` largest.
+pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
+    let (counts, instructions) = (["count A", "count B"], ["instructions A", "instructions B"]);
+    let whole = diff.a.cycles.mean;
+    let lists = [
+        sheet("What the command paid, by cause", counts, &diff.causes, whole, top),
+        sheet("What the command paid, by function", instructions, &diff.functions, whole, top),
+        sheet("Other tasks and interrupts meanwhile", instructions, &diff.meanwhile, whole, top),
+    ];
+    std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
+}
+
+/// For the terminal.
+pub fn text(diff: &Diff, top: usize) -> String {
+    let mut out = format!("{}\n{}\n", diff.sentence, diff.certainty);
+    diff.notes.iter().for_each(|note| out += &format!("{note}\n"));
+    out += &format!("\nA  {}\nB  {}\n", diff.a.title, diff.b.title);
+    for sheet in sheets(diff, top) {
+        out += &if sheet.title.is_empty() { "\n".to_owned() } else { format!("\n{}\n\n", sheet.title) };
+        table(&mut out, &sheet.headings, &sheet.rows);
+    }
+    out
+}
+
+/// For a pull request.
+pub fn markdown(diff: &Diff, top: usize) -> String {
+    let cell = |text: &String| text.trim_start().replace('|', "\\|").replace('<', "&lt;");
+    let mut out = format!("**{}**\n\n{}\n", diff.sentence, diff.certainty);
+    diff.notes.iter().for_each(|note| out += &format!("\n{note}\n"));
+    out += &format!("\n- A: `{}`\n- B: `{}`\n- command: `{}`\n", diff.a.title, diff.b.title, diff.command);
+    for (number, sheet) in sheets(diff, top).into_iter().enumerate() {
+        let fold = number > 1;
+        if fold {
+            out += &format!("\n<details><summary>{}</summary>\n", sheet.title);
+        } else if !sheet.title.is_empty() {
+            out += &format!("\n{}:\n", sheet.title);
+        }
+        let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        out += "\n";
+        out += &row(sheet.headings.iter().map(|(heading, _)| (*heading).to_owned()).collect());
+        let rule = |(_, side): &(&str, Align)| if *side == Left { "---" } else { "---:" };
+        out += &format!("|{}|\n", sheet.headings.iter().map(rule).collect::<Vec<_>>().join("|"));
+        for cells in &sheet.rows {
+            out += &row(cells.iter().map(cell).collect());
+        }
+        if fold {
+            out += "\n</details>\n";
+        }
+    }
+    out
+}

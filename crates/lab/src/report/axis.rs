@@ -1,0 +1,121 @@
+//! Axes of drawings: where values lie, in percent of the width, and which of them are marked.
+
+use serde::Serialize;
+
+/// A mark on an axis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mark {
+    /// Percent of the width.
+    pub at: f64,
+    /// The number.
+    pub text: String,
+}
+
+/// An axis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Axis {
+    /// From zero to this.
+    Linear(f64),
+    /// Between two values, by their logarithms.
+    Logarithmic(f64, f64),
+}
+
+/// Steps between marks, of a decade.
+const STEPS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
+/// Marks of a linear axis, at most.
+const MOST_MARKS: f64 = 4.0;
+
+/// The least round number from `least` on.
+fn round_up(least: f64) -> f64 {
+    let decade = 10f64.powf(least.log10().floor());
+    let step = STEPS.iter().find(|step| **step * decade >= least * (1.0 - 1e-9));
+    step.map_or(least, |step| step * decade)
+}
+
+/// A percentage with no more digits than a screen can show.
+pub fn percent(part: f64) -> f64 {
+    (part * 100_000.0).round() / 1000.0
+}
+
+/// A number in few characters: thousands as k, millions as M, and so on.
+pub fn short(value: f64) -> String {
+    let units = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
+    let (divisor, unit) = units.into_iter().find(|(from, _)| value.abs() >= *from).unwrap_or((1.0, ""));
+    let digits = format!("{:.3}", value / divisor);
+    format!("{}{unit}", digits.trim_end_matches('0').trim_end_matches('.'))
+}
+
+impl Axis {
+    /// A linear one that reaches `most` at least.
+    pub fn linear(most: f64) -> Self {
+        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
+        let step = round_up(most / MOST_MARKS);
+        Axis::Linear((most / step - 1e-9).ceil() * step)
+    }
+
+    /// A logarithmic one that reaches from `least` to `most`, both above zero; its ends are 1, 2 or 5 of a decade.
+    pub fn logarithmic(least: f64, most: f64) -> Self {
+        let most = round_up(most.max(f64::MIN_POSITIVE));
+        // The round number below a value is the inverse of the one above its inverse.
+        Axis::Logarithmic(1.0 / round_up(1.0 / least.max(f64::MIN_POSITIVE)), most)
+    }
+
+    /// Where a value lies, in percent.
+    pub fn at(&self, value: f64) -> f64 {
+        let part = match *self {
+            Axis::Linear(most) => value / most,
+            Axis::Logarithmic(least, most) if most > least => (value / least).ln() / (most / least).ln(),
+            Axis::Logarithmic(..) => 0.5,
+        };
+        percent(part.clamp(0.0, 1.0))
+    }
+
+    /// Its marks.
+    pub fn marks(&self) -> Vec<Mark> {
+        let mark = |value: f64| Mark { at: self.at(value), text: short(value) };
+        match *self {
+            Axis::Linear(most) => {
+                let step = round_up(most / MOST_MARKS);
+                (0..=(most / step).round() as u32).map(|n| mark(f64::from(n) * step)).collect()
+            }
+            Axis::Logarithmic(least, most) => {
+                let decades = (least.log10() - 1e-9).floor() as i32..=(most.log10() + 1e-9).floor() as i32;
+                let steps: &[f64] = if most / least > 150.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+                let all = decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+                all.filter(|value| (least * 0.999..=most * 1.001).contains(value)).map(mark).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(axis: &Axis) -> Vec<String> {
+        axis.marks().into_iter().map(|mark| format!("{}@{}", mark.text, mark.at)).collect()
+    }
+
+    #[test]
+    fn a_linear_axis_begins_at_zero_and_has_round_marks() {
+        assert_eq!(texts(&Axis::linear(1.3)), ["0@0", "0.5@33.333", "1@66.667", "1.5@100"]);
+        assert_eq!(texts(&Axis::linear(9.1e6)), ["0@0", "5 M@50", "10 M@100"]);
+        assert_eq!(Axis::linear(0.0), Axis::Linear(1.0));
+        assert_eq!(Axis::linear(f64::NAN), Axis::Linear(1.0));
+    }
+
+    #[test]
+    fn a_logarithmic_axis_marks_its_decades() {
+        let axis = Axis::logarithmic(1.11, 61.18);
+        assert_eq!(axis, Axis::Logarithmic(1.0, 100.0));
+        assert_eq!(texts(&axis), ["1@0", "2@15.051", "5@34.949", "10@50", "20@65.051", "50@84.949", "100@100"]);
+        let decades = texts(&Axis::logarithmic(0.03, 4000.0));
+        assert_eq!(decades.len(), 5, "{decades:?}");
+        assert!(decades[0].starts_with("0.1@") && decades[4].starts_with("1 k@"), "{decades:?}");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([0.25, 20.0, 1500.0, 1.25e9].map(short), ["0.25", "20", "1.5 k", "1.25 G"]);
+    }
+}

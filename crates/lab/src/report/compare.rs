@@ -1,0 +1,241 @@
+//! Two cells in full: headline, waterfall, flame graph and the table of everything that differs; and the data from which the page's
+//! script makes the same for any two cells.
+
+use super::flame::{Flame, flame};
+use super::headline::{Headline, headline};
+use super::waterfall::{Waterfall, cycles, share, waterfall};
+use crate::Experiment;
+use crate::difference::{Change, Difference, Pair};
+use crate::format::{number, whole_cycles};
+use crate::results::{CellResult, ExperimentResult, Measured, Tallies};
+use crate::trust::Trust;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Lines of a flame graph that are less than this part of the whole are put together.
+const SMALLEST: u64 = 5000;
+
+/// A comparison as a page shows it.
+#[derive(Serialize)]
+pub struct Comparison {
+    /// What is compared.
+    pub from: String,
+    /// With what.
+    pub to: String,
+    /// In which row or column.
+    pub within: String,
+    /// Its anchor.
+    pub id: String,
+    /// The positions of both in the script's list of cells.
+    pub cells: Option<[usize; 2]>,
+    /// Ratio and sentence.
+    pub headline: Option<Headline>,
+    /// Cycles that the second has more.
+    pub cycles: String,
+    /// How far the prices behind both can be trusted.
+    pub trust: Option<Badge>,
+    /// From one total to the other.
+    pub waterfall: Waterfall,
+}
+
+/// A badge of an origin of prices.
+#[derive(Serialize)]
+pub struct Badge {
+    /// The word.
+    pub word: &'static str,
+    /// The part that was measured.
+    pub share: String,
+}
+
+/// The badge of what is known of prices.
+pub fn badge(trust: Option<Trust>) -> Option<Badge> {
+    trust.map(|trust| Badge { word: trust.word(), share: format!("{:.0} %", trust.share() * 100.0) })
+}
+
+/// Everything that differs.
+#[derive(Serialize)]
+pub struct Details {
+    /// What both are in one graph.
+    pub flame: Option<Flame>,
+    /// The table.
+    pub lines: Vec<Line>,
+}
+
+/// A line of the table.
+#[derive(Serialize)]
+pub struct Line {
+    name: String,
+    list: &'static str,
+    before: String,
+    after: String,
+    change: String,
+    share: Option<String>,
+    counts: [String; 2],
+    /// Numbers to sort by: cycles before, after and their change; counts.
+    keys: [i128; 5],
+    /// `less`, `more` or `even`.
+    kind: &'static str,
+    /// The bar's length in percent.
+    bar: f64,
+}
+
+/// A part of an anchor.
+fn anchor(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    text.chars().map(plain).collect()
+}
+
+/// A pair that has been measured.
+pub fn comparison(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<Comparison> {
+    let (before, after) = pair.measured(experiment, result)?;
+    let difference = Difference::new(before, after);
+    let (from, to, within) = pair.titles(experiment);
+    let id = |(row, column): (usize, usize)| {
+        format!("{}.{}", anchor(&experiment.rows[row].line.id), anchor(&experiment.columns[column].id))
+    };
+    let at = |(row, column): (usize, usize)| {
+        let found = result.cell(experiment, row, column)?;
+        result.cells.iter().filter(|cell| cell.measured.is_some()).position(|cell| std::ptr::eq(cell, found))
+    };
+    Some(Comparison {
+        waterfall: waterfall(&from, &to, &difference.total, &difference.causes),
+        cycles: cycles(difference.total.ticks()),
+        trust: badge(difference.total.trust),
+        headline: headline(experiment, result, pair),
+        id: format!("{}:{}..{}", anchor(&experiment.name), id(pair.from), id(pair.to)),
+        cells: at(pair.from).zip(at(pair.to)).map(|(from, to)| [from, to]),
+        from,
+        to,
+        within,
+    })
+}
+
+/// The lines of the table, what changed most first.
+pub fn lines(difference: &Difference) -> Vec<Line> {
+    let total = difference.total.ticks();
+    let all = difference.sections.iter().flat_map(|list| list.changes.iter().map(|change| (list.title, change)));
+    let mut all: Vec<(&'static str, &Change)> = all.collect();
+    let size = |change: &Change| (change.ticks().unsigned_abs(), change.count().unsigned_abs());
+    all.sort_by(|(_, a), (_, b)| size(b).cmp(&size(a)));
+    let most = all.first().map_or(1, |(_, change)| change.ticks().unsigned_abs().max(1));
+    let line = |(list, change): (&'static str, &Change)| Line {
+        name: change.name.clone(),
+        list,
+        before: number(whole_cycles(change.before.ticks)),
+        after: number(whole_cycles(change.after.ticks)),
+        change: cycles(change.ticks()),
+        share: share(change.ticks(), total),
+        counts: [number(change.before.count), number(change.after.count)],
+        keys: [
+            i128::from(change.before.ticks),
+            i128::from(change.after.ticks),
+            change.ticks(),
+            i128::from(change.before.count),
+            i128::from(change.after.count),
+        ],
+        kind: match change.ticks() {
+            0 => "even",
+            ticks if ticks < 0 => "less",
+            _ => "more",
+        },
+        bar: (change.ticks().unsigned_abs() as f64 / most as f64 * 1000.0).round() / 10.0,
+    };
+    all.into_iter().map(line).collect()
+}
+
+/// The graph and the table of two cells.
+pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<Details> {
+    let (before, after) = pair.measured(experiment, result)?;
+    let stacks = |(row, column): (usize, usize)| {
+        result.cell(experiment, row, column).map(|cell| shortened(&cell.stacks)).unwrap_or_default()
+    };
+    Some(Details { flame: flame(&stacks(pair.from), &stacks(pair.to)), lines: lines(&Difference::new(before, after)) })
+}
+
+/// Folded lines without those that no screen can show: the smallest below one outermost frame are together.
+fn shortened(lines: &[String]) -> Vec<String> {
+    let parsed =
+        || lines.iter().filter_map(|line| line.rsplit_once(' ').map(|(s, n)| (s, n.parse::<u64>().unwrap_or(0))));
+    let total: u64 = parsed().map(|(_, cycles)| cycles).fold(0, u64::saturating_add);
+    let (kept, small): (Vec<_>, Vec<_>) = parsed().partition(|(_, cycles)| *cycles >= total / SMALLEST);
+    let mut others: BTreeMap<&str, u64> = BTreeMap::new();
+    for (stack, cycles) in small {
+        let outermost = stack.split(';').next().unwrap_or_default();
+        let sum = others.entry(outermost).or_default();
+        *sum = sum.saturating_add(cycles);
+    }
+    let kept = kept.into_iter().map(|(stack, cycles)| format!("{stack} {cycles}"));
+    kept.chain(others.into_iter().map(|(outermost, cycles)| format!("{outermost};(others) {cycles}"))).collect()
+}
+
+/// Strings, each once.
+#[derive(Default)]
+struct Names<'a> {
+    all: Vec<&'a str>,
+    at: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Names<'a> {
+    fn of(&mut self, name: &'a str) -> usize {
+        *self.at.entry(name).or_insert_with(|| {
+            self.all.push(name);
+            self.all.len() - 1
+        })
+    }
+}
+
+fn tallies<'a>(list: &'a Tallies, names: &mut Names<'a>) -> Value {
+    list.iter().map(|(name, tally)| json!([names.of(name), tally.count, tally.ticks])).collect()
+}
+
+/// What the script needs: of each measured cell what the comparisons above are made of.
+pub fn data(experiment: &Experiment, result: &ExperimentResult) -> Value {
+    // Kept until the end, because names are borrowed from both.
+    let measured: Vec<(&CellResult, &Measured)> =
+        result.cells.iter().filter_map(|cell| Some((cell, cell.measured.as_ref()?))).collect();
+    let causes: Vec<Vec<(String, _, _)>> = measured
+        .iter()
+        .map(|(_, measured)| {
+            let charges = &measured.charges;
+            charges.causes().map(|cause| (charges.name(cause), charges.of(cause), charges.trust(cause))).collect()
+        })
+        .collect();
+    let stacks: Vec<Vec<String>> = measured.iter().map(|(cell, _)| shortened(&cell.stacks)).collect();
+    let mut names = Names::default();
+    let mut cells = Vec::new();
+    for (at, (cell, measured)) in measured.iter().enumerate() {
+        let row = experiment.rows.iter().find(|row| row.line.id == cell.row);
+        let column = experiment.columns.iter().find(|column| column.id == cell.column);
+        let causes: Vec<Value> = causes[at]
+            .iter()
+            .map(|(name, tally, trust)| {
+                json!([names.of(name), tally.count, tally.ticks, trust.measured as f64, trust.estimated as f64])
+            })
+            .collect();
+        let lists = measured.entries.lists().map(|(_, list)| tallies(list, &mut names));
+        let stacks: Vec<Value> = stacks[at]
+            .iter()
+            .filter_map(|line| {
+                let (stack, cycles) = line.rsplit_once(' ')?;
+                let frames: Vec<usize> = stack.split(';').map(|frame| names.of(frame)).collect();
+                Some(json!([frames, cycles.parse::<u64>().ok()?]))
+            })
+            .collect();
+        cells.push(json!({
+            "row": row.map_or(cell.row.as_str(), |row| row.line.title.as_str()),
+            "column": column.map_or(cell.column.as_str(), |column| column.title.as_str()),
+            "value": measured.value,
+            "figure": format!("{} {}", measured.figure(), measured.unit),
+            "unit": measured.unit,
+            "count": row.is_some_and(|row| row.metric.is_count()),
+            "rate": row.is_some_and(|row| row.metric.is_rate()),
+            "total": [measured.charges.total.count, measured.charges.total.ticks],
+            "causes": causes,
+            "lists": lists,
+            "stacks": stacks,
+        }));
+    }
+    let titles = crate::results::Entries::default().lists().map(|(title, _)| title);
+    json!({ "names": names.all, "lists": titles, "cells": cells })
+}

@@ -1,0 +1,146 @@
+//! Two runs in one flame graph: a frame is as wide as its part in both together, and coloured by what it gained or lost.
+
+use super::axis::percent;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Frames narrower than this part of the graph are left out.
+const NARROWEST: f64 = 0.0015;
+/// Frames below one another, at most.
+const DEEPEST: usize = 96;
+/// A row's height in pixels.
+pub const ROW: usize = 20;
+
+/// A function or another level of a stack.
+#[derive(Default)]
+struct Node {
+    before: u64,
+    after: u64,
+    below: BTreeMap<String, Node>,
+}
+
+/// A frame as it is drawn.
+#[derive(Serialize)]
+struct Frame {
+    name: String,
+    before: u64,
+    after: u64,
+    /// Position from the left and width in percent; position from the top in pixels.
+    x: f64,
+    w: f64,
+    y: usize,
+    /// `less`, `more` or `even`.
+    kind: &'static str,
+    /// How much of the colour there is, in percent.
+    tint: u32,
+}
+
+/// A flame graph.
+#[derive(Serialize)]
+pub struct Flame {
+    height: usize,
+    before: u64,
+    after: u64,
+    frames: Vec<Frame>,
+}
+
+/// A folded line: the frames from the outermost on, and what was charged.
+fn parsed(line: &str) -> Option<(&str, u64)> {
+    let (stack, count) = line.rsplit_once(' ')?;
+    Some((stack, count.parse().ok()?))
+}
+
+fn add(root: &mut Node, line: &str, side: impl Fn(&mut Node) -> &mut u64) {
+    let Some((stack, count)) = parsed(line) else { return };
+    let add_to = |sum: &mut u64| *sum = sum.saturating_add(count);
+    add_to(side(root));
+    let mut node = root;
+    for name in stack.split(';').take(DEEPEST) {
+        node = node.below.entry(name.to_owned()).or_default();
+        add_to(side(node));
+    }
+}
+
+impl Node {
+    fn both(&self) -> f64 {
+        self.before as f64 + self.after as f64
+    }
+
+    /// Draws what is below; `left` and `unit` are in parts of the graph.
+    fn draw(&self, left: f64, unit: f64, depth: usize, frames: &mut Vec<Frame>) {
+        let mut left = left;
+        for (name, node) in &self.below {
+            let width = node.both() * unit;
+            if width >= NARROWEST {
+                frames.push(node.frame(name, left, width, depth));
+                node.draw(left, unit, depth + 1, frames);
+            }
+            left += width;
+        }
+    }
+
+    fn frame(&self, name: &str, left: f64, width: f64, depth: usize) -> Frame {
+        let change = (self.after as f64 - self.before as f64) / self.both();
+        Frame {
+            name: name.to_owned(),
+            before: self.before,
+            after: self.after,
+            x: percent(left),
+            w: percent(width),
+            y: depth * ROW,
+            kind: match change {
+                change if change <= -0.005 => "less",
+                change if change >= 0.005 => "more",
+                _ => "even",
+            },
+            tint: (change.abs() * 100.0).round() as u32,
+        }
+    }
+}
+
+/// The graph of folded lines (`frame;frame;frame cycles`); `None` if there is nothing to draw.
+pub fn flame(before: &[String], after: &[String]) -> Option<Flame> {
+    let mut root = Node::default();
+    before.iter().for_each(|line| add(&mut root, line, |node| &mut node.before));
+    after.iter().for_each(|line| add(&mut root, line, |node| &mut node.after));
+    if root.both() == 0.0 {
+        return None;
+    }
+    let mut frames = Vec::new();
+    root.draw(0.0, 1.0 / root.both(), 0, &mut frames);
+    let height = frames.iter().map(|frame| frame.y + ROW).max()?;
+    Some(Flame { height, before: root.before, after: root.after, frames })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[&str]) -> Vec<String> {
+        text.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn frames_are_as_wide_as_their_part_in_both_runs() {
+        let drawn = flame(&lines(&["a;b 30", "a;c 10"]), &lines(&["a;b 10", "a;c 10", "d 40"])).unwrap();
+        let frames: Vec<_> = drawn.frames.iter().map(|f| (f.name.as_str(), f.x, f.w, f.kind, f.tint)).collect();
+        assert_eq!(
+            frames,
+            [
+                ("a", 0.0, 60.0, "less", 33),
+                ("b", 0.0, 40.0, "less", 50),
+                ("c", 40.0, 20.0, "even", 0),
+                ("d", 60.0, 40.0, "more", 100)
+            ]
+        );
+        assert_eq!((drawn.height, drawn.before, drawn.after), (40, 40, 60));
+    }
+
+    #[test]
+    fn lines_that_are_none_and_deep_stacks_do_no_harm() {
+        let deep = format!("{} 5", vec!["f"; 10_000].join(";"));
+        let drawn = flame(&lines(&["nonsense", "a b c", &deep]), &[]).unwrap();
+        assert_eq!(drawn.frames.len(), DEEPEST);
+        assert!(flame(&[], &lines(&["a 0"])).is_none());
+    }
+}

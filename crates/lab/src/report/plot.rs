@@ -1,0 +1,126 @@
+//! The results of one row: published figures and ours in a table whose cells have drawings in them.
+
+use super::axis::{Axis, Mark};
+use crate::Experiment;
+use crate::results::ExperimentResult;
+use crate::shown;
+use crate::text::absent;
+use serde::Serialize;
+
+/// Ratios beyond this, or below its inverse, are marked.
+pub const FAR: f64 = 1.5;
+/// Values further apart than this are dots on a logarithmic axis.
+const LINEAR: f64 = 25.0;
+
+/// A row of an experiment.
+#[derive(Serialize)]
+pub struct Plot {
+    title: String,
+    unit: String,
+    scale: Option<String>,
+    /// If any figure was published.
+    published: bool,
+    /// Dots, not bars.
+    dots: bool,
+    /// What the axis shows.
+    axis: String,
+    marks: Vec<Mark>,
+    /// Where the published figure is, if bars are multiples of it.
+    one: Option<f64>,
+    lines: Vec<Line>,
+}
+
+/// One configuration.
+#[derive(Serialize)]
+struct Line {
+    title: String,
+    published: Option<String>,
+    ours: String,
+    /// If there is no value.
+    absent: bool,
+    ratio: Option<String>,
+    /// If the ratio is beyond [`FAR`].
+    far: bool,
+    /// Where our value is on the axis, in percent.
+    at: Option<f64>,
+    /// Where the published figure is.
+    published_at: Option<f64>,
+}
+
+/// A row by position.
+pub fn plot(experiment: &Experiment, result: &ExperimentResult, row: usize) -> Plot {
+    let cells: Vec<_> =
+        (0..experiment.columns.len()).map(|column| shown::cell(experiment, result, row, column)).collect();
+    let unit = shown::unit(experiment, row);
+    let positive = |value: &f64| value.is_finite() && *value > 0.0;
+    let values: Vec<f64> = cells.iter().flat_map(|cell| cell.numbers).flatten().filter(positive).collect();
+    let (least, most) = values
+        .iter()
+        .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), value| (least.min(*value), most.max(*value)));
+    let published = !experiment.rows[row].published.is_empty();
+    let dots = most > least * LINEAR;
+    // Bars are multiples of the published figure where each of ours has one.
+    let relative =
+        published && !dots && cells.iter().all(|cell| cell.numbers[1].is_none() || cell.numbers[0].is_some());
+    let ratio = |numbers: [Option<f64>; 2]| numbers[1].zip(numbers[0]).map(|(ours, published)| ours / published);
+    let (axis, title) = match (dots, relative) {
+        (true, _) => (Axis::logarithmic(least, most), format!("{unit}, logarithmic")),
+        (false, true) => {
+            let most = cells.iter().filter_map(|cell| ratio(cell.numbers)).filter(positive).fold(1.0, f64::max);
+            (Axis::linear(most), "ours, in multiples of the published figure".to_owned())
+        }
+        (false, false) => (Axis::linear(most), unit.to_owned()),
+    };
+    let lines = cells.into_iter().zip(&experiment.columns).enumerate().map(|(column, (cell, line))| {
+        let [published, ours] = cell.numbers;
+        let drawn = if relative { ratio(cell.numbers) } else { ours };
+        Line {
+            title: line.title.clone(),
+            published: cell.published,
+            absent: cell.ours.is_none(),
+            ours: cell.ours.unwrap_or_else(|| absent(experiment, result, row, column).to_owned()),
+            ratio: cell.ratio.map(|ratio| format!("{ratio:.2}")),
+            far: cell.ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio)),
+            at: drawn.filter(positive).map(|value| axis.at(value)),
+            published_at: published.filter(|value| !relative && positive(value)).map(|value| axis.at(value)),
+        }
+    });
+    Plot {
+        title: experiment.rows[row].line.title.clone(),
+        unit: unit.to_owned(),
+        scale: experiment.rows[row].scale.clone(),
+        published,
+        dots,
+        axis: title,
+        one: relative.then(|| axis.at(1.0)),
+        marks: if values.is_empty() { Vec::new() } else { axis.marks() },
+        lines: lines.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn values_far_apart_are_dots_and_others_bars_of_the_published_figure() {
+        let (mut experiment, result) = testing::results(4);
+        let far = plot(&experiment, &result, 0);
+        assert!(far.dots && far.one.is_none(), "61.18 and 1.5 are far apart");
+        assert!(far.lines.iter().all(|line| line.at.is_some() && line.published_at.is_some()));
+        for column in 0..3 {
+            let ours = result.measured(&experiment, 0, column).unwrap().value;
+            experiment.rows[0].published.insert(column, ours * 2.0);
+        }
+        let mut near = plot(&experiment, &result, 0);
+        if near.dots {
+            experiment.columns.truncate(1);
+            near = plot(&experiment, &result, 0);
+        }
+        assert!(near.one.is_some() && near.axis.contains("multiples"));
+        // No figure of exits was published, and a cell failed.
+        let exits = plot(&experiment, &result, 1);
+        assert!(!exits.published && exits.lines[0].absent);
+    }
+}

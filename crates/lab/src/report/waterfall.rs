@@ -1,0 +1,147 @@
+//! The way from one total to another, cause by cause.
+
+use super::axis::{Axis, Mark, percent};
+use crate::difference::Change;
+use crate::format::{number, signed};
+use crate::trust::Trust;
+use ledger::TICKS_PER_CYCLE;
+use serde::Serialize;
+
+/// Causes that have a step of their own.
+const MOST_STEPS: usize = 7;
+
+/// A waterfall.
+#[derive(Serialize)]
+pub struct Waterfall {
+    marks: Vec<Mark>,
+    steps: Vec<Step>,
+}
+
+/// One of its bars.
+#[derive(Serialize)]
+struct Step {
+    /// `total`, `less` or `more`.
+    kind: &'static str,
+    name: String,
+    /// Where the bar begins, and how long it is, in percent.
+    from: f64,
+    width: f64,
+    /// Cycles, of a cause with their sign.
+    cycles: String,
+    /// The part in the whole difference.
+    share: Option<String>,
+    /// How often, before and after.
+    counts: Option<String>,
+    /// How far the prices can be trusted.
+    trust: Option<&'static str>,
+}
+
+/// Ticks as cycles, with their sign.
+pub fn cycles(ticks: i128) -> String {
+    let half = i128::from(TICKS_PER_CYCLE / 2) * ticks.signum();
+    signed((ticks + half) / i128::from(TICKS_PER_CYCLE))
+}
+
+/// Ticks as cycles.
+fn whole(ticks: i128) -> String {
+    let cycles = (ticks + i128::from(TICKS_PER_CYCLE / 2)) / i128::from(TICKS_PER_CYCLE);
+    number(u64::try_from(cycles).unwrap_or(0))
+}
+
+/// A part of a difference.
+pub fn share(ticks: i128, total: i128) -> Option<String> {
+    (total != 0).then(|| format!("{:.1} %", ticks as f64 / total as f64 * 100.0))
+}
+
+/// A badge's word.
+pub fn word(trust: Option<Trust>) -> Option<&'static str> {
+    trust.map(Trust::word)
+}
+
+/// The waterfall between two things by their names; `causes` add up to the change of the total.
+pub fn waterfall(from: &str, to: &str, total: &Change, causes: &[Change]) -> Waterfall {
+    let difference = total.ticks();
+    let moved: Vec<&Change> = causes.iter().filter(|change| change.ticks() != 0).collect();
+    // One alone is not put together with others.
+    let own = if moved.len() == MOST_STEPS + 1 { moved.len() } else { moved.len().min(MOST_STEPS) };
+    let (before, after) = (i128::from(total.before.ticks), i128::from(total.after.ticks));
+    let mut parts: Vec<(i128, Step)> = Vec::new();
+    let step = |name: String, ticks: i128, counts: Option<String>, trust| Step {
+        kind: if ticks < 0 { "less" } else { "more" },
+        name,
+        from: 0.0,
+        width: 0.0,
+        cycles: cycles(ticks),
+        share: share(ticks, difference),
+        counts,
+        trust,
+    };
+    for change in &moved[..own] {
+        let counts = format!("{} → {}", number(change.before.count), number(change.after.count));
+        parts.push((change.ticks(), step(change.name.clone(), change.ticks(), Some(counts), word(change.trust))));
+    }
+    let rest = &moved[own..];
+    if !rest.is_empty() {
+        let ticks = rest.iter().map(|change| change.ticks()).sum();
+        parts.push((ticks, step(format!("{} other causes", rest.len()), ticks, None, None)));
+    }
+    let mut level = before;
+    let mut most = before.max(after);
+    for (ticks, _) in &parts {
+        level += ticks;
+        most = most.max(level);
+    }
+    let axis = Axis::linear(most as f64 / TICKS_PER_CYCLE as f64);
+    let at = |ticks: i128| axis.at(ticks as f64 / TICKS_PER_CYCLE as f64);
+    let end = |name: &str, ticks: i128| Step {
+        kind: "total",
+        name: name.to_owned(),
+        from: 0.0,
+        width: at(ticks),
+        cycles: whole(ticks),
+        share: None,
+        counts: None,
+        trust: None,
+    };
+    let mut steps = vec![end(from, before)];
+    level = before;
+    for (ticks, mut step) in parts {
+        let (low, high) = (level.min(level + ticks), level.max(level + ticks));
+        level += ticks;
+        (step.from, step.width) = (at(low), percent((at(high) - at(low)) / 100.0));
+        steps.push(step);
+    }
+    steps.push(end(to, after));
+    Waterfall { marks: axis.marks(), steps }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Tally;
+
+    fn change(name: &str, before: u64, after: u64) -> Change {
+        let tally = |cycles: u64| Tally { count: cycles, ticks: cycles * TICKS_PER_CYCLE };
+        Change { name: name.to_owned(), before: tally(before), after: tally(after), trust: None }
+    }
+
+    #[test]
+    fn steps_lead_from_one_total_to_the_other() {
+        let causes = [change("exits", 80, 10), change("faults", 0, 20), change("same", 5, 5)];
+        let drawn = waterfall("A", "B", &change("all", 100, 50), &causes);
+        let bars: Vec<_> = drawn.steps.iter().map(|step| (step.name.as_str(), step.from, step.width)).collect();
+        assert_eq!(bars, [("A", 0.0, 100.0), ("exits", 30.0, 70.0), ("faults", 30.0, 20.0), ("B", 0.0, 50.0)]);
+        assert_eq!(drawn.steps[1].cycles, "-70");
+        assert_eq!(drawn.steps[1].share.as_deref(), Some("140.0 %"));
+    }
+
+    #[test]
+    fn the_smallest_causes_are_one_step_and_nothing_is_lost() {
+        let causes: Vec<Change> = (0..12).map(|n| change(&format!("c{n}"), 100 - n, 0)).collect();
+        let all: u64 = causes.iter().map(|change| change.before.count).sum();
+        let drawn = waterfall("A", "B", &change("all", all, 0), &causes);
+        assert_eq!(drawn.steps.len(), MOST_STEPS + 3);
+        assert_eq!(drawn.steps[MOST_STEPS + 1].name, "5 other causes");
+        assert_eq!(drawn.steps[MOST_STEPS + 1].from, 0.0);
+    }
+}

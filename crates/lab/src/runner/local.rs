@@ -1,0 +1,108 @@
+//! Cells as child processes on this host.
+
+use super::{End, Executor, Job, MOST_OUTPUT, Options};
+use crate::store::{LEDGER, OUTPUT};
+use crate::tether::tether;
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// Children, some at a time.
+pub struct Local<'a> {
+    options: &'a Options,
+    jobs: usize,
+    running: Vec<(Job, Child)>,
+}
+
+impl<'a> Local<'a> {
+    /// So many at a time.
+    pub fn new(options: &'a Options, jobs: usize) -> Self {
+        Self { options, jobs: jobs.max(1), running: Vec::new() }
+    }
+
+    fn spawn(&self, job: &Job) -> std::io::Result<Child> {
+        let output = File::create(job.directory.path().join(OUTPUT))?;
+        let mut command = Command::new(&self.options.program);
+        command
+            .args(&job.arguments)
+            .arg("--ledger")
+            .arg(std::path::absolute(job.directory.path().join(LEDGER))?)
+            .current_dir(&self.options.root)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // Keys on the terminal are for the laboratory, which then ends its cells itself.
+            .process_group(0);
+        tether(&mut command, job.directory.descriptor());
+        command.spawn()
+    }
+}
+
+fn end(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Exited(code),
+        (None, signal) => End::Signalled(signal.unwrap_or(0)),
+    }
+}
+
+/// Ends a child.
+fn kill(child: &mut Child) {
+    // It may have ended by itself in between.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn talks_too_much(job: &Job) -> bool {
+    std::fs::metadata(job.directory.path().join(OUTPUT)).is_ok_and(|file| file.len() > MOST_OUTPUT)
+}
+
+impl Executor for Local<'_> {
+    fn room(&self) -> usize {
+        self.jobs.saturating_sub(self.running.len())
+    }
+
+    fn start(&mut self, jobs: Vec<Job>) -> Vec<(Job, String)> {
+        let mut refused = Vec::new();
+        for job in jobs {
+            match self.spawn(&job) {
+                Ok(child) => self.running.push((job, child)),
+                Err(error) => {
+                    let place = job.directory.path().parent().unwrap_or(job.directory.path()).display().to_string();
+                    refused.push((job, format!("can't be started in {place}: {error}")));
+                }
+            }
+        }
+        refused
+    }
+
+    fn ended(&mut self) -> Vec<(Job, End)> {
+        let mut ended = Vec::new();
+        for (job, mut child) in std::mem::take(&mut self.running) {
+            let end = match child.try_wait() {
+                Ok(Some(status)) => end(status),
+                Ok(None) if talks_too_much(&job) => {
+                    kill(&mut child);
+                    End::Broken(format!("printed more than {MOST_OUTPUT} bytes"))
+                }
+                Ok(None) => {
+                    self.running.push((job, child));
+                    continue;
+                }
+                Err(error) => {
+                    kill(&mut child);
+                    End::Broken(format!("can't be waited for: {error}"))
+                }
+            };
+            ended.push((job, end));
+        }
+        ended
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    fn cancel(&mut self) {
+        self.running.drain(..).for_each(|(_, mut child)| kill(&mut child));
+    }
+}

@@ -1,0 +1,125 @@
+//! `tollgate diff`: one command in two kernels, or under two settings: which costs more, and why.
+
+mod runs;
+mod sides;
+
+use crate::output::OutputFile;
+use crate::table::emit;
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use lab::diff::{Diff, sheets};
+use lab::report;
+use runs::Measured;
+use sides::Sides;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Exit status when B costs more than it may.
+const EXCEEDED: u8 = 1;
+
+/// Runs a command in two kernels, or under two settings, and says which costs more, and why.
+#[derive(Args)]
+#[command(override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...", after_help = "\
+Examples:
+  tollgate diff cloud backports -- hackbench -g 1 -l 100
+  tollgate diff ~/linux-before ~/linux-after --vary 5 -- ./benchmark
+  tollgate diff --kernel cloud --a mitigations=off -- hackbench
+  tollgate diff --cpu skx --cpu icx -- openssl speed -seconds 1 sha256
+  tollgate diff --platform hvm --mmu tdp --mmu shadow -- ls -R /usr/include
+  tollgate diff old/bzImage new/bzImage --vary 10 --fail-above 1% --junit diff.xml --markdown -- ./benchmark > comment.md
+
+What is compared: cycles of the command's own tasks. What other tasks and interrupts take meanwhile is listed apart, and time that a processor is halted costs nothing.
+
+Exit status: 0; 1 when B costs more than --fail-above allows; the command's own if it fails, and those of `tollgate exec` if a kernel does; 2 when the
+command line is wrong; 126 when nothing could be run; 130 when interrupted.")]
+pub struct DiffArgs {
+    /// Two kernels, each as for `tollgate exec --kernel`
+    #[arg(value_names = ["A", "B"], num_args = 0..=2)]
+    kernels: Vec<OsString>,
+    /// Words for the command line of A's kernel
+    #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    a: String,
+    /// Words for the command line of B's kernel
+    #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    b: String,
+    /// Repeats both under so many layouts: places of code and data, order of free pages, size of the environment, distance from timer ticks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
+    vary: Option<u16>,
+    /// The seed of the first layout [default: 1 with --vary; else the layout is not drawn]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Runs at a time [default: the host's processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// The command begins when only the kernel's idle tasks have run for so many seconds of virtual time
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = crate::run_cmd::parse_seconds)]
+    settle: Duration,
+    /// The exit status is 1 if B costs more than so much above A, beyond noise
+    #[arg(long, value_name = "PERCENT", value_parser = crate::lab_cmd::parse_percent)]
+    fail_above: Option<f64>,
+    /// Rows per table; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Prints everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Prints Markdown, as for a pull request
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// Writes the answer as a test in the format of JUnit
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Writes a report: one HTML file that needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Keeps the ledgers and what the command printed, in a directory
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    #[command(flatten)]
+    sides: Sides,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
+    command: Vec<OsString>,
+}
+
+/// A wrong use of the command line, as the parser says it.
+fn wrong_use(text: &str) -> ! {
+    let mut program = crate::Cli::command();
+    program.build();
+    let diff = program.find_subcommand_mut("diff").expect("the command is in the list of commands");
+    diff.error(ErrorKind::ArgumentConflict, text).exit()
+}
+
+/// Runs the command.
+pub fn run(args: &DiffArgs) -> Result<ExitCode> {
+    match args.kernels.len() {
+        0 | 2 => {}
+        _ => wrong_use("two kernels are compared, A and B: to compare settings of one kernel, give it by --kernel"),
+    }
+    if !args.kernels.is_empty() && (0..2).any(|side| args.sides.kernel(side).is_some()) {
+        wrong_use("kernels are given as A and B, or by --kernel");
+    }
+    let file = |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
+    let (junit, html) = (file(&args.junit, "test result")?, file(&args.html, "report")?);
+    let (a, b) = match runs::measure(args)? {
+        Measured::Both(a, b) => (a, b),
+        Measured::Ended(status) => return Ok(ExitCode::from(status)),
+    };
+    let diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, args.fail_above);
+    let top = if args.top == 0 { usize::MAX } else { args.top };
+    emit(&match (args.json, args.markdown) {
+        (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("the answer can't be written as JSON")?),
+        (_, true) => sheets::markdown(&diff, top),
+        _ => sheets::text(&diff, top),
+    })?;
+    if let Some(file) = junit {
+        file.write(diff.junit()?.as_bytes())?;
+    }
+    if let Some(file) = html {
+        file.write(report::diff_page(&diff)?.as_bytes())?;
+    }
+    Ok(if diff.verdict.exceeded { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+}
