@@ -199,9 +199,8 @@ mod tests {
     }
     #[test]
     fn others_than_the_local_host_do_not_connect() {
-        let Sockets::Tcp(listener) = Sockets::listen(&Address::Port(0), Sandbox::Off).unwrap() else {
-            panic!("it is a port")
-        };
+        let sockets = Sockets::listen(&Address::Port(0), Sandbox::Off).unwrap();
+        let Sockets::Tcp(listener) = &sockets else { panic!("it is a port") };
         let address = listener.local_addr().unwrap();
         assert!(address.ip().is_loopback(), "{address}");
     }
