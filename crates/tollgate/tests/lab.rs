@@ -471,7 +471,8 @@ fn tables_are_the_same_whichever_host_ran_the_cells() {
     let files = Files::new("slurm", &twice());
     for form in [&["--json"][..], &["--markdown"], &[]] {
         let here = files.lab(&[&["run", "./prints.toml", "--fresh"], form].concat());
-        let there = files.slurm(&[&["--fresh", "--jobs", "1", "--sbatch", "--partition=short --mem=1G"], form].concat(), "");
+        let there =
+            files.slurm(&[&["--fresh", "--jobs", "1", "--sbatch", "--partition=short --mem=1G"], form].concat(), "");
         assert_eq!(here, there);
         assert_eq!(here.0, 0);
     }

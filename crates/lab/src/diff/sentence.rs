@@ -88,7 +88,9 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
 pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
     let Some(Interval { low, high }) = verdict.interval else {
         return match a.runs.first().and_then(|run| run.seed) {
-            Some(seed) => format!("One layout was measured, that of seed {seed}: another may say otherwise (--vary N)."),
+            Some(seed) => {
+                format!("One layout was measured, that of seed {seed}: another may say otherwise (--vary N).")
+            }
             None => "One layout was measured: another may say otherwise (--vary N).".to_owned(),
         };
     };

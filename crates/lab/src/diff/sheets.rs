@@ -36,9 +36,8 @@ fn overview(diff: &Diff) -> Sheet {
         let [before, after] = sides.map(|side| side.mean(of));
         vec![name.to_owned(), shown(before), shown(after), change(before, after)]
     };
-    let plain = |name: &str, of: &dyn Fn(&Side) -> String| {
-        vec![name.to_owned(), of(sides[0]), of(sides[1]), String::new()]
-    };
+    let plain =
+        |name: &str, of: &dyn Fn(&Side) -> String| vec![name.to_owned(), of(sides[0]), of(sides[1]), String::new()];
     let seconds = |seconds: f64| format!("{seconds:.6} s");
     let mut rows = vec![row("cycles of the command", |run| run.cycles, rounded)];
     if diff.verdict.interval.is_some() {

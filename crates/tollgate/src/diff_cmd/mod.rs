@@ -22,7 +22,9 @@ const EXCEEDED: u8 = 1;
 
 /// Runs a command in two kernels, or under two settings, and says which costs more, and why.
 #[derive(Args)]
-#[command(override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...", after_help = "\
+#[command(
+    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...",
+    after_help = "\
 Examples:
   tollgate diff cloud backports -- hackbench -g 1 -l 100
   tollgate diff ~/linux-before ~/linux-after --vary 5 -- ./benchmark
@@ -34,7 +36,8 @@ Examples:
 What is compared: cycles of the command's own tasks. What other tasks and interrupts take meanwhile is listed apart, and time that a processor is halted costs nothing.
 
 Exit status: 0; 1 when B costs more than --fail-above allows; the command's own if it fails, and those of `tollgate exec` if a kernel does; 2 when the
-command line is wrong; 126 when nothing could be run; 130 when interrupted.")]
+command line is wrong; 126 when nothing could be run; 130 when interrupted."
+)]
 pub struct DiffArgs {
     /// Two kernels, each as for `tollgate exec --kernel`
     #[arg(value_names = ["A", "B"], num_args = 0..=2)]

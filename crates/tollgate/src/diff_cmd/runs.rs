@@ -134,7 +134,9 @@ fn failure(args: &DiffArgs, planned: &[Planned], outcomes: &[Ended]) -> Option<u
         format!("tollgate: {}{layout}: {}", NAMES[planned.side], command_text(&args.command))
     };
     let bad = all().find_map(|(planned, outcome)| match outcome {
-        Ended::Badly(status, tail) => Some((format!("{} ended with status {status}", named(planned)), *status, &tail[..])),
+        Ended::Badly(status, tail) => {
+            Some((format!("{} ended with status {status}", named(planned)), *status, &tail[..]))
+        }
         Ended::TooLong => Some((format!("{} printed too much", named(planned)), crate::FAILED, &[][..])),
         Ended::Well | Ended::Stopped => None,
     });

@@ -23,7 +23,10 @@ pub struct Sides {
 /// The options of `exec` that a diff has.
 fn options() -> Vec<Arg> {
     let exec = ExecArgs::augment_args(Command::new("exec"));
-    exec.get_arguments().filter(|arg| !OWN.contains(&arg.get_id().as_str()) && arg.get_long().is_some()).cloned().collect()
+    exec.get_arguments()
+        .filter(|arg| !OWN.contains(&arg.get_id().as_str()) && arg.get_long().is_some())
+        .cloned()
+        .collect()
 }
 
 /// Whether an option that is given twice has another value for each side: others may be repeated anyway, or have no value.
@@ -94,7 +97,10 @@ impl Sides {
     /// What is said of one side alone, but for its kernel.
     pub fn differing(&self, side: usize) -> Vec<String> {
         let words = self.own[side].iter().map(|word| word.to_string_lossy().into_owned());
-        words.filter(|word| !word.starts_with("--kernel=")).map(|word| word.trim_start_matches('-').to_owned()).collect()
+        words
+            .filter(|word| !word.starts_with("--kernel="))
+            .map(|word| word.trim_start_matches('-').to_owned())
+            .collect()
     }
 }
 
