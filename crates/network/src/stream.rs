@@ -54,11 +54,11 @@ pub enum Condition {
     Open,
     /// The other end has closed the link, or it is broken.
     Closed,
-    /// The other end does not speak this protocol, and nothing more is read.
+    /// The other end does not use this protocol, and nothing more is read.
     Nonsense(TooLong),
 }
 
-/// A stream that carries frames both ways, and whose reads and writes do not wait.
+/// A stream with frames in both directions, whose reads and writes do not block.
 #[derive(Debug)]
 pub struct Link<S> {
     stream: S,
@@ -72,7 +72,7 @@ impl<S: Read + Write> Link<S> {
         Self { stream, frames: Frames::default(), outgoing: VecDeque::new() }
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub fn stream(&self) -> &S {
         &self.stream
     }
@@ -109,7 +109,7 @@ impl<S: Read + Write> Link<S> {
         }
     }
 
-    /// Sends as much as the other end takes now.
+    /// Sends as many bytes as the other end accepts now.
     pub fn flush(&mut self) {
         while let (front @ [_, ..], _) = self.outgoing.as_slices() {
             match self.stream.write(front) {

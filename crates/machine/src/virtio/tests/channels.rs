@@ -4,6 +4,7 @@ use super::states::{copy, function};
 use super::*;
 use crate::host::Piece;
 use crate::virtio::ports::{event, message};
+use std::ops::{Deref, DerefMut};
 
 /// Queues of the first port, for control messages, and of the second port.
 const INPUT: u16 = 0;
@@ -22,13 +23,38 @@ fn two() -> Channels {
     Channels::new(vec!["control".into(), "stdin".into()])
 }
 
-fn driver() -> Driver {
-    let mut driver = Driver::with(two());
-    driver.start(VERSION_1 | MULTIPORT);
-    driver
+/// A driver, and how many used buffers of each queue it has looked at.
+struct Guest {
+    driver: Driver,
+    seen: [u16; 8],
 }
 
-impl Driver {
+impl Deref for Guest {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        &self.driver
+    }
+}
+
+impl DerefMut for Guest {
+    fn deref_mut(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+}
+
+fn driver() -> Guest {
+    let mut guest = Guest { driver: Driver::with(two()), seen: [0; 8] };
+    guest.begin();
+    guest
+}
+
+impl Guest {
+    fn begin(&mut self) {
+        self.start(VERSION_1 | MULTIPORT);
+        self.seen = [0; 8];
+    }
+
     /// Sends a control message.
     fn say(&mut self, bytes: &[u8]) {
         assert!(self.ram.write(BUFFERS, bytes));
@@ -43,17 +69,20 @@ impl Driver {
     /// Receives from a queue, a buffer at a time, until nothing arrives.
     fn takes(&mut self, queue: u16, at: u64) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
+        let number = usize::from(queue);
         loop {
-            let before = self.used(queue).0;
-            // An unused buffer is still available.
-            if self.available[usize::from(queue)] == before {
-                self.offer(queue, 0, &[(at, BUFFER, WRITE)]);
+            // A buffer that was not used is still there. One that was may have been used before this call.
+            if self.used(queue).0 == self.seen[number] {
+                if self.available[number] == self.seen[number] {
+                    self.offer(queue, 0, &[(at, BUFFER, WRITE)]);
+                }
+                self.notify(queue);
             }
-            self.notify(queue);
             let (index, _, len) = self.used(queue);
-            if index == before {
+            if index == self.seen[number] {
                 return all;
             }
+            self.seen[number] = index;
             let mut bytes = vec![0; len as usize];
             assert!(self.ram.read(at, &mut bytes));
             all.push(bytes);
@@ -169,6 +198,7 @@ fn input_waits_until_a_program_opens_the_port() {
     // Input goes at once to the buffer that waits.
     driver.gives(1, b"now", false);
     assert_eq!(driver.unread(1), 0);
+    assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"now"]);
     assert!(driver.takes(INPUT, TEXT).is_empty(), "the other port has none");
     driver.says(1, event::PORT_OPEN, 0);
     driver.gives(1, b"later", false);
@@ -216,7 +246,7 @@ fn a_driver_that_begins_anew_is_told_the_end_again() {
     driver.says(1, event::PORT_OPEN, 1);
     driver.gives(1, b"", true);
     driver.says(0, event::DEVICE_READY, 1);
-    driver.start(VERSION_1 | MULTIPORT);
+    driver.begin();
     assert_eq!(driver.told(), list(&[]), "what was for the driver before is gone");
     assert!(!driver.is_open(1));
     driver.says(1, event::PORT_OPEN, 1);
@@ -229,7 +259,8 @@ fn a_saved_device_goes_on_where_it_was() {
     driver.says(1, event::PORT_OPEN, 1);
     driver.says(0, event::DEVICE_READY, 1);
     driver.gives(1, b"not read", true);
-    let mut other = copy(&mut driver, two()).unwrap();
+    let copied = copy(&mut driver, two()).unwrap();
+    let mut other = Guest { driver: copied, seen: driver.seen };
     for driver in [&mut driver, &mut other] {
         assert_eq!(driver.told(), list(&[(0, event::PORT_ADD, 1), (1, event::PORT_ADD, 1)]));
         assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"not read"]);
