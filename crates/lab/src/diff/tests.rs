@@ -107,10 +107,7 @@ fn the_tables_read_well() {
 #[test]
 fn the_page_shows_names_as_text() {
     let page = crate::report::diff_page(&diff(varied(1_000_000, 1_000), varied(1_000_000, 1_500), None)).unwrap();
-    assert!(
-        page.contains("cloud | &lt;mitigations=off&gt;") && page.contains(">B costs 4.5% more cycles"),
-        "{page}"
-    );
+    assert!(page.contains("cloud | &lt;mitigations=off&gt;") && page.contains(">B costs 4.5% more cycles"), "{page}");
 }
 
 #[test]
