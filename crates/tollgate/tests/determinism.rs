@@ -157,7 +157,11 @@ fn stacks_are_the_same_on_both_tiers_and_cost_nothing() {
     let with = |name: &str, more: &[&str]| run(&kernel, &directory.join(name), &[&guest, more].concat());
     let charges = |name: &str| {
         let ledger = directory.join(name);
-        let done = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("report").arg(ledger).args(["--json", "--top", "0"]).output();
+        let done = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .arg("report")
+            .arg(ledger)
+            .args(["--json", "--top", "0"])
+            .output();
         done.expect("tollgate can be run").stdout
     };
     for platform in ["bare", "hvm"] {
