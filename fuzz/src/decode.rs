@@ -343,6 +343,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
             Exit::Vm => unreachable!("a VM exit without a hypervisor"),
             Exit::Probe => unreachable!("there are no probes"),
             Exit::Debug => unreachable!("there is no debugger"),
+            Exit::Sample => unreachable!("no samples are asked for"),
             Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
                 if machine.cpu.micro.clock.is_multiple_of(3) {

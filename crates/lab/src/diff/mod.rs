@@ -1,6 +1,6 @@
 //! One command in two kernels, or under two settings: which of them costs more, how sure that is, and why.
 //!
-//! Runs come as [`Paid`]; a [`Diff`] is plain data that the other modules show: [`sentence`] in one sentence, [`sheets`] in tables for the terminal and for
+//! Runs come as [`Paid`]; a [`Diff`] is plain data that the other modules show: `sentence` in one sentence, `sheets` in tables for the terminal and for
 //! Markdown, `junit` for programs that collect tests, [`crate::report::diff_page`] as a page.
 
 mod junit;
