@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a guest's code is.
+/// Load address of the guest's code.
 const ENTRY: u32 = 0x10_0030;
 
 /// A directory of files for one test.
@@ -14,7 +14,7 @@ impl Files {
     /// With an experiment whose two columns print one and two characters; `last` is the code of the second column's guest.
     fn new(test: &str, second: &[u8]) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{test}"));
-        // What an earlier run has left.
+        // Remove the files of an earlier run.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let files = Self(directory);
