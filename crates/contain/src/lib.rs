@@ -50,7 +50,7 @@ impl Needs {
 #[derive(Debug, Error)]
 pub enum ContainError {
     /// The process has several threads. Landlock applies only to the calling thread and the threads that it starts later.
-    #[error("the process has {0} threads already")]
+    #[error("the process already has {0} threads")]
     Threads(usize),
     /// The kernel rejected the Landlock rules.
     #[error("Landlock: {0}")]
@@ -62,7 +62,7 @@ pub enum ContainError {
     #[error("seccomp: {0}")]
     Filter(#[from] seccompiler::BackendError),
     /// The handler that names a refused call could not be installed.
-    #[error("SIGSYS can't be handled: {0}")]
+    #[error("can't handle SIGSYS: {0}")]
     Signal(std::io::Error),
 }
 

@@ -28,7 +28,7 @@ pub enum ModuleError {
     #[error("the kernel has no module {0}")]
     Missing(String),
     /// The file is not a module.
-    #[error("{0} is no kernel module")]
+    #[error("{0} is not a kernel module")]
     Other(PathBuf),
 }
 

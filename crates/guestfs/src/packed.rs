@@ -35,10 +35,10 @@ pub enum PackError {
         cause: io::Error,
     },
     /// A path that must be a directory is already something else.
-    #[error("{0} is packed already, and is no directory")]
+    #[error("{0} is packed already, and is not a directory")]
     NoDirectory(PathBuf),
     /// Symbolic links form a loop.
-    #[error("{0} leads over too many symbolic links")]
+    #[error("{0} has too many symbolic links on its path")]
     Links(PathBuf),
 }
 

@@ -164,7 +164,7 @@ impl Ledger {
         ledger
     }
 
-    /// Drops the prices of unused classes at the end of the list, so that ledgers without them keep their old format.
+    /// Clears the prices of unused classes beyond [`Class::FIRST`], so that a ledger does not change when classes are added.
     fn drop_unused_prices(&mut self) {
         let mut used = [false; Class::COUNT];
         self.shapes.iter().flatten().for_each(|(class, _)| used[*class as usize] = true);

@@ -65,7 +65,7 @@ impl Keeper {
         command.arg0("tollgate").arg(COMMAND).args(options).args(paths);
         // A key that ends the run must not end the helper before its work.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Ok(Self(command.spawn().context("no process can be started that writes files at the end (--sandbox off)")?))
+        Ok(Self(command.spawn().context("can't start the process that writes files (--sandbox off runs without it)")?))
     }
 
     /// Starts a process that writes a file, under the name `beside` until it is complete.
@@ -93,7 +93,7 @@ impl Keeper {
             bail!("{said}");
         }
         if !ended.success() {
-            bail!("the process that writes it has failed: {ended}");
+            bail!("the process that writes it failed: {ended}");
         }
         sent.transpose()?;
         Ok(())

@@ -103,7 +103,7 @@ pub struct Moments {
 fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
     // A device may be endless, and the limit for large snapshots exceeds the host's memory.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        bail!("can't read the {what}: {} is no file", path.display());
+        bail!("can't read the {what}: {} is not a regular file", path.display());
     }
     crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
 }

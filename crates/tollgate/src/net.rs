@@ -58,18 +58,18 @@ impl Nets {
         let mut nets = Self { nics: Vec::new(), capture: None, replays: Vec::new() };
         let none = options.iter().filter(|net| **net == Net::None).count();
         if none > 0 && options.len() > 1 {
-            bail!("--net none stands alone");
+            bail!("--net none excludes other --net options");
         }
         for net in options {
             match net {
                 Net::None => {}
                 Net::Nic(nic) => nets.nics.push(nic.clone()),
                 Net::Capture(file) if nets.capture.is_none() => nets.capture = Some(file.clone()),
-                Net::Capture(_) => bail!("--net pcap: there is one capture of a run"),
+                Net::Capture(_) => bail!("--net pcap: a run has only one capture"),
             }
         }
         if nets.capture.is_some() && nets.nics.is_empty() {
-            bail!("--net pcap captures what passes NICs: add one, as with --net user");
+            bail!("--net pcap captures the frames of NICs: add one, for example with --net user");
         }
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
@@ -201,7 +201,7 @@ impl End {
             Condition::Open => {}
             Condition::Closed => self.over(),
             Condition::Nonsense(error) => {
-                say(&format!("tollgate: --net user: passt sends nonsense ({error}): the connection is over"));
+                say(&format!("tollgate: --net user: passt sent invalid data ({error}): the connection is closed"));
             }
         }
         (frames, condition == Condition::Open)
@@ -267,7 +267,7 @@ impl Drop for End {
 
 /// Starts passt with a socket as its standard input.
 fn passt(forwards: &[Forward], addresses: Option<&Addresses>) -> Result<End> {
-    let (ours, theirs) = UnixStream::pair().context("--net user: no socket can be made")?;
+    let (ours, theirs) = UnixStream::pair().context("--net user: can't create a socket")?;
     ours.set_nonblocking(true).context("--net user")?;
     let mut command = Command::new("passt");
     command.args(["--foreground", "--quiet", "--fd", "0"]);

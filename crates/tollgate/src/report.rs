@@ -102,7 +102,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let selection = select_task(selection, args.task.as_deref())?;
     let part = Part { region: args.region.as_deref(), task: args.task.as_deref() };
     if part.task.is_some() && (args.by == Some(Table::CallSite) || !args.what_if.is_empty()) {
-        bail!("indirect branches are not told apart by task: leave out --task");
+        bail!("indirect branches are not recorded by task: leave out --task");
     }
     if args.stacks.wanted() {
         return stacks::run(&args.stacks, &ledger, selection, part.region, args.json);

@@ -591,10 +591,10 @@ fn repeats(args: &RunArgs) -> bool {
 /// Checks for options that a run with two machines does not support.
 fn check_needs(args: &RunArgs) -> Result<()> {
     if args.host_clock() {
-        bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
+        bail!("--check-translation needs --clock virtual: with the host's clock, runs differ");
     }
     if args.gdb.is_some() {
-        bail!("--check-translation runs two machines, of which a debugger sees neither: leave out --gdb");
+        bail!("--check-translation runs two machines and supports no debugger: leave out --gdb");
     }
     if args.moments.identifies() {
         bail!(
@@ -602,7 +602,7 @@ fn check_needs(args: &RunArgs) -> Result<()> {
         );
     }
     if args.ledger.is_some() {
-        bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");
+        bail!("--check-translation writes no ledger, but compares those of both tiers: leave out --ledger");
     }
     if args.net.iter().any(|net| matches!(net, Net::Capture(_))) {
         bail!("--check-translation runs two machines: leave out --net pcap");

@@ -87,7 +87,7 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             }
             let never = direct.targets.iter().find(|target| !goes_to(sites, &saved, target));
             if let Some(target) = never {
-                bail!("no branch at '{}' has gone to '{target}' (--json has all targets)", direct.place);
+                bail!("no branch at '{}' went to '{target}' (--json lists all targets)", direct.place);
             }
             Ok(saved.into_iter().map(Outcome::from).collect())
         }

@@ -72,7 +72,7 @@ pub fn run(
     if let Some(path) = &args.svg {
         let unit = if matches!(weigh, Weigh::Kinds(_)) { "crossings" } else { "cycles" };
         let Some(svg) = flame::svg_of(&flame::folded(&stacks, &weigh), unit) else {
-            bail!("there is no call stack to draw in what was selected");
+            bail!("the selection has no call stacks to draw");
         };
         OutputFile::create(path, "flame graph")?.write(svg.as_bytes())?;
     }

@@ -37,7 +37,7 @@ pub enum ExportError {
     #[error("the ledger has no trace: run the guest with --trace")]
     NoTrace,
     /// The JSON could not be written.
-    #[error("the profile can't be written as JSON")]
+    #[error("can't write the profile as JSON")]
     Json,
 }
 

@@ -118,7 +118,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, args.fail_above);
     let top = if args.top == 0 { usize::MAX } else { args.top };
     emit(&match (args.json, args.markdown) {
-        (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("the answer can't be written as JSON")?),
+        (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("can't write the result as JSON")?),
         (_, true) => sheets::markdown(&diff, top),
         _ => sheets::text(&diff, top),
     })?;

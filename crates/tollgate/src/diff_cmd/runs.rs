@@ -168,7 +168,7 @@ pub fn measure(args: &DiffArgs) -> Result<Measured> {
     bar.tick();
     let outcomes = runner::run(&program, &jobs, &place.path, most, &stop, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();
-    let outcomes = outcomes.map_err(|error| anyhow!("the runs can't be made: {error}"))?;
+    let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
     if let Some(status) = failure(args, &planned, &outcomes) {
         return Ok(Measured::Ended(status));
     }

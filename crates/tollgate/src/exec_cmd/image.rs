@@ -46,7 +46,7 @@ pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Arc
         if network {
             names.push(NETWORK);
         }
-        let loaded = modules.load(&names).context("the kernel lacks what a command needs to be run")?;
+        let loaded = modules.load(&names).context("the kernel lacks modules that a command needs")?;
         let order: String = loaded.iter().map(|(name, _)| format!("{name}.ko\n")).collect();
         for (name, bytes) in &loaded {
             archive.add(format!("modules/{name}.ko").as_bytes(), Kind::File as u32 | 0o644, bytes);

@@ -232,7 +232,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     cpu::host_supported()?;
     let directory = match &args.cwd {
         Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
-        None => std::env::current_dir().context("there is no current directory")?,
+        None => std::env::current_dir().context("can't determine the current directory")?,
     };
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
@@ -514,9 +514,9 @@ fn conclude(
         });
         say(&report.to_string());
     }
-    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
+    machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
     if !complete {
-        bail!("the capture is not complete");
+        bail!("the capture is incomplete");
     }
     Ok(ExitCode::from(end.status))
 }

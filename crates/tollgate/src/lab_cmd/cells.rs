@@ -59,7 +59,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     let only = common.only.as_deref();
     let cells: Vec<Cell> = all.into_iter().filter(|cell| chosen(only, &cell.full_id()) && wanted(cell)).collect();
     if cells.is_empty() {
-        bail!("no cell is chosen; `tollgate lab show NAME` lists those of an experiment");
+        bail!("no cell is selected; `tollgate lab show NAME` lists the cells of an experiment");
     }
     let stop = stop_on_signals()?;
     let place = match common.on {

@@ -323,7 +323,7 @@ fn prune(args: &PruneArgs) -> Result<ExitCode> {
         Some(store) => store.prune(&pruning, &BTreeSet::new()),
     };
     let Some(pruned) = pruned else {
-        bail!("{} is in use by a `tollgate lab` that runs", args.out.display());
+        bail!("{} is in use by a running `tollgate lab`", args.out.display());
     };
     let (removed, kept) = (pruned.removed, pruned.kept);
     if args.json {

@@ -48,7 +48,7 @@ impl Watch for Progress {
         let named: Vec<(String, &String)> = cells.iter().map(|(cell, reason)| (cell.full_id(), reason)).collect();
         let say_all = || {
             for (group, reason) in groups(named.iter().map(|(cell, reason)| (cell.as_str(), *reason))) {
-                say(&format!("tollgate: {group}: run again: what was kept is damaged: {reason}"));
+                say(&format!("tollgate: {group}: runs again, because its kept result is damaged: {reason}"));
             }
         };
         match &self.bar {
