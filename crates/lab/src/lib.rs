@@ -8,6 +8,7 @@
 
 mod boots;
 pub mod check;
+mod child;
 pub mod diff;
 pub mod difference;
 pub mod experiment;

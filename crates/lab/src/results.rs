@@ -31,7 +31,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: Self) {
+    /// Adds another tally.
+    pub(crate) fn add(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.ticks = self.ticks.saturating_add(other.ticks);
     }

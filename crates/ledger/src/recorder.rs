@@ -108,6 +108,14 @@ pub struct Amount {
     pub ticks: Ticks,
 }
 
+impl Amount {
+    /// Adds another amount; sums saturate.
+    pub fn add(&mut self, more: Self) {
+        self.count = self.count.saturating_add(more.count);
+        self.ticks = self.ticks.saturating_add(more.ticks);
+    }
+}
+
 /// A region of interest, named by the guest: the work of a task and its descendants in a stretch of time, or that of all processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {

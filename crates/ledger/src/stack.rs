@@ -206,9 +206,7 @@ impl Interned {
                 key = (OriginId(0), key.1, what);
             }
         }
-        let sum = self.charges.entry(key).or_default();
-        sum.count = sum.count.saturating_add(amount.count);
-        sum.ticks = sum.ticks.saturating_add(amount.ticks);
+        self.charges.entry(key).or_default().add(amount);
     }
 
     /// Adds a record to the trace.
@@ -257,9 +255,7 @@ impl Interned {
         let stack = |stack: StackId| StackId(moved[stack.0 as usize]);
         let mut sums: std::collections::BTreeMap<_, Amount> = std::collections::BTreeMap::new();
         for ((origin, of, what), amount) in &self.charges {
-            let sum = sums.entry((places[origin], stack(*of), *what)).or_default();
-            sum.count = sum.count.saturating_add(amount.count);
-            sum.ticks = sum.ticks.saturating_add(amount.ticks);
+            sums.entry((places[origin], stack(*of), *what)).or_default().add(*amount);
         }
         let charge =
             |((origin, stack, what), Amount { count, ticks })| StackCharge { origin, stack, what, count, ticks };
