@@ -22,6 +22,7 @@ use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 pub use saved::{Saved, SavedError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use tables::Tables;
 
@@ -453,6 +454,11 @@ impl Recorder {
     /// The number of a stack of these frames, the innermost first. `whole`: there are no further ones.
     pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
         self.stacks.stack(frames, whole)
+    }
+
+    /// The numbers of the files in which stacks have frames.
+    pub fn files_of_stacks(&self) -> BTreeSet<u32> {
+        self.stacks.files()
     }
 
     /// Adds samples of a stack, which are no charge.

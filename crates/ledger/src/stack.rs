@@ -11,6 +11,7 @@ use crate::recorder::OriginId;
 use crate::{Amount, Kind, Origin, Ticks};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 pub(crate) use wire::{read, write};
 
 /// The most frames of all stacks together.
@@ -25,6 +26,24 @@ pub const DEEPEST: usize = 128;
 pub const TRUNCATED: u64 = 1 << 63;
 /// In place of an address: there were too many stacks to tell this one apart.
 pub const UNKNOWN: u64 = TRUNCATED + 1;
+/// Marks a place in a file, in place of an address: bits that no address has, the file's number, and the offset.
+const IN_FILE: u64 = 1 << 62;
+const FILE_SHIFT: u32 = 36;
+/// Numbers of files are smaller.
+pub const MOST_FILES: u32 = 1 << 26;
+
+/// Returns what stands in place of an address for code of a program's file, wherever the file is mapped. Each run sees
+/// the same.
+pub fn in_file(file: u32, offset: u64) -> Option<u64> {
+    let fits = file < MOST_FILES && offset < 1 << FILE_SHIFT;
+    fits.then(|| IN_FILE | u64::from(file) << FILE_SHIFT | offset)
+}
+
+/// Returns the file's number and the offset that stand in place of an address.
+pub fn file_of(address: u64) -> Option<(u32, u64)> {
+    let place = address ^ IN_FILE;
+    (place < IN_FILE).then_some(((place >> FILE_SHIFT) as u32, place & ((1 << FILE_SHIFT) - 1)))
+}
 
 /// A stack's number: the node of its innermost frame, or 0 if it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -178,6 +197,11 @@ impl Interned {
             };
         }
         stack
+    }
+
+    /// The numbers of the files in which there are frames.
+    pub fn files(&self) -> BTreeSet<u32> {
+        self.nodes.iter().filter_map(|node| Some(file_of(node.address)?.0)).collect()
     }
 
     fn add(&mut self, node: Node) -> StackId {

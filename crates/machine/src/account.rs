@@ -4,6 +4,7 @@ use crate::board::Board;
 use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
+use guestfs::Packed;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{AddressSpace, Family, Header, Kind, Ledger};
@@ -29,7 +30,18 @@ impl Machine {
             }
         }
         self.vcpus.tasks.guests().add_to(&mut all);
+        if let Some(stacks) = &self.vcpus.stacks {
+            stacks.add_programs(&mut all);
+        }
         all
+    }
+
+    /// Gives the files that the guest's programs are in: functions in call stacks have their names, and stacks are
+    /// unwound by their tables. Each file has the path in the guest that it has among these files.
+    pub fn use_programs(&self, files: Packed) {
+        if let Some(stacks) = &self.vcpus.stacks {
+            stacks.use_programs(files);
+        }
     }
 
     /// Returns the symbol tables of the running Linux kernel, if there is one.

@@ -2,7 +2,7 @@
 //! first, and an empty line.
 
 use super::{Export, task_title};
-use ledger::stack::{TRUNCATED, UNKNOWN, What};
+use ledger::stack::{TRUNCATED, UNKNOWN, What, file_of};
 use std::fmt::Write;
 
 /// The whole text.
@@ -41,16 +41,18 @@ fn words(name: &str) -> String {
 }
 
 fn frame(export: &Export, space: ledger::AddressSpace, address: u64) -> String {
+    // Code of a program's file has its offset in the file.
+    let shown = file_of(address).map_or(address, |(_, offset)| offset);
     match (address, export.ledger.symbol(space, address)) {
         (TRUNCATED, _) => "0 [truncated] ([unknown])".to_owned(),
         (UNKNOWN, _) => "0 [too_many_stacks] ([unknown])".to_owned(),
-        (_, None) => format!("{address:x} [unknown] ([unknown])"),
+        (_, None) => format!("{shown:x} [unknown] ([unknown])"),
         (_, Some((symbol, offset))) => {
             let module = match symbol.module.as_str() {
                 "" => "kernel.kallsyms",
                 module => module,
             };
-            format!("{address:x} {}+{offset:#x} ([{}])", words(&symbol.name), words(module))
+            format!("{shown:x} {}+{offset:#x} ([{}])", words(&symbol.name), words(module))
         }
     }
 }

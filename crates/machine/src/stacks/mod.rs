@@ -4,14 +4,17 @@
 //! guest's state, so both tiers and a restored machine find the same ones.
 
 mod memory;
+mod programs;
 pub mod unwind;
 
 use cpu::Cpu;
 use cpu::sampling::{Charged, Observer};
+use guestfs::Packed;
 use ledger::stack::{Keeps, Moment, Record, StackId};
-use ledger::symbols::Kallsyms;
+use ledger::symbols::{Kallsyms, Symbols};
 use ledger::{Amount, OriginId, Recorder, TaskId, Ticks};
-use memory::{Kernel, Memory};
+use memory::{Kernel, Memory, Process};
+use programs::Programs;
 use std::cell::RefCell;
 use std::rc::Rc;
 use unwind::{Registers, unwind};
@@ -22,6 +25,10 @@ pub struct Stacks {
     keeps: Keeps,
     recorder: Rc<RefCell<Recorder>>,
     kernel: RefCell<Option<Kernel>>,
+    /// The files of the guest's programs, if they are known.
+    programs: RefCell<Option<Programs>>,
+    /// The `task_struct` of the current task, by processor.
+    currents: RefCell<Vec<Option<u64>>>,
     /// The task last reported to the trace, by processor.
     tasks: RefCell<Vec<Option<TaskId>>>,
 }
@@ -29,7 +36,14 @@ pub struct Stacks {
 impl Stacks {
     /// Creates the recorder for a run that keeps stacks; returns `None` if it keeps none.
     pub fn new(keeps: Keeps, recorder: Rc<RefCell<Recorder>>) -> Option<Rc<Self>> {
-        let stacks = Self { keeps, recorder, kernel: RefCell::default(), tasks: RefCell::default() };
+        let stacks = Self {
+            keeps,
+            recorder,
+            kernel: RefCell::default(),
+            programs: RefCell::default(),
+            currents: RefCell::default(),
+            tasks: RefCell::default(),
+        };
         (!keeps.is_nothing()).then(|| Rc::new(stacks))
     }
 
@@ -42,14 +56,29 @@ impl Stacks {
         let mut tasks = self.tasks.borrow_mut();
         let processors = tasks.len().max(cpu.wiring.index + 1);
         tasks.resize(processors, None);
+        self.currents.borrow_mut().resize(processors, None);
     }
 
-    /// Updates the kernel that the machine runs, and the task with which the processor begins its turn.
-    pub fn follow(&self, tables: Option<&Kallsyms>, cpu: &Cpu) {
+    /// Sets the files that the guest's programs are in.
+    pub fn use_programs(&self, files: Packed) {
+        *self.programs.borrow_mut() = Some(Programs::new(files));
+    }
+
+    /// Adds the functions of the programs that are in stacks.
+    pub fn add_programs(&self, symbols: &mut Symbols) {
+        if let Some(programs) = self.programs.borrow_mut().as_mut() {
+            programs.add_to(symbols, &self.recorder.borrow().files_of_stacks());
+        }
+    }
+
+    /// Updates the kernel that the machine runs, and the task with which the processor begins its turn. `current` is the
+    /// address of its `task_struct`.
+    pub fn follow(&self, tables: Option<&Kallsyms>, current: Option<u64>, cpu: &Cpu) {
         let mut kernel = self.kernel.borrow_mut();
         if !kernel.as_ref().map_or(tables.is_none(), |kernel| tables.is_some_and(|tables| kernel.is(tables))) {
             *kernel = tables.map(Kernel::new);
         }
+        self.currents.borrow_mut()[cpu.wiring.index] = current;
         self.tasks.borrow_mut()[cpu.wiring.index].get_or_insert(cpu.micro.charged.task);
     }
 
@@ -63,7 +92,8 @@ impl Stacks {
     }
 
     /// Records that a processor may continue with another task.
-    pub fn task(&self, cpu: &Cpu) {
+    pub fn task(&self, current: Option<u64>, cpu: &Cpu) {
+        self.currents.borrow_mut()[cpu.wiring.index] = current;
         let task = cpu.micro.charged.task;
         let before = self.tasks.borrow_mut()[cpu.wiring.index].replace(task);
         if before != Some(task) {
@@ -101,7 +131,12 @@ impl Stacks {
             r13: register(13),
             kernel: cpu.arch.cpl != 3,
         };
-        let stack = unwind(&mut Memory::new(cpu, kernel), registers);
+        let mut programs = self.programs.borrow_mut();
+        let task = self.currents.borrow()[cpu.wiring.index];
+        let process = programs.as_mut().zip(task).map(|(programs, task)| Process::new(programs, task));
+        let mut memory = Memory::new(cpu, kernel, process);
+        let mut stack = unwind(&mut memory, registers);
+        stack.frames.iter_mut().for_each(|frame| *frame = memory.in_file(*frame).unwrap_or(*frame));
         self.recorder.borrow_mut().stack(&stack.frames, stack.whole)
     }
 }

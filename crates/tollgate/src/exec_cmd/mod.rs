@@ -350,6 +350,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
     let recording = args.repeat.prepare(&mut machine, &facts, args.sandbox)?;
     nets.capture(&machine)?;
+    if let Some(packed) = &packed {
+        machine.use_programs(packed.clone());
+    }
     machine.prepare();
     crate::memory::prepare();
     args.sandbox.confine(&needs(args, packed.as_ref()))?;
