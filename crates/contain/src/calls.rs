@@ -1,45 +1,45 @@
-//! The system calls that a confined process may make, and what for.
+//! The system calls that a confined process may make, with the purpose of each.
 
 use syscalls::Sysno;
 
-/// What a group of calls is needed for.
+/// The purpose of a group of system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// By any machine.
+    /// Every machine needs the calls.
     Always,
-    /// Files are opened by name. It follows from the names.
+    /// The process opens files by name. [`Needs`](crate::Needs) implies it when it lists files.
     Files,
-    /// … and changed.
+    /// The process creates, changes or removes files by name.
     Changes,
-    /// A debugger connects.
+    /// A debugger may connect.
     Debugger,
     /// The host's KVM executes the guest.
     Kvm,
-    /// A machine is made during the run, with executable memory of its own.
+    /// The run creates further machines, each of which maps executable memory.
     NewMachines,
 }
 
-/// What an argument must be.
+/// A condition on an argument of a system call.
 #[derive(Clone, Copy, Debug)]
 pub enum Check {
-    /// The 32 low bits of the argument with this number are these.
+    /// The low 32 bits of the argument with this number equal this value.
     Is(u8, u32),
-    /// Of these bits of the argument, these are set.
+    /// The argument's bits under the mask (second field) equal the third field.
     Bits(u8, u32, u32),
     /// The argument is a null pointer.
     Null(u8),
-    /// The argument is this process.
+    /// The argument is the number of this process.
     Own(u8),
 }
 
-/// A call that may be made.
+/// A permitted system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What it is for.
+    /// The purpose of the call.
     pub needed: Use,
-    /// Which one it is.
+    /// The system call.
     pub call: Sysno,
-    /// What its arguments must be, all of it. A call may have several such rows.
+    /// Conditions on the arguments, all of which must hold. A call with alternative conditions has several rows.
     pub checks: &'static [Check],
 }
 
@@ -60,19 +60,19 @@ const READ_AND_EXECUTE: u32 = (libc::PROT_READ | libc::PROT_EXEC) as u32;
 const PROTECTIONS: u32 = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u32;
 const KIND_OF_MAPPING: u32 = libc::MAP_TYPE as u32;
 const SHARED: u32 = libc::MAP_SHARED as u32;
-/// Flags of clone(2) that only a thread of this process has.
+/// Flags of clone(2) that only the creation of a thread in this process sets.
 const THREAD: u32 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u32;
-/// Flags of open(2) by which a file is changed or made.
+/// Flags of open(2) with which a call changes or creates a file.
 const CHANGES: u32 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
-/// The type of KVM's requests (Linux: Documentation/userspace-api/ioctl/ioctl-number.rst), and where it is in a request.
+/// The type byte of KVM's ioctl requests (Linux: Documentation/userspace-api/ioctl/ioctl-number.rst), at its position in the request.
 const KVM_REQUESTS: u32 = 0xae00;
 const TYPE_OF_REQUEST: u32 = 0xff00;
-/// The file that a descriptor stands for, not one of a name.
+/// The flag with which a call acts on a descriptor in place of a name.
 const BY_DESCRIPTOR: u32 = libc::AT_EMPTY_PATH as u32;
 
-/// The calls that may be made.
+/// The permitted calls.
 pub const TABLE: &[Call] = &[
-    // Memory. None becomes executable, and nothing is executable that can be written to.
+    // Memory. No call makes memory executable, and no memory is writable and executable.
     any(Sysno::brk),
     any(Sysno::munmap),
     any(Sysno::mremap),
@@ -102,7 +102,7 @@ pub const TABLE: &[Call] = &[
     only(Sysno::ioctl, &[Check::Is(1, libc::TCGETS as u32)]),
     only(Sysno::ioctl, &[Check::Is(1, libc::TCSETS as u32)]),
     only(Sysno::ioctl, &[Check::Is(1, libc::TIOCGWINSZ as u32)]),
-    // Sockets that are connected already.
+    // Sockets that are already connected.
     only(Sysno::recvfrom, &[Check::Null(4)]),
     only(Sysno::sendto, &[Check::Null(4)]),
     any(Sysno::shutdown),
@@ -112,7 +112,7 @@ pub const TABLE: &[Call] = &[
     any(Sysno::nanosleep),
     any(Sysno::gettimeofday),
     any(Sysno::time),
-    // Threads, and their signals.
+    // Threads and their signals.
     only(Sysno::clone, &[Check::Bits(0, THREAD, THREAD)]),
     any(Sysno::set_robust_list),
     any(Sysno::rseq),
@@ -129,16 +129,16 @@ pub const TABLE: &[Call] = &[
     only(Sysno::prctl, &[Check::Is(0, libc::PR_SET_VMA as u32)]),
     any(Sysno::exit),
     any(Sysno::exit_group),
-    // Children that were started before: passt, and who writes a file at the end.
+    // Children that run already: passt, and the process that writes a file at the end.
     any(Sysno::wait4),
     any(Sysno::waitid),
-    // Who one is, and numbers.
+    // Identities and random numbers.
     any(Sysno::getpid),
     any(Sysno::gettid),
     any(Sysno::getuid),
     any(Sysno::geteuid),
     any(Sysno::getrandom),
-    // Names are looked up. Landlock says which lead to a file.
+    // Lookups of names. Landlock decides which names lead to a file.
     needed(Use::Files, Sysno::openat, &[Check::Bits(2, CHANGES, 0)]),
     needed(Use::Files, Sysno::openat2, &[]),
     needed(Use::Files, Sysno::newfstatat, &[]),
@@ -146,7 +146,7 @@ pub const TABLE: &[Call] = &[
     needed(Use::Files, Sysno::fstatfs, &[]),
     needed(Use::Files, Sysno::getdents64, &[]),
     needed(Use::Files, Sysno::readlinkat, &[]),
-    // Files are made, changed and removed.
+    // Creation, change and removal of files.
     needed(Use::Changes, Sysno::openat, &[]),
     needed(Use::Changes, Sysno::mkdirat, &[]),
     needed(Use::Changes, Sysno::mknodat, &[]),
@@ -160,15 +160,15 @@ pub const TABLE: &[Call] = &[
     needed(Use::Changes, Sysno::utimensat, &[]),
     needed(Use::Changes, Sysno::ftruncate, &[]),
     needed(Use::Changes, Sysno::fallocate, &[]),
-    // A debugger connects to a socket that listens already.
+    // A debugger connects to a socket that already listens.
     needed(Use::Debugger, Sysno::accept4, &[]),
     needed(Use::Debugger, Sysno::getsockname, &[]),
     needed(Use::Debugger, Sysno::getsockopt, &[]),
     needed(Use::Debugger, Sysno::setsockopt, &[]),
     needed(Use::Debugger, Sysno::ioctl, &[Check::Is(1, libc::FIONBIO as u32)]),
-    // KVM's descriptors are open already, but for those of processors.
+    // KVM's descriptors are already open, except those of virtual processors.
     needed(Use::Kvm, Sysno::ioctl, &[Check::Bits(1, TYPE_OF_REQUEST, KVM_REQUESTS)]),
-    // Translated code: a file without a name is mapped once to be written and once to be executed.
+    // Translated code: an anonymous file is mapped twice, once writable and once executable.
     needed(Use::NewMachines, Sysno::memfd_create, &[]),
     needed(Use::NewMachines, Sysno::ftruncate, &[]),
     needed(
@@ -178,8 +178,8 @@ pub const TABLE: &[Call] = &[
     ),
 ];
 
-/// Calls that answer with an error where they are not needed, since the C library or the Rust runtime tries them and can do without: a new thread, and a
-/// panic that shows its stack.
+/// Calls that fail with an error, instead of ending the process, where they are not needed. The C library and the Rust runtime try these calls and
+/// work without them: at the start of a thread, and in a panic that prints its stack.
 pub const TRIED: &[(u16, Sysno)] = &[
     (libc::ENOSYS as u16, Sysno::clone3),
     (libc::EACCES as u16, Sysno::open),

@@ -1,4 +1,4 @@
-//! Landlock: which files are reached by name, and what beside files.
+//! Landlock: the files that the process may open by name, and the limits beyond files.
 
 use crate::Needs;
 use landlock::{
@@ -6,15 +6,15 @@ use landlock::{
     RulesetError, Scope, path_beneath_rules,
 };
 
-/// The newest set of rights that is known here. Older kernels take those of it that they know.
+/// The newest Landlock ABI that this program knows. Older kernels enforce the subset of the rights that they support.
 const KNOWN: ABI = ABI::V6;
 
-/// What may be done with a file or directory that is only read. Nothing is executed.
+/// Returns the rights to a file or directory that is only read. Execution is not among them.
 fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// What may be done in a directory that is changed. There are no device files among what is made.
+/// Returns the rights in a directory whose contents change. The creation of device files is not among them.
 fn changing() -> BitFlags<AccessFs> {
     reading()
         | AccessFs::WriteFile
@@ -29,7 +29,7 @@ fn changing() -> BitFlags<AccessFs> {
         | AccessFs::Refer
 }
 
-/// This thread, and those that it starts, reach nothing else.
+/// Confines the calling thread, and the threads it starts later, to the files that `needs` names.
 pub fn confine(needs: &Needs) -> Result<(), RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

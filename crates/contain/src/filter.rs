@@ -9,7 +9,7 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use syscalls::Sysno;
 
-/// Rules by the number of the call; one without rules always matches.
+/// Rules by the number of the call. A call with an empty list is always permitted.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn condition(check: &Check) -> Result<SeccompCondition, BackendError> {
@@ -46,14 +46,14 @@ fn program(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Res
     SeccompFilter::new(rules, otherwise, action, TargetArch::x86_64)?.try_into()
 }
 
-/// The filters, all of which must let a call pass.
+/// Returns the filters. A call must pass all of them.
 pub fn programs(needs: &Needs) -> Result<Vec<BpfProgram>, BackendError> {
     let mut allowed = rules(needs)?;
     let mut tried: BTreeMap<u16, Rules> = BTreeMap::new();
     for (error, call) in TRIED.iter().filter(|(_, call)| !rules_have(&allowed, *call)) {
         tried.entry(*error).or_default().insert(number(*call), Vec::new());
     }
-    // Of several filters the strictest decides, and an error is less strict than a signal.
+    // With several filters the strictest action applies, and an error is less strict than a signal.
     allowed.extend(tried.values().flatten().map(|(call, _)| (*call, Vec::new())));
     let mut programs = Vec::new();
     for (error, rules) in tried {

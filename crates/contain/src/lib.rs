@@ -1,13 +1,14 @@
-//! What a process that is set up can still ask of the host's kernel.
+//! Confinement of a process: the files and system calls that remain available after its setup.
 //!
-//! A process that executes a guest reads what the guest has made: code that it translates, descriptors of devices, frames. A flaw there could give the
-//! guest power over the process. [`confine`] takes away from the process what its work does not need, so that such power leads nowhere:
+//! A process that runs a guest parses data that the guest controls: code to translate, device descriptors, network frames. A bug there could give the
+//! guest control of the process. [`confine`] drops every privilege that the process does not need, so that such control gains little:
 //!
-//! - Landlock (landlock(7)) leaves the named files and directories, and no others. Ports, signals to other processes and abstract sockets are out of reach.
-//! - Seccomp (seccomp(2)) leaves the system calls of a [table](calls), some of them with certain arguments only. Any other call ends the process by SIGSYS,
-//!   after a message that names the call.
+//! - Landlock (landlock(7)) restricts access to the named files and directories. It also denies TCP ports, signals to other processes and abstract sockets.
+//! - Seccomp (seccomp(2)) restricts system calls to a [table](calls), some of them to certain arguments. Any other call prints its name and ends the
+//!   process by SIGSYS.
 //!
-//! What is open stays open: files, sockets, terminals and /dev/kvm are opened before. Nobody can undo the confinement, and threads inherit it.
+//! Descriptors that are already open remain usable: the process opens its files, sockets, terminals and /dev/kvm first. The confinement can't be
+//! lifted, and threads inherit it.
 
 #![deny(unsafe_code)]
 
@@ -22,19 +23,19 @@ pub use calls::Use;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// What a process still needs.
+/// The resources that a process still needs once it is confined.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// Files, and directories with all that is in them, that are opened for reading.
+    /// Files, and directories with all their contents, that the process reads.
     pub readable: Vec<PathBuf>,
-    /// Likewise, and they are changed, too.
+    /// Files, and directories with all their contents, that the process reads and changes.
     pub writable: Vec<PathBuf>,
-    /// System calls beyond those that every machine needs.
+    /// Purposes of system calls beyond those that every machine needs.
     pub uses: Vec<Use>,
 }
 
 impl Needs {
-    /// Whether one of the uses is this one.
+    /// Returns true if `wanted` is among the uses.
     fn has(&self, wanted: Use) -> bool {
         match wanted {
             Use::Always => true,
@@ -45,29 +46,32 @@ impl Needs {
     }
 }
 
-/// Why a process is not confined.
+/// The reason why a process could not be confined.
 #[derive(Debug, Error)]
 pub enum ContainError {
-    /// Landlock concerns one thread, and those that it starts from then on.
-    #[error("the process has {0} threads already")]
+    /// The process has several threads. Landlock applies only to the calling thread and the threads that it starts later.
+    #[error("the process already has {0} threads")]
     Threads(usize),
-    /// The kernel refuses the rules for files.
+    /// The kernel rejected the Landlock rules.
     #[error("Landlock: {0}")]
     Files(#[from] landlock::RulesetError),
-    /// The kernel refuses the filter.
+    /// The kernel rejected the seccomp filter.
     #[error("seccomp: {0}")]
     Calls(#[from] seccompiler::Error),
-    /// The filter can't be made.
+    /// The seccomp filter could not be built.
     #[error("seccomp: {0}")]
     Filter(#[from] seccompiler::BackendError),
-    /// What is said of a refused call can't be prepared.
-    #[error("SIGSYS can't be handled: {0}")]
+    /// The handler that names a refused call could not be installed.
+    #[error("can't handle SIGSYS: {0}")]
     Signal(std::io::Error),
 }
 
-/// From now on this process, which has one thread, does nothing but what it needs. Landlock is there as far as the host's kernel knows it.
+/// Confines this process, which must have one thread, to what `needs` lists. Landlock applies as far as the host's kernel supports it.
+///
+/// # Errors
+/// Returns an error if the process has several threads, or if the kernel rejects a rule or a filter.
 pub fn confine(needs: &Needs) -> Result<(), ContainError> {
-    // Where /proc is not mounted nobody can tell.
+    // The number of threads is unknown if /proc is not mounted.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(ContainError::Threads(threads));

@@ -1,13 +1,13 @@
-//! What is said of a system call that the filter refuses: its name. Then the process ends by SIGSYS.
+//! The SIGSYS handler: it names a system call that the filter refused, then the process ends by SIGSYS.
 
 use std::io::{Error, Result};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syscalls::Sysno;
 
-/// The terminal's settings, for the end.
+/// The settings of the terminal, which the handler restores.
 static mut TERMINAL: MaybeUninit<libc::termios> = MaybeUninit::uninit();
-/// Whether there are any.
+/// True once [`TERMINAL`] is initialized.
 static HAS_TERMINAL: AtomicBool = AtomicBool::new(false);
 
 /// The part of `siginfo_t` that the kernel fills in for SIGSYS (sigaction(2)).
@@ -23,7 +23,7 @@ struct Refused {
 }
 
 fn write(bytes: &[u8]) {
-    // SAFETY: the bytes are readable. Nobody is left to tell if they can't be written.
+    // SAFETY: the bytes are readable. A failure of the write can't be reported.
     unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
 }
 
@@ -41,10 +41,10 @@ fn write_number(mut number: usize) {
     }
 }
 
-/// Names the call. It makes system calls only, and neither allocates nor takes a lock.
+/// Names the refused call. The handler is async-signal-safe: it makes system calls only, and neither allocates nor takes a lock.
 extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     if HAS_TERMINAL.load(Ordering::Acquire) {
-        // SAFETY: the settings were written before the flag, and not since.
+        // SAFETY: the settings were written before the flag was set, and are not written again.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, (&raw const TERMINAL).cast()) };
     }
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`, which for SIGSYS has this layout.
@@ -60,9 +60,9 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     unsafe { libc::raise(libc::SIGSYS) };
 }
 
-/// Has refused calls named. The terminal is then as it is now.
+/// Installs the handler, which restores the terminal's current settings before it names a refused call.
 pub fn announce() -> Result<()> {
-    // SAFETY: nobody else writes to the settings, and the handler reads them only once the flag is set.
+    // SAFETY: no other code writes the settings, and the handler reads them only once the flag is set.
     if unsafe { libc::tcgetattr(libc::STDIN_FILENO, (&raw mut TERMINAL).cast()) } == 0 {
         HAS_TERMINAL.store(true, Ordering::Release);
     }

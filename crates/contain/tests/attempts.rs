@@ -1,4 +1,4 @@
-//! What must fail in a confined process fails, and what its work needs goes on. Each attempt is a process of its own: this program, started again.
+//! Tests that forbidden operations fail in a confined process and that its work goes on. Each attempt runs in a child process: this program, started again.
 #![allow(unsafe_code, reason = "system calls are made as a program does that has been taken over")]
 
 use contain::calls::{TABLE, TRIED};
@@ -54,7 +54,7 @@ fn map(protection: i32, flags: i32) -> i64 {
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// What ends the process, with the call that is named.
+/// Attempts that end the process, each with the name of the refused call.
 const REFUSED: &[(&str, Sysno, Deed)] = &[
     ("a program is executed", Sysno::execve, |_| drop(Command::new("/bin/true").exec())),
     ("the process is copied", Sysno::fork, |_| make(Sysno::fork, [0; 6])),
@@ -90,7 +90,7 @@ const REFUSED: &[(&str, Sysno, Deed)] = &[
     }),
 ];
 
-/// What is answered with an error.
+/// Attempts that fail with an error.
 const DENIED: &[(&str, Deed)] = &[
     ("a file elsewhere is opened", |files| denied(File::open(files.file("other")))),
     ("a file of the system is opened", |_| denied(File::open("/etc/passwd"))),
@@ -111,7 +111,7 @@ const DENIED: &[(&str, Deed)] = &[
     }),
 ];
 
-/// What the work needs.
+/// Operations that the process needs.
 fn work(files: &Files, open: &mut File) {
     assert_eq!(std::fs::read_to_string(files.file("readable")).unwrap(), "text");
     std::fs::write(files.file("writable"), "x").unwrap();
@@ -119,7 +119,7 @@ fn work(files: &Files, open: &mut File) {
     fs::mkdirat(CWD, files.0.join("writable/a"), Mode::RWXU).unwrap();
     fs::unlinkat(CWD, files.0.join("writable/a"), AtFlags::REMOVEDIR).unwrap();
     let mut text = String::new();
-    // What was open stays so.
+    // Descriptors that were open remain usable.
     open.read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), open.metadata().unwrap().len()), ("text", 4));
     let begun = Instant::now();
@@ -138,7 +138,7 @@ fn denied<T>(result: std::io::Result<T>) {
     assert!(matches!(error, ErrorKind::PermissionDenied | ErrorKind::CrossesDevices), "{error:?}");
 }
 
-/// Whether the host's kernel has Landlock: else names are only checked as far as calls are.
+/// Returns true if the host's kernel has Landlock. Without it the test checks names only as far as system calls decide.
 fn landlock() -> bool {
     call(Sysno::landlock_create_ruleset, [0, 0, 1, 0, 0, 0]) > 0
 }
@@ -175,7 +175,7 @@ fn attempt(name: &str, files: &Files) {
     println!("it went on");
 }
 
-/// How a process ended that made an attempt: its status, its signal, and what it said.
+/// Runs an attempt in a child process and returns its exit status, its signal, and its messages.
 fn outcome(name: &str, files: &Files) -> (Option<i32>, Option<i32>, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("attempt").arg(name).arg(&files.0).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
@@ -185,7 +185,7 @@ fn outcome(name: &str, files: &Files) -> (Option<i32>, Option<i32>, String) {
 }
 
 fn fresh(directory: &Path) -> Files {
-    // What an earlier attempt has left.
+    // Remove the files of an earlier attempt.
     let _ = std::fs::remove_dir_all(directory);
     for part in ["readable", "writable", "other"] {
         std::fs::create_dir_all(directory.join(part)).unwrap();

@@ -287,6 +287,11 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::
     }
 }
 
+/// Returns true if the host has the registers of AVX-512.
+pub fn has_avx_512() -> bool {
+    std::is_x86_feature_detected!("avx512bw")
+}
+
 /// Offsets of the AVX-512 state components in the host's standard format, from CPUID: opmasks, upper halves, ZMM16-31.
 static COMPONENTS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
@@ -446,7 +451,7 @@ impl Native {
             (CODE as *mut u8).write_bytes(0xcc, 2 * PAGE as usize);
             (SWEEP as *mut u8).write_bytes(0xcc, PAGE as usize);
             let context = &mut *(CONTEXT as *mut StubContext);
-            context.wide = u64::from(std::is_x86_feature_detected!("avx512bw"));
+            context.wide = u64::from(has_avx_512());
             context.exit = difftest_exit as *const () as u64;
             // This is `jmp qword ptr [context.exit]`, by absolute address.
             let exit = (&raw const context.exit as u32).to_le_bytes();

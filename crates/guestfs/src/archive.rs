@@ -7,7 +7,7 @@ use rustix::io::Errno;
 const ALIGNMENT: usize = 4;
 const TRAILER: &[u8] = b"TRAILER!!!";
 
-/// An archive that is being written.
+/// An archive in progress.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a file, directory or link under a path without a leading slash. Times, owners and inode numbers are always the same.
+    /// Adds a file, directory or link under a path without a leading slash. Times, owners and inode numbers are constant.
     pub fn add(&mut self, path: &[u8], mode: u32, contents: &[u8]) {
         self.entry(path, mode, (0, 0), 0, (0, 0), contents);
     }
@@ -58,7 +58,7 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
     }
 
-    /// Adds a whole tree below a directory, which must be there; `below` is its path with a slash at its end.
+    /// Adds a tree below a directory that exists; `below` is the directory's path with a trailing slash.
     pub fn add_tree(&mut self, below: &str, tree: &mut Packed) -> Result<(), Errno> {
         for Walked { path, node, attributes, target } in tree.walk() {
             let Attributes { mode, uid, gid, modified, .. } = attributes;
@@ -76,7 +76,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The archive's bytes. Those of several archives may follow each other.
+    /// Returns the bytes of the archive. Archives may be concatenated.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, (0, 0), 0, (0, 0), b"");
         self.bytes

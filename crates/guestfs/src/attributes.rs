@@ -21,10 +21,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The bits of a mode that say the kind.
+    /// The bits of a mode that hold the kind.
     pub const MASK: u32 = 0o170_000;
 
-    /// The kind that a mode says.
+    /// Returns the kind in a mode.
     pub fn of(mode: u32) -> Option<Self> {
         let all = [
             Self::Pipe,
@@ -61,9 +61,9 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number, of a device.
+    /// Device number of a device file.
     pub device: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
@@ -76,7 +76,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// The kind of file; a regular one if the mode says none that is known.
+    /// Returns the kind of the file; a regular file if the mode has no known kind.
     pub fn kind(&self) -> Kind {
         Kind::of(self.mode).unwrap_or(Kind::File)
     }

@@ -1,5 +1,5 @@
-//! The files that a program needs to run: the interpreter of a script, the program interpreter and the shared libraries of an ELF file, found as ld.so(8) finds
-//! them.
+//! Dependencies of a program: the interpreter of a script, and the program interpreter and shared libraries of an ELF file, found in the same way as
+//! ld.so(8) finds them.
 
 use crate::packed::{PackError, Packed};
 use object::LittleEndian as LE;
@@ -12,18 +12,18 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The largest ELF file that is looked into, in bytes.
+/// Largest ELF file that is parsed, in bytes.
 const LARGEST: u64 = 1 << 30;
-/// The file that lists the directories with libraries.
+/// The file with the library directories.
 const CONFIGURATION: &str = "/etc/ld.so.conf";
-/// The index of libraries, which the guest's ld.so uses as the host's does.
+/// The index of libraries. The guest's ld.so uses it as the host's does.
 const CACHE: &str = "/etc/ld.so.cache";
-/// The depth to which lists of directories may include each other.
+/// Largest depth of nested configuration files.
 const DEEPEST: usize = 8;
 /// Directories that are always searched.
 const DEFAULT: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
-/// The longest first line of a script, in bytes.
+/// Longest first line of a script, in bytes.
 const LONGEST_LINE: usize = 256;
 
 /// The program interpreter and the libraries that an ELF file names.
@@ -31,14 +31,14 @@ const LONGEST_LINE: usize = 256;
 struct Needs {
     interpreter: Option<PathBuf>,
     libraries: Vec<Vec<u8>>,
-    /// Directories before those of LD_LIBRARY_PATH.
+    /// Directories searched before those of LD_LIBRARY_PATH.
     rpath: Vec<u8>,
-    /// Directories after them.
+    /// Directories searched after those of LD_LIBRARY_PATH.
     runpath: Vec<u8>,
 }
 
 impl Needs {
-    /// Of a file's bytes. `None`: it is no 64-bit ELF file that can be loaded.
+    /// Parses a file. Returns `None` if it is not a loadable 64-bit ELF file.
     fn of(bytes: &[u8]) -> Option<Self> {
         let header = FileHeader64::<LE>::parse(bytes).ok()?;
         let endian = header.endian().ok()?;
@@ -68,7 +68,7 @@ impl Needs {
     }
 }
 
-/// The interpreter that the first line of a script names, and the program that `env` starts there.
+/// Returns the interpreter in the first line of a script, and the program that `env` starts there.
 fn script(bytes: &[u8]) -> Option<(PathBuf, Option<Vec<u8>>)> {
     let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = &line[..line.len().min(LONGEST_LINE)];
@@ -79,7 +79,7 @@ fn script(bytes: &[u8]) -> Option<(PathBuf, Option<Vec<u8>>)> {
     Some((interpreter, program.filter(|_| is_env).map(<[u8]>::to_vec)))
 }
 
-/// The directories of a list that is separated by colons; `$ORIGIN` is that of the file.
+/// Splits a list of directories at colons. `$ORIGIN` stands for the file's directory.
 fn directories(list: &[u8], origin: &Path) -> Vec<PathBuf> {
     let each = |part: &[u8]| {
         let text = String::from_utf8_lossy(part);
@@ -89,7 +89,7 @@ fn directories(list: &[u8], origin: &Path) -> Vec<PathBuf> {
     list.split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(each).collect()
 }
 
-/// The directories that a configuration of ld.so lists.
+/// Appends the directories that a configuration file of ld.so lists.
 fn configured(path: &Path, depth: usize, into: &mut Vec<PathBuf>) {
     let Ok(text) = std::fs::read_to_string(path) else { return };
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
@@ -104,7 +104,7 @@ fn configured(path: &Path, depth: usize, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files that an include names: one, or those of a directory whose names end as the pattern does after its star.
+/// Returns the files of an include: a single file, or those in a directory that match the pattern's suffix after `*`.
 fn included(pattern: &str) -> Vec<PathBuf> {
     let Some((before, after)) = pattern.split_once('*') else { return vec![PathBuf::from(pattern)] };
     let (directory, start) = before.rsplit_once('/').unwrap_or((".", before));
@@ -118,7 +118,7 @@ fn included(pattern: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Adds programs with what they need.
+/// Adds programs with their dependencies.
 #[derive(Debug)]
 pub struct Closure {
     /// LD_LIBRARY_PATH.
@@ -127,12 +127,12 @@ pub struct Closure {
     path: Vec<u8>,
     configured: Vec<PathBuf>,
     seen: BTreeSet<PathBuf>,
-    /// Libraries that were not found, with who needs them.
+    /// Libraries that were not found, each with the file that needs it.
     pub missing: Vec<(String, PathBuf)>,
 }
 
 impl Closure {
-    /// With the values of PATH and LD_LIBRARY_PATH that the program gets.
+    /// Creates a finder for the program's values of PATH and LD_LIBRARY_PATH.
     pub fn new(path: &[u8], library_path: &[u8]) -> Self {
         let mut all = Vec::new();
         configured(Path::new(CONFIGURATION), 0, &mut all);
@@ -145,7 +145,7 @@ impl Closure {
         }
     }
 
-    /// The path at which PATH finds a program of the host; a name with a slash is its path, from the directory on.
+    /// Finds a program of the host through PATH. A name with a slash is a path relative to `directory`.
     pub fn find(&self, name: &[u8], directory: &Path) -> Option<PathBuf> {
         let name = OsStr::from_bytes(name);
         if name.as_bytes().contains(&b'/') {
@@ -155,7 +155,7 @@ impl Closure {
         all.find_map(|place| Some(directory.join(place).join(name)).filter(|path| is_executable(path)))
     }
 
-    /// Adds a program, a library, or whatever a path names, with what that needs.
+    /// Adds a program, a library or any other file or directory, with its dependencies.
     pub fn add(&mut self, tree: &mut Packed, path: &Path) -> Result<(), PackError> {
         let mut rest = vec![path.to_path_buf()];
         while let Some(path) = rest.pop() {
@@ -171,7 +171,7 @@ impl Closure {
         Ok(())
     }
 
-    /// Adds the files that one file needs. `name` is the path by which it was asked for.
+    /// Adds the dependencies of one file. `name` is the path under which it was requested.
     fn needs_of(
         &mut self,
         file: &Path,
@@ -198,7 +198,7 @@ impl Closure {
         if needs.interpreter.is_some() && Path::new(CACHE).is_file() {
             tree.add(Path::new(CACHE))?;
         }
-        // A library that was asked for by a link lies beside the link, too.
+        // A library that was requested through a link may have its dependencies beside the link.
         let origin = [file, name].map(|path| path.parent().unwrap_or(Path::new("/")).to_path_buf());
         for library in &needs.libraries {
             match self.library(library, &needs, &origin) {
@@ -229,7 +229,7 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns true for a 64-bit ELF file: libraries of other processors lie under the same names in other directories.
+/// Returns true for a 64-bit ELF file. Other directories contain libraries of other processors under the same names.
 fn is_library(path: &Path) -> bool {
     let mut start = [0; 5];
     File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == b"\x7fELF\x02")

@@ -1,8 +1,8 @@
 //! A directory of the host as a tree of files.
 //!
-//! Every name is looked up below the directory by openat2(2) with `RESOLVE_BENEATH` and without following symbolic links: neither a name nor a link, nor a
-//! directory that is moved meanwhile, leads out of it. Links are followed by the guest, in its own tree. A node is a way of names from the directory; one
-//! whose last name is removed while the guest has it stays reachable by a descriptor.
+//! Every name is looked up below the directory by openat2(2) with `RESOLVE_BENEATH` and without following symbolic links, so that no name, no link and
+//! no concurrent move of a directory leads out of it. The guest follows links itself, in its own tree. A node is identified by its path from the
+//! directory; a node whose last name is removed while the guest uses it remains reachable through a descriptor.
 
 use crate::attributes::{Attributes, Kind, Time};
 use crate::packed::errno;
@@ -20,52 +20,52 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The time for which a guest may use cached names and attributes: others may change the directory.
+/// Time for which a guest may use cached names and attributes: other processes may change the directory.
 const VALID: Duration = Duration::from_secs(1);
-/// The resources of a guest. Each costs memory or descriptors of the host.
+/// Limits on a guest's resources. Each resource costs memory or descriptors of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Nodes that it knows: `ENFILE` beyond.
+    /// Nodes known to the guest; beyond it requests fail with `ENFILE`.
     pub nodes: usize,
-    /// Files and directories that it has open: `EMFILE` beyond.
+    /// Files and directories open in the guest; beyond it requests fail with `EMFILE`.
     pub open: usize,
-    /// Entries of the directories that it has open: `ENFILE` beyond.
+    /// Entries of the directories open in the guest; beyond it requests fail with `ENFILE`.
     pub entries: usize,
-    /// Nodes whose names are removed and which it still reaches.
+    /// Nodes without a name that the guest still uses.
     pub removed: usize,
 }
 
 impl Default for Limits {
-    /// Some 600 MB at most, and as many descriptors as programs commonly may have.
+    /// At most about 600 MB, and the usual limit of a process's descriptors.
     fn default() -> Self {
         Self { nodes: 1 << 20, open: 4096, entries: 1 << 21, removed: 1024 }
     }
 }
 
-/// The number of look-ups of a name while others rename directories on its way.
+/// Largest number of lookups of a name while other processes rename directories on its path.
 const MOST_TRIES: usize = 64;
-/// Flags of open(2) that a guest's program chooses; all others are this server's.
+/// Flags of open(2) that the guest's program controls. The server sets all others.
 const CHOSEN: OFlags =
     OFlags::RDONLY.union(OFlags::WRONLY).union(OFlags::RDWR).union(OFlags::TRUNC).union(OFlags::DSYNC);
-/// Opened files are never followed to other places, kept open by other programs, or somebody's terminal.
+/// Flags of every open: never follow a link, never pass the file to another program, never acquire a terminal, never block.
 const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
-/// A node that the guest knows.
+/// A node known to the guest.
 #[derive(Debug)]
 struct Node {
     parent: u64,
     name: Vec<u8>,
-    /// The number of times that the guest has been told of the node.
+    /// The guest's reference count of the node.
     known: u64,
-    /// Nodes below it: it stays while there are any.
+    /// Number of child nodes. A node with children stays.
     children: u64,
-    /// Its name has been removed: what it is is reached by this.
+    /// Descriptor of a node whose name has been removed.
     removed: Option<OwnedFd>,
-    /// It has no name any more.
+    /// True once the node has no name.
     gone: bool,
 }
 
-/// A file or directory that the guest has open.
+/// A file or directory open in the guest.
 #[derive(Debug)]
 enum Open {
     File(File),
@@ -84,18 +84,18 @@ pub struct HostTree {
     open: HashMap<u64, Open>,
     next_handle: u64,
     removed: usize,
-    /// Entries of all open directories.
+    /// Number of entries of all open directories.
     entries: usize,
     limits: Limits,
 }
 
 impl HostTree {
-    /// The tree of a directory; `writable`: the guest may change it.
+    /// Opens the tree of a directory. The guest may change it if `writable` is true.
     pub fn open(path: &Path, writable: bool) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::openat(CWD, path, flags, Mode::empty())?;
         let device = fs::fstat(&root)?.st_dev;
-        // Kernels before 5.6 have no openat2, and nothing else that is safe.
+        // Kernels before 5.6 have no openat2, and no safe substitute.
         fs::openat2(&root, ".", flags, Mode::empty(), resolve())?;
         Ok(Self {
             root,
@@ -112,18 +112,18 @@ impl HostTree {
         })
     }
 
-    /// Likewise, with other limits.
+    /// Sets the limits.
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Checks that the guest may be told of a name.
+    /// Checks that there is room for another node.
     fn has_room(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let room = self.nodes.len() < self.limits.nodes || self.names.contains_key(&(parent, name.to_vec()));
         if room { Ok(()) } else { Err(Errno::NFILE) }
     }
 
-    /// The way to a node from the directory on. `None`: it has no name any more.
+    /// Returns the path of a node from the directory. `None` if the node has no name.
     fn path(&self, node: u64) -> Result<Option<Vec<u8>>, Errno> {
         let (mut names, mut at) = (Vec::new(), node);
         while at != ROOT {
@@ -138,7 +138,7 @@ impl HostTree {
         Ok(Some(if names.is_empty() { b".".to_vec() } else { names.join(&b'/') }))
     }
 
-    /// A descriptor of a node, without access to what is in it.
+    /// Returns a descriptor of a node without access to its contents.
     fn reach(&self, node: u64) -> Result<OwnedFd, Errno> {
         if let Some(Node { removed: Some(file), .. }) = self.nodes.get(&node) {
             return file.try_clone().map_err(|error| errno(&error));
@@ -150,7 +150,7 @@ impl HostTree {
     fn beneath(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         for _ in 0..MOST_TRIES {
             match fs::openat2(&self.root, path, flags, mode, resolve()) {
-                // Somebody has renamed something on the way.
+                // Another process has renamed a directory on the path.
                 Err(Errno::AGAIN) => {}
                 result => return result,
             }
@@ -158,7 +158,7 @@ impl HostTree {
         Err(Errno::AGAIN)
     }
 
-    /// Opens a node anew with other flags, through its descriptor: no name is looked up again.
+    /// Reopens a node with other flags through its descriptor, without another lookup.
     fn reopen(&self, file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         use std::os::fd::AsRawFd;
         let flags = flags.difference(OFlags::NOFOLLOW) | OFlags::CLOEXEC;
@@ -167,7 +167,7 @@ impl HostTree {
 
     fn attributes_of(&self, stat: &Stat) -> Attributes {
         let time = |seconds: i64, nanoseconds: u64| Time { seconds, nanoseconds: nanoseconds as u32 };
-        // Numbers of other file systems below the directory are kept apart.
+        // Distinguishes equal inode numbers of different file systems below the directory.
         let apart = (stat.st_dev ^ self.device).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Attributes {
             inode: stat.st_ino ^ apart,
@@ -184,12 +184,12 @@ impl HostTree {
         }
     }
 
-    /// The attributes of a descriptor.
+    /// Returns the attributes of a descriptor.
     fn stat(&self, file: impl AsFd) -> Result<Attributes, Errno> {
         Ok(self.attributes_of(&fs::fstat(file)?))
     }
 
-    /// Tells the guest of a node: the one that it knows by that name, or a new one.
+    /// Registers a node that the guest learns of: the known node with that name, or a new one.
     fn know(&mut self, parent: u64, name: &[u8], attributes: Attributes) -> Result<Found, Errno> {
         self.has_room(parent, name)?;
         let key = (parent, name.to_vec());
@@ -213,7 +213,7 @@ impl HostTree {
         Ok(Found { node: number, attributes })
     }
 
-    /// Drops a node that nobody knows, and those above it that stayed only for its sake.
+    /// Drops a node that the guest has forgotten, and its parents that were kept only for it.
     fn drop_unknown(&mut self, mut number: u64) {
         while let Some(node) = self.nodes.get(&number) {
             if node.known != 0 || node.children != 0 {
@@ -233,13 +233,13 @@ impl HostTree {
         }
     }
 
-    /// A name of the guest's is about to be removed: what is behind it stays reachable.
+    /// Keeps the node behind a name reachable before the name is removed.
     fn keep(&mut self, parent: u64, name: &[u8]) -> Option<(u64, OwnedFd)> {
         let number = *self.names.get(&(parent, name.to_vec()))?;
         (self.removed < self.limits.removed).then(|| self.reach(number).ok()).flatten().map(|file| (number, file))
     }
 
-    /// A name has been removed.
+    /// Records the removal of a name.
     fn lost(&mut self, parent: u64, name: &[u8], kept: Option<(u64, OwnedFd)>) {
         let Some(number) = self.names.remove(&(parent, name.to_vec())) else { return };
         let Some(node) = self.nodes.get_mut(&number) else { return };
@@ -302,7 +302,7 @@ impl HostTree {
     }
 }
 
-/// The flags with which names are looked up.
+/// Returns the flags of lookups.
 fn resolve() -> ResolveFlags {
     ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS
 }
@@ -315,7 +315,7 @@ fn timespec(when: Option<When>) -> Timespec {
     }
 }
 
-/// A path by which a descriptor without access to its file can be named.
+/// Returns a path that names the file of a descriptor without access.
 fn through(file: &OwnedFd) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", file.as_raw_fd())
@@ -327,7 +327,7 @@ impl Tree for HostTree {
     }
 
     fn keeps_contents(&self) -> bool {
-        // The guest's kernel drops them when the time or the size of the file is another.
+        // The guest's kernel drops its cached contents when the file's time or size changes.
         true
     }
 
@@ -361,7 +361,7 @@ impl Tree for HostTree {
             self.may_write()?;
         }
         let file = self.reach(node)?;
-        // Pipes, sockets and devices of the host are no files of a guest: its own kernel has those.
+        // The guest's own kernel implements pipes, sockets and devices.
         if self.stat(&file)?.kind() != Kind::File {
             return Err(Errno::PERM);
         }
@@ -433,7 +433,7 @@ impl Tree for HostTree {
             }
         }
         if let New::Directory(mode) | New::Node(mode) = new {
-            // This program's own mask is none of the guest's business. The new file is its own, so this can hardly fail.
+            // The host process's umask does not apply to guests. The new file is its own, so this can hardly fail.
             let _ = self.set_mode(&at, name, *mode & 0o7777);
         }
         self.look_up(directory, name)
@@ -516,7 +516,7 @@ impl Tree for HostTree {
     fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
         self.may_write()?;
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        // Whiteouts are devices.
+        // A whiteout is a device file.
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Errno::INVAL);
         }
@@ -536,7 +536,7 @@ impl Tree for HostTree {
 }
 
 impl HostTree {
-    /// A node has another name.
+    /// Records the new name of a node.
     fn moved(&mut self, node: Option<u64>, (parent, name): (u64, &[u8])) {
         let Some(number) = node else { return };
         let Some(node) = self.nodes.get_mut(&number) else { return };

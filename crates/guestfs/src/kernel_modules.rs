@@ -1,4 +1,4 @@
-//! Modules of a Linux kernel from the directory that it was installed with: which there are, what they depend on, and their contents.
+//! Modules of a Linux kernel, read from its module directory: their names, dependencies and contents.
 
 use flate2::read::GzDecoder;
 use lzma_rust2::XzReader;
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The largest module, unpacked, in bytes.
+/// Largest unpacked module, in bytes.
 const LARGEST: u64 = 256 << 20;
-/// The depth to which directories of modules may be nested.
+/// Largest depth of nested module directories.
 const DEEPEST: usize = 16;
 
-/// Why there is no module.
+/// The reason why modules can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// The directory or a file can't be read.
@@ -24,11 +24,11 @@ pub enum ModuleError {
         /// The reason.
         cause: io::Error,
     },
-    /// There is no module of that name, and it is not built in.
+    /// The kernel has no module with this name, neither as a file nor built in.
     #[error("the kernel has no module {0}")]
     Missing(String),
-    /// A file that is no module.
-    #[error("{0} is no kernel module")]
+    /// The file is not a module.
+    #[error("{0} is not a kernel module")]
     Other(PathBuf),
 }
 
@@ -39,7 +39,7 @@ pub struct Modules {
     builtin: BTreeSet<String>,
 }
 
-/// A module's name as the kernel has it: files may have a minus where it has an underscore.
+/// Returns the kernel's name of a module file: the kernel has an underscore where the file name may have a hyphen.
 fn name_of(file: &str) -> Option<String> {
     let (name, rest) = file.split_once(".ko")?;
     matches!(rest, "" | ".xz" | ".gz" | ".zst").then(|| name.replace('-', "_"))
@@ -58,7 +58,7 @@ fn collect(directory: &Path, depth: usize, files: &mut BTreeMap<String, PathBuf>
     Ok(())
 }
 
-/// The name and the file of a module that `modules.order` of a tree lists: older kernels put `kernel/` before its path, newer ones list its object.
+/// Returns the name and the file of a module in `modules.order` of a build tree. Older kernels prefix the path with `kernel/`, newer ones list the object.
 fn listed(tree: &Path, line: &str) -> Option<(String, PathBuf)> {
     let path = line.trim().strip_prefix("kernel/").unwrap_or(line.trim());
     let path = path.strip_suffix(".o").map_or(path.to_owned(), |start| format!("{start}.ko"));
@@ -66,17 +66,17 @@ fn listed(tree: &Path, line: &str) -> Option<(String, PathBuf)> {
 }
 
 impl Modules {
-    /// Those of a directory such as `/lib/modules/6.1.0-56-cloud-amd64`, or of a tree in which a kernel was built.
+    /// Reads the modules of a directory such as `/lib/modules/6.1.0-56-cloud-amd64`, or of a build tree.
     pub fn of_directory(directory: &Path) -> Result<Self, ModuleError> {
         let failed = |cause| ModuleError::Read { path: directory.to_path_buf(), cause };
         let mut files = BTreeMap::new();
-        // Modules that were installed are in `kernel`; those of others beside it are not needed here.
+        // Installed modules are in `kernel`; modules from other sources are not needed here.
         let installed = directory.join("kernel");
         let is_installed =
             installed.is_dir() && directory.join("modules.builtin").is_file() && !directory.join("Kbuild").is_file();
         let order = directory.join("modules.order");
         match std::fs::read_to_string(&order) {
-            // A tree in which a kernel was built is large, and has a list.
+            // A build tree is large, but has a list of its modules.
             Ok(list) if !is_installed => files.extend(list.lines().filter_map(|line| listed(directory, line))),
             _ => collect(if is_installed { &installed } else { directory }, 0, &mut files).map_err(failed)?,
         }
@@ -85,17 +85,17 @@ impl Modules {
         Ok(Self { files, builtin })
     }
 
-    /// A kernel without modules.
+    /// Returns a kernel without modules.
     pub fn none() -> Self {
         Self { files: BTreeMap::new(), builtin: BTreeSet::new() }
     }
 
-    /// Returns true if there is a module of that name, or if it is built in.
+    /// Returns true if the module exists or is built in.
     pub fn has(&self, name: &str) -> bool {
         self.files.contains_key(name) || self.builtin.contains(name)
     }
 
-    /// Modules with all their dependencies, in an order in which they can be loaded: names and contents. Built-in modules are left out.
+    /// Returns modules with all their dependencies, in loading order: names and contents. Built-in modules are left out.
     pub fn load(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, ModuleError> {
         let (mut loaded, mut seen) = (Vec::new(), BTreeSet::new());
         for name in names {
@@ -127,7 +127,7 @@ impl Modules {
     }
 }
 
-/// A file's bytes, unpacked.
+/// Reads a file and unpacks it.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = std::fs::File::open(path)?;
     let mut bytes = Vec::new();
@@ -141,7 +141,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The modules that a module says it needs (`depends=` in `.modinfo`).
+/// Returns the modules that a module depends on (`depends=` in `.modinfo`).
 fn dependencies(module: &[u8]) -> Option<Vec<String>> {
     let file = object::File::parse(module).ok()?;
     let information = file.section_by_name(".modinfo")?.data().ok()?;

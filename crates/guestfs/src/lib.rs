@@ -1,5 +1,5 @@
-//! Files for guests: trees of files that are packed from the host's or that are the host's, and the ways by which a guest gets them (a FUSE server
-//! behind a virtio file system device, or an archive for the initial RAM disk).
+//! File trees for guests: packed copies of the host's files, or directories of the host. A guest receives a tree from a FUSE server behind a virtio
+//! file system device, or as an archive in the initial RAM disk.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A tree of files that was put together from files of the host and from bytes. It is read-only and always the same: contents are those that the
-//! files had when they were added, as long as nobody changes them.
+//! A read-only tree of files, packed from the host's files and from bytes. The tree never changes: files have the contents that they had when they
+//! were added, provided that the host's files stay the same.
 
 use crate::attributes::{Attributes, Kind, Time};
 use crate::tree::{Entry, Found, ROOT, Tree};
@@ -14,16 +14,16 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of symbolic links that one name may go through, as in Linux.
+/// Largest number of symbolic links on the way of one name, as in Linux.
 const MOST_LINKS: usize = 40;
-/// Blocks of what `stat` counts.
+/// Block size in which `stat` counts.
 const BLOCK: u64 = 512;
-/// Nothing changes: a time in seconds that no run reaches.
+/// Validity of attributes that never change: a time in seconds that no run reaches.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
-/// Files of the host that are kept open.
+/// Largest number of the host's files that are kept open.
 const MOST_OPEN: usize = 32;
 
-/// Why something can't be added.
+/// The reason why a file can't be added.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// The host's file can't be read.
@@ -34,11 +34,11 @@ pub enum PackError {
         /// The reason.
         cause: io::Error,
     },
-    /// A name that is to be a directory is something else already.
-    #[error("{0} is packed already, and is no directory")]
+    /// A path that must be a directory is already something else.
+    #[error("{0} is packed already, and is not a directory")]
     NoDirectory(PathBuf),
-    /// Symbolic links that lead to themselves.
-    #[error("{0} leads over too many symbolic links")]
+    /// Symbolic links form a loop.
+    #[error("{0} has too many symbolic links on its path")]
     Links(PathBuf),
 }
 
@@ -80,12 +80,12 @@ impl Node {
     }
 }
 
-/// Something in a tree.
+/// A file in a tree.
 #[derive(Clone, Debug)]
 pub struct Walked {
-    /// Its path, without a slash at the beginning.
+    /// Path without a leading slash.
     pub path: Vec<u8>,
-    /// Its number.
+    /// Node number.
     pub node: u64,
     /// The attributes of the file.
     pub attributes: Attributes,
@@ -93,11 +93,11 @@ pub struct Walked {
     pub target: Option<Vec<u8>>,
 }
 
-/// A tree that was packed.
+/// A packed tree.
 #[derive(Clone, Debug)]
 pub struct Packed {
     nodes: Vec<Node>,
-    /// Files of the host that were read last.
+    /// Recently read files of the host.
     open: Vec<(u64, Arc<File>)>,
 }
 
@@ -125,7 +125,7 @@ fn modified(metadata: &Metadata) -> Time {
 }
 
 impl Packed {
-    /// An empty tree: a root directory.
+    /// Creates an empty tree with a root directory.
     pub fn new() -> Self {
         Self { nodes: vec![Node::directory(0o755)], open: Vec::new() }
     }
@@ -141,7 +141,7 @@ impl Packed {
         self.nodes.get(usize::try_from(number).ok()?)
     }
 
-    /// Puts a node under a name of a directory, in place of what was there.
+    /// Sets the node under a name of a directory, and returns the number of the node that it replaces.
     fn put(&mut self, directory: u64, name: &[u8], node: Node) -> Option<u64> {
         let number = self.nodes.len() as u64;
         let Content::Directory(entries) = &mut self.nodes.get_mut(directory as usize)?.content else { return None };
@@ -150,7 +150,7 @@ impl Packed {
         Some(number)
     }
 
-    /// The directory of that name in a directory, which is made if need be.
+    /// Returns a directory inside a directory, and creates it if needed.
     fn subdirectory(&mut self, directory: u64, name: &[u8], permissions: u32, whole: &Path) -> Result<u64, PackError> {
         let refused = || PackError::NoDirectory(whole.to_path_buf());
         match self.child(directory, name) {
@@ -160,7 +160,7 @@ impl Packed {
         }
     }
 
-    /// Resolves a path: the names of the real path of its last directory, with all symbolic links of the tree followed.
+    /// Resolves a path: returns the real path of its last directory, with all symbolic links of the tree followed.
     fn real(&self, path: &Path) -> Result<Vec<Vec<u8>>, PackError> {
         let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
         let (mut real, mut links) = (Vec::<Vec<u8>>::new(), 0);
@@ -188,7 +188,7 @@ impl Packed {
         Ok(real)
     }
 
-    /// Makes a directory, and those that it is in.
+    /// Creates a directory and its parents.
     pub fn make_directory(&mut self, path: &Path, permissions: u32) -> Result<(), PackError> {
         let names = self.real(path)?;
         let last = names.len().saturating_sub(1);
@@ -213,7 +213,7 @@ impl Packed {
         Ok((at, last))
     }
 
-    /// Makes a file of bytes, owned by user 0.
+    /// Creates a file from bytes, owned by user 0.
     pub fn put_bytes(&mut self, path: &Path, permissions: u32, bytes: &[u8]) -> Result<(), PackError> {
         let (directory, name) = self.parent(path)?;
         let node = Node {
@@ -227,7 +227,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Makes a symbolic link. An existing file stays.
+    /// Creates a symbolic link. An existing file stays.
     pub fn put_link(&mut self, path: &Path, target: &[u8]) -> Result<(), PackError> {
         if self.has(path) {
             return Ok(());
@@ -237,14 +237,14 @@ impl Packed {
         Ok(())
     }
 
-    /// Puts a file of the host somewhere.
+    /// Adds a file of the host under another path.
     pub fn put_file(&mut self, path: &Path, from: &Path) -> Result<(), PackError> {
         let failed = |cause| PackError::Host { path: from.to_path_buf(), cause };
         let metadata = std::fs::metadata(from).map_err(failed)?;
         if !metadata.is_file() {
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
         }
-        // One that can't be read is known before the run.
+        // Report an unreadable file before the run.
         File::open(from).map_err(failed)?;
         let (directory, name) = self.parent(path)?;
         let node = Node {
@@ -258,20 +258,20 @@ impl Packed {
         Ok(())
     }
 
-    /// Returns true if something exists under a path, behind all symbolic links.
+    /// Returns true if a file exists under a path, after all symbolic links.
     pub fn has(&self, path: &Path) -> bool {
         self.real(path).is_ok_and(|names| names.iter().try_fold(ROOT, |at, name| self.child(at, name)).is_some())
     }
 
-    /// Adds a file or a directory of the host under its own path, with the symbolic links that the path leads over. Of a directory all that is in it
-    /// is added; what is no file, directory or link is left out. The files that were added, by their paths without links.
+    /// Adds a file or directory of the host under its own path, with the symbolic links on the way. A directory is added with its contents, of
+    /// which only files, directories and links count. Returns the added files, by their paths without links.
     pub fn add(&mut self, path: &Path) -> Result<Vec<PathBuf>, PackError> {
         let mut added = Vec::new();
         self.add_path(path, true, &mut added)?;
         Ok(added)
     }
 
-    /// Likewise, without what is in a directory.
+    /// Adds a file or directory of the host under its own path. A directory is added without its contents.
     pub fn add_alone(&mut self, path: &Path) -> Result<(), PackError> {
         self.add_path(path, false, &mut Vec::new())
     }
@@ -372,7 +372,7 @@ impl Packed {
         }
     }
 
-    /// The open file of a node that is in a file of the host.
+    /// Returns the open file of a node whose contents are in a file of the host.
     fn host_file(&mut self, number: u64, path: &Path) -> Result<Arc<File>, Errno> {
         if let Some(at) = self.open.iter().position(|(node, _)| *node == number) {
             let found = self.open.remove(at);
@@ -390,7 +390,7 @@ impl Packed {
 
     fn read_node(&mut self, number: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
         let node = self.node(number).ok_or(Errno::STALE)?;
-        // A file that has grown since it was packed has not done so for the guest.
+        // The guest does not see growth of a file after it was packed.
         let size = size.min(usize::try_from(node.size.saturating_sub(offset)).unwrap_or(usize::MAX));
         let source = match &node.content {
             Content::File(source) => source.clone(),
@@ -420,7 +420,7 @@ impl Packed {
         }
     }
 
-    /// Everything in the tree but its root, directories before what is in them, in the order of names.
+    /// Returns all nodes except the root, directories before their contents, in the order of names.
     pub fn walk(&self) -> Vec<Walked> {
         let mut all = Vec::new();
         let mut stack: Vec<(Vec<u8>, u64)> = vec![(Vec::new(), ROOT)];
@@ -444,7 +444,7 @@ impl Packed {
         all
     }
 
-    /// The files of the host whose contents are in the tree.
+    /// Returns the files of the host whose contents are in the tree.
     pub fn host_files(&self) -> Vec<PathBuf> {
         let of = |node: &Node| match &node.content {
             Content::File(Source::Host(path)) => Some(path.clone()),
@@ -453,13 +453,13 @@ impl Packed {
         self.nodes.iter().filter_map(of).collect()
     }
 
-    /// All of a file.
+    /// Returns the contents of a file.
     pub fn contents(&mut self, number: u64) -> Result<Vec<u8>, Errno> {
         let size = self.node(number).ok_or(Errno::STALE)?.size;
         self.read_node(number, 0, usize::try_from(size).map_err(|_| Errno::FBIG)?)
     }
 
-    /// SHA-256 of names, attributes and contents.
+    /// Returns the SHA-256 hash of names, attributes and contents.
     pub fn hash(&mut self) -> Result<[u8; 32], Errno> {
         let mut sha = Sha256::new();
         for Walked { path, node, attributes, target } in self.walk() {
@@ -477,7 +477,7 @@ impl Packed {
     }
 }
 
-/// The number of an error of the host.
+/// Returns the error number of an error of the host.
 pub(crate) fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

@@ -1,6 +1,6 @@
-//! A FUSE server for a guest: several trees of files as the directories of one file system, and the answers to requests.
+//! A FUSE server for a guest: several trees as the directories of one file system, and the answers to requests.
 //!
-//! Requests come from the guest and are not trusted: one that makes no sense is answered with an error.
+//! Requests come from the guest and are not trusted: an invalid request is answered with an error.
 
 use crate::attributes::{Attributes, Kind, Time};
 use crate::tree::{Change, Entry, Found, New, ROOT, Tree, When};
@@ -8,19 +8,19 @@ use crate::wire::{self, Body, Fields, operation, set};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// The number of the root in the protocol.
+/// Number of the root in the protocol.
 const TOP: u64 = 1;
-/// Bits of a node's number in the protocol that are its number in its tree; those above are the tree's position, counted from one.
+/// Number of low bits in a protocol node number that hold the node's number in its tree. The bits above hold the tree's position, counted from one.
 const NODE_BITS: u32 = 48;
-/// Most bytes of a write, and of a read.
+/// Largest read or write, in bytes.
 pub const LARGEST_TRANSFER: u32 = 1 << 20;
 const PAGE: u32 = 4096;
-/// The longest name, in bytes.
+/// Longest name, in bytes.
 const LONGEST_NAME: usize = 255;
-/// The number of requests that the guest's kernel may have under way.
+/// Number of background requests that the guest's kernel may have in flight.
 const BACKGROUND: u16 = 64;
 
-/// A tree under the name that its directory has.
+/// A tree with the name of its directory.
 struct Named {
     name: String,
     tree: Box<dyn Tree>,
@@ -30,22 +30,22 @@ struct Named {
 #[derive(Default)]
 pub struct Server {
     trees: Vec<Named>,
-    /// The guest has mounted the file system.
+    /// True once the guest has mounted the file system.
     mounted: bool,
 }
 
-/// A node of the guest: the directory above the trees, or a node of one of them.
+/// A node of the guest: the top directory, or a node of a tree.
 #[derive(Clone, Copy)]
 enum Place {
     Top,
     In { tree: usize, node: u64 },
 }
 
-/// A request that has been taken apart.
+/// A parsed request.
 struct Request<'a> {
     node: u64,
     fields: Fields<'a>,
-    /// Bytes that the answer's body may have.
+    /// Room for the answer's body, in bytes.
     room: usize,
 }
 
@@ -54,7 +54,7 @@ type Answer = Result<Body, Errno>;
 /// A function that answers a request.
 type Handler = fn(&mut Server, Request) -> Answer;
 
-/// The operations and who answers them.
+/// The operations with their handlers.
 const TABLE: &[(u32, Handler)] = &[
     (operation::LOOK_UP, Server::look_up),
     (operation::GET_ATTRIBUTES, Server::get_attributes),
@@ -86,7 +86,7 @@ const TABLE: &[(u32, Handler)] = &[
     (operation::SYNC_ALL, Server::nothing),
 ];
 
-/// A handle as the guest has it: those of directories of the top have none.
+/// Returns the guest's number of a handle. Directories of the top have none.
 fn outside(tree: usize, node: u64) -> u64 {
     (tree as u64 + 1) << NODE_BITS | node
 }
@@ -99,7 +99,7 @@ fn place(node: u64) -> Place {
 }
 
 impl Server {
-    /// A server without trees.
+    /// Creates a server without trees.
     pub fn new() -> Self {
         Self::default()
     }
@@ -109,12 +109,12 @@ impl Server {
         self.trees.push(Named { name: name.to_owned(), tree });
     }
 
-    /// Returns true if the guest has mounted the file system: from then on it knows files of the trees.
+    /// Returns true if the guest has mounted the file system. From then on it may know files of the trees.
     pub fn mounted(&self) -> bool {
         self.mounted
     }
 
-    /// The answer to a request that has room for so many bytes. `None`: the request has no answer.
+    /// Returns the answer to a request, at most `room` bytes. `None` if the request has no answer.
     pub fn answer(&mut self, request: &[u8], room: usize) -> Option<Vec<u8>> {
         let mut fields = Fields::new(request);
         let (length, code, unique) = (fields.u32(), fields.u32(), fields.u64());
@@ -137,7 +137,7 @@ impl Server {
                 }
                 return None;
             }
-            // A request is over before the next one comes.
+            // Each request completes before the next one is read, so there is nothing to interrupt.
             operation::INTERRUPT => return None,
             _ => {}
         }
@@ -171,7 +171,7 @@ impl Server {
         }
     }
 
-    /// The tree of a node and the node's number there. The top is in none.
+    /// Returns the tree of a node, with the node's number there. The top belongs to no tree.
     fn tree(&mut self, node: u64) -> Result<(usize, &mut dyn Tree, u64), Errno> {
         let Place::In { tree, node } = place(node) else { return Err(Errno::ROFS) };
         let named = self.trees.get_mut(tree).ok_or(Errno::STALE)?;
@@ -233,7 +233,7 @@ impl Server {
         let valid = tree.validity();
         match tree.look_up(node, name) {
             Ok(found) => Ok(entry(number, valid, &found)),
-            // The guest may remember that there is none.
+            // The guest may cache the absence of the name.
             Err(Errno::NOENT) => {
                 let none = Attributes { mode: 0, inode: 0, links: 0, ..empty() };
                 Ok(Body::default().entry(0, valid, &none))
@@ -305,7 +305,7 @@ impl Server {
         let (mode, _device, umask, _) = (fields.u32(), fields.u32(), fields.u32(), fields.u32());
         let name = fields.name();
         match Kind::of(mode) {
-            // Devices of the host are no business of a guest.
+            // Device files of the host are not available to guests.
             Some(Kind::File | Kind::Pipe | Kind::Socket) => {
                 self.make(request.node, name, &New::Node(mode & !(umask & 0o777)))
             }
@@ -478,7 +478,7 @@ impl Server {
     }
 }
 
-/// The answer to a look-up that found a node.
+/// Returns the answer to a lookup that found a node.
 fn entry(tree: usize, valid: Duration, found: &Found) -> Body {
     Body::default().entry(outside(tree, found.node), valid, &found.attributes)
 }
@@ -500,7 +500,7 @@ fn empty() -> Attributes {
     }
 }
 
-/// A name in a directory: no path, and neither the directory itself nor the one above it.
+/// Checks a name in a directory: it is not a path, and neither `.` nor `..`.
 fn file_name(name: &[u8]) -> Result<&[u8], Errno> {
     match name {
         b"" | b"." | b".." => Err(Errno::INVAL),

@@ -356,7 +356,7 @@ fn what_a_guest_may_have_at_a_time_is_bounded() {
     assert_eq!(guest.create(root, "new", 0o644), Err(ENFILE));
     assert_eq!(guest.ask(operation::MAKE_DIRECTORY, root, &[&[0; 8][..], &name_of("dir")].concat()), Err(ENFILE));
     assert!(!directory.0.join("new").exists() && !directory.0.join("dir").exists());
-    // What it knows it may look up again, and what it forgets makes room.
+    // The guest may look up known nodes again, and forgetting a node makes room.
     assert_eq!(guest.find(root, "a"), Ok(a));
     assert!(guest.send(operation::FORGET, a, &2u64.to_le_bytes(), 1 << 10).is_none());
     let b = guest.find(root, "b").unwrap();

@@ -1,4 +1,4 @@
-//! A tree of files as a server sees it: nodes by number, and what can be done with them.
+//! The server's interface to a file tree: nodes by number, and the operations on them.
 
 use crate::attributes::{Attributes, Kind, Time};
 use rustix::io::Errno;
@@ -7,10 +7,10 @@ use std::time::Duration;
 /// The number of the root in every tree.
 pub const ROOT: u64 = 0;
 
-/// A node that was found by its name.
+/// A node found by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its number.
+    /// Node number.
     pub node: u64,
     /// The attributes of the file.
     pub attributes: Attributes,
@@ -36,7 +36,7 @@ pub struct Change {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
     /// Last access.
     pub accessed: Option<When>,
@@ -69,58 +69,58 @@ pub enum New {
 /// The total and the free space, as in statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block: u32,
     /// Blocks.
     pub blocks: u64,
-    /// Free ones.
+    /// Free blocks.
     pub free: u64,
-    /// Free ones for everybody.
+    /// Free blocks available to unprivileged users.
     pub available: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Further files that are possible.
+    /// Number of further files that fit.
     pub files_free: u64,
 }
 
 /// A tree of files. Requests that change a read-only tree are answered with `EROFS`.
 pub trait Tree: Send {
-    /// The time for which the guest's cached names and attributes stay valid.
+    /// Returns the time for which the guest's cached names and attributes stay valid.
     fn validity(&self) -> Duration;
     /// Finds a name in a directory.
     fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno>;
-    /// The guest has forgotten a node that it has been told of so many times.
+    /// Subtracts `times` from the guest's references to a node.
     fn forget(&mut self, _node: u64, _times: u64) {}
-    /// The attributes of a node; of an open file if the guest has it open.
+    /// Returns the attributes of a node, or of an open file if `handle` is given.
     fn attributes(&mut self, node: u64, handle: Option<u64>) -> Result<Attributes, Errno>;
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn read_link(&mut self, node: u64) -> Result<Vec<u8>, Errno>;
     /// Opens a file with the flags of open(2).
     fn open(&mut self, _node: u64, _flags: u32) -> Result<u64, Errno> {
         Ok(0)
     }
-    /// Up to `size` bytes of an open file.
+    /// Reads at most `size` bytes of an open file.
     fn read(&mut self, node: u64, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno>;
     /// Opens a directory.
     fn open_directory(&mut self, _node: u64) -> Result<u64, Errno> {
         Ok(0)
     }
-    /// The entries of an open directory from a position on, as many as the reader takes: it answers whether it has taken one.
+    /// Calls `each` for the entries of an open directory from a position on, until it returns false.
     fn list(&mut self, node: u64, handle: u64, from: u64, each: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno>;
     /// Closes a file or a directory.
     fn close(&mut self, _handle: u64) {}
-    /// Room in the file system.
+    /// Returns the room in the file system.
     fn room(&mut self) -> Room {
         Room { block: 4096, ..Room::default() }
     }
-    /// Returns true if the guest may keep the contents of a file that it has read when it opens the file again.
+    /// Returns true if the guest may keep a file's cached contents when it opens the file again.
     fn keeps_contents(&self) -> bool;
 
-    /// Makes something, and finds it.
+    /// Creates a node, and looks it up.
     fn make(&mut self, _directory: u64, _name: &[u8], _new: &New) -> Result<Found, Errno> {
         Err(Errno::ROFS)
     }
-    /// Makes a regular file and opens it.
+    /// Creates a regular file and opens it.
     fn create(&mut self, _directory: u64, _name: &[u8], _mode: u32, _flags: u32) -> Result<(Found, u64), Errno> {
         Err(Errno::ROFS)
     }
@@ -128,11 +128,11 @@ pub trait Tree: Send {
     fn change(&mut self, _node: u64, _handle: Option<u64>, _change: &Change) -> Result<Attributes, Errno> {
         Err(Errno::ROFS)
     }
-    /// Writes to an open file; how many bytes it took.
+    /// Writes to an open file, and returns the number of bytes written.
     fn write(&mut self, _handle: u64, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
         Err(Errno::ROFS)
     }
-    /// Writes to the disk what an open file holds.
+    /// Flushes an open file to the disk.
     fn sync(&mut self, _handle: u64) -> Result<(), Errno> {
         Ok(())
     }
@@ -140,7 +140,7 @@ pub trait Tree: Send {
     fn allocate(&mut self, _handle: u64, _offset: u64, _length: u64, _mode: u32) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Removes a name; that of a directory if `directory_itself`.
+    /// Removes a name; `directory_itself` selects rmdir in place of unlink.
     fn remove(&mut self, _directory: u64, _name: &[u8], _directory_itself: bool) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }

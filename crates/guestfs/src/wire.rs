@@ -38,7 +38,7 @@ pub mod operation {
     pub const SYNC_ALL: u32 = 50;
 }
 
-/// Bits of what is negotiated by INIT.
+/// Flags negotiated by INIT.
 pub mod feature {
     pub const ASYNC_READ: u32 = 1 << 0;
     pub const BIG_WRITES: u32 = 1 << 5;
@@ -48,13 +48,13 @@ pub mod feature {
     pub const CACHE_LINKS: u32 = 1 << 23;
 }
 
-/// Bits of what is said of an open file.
+/// Flags of an open file.
 pub mod opened {
     pub const KEEP_CACHE: u32 = 1 << 1;
     pub const CACHE_DIRECTORY: u32 = 1 << 3;
 }
 
-/// Bits of which attributes are set.
+/// Flags of the attributes to set.
 pub mod set {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -67,22 +67,22 @@ pub mod set {
     pub const MODIFIED_NOW: u32 = 1 << 8;
 }
 
-/// The version of the protocol.
+/// Major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// Its minor version: what is used here.
+/// Minor version of the protocol that this server implements.
 pub const MINOR: u32 = 31;
-/// The oldest minor version with all that is used.
+/// Oldest minor version with all required features.
 pub const OLDEST_MINOR: u32 = 28;
-/// Bytes of the header of a request.
+/// Size of a request's header, in bytes.
 pub const REQUEST_HEADER: usize = 40;
-/// Bytes of the header of an answer.
+/// Size of an answer's header, in bytes.
 pub const ANSWER_HEADER: usize = 16;
-/// Bytes of an entry of a directory before its name.
+/// Size of a directory entry before its name, in bytes.
 pub const ENTRY_HEADER: usize = 24;
-/// Entries of directories are aligned to so many bytes.
+/// Alignment of directory entries, in bytes.
 pub const ALIGNMENT: usize = 8;
 
-/// The fields of a request, one after the other. Fields beyond the end read as zero: [`Fields::whole`] says if that happened.
+/// The fields of a request in order. Fields beyond the end read as zero; [`Fields::whole`] then returns false.
 #[derive(Clone, Copy)]
 pub struct Fields<'a> {
     bytes: &'a [u8],
@@ -115,7 +115,7 @@ impl<'a> Fields<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// A name, which ends with a zero.
+    /// Reads a name, which ends with a zero byte.
     pub fn name(&mut self) -> &'a [u8] {
         match self.bytes.iter().position(|byte| *byte == 0) {
             Some(end) => {
@@ -130,7 +130,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes
     }
@@ -170,24 +170,24 @@ impl Body {
         times.iter().fold(body, |body, time| body.u32(time.nanoseconds))
     }
 
-    /// `struct fuse_attr`.
+    /// Appends `struct fuse_attr`.
     pub fn attributes(self, a: &Attributes) -> Self {
         let body = self.u64(a.inode).u64(a.size).u64(a.blocks).times([a.accessed, a.modified, a.changed]);
         body.u32(a.mode).u32(a.links).u32(a.uid).u32(a.gid).u32(a.device).u32(4096).u32(0)
     }
 
-    /// `struct fuse_entry_out`.
+    /// Appends `struct fuse_entry_out`.
     pub fn entry(self, node: u64, valid: Duration, attributes: &Attributes) -> Self {
         let (seconds, rest) = (valid.as_secs(), valid.subsec_nanos());
         self.u64(node).u64(0).u64(seconds).u64(seconds).u32(rest).u32(rest).attributes(attributes)
     }
 
-    /// `struct fuse_attr_out`.
+    /// Appends `struct fuse_attr_out`.
     pub fn valid_attributes(self, valid: Duration, attributes: &Attributes) -> Self {
         self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).attributes(attributes)
     }
 
-    /// `struct fuse_open_out`.
+    /// Appends `struct fuse_open_out`.
     pub fn opened(self, handle: u64, flags: u32) -> Self {
         self.u64(handle).u32(flags).u32(0)
     }

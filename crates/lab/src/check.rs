@@ -1,4 +1,4 @@
-//! Holds results against an earlier run: names what is done more often, or takes longer, than it did.
+//! Comparison of results with an earlier run: finds entries whose counts or cycles have grown.
 
 use crate::results::{CellResult, ExperimentResult, FORMAT, Interrupted, Tally};
 use serde::{Deserialize, Serialize};
@@ -9,35 +9,35 @@ use std::collections::BTreeSet;
 pub struct Document {
     /// The version of the document.
     pub format: u32,
-    /// If the run ended early.
+    /// Set if the run was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Interrupted>,
     /// The experiments.
     pub experiments: Vec<ExperimentResult>,
 }
 
-/// Why a file is no baseline.
+/// The reason why a file is not a baseline.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
-    /// It isn't even text.
+    /// The file is not text.
     #[error("is not what `tollgate lab run --json` prints: it is not text")]
     NotText,
-    /// It isn't such a document.
+    /// The text is not such a document.
     #[error("is not what `tollgate lab run --json` prints: {0}")]
     Malformed(String),
-    /// Another version of this program wrote it.
+    /// The document has the format of another version.
     #[error("is a baseline of format version {found}; this program reads version {FORMAT}")]
     Version {
         /// The version found.
         found: u32,
     },
-    /// Cells are missing that were never run.
+    /// The earlier run was interrupted, so that cells are missing.
     #[error("is no baseline: that run was {0}")]
     Interrupted(Interrupted),
 }
 
 impl Document {
-    /// The results in a file.
+    /// Parses a baseline.
     pub fn read(bytes: &[u8]) -> Result<Self, BaselineError> {
         #[derive(Deserialize)]
         struct Version {
@@ -54,60 +54,60 @@ impl Document {
     }
 }
 
-/// By how much something may grow, as a part of what it was.
+/// Permitted growth, as a fraction of the earlier value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Counts.
+    /// Permitted growth of counts.
     pub counts: f64,
-    /// Cycles.
+    /// Permitted growth of cycles.
     pub cycles: f64,
 }
 
-/// What grew.
+/// The quantity that grew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// How often it happens.
+    /// The count.
     Count,
-    /// What it costs, in ticks.
+    /// The cost in ticks.
     Cycles,
 }
 
-/// Something that is done more often, or costs more, than the limits allow.
+/// An entry that grew beyond the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regression {
     /// experiment/row/column.
     pub cell: String,
-    /// The list it is in.
+    /// Title of the entry's list.
     pub list: &'static str,
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// What grew.
+    /// The quantity that grew.
     pub what: What,
-    /// What it was.
+    /// Earlier value.
     pub before: u64,
-    /// What it is.
+    /// Current value.
     pub after: u64,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Cells that were compared.
+    /// Number of cells compared.
     pub cells: usize,
-    /// Entries that were compared.
+    /// Number of entries compared.
     pub entries: usize,
-    /// What grew beyond the limits; of each cell what grew most comes first.
+    /// Entries that grew beyond the limits; within a cell the largest growth comes first.
     pub regressions: Vec<Regression>,
-    /// Cells of the baseline without a result now, and why.
+    /// Cells of the baseline that have no result now, each with the reason.
     pub missing: Vec<(String, String)>,
-    /// Cells that have no result in the baseline: they failed then, and are not compared.
+    /// Cells that failed in the baseline and are not compared.
     pub failed_before: Vec<String>,
-    /// Entries with fewer counts or cycles.
+    /// Number of entries whose counts or cycles fell.
     pub improved: usize,
 }
 
 fn beyond(before: u64, after: u64, limit: f64) -> bool {
-    // A limit of nothing is exact, whatever the size.
+    // A limit of zero is exact, whatever the size.
     after > before && (limit == 0.0 || after as f64 > before as f64 * (1.0 + limit))
 }
 
@@ -135,12 +135,12 @@ fn compare(id: &str, before: &CellResult, after: &CellResult, limits: Limits, ve
             entry(title, name, old.get(name).copied().unwrap_or_default(), new.get(name).copied().unwrap_or_default());
         }
     }
-    // Cycles first, most first; the order of equals is that of the lists.
+    // Cycles first, the largest growth first. Equal entries keep the order of the lists.
     found.sort_by_key(|r| (r.what == What::Count, std::cmp::Reverse(r.after - r.before)));
     verdict.regressions.extend(found);
 }
 
-/// Holds `now` against `baseline`. Cells that `wanted` does not choose are left out.
+/// Compares `now` with `baseline`, for the cells that `wanted` selects.
 pub fn check(
     baseline: &[ExperimentResult],
     now: &[ExperimentResult],
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn what_improved_is_counted() {
         let improved = |exits, ticks| check(&result(10, 500), &result(exits, ticks), STRICT, |_| true).improved;
-        // The total has the ticks too.
+        // The total has the ticks as well.
         assert_eq!([improved(10, 500), improved(9, 500), improved(10, 400), improved(9, 400)], [0, 1, 2, 2]);
         assert_eq!([improved(11, 501), improved(9, 501)], [0, 1]);
     }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(named[..1], [("TLB miss", What::Cycles)]);
         assert_eq!(named[named.len() - 2..], [("TLB miss", What::Count), ("CR_ACCESS", What::Count)]);
         assert!(verdict.regressions.iter().map(|r| r.what == What::Count).is_sorted());
-        // What is large and grew little comes after what is small and grew much.
+        // A large value that grew little comes after a small value that grew much.
         let none = Limits { counts: 0.0, cycles: 0.0 };
         let verdict = check(&both(10, 500, 100_000), &both(10, 900, 100_050), none, |_| true);
         let named: Vec<_> = verdict.regressions.iter().map(|r| (r.name.as_str(), r.what)).collect();

@@ -1,4 +1,4 @@
-//! Two cells side by side: what explains that one takes longer than the other.
+//! A comparison of two cells: the causes of the difference between their times.
 
 use crate::experiment::{Experiment, Factor};
 use crate::results::{Charges, ExperimentResult, Measured, Tallies, Tally};
@@ -7,33 +7,33 @@ use ledger::Kind;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Something, in both cells.
+/// An entry that both cells may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What it is.
+    /// Name of the entry.
     pub name: String,
-    /// In the first.
+    /// Tally in the first cell.
     pub before: Tally,
-    /// In the second.
+    /// Tally in the second cell.
     pub after: Tally,
-    /// How far the prices behind it can be trusted.
+    /// Confidence in the prices behind it.
     #[serde(skip)]
     pub trust: Option<Trust>,
 }
 
 impl Change {
-    /// The difference in ticks.
+    /// Returns the difference in ticks.
     pub fn ticks(&self) -> i128 {
         i128::from(self.after.ticks) - i128::from(self.before.ticks)
     }
 
-    /// The difference in counts.
+    /// Returns the difference in counts.
     pub fn count(&self) -> i128 {
         i128::from(self.after.count) - i128::from(self.before.count)
     }
 }
 
-/// What differs between two lists, what explains most of it first.
+/// Returns the changes between two lists, the largest first.
 pub(crate) fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let of = |list: &Tallies, name: &String| list.get(name).copied().unwrap_or_default();
@@ -45,18 +45,18 @@ pub(crate) fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
     }))
 }
 
-/// What differs, by cause.
+/// Returns the changes by cause.
 fn causes(before: &Charges, after: &Charges) -> Vec<Change> {
     let causes: BTreeSet<Option<Kind>> = before.causes().chain(after.causes()).collect();
     ordered(causes.into_iter().map(|cause| {
-        // One that the first does not have may have a name in the second.
+        // A cause absent from the first cell may have a name in the second.
         let name = if after.of(cause) == Tally::default() { before.name(cause) } else { after.name(cause) };
         let trust = before.trust(cause).and(after.trust(cause));
         Change { name, before: before.of(cause), after: after.of(cause), trust: trust.known() }
     }))
 }
 
-/// What has changed, in the order in which it is shown; of equal changes the first by name.
+/// Sorts changes by size, then by name, and drops entries without a change.
 fn ordered(changes: impl Iterator<Item = Change>) -> Vec<Change> {
     let mut changes: Vec<Change> = changes.filter(|change| change.before != change.after).collect();
     let size = |change: &Change| (change.ticks().unsigned_abs(), change.count().unsigned_abs());
@@ -64,28 +64,28 @@ fn ordered(changes: impl Iterator<Item = Change>) -> Vec<Change> {
     changes
 }
 
-/// A list of changes.
+/// A titled list of changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Section {
-    /// What is listed.
+    /// Title.
     pub title: &'static str,
-    /// The changes, what explains most first.
+    /// Changes, the largest first.
     pub changes: Vec<Change>,
 }
 
 /// The differential profile of two cells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// All of it.
+    /// Change of the total.
     pub total: Change,
-    /// Exits, operations, events and instructions in one list: its changes add up to that of the total.
+    /// Changes of exits, operations, events and instructions in one list. They add up to the change of the total.
     pub causes: Vec<Change>,
     /// The same, and functions, list by list.
     pub sections: Vec<Section>,
 }
 
 impl Difference {
-    /// The differential profile from one cell to another.
+    /// Computes the differential profile from one cell to another.
     pub fn new(before: &Measured, after: &Measured) -> Self {
         let lists = before.entries.lists().into_iter().zip(after.entries.lists());
         let sections = lists.map(|((title, before), (_, after))| Section { title, changes: changes(before, after) });
@@ -102,7 +102,7 @@ impl Difference {
     }
 }
 
-/// Two cells of a result: positions of row and column.
+/// A pair of cells in a result, by row and column positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// The first: row, column.
@@ -112,7 +112,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The outcomes of both, if both have one.
+    /// Returns the results of both cells, if both have one.
     pub fn measured<'a>(
         &self,
         experiment: &Experiment,
@@ -122,7 +122,7 @@ impl Pair {
         Some((of(self.from)?, of(self.to)?))
     }
 
-    /// What is compared, and in which row or column.
+    /// Returns the titles of both cells, and of the row or column that they share.
     pub fn titles(&self, experiment: &Experiment) -> (String, String, String) {
         let row = |at: usize| experiment.rows[at].line.title.clone();
         let column = |at: usize| experiment.columns[at].title.clone();
@@ -132,7 +132,7 @@ impl Pair {
         }
     }
 
-    /// How many times faster the second is by the published figures, and by ours.
+    /// Returns the factor by which the second cell is faster, by the published figures and by ours.
     pub fn factors(&self, experiment: &Experiment, result: &ExperimentResult) -> Option<(Option<f64>, f64)> {
         let (before, after) = self.measured(experiment, result)?;
         let rate = experiment.rows[self.from.0].metric.is_rate();
@@ -142,7 +142,7 @@ impl Pair {
     }
 }
 
-/// Rows that compare times; all rows where none does. A count is no time, and has often the same runs as a time.
+/// Returns the rows that compare times, or all rows if none does. A count is not a time, and often comes from the same runs.
 fn timed(experiment: &Experiment) -> Vec<usize> {
     let counts = |row: &usize| experiment.rows[*row].metric.is_count();
     let all = 0..experiment.rows.len();
@@ -150,7 +150,7 @@ fn timed(experiment: &Experiment) -> Vec<usize> {
     if timed.is_empty() { all.collect() } else { timed }
 }
 
-/// The pairs whose factors the experiment asks for; neighbouring columns if it asks for none.
+/// Returns the pairs whose factors the experiment declares, or neighbouring columns by default.
 pub fn factors(experiment: &Experiment) -> Vec<Pair> {
     let (rows, columns) = (timed(experiment), experiment.columns.len());
     let neighbours = (1..columns).map(|column| Factor::Columns(column - 1, column));
@@ -166,7 +166,7 @@ pub fn factors(experiment: &Experiment) -> Vec<Pair> {
     wanted.into_iter().flat_map(pairs).collect()
 }
 
-/// Every pair of columns in every row, after the pairs of rows that the experiment asks for.
+/// Returns every pair of columns in every row, after the pairs of rows that the experiment declares.
 pub fn pairs(experiment: &Experiment) -> Vec<Pair> {
     let columns = experiment.columns.len();
     let mut pairs: Vec<Pair> = factors(experiment).into_iter().filter(|pair| pair.from.0 != pair.to.0).collect();

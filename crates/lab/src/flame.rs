@@ -1,5 +1,5 @@
-//! Flame graphs: of call stacks, of the difference between two ledgers' call stacks, and of a cost tree, which has no stacks: it leads from the level and the ring to the
-//! function and the cause.
+//! Flame graphs of call stacks, of the difference between the call stacks of two ledgers, and of a cost tree. A cost tree needs no stacks: it leads
+//! from the level and the ring to the function and the cause.
 
 use inferno::differential;
 use inferno::flamegraph::{self, Options, color::BackgroundColor};
@@ -7,7 +7,7 @@ use ledger::summary::{By, CallStack, Cause, Line, Lines, Weigh};
 use ledger::{Kind, Ledger, TICKS_PER_CYCLE};
 use std::collections::BTreeMap;
 
-/// What the lines of a stack may not contain.
+/// Replaces the separators of folded lines in a name.
 fn frame(name: &str) -> String {
     name.chars().map(|c| if c == ';' || c.is_control() { ',' } else { c }).collect()
 }
@@ -21,12 +21,12 @@ fn level(level: u8, guests: bool) -> &'static str {
     }
 }
 
-/// Cycles, rounded.
+/// Converts ticks to cycles, rounded.
 fn cycles(ticks: u128) -> u128 {
     (ticks + u128::from(TICKS_PER_CYCLE) / 2) / u128::from(TICKS_PER_CYCLE)
 }
 
-/// Stacks in the folded format: lines `task;function;function weight`, in order, the outermost function first. Ticks become cycles, counts stay.
+/// Returns stacks in the folded format, sorted: lines `task;function;function weight`, the outermost function first. Ticks become cycles.
 pub fn folded(stacks: &[CallStack], weigh: &Weigh) -> Vec<String> {
     let weight = |stack: &CallStack| match weigh {
         Weigh::Samples | Weigh::Crossings => cycles(stack.weight.into()),
@@ -37,7 +37,7 @@ pub fn folded(stacks: &[CallStack], weigh: &Weigh) -> Vec<String> {
     lines.map(|(names, weight)| format!("{names} {weight}")).collect()
 }
 
-/// The call stacks of a region or the whole run, folded: of samples, or else of crossings, in cycles. Empty if the ledger has none.
+/// Returns the folded call stacks of a region or of the whole run, in cycles: those of samples, else those of crossings. Empty if there are none.
 pub fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     let selection = region.map_or_else(|| Some(ledger.all()), |name| ledger.region(name));
     match (selection, ledger.weigh()) {
@@ -46,8 +46,8 @@ pub fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     }
 }
 
-/// The cost tree: lines `level;ring;function;cause cycles`, in order, of a region or the whole run. Cycles are rounded, and what rounds to
-/// nothing is left out.
+/// Returns the cost tree of a region or of the whole run, sorted: lines `level;ring;function;cause cycles`. Cycles are rounded, and lines that round
+/// to zero are left out.
 pub fn cost_tree(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     let region = region.and_then(|name| ledger.regions.iter().position(|region| region.name == name));
     let wanted = |at: u32| region.is_none_or(|region| region == at as usize);
@@ -88,7 +88,7 @@ pub fn cost_tree(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     lines.map(|(stack, cycles)| format!("{stack} {cycles}")).collect()
 }
 
-/// How all drawings look.
+/// Returns the style of all drawings.
 fn options(unit: &str) -> Options<'static> {
     let mut options = Options::default();
     options.title = String::new();
@@ -106,18 +106,18 @@ fn drawn(options: &mut Options, lines: &[String]) -> Option<String> {
     String::from_utf8(svg).ok()
 }
 
-/// The flame graph of folded lines as SVG, the same for the same lines; `None` if there is nothing to draw.
+/// Draws folded lines as an SVG flame graph. Equal lines give equal bytes. Returns `None` if there is nothing to draw.
 pub fn svg(lines: &[String]) -> Option<String> {
     svg_of(lines, "cycles")
 }
 
-/// The same, of lines that count something else.
+/// Draws folded lines with another unit.
 pub fn svg_of(lines: &[String], unit: &str) -> Option<String> {
     drawn(&mut options(unit), lines)
 }
 
-/// The flame graph of the difference between two ledgers' folded lines as SVG: wide is what `after` has, red what has grown, blue what has
-/// shrunk. `None` if there is nothing to draw.
+/// Draws the difference between two ledgers' folded lines as an SVG flame graph: widths are those of `after`, growth is red, and shrinkage is
+/// blue. Returns `None` if there is nothing to draw.
 pub fn difference(before: &[String], after: &[String]) -> Option<String> {
     let [before, after] = [before, after].map(|lines| lines.join("\n") + "\n");
     let mut lines = Vec::new();

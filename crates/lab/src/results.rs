@@ -1,4 +1,4 @@
-//! What came out: the value of each cell beside the published one, and everything on its ledger by name.
+//! Results of an experiment: the value of each cell beside the published one, and the named entries of its ledger.
 
 use crate::experiment::{Measure, Platform, PlatformName, TimeUnit};
 use crate::failure::Failure;
@@ -21,12 +21,12 @@ use std::sync::Arc;
 /// The version of the JSON document.
 pub const FORMAT: u32 = 1;
 
-/// A count and what it cost, in ticks.
+/// A count and its cost in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
-    /// Thousandths of a cycle.
+    /// Cost in thousandths of a cycle.
     pub ticks: u64,
 }
 
@@ -46,28 +46,28 @@ impl From<Amount> for Tally {
 /// Tallies by name.
 pub type Tallies = BTreeMap<String, Tally>;
 
-/// What was charged where a cell is measured, by names: as it is printed, saved, and held against what another program has saved.
+/// Named charges in the measured region of a cell, as they are printed, saved, and compared with another program's.
 /// Exits, operations, events and instructions add up to the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entries {
     /// Instructions, and all ticks.
     pub total: Tally,
-    /// VM exits by reason: the processor's part.
+    /// VM exits by reason: the processor's cost.
     pub exits: Tallies,
-    /// What the hypervisor does, by kind, and the processor's part of entering the guest.
+    /// The hypervisor's operations by kind, and the processor's cost of VM entries.
     pub operations: Tallies,
     /// All other events by kind.
     pub events: Tallies,
     /// Instructions by class.
     pub instructions: Tallies,
-    /// VM exits by the guest's function: how many, and what they cost with all that the hypervisor did.
+    /// VM exits by the guest's function: their number, and their cost with all of the hypervisor's work.
     pub exit_symbols: Tallies,
-    /// Everything but halting, by function: instructions and ticks.
+    /// Instructions and ticks by function, halted time excluded.
     pub symbols: Tallies,
 }
 
 impl Entries {
-    /// What was charged in `selection`, of which `charges` are the sums by kind.
+    /// Collects the charges of `selection`, whose sums by kind are `charges`.
     fn new(charges: &Charges, selection: Selection) -> Self {
         let mut entries = Self { total: charges.total, ..Self::default() };
         for (kind, (name, tally)) in &charges.kinds {
@@ -101,7 +101,7 @@ impl Entries {
         entries
     }
 
-    /// The lists, with what a reader calls each.
+    /// Returns the lists with their titles.
     pub fn lists(&self) -> [(&'static str, &Tallies); 6] {
         [
             ("VM exits by reason", &self.exits),
@@ -114,21 +114,21 @@ impl Entries {
     }
 }
 
-/// What was charged, by kind.
+/// Charges by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Charges {
     /// Instructions, and all ticks.
     pub total: Tally,
-    /// Events, with what their ledger says of their kinds' names.
+    /// Events, with the names of their kinds in the ledger.
     pub kinds: BTreeMap<Kind, (Option<String>, Tally)>,
     /// Instructions.
     pub classes: BTreeMap<Class, Tally>,
-    /// The prices at which it was charged, if they are known: a saved result does not have them.
+    /// The prices behind the charges. None for a saved result.
     pub prices: Option<Arc<Prices>>,
 }
 
 impl Charges {
-    /// Sums of what was charged in `selection`.
+    /// Sums the charges of `selection`.
     pub fn new(ledger: &Ledger, selection: Selection) -> Self {
         let total = selection.total();
         let kinds = selection.kinds().into_iter();
@@ -141,7 +141,7 @@ impl Charges {
         }
     }
 
-    /// How far the prices of a cause can be trusted.
+    /// Returns the confidence in the prices of a cause.
     pub fn trust(&self, cause: Option<Kind>) -> Trust {
         let Some(prices) = &self.prices else { return Trust::default() };
         match cause {
@@ -156,18 +156,18 @@ impl Charges {
         }
     }
 
-    /// How far the prices of everything can be trusted.
+    /// Returns the confidence in the prices of all charges.
     pub fn trust_of_all(&self) -> Trust {
         self.causes().fold(Trust::default(), |sum, cause| sum.and(self.trust(cause)))
     }
 
-    /// What a reader calls a cause: a kind, or all instructions.
+    /// Returns the title of a cause: of a kind, or of all instructions.
     pub fn name(&self, cause: Option<Kind>) -> String {
         let Some(kind) = cause else { return "instructions".to_owned() };
         kind.describe(self.kinds.get(&kind).and_then(|(name, _)| name.as_deref()))
     }
 
-    /// What was charged for a cause.
+    /// Returns the charges of a cause.
     pub fn of(&self, cause: Option<Kind>) -> Tally {
         match cause {
             Some(kind) => self.kinds.get(&kind).map(|(_, tally)| *tally).unwrap_or_default(),
@@ -178,36 +178,36 @@ impl Charges {
         }
     }
 
-    /// Everything once: the kinds of events, and all instructions as one.
+    /// Returns every cause once: the kinds of events, and all instructions as one.
     pub fn causes(&self) -> impl Iterator<Item = Option<Kind>> {
         self.kinds.keys().copied().map(Some).chain([None])
     }
 }
 
-/// The value of a cell, and why it is so.
+/// The value of a cell, with the charges behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Ours.
+    /// Our value.
     pub value: f64,
-    /// Its unit.
+    /// Unit of the value.
     pub unit: String,
-    /// The published figure.
+    /// Published value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<f64>,
-    /// Ours over the published one.
+    /// Ratio of our value to the published one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// Ticks are thousandths of cycles of this frequency, in hertz.
+    /// Frequency of the cycles in hertz; a tick is a thousandth of a cycle.
     pub tsc_hz: u64,
-    /// What was charged, by names.
+    /// Charges by name.
     pub entries: Entries,
-    /// The same by kinds; those of a saved result are not known.
+    /// Charges by kind. Empty in a saved result.
     #[serde(skip)]
     pub charges: Charges,
 }
 
 impl Measured {
-    /// The value for a reader: counts are whole.
+    /// Formats the value; counts are whole numbers.
     pub fn figure(&self) -> String {
         let time = TimeUnit::from_symbol(&self.unit).is_some();
         match !time && self.value.fract() == 0.0 && self.value.abs() < 1e15 {
@@ -217,53 +217,53 @@ impl Measured {
     }
 }
 
-/// What identifies the run that a value comes from.
+/// The origin of a value: the run that produced it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
-    /// The hash of all that decides the outcome.
+    /// Hash of everything that decides the outcome.
     pub fingerprint: String,
     /// SHA-256 of the ledger.
     pub ledger: String,
-    /// The profile that prices come from.
+    /// Name of the price profile.
     pub profile: String,
 }
 
-/// A cell's outcome.
+/// The result of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
-    /// The row's name.
+    /// Name of the row.
     pub row: String,
-    /// The column's name.
+    /// Name of the column.
     pub column: String,
-    /// The command that runs it.
+    /// Command line that runs the cell.
     pub command: String,
-    /// What it gave, if it did not fail.
+    /// The measured value, unless the cell failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
-    /// Why it has no value.
+    /// The reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Folded call stacks with cycles; without call stacks in the ledger its cost tree, `level;ring;function;cause` with cycles.
     #[serde(skip)]
     pub stacks: Vec<String>,
-    /// Where the value comes from: not known of a saved result, nor of a cell that failed.
+    /// Origin of the value. None in a saved result and in a cell that failed.
     #[serde(skip)]
     pub provenance: Option<Provenance>,
 }
 
 impl CellResult {
-    /// Its name: row/column.
+    /// Returns the cell's name, row/column.
     pub fn id(&self) -> String {
         format!("{}/{}", self.row, self.column)
     }
 }
 
-/// An experiment's outcome.
+/// The results of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExperimentResult {
-    /// Its name.
+    /// Name of the experiment.
     pub name: String,
-    /// The file it was read from, if it is not built in.
+    /// File that it was read from, unless it is built in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The cells that were run.
@@ -271,19 +271,19 @@ pub struct ExperimentResult {
 }
 
 impl ExperimentResult {
-    /// The outcome of the cell in a row and a column, by position.
+    /// Returns the value of a cell by the positions of its row and column.
     pub fn measured(&self, experiment: &Experiment, row: usize, column: usize) -> Option<&Measured> {
         self.cell(experiment, row, column)?.measured.as_ref()
     }
 
-    /// The cell in a row and a column, by position.
+    /// Returns a cell by the positions of its row and column.
     pub fn cell(&self, experiment: &Experiment, row: usize, column: usize) -> Option<&CellResult> {
         let (row, column) = (&experiment.rows[row].line.id, &experiment.columns[column].id);
         self.cells.iter().find(|cell| cell.row == *row && cell.column == *column)
     }
 }
 
-/// A run that ended before all of its cells had an outcome.
+/// The state of a run that was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupted {
     /// Cells that have an outcome.
@@ -293,7 +293,7 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// What became of a run's cells, if it was interrupted.
+    /// Returns the state if cells are missing because of an interruption.
     pub fn of(outcomes: &[Outcome]) -> Option<Self> {
         let done = outcomes.iter().filter(|outcome| **outcome != Outcome::Interrupted).count();
         (done != outcomes.len()).then_some(Self { done, cells: outcomes.len() })
@@ -306,21 +306,21 @@ impl fmt::Display for Interrupted {
     }
 }
 
-/// The prices of a profile's processor, or of the program that emulates it; `None` for a profile that is not built in.
+/// Returns the prices of a built-in profile's processor, or of the program that emulates it; `None` for any other profile.
 fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
     let profile = Profile::named(profile).ok()?;
     let emulated = cell.settings.platform == Some(Platform::Own(PlatformName::Emulated));
     Some(Arc::new(if emulated { profile.emulator.prices } else { profile.prices }))
 }
 
-/// What is known of a cell that has run.
+/// The measurements of a finished cell.
 struct Known {
     measured: Measured,
     stacks: Vec<String>,
     provenance: Option<Provenance>,
 }
 
-/// The value of a cell that has run.
+/// Measures a finished cell.
 fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let ledger = measure::read(&finished.ledger)?;
     let metric = &cell.row_of().metric;
@@ -334,7 +334,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     };
     let value = measure::value(metric, &ledger, &charges, output.as_deref())?;
     let published = cell.published();
-    // Where only factors are compared, a ratio of two values means nothing.
+    // If only factors are compared, the ratio of two values has no meaning.
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
     let region = metric.region.as_deref();
@@ -345,7 +345,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     Ok(Known { measured, stacks, provenance })
 }
 
-/// The outcome of one cell.
+/// Returns the result of a cell, and its failure.
 pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
     let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail, ran: true });
     let (found, failure) = match outcome {

@@ -1,19 +1,19 @@
-//! How much of a sum rests on measured prices, and how much on estimates.
+//! The shares of measured and of estimated prices in a sum.
 
 use ledger::Ticks;
 use ledger::profile::Confidence;
 
-/// Ticks by the origin of their prices.
+/// Ticks by the confidence of their prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
-    /// Ticks at prices that were measured, on the processor itself or on a neighbour of it.
+    /// Ticks at measured prices, of the processor itself or of a similar one.
     pub measured: u128,
-    /// Ticks at prices that were reasoned, or that are only known from the literature.
+    /// Ticks at prices that are derived, or known only from the literature.
     pub estimated: u128,
 }
 
 impl Trust {
-    /// Of `ticks` at a price of such confidence. What has no price, such as the time spent halted, counts for neither.
+    /// Classifies ticks by the confidence of their price. Ticks without a price, such as halted time, count for neither.
     pub fn of(confidence: Option<Confidence>, ticks: Ticks) -> Self {
         let ticks = u128::from(ticks);
         match confidence {
@@ -23,22 +23,22 @@ impl Trust {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub fn and(self, other: Self) -> Self {
         Self { measured: self.measured + other.measured, estimated: self.estimated + other.estimated }
     }
 
-    /// `None` if nothing is known of any price.
+    /// Returns `None` if no price is known.
     pub fn known(self) -> Option<Self> {
         (self != Self::default()).then_some(self)
     }
 
-    /// The part that rests on measured prices.
+    /// Returns the fraction at measured prices.
     pub fn share(self) -> f64 {
         self.measured as f64 / (self.measured + self.estimated) as f64
     }
 
-    /// In a word: `measured` or `estimated` where more than nine tenths are, else `mixed`.
+    /// Returns `measured` or `estimated` if that part exceeds nine tenths, else `mixed`.
     pub fn word(self) -> &'static str {
         match self.share() {
             share if share >= 0.9 => "measured",

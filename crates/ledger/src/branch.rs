@@ -1,6 +1,6 @@
-//! Indirect branches by the place they are at and where they go: what a run keeps of them if it is asked to.
+//! Indirect branches by site and target, as a run records them on request.
 //!
-//! They are counts beside the charges, not charges: what a branch costs is charged as an instruction, and as an event if it was not predicted.
+//! They are counts and charge nothing: the cost of a branch is charged as an instruction, and as an event if it was mispredicted.
 
 use crate::recorder::{AddressSpace, OriginId};
 use crate::unreadable::LedgerError;
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
-/// How a branch is told where to go.
+/// The way in which a branch gets its target.
 #[derive(
     Clone,
     Copy,
@@ -33,39 +33,39 @@ pub enum Way {
     Jump,
     /// Near RET.
     Return,
-    /// CALL of a retpoline: a thunk that puts the target on the stack in place of its return address, and returns.
+    /// CALL of a retpoline: a thunk that replaces its return address on the stack by the target, and returns.
     Retpoline,
 }
 
 impl Way {
-    /// What it is called.
+    /// Returns the name of the way.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// A branch from one place to another.
+/// A branch from a site to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Branch {
-    /// Address of the instruction; of a retpoline, that of the CALL of the thunk (its last five bytes).
+    /// Address of the instruction; for a retpoline, that of the CALL of the thunk (its last five bytes).
     pub site: u64,
-    /// How it is told where to go.
+    /// The way in which the branch gets its target.
     pub way: Way,
-    /// Where it went; [`Branch::ELSEWHERE`]: to one of those for which there was no room.
+    /// Target; [`Branch::ELSEWHERE`] for targets without room.
     pub target: u64,
 }
 
 impl Branch {
-    /// Stands for all targets for which there was no room. No code is there.
+    /// Stands for all targets without room. No code has this address.
     pub const ELSEWHERE: u64 = u64::MAX;
 }
 
-/// How often a branch was executed.
+/// Executions of a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Taken {
-    /// How often in all.
+    /// Number of executions.
     pub count: u64,
-    /// How often the predictor had another target, or none.
+    /// Number of mispredictions: the predictor had another target, or none.
     pub missed: u64,
 }
 
@@ -77,33 +77,33 @@ impl Taken {
     }
 }
 
-/// Executions of a branch, as a ledger has them.
+/// Executions of a branch in a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BranchRuns {
-    /// The region, a number of the ledger's list.
+    /// Region, as a number of the ledger's list.
     pub region: u32,
     /// Virtualization level.
     pub level: u8,
-    /// From where its addresses are seen.
+    /// The address space of both addresses.
     pub space: AddressSpace,
     /// The branch.
     pub branch: Branch,
-    /// How often it was executed.
+    /// Number of executions.
     pub taken: Taken,
 }
 
-/// The most branches that are kept with their targets of what is outside regions of interest, and as many again of all regions together.
+/// Largest number of branches with targets outside regions of interest, and again of all regions together.
 pub const MOST_BRANCHES: usize = 1 << 18;
 
-/// The most entries of a run: for each part as many again without targets.
+/// Largest number of entries of a run: each part has as many again without targets.
 const MOST_ENTRIES: usize = 4 * MOST_BRANCHES;
 
-/// Branches of a run. A region of interest has room for its own, however many different branches were executed before it.
+/// The branches of a run. Regions of interest have room of their own, however many different branches were executed before.
 #[derive(Clone, Debug)]
 pub(crate) struct Branches {
     outside: Table,
     regions: Table,
-    /// How many of each are kept with their targets.
+    /// Number of entries with targets in each part.
     room: usize,
 }
 
@@ -120,15 +120,15 @@ impl Branches {
         Self { outside: Table::default(), regions: Table::default(), room }
     }
 
-    /// Counts an execution, which is in a region of interest or outside. Where there are too many, those that are new have no target; then not even
-    /// a site.
+    /// Counts an execution inside or outside a region of interest. Without room, new branches are recorded without their target, and then also
+    /// without their site.
     pub fn add(&mut self, origin: OriginId, in_region: bool, branch: Branch, missed: bool) {
         let taken = Taken { count: 1, missed: u64::from(missed) };
         let table = if in_region { &mut self.regions } else { &mut self.outside };
         let mut key = (origin, branch);
         if table.len() >= self.room && !table.contains_key(&key) {
             key.1.target = Branch::ELSEWHERE;
-            // As many again, for sites; further ones are one.
+            // As many entries again for sites. Further sites share one entry.
             if table.len() >= 2 * self.room - Way::COUNT && !table.contains_key(&key) {
                 key = (OriginId(0), Branch { site: 0, ..key.1 });
                 self.outside.entry(key).or_default().add(taken);
@@ -138,21 +138,21 @@ impl Branches {
         table.entry(key).or_default().add(taken);
     }
 
-    /// All of them, in no particular order.
+    /// Returns all branches, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (OriginId, Branch, Taken)> + '_ {
         let both = self.outside.iter().chain(&self.regions);
         both.map(|((origin, branch), taken)| (*origin, *branch, *taken))
     }
 
-    /// All of them, sorted.
+    /// Returns all branches, sorted.
     pub fn save(&self) -> Vec<(OriginId, Branch, Taken)> {
         let mut saved: Vec<_> = self.iter().collect();
         saved.sort_unstable();
         saved
     }
 
-    /// Those that were saved; `in_region` says of an origin whether it is in a region of interest. `None`: they are more than there can be, or one is
-    /// there twice.
+    /// Restores saved branches; `in_region` returns true if an origin is in a region of interest. Returns `None` if there are more branches than possible,
+    /// or duplicates.
     pub fn restore(saved: Vec<(OriginId, Branch, Taken)>, in_region: impl Fn(OriginId) -> bool) -> Option<Self> {
         let mut restored = Self::default();
         for (origin, branch, taken) in &saved {
@@ -165,7 +165,7 @@ impl Branches {
     }
 }
 
-/// Writes branches, as differences where that makes them small.
+/// Writes branches, encoded as differences where these are small.
 pub(crate) fn write(out: &mut Vec<u8>, branches: &[BranchRuns]) {
     use crate::wire::put;
     put(out, branches.len() as u64);
@@ -180,7 +180,7 @@ pub(crate) fn write(out: &mut Vec<u8>, branches: &[BranchRuns]) {
     }
 }
 
-/// Reads branches of a ledger with so many regions.
+/// Reads the branches of a ledger with this many regions.
 pub(crate) fn read(r: &mut Reader, regions: usize) -> Result<Vec<BranchRuns>, LedgerError> {
     r.section("branches");
     let count = r.count(9)?;
@@ -226,7 +226,7 @@ mod tests {
         branches.add(OriginId(2), true, to(u64::MAX, 7), true);
         let saved = branches.save();
         let of = |origin| saved.iter().filter(move |entry| entry.0 == OriginId(origin));
-        // The first branches outside have their targets, as many again only their sites, and the rest is one entry.
+        // The first branches outside regions have targets, as many again only their sites, and the rest share one entry.
         assert_eq!(of(1).filter(|entry| entry.1.target == 7).count(), room);
         assert_eq!(of(1).count(), 2 * room - Way::COUNT);
         let rest = Taken { count: Way::COUNT as u64 + 1, missed: 1 };

@@ -1,4 +1,4 @@
-//! A ledger: what a run was charged, by whom and for what, ready to be saved, compared and reported.
+//! A ledger: the charges of a run by origin and cause, ready to be saved, compared and reported.
 
 use crate::branch::BranchRuns;
 use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
@@ -12,7 +12,7 @@ use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// What a run was, apart from its charges.
+/// The description of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Name of the cost profile.
@@ -21,21 +21,21 @@ pub struct Header {
     pub tsc_hz: u64,
     /// Ticks per instruction of each class, in the order of [`Class::ALL`].
     pub class_ticks: [u32; Class::COUNT],
-    /// Where each virtual CPU's clock stood at the end, in ticks.
+    /// Final clock of each virtual CPU, in ticks.
     pub clocks: Vec<Ticks>,
-    /// Whatever describes the run: kernel, command line, memory, versions.
+    /// Further facts about the run: kernel, command line, memory, versions.
     pub metadata: BTreeMap<String, String>,
-    /// Names of kinds whose parameter is a number given by the board or the decoder: devices, opcodes, vectors.
+    /// Names of kinds whose parameter is a number chosen by the board or the decoder: devices, opcodes, vectors.
     pub names: BTreeMap<Kind, String>,
 }
 
 impl Header {
-    /// The header of a run on `profile` whose virtual CPUs ended at `clocks`.
+    /// Creates the header of a run on `profile` whose virtual CPUs ended at `clocks`.
     pub fn new(profile: &Profile, clocks: Vec<Ticks>) -> Self {
         Self::priced(profile, &profile.costs(), clocks)
     }
 
-    /// The same for a run at other prices, such as those of [`Profile::emulated_costs`].
+    /// Creates the header of a run at other prices, such as those of [`Profile::emulated_costs`].
     pub fn priced(profile: &Profile, costs: &Costs, clocks: Vec<Ticks>) -> Self {
         Self {
             profile: profile.name.clone(),
@@ -48,37 +48,37 @@ impl Header {
     }
 }
 
-/// Everything a run was charged.
+/// The charges of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// What the run was.
+    /// Description of the run.
     pub header: Header,
-    /// Regions of interest; the first, without a name, is what was in none.
+    /// Regions of interest. The first has no name and stands for everything outside regions.
     pub regions: Vec<Region>,
-    /// The guest's tasks that were charged, sorted; the first, without a name, stands for none.
+    /// Tasks with charges, sorted. The first has no name and stands for no task.
     pub tasks: Vec<Task>,
-    /// Who was charged, sorted. Their tasks are numbers in the list of tasks; their regions stand beside them in blocks and events, and are 0 here.
+    /// Origins, sorted. Their tasks are numbers in the list of tasks. Their regions are 0 here, because blocks and events have regions of their own.
     pub origins: Vec<Origin>,
-    /// What blocks are made of, sorted.
+    /// Shapes of blocks, sorted.
     pub shapes: Vec<Shape>,
-    /// Symbols of the addresses that were charged, sorted.
+    /// Symbols of the charged addresses, sorted.
     pub symbols: Vec<SavedSymbol>,
     /// Executed blocks, sorted.
     pub blocks: Vec<BlockRuns>,
     /// Events, sorted.
     pub events: Vec<EventCharge>,
-    /// What is not told apart, since it would be too much.
+    /// The ranges of addresses and the tasks that are merged for lack of room.
     pub folded: Folded,
-    /// Indirect branches by target, sorted, if the run kept them.
+    /// Indirect branches by target, sorted, if the run recorded them.
     pub branches: Vec<BranchRuns>,
-    /// Call stacks and the trace, if the run kept them.
+    /// Call stacks and the trace, if the run recorded them.
     pub stacks: Stacks,
 }
 
-/// A ledger's sums, when they are consistent.
+/// The totals of a consistent ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
-    /// Ticks of all entries, and of all clocks.
+    /// Ticks of all entries, which equal those of all clocks.
     pub ticks: Ticks,
     /// Ticks of ordinary instructions.
     pub instruction_ticks: Ticks,
@@ -86,10 +86,10 @@ pub struct Totals {
     pub instructions: u64,
 }
 
-/// How a ledger contradicts itself.
+/// An inconsistency in a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// The sum of the entries is not the clock.
+    /// The sum of the entries differs from the clocks.
     #[error("the entries add up to {entries} ticks, the clocks of the virtual CPUs to {clocks}")]
     Sum {
         /// Sum of the entries.
@@ -97,7 +97,7 @@ pub enum VerifyError {
         /// Sum of the clocks.
         clocks: u128,
     },
-    /// Instructions outside blocks were charged at another price than the class's.
+    /// Instructions outside blocks were charged at a price other than that of their class.
     #[error(
         "instructions of class {class} at {rip:#x} are charged {ticks} ticks where {count} of them cost {expected}"
     )]
@@ -106,21 +106,21 @@ pub enum VerifyError {
         class: &'static str,
         /// The address.
         rip: u64,
-        /// How many.
+        /// Number of instructions.
         count: u64,
-        /// What was charged.
+        /// Charged ticks.
         ticks: Ticks,
-        /// What they cost.
+        /// Ticks at the price of the class.
         expected: u128,
     },
-    /// Sums are beyond any possible run.
+    /// The sums overflow.
     #[error("the sums overflow")]
     Overflow,
 }
 
 impl Ledger {
-    /// The ledger of a run, whose recorder has finished. Resolves the addresses that were charged with `symbols`, and folds those that were charged least if
-    /// there are too many.
+    /// Creates the ledger of a run whose recorder has finished. Resolves charged addresses with `symbols`. If there are too many entries, folds those
+    /// with the smallest charges.
     pub fn new(header: Header, recorder: &Recorder, symbols: &Symbols) -> Self {
         Self::fitting(header, recorder, symbols, MOST_ENTRIES)
     }
@@ -138,7 +138,7 @@ impl Ledger {
         };
         let origin_at: Vec<(u32, u32)> = recorder.origins().iter().map(at).collect();
         let (shapes, shape_at) = sorted(recorder.shapes());
-        // A run has millions of blocks: their list is made in one piece, without the copies that growing it would take.
+        // A run has millions of blocks: allocate their list at once, to avoid copies as it grows.
         let mut blocks = Vec::with_capacity(recorder.blocks().count());
         blocks.extend(recorder.blocks().map(|(origin, rip, shape, runs)| {
             let (region, origin) = origin_at[origin.0 as usize];
@@ -164,7 +164,7 @@ impl Ledger {
         ledger
     }
 
-    /// Drops the prices of later classes that nothing is charged for, so that a ledger is what it was before there were such classes.
+    /// Clears the prices of unused classes beyond [`Class::FIRST`], so that a ledger does not change when classes are added.
     fn drop_unused_prices(&mut self) {
         let mut used = [false; Class::COUNT];
         self.shapes.iter().flatten().for_each(|(class, _)| used[*class as usize] = true);
@@ -176,7 +176,7 @@ impl Ledger {
         prices.filter(|(_, used)| !used).for_each(|(price, _)| *price = 0);
     }
 
-    /// Folds what is too much.
+    /// Folds entries until the rest fits.
     fn fit(&mut self, functions: &dyn Functions, most: usize, ranges: Ranges) {
         let (blocks, events) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.events));
         let walks = (|| blocks.iter().copied(), || events.iter().copied());
@@ -189,7 +189,7 @@ impl Ledger {
         (self.blocks, self.events) = (blocks, events);
     }
 
-    /// Takes blocks and events, which are more than `most`, folded. Returns whether that was possible.
+    /// Folds blocks and events, which are more than `most`. Returns true on success.
     pub(crate) fn fold<B, E>(
         &mut self,
         functions: &dyn Functions,
@@ -211,7 +211,7 @@ impl Ledger {
         true
     }
 
-    /// Drops shapes that no block has and origins that nothing is charged to: folding leaves many.
+    /// Drops shapes and origins that folding has left unused.
     pub(crate) fn drop_unused(&mut self) {
         let mut used = vec![false; self.shapes.len()];
         self.blocks.iter().for_each(|block| used[block.shape as usize] = true);
@@ -225,7 +225,7 @@ impl Ledger {
         self.events.iter_mut().for_each(|event| event.origin = at[event.origin as usize]);
         self.folded.places.iter_mut().for_each(|place| place.origin = at[place.origin as usize]);
         let mut used = vec![false; self.tasks.len()];
-        // That of none is always the first.
+        // The entry for no task is always the first.
         used.iter_mut().take(1).for_each(|used| *used = true);
         let origins = || self.origins.iter().chain(&self.stacks.origins);
         origins().for_each(|origin| used[origin.task.0 as usize] = true);
@@ -234,13 +234,13 @@ impl Ledger {
         origins.for_each(|origin| origin.task = TaskId(at[origin.task.0 as usize]));
     }
 
-    /// Gives names to the kinds of the ledger's events whose parameter is a number of the board's or the decoder's.
+    /// Names the kinds of the ledger's events whose parameter is a number of the board or the decoder.
     pub fn name_kinds(&mut self, name: impl Fn(Kind) -> Option<String>) {
         let kinds: FxHashSet<Kind> = self.events.iter().map(|event| event.kind).collect();
         self.header.names = kinds.into_iter().filter_map(|kind| Some((kind, name(kind)?))).collect();
     }
 
-    /// Names the addresses that were charged. What was resolved before is forgotten.
+    /// Resolves the charged addresses. Replaces earlier results.
     pub fn resolve(&mut self, symbols: &Symbols) {
         let blocks = self.blocks.iter().map(|b| (b.origin, b.rip));
         let events = self.events.iter().map(|e| (e.origin, e.rip));
@@ -250,7 +250,7 @@ impl Ledger {
         self.symbols = symbols.find_all(seen).into_iter().collect();
     }
 
-    /// Each address of a stack, with the space that it is seen from.
+    /// Returns each address of a stack, with its address space.
     fn frames(&self) -> impl Iterator<Item = (AddressSpace, u64)> {
         let mut seen = FxHashSet::default();
         let mut frames = Vec::new();
@@ -264,18 +264,18 @@ impl Ledger {
         frames.into_iter()
     }
 
-    /// The symbol that `rip` is in, seen from `space`, and the offset within.
+    /// Returns the symbol that contains `rip` in `space`, and the offset within.
     pub fn symbol(&self, space: AddressSpace, rip: u64) -> Option<(&SavedSymbol, u64)> {
         let symbol = &self.symbols[self.symbol_at(space, rip)?];
         Some((symbol, rip - symbol.start))
     }
 
-    /// The number of the symbol that `rip` is in, seen from `space`.
+    /// Returns the number of the symbol that contains `rip` in `space`.
     pub(crate) fn symbol_at(&self, space: AddressSpace, rip: u64) -> Option<usize> {
         symbol_at(&self.symbols, space, rip)
     }
 
-    /// What one execution of each shape costs: ticks, instructions.
+    /// Returns the cost of one execution of each shape: ticks, instructions.
     pub fn shape_costs(&self) -> Vec<(u128, u128)> {
         let price = |class: Class| u128::from(self.header.class_ticks[class as usize]);
         self.shapes
@@ -326,10 +326,10 @@ impl Ledger {
     }
 }
 
-/// The range that an address of a region and an origin stands for, if it stands for more than itself.
+/// Returns the range that an address of a region and an origin is folded into, if any.
 type Ranges<'a> = &'a dyn Fn(u32, u32, u64) -> Option<Range>;
 
-/// The events of a run, sorted. Instructions of blocks whose addresses were not kept are events too.
+/// Returns the events of a run, sorted. Instructions of blocks whose addresses were not kept are events too.
 fn events(header: &Header, recorder: &Recorder, origin_at: &[(u32, u32)]) -> Vec<EventCharge> {
     let mut events: Vec<EventCharge> = Vec::with_capacity(recorder.events().count() + recorder.classes().count());
     events.extend(recorder.events().map(|(origin, rip, kind, amount)| {
@@ -342,7 +342,7 @@ fn events(header: &Header, recorder: &Recorder, origin_at: &[(u32, u32)]) -> Vec
         EventCharge { region, origin, rip, kind: Kind::new(Family::Instruction, class as u32), count, ticks }
     }));
     events.sort_unstable();
-    // Single instructions of a class may have been charged to an address that blocks fold into.
+    // Single instructions of a class may be charged to an address that blocks fold into.
     events.dedup_by(|next, event| {
         let key = |event: &EventCharge| (event.region, event.origin, event.rip, event.kind);
         let same = key(next) == key(event);
@@ -355,7 +355,7 @@ fn events(header: &Header, recorder: &Recorder, origin_at: &[(u32, u32)]) -> Vec
     events
 }
 
-/// The indirect branches of a run, sorted. Tasks, rings and contexts are not told apart.
+/// Returns the indirect branches of a run, sorted. Tasks, rings and contexts are merged.
 fn branches(recorder: &Recorder) -> Vec<BranchRuns> {
     let origins = recorder.origins();
     let mut sums: BTreeMap<_, crate::Taken> = BTreeMap::new();
@@ -368,7 +368,7 @@ fn branches(recorder: &Recorder) -> Vec<BranchRuns> {
     sums.into_iter().map(runs).collect()
 }
 
-/// The tasks that origins name, sorted, and the new position of each; that of none stays the first.
+/// Returns the tasks of origins, sorted, and the new position of each; the entry for no task stays the first.
 fn tasks(recorder: &Recorder) -> (Vec<Task>, Vec<u32>) {
     let all = recorder.tasks();
     let mut used: Vec<u32> = recorder.origins().iter().map(|origin| origin.task.0).filter(|task| *task != 0).collect();
@@ -383,7 +383,7 @@ fn tasks(recorder: &Recorder) -> (Vec<Task>, Vec<u32>) {
     (tasks, at)
 }
 
-/// Keeps the items that are used, and returns the new position of each.
+/// Keeps the used items, and returns the new position of each.
 fn keep<T>(items: &mut Vec<T>, used: &[bool]) -> Vec<u32> {
     let mut count = 0;
     let at = used.iter().map(|used| {
@@ -396,7 +396,7 @@ fn keep<T>(items: &mut Vec<T>, used: &[bool]) -> Vec<u32> {
     at
 }
 
-/// The number of the symbol that `rip` is in, seen from `space`, among sorted symbols.
+/// Returns the number of the symbol that contains `rip` in `space`, among sorted symbols.
 fn symbol_at(symbols: &[SavedSymbol], space: AddressSpace, rip: u64) -> Option<usize> {
     space.candidates().into_iter().find_map(|space| {
         let at = symbols.partition_point(|s| (s.space, s.start) <= (space, rip)).checked_sub(1)?;
@@ -412,7 +412,7 @@ impl Functions for Symbols {
     }
 }
 
-/// The functions that a file names.
+/// The functions in a ledger file.
 pub(crate) struct SavedFunctions<'a> {
     symbols: &'a [SavedSymbol],
     images: FxHashMap<&'a str, u32>,
@@ -437,7 +437,7 @@ impl Functions for SavedFunctions<'_> {
     }
 }
 
-/// The items sorted, and the new position of each.
+/// Returns the items sorted, and the new position of each.
 fn sorted<T: Clone + Ord>(items: &[T]) -> (Vec<T>, Vec<u32>) {
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_unstable_by(|&a, &b| items[a as usize].cmp(&items[b as usize]));
@@ -454,12 +454,12 @@ pub(crate) mod tests {
     use crate::Operation;
     use crate::symbols::Symbol;
 
-    /// A small run with everything in it, charged as a processor would: its clock is what it charged.
+    /// Returns a small run with every kind of entry, charged consistently: its clock is the sum of its charges.
     pub(crate) fn sample() -> Ledger {
         charged(true)
     }
 
-    /// The same, with or without what versions of the file before the third do not say.
+    /// Returns the same run, with or without the entries that file versions before the third do not have.
     pub(crate) fn charged(tasks: bool) -> Ledger {
         let profile = Profile::named("skx").expect("is built in");
         let costs = profile.costs();
@@ -529,7 +529,7 @@ pub(crate) mod tests {
         Ledger::new(header, &recorder, &symbols)
     }
 
-    /// What a hypervisor's guest is charged, and what the hypervisor is for its sake.
+    /// Returns the charges of a hypervisor's guest and of the hypervisor.
     pub(crate) fn guest() -> Ledger {
         let profile = Profile::named("skx").expect("is built in");
         let costs = profile.costs();

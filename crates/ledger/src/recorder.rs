@@ -1,20 +1,20 @@
 //! The recorder: collects charges while a machine runs.
 //!
-//! Ordinary instructions arrive as runs of blocks: a block has a [`Shape`] (how many instructions of which class), and
-//! only its executions are counted. Everything else arrives as single charges.
+//! Ordinary instructions arrive as executions of blocks: a block has a [`Shape`] (its number of instructions per class), and only
+//! its executions are counted. Everything else arrives as single charges.
 //!
-//! Who is charged is an [`Origin`]: privilege, address space, task, and the *region of interest* that the task is in, a part of the run that
-//! the guest gave a name. Origins are interned, so that a charge costs the same however much they say.
+//! A charge belongs to an [`Origin`]: privilege, address space, task, and the task's *region of interest*, a part of the run that the guest named.
+//! Origins are interned, so that the cost of recording does not depend on their size.
 //!
-//! A guest decides how many addresses it executes. Beyond [`MOST_RECORDED`] entries they are told apart less and less, in
-//! the steps of [`coarse`]; what was charged in all stays exact.
+//! A guest decides how many addresses it executes. Beyond [`MOST_RECORDED`] entries, the recorder distinguishes fewer of them, in the
+//! steps of [`coarse`]; totals stay exact.
 
 pub mod coarse;
 mod saved;
 mod tables;
 
 use crate::branch::{Branch, Branches, Taken};
-use crate::stack::{Interned, Keeps, Record, StackId, Stacks, What};
+use crate::stack::{Files, Interned, Keeps, Record, StackId, Stacks, What};
 use crate::task::{Context, Task, TaskId, Tasks};
 use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
@@ -26,64 +26,64 @@ use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use tables::Tables;
 
-/// Who is charged, apart from the instruction's address.
+/// The origin of a charge: everything that identifies it except the instruction's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {
-    /// The region of interest that the task is in.
+    /// The task's region of interest.
     pub region: RegionId,
-    /// Virtualization level: 0 the machine itself (host), 1 its guest, 2 a nested guest.
+    /// Virtualization level: 0 for the machine itself (host), 1 for its guest, 2 for a nested guest.
     pub level: u8,
     /// Privilege ring, 0 to 3.
     pub ring: u8,
-    /// What the processor does besides its task.
+    /// The context on top of the task, such as an interrupt.
     pub context: Context,
     /// The guest's current task.
     pub task: TaskId,
-    /// Which guest of a hypervisor that runs on the machine: the physical address of the root of its EPT, or of its VMCS if it has no EPT. 0 for
-    /// all other code, that of the guest of the board's own hypervisor too.
+    /// The guest of a hypervisor that runs on the machine: the physical address of its EPT root, or of its VMCS if it has no EPT. 0 for all other
+    /// code, including the guest of the board's own hypervisor.
     pub guest: u64,
     /// Address space: the physical address of the root page table (CR3 without its low 12 bits), or 0 without paging.
     pub space: u64,
 }
 
-/// From where an address is seen: the same one may be another function in each guest and in each program.
+/// The space in which an address is interpreted. One address may be different functions in different guests and programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AddressSpace {
-    /// As [`Origin::guest`].
+    /// Guest, as in [`Origin::guest`].
     pub guest: u64,
-    /// As [`Origin::space`]; as what a symbol belongs to, 0 stands for all of the guest.
+    /// Root table, as in [`Origin::space`]. For a symbol, 0 stands for all spaces of the guest.
     pub root: u64,
 }
 
 impl AddressSpace {
-    /// All address spaces of a guest; with 0, of what is no such guest.
+    /// Returns the space that stands for all address spaces of a guest, or of no guest if 0.
     pub fn all_of(guest: u64) -> Self {
         Self { guest, root: 0 }
     }
 
-    /// One that is no guest's.
+    /// Returns an address space outside any such guest.
     pub fn of(root: u64) -> Self {
         Self { guest: 0, root }
     }
 
-    /// Where symbols of an address that is seen from here may be, the first before the second.
+    /// Returns the spaces whose symbols apply to addresses of this one, in order of preference.
     pub(crate) fn candidates(self) -> [Self; 2] {
         [self, Self::all_of(self.guest)]
     }
 }
 
 impl Origin {
-    /// Code of no known task, in no region.
+    /// Returns an origin without a task and outside any region.
     pub fn new(level: u8, ring: u8, space: u64) -> Self {
         Self { level, ring, space, ..Self::default() }
     }
 
-    /// From where addresses are seen.
+    /// Returns the address space.
     pub fn address_space(&self) -> AddressSpace {
         AddressSpace { guest: self.guest, root: self.space }
     }
 
-    /// The same without what a guest has many of: its guests, its address space and its task.
+    /// Returns the origin without the parts of which a guest may have many: guest, address space and task.
     pub(crate) fn without_place(self) -> Self {
         Self { guest: 0, space: 0, task: TaskId(0), ..self }
     }
@@ -100,74 +100,74 @@ pub struct ShapeId(pub u32);
 /// Instructions of a block by class, sorted by class.
 pub type Shape = Vec<(Class, u32)>;
 
-/// A count and what it cost.
+/// A count and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Amount {
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
-    /// Ticks charged in all.
+    /// Total ticks.
     pub ticks: Ticks,
 }
 
-/// A part of the run that the guest gave a name: what a task and its descendants did in a stretch of time, or all that processors did.
+/// A region of interest, named by the guest: the work of a task and its descendants in a stretch of time, or that of all processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// Its name; empty for what is in no region.
+    /// Name; empty for the charges outside all regions.
     pub name: String,
-    /// How often it was begun.
+    /// Number of times the region began.
     pub begun: u64,
-    /// How long it lasted from beginnings to ends, in ticks of the clock of the processor that said so.
+    /// Total duration in ticks, on the clock of the processor that reported it.
     pub elapsed: Ticks,
 }
 
-/// A number of a [`Region`]; 0 is what is in none.
+/// Number of a [`Region`]; 0 is outside all regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RegionId(pub u16);
 
-/// The most regions of different names; all further ones are charged as one.
+/// Largest number of regions. All further names share one region.
 pub const MOST_REGIONS: usize = 256;
 /// The name of the region that stands for those beyond [`MOST_REGIONS`].
 const FURTHER_REGIONS: &str = "(further regions)";
-/// The longest name of a region, in characters.
+/// Longest name of a region, in characters.
 pub const LONGEST_REGION_NAME: usize = 64;
-/// The most address spaces told apart; further ones are charged as space 0. A guest decides how many it has.
+/// Largest number of distinct address spaces; further ones are charged as space 0. A guest decides how many it has.
 const MOST_SPACES: usize = 1 << 20;
 
-/// The most blocks and events by address and task that a run keeps; where there are more, tasks of one name are no longer told apart. It
-/// is less than what a ledger has room for: short tasks by the thousand would displace addresses there.
+/// Largest number of blocks and events by address and task. Beyond it, tasks of one name are merged. The limit is lower than a ledger's
+/// capacity, because thousands of short tasks would displace addresses there.
 pub const MOST_BY_TASK: usize = 3 << 19;
-/// The most blocks and events by address that a run keeps in memory: so many fill a table of a power of two.
+/// Largest number of blocks and events by address in memory, chosen so that a table of a power of two is full.
 pub const MOST_RECORDED: usize = 7 << 20;
-/// The most shapes of blocks that a run keeps.
+/// Largest number of block shapes.
 pub const MOST_SHAPES: usize = 1 << 20;
-/// Shapes that no block has any longer are dropped when there are more of them than this.
+/// Number of shapes beyond which unused ones are dropped.
 const IDLE_SHAPES: usize = 1 << 16;
 
-/// Origins found without a look into the table of all.
+/// Size of the cache of recent origins.
 const RECENT_ORIGINS: usize = 64;
 
-/// Collects charges of one run.
+/// The recorder of one run's charges.
 pub struct Recorder {
     origins: Vec<Origin>,
     origin_ids: FxHashMap<Origin, OriginId>,
-    /// Origins that were asked for last, by few bits of what they differ in.
+    /// Cache of recent origins, indexed by a few bits in which origins differ.
     recent_origins: [Option<(Origin, OriginId)>; RECENT_ORIGINS],
     shapes: Vec<Shape>,
     shape_ids: HashTable<u32>,
-    /// Which shapes were executed since addresses are kept, and how many these are.
+    /// Flags of the shapes that were executed since addresses are kept, and the number of these shapes.
     used: Vec<bool>,
     shapes_used: usize,
     coarseness: Coarseness,
     most_recorded: usize,
     most_shapes: usize,
-    /// More entries than this make an area dense; and how many areas are.
+    /// Number of entries beyond which an area is dense, and the number of dense areas.
     dense_from: usize,
     dense: usize,
     tables: Tables,
     branches: Branches,
     tasks: Tasks,
     regions: Vec<Region>,
-    /// What is kept of stacks. It follows from how the machine is made, and is not saved.
+    /// Settings for stacks. They follow from the machine's configuration and are not saved.
     keeps: Keeps,
     stacks: Interned,
 }
@@ -203,11 +203,11 @@ impl Recorder {
         Self { most_recorded, ..Self::default() }
     }
 
-    /// The number of `origin`, the same for equal origins.
+    /// Returns the number of `origin`. Equal origins have equal numbers.
     #[inline]
     pub fn origin(&mut self, origin: Origin) -> OriginId {
         let Origin { level, ring, guest, space, task, .. } = origin;
-        // The root tables of a program and of the kernel that serves it may be neighbours.
+        // The root tables of a program and of its kernel may be neighbours.
         let bits = space >> 12 ^ guest >> 11 ^ u64::from(ring) << 4 ^ u64::from(level) << 5 ^ u64::from(task.0);
         let slot = bits as usize % RECENT_ORIGINS;
         match self.recent_origins[slot] {
@@ -234,7 +234,7 @@ impl Recorder {
         id
     }
 
-    /// The number of `shape`, the same for equal shapes.
+    /// Returns the number of `shape`. Equal shapes have equal numbers.
     pub fn shape(&mut self, shape: &Shape) -> ShapeId {
         let hash = |shape: &Shape| FxBuildHasher.hash_one(shape);
         let shapes = &self.shapes;
@@ -248,7 +248,7 @@ impl Recorder {
         ShapeId(id)
     }
 
-    /// Forgets the shapes that were not executed, if they are many. No number of a shape from before may be used again.
+    /// Drops the shapes that were not executed, if there are many. Earlier shape numbers become invalid.
     pub fn forget_shapes(&mut self) {
         if self.shapes.len() <= self.shapes_used + IDLE_SHAPES {
             return;
@@ -289,7 +289,7 @@ impl Recorder {
         }
     }
 
-    /// Adds an event, with what it cost.
+    /// Adds events with their cost.
     pub fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
         let amount = Amount { count, ticks };
         if amount == Amount::default() {
@@ -304,7 +304,7 @@ impl Recorder {
         }
     }
 
-    /// Counts an execution of an indirect branch; `missed`: it was not predicted.
+    /// Counts an execution of an indirect branch; `missed` is true if it was mispredicted.
     pub fn add_branch(&mut self, origin: OriginId, branch: Branch, missed: bool) {
         let in_region = self.origins[origin.0 as usize].region != RegionId::default();
         self.branches.add(origin, in_region, branch, missed);
@@ -319,14 +319,14 @@ impl Recorder {
         if coarse == origin { id } else { self.origin(coarse) }
     }
 
-    /// The range that an address of an origin stands for, if it stands for more than itself.
+    /// Returns the range that an address of an origin is folded into, if any.
     pub fn range(&self, id: OriginId, rip: u64) -> Option<Range> {
         let range = self.coarseness.range(self.origins[id.0 as usize], rip);
         let dense = || self.coarseness.folds_dense() && self.tables.is_dense(id, rip);
         range.or_else(|| dense().then(|| Range::page(rip)))
     }
 
-    /// Adds executions of a block as they are told apart now. Returns whether anything about it is new.
+    /// Adds executions of a block at the current coarseness. Returns true if this created an entry.
     fn put_block(&mut self, id: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
         let id = self.coarse_origin(id, rip);
         let shapes = self.shapes_used;
@@ -348,7 +348,7 @@ impl Recorder {
         self.tables.classes.len() != before || self.shapes_used != shapes
     }
 
-    /// The same for events.
+    /// Adds events at the current coarseness. Returns true if this created an entry.
     fn put_event(&mut self, id: OriginId, rip: u64, kind: Kind, amount: Amount) -> bool {
         let (id, kind) = (self.coarse_origin(id, rip), self.coarseness.kind(kind));
         let range = self.range(id, rip);
@@ -359,7 +359,7 @@ impl Recorder {
         new
     }
 
-    /// Tells less apart until everything fits.
+    /// Raises the coarseness until everything fits.
     fn fit(&mut self) {
         while self.tables.len() > self.most() || self.too_many_shapes() {
             if self.folds_enough() {
@@ -371,7 +371,7 @@ impl Recorder {
         }
     }
 
-    /// The most entries for what is told apart now.
+    /// Returns the largest number of entries at the current coarseness.
     fn most(&self) -> usize {
         match self.coarseness.tells_tasks() {
             true => self.most_recorded.min(MOST_BY_TASK),
@@ -383,7 +383,7 @@ impl Recorder {
         self.coarseness.keeps_shapes() && self.shapes_used > self.most_shapes
     }
 
-    /// Folds the areas that have become dense. Returns whether that is enough, and will have been whatever comes in which order.
+    /// Folds the dense areas. Returns true if that suffices, independently of the order of charges.
     fn folds_enough(&mut self) -> bool {
         if !self.coarseness.folds_dense() {
             return false;
@@ -400,7 +400,7 @@ impl Recorder {
         self.tables.len() + self.dense * self.dense_from <= self.most_recorded && !self.too_many_shapes()
     }
 
-    /// Ends the recording: what is told apart is now decided. Every reader of a recorder needs that first.
+    /// Ends the recording and fixes its coarseness. Call it before any method that reads the record.
     pub fn finish(&mut self) {
         while self.coarseness.folds_dense() && !self.folds_enough() {
             let Some(next) = self.coarseness.next() else { return };
@@ -410,7 +410,7 @@ impl Recorder {
         }
     }
 
-    /// Sorts everything in anew.
+    /// Rebuilds all entries at the current coarseness.
     #[cold]
     fn rebuild(&mut self) {
         self.recent_origins = [None; RECENT_ORIGINS];
@@ -441,43 +441,53 @@ impl Recorder {
         }
     }
 
-    /// The same, for a run that keeps these stacks.
+    /// Sets the recorder's settings for stacks.
     pub fn keeping(self, keeps: Keeps) -> Self {
         Self { keeps, ..self }
     }
 
-    /// Which stacks the run keeps.
+    /// Returns the recorder's settings for stacks.
     pub fn keeps(&self) -> Keeps {
         self.keeps
     }
 
-    /// The number of a stack of these frames, the innermost first. `whole`: there are no further ones.
+    /// Returns the number of the stack with these frames, the innermost first. `whole` is false if further frames are missing.
     pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
         self.stacks.stack(frames, whole)
     }
 
-    /// The numbers of the files in which stacks have frames.
-    pub fn files_of_stacks(&self) -> BTreeSet<u32> {
-        self.stacks.files()
+    /// Returns the files of frames in files.
+    pub fn files(&self) -> &Files {
+        &self.stacks.files
     }
 
-    /// Adds samples of a stack, which are no charge.
+    /// Returns the number of a file, as [`Files::number`] does.
+    pub fn file(&mut self, name: &[u8]) -> Option<u32> {
+        self.stacks.files.number(name)
+    }
+
+    /// Returns the places in files that frames have in place of their addresses.
+    pub fn frames_in_files(&self) -> BTreeSet<u64> {
+        self.stacks.in_files()
+    }
+
+    /// Adds samples of a stack, which charge nothing.
     pub fn add_samples(&mut self, origin: OriginId, stack: StackId, count: u64) {
         let ticks = count.saturating_mul(self.keeps.interval);
         self.stacks.charge(origin, stack, What::Sample, Amount { count, ticks });
     }
 
-    /// Says from which stack crossings came that have been charged.
+    /// Adds the call stack of crossings that have been charged.
     pub fn add_crossing(&mut self, origin: OriginId, stack: StackId, kind: Kind, amount: Amount) {
         self.stacks.charge(origin, stack, What::Crossing(kind), amount);
     }
 
-    /// Adds to the trace.
+    /// Adds a record to the trace.
     pub fn trace(&mut self, record: Record<OriginId>) {
         self.stacks.record(record);
     }
 
-    /// The stacks as a ledger has them; `origin` gives the origins of numbers.
+    /// Returns the stacks for a ledger; `origin` maps a number to its origin.
     pub(crate) fn stacks(&self, origin: impl Fn(OriginId) -> Origin) -> Stacks {
         match self.keeps.is_nothing() {
             true => Stacks::default(),
@@ -485,12 +495,12 @@ impl Recorder {
         }
     }
 
-    /// The number of a task, the same for equal tasks.
+    /// Returns the number of a task. Equal tasks have equal numbers.
     pub fn task(&mut self, task: Task) -> TaskId {
         self.tasks.number(task)
     }
 
-    /// The number of the region of a name. Characters that can't be printed are dropped from the name.
+    /// Returns the number of the region with a name. Unprintable characters are dropped from the name.
     pub fn region(&mut self, name: &str) -> RegionId {
         let mut name = region_name(name);
         if self.regions.len() >= MOST_REGIONS - 1 && self.regions.iter().all(|region| region.name != name) {
@@ -504,66 +514,66 @@ impl Recorder {
         RegionId(number as u16)
     }
 
-    /// The number of the region of a name, if there is one.
+    /// Returns the number of the region with a name, if there is one.
     pub fn known_region(&self, name: &str) -> Option<RegionId> {
         let name = region_name(name);
         let position = |name: &str| self.regions.iter().position(|region| region.name == name);
         position(&name).or_else(|| position(FURTHER_REGIONS)).map(|number| RegionId(number as u16))
     }
 
-    /// Counts a beginning of a region.
+    /// Counts a start of a region.
     pub fn region_begins(&mut self, region: RegionId) {
         self.regions[usize::from(region.0)].begun += 1;
     }
 
-    /// A region that began `elapsed` ticks ago has ended; number 0: it was a while outside all regions.
+    /// Counts the end of a region that began `elapsed` ticks ago. Number 0 counts time outside all regions.
     pub fn region_ends(&mut self, region: RegionId, elapsed: Ticks) {
         let sum = &mut self.regions[usize::from(region.0)].elapsed;
         *sum = sum.saturating_add(elapsed);
     }
 
-    /// The origins by number.
+    /// Returns the origins by number.
     pub fn origins(&self) -> &[Origin] {
         &self.origins
     }
 
-    /// The shapes by number.
+    /// Returns the shapes by number.
     pub fn shapes(&self) -> &[Shape] {
         &self.shapes
     }
 
-    /// The regions by number; the first is what was in none.
+    /// Returns the regions by number; the first stands for all charges outside regions.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// How coarsely addresses were told apart.
+    /// Returns the coarseness of the record.
     pub fn coarseness(&self) -> Coarseness {
         self.coarseness
     }
 
-    /// The tasks by number; the first stands for none.
+    /// Returns the tasks by number; the first stands for no task.
     pub fn tasks(&self) -> &[Task] {
         self.tasks.all()
     }
 
-    /// Executed blocks, in no particular order: (origin, address, shape, executions).
+    /// Returns executed blocks in no particular order: (origin, address, shape, executions).
     pub fn blocks(&self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> + '_ {
         self.tables.blocks.iter()
     }
 
-    /// Events, in no particular order: (origin, address, kind, amount).
+    /// Returns events in no particular order: (origin, address, kind, amount).
     pub fn events(&self) -> impl Iterator<Item = (OriginId, u64, Kind, Amount)> + '_ {
         self.tables.events.iter()
     }
 
-    /// Indirect branches, in no particular order.
+    /// Returns indirect branches in no particular order.
     pub fn branches(&self) -> impl Iterator<Item = (OriginId, Branch, Taken)> + '_ {
         self.branches.iter()
     }
 
-    /// Instructions of blocks whose addresses were not kept, in no particular order: (origin, first address of the range, class, how
-    /// many).
+    /// Returns instructions of blocks whose addresses were not kept, in no particular order: (origin, first address of the range, class,
+    /// count).
     pub fn classes(&self) -> impl Iterator<Item = (OriginId, u64, Class, u64)> + '_ {
         self.tables.classes.iter().map(|((rip, origin, class), count)| (*origin, *rip, *class, *count))
     }

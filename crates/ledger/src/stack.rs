@@ -1,170 +1,153 @@
-//! Call stacks: of crossings, and of samples at fixed intervals of virtual time; and a trace, which is both with their times.
+//! Call stacks of crossings and of samples at fixed intervals of virtual time; and a trace, which adds their times.
 //!
-//! They stand beside the charges and are no charges themselves: a ledger with them has the same charges as one without.
+//! Stacks are stored beside the charges and charge nothing: a ledger with stacks has the same charges as one without.
 //!
-//! Stacks are interned in a tree whose root is the empty stack: a node is a frame, and its parent the frame that called it. A guest
-//! decides how many stacks there are; beyond [`MOST_NODES`] frames further stacks are [`UNKNOWN`].
+//! Stacks are interned in a tree whose root is the empty stack: a node is a frame, and its parent is the frame of the caller. A guest decides
+//! how many stacks there are; beyond [`MOST_NODES`] frames, further stacks are recorded as [`UNKNOWN`].
 
+mod files;
 mod wire;
 
 use crate::recorder::OriginId;
 use crate::{Amount, Kind, Origin, Ticks};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+pub use files::{Files, LONGEST_PATH, file_of, in_file};
 use std::collections::BTreeSet;
 pub(crate) use wire::{read, write};
 
-/// The most frames of all stacks together.
+/// Largest number of frames of all stacks together.
 pub const MOST_NODES: usize = 1 << 20;
-/// The most sums of samples and crossings by stack. As many again are told apart by all but their stack.
+/// Largest number of sums by stack. As many further sums are kept without their stacks.
 pub const MOST_CHARGES: usize = 1 << 19;
-/// The most records of a trace; what comes later is counted.
+/// Largest number of records in a trace; later records are only counted.
 pub const MOST_RECORDS: usize = 1 << 21;
-/// The most frames of one stack.
+/// Largest depth of a stack.
 pub const DEEPEST: usize = 128;
-/// In place of an address: the stack goes on, but could not be followed further. No code is there.
+/// Stands for an address: the stack continues, but the unwinder could not follow it. No code has this address.
 pub const TRUNCATED: u64 = 1 << 63;
-/// In place of an address: there were too many stacks to tell this one apart.
+/// Stands for an address: the stack was not recorded, because there were too many stacks.
 pub const UNKNOWN: u64 = TRUNCATED + 1;
-/// Marks a place in a file, in place of an address: bits that no address has, the file's number, and the offset.
-const IN_FILE: u64 = 1 << 62;
-const FILE_SHIFT: u32 = 36;
-/// Numbers of files are smaller.
-pub const MOST_FILES: u32 = 1 << 26;
-
-/// Returns what stands in place of an address for code of a program's file, wherever the file is mapped. Each run sees
-/// the same.
-pub fn in_file(file: u32, offset: u64) -> Option<u64> {
-    let fits = file < MOST_FILES && offset < 1 << FILE_SHIFT;
-    fits.then(|| IN_FILE | u64::from(file) << FILE_SHIFT | offset)
-}
-
-/// Returns the file's number and the offset that stand in place of an address.
-pub fn file_of(address: u64) -> Option<(u32, u64)> {
-    let place = address ^ IN_FILE;
-    (place < IN_FILE).then_some(((place >> FILE_SHIFT) as u32, place & ((1 << FILE_SHIFT) - 1)))
-}
-
-/// A stack's number: the node of its innermost frame, or 0 if it is empty.
+/// Number of a stack: the node of its innermost frame, or 0 for the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StackId(pub u32);
 
-/// A frame, and the stack of what called it.
+/// A frame, with the stack of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Node {
-    /// What called it.
+    /// Stack of the caller.
     pub caller: StackId,
-    /// The address of the instruction; of a CALL, that of its last byte.
+    /// Address of the instruction; for a CALL, the address of its last byte.
     pub address: u64,
 }
 
-/// What is summed by stack.
+/// The subject of a sum by stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum What {
-    /// Samples. Each stands for as much time as there is between two of them.
+    /// Samples. Each stands for the interval between two samples.
     Sample,
     /// Crossings of a kind.
     Crossing(Kind),
 }
 
-/// What is in a trace.
+/// The subject of a trace record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Moment {
-    /// So many samples at once.
+    /// This number of samples at once.
     Samples(u64),
     /// An event of a kind: a crossing, or time spent halted.
     Event(Kind),
-    /// The processor goes on with another task, which is the origin's.
+    /// A switch to another task, which is the origin's.
     Task,
 }
 
-/// Something at a time.
+/// A trace record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Record<O> {
-    /// When it began, on the processor's clock.
+    /// Start on the processor's clock.
     pub time: Ticks,
-    /// The processor.
+    /// Processor number.
     pub cpu: u32,
-    /// Who did it.
+    /// Origin.
     pub origin: O,
-    /// What it is.
+    /// Subject.
     pub moment: Moment,
-    /// How long it took.
+    /// Duration.
     pub ticks: Ticks,
-    /// From where.
+    /// Call stack.
     pub stack: StackId,
 }
 
-/// What a run keeps of stacks.
+/// The recorder's settings for stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keeps {
-    /// Ticks between two samples; 0: there are none.
+    /// Ticks between two samples; 0 for no samples.
     pub interval: Ticks,
-    /// Crossings have stacks.
+    /// True to record the stacks of crossings.
     pub crossings: bool,
-    /// There is a trace.
+    /// True to record a trace.
     pub trace: bool,
 }
 
 impl Keeps {
-    /// Whether it keeps nothing.
+    /// Returns true if nothing is recorded.
     pub fn is_nothing(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Sums by stack. Numbers are positions in the lists of [`Stacks`].
+/// A sum by stack. Numbers are positions in the lists of [`Stacks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StackCharge {
     /// The origin.
     pub origin: u32,
     /// The stack.
     pub stack: StackId,
-    /// What it is.
+    /// Subject.
     pub what: What,
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
-    /// Ticks: what crossings were charged, and what time samples stand for.
+    /// Ticks: the charges of crossings, or the time that samples stand for.
     pub ticks: Ticks,
 }
 
 /// The stacks of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// What the run kept.
+    /// The settings of the run.
     pub keeps: Keeps,
-    /// Who, sorted. Tasks and regions are numbers of the ledger's lists.
+    /// Origins, sorted. Their tasks and regions are numbers in the ledger's lists.
     pub origins: Vec<Origin>,
-    /// The frames. A frame's caller stands in front of it; number 1 is the first of the list.
+    /// Frames. A frame follows its caller; number 1 is the first of the list.
     pub nodes: Vec<Node>,
     /// Sums, sorted.
     pub charges: Vec<StackCharge>,
-    /// The trace, by processor and time.
+    /// Trace records, by processor and time.
     pub records: Vec<Record<u32>>,
-    /// For how many records there was no room.
+    /// Number of records that were dropped for lack of room.
     pub lost: u64,
 }
 
 impl Stacks {
-    /// The node of a stack that is not empty.
+    /// Returns the node of a stack, or None for the empty stack.
     pub fn node(&self, stack: StackId) -> Option<Node> {
         self.nodes.get((stack.0 as usize).checked_sub(1)?).copied()
     }
 
-    /// The addresses of a stack, the innermost first.
+    /// Returns the addresses of a stack, the innermost first.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = u64> + '_ {
         let innermost = self.node(stack);
         std::iter::successors(innermost, |node| self.node(node.caller)).map(|node| node.address)
     }
 
-    /// All stacks that something is charged to, with their origins.
+    /// Returns all stacks with charges or records, each with its origin.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (u32, StackId)> + '_ {
         let charges = self.charges.iter().map(|charge| (charge.origin, charge.stack));
         charges.chain(self.records.iter().map(|record| (record.origin, record.stack)))
     }
 }
 
-/// Stacks of a run, while it goes on.
+/// The stacks of a running machine.
 #[derive(Clone, Debug, Default)]
 pub struct Interned {
     nodes: Vec<Node>,
@@ -172,19 +155,22 @@ pub struct Interned {
     charges: FxHashMap<(OriginId, StackId, What), Amount>,
     records: Vec<Record<OriginId>>,
     lost: u64,
+    /// The files of frames in files.
+    pub(crate) files: Files,
 }
 
-/// What a machine that is saved keeps of it, in order.
+/// The saved stacks of a machine, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavedStacks {
     pub(crate) nodes: Vec<Node>,
     pub(crate) charges: Vec<((OriginId, StackId, What), Amount)>,
     pub(crate) records: Vec<Record<OriginId>>,
     pub(crate) lost: u64,
+    pub(crate) files: Files,
 }
 
 impl Interned {
-    /// The number of a stack of these frames, the innermost first. `whole`: there are no further ones.
+    /// Returns the number of the stack with these frames, the innermost first. `whole` is false if further frames are missing.
     pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
         let mut stack = StackId(0);
         let more = (!whole).then_some(TRUNCATED);
@@ -199,9 +185,9 @@ impl Interned {
         stack
     }
 
-    /// The numbers of the files in which there are frames.
-    pub fn files(&self) -> BTreeSet<u32> {
-        self.nodes.iter().filter_map(|node| Some(file_of(node.address)?.0)).collect()
+    /// Returns the places in files that frames have in place of their addresses.
+    pub fn in_files(&self) -> BTreeSet<u64> {
+        self.nodes.iter().map(|node| node.address).filter(|address| file_of(*address).is_some()).collect()
     }
 
     fn add(&mut self, node: Node) -> StackId {
@@ -211,7 +197,7 @@ impl Interned {
         number
     }
 
-    /// The stack of those for which there was no room.
+    /// Returns the substitute for a stack that has no room.
     fn unknown(&mut self) -> StackId {
         let node = Node { caller: StackId(0), address: UNKNOWN };
         self.numbers.get(&node).copied().unwrap_or_else(|| self.add(node))
@@ -243,16 +229,22 @@ impl Interned {
         }
     }
 
-    /// All of it, sorted.
+    /// Returns the stacks for saving, sorted.
     pub fn save(&self) -> SavedStacks {
         let mut charges: Vec<_> = self.charges.iter().map(|(key, amount)| (*key, *amount)).collect();
         charges.sort_unstable_by_key(|charge| charge.0);
-        SavedStacks { nodes: self.nodes.clone(), charges, records: self.records.clone(), lost: self.lost }
+        SavedStacks {
+            nodes: self.nodes.clone(),
+            charges,
+            records: self.records.clone(),
+            lost: self.lost,
+            files: self.files.clone(),
+        }
     }
 
-    /// What was saved, if it can have been: of a recorder with so many origins.
+    /// Restores saved stacks. Returns None if they are inconsistent, or refer to more than `origins` origins.
     pub fn restore(saved: SavedStacks, origins: usize) -> Option<Self> {
-        let SavedStacks { nodes, charges, records, lost } = saved;
+        let SavedStacks { nodes, charges, records, lost, files } = saved;
         let before = nodes.iter().zip(0u32..).all(|(node, number)| node.caller.0 <= number);
         let known = |origin: OriginId, stack: StackId| (origin.0 as usize) < origins && stack.0 as usize <= nodes.len();
         let charged = charges.iter().all(|((origin, stack, _), _)| known(*origin, *stack));
@@ -262,11 +254,11 @@ impl Interned {
         let few = nodes.len() <= MOST_NODES && records.len() <= MOST_RECORDS;
         let count = charges.len();
         let charges: FxHashMap<_, _> = charges.into_iter().collect();
-        let right = before && charged && recorded && once && few && charges.len() == count;
-        right.then_some(Self { nodes, numbers, charges, records, lost })
+        let right = before && charged && recorded && once && few && charges.len() == count && files.is_sound();
+        right.then_some(Self { nodes, numbers, charges, records, lost, files })
     }
 
-    /// As a ledger has it. `origin` gives the origin of a number with the task's number in the ledger.
+    /// Returns the stacks for a ledger. `origin` maps a number to its origin, with the task's number in the ledger.
     pub fn finish(&self, keeps: Keeps, origin: impl Fn(OriginId) -> Origin) -> Stacks {
         let used = self.charges.keys().map(|key| key.0).chain(self.records.iter().map(|record| record.origin));
         let mut numbers: Vec<OriginId> = used.collect();
@@ -304,7 +296,7 @@ impl Interned {
         Stacks { keeps, origins, nodes, charges, records, lost: self.lost }
     }
 
-    /// The frames in an order that does not depend on when each was first seen, and where each has come to be.
+    /// Returns the frames in an order that does not depend on when each was first seen, and the new position of each.
     fn in_order(&self) -> (Vec<Node>, Vec<u32>) {
         let mut called: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len() + 1];
         for (node, number) in self.nodes.iter().zip(1u32..) {

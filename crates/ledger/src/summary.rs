@@ -16,7 +16,7 @@ pub use sites::{Direct, Saved, Site};
 pub use stacks::{CallStack, CallTree, Weigh};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What something was charged for, coarsely enough for a line of a report.
+/// The cause of a charge, at the level of detail of a report's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// Ordinary instructions of all classes.
@@ -32,7 +32,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The cause of an event.
+    /// Returns the cause of an event.
     pub fn of(kind: Kind) -> Self {
         match kind.family {
             Family::Instruction => Cause::Instructions,
@@ -44,14 +44,14 @@ impl Cause {
     }
 }
 
-/// A line of a report: something, what it was charged in all, and for what.
+/// A line of a report: the total charge, and its parts by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Ticks charged.
     pub ticks: u64,
     /// Instructions executed.
     pub instructions: u64,
-    /// Ticks and counts by cause, sorted: few, so that a list takes less memory than a map.
+    /// Amounts by cause, sorted. There are few, so a list takes less memory than a map.
     pub causes: Vec<(Cause, Amount)>,
 }
 
@@ -75,30 +75,30 @@ impl Row {
         add(&mut self.causes[at].1, amount);
     }
 
-    /// Ticks except those spent halted.
+    /// Returns the ticks except those spent halted.
     pub fn busy(&self) -> u64 {
         self.ticks.saturating_sub(self.of(Cause::Halted).ticks)
     }
 
-    /// What was charged for one cause.
+    /// Returns the charge for one cause.
     pub fn of(&self, cause: Cause) -> Amount {
         let at = self.causes.binary_search_by_key(&cause, |(cause, _)| *cause);
         at.map_or(Amount::default(), |at| self.causes[at].1)
     }
 
-    /// What was charged for crossings of all kinds.
+    /// Returns the charge for crossings of all kinds.
     pub fn crossings(&self) -> Amount {
         self.crossings_of(|_| true)
     }
 
-    /// VM exits, with what the processor took for them and for the entries after them.
+    /// Returns the charge for VM exits, including the processor's cost of the entries after them.
     pub fn exits(&self) -> Amount {
         let exits = self.crossings_of(|family| family == Family::VmExit);
         let both = self.crossings_of(|family| matches!(family, Family::VmExit | Family::VmEntry));
         Amount { count: exits.count, ticks: both.ticks }
     }
 
-    /// What a hypervisor's software did.
+    /// Returns the charge for the hypervisor's software.
     pub fn operations(&self) -> Amount {
         self.crossings_of(|family| family == Family::Operation)
     }
@@ -119,10 +119,10 @@ fn add(sum: &mut Amount, amount: Amount) {
     sum.ticks = sum.ticks.saturating_add(amount.ticks);
 }
 
-/// What lines are about.
+/// The subject of a table's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Functions, with what could not be resolved in a few lines of its own.
+    /// Functions. Addresses without a symbol share a few lines.
     Symbol,
     /// Addresses of blocks, and of the instructions of events.
     Address,
@@ -136,20 +136,20 @@ pub enum By {
     Region,
     /// Tasks of the guest; interrupts and soft interrupts are lines of their own.
     Task,
-    /// The same by name alone.
+    /// Tasks merged by name.
     Comm,
 }
 
-/// Which tasks are wanted.
+/// A filter of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// Those called as the one of this number.
+    /// Tasks with the name of the task that has this number.
     Comm(u32),
-    /// The process or thread of this number.
+    /// The process or thread with this number.
     Number(u32),
-    /// What is done in this context, on top of any task.
+    /// Work in this context, which interrupts any task.
     Context(crate::Context),
-    /// What no task is known for.
+    /// Charges without a known task.
     None,
 }
 
@@ -163,12 +163,12 @@ pub struct Selection<'a> {
 }
 
 impl Ledger {
-    /// All of the ledger.
+    /// Selects all of the ledger.
     pub fn all(&self) -> Selection<'_> {
         Selection { ledger: self, region: None, level: None, task: None }
     }
 
-    /// What was charged in a region of interest, or outside all of them by the name of that line; `None` if there is none of that name.
+    /// Selects a region of interest, or the charges outside all regions by the name of that line; `None` if no line has the name.
     pub fn region(&self, name: &str) -> Option<Selection<'_>> {
         let name = if name == lines::OUTSIDE { "" } else { name };
         let is = |region: &Region| region.name == name || lines::given(&region.name) == name;
@@ -176,17 +176,17 @@ impl Ledger {
         Some(Selection { region: Some(region as u32), ..self.all() })
     }
 
-    /// Whether a guest of a hypervisor was charged anything.
+    /// Returns true if a guest of a hypervisor has charges.
     pub fn has_guest(&self) -> bool {
         self.origins.iter().any(|origin| origin.level != 0)
     }
 
-    /// What a report calls a kind.
+    /// Returns the title of a kind in reports.
     pub fn describe(&self, kind: Kind) -> String {
         kind.describe(self.name_of(kind))
     }
 
-    /// The name that the board or the decoder gave to a kind. A device has one name for reading and writing.
+    /// Returns the name that the board or the decoder gave to a kind. A device has one name for reading and writing.
     pub fn name_of(&self, kind: Kind) -> Option<&str> {
         let other = match kind.family {
             Family::PortIn => Family::PortOut,
@@ -201,13 +201,13 @@ impl Ledger {
 }
 
 impl<'a> Selection<'a> {
-    /// Only what was charged at one virtualization level.
+    /// Restricts the selection to one virtualization level.
     pub fn at_level(self, level: u8) -> Self {
         Self { level: Some(level), ..self }
     }
 
-    /// Only what was charged to the tasks of a name, or to the process or thread of a number, without what interrupted it; or what interrupted
-    /// others, if that is what [`Selection::rows`] calls a line. `None`: there is none.
+    /// Restricts the selection to the tasks of a name, or to the process or thread of a number, without the interrupts on top of them; or to a line
+    /// of interrupts that [`Selection::rows`] names. Returns `None` if there is no match.
     pub fn of_task(self, task: &str) -> Option<Self> {
         let tasks = self.ledger.tasks.iter().zip(0u32..);
         let is_called = |known: &crate::Task| known.comm == task || lines::given(&known.comm) == task;
@@ -225,7 +225,7 @@ impl<'a> Selection<'a> {
         Some(Self { task: Some(wanted), ..self })
     }
 
-    /// Only what was charged to tasks themselves, or only what was done on top of tasks, by context.
+    /// Restricts the selection to a context: to the tasks themselves, or to one kind of interrupt.
     pub fn in_context(self, context: crate::Context) -> Self {
         Self { task: Some(Wanted::Context(context)), ..self }
     }
@@ -255,7 +255,7 @@ impl<'a> Selection<'a> {
         self.ledger.blocks.iter().filter(move |b| self.has(b.region, b.origin))
     }
 
-    /// Every charge: where (position of origin, address, region), cause, kind if it is an event, amount.
+    /// Calls `each` for every charge with its position (origin, address, region), its cause, its kind if it is an event, and its amount.
     fn charges(self, mut each: impl FnMut((u32, u64, u32), Cause, Option<Kind>, Amount)) {
         let costs = self.ledger.shape_costs();
         let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
@@ -272,14 +272,14 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Everything in one line.
+    /// Returns the total.
     pub fn total(self) -> Row {
         let mut total = Row::default();
         self.charges(|_, cause, _, amount| total.add(cause, amount));
         total
     }
 
-    /// Events by kind, without ordinary instructions.
+    /// Returns events by kind, without ordinary instructions.
     pub fn kinds(self) -> BTreeMap<Kind, Amount> {
         let mut kinds = BTreeMap::new();
         self.charges(|_, cause, kind, amount| {
@@ -290,7 +290,7 @@ impl<'a> Selection<'a> {
         kinds
     }
 
-    /// Instructions by class, in the order of [`Class::ALL`].
+    /// Returns instructions by class, in the order of [`Class::ALL`].
     pub fn classes(self) -> Vec<Amount> {
         let mut classes = vec![Amount::default(); Class::COUNT];
         let price = |class: Class| u64::from(self.ledger.header.class_ticks[class as usize]);
@@ -310,7 +310,7 @@ impl<'a> Selection<'a> {
         classes
     }
 
-    /// Port and memory-mapped I/O by device: reads, writes.
+    /// Returns port and memory-mapped I/O by device: reads, writes.
     pub fn devices(self) -> BTreeMap<String, (Amount, Amount)> {
         let mut devices: BTreeMap<String, (Amount, Amount)> = BTreeMap::new();
         for (kind, amount) in self.kinds() {
@@ -331,14 +331,14 @@ impl<'a> Selection<'a> {
         devices
     }
 
-    /// Names are made once for each line, not for each charge.
+    /// Returns sums by line. A name is made once per line, not per charge.
     fn sums(self, lines: &Lines) -> FxHashMap<Line, Row> {
         let mut sums: FxHashMap<Line, Row> = FxHashMap::default();
         self.charges(|place, cause, _, amount| sums.entry(lines.of(place)).or_default().add(cause, amount));
         sums
     }
 
-    /// Lines by what `by` says, in the order of their names.
+    /// Returns the lines of a table, in the order of their names.
     pub fn rows(self, by: By) -> BTreeMap<String, Row> {
         let lines = Lines::new(self.ledger, by);
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
@@ -349,7 +349,7 @@ impl<'a> Selection<'a> {
         rows
     }
 
-    /// The lines [`By::Task`], in the order of their names, with whom each is about.
+    /// Returns the lines of [`By::Task`] with their tasks, in the order of their names.
     pub fn tasks(self) -> Vec<(String, Who<'a>, Row)> {
         let lines = Lines::new(self.ledger, By::Task);
         let sums = self.sums(&lines).into_iter();
@@ -358,8 +358,8 @@ impl<'a> Selection<'a> {
         tasks.into_iter().map(|(name, who, _, row)| (name, who, row)).collect()
     }
 
-    /// How often each function was called, by the names of the lines [`By::Symbol`]: how often the block at its first address was
-    /// executed. Functions that are folded have none.
+    /// Returns the number of calls of each function, by the names of the lines of [`By::Symbol`]: the executions of the block at its first address.
+    /// Folded functions have none.
     pub fn calls(self) -> BTreeMap<String, u64> {
         let lines = Lines::new(self.ledger, By::Symbol);
         let mut calls: FxHashMap<Line, u64> = FxHashMap::default();
@@ -379,7 +379,7 @@ impl<'a> Selection<'a> {
         names
     }
 
-    /// Instructions, and ticks but for halting, of the lines that [`Selection::rows`] has.
+    /// Returns instructions, and ticks except those spent halted, of the lines of [`Selection::rows`].
     pub fn busy(self, by: By) -> BTreeMap<String, Amount> {
         let lines = Lines::new(self.ledger, by);
         let mut places: FxHashMap<Line, Amount> = FxHashMap::default();
@@ -395,8 +395,8 @@ impl<'a> Selection<'a> {
         rows
     }
 
-    /// The `most` lines that took most time but for halting, those first; of equal ones the first by name. Unlike
-    /// [`Selection::rows`] it takes little memory beside that of the lines it returns.
+    /// Returns the `most` lines with the largest time except halted time, the largest first and equal ones by name. Unlike
+    /// [`Selection::rows`] it needs little memory besides the lines it returns.
     pub fn top(self, by: By, most: usize) -> Top {
         let lines = Lines::new(self.ledger, by);
         let mut times: FxHashMap<Line, u64> = FxHashMap::default();
@@ -410,7 +410,7 @@ impl<'a> Selection<'a> {
         for (line, time) in times {
             let time = std::cmp::Reverse(time);
             let full = chosen.len() >= most;
-            // A name is made where it may matter only.
+            // Make a name only where it may matter.
             if full && chosen.last().is_none_or(|last| time > last.0) {
                 continue;
             }
@@ -430,12 +430,12 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// The lines of a table that matter most.
+/// The largest lines of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Top {
     /// Names and sums.
     pub rows: Vec<(String, Row)>,
-    /// How many lines there are.
+    /// The number of all lines.
     pub of: usize,
 }
 
@@ -501,14 +501,14 @@ mod tests {
             assert_eq!(ticks(unknown), None, "{unknown}");
         }
         assert_eq!(ticks("[soft interrupts]"), Some(0));
-        // What interrupts a region's tasks is in it where they are.
+        // An interrupt belongs to the region of the task that it interrupts.
         assert_eq!(
             ledger.region("work").unwrap().of_task("work").unwrap().total(),
             ledger.all().of_task("work").unwrap().total()
         );
     }
 
-    /// The sample, with a process and a region that are called as lines of the report's own.
+    /// The sample, with a process and a region named like lines of the report itself.
     fn pretender() -> Ledger {
         let mut ledger = sample();
         for task in ledger.tasks.iter_mut().filter(|task| task.comm == "work") {

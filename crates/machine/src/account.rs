@@ -4,7 +4,8 @@ use crate::board::Board;
 use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
-use guestfs::Packed;
+use crate::stacks::NamedTree;
+use crate::tasks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{AddressSpace, Family, Header, Kind, Ledger};
@@ -36,11 +37,20 @@ impl Machine {
         all
     }
 
-    /// Gives the files that the guest's programs are in: functions in call stacks have their names, and stacks are
-    /// unwound by their tables. Each file has the path in the guest that it has among these files.
-    pub fn use_programs(&self, files: Packed) {
+    /// Sets the trees that hold the files of the guest's programs. Functions in call stacks get their names from these files, and stacks are unwound
+    /// by the files' tables. A tree's name is its directory in the guest's virtio file system; the tree `root` holds the guest's root.
+    pub fn use_programs(&self, trees: Vec<NamedTree>) {
         if let Some(stacks) = &self.vcpus.stacks {
-            stacks.use_programs(files);
+            stacks.use_programs(trees);
+        }
+    }
+
+    /// Sets the functions that the user has given. The machine observes those of a kernel that has no tables of its own.
+    pub fn use_functions(&mut self, functions: &[&Symbol]) {
+        let probed = functions.iter().filter(|symbol| tasks::is_probed(symbol));
+        self.vcpus.tasks.use_functions(probed.map(|symbol| (*symbol).clone()).collect());
+        if let Some(stacks) = &self.vcpus.stacks {
+            stacks.use_functions(functions);
         }
     }
 

@@ -1,12 +1,12 @@
-//! Guest memory: what is backed where, the map that firmware hands to the guest, and the log of what devices wrote.
+//! Guest memory: the layout of RAM, the memory map for the guest, and the log of ranges that devices wrote.
 //!
 //! RAM fills guest-physical addresses from 0 to 3 GiB and goes on at 4 GiB; between them lie the windows of [`layout`].
-//! It is mapped without reserving swap, so that only pages the guest touches cost memory, and between guard pages.
+//! The host maps it without reserving swap, so that only pages which the guest touches use memory, and between guard pages.
 //!
-//! The processor keeps decoded instructions of RAM pages. It sees its own stores, but not those of devices, so every
-//! write that goes through [`GuestMap`] (loaders, virtio) is logged by address: the board drains the log after each
-//! device access with [`GuestRam::take_written`] and drops what was decoded from those bytes. The log knows nothing
-//! about code; asking the processor's code map is cheap, and keeping a second copy of it here could only go stale.
+//! The processor caches decoded instructions of RAM pages. It sees its own stores but not those of devices, so every
+//! write through [`GuestMap`] (loaders, virtio) is logged by address. After each device access the board drains the
+//! log with [`GuestRam::take_written`] and drops the instructions decoded from those bytes. The log does not track
+//! which pages hold code: a lookup in the processor's code map is cheap, and a second copy could become stale.
 
 use cpu::mapping::Mapping;
 use std::io;
@@ -28,21 +28,21 @@ pub mod layout {
 
     /// End of RAM below 4 GiB, and start of the windows.
     pub const LOW_RAM_END: u64 = 0xc000_0000;
-    /// Where RAM continues.
+    /// Start of the RAM above 4 GiB.
     pub const HIGH_RAM_START: u64 = 1 << 32;
     /// First byte of the extended BIOS data area; conventional memory ends here.
     pub const CONVENTIONAL_END: u64 = 0x9_fc00;
     /// End of the legacy hole.
     pub const LEGACY_END: u64 = 0x10_0000;
-    /// Where firmware's tables are: its read-only memory, were it any.
+    /// The legacy BIOS area, which holds the firmware's tables.
     pub const FIRMWARE: Range<u64> = 0xe_0000..0x10_0000;
     /// ACPI tables.
     pub const ACPI: Range<u64> = 0xe_0000..0xf_0000;
-    /// SMBIOS entry points and tables. Handlers of interrupts are beyond.
+    /// SMBIOS entry points and tables. The interrupt handlers follow.
     pub const SMBIOS: Range<u64> = 0xf_0000..0xf_f000;
     /// PCI memory window, for base address registers.
     pub const PCI_WINDOW: Range<u64> = 0xc000_0000..0xe000_0000;
-    /// Where the processor has a hypervisor's tables. Guests see the PCI window here: nothing that they do gets to the tables.
+    /// Physical addresses at which the processor keeps a hypervisor's tables. A guest access here reaches the PCI window, never the tables.
     pub const HYPERVISOR: Range<u64> = 0xd000_0000..0xe000_0000;
     /// PCI enhanced configuration space of bus 0.
     pub const PCI_ECAM: Range<u64> = 0xe000_0000..0xe010_0000;
@@ -52,72 +52,72 @@ pub mod layout {
     pub const LOCAL_APIC: u64 = 0xfee0_0000;
 }
 
-/// Ranges held by the log before it is made compact for the first time.
+/// Number of logged ranges at which the log is first compacted.
 const LOG_RANGES: usize = 1024;
 
-/// Smallest machine: the legacy 1 MiB.
+/// Smallest guest memory in bytes: the legacy 1 MiB.
 pub const MIN_SIZE: u64 = 1 << 20;
-/// Largest machine.
+/// Largest guest memory in bytes: 1 TiB.
 pub const MAX_SIZE: u64 = 1 << 40;
 
-/// Why guest memory can't be made.
+/// The reason why guest memory can't be created.
 #[derive(Debug, Error)]
 pub enum MemoryError {
-    /// Below [`MIN_SIZE`].
+    /// The size is below [`MIN_SIZE`].
     #[error("{0} bytes of guest memory is less than the minimum of 1 MiB")]
     TooSmall(u64),
-    /// Above [`MAX_SIZE`].
+    /// The size is above [`MAX_SIZE`].
     #[error("{0} bytes of guest memory is more than the maximum of 1 TiB")]
     TooLarge(u64),
-    /// Not whole pages.
+    /// The size is not a multiple of 4096.
     #[error("{0} bytes of guest memory is not a multiple of 4096")]
     NotPages(u64),
     /// The host refused the mapping.
     #[error("the host cannot map {size} bytes for guest memory: {cause}")]
     Map {
-        /// Bytes asked for.
+        /// Requested size in bytes.
         size: u64,
-        /// What it said.
+        /// The host's error.
         cause: io::Error,
     },
 }
 
-/// Guest memory as devices and loaders use it.
+/// Guest memory with a write log, for devices and loaders.
 pub type GuestMap = GuestMemoryMmap<WriteWatch>;
 
-/// Kind of an [`E820Entry`], numbered as the firmware interface does.
+/// Type of an [`E820Entry`], with the firmware interface's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum E820Kind {
     /// Free for the operating system.
     Usable = 1,
-    /// Not to be used.
+    /// Not available to the operating system.
     Reserved = 2,
 }
 
 /// An entry of the memory map that firmware hands to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct E820Entry {
-    /// First address.
+    /// First guest-physical address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What it is.
+    /// Type of the range.
     pub kind: E820Kind,
 }
 
-/// A range of guest RAM and where the host has it.
+/// A range of guest RAM and its host address.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRange {
     /// First guest-physical address.
     pub start: u64,
-    /// Bytes; whole pages.
+    /// Length in bytes, a multiple of 4096.
     pub len: u64,
-    /// Host address of the first byte; valid as long as a clone of the [`GuestRam`] lives.
+    /// Host address of the first byte, valid while a clone of the [`GuestRam`] exists.
     pub host: *mut u8,
 }
 
-/// All RAM of a machine. Clones share it.
+/// All RAM of a machine. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct GuestRam {
     map: GuestMap,
@@ -126,7 +126,7 @@ pub struct GuestRam {
 }
 
 impl GuestRam {
-    /// Zeroed memory of `size` bytes, between [`MIN_SIZE`] and [`MAX_SIZE`].
+    /// Allocates `size` bytes of zeroed memory; `size` is between [`MIN_SIZE`] and [`MAX_SIZE`].
     pub fn new(size: u64) -> Result<Self, MemoryError> {
         if size < MIN_SIZE {
             return Err(MemoryError::TooSmall(size));
@@ -148,22 +148,22 @@ impl GuestRam {
         Ok(Self { map, log, size })
     }
 
-    /// Bytes of RAM.
+    /// Returns the size of RAM in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Memory as devices and loaders use it; what they write is logged.
+    /// Returns the memory for devices and loaders; writes through it are logged.
     pub fn map(&self) -> &GuestMap {
         &self.map
     }
 
-    /// The ranges of RAM, by address.
+    /// Returns the ranges of RAM, by address.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         self.map.iter().map(|r| r.start_addr().raw_value()..r.start_addr().raw_value() + r.len()).collect()
     }
 
-    /// The ranges of RAM with their host addresses, for the processor.
+    /// Returns the ranges of RAM with their host addresses, for the processor.
     pub fn host_ranges(&self) -> Vec<HostRange> {
         let host = |r: &GuestRegionMmap<WriteWatch>| HostRange {
             start: r.start_addr().raw_value(),
@@ -173,29 +173,29 @@ impl GuestRam {
         self.map.iter().map(host).collect()
     }
 
-    /// End of the RAM that lies below 4 GiB.
+    /// Returns the end of the RAM below 4 GiB.
     pub fn low_end(&self) -> u64 {
         self.size.min(layout::LOW_RAM_END)
     }
 
-    /// Whether all of the range is RAM.
+    /// Returns true if the whole range is RAM.
     pub fn contains(&self, start: u64, len: u64) -> bool {
         start.checked_add(len).is_some_and(|end| self.ranges().iter().any(|r| r.start <= start && end <= r.end))
     }
 
-    /// Copies into RAM; `false` (and nothing promised about what was written) if any byte is not RAM.
+    /// Copies `bytes` into RAM. Returns false if any byte of the range is not RAM; part of the range may then be written.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         self.map.write_slice(bytes, GuestAddress(address)).is_ok()
     }
 
-    /// Copies out of RAM; `false` if any byte is not RAM.
+    /// Copies from RAM. Returns false if any byte of the range is not RAM.
     #[must_use]
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         self.map.read_slice(bytes, GuestAddress(address)).is_ok()
     }
 
-    /// Shows what is RAM from `start` on, up to `len` bytes, as it is now, without copying it.
+    /// Calls `look` with the RAM from `start` on, at most `len` bytes, without copying it. The slice ends where RAM does.
     pub fn with_ram<R>(&self, start: u64, len: u64, look: impl FnOnce(&[u8]) -> R) -> R {
         let of_range = |r: HostRange| Some((r, start.checked_sub(r.start).filter(|offset| *offset < r.len)?));
         let Some((range, offset)) = self.host_ranges().into_iter().find_map(of_range) else { return look(&[]) };
@@ -205,7 +205,7 @@ impl GuestRam {
         look(unsafe { std::slice::from_raw_parts(range.host.add(offset as usize), len as usize) })
     }
 
-    /// The map that firmware hands to the guest, by address.
+    /// Returns the memory map for the guest, by address.
     pub fn e820(&self) -> Vec<E820Entry> {
         use E820Kind::{Reserved, Usable};
         let entry = |range: Range<u64>, kind| E820Entry { start: range.start, len: range.end - range.start, kind };
@@ -224,13 +224,13 @@ impl GuestRam {
         map
     }
 
-    /// Whether [`Self::take_written`] would return anything. Cheap.
+    /// Returns true if the log is not empty. Cheap.
     pub fn has_written(&self) -> bool {
         self.log.any.load(Ordering::Relaxed)
     }
 
     /// Takes the guest-physical ranges written through [`Self::map`] since the last call. They cover every written
-    /// byte, may overlap, and after a great many writes are rounded out to whole pages.
+    /// byte, may overlap, and are rounded out to whole pages after a large number of writes.
     pub fn take_written(&self) -> Vec<Range<u64>> {
         self.log.any.store(false, Ordering::Relaxed);
         let mut written = self.log.lock();
@@ -248,7 +248,7 @@ fn region(start: u64, len: u64, log: &Arc<WriteLog>) -> Result<GuestRegionMmap<W
     let builder = MmapRegionBuilder::new_with_bitmap(size, watch)
         .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
         .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-    // SAFETY: the mapping has the size and the protection that are said, and the region owns it.
+    // SAFETY: the mapping has the given size and protection, and the region owns it.
     let region = unsafe { builder.with_raw_mmap_pointer(at) }.build();
     let region = region.map_err(|e| refused(io::Error::other(e.to_string())))?;
     GuestRegionMmap::new(region, GuestAddress(start))
@@ -292,7 +292,7 @@ impl WriteLog {
     }
 }
 
-/// Rounds to pages and merges: the log never holds more than one range per page of RAM, twice over.
+/// Rounds the ranges to pages and merges them, which bounds the log at two ranges per page of RAM.
 fn compact(ranges: &mut Vec<Range<u64>>) {
     for range in ranges.iter_mut() {
         *range = range.start & !(PAGE - 1)..range.end.next_multiple_of(PAGE);
@@ -307,7 +307,7 @@ fn compact(ranges: &mut Vec<Range<u64>>) {
     });
 }
 
-/// Reports writes to one region of guest memory to the log.
+/// Logs writes to one region of guest memory.
 #[derive(Debug)]
 pub struct WriteWatch {
     start: u64,

@@ -1,23 +1,23 @@
-//! The part that executes the guest: this program, or the host's processor through KVM.
+//! The backend that executes the guest: this program, or the host's processor through KVM.
 
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use machine::kvm::Kvm;
 
-/// A backend, as `--backend` names it.
+/// Values of `--backend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// Tollgate's own processor: deterministic, with a ledger of every cycle
     Software,
-    /// The host's processor, by /dev/kvm: at its speed, with a ledger of exits alone
+    /// The host's processor through /dev/kvm: fast, with a ledger of exits only
     Kvm,
-    /// kvm where the host has it, and neither a ledger nor any other option needs software
+    /// kvm if the host has it, unless a ledger or another option needs software
     Auto,
 }
 
 impl Backend {
-    /// A virtual machine of KVM, if the guest runs on one. `software`: why the other options need Tollgate's own processor, if they do;
-    /// `ledger`: one of every cycle would be had there.
+    /// Opens KVM if the guest is to run on it. `software` is the reason why other options need Tollgate's own processor, if any; `ledger` is true if
+    /// a ledger of every cycle is requested.
     pub fn open(self, software: Option<&str>, ledger: bool) -> Result<Option<Kvm>> {
         match (self, software) {
             (Self::Software, _) => Ok(None),

@@ -1,4 +1,4 @@
-//! `tollgate compare`: two runs side by side, what changed most first.
+//! `tollgate compare`: shows two runs side by side, the largest change first.
 
 use crate::report::{cause_name, fact, header_document, limit, select, select_task};
 use crate::table::{
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Shows two runs side by side, sorted by what changed most.
+/// Shows two runs side by side, the largest change first.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,22 +22,22 @@ Examples:
   tollgate compare 6.1.ledger 6.12.ledger --task hackbench
   tollgate compare before.ledger after.ledger --json | jq .totals")]
 pub struct CompareArgs {
-    /// The run before
+    /// Ledger of the first run
     #[arg(value_name = "A")]
     before: PathBuf,
-    /// The run after
+    /// Ledger of the second run
     #[arg(value_name = "B")]
     after: PathBuf,
-    /// Prints everything as JSON
+    /// Prints the complete comparison as JSON
     #[arg(long)]
     json: bool,
     /// Rows per table; 0 for all
     #[arg(long, value_name = "N", default_value_t = 25)]
     top: usize,
-    /// Only what was charged in this region of interest
+    /// Restricts the comparison to a region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Only what was charged to the tasks of this name, or to the process or thread of this number
+    /// Restricts the comparison to the tasks of a name, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
 }
@@ -67,7 +67,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
 
 type Two<'a> = [(&'a Ledger, Selection<'a>); 2];
 
-/// Something, and what it was charged before and after.
+/// A line with its charges in both runs.
 struct Change {
     name: String,
     before: Amount,
@@ -75,13 +75,13 @@ struct Change {
 }
 
 impl Change {
-    /// The difference in cycles, each rounded, so that what is shown adds up.
+    /// Returns the difference in rounded cycles, so that the shown figures add up.
     fn cycles(&self) -> i128 {
         i128::from(whole_cycles(self.after.ticks)) - i128::from(whole_cycles(self.before.ticks))
     }
 }
 
-/// The lines of both runs by name, with the largest change first.
+/// Returns the lines of both runs by name, the largest change first.
 fn changes(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) -> Vec<Change> {
     let mut both: BTreeMap<String, (Amount, Amount)> =
         before.into_iter().map(|(name, amount)| (name, (amount, Amount::default()))).collect();
@@ -99,14 +99,14 @@ fn changes(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) ->
     changes
 }
 
-/// The lines that differ between the runs, with the largest change first.
+/// Returns the lines that differ between the runs, the largest change first.
 fn changed(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) -> Vec<Change> {
     let mut changes = changes(before, after);
     changes.retain(|change| change.before != change.after);
     changes
 }
 
-/// Parts of the crossings that there are only with a hypervisor.
+/// Title of the part of crossings that exists only under a hypervisor.
 const EXITS: &str = "of these, VM exits and entries";
 const OPERATIONS: &str = "of these, hypervisor";
 
@@ -125,7 +125,7 @@ fn totals((ledger, selection): (&Ledger, Selection)) -> Vec<(String, Amount)> {
     ]
 }
 
-/// By kind, without halting, which is what remains of the time.
+/// Returns charges by kind, without halted time, which is the rest of the time.
 fn kinds((ledger, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
     let busy = selection.kinds().into_iter().filter(|(kind, _)| Cause::of(*kind) != Cause::Halted);
     let mut kinds: BTreeMap<String, Amount> = BTreeMap::new();
@@ -137,17 +137,17 @@ fn kinds((ledger, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> 
     kinds
 }
 
-/// By symbol: instructions and cycles, without halting.
+/// Returns instructions and cycles by symbol, without halted time.
 fn symbols((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
     selection.busy(By::Symbol)
 }
 
-/// By name of task: instructions and cycles, without halting.
+/// Returns instructions and cycles by task name, without halted time.
 fn tasks((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
     selection.busy(By::Comm)
 }
 
-/// `parts` are what both runs were restricted to, with names.
+/// Returns the comparison as text. `parts` are the restrictions of both runs, with their titles.
 fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
     let mut out = String::new();
     let columns = [("", Left), ("before", Right), ("after", Right)];

@@ -1,20 +1,20 @@
-//! `--sandbox`: whether this program keeps nothing but what its machines need while they run.
+//! `--sandbox`: confinement of this process while its machines run.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use contain::Needs;
 
-/// Whether the host is kept from the guest by more than this program.
+/// Values of `--sandbox`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sandbox {
-    /// As far as the host's kernel can
+    /// Confines the process as far as the host's kernel supports it
     On,
-    /// Not at all: for those who debug Tollgate itself
+    /// No confinement, for debugging Tollgate itself
     Off,
 }
 
 impl Sandbox {
-    /// From now on this process, and the threads that it starts, can do nothing else. What is open stays open.
+    /// Confines this process, and the threads that it starts later, to `needs`. Open descriptors remain usable.
     pub fn confine(self, needs: &Needs) -> Result<()> {
         match self {
             Self::On => contain::confine(needs).context("the sandbox can't be set up (--sandbox off runs without)"),

@@ -1,4 +1,4 @@
-//! `tollgate cpu`: the cost profiles, with where each figure comes from.
+//! `tollgate cpu`: the cost profiles, with the source of each figure.
 
 use crate::table::{
     Align::{Left, Right},
@@ -10,7 +10,7 @@ use ledger::profile::{Confidence, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
 
-/// Shows the processors that can be modelled, and what everything costs on them.
+/// Shows the modelled processors and their costs.
 #[derive(Args)]
 pub struct CpuArgs {
     #[command(subcommand)]
@@ -21,7 +21,7 @@ pub struct CpuArgs {
 enum Command {
     /// Lists the processors
     List(ListArgs),
-    /// Shows a processor's costs, each with its source and how far it can be trusted
+    /// Shows a processor's costs, each with its source and confidence
     Show(ShowArgs),
 }
 
@@ -34,13 +34,13 @@ struct ListArgs {
 
 #[derive(Args)]
 struct ShowArgs {
-    /// A name of `tollgate cpu list`, or a TOML file
+    /// Name from `tollgate cpu list`, or TOML file
     #[arg(value_name = "NAME")]
     name: String,
-    /// Shows what a program that emulates the processor pays instead
+    /// Shows the costs in a program that emulates the processor
     #[arg(long)]
     emulated: bool,
-    /// Prints JSON: both
+    /// Prints both as JSON
     #[arg(long)]
     json: bool,
 }
@@ -67,7 +67,7 @@ pub fn run(args: &CpuArgs) -> Result<()> {
     }
 }
 
-/// The number of costs of each confidence.
+/// Returns the number of costs of each confidence.
 fn confidences(profile: &Profile) -> [usize; 4] {
     let levels = Confidence::ALL;
     let costs = profile
@@ -85,7 +85,7 @@ fn confidences(profile: &Profile) -> [usize; 4] {
     counts
 }
 
-/// The numbers of a processor's prices that are measured and that are not, in words.
+/// Describes the numbers of measured and other prices.
 fn confidence_text(profile: &Profile) -> String {
     let counts = confidences(profile);
     let all: usize = counts.iter().sum();
@@ -214,7 +214,7 @@ fn sizes_text(out: &mut String, sizes: &Sizes) {
     );
 }
 
-/// The families, each followed by its kinds that cost something else.
+/// Returns the families, each followed by those of its kinds that have another price.
 fn events(prices: &Prices) -> Vec<(String, &Sourced<Ticks>)> {
     let mut events = Vec::new();
     for family in Family::ALL {
@@ -254,7 +254,7 @@ fn sourced(value: Value, from: &Provenance) -> Value {
     json!({ "value": value, "source": from.source, "confidence": from.confidence.name() })
 }
 
-/// Prices and sizes, for programs.
+/// Returns prices and sizes as JSON.
 fn costs_document(prices: &Prices, sizes: &Sizes) -> Value {
     let cost = |cost: &Sourced<Ticks>| sourced(json!(cost.value as f64 / ledger::TICKS_PER_CYCLE as f64), &cost.from);
     let classes: serde_json::Map<String, Value> =

@@ -175,6 +175,6 @@ pub fn conclude(
         }
         eprintln!("{report}");
     }
-    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
+    machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
     Ok(ExitCode::from(ending.status))
 }

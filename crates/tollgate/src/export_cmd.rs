@@ -1,4 +1,4 @@
-//! `tollgate export`: call stacks and traces for other programs.
+//! `tollgate export`: converts call stacks and traces for other programs.
 
 use crate::output::OutputFile;
 use crate::report::{select, select_task};
@@ -12,7 +12,7 @@ use ledger::summary::Weigh;
 use std::path::PathBuf;
 use strum::VariantArray;
 
-/// Writes call stacks or the trace of a ledger in the format of another program.
+/// Converts the call stacks or the trace of a ledger to the format of another program.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,29 +22,29 @@ Examples:
   tollgate export --format perfetto boot.ledger -o boot.trace.json    (a run with --trace; open at ui.perfetto.dev)
   tollgate export --format folded boot.ledger --event syscall
 
-The ledger is of a run with --sample, --call-graph or --trace. Without --trace, samples have no times: they come one after the other.")]
+The ledger must come from a run with --sample, --call-graph or --trace. Without --trace, samples have no times and follow one another.")]
 pub struct ExportArgs {
     /// The ledger
     #[arg(value_name = "LEDGER")]
     ledger: PathBuf,
-    /// Format
+    /// Output format
     #[arg(long, value_enum)]
     format: FormatArg,
-    /// The file to write [default: standard output]
+    /// Output file [default: standard output]
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, in place of samples
+    /// Exports the call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, instead of samples
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
-    /// Only what happened in this region of interest
+    /// Restricts the output to a region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Only the tasks of this name, or the process or thread of this number
+    /// Restricts the output to the tasks of a name, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
 }
 
-/// A format as an option names it.
+/// A format as a value of an option.
 #[derive(Clone, Copy)]
 struct FormatArg(Format);
 
@@ -83,7 +83,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         Format::Perfetto => Weigh::Crossings,
         _ => weigh(&ledger, args.event.as_deref())?,
     };
-    // An unwritable file is better known before the work than after it.
+    // Report an unwritable file before the work, not after it.
     let file = args.output.as_deref().map(|path| OutputFile::create(path, "export")).transpose()?;
     let bytes = Export { ledger: &ledger, selection, weigh: &weigh }.to_bytes(args.format.0);
     let bytes = bytes.with_context(|| args.ledger.display().to_string())?;

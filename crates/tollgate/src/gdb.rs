@@ -1,4 +1,4 @@
-//! `tollgate run --gdb`: where debuggers connect.
+//! `tollgate run --gdb`: the sockets to which debuggers connect.
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The time between two looks for a connection.
+/// Interval between checks for a connection.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// A debugger that takes nothing for so long is gone.
+/// A debugger that accepts no data for this long is considered gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes received at a time.
 const PIECE: usize = 4096;
 
-/// The address to listen at.
+/// The address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP port of this host; 0 is any that is free.
+    /// A TCP port of this host; 0 for any free one.
     Port(u16),
-    /// A socket in the file system.
+    /// A UNIX socket.
     Unix(PathBuf),
 }
 
@@ -48,12 +48,12 @@ impl FromStr for Address {
 pub enum Sockets {
     /// On the loopback interface.
     Tcp(TcpListener),
-    /// At a path, which is removed afterwards, by another process if there is one.
+    /// At a path, which is removed afterwards: by another process, if there is one.
     Unix(UnixListener, PathBuf, Option<Keeper>),
 }
 
 impl Sockets {
-    /// Begins to listen.
+    /// Starts to listen.
     pub fn listen(address: &Address, sandbox: Sandbox) -> Result<Self> {
         let sockets = match address {
             Address::Port(port) => {
@@ -77,7 +77,7 @@ impl Sockets {
         let stream = match self {
             Self::Tcp(listener) => {
                 let stream = listener.accept()?.0;
-                // Packets are short, and each is answered.
+                // Packets are short, and each has an answer.
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
@@ -104,7 +104,7 @@ impl fmt::Display for Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         if let Self::Unix(_, path, None) = self {
-            // There is nobody left to tell if this fails.
+            // A failure can't be reported.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -117,7 +117,7 @@ impl Listener for Sockets {
             match self.accept_now() {
                 Ok(wire) => return Ok(Some(wire)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // Whoever wanted to connect has gone again.
+                // The peer has closed the connection.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! `tollgate generate`: what packages have beside the program, made from its options.
+//! `tollgate generate`: manual pages and completions for packages, generated from the program's options.
 
 use anyhow::{Context, Result};
 use clap::{Args, Command, Subcommand};
@@ -17,13 +17,13 @@ pub struct GenerateArgs {
 enum What {
     /// Manual pages: one for the program, and one for each command
     Man {
-        /// The destination
+        /// Destination directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
     /// Completions for a shell, on standard output
     Completions {
-        /// The shell
+        /// Name of the shell
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },

@@ -1,5 +1,5 @@
-//! The inputs of a run in its ledger: hashes and lengths, so that the same run from other places, under other
-//! names, gives the same ledger.
+//! Identification of a run's inputs in its ledger by hashes and lengths. The same run with files in other places or under other names therefore
+//! gives the same ledger.
 
 use anyhow::{Context, Result};
 use machine::Config;
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes that are hashed at a time.
+/// Number of bytes hashed at a time.
 const PIECE: usize = 1 << 20;
 
-/// Key and value for each image, disk and other file that the run was made from. A disk is read as a whole: what counts is what it holds before the run.
+/// Returns a key and a value for each image, disk and other input file of the run. A disk is hashed completely, before the run changes it.
 pub fn facts<'a>(
     config: &Config,
     disks: impl Iterator<Item = &'a Path>,
@@ -36,7 +36,7 @@ pub fn facts<'a>(
     Ok(facts)
 }
 
-/// Hash and length of everything that can be read.
+/// Returns the hash and length of a stream.
 fn of(from: &mut dyn Read) -> Result<String> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; PIECE];

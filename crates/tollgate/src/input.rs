@@ -1,11 +1,11 @@
-//! Files that the user names.
+//! Input files named by the user.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// All of a file of at most `largest` bytes: a device may have no end.
+/// Reads a whole file of at most `largest` bytes. The limit also stops reading from endless devices.
 pub fn read(path: &Path, largest: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)

@@ -1,7 +1,7 @@
-//! What is done with files at the end of a run whose process can't do it any more, since nothing is reached by name once its machine runs: a process that is
-//! started before writes a file when all of its contents have come, or removes one. It does nothing else, whatever comes.
+//! The helper process that writes or removes a file at the end of a run. A confined process can't open files by name once its machine runs, so it
+//! starts the helper first. The helper writes one file when it has received all contents, or removes one file, and does nothing else.
 //!
-//! Contents are their length (64 bits, little-endian) and so many bytes on standard input. A pipe that ends before is no file.
+//! The contents arrive on standard input, preceded by their length (64 bits, little-endian). If the input ends early, no file is written.
 
 use crate::output::replace;
 use anyhow::{Context, Result, bail};
@@ -11,18 +11,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// This program, wherever it is now.
+/// This program's executable.
 const PROGRAM: &str = "/proc/self/exe";
 /// The name of the command.
 const COMMAND: &str = "keep";
 
-/// Writes what comes on standard input to a file, if all of it comes; for `run` and `exec`.
+/// Writes standard input to a file once it is complete. Internal to `run` and `exec`.
 #[derive(Args)]
 pub struct KeepArgs {
     /// Removes the file when standard input ends
     #[arg(long)]
     remove: bool,
-    /// Name that the file has until it is whole
+    /// Temporary name of the file until it is complete
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
     /// The file
@@ -39,7 +39,7 @@ pub fn run(args: &KeepArgs) -> Result<()> {
     let mut length = [0; 8];
     match input.read_exact(&mut length) {
         Ok(()) => {}
-        // There is nothing to be written.
+        // The run ended without contents.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
         Err(error) => return Err(error.into()),
     }
@@ -49,13 +49,13 @@ pub fn run(args: &KeepArgs) -> Result<()> {
         if came == length { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     });
     if let Err(error) = written {
-        // The other end says what is wrong.
+        // The reader reports the error.
         print!("{error}");
     }
     Ok(())
 }
 
-/// A process that waits for the end.
+/// A helper process that waits for the end of the run.
 #[derive(Debug)]
 pub struct Keeper(Child);
 
@@ -63,22 +63,22 @@ impl Keeper {
     fn start(options: &[&str], paths: &[&Path]) -> Result<Self> {
         let mut command = Command::new(PROGRAM);
         command.arg0("tollgate").arg(COMMAND).args(options).args(paths);
-        // Keys on the terminal that end the run must not end its last step before it.
+        // A key that ends the run must not end the helper before its work.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Ok(Self(command.spawn().context("no process can be started that writes files at the end (--sandbox off)")?))
+        Ok(Self(command.spawn().context("can't start the process that writes files (--sandbox off runs without it)")?))
     }
 
-    /// Writes a file, which is called `beside` until it is whole.
+    /// Starts a process that writes a file, under the name `beside` until it is complete.
     pub fn writer(file: &Path, beside: &Path) -> Result<Self> {
         Self::start(&["--beside"], &[beside, file])
     }
 
-    /// Removes a file when this process ends, however it does.
+    /// Starts a process that removes a file when this process ends for any reason.
     pub fn remover(file: &Path) -> Result<Self> {
         Self::start(&["--remove"], &[file])
     }
 
-    /// Has the file written.
+    /// Sends the contents and waits until the file is written.
     pub fn write(mut self, bytes: &[u8]) -> Result<()> {
         let sent =
             self.0.stdin.take().map(|mut pipe| {
@@ -93,7 +93,7 @@ impl Keeper {
             bail!("{said}");
         }
         if !ended.success() {
-            bail!("the process that writes it has failed: {ended}");
+            bail!("the process that writes it failed: {ended}");
         }
         sent.transpose()?;
         Ok(())
@@ -103,7 +103,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // There is nobody left to tell if it has failed.
+        // A failure can't be reported any more.
         let _ = self.0.wait();
     }
 }

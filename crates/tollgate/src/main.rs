@@ -63,10 +63,10 @@ enum Command {
 /// Exit status when a command failed.
 const FAILED: u8 = 126;
 
-/// What options whose values are numbers call these: a value that begins with a minus is a wrong number there, and no option.
+/// Value names of numeric options. A value of theirs that begins with a minus sign is an invalid number, not an option.
 const NUMBERS: [&str; 5] = ["N", "SIZE", "SECONDS", "PERCENT", "DAYS"];
 
-/// A command whose numbers may be negative, to be refused as numbers.
+/// Lets a command's numeric options accept negative numbers, so that they are rejected as numbers.
 fn with_negative_numbers(command: Parsed) -> Parsed {
     let numeric = |arg: &Arg| {
         let called = arg.get_value_names().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The host memory that a run has taken.
+//! The host memory used by a run.
 
 use cpu::cache::Taken;
 use serde_json::{Value, json};
@@ -6,15 +6,15 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::sync::OnceLock;
 
-/// What the host's kernel says of this process, opened while it still can be.
+/// The status file of this process in /proc, opened before the confinement.
 static STATUS: OnceLock<Option<File>> = OnceLock::new();
 
-/// In bytes, for `tollgate run --json`.
+/// Returns the memory in bytes, for `tollgate run --json`.
 pub fn report(taken: Taken) -> Value {
     json!({ "peak": peak(), "code": taken.code, "metadata": taken.metadata })
 }
 
-/// Opens what [`report`] reads.
+/// Opens the file that [`report`] reads.
 pub fn prepare() {
     open();
 }
@@ -23,7 +23,7 @@ fn open() -> &'static Option<File> {
     STATUS.get_or_init(|| File::open("/proc/self/status").ok())
 }
 
-/// The most that was resident at a time; nothing where the host's kernel does not say.
+/// Returns the peak resident size, or None if the host's kernel does not report it.
 fn peak() -> Option<u64> {
     let mut file = open().as_ref()?;
     file.rewind().ok()?;

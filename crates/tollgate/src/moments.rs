@@ -1,4 +1,4 @@
-//! Snapshots and logs of input of a run: what `--save-at`, `--restore`, `--record` and `--replay` name.
+//! Snapshots and recorded input of a run: `--save-at`, `--restore`, `--record` and `--replay`.
 
 use crate::contain::Sandbox;
 use crate::output::{OutputFile, say};
@@ -11,42 +11,42 @@ use machine::{Host, Machine, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The largest snapshot that is read, in bytes.
+/// Largest snapshot, in bytes.
 const LARGEST: u64 = 1 << 40;
 
 /// Options that save and repeat runs.
 #[derive(Args)]
 #[command(next_help_heading = "Options that save and repeat a run")]
 pub struct MomentArgs {
-    /// Saves the machine at a moment, and goes on. WHEN is a virtual time in seconds, the name of a region of interest (its first
-    /// beginning), `workload` (when the guest asks for it), or FUNCTION[+OFFSET] of the kernel or the image (its first execution). The
+    /// Saves the machine at a moment, and continues. WHEN is a virtual time in seconds, the name of a region of interest (its first
+    /// start), `workload` (when the guest asks for it), or FUNCTION[+OFFSET] of the kernel or the image (its first execution). The
     /// machine is saved at the end of the slice of 2 million cycles that contains the moment. May be repeated. The guest's writes to
     /// disks stay in memory, and in the snapshot
     #[arg(long, num_args = 2, value_names = ["WHEN", "FILE"], action = clap::ArgAction::Append)]
     save_at: Vec<String>,
-    /// Begins where a snapshot was taken, in place of the kernel's start. All other options must be as they were then, but for those of
-    /// files that are written, and --tier
+    /// Starts from a snapshot instead of booting the kernel. Requires the same options as the saved run, except those of output files
+    /// and --tier
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
-    /// Writes what the user types, with its virtual time, to a file for --replay
+    /// Writes the user's input, with its virtual times, to a file for --replay
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     record: Option<PathBuf>,
-    /// Gives the guest the input of a file that --record has written, at the same virtual times, and no other
+    /// Gives the guest the input that --record wrote, at the same virtual times, and no other
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 }
 
-/// When a snapshot is taken.
+/// The moment of a snapshot.
 enum When {
     Time(Ticks),
     /// The guest asks for its workload.
     Workload,
-    /// A region of interest or a function, under its number among those that the machine waits for.
+    /// A region of interest or a function, with its number among the places that the machine waits for.
     Name(String, usize),
 }
 
 impl When {
-    /// `places` are those that the machine is to wait for.
+    /// Parses a moment. Adds the place that the machine must wait for, if any, to `places`.
     fn parse(text: &str, tsc_hz: u64, places: &mut Vec<Place>) -> Self {
         let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
         match number.filter(|seconds| (0.0..1e9).contains(seconds)) {
@@ -72,7 +72,7 @@ impl When {
         }
     }
 
-    /// Why it has not come in a run that is over.
+    /// Returns the reason why the moment did not come before the end of the run.
     fn missed(&self, machine: &Machine) -> &'static str {
         match self {
             _ if self.has_come(machine) => "it came in the last slice, at whose end there is nothing to save",
@@ -86,14 +86,14 @@ impl When {
     }
 }
 
-/// A snapshot to be taken.
+/// A requested snapshot.
 struct Moment {
     name: String,
     when: When,
     file: OutputFile,
 }
 
-/// The actions beside the run itself.
+/// Snapshots, recording and replay of a run.
 pub struct Moments {
     due: Vec<Moment>,
     record: Option<OutputFile>,
@@ -101,9 +101,9 @@ pub struct Moments {
 }
 
 fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
-    // A device may have no end, and the limit for a snapshot of a large machine is beyond memory.
+    // A device may be endless, and the limit for large snapshots exceeds the host's memory.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        bail!("can't read the {what}: {} is no file", path.display());
+        bail!("can't read the {what}: {} is not a regular file", path.display());
     }
     crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
 }
@@ -119,24 +119,24 @@ impl MomentArgs {
         self.replay.is_some()
     }
 
-    /// Returns true if the machine is saved or restored: then its disks stay unchanged.
+    /// Returns true if the machine is saved or restored. Its disks then stay unchanged.
     pub fn saves(&self) -> bool {
         !self.save_at.is_empty() || self.restore.is_some()
     }
 
-    /// The files that are read before the run, and again if the machine is made anew.
+    /// Returns the files that are read before the run, and again if the machine is created again.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.restore.iter().chain(&self.replay)
     }
 
-    /// Returns true if --save-at waits for that function.
+    /// Returns true if --save-at waits for the function.
     pub fn names(&self, symbol: &Symbol) -> bool {
         self.save_at.iter().step_by(2).any(|when| Place::parse(when).function == symbol.name)
     }
 
     /// Prepares a machine that has not run.
     ///
-    /// `symbols` are of functions beside those of the image.
+    /// `symbols` are functions beside those of the image.
     pub fn prepare(
         &self,
         machine: &mut Machine,
@@ -173,7 +173,7 @@ impl MomentArgs {
 }
 
 impl Moments {
-    /// Runs the machine to its end, and takes the snapshots on the way.
+    /// Runs the machine to its end, and takes snapshots on the way.
     pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host) -> Result<Outcome> {
         loop {
             let due = &self.due;
@@ -188,7 +188,7 @@ impl Moments {
         }
     }
 
-    /// Writes the files that are complete only after the run, and names the moments that never came. Returns true if all have come.
+    /// Writes the files that are complete only after the run, and reports moments that did not come. Returns true if all moments came.
     pub fn finish(self, machine: &Machine) -> Result<bool> {
         if let Some(file) = self.record {
             file.write(&machine.recording(&self.images).context("can't record the input")?)?;

@@ -1,4 +1,4 @@
-//! `--net`: what NICs of a machine are connected to on this host, and what is said of them at the end.
+//! `--net`: the connections of a machine's NICs on this host, and the report on them.
 
 use crate::output::say;
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,58 +18,58 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The largest capture that is sent again.
+/// Largest capture that can be replayed, in bytes.
 const LARGEST_CAPTURE: u64 = 1 << 30;
-/// Frames that a machine gets at a time from one connection.
+/// Largest number of frames that a machine receives at a time from one connection.
 const MOST_FRAMES: usize = 256;
-/// How long the host is waited for at most while there are connections: what is typed is not waited for at the same time.
+/// Longest wait for the host while there are connections; keyboard input is not awaited at the same time.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// How long passt is waited for at the end, and how often it is looked at.
+/// Longest wait for passt's exit, and the interval between checks.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Addresses (IPv4) of a guest whose own software asks nobody for them.
+/// IPv4 addresses of a guest whose software does not use DHCP.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
-    /// The guest.
+    /// Address of the guest.
     pub guest: &'static str,
-    /// Its network's mask.
+    /// Network mask.
     pub mask: &'static str,
-    /// The way to all others.
+    /// Default gateway.
     pub router: &'static str,
-    /// Who knows names.
+    /// Name server.
     pub names: &'static str,
 }
 
-/// NICs and captures as `--net` names them.
+/// NICs and captures of the `--net` options.
 pub struct Nets {
     /// The NICs.
     pub nics: Vec<Nic>,
-    /// The file for what passes.
+    /// Capture file.
     capture: Option<String>,
-    /// What generators send again, by NIC.
+    /// Captures that generators replay, by NIC.
     replays: Vec<(usize, Arc<capture::Recorded>, Vec<u8>)>,
 }
 
 impl Nets {
-    /// What the options say.
+    /// Parses the options.
     pub fn new(options: &[Net]) -> Result<Self> {
         let mut nets = Self { nics: Vec::new(), capture: None, replays: Vec::new() };
         let none = options.iter().filter(|net| **net == Net::None).count();
         if none > 0 && options.len() > 1 {
-            bail!("--net none stands alone");
+            bail!("--net none excludes other --net options");
         }
         for net in options {
             match net {
                 Net::None => {}
                 Net::Nic(nic) => nets.nics.push(nic.clone()),
                 Net::Capture(file) if nets.capture.is_none() => nets.capture = Some(file.clone()),
-                Net::Capture(_) => bail!("--net pcap: there is one capture of a run"),
+                Net::Capture(_) => bail!("--net pcap: a run has only one capture"),
             }
         }
         if nets.capture.is_some() && nets.nics.is_empty() {
-            bail!("--net pcap captures what passes NICs: add one, as with --net user");
+            bail!("--net pcap captures the frames of NICs: add one, for example with --net user");
         }
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
@@ -82,12 +82,12 @@ impl Nets {
         Ok(nets)
     }
 
-    /// What generators send again, for the facts that identify a run.
+    /// Returns the captures that generators replay, for the facts that identify a run.
     pub fn files(&self) -> impl Iterator<Item = (String, &[u8])> {
         self.replays.iter().map(|(number, _, bytes)| (format!("capture {number}"), bytes.as_slice()))
     }
 
-    /// Captures what passes the NICs of a machine.
+    /// Captures the frames of a machine's NICs.
     pub fn capture(&self, machine: &Machine) -> Result<()> {
         let Some(path) = &self.capture else { return Ok(()) };
         let failed = || format!("can't write the capture {path}");
@@ -99,7 +99,7 @@ impl Nets {
         Ok(())
     }
 
-    /// Ends the capture. Whether it is there in full.
+    /// Finishes the capture. Returns true if it is complete.
     pub fn finish(&self, machine: &Machine) -> bool {
         let ended = machine.board.borrow().network().end_capture();
         if let (Err(error), Some(path)) = (&ended, &self.capture) {
@@ -109,7 +109,7 @@ impl Nets {
     }
 }
 
-/// What a NIC is connected to.
+/// The connection of a NIC.
 enum End {
     Passt { child: Child, link: Link<UnixStream> },
     Tap(File),
@@ -127,7 +127,7 @@ impl Connections {
         Self::open_with(nics, None)
     }
 
-    /// Likewise; with passt the guest has these addresses, not the host's.
+    /// Connects NICs. With `addresses`, passt gives them to the guest in place of the host's.
     pub fn open_with(nics: &[Nic], addresses: Option<&Addresses>) -> Result<Self> {
         let mut ends = Vec::new();
         for (number, nic) in nics.iter().enumerate() {
@@ -143,12 +143,12 @@ impl Connections {
         Ok(Self { ends })
     }
 
-    /// Whether there are any.
+    /// Returns true if there are connections.
     pub fn any(&self) -> bool {
         !self.ends.is_empty()
     }
 
-    /// Frames that have come for NICs with room.
+    /// Returns frames that have arrived for NICs with room.
     pub fn frames(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
         let mut all = Vec::new();
         self.ends.retain_mut(|(nic, end)| {
@@ -172,13 +172,13 @@ impl Connections {
         self.ends.iter_mut().for_each(|(_, end)| end.flush());
     }
 
-    /// Waits until a frame comes, up to a limit.
+    /// Waits until a frame arrives, up to a limit.
     pub fn wait(&mut self, limit: Duration) {
         self.ends.iter_mut().for_each(|(_, end)| end.flush());
         let mut files: Vec<PollFd> =
             self.ends.iter().map(|(_, end)| PollFd::new(end.file(), PollFlags::POLLIN)).collect();
         let timeout = PollTimeout::try_from(limit.min(GLANCE)).unwrap_or(PollTimeout::ZERO);
-        // A signal ends the wait, and so does any error.
+        // A signal or an error ends the wait.
         let _ = nix::poll::poll(&mut files, timeout);
     }
 }
@@ -191,7 +191,7 @@ impl End {
         }
     }
 
-    /// Frames that have come, and whether more may.
+    /// Reads frames, and returns true with them if more may arrive.
     fn read(&mut self) -> (Vec<Vec<u8>>, bool) {
         let (frames, condition) = match self {
             Self::Passt { link, .. } => link.receive(MOST_FRAMES),
@@ -201,13 +201,13 @@ impl End {
             Condition::Open => {}
             Condition::Closed => self.over(),
             Condition::Nonsense(error) => {
-                say(&format!("tollgate: --net user: passt sends nonsense ({error}): the connection is over"));
+                say(&format!("tollgate: --net user: passt sent invalid data ({error}): the connection is closed"));
             }
         }
         (frames, condition == Condition::Open)
     }
 
-    /// Says why a connection is over that the other end has closed.
+    /// Reports the reason why the other end closed a connection.
     fn over(&mut self) {
         if let Self::Passt { child, .. } = self {
             let mut said = String::new();
@@ -224,7 +224,7 @@ impl End {
     fn send(&mut self, frame: &[u8]) {
         match self {
             Self::Passt { link, .. } => link.send(frame),
-            // A full queue loses frames, as any network does.
+            // A full queue drops frames, as in any network.
             Self::Tap(file) => {
                 let _ = file.write(frame);
             }
@@ -238,7 +238,7 @@ impl End {
     }
 }
 
-/// Frames that have come from a TAP device. One that is down gives errors until it is up.
+/// Reads frames from a TAP device. A device that is down returns errors until it is up.
 fn read_tap(file: &mut File) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut frame = vec![0; network::frame::LONGEST + 1];
@@ -255,7 +255,7 @@ fn read_tap(file: &mut File) -> Vec<Vec<u8>> {
 impl Drop for End {
     fn drop(&mut self) {
         if let Self::Passt { child, link } = self {
-            // passt ends with its connection. A process that is confined can't end another one; one that hangs is left to itself.
+            // passt exits with its connection. A confined process can't end another process, so a passt that hangs stays.
             let _ = link.stream().shutdown(Shutdown::Both);
             let begun = Instant::now();
             while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
@@ -265,9 +265,9 @@ impl Drop for End {
     }
 }
 
-/// Starts passt, connected by its standard input.
+/// Starts passt with a socket as its standard input.
 fn passt(forwards: &[Forward], addresses: Option<&Addresses>) -> Result<End> {
-    let (ours, theirs) = UnixStream::pair().context("--net user: no socket can be made")?;
+    let (ours, theirs) = UnixStream::pair().context("--net user: can't create a socket")?;
     ours.set_nonblocking(true).context("--net user")?;
     let mut command = Command::new("passt");
     command.args(["--foreground", "--quiet", "--fd", "0"]);
@@ -289,7 +289,7 @@ fn passt(forwards: &[Forward], addresses: Option<&Addresses>) -> Result<End> {
     Ok(End::Passt { child, link: Link::new(ours) })
 }
 
-/// What came of the NICs of a machine, as JSON.
+/// Returns the statistics of a machine's NICs as JSON.
 pub fn report(machine: &Machine) -> serde_json::Value {
     let board = machine.board.borrow();
     let network = board.network();

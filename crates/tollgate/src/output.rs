@@ -1,5 +1,5 @@
-//! Messages on standard error, and files that a command writes after long work: they are known to be writable before the work,
-//! and complete or absent after it.
+//! Messages on standard error, and output files of long commands: such a file is known to be writable before the work, and complete or absent
+//! after it.
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
@@ -8,15 +8,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Says something on standard error. There is nobody left to tell if that fails.
+/// Prints a message on standard error. A failure can't be reported.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Room that must be there before the work.
+/// Free space that must be available before the work, in bytes.
 const ROOM: usize = 256 << 10;
 
-/// A file to be.
+/// A file that will be written.
 pub struct OutputFile {
     /// The name of the file's kind, for messages.
     what: &'static str,
@@ -26,12 +26,12 @@ pub struct OutputFile {
 
 /// The way in which the file is written.
 enum Way {
-    /// A device or a pipe, or standard output wherever it goes: as it is. It stays open, since its other end would take the first close for the end.
+    /// Directly: a device, a pipe, or standard output. It stays open, because a reader would take the first close for the end.
     Direct(File),
-    /// Beside its name, under this one, and then moved there. There is no such file meanwhile: nothing is left of a process
-    /// that is killed.
+    /// Under this temporary name beside the final one, then renamed. The temporary file exists only during the write, so a process that
+    /// is killed during its work leaves nothing behind.
     Beside(PathBuf),
-    /// Likewise, by another process.
+    /// By another process, in the same way.
     Kept(Keeper),
 }
 
@@ -40,14 +40,14 @@ pub fn replace(path: &Path, beside: &Path, fill: impl FnOnce(&mut File) -> io::R
     let written =
         File::create(beside).and_then(|mut file| fill(&mut file)).and_then(|()| std::fs::rename(beside, path));
     if written.is_err() {
-        // It may not even have come into being.
+        // The file may not exist.
         let _ = std::fs::remove_file(beside);
     }
     written
 }
 
 impl OutputFile {
-    /// A file at `path`; `what` it is says the message if it can't be written.
+    /// Prepares a file at `path`. `what` names it in error messages.
     pub fn create(path: &Path, what: &'static str) -> Result<Self> {
         let shown = path.display().to_string();
         let failed = || format!("can't write the {what} {shown}");
@@ -59,16 +59,16 @@ impl OutputFile {
             Ok(metadata) if !metadata.is_file() => {
                 Way::Direct(OpenOptions::new().write(true).open(&path).with_context(failed)?)
             }
-            // Standard output that goes to a file: after what it has.
+            // Standard output that goes to a file: append to its contents.
             Ok(_) if descriptor => Way::Direct(OpenOptions::new().append(true).open(&path).with_context(failed)?),
             _ => {
                 if link && let Ok(target) = std::fs::canonicalize(&path) {
-                    // The link stays one.
+                    // The symbolic link stays.
                     path = target;
                 }
                 let temporary = path.with_added_extension(format!("partial-{}", std::process::id()));
                 let tried = std::fs::write(&temporary, [0; ROOM]);
-                // It may not even have come into being.
+                // The file may not exist.
                 let _ = std::fs::remove_file(&temporary);
                 tried.with_context(failed)?;
                 Way::Beside(temporary)
@@ -77,7 +77,7 @@ impl OutputFile {
         Ok(Self { what, path, way })
     }
 
-    /// Likewise, for a process that will be confined: then it is written by another one.
+    /// Prepares a file for a process that will be confined; another process then writes the file.
     pub fn create_for(sandbox: Sandbox, path: &Path, what: &'static str) -> Result<Self> {
         let file = Self::create(path, what)?;
         let way = match (file.way, sandbox) {
@@ -87,12 +87,12 @@ impl OutputFile {
         Ok(Self { way, ..file })
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes all of it.
+    /// Writes the whole file.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let written = match self.way {
             Way::Direct(mut file) => file.write_all(bytes).and_then(|()| file.flush()).map_err(Into::into),

@@ -1,4 +1,4 @@
-//! The options that say what a guest runs on.
+//! Options that select the guest's platform.
 
 use anyhow::{Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
@@ -8,7 +8,7 @@ use hypervisor::switches::{ON_OFF, Takes};
 use ledger::profile::Profile;
 use machine::Platform;
 
-/// The environment of the guest.
+/// Options that select the guest's platform.
 #[derive(Args)]
 pub struct PlatformArgs {
     /// Environment of the guest
@@ -18,16 +18,16 @@ pub struct PlatformArgs {
     hvm: HvmArgs,
 }
 
-/// The switches of the hypervisor: an option for each.
+/// The switches of the hypervisor, each with an option.
 struct HvmArgs(Switches);
 
-/// Platforms by name, each with what it is.
+/// Returns the platforms by name, each with a description.
 fn platforms() -> impl TypedValueParser<Value = PlatformName> {
     let named = |platform: &PlatformName| PossibleValue::new(<&'static str>::from(*platform)).help(platform.help());
     PossibleValuesParser::new(PlatformName::ALL.iter().map(named)).try_map(|name| name.parse::<PlatformName>())
 }
 
-/// The option that sets a switch. Its value stays text: the switch itself reads it.
+/// Returns the option of a switch. The switch itself parses the value.
 fn option(switch: &Switch) -> Arg {
     let option = Arg::new(switch.name).long(switch.name).help(switch.help);
     let option = option.help_heading("Options of --platform hvm");
@@ -72,12 +72,12 @@ impl FromArgMatches for HvmArgs {
 }
 
 impl PlatformArgs {
-    /// Returns true if the guest has the machine for itself, and no switch is given.
+    /// Returns true if the guest has the machine to itself, and no switch is given.
     pub fn is_bare(&self) -> bool {
         self.platform == PlatformName::Bare && self.hvm.0.given().next().is_none()
     }
 
-    /// The platform on the processor of a profile.
+    /// Returns the platform on a processor profile.
     pub fn resolve(&self, profile: &Profile) -> Result<Platform> {
         let HvmArgs(switches) = &self.hvm;
         if let Some((switch, _)) = switches.given().next().filter(|_| self.platform != PlatformName::Hvm) {

@@ -1,4 +1,4 @@
-//! `tollgate report`: what a run was charged, for people and for programs.
+//! `tollgate report`: shows the charges of a run, for people and for programs.
 
 use crate::sites::{self, WhatIf};
 use crate::stacks;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Shows what a run was charged: who crossed which boundary, how often, and what it cost.
+/// Shows the charges of a run: the boundaries that were crossed, by which code, how often, and at what cost.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +35,7 @@ pub struct ReportArgs {
     /// The ledger
     #[arg(value_name = "LEDGER")]
     ledger: PathBuf,
-    /// Prints everything as JSON
+    /// Prints the complete report as JSON
     #[arg(long)]
     json: bool,
     /// Shows one table only
@@ -44,18 +44,18 @@ pub struct ReportArgs {
     /// Rows per table; 0 for all
     #[arg(long, value_name = "N", default_value_t = 25)]
     top: usize,
-    /// Only what was charged in this region of interest
+    /// Restricts the report to a region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Only what was charged at this virtualization level: 0 the machine or the hypervisor, 1 its guest
+    /// Restricts the report to a virtualization level: 0 is the machine or the hypervisor, 1 its guest
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
     level: Option<u8>,
-    /// Only what was charged to the tasks of this name, or to the process or thread of this number
+    /// Restricts the report to the tasks of a name, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
     #[command(flatten)]
     stacks: stacks::StacksArgs,
-    /// What would be charged if something were done otherwise: direct(SITE[=TARGET,...]) or cached(CPUID.LEAF). May be repeated
+    /// Estimates the charges after a change: direct(SITE[=TARGET,...]) or cached(CPUID.LEAF). May be repeated
     #[arg(long, value_name = "CHANGE")]
     what_if: Vec<WhatIf>,
 }
@@ -81,13 +81,13 @@ pub enum Table {
     Region,
     /// Tasks of the guest, interrupts and soft interrupts
     Task,
-    /// The same by the tasks' names alone
+    /// Tasks of the guest, merged by name
     Comm,
-    /// Indirect calls, jumps and returns with where they go, of a run with --call-sites
+    /// Indirect calls, jumps and returns with their targets, for a run with --call-sites
     CallSite,
 }
 
-/// Which part of a ledger a report is about, as it was asked for.
+/// The part of a ledger that a report covers.
 #[derive(Clone, Copy, Default)]
 struct Part<'a> {
     region: Option<&'a str>,
@@ -102,7 +102,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let selection = select_task(selection, args.task.as_deref())?;
     let part = Part { region: args.region.as_deref(), task: args.task.as_deref() };
     if part.task.is_some() && (args.by == Some(Table::CallSite) || !args.what_if.is_empty()) {
-        bail!("indirect branches are not told apart by task: leave out --task");
+        bail!("indirect branches are not recorded by task: leave out --task");
     }
     if args.stacks.wanted() {
         return stacks::run(&args.stacks, &ledger, selection, part.region, args.json);
@@ -122,7 +122,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// The region of that name, or everything.
+/// Selects a region by name, or everything.
 pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<'a>> {
     let Some(name) = region else { return Ok(ledger.all()) };
     match ledger.region(name) {
@@ -137,7 +137,7 @@ pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<
     }
 }
 
-/// What was charged to a task, or all of the selection.
+/// Restricts a selection to a task, if one is given.
 pub fn select_task<'a>(selection: Selection<'a>, task: Option<&str>) -> Result<Selection<'a>> {
     const SHOWN: usize = 8;
     let Some(name) = task else { return Ok(selection) };
@@ -152,7 +152,7 @@ pub fn select_task<'a>(selection: Selection<'a>, task: Option<&str>) -> Result<S
     }
 }
 
-/// The text of the report.
+/// Returns the report as text.
 fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, top: usize) -> String {
     let mut out = String::new();
     let total = selection.total();
@@ -247,10 +247,10 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, part: Part) {
     }
 }
 
-/// A region with how often and how long it was open.
+/// Describes a region: how often and how long it was open.
 fn region_line(ledger: &Ledger, name: &str) -> String {
     match ledger.regions.iter().find(|region| region.name == name) {
-        // Older files do not say how long.
+        // Older files have no duration.
         Some(region) if region.elapsed != 0 => {
             let times = if region.begun == 1 { "once".to_owned() } else { format!("{} times", number(region.begun)) };
             format!("{name}, begun {times}, open for {:.6} s", seconds(region.elapsed, ledger.header.tsc_hz))
@@ -259,10 +259,10 @@ fn region_line(ledger: &Ledger, name: &str) -> String {
     }
 }
 
-/// The digits of a hash that are shown: as many as tell files apart for people.
+/// Number of digits shown of a hash: enough for people to distinguish files.
 const HASH_DIGITS: usize = 16;
 
-/// What describes a run, for people: of a hash the first digits.
+/// Formats a fact about a run; of a hash only the first digits.
 pub fn fact(value: &str) -> String {
     match value.strip_prefix("sha256 ").and_then(|rest| rest.split_once(' ')) {
         Some((hash, rest)) if hash.len() > HASH_DIGITS && hash.is_ascii() => {
@@ -277,7 +277,7 @@ fn title(out: &mut String, title: &str, shown: usize, there_are: usize) {
     out.push_str(&format!("\n{title}{more}\n\n"));
 }
 
-/// How many rows to show.
+/// Returns the number of rows to show.
 pub fn limit(top: usize) -> usize {
     if top == 0 { usize::MAX } else { top }
 }
@@ -362,7 +362,7 @@ fn rows(out: &mut String, [heading, what]: [&str; 2], ledger: &Ledger, top: Top,
     table(out, &headings, &shown);
 }
 
-/// Names of Rust and C++ functions may have hundreds of characters: those in front and at the end tell most.
+/// Shortens a name. Rust and C++ functions may have hundreds of characters; the beginning and the end say most.
 fn shortened(name: &str) -> String {
     const MOST: usize = 44;
     let count = name.chars().count();
@@ -373,7 +373,7 @@ fn shortened(name: &str) -> String {
     front.chain("..".chars()).chain(end).collect()
 }
 
-/// What most of a row's busy time went to: at most three causes, none below five percent.
+/// Returns the main causes of a row's busy time: at most three, each at least five percent.
 fn dominant(ledger: &Ledger, row: &Row) -> String {
     let mut causes: Vec<&(Cause, Amount)> = row.causes.iter().filter(|(cause, _)| *cause != Cause::Halted).collect();
     causes.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then(a.0.cmp(&b.0)));
@@ -386,7 +386,7 @@ fn dominant(ledger: &Ledger, row: &Row) -> String {
     parts.join(", ")
 }
 
-/// What a cause is called.
+/// Returns the title of a cause.
 pub fn cause_name(ledger: &Ledger, cause: Cause) -> String {
     match cause {
         Cause::Instructions => "instructions".to_owned(),
@@ -397,7 +397,7 @@ pub fn cause_name(ledger: &Ledger, cause: Cause) -> String {
     }
 }
 
-/// What programs are told of a run.
+/// Returns the description of a run for programs.
 pub fn header_document(ledger: &Ledger) -> Value {
     let header = &ledger.header;
     json!({
@@ -414,7 +414,7 @@ fn amount(amount: Amount) -> Value {
     json!({ "count": amount.count, "ticks": amount.ticks, "cycles": whole_cycles(amount.ticks) })
 }
 
-/// A member of the document: a list is made and printed item by item, since it may be as long as the ledger.
+/// A member of the document. A list is generated and printed item by item, because it may be as long as the ledger.
 enum Member {
     One(Value),
     Many(Vec<Value>),
@@ -423,7 +423,7 @@ enum Member {
     Tasks,
 }
 
-/// Members of the document, in their order.
+/// Returns the members of the document in order.
 fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static str, Member)> {
     let kinds = selection.kinds().into_iter().map(|(kind, sum)| {
         json!({
@@ -466,21 +466,21 @@ fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static s
     ]
 }
 
-/// A line.
+/// Returns a line of a table.
 fn line(ledger: &Ledger, name: &str, row: &Row) -> Value {
     let causes: BTreeMap<String, Value> =
         row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
     json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
 }
 
-/// Lines by what took most time.
+/// Returns lines by their time, the largest first.
 fn lines<'a>(ledger: &'a Ledger, selection: Selection, by: By) -> impl Iterator<Item = Value> + 'a {
     let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
     rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
     rows.into_iter().map(move |(name, row)| line(ledger, &name, &row))
 }
 
-/// Functions by what took most time, with how often each was called.
+/// Returns functions by their time, the largest first, with the number of calls.
 fn symbol_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator<Item = Value> + 'a {
     let calls = selection.calls();
     lines(ledger, selection, By::Symbol).map(move |mut value| {
@@ -490,7 +490,7 @@ fn symbol_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterat
     })
 }
 
-/// Lines by task, those first that took most time: whom each is about is in fields of its own.
+/// Returns tasks by their time, the largest first, with the task's properties in separate fields.
 fn task_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator<Item = Value> + 'a {
     let mut tasks = selection.tasks();
     tasks.sort_by(|a, b| b.2.ticks.cmp(&a.2.ticks).then_with(|| a.0.cmp(&b.0)));

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The largest file with symbols: more than a kernel with all that debuggers want.
+/// Largest file with symbols, in bytes: larger than a kernel with full debugging information.
 const LARGEST_SYMBOLS: u64 = 2 << 30;
 
 /// Boots a kernel and shows its serial line.
@@ -59,28 +59,34 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --net bridge,queues=4 --net bridge,queues=4
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --net generator:size=64,rate=1.5M,flows=16,start=request --json
 
-Several machines of one run, each with options of its own; their NICs on bridges of the same name are connected. The run ends with the first machine:
+A run of several machines, each with its own options. Bridges of the same name connect their NICs. The run ends with the first machine:
   tollgate run --name client --kernel vmlinuz --initrd net.cpio --net bridge --and --name server --kernel vmlinuz --initrd net.cpio --net bridge
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
-Exit status, when the guest powered off or its kernel was asked to restart: what the guest wrote to the status port 0x1f0d (our
-guest image: its workload's status), or 0. 122 after a reset that nobody asked the kernel for; 123 when the kernel panicked;
-(v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout or --limit is over; 125 when the guest died
-(triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when interrupted; 126 when the machine
-could not be made, the ledger or a snapshot not written, --workload not asked for, the hypervisor's tables are not in order, or --check-translation found a difference;
-2 when the command line is wrong. With --json, `reason` tells them apart.")]
+Exit status after a power-off or a requested restart: the value that the guest wrote to the status port 0x1f0d (Tollgate's guest
+image writes its workload's status), or 0. Otherwise:
+  (v << 1) | 1  the guest wrote v to the debug-exit port 0xf4
+  122  the machine was reset without a request to the kernel
+  123  the kernel panicked
+  124  --timeout or --limit expired
+  125  the guest died (triple fault, or halted with interrupts off), or the hypervisor could not continue it
+  126  the machine could not be created, the ledger or a snapshot could not be written, the guest did not ask for its --workload,
+       the hypervisor's tables are inconsistent, or --check-translation found a difference
+  130  interrupted
+  2    invalid command line
+With --json, `reason` distinguishes them.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
     kernel: PathBuf,
-    /// Initial RAM disk; for a multiboot or PVH image its modules, as `FILE ARGUMENTS,FILE ARGUMENTS` (`,,` is a comma)
+    /// Initial RAM disk; for a multiboot or PVH image, its modules as `FILE ARGUMENTS,FILE ARGUMENTS` (`,,` is a literal comma)
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
     /// Kernel command line
     #[arg(long, value_name = "STRING", default_value = "console=ttyS0", allow_hyphen_values = true)]
     append: String,
-    /// What a guest is told that asks for its workload when it has booted (our Linux guest with `tollgate.run=-`)
+    /// Workload for a guest that asks for one after its boot, such as Tollgate's Linux guest with `tollgate.run=-`
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_workload)]
     workload: Option<String>,
     /// Guest memory: bytes, or with K, M, G or T; from 1M to 1T, in steps of 4K
@@ -92,53 +98,52 @@ pub struct RunArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file [default: skx]
     #[arg(long, value_name = "PROFILE")]
     cpu: Option<String>,
-    /// What executes the guest
+    /// Backend that executes the guest
     #[arg(long, value_enum, default_value_t = Backend::Software)]
     backend: Backend,
-    /// Virtio disk, a raw image; `,ro` after the name makes it read-only. May be repeated
+    /// Virtio disk from a raw image; the suffix `,ro` makes it read-only. May be repeated
     #[arg(long, value_name = "FILE[,ro]")]
     disk: Vec<String>,
-    /// Network device, and what it is plugged into: `user` (this host's network, by passt; `forward=tcp:HOST-PORT:GUEST-PORT`), `tap:NAME`,
-    /// `bridge[:NAME]` (all NICs that name it), `generator`, `sink`; then options such as `queues=4` or `model=ixgbe`. `pcap:FILE` captures what passes. May be
-    /// repeated [default: none]
+    /// Network device and its connection: `user` (this host's network, through passt; `forward=tcp:HOST-PORT:GUEST-PORT`), `tap:NAME`,
+    /// `bridge[:NAME]` (shared by all NICs with that name), `generator`, `sink`; then options such as `queues=4` or `model=ixgbe`.
+    /// `pcap:FILE` captures all frames. May be repeated [default: none]
     #[arg(long, value_name = "KIND[:OPTION,...]")]
     net: Vec<Net>,
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
     pub(crate) ledger: Option<PathBuf>,
-    /// What this machine is called among several of one run [default: m1, m2 and so on]
+    /// Name of this machine in a run of several [default: m1, m2 and so on]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     name: Option<String>,
-    /// The ledger also has each indirect branch: where it is, where it went, how often, and how often that was not predicted
+    /// Records each indirect branch in the ledger: its place, its targets, executions and mispredictions
     #[arg(long, requires = "ledger")]
     call_sites: bool,
-    /// Symbols for the ledger besides the kernel's own: an ELF file (with `@ADDRESS`, moved by so much) or a System.map. May
-    /// be repeated
+    /// Adds symbols to the kernel's own: an ELF file (with `@ADDRESS`, offset by that address) or a System.map. May be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
     symbols: Vec<String>,
-    /// Key behind which keys on a terminal are for Tollgate: `ctrl-` and a letter, or `none`
+    /// Prefix for Tollgate's own keys on a terminal: `ctrl-` and a letter, or `none`
     #[arg(long, value_name = "KEY", default_value = Escape::DEFAULT)]
     pub(crate) escape: Escape,
-    /// Ends the run after so many seconds of the host's time
+    /// Ends the run after this many seconds of the host's time
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
-    /// Ends the run after so many seconds of virtual time: unlike --timeout, always at the same instruction
+    /// Ends the run after this many seconds of virtual time, always at the same instruction
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     limit: Option<Duration>,
-    /// Waits for a debugger (gdb's `target remote`) on this port of the loopback interface, or on a socket, and lets it run the guest; it changes
-    /// nothing on the ledger
+    /// Waits for a debugger (gdb's `target remote`) on a port of the loopback interface or on a UNIX socket, and gives it control of the guest. The
+    /// ledger does not change
     #[arg(long, value_name = "PORT|unix:PATH", conflicts_with_all = ["save_at", "record"])]
     gdb: Option<gdb::Address>,
-    /// Whether this program can do nothing on the host, while the guest runs, but what its machine needs
+    /// Confines this process while the guest runs to the files and system calls that its machine needs
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     pub(crate) sandbox: Sandbox,
-    /// What time is made of [default: virtual; with --backend kvm: host]
+    /// Clock of the guest [default: virtual; with --backend kvm: host]
     #[arg(long, value_enum)]
     clock: Option<ClockArg>,
-    /// Shows the machine and ends
+    /// Describes the machine without running it
     #[arg(long)]
     dry_run: bool,
-    /// Prints the machine (with --dry-run) or how the run ended as JSON on standard error
+    /// Prints the machine (with --dry-run) or the result of the run as JSON on standard error
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -155,7 +160,7 @@ pub struct RunArgs {
 enum ClockArg {
     /// Cycles of the profiled processor: deterministic, and charged to the ledger
     Virtual,
-    /// The host's clock: nothing is charged
+    /// The host's clock: no charges
     Host,
 }
 
@@ -175,7 +180,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A time in seconds, as options name it.
+/// Parses the number of seconds of an option.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     match number.parse::<f64>() {
@@ -184,7 +189,7 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The user and the time limits.
+/// The user's terminal and the time limits.
 pub(crate) struct Console {
     terminal: Terminal,
     connections: Connections,
@@ -202,7 +207,7 @@ impl Host for Console {
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
         self.timed_out = self.deadline.is_some_and(|d| Instant::now() >= d) || self.limit.is_some_and(|l| now >= l);
         let stop = self.timed_out || self.terminal.stopped() || !self.listening;
-        // Keys for Tollgate itself are among what a user types.
+        // The user's input may contain Tollgate's own keys.
         let input = if wanted || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
         Poll { input, stop, ..Poll::default() }
     }
@@ -228,13 +233,13 @@ impl Host for Console {
     }
 }
 
-/// A disk as `--disk` names it.
+/// Opens a disk of `--disk`.
 fn open_disk(argument: &str) -> Result<Disk> {
     let (path, read_only) = disk_path(argument);
     Ok(Disk::open(path, read_only)?)
 }
 
-/// The file of a disk as `--disk` names it, and whether it is only read.
+/// Splits an argument of `--disk` into the file and a flag that is true for read-only disks.
 fn disk_path(argument: &str) -> (&Path, bool) {
     match argument.strip_suffix(",ro") {
         Some(path) => (Path::new(path), true),
@@ -242,7 +247,7 @@ fn disk_path(argument: &str) -> (&Path, bool) {
     }
 }
 
-/// The name and the functions of a file with symbols as `--symbols` names it.
+/// Reads a file of `--symbols`: its name and its functions.
 fn read_symbols(argument: &str) -> Result<(String, Vec<Symbol>)> {
     let (path, slide) = match argument.rsplit_once('@') {
         Some((path, address)) => {
@@ -265,7 +270,7 @@ fn read_symbols(argument: &str) -> Result<(String, Vec<Symbol>)> {
     Ok((name, functions))
 }
 
-/// The files that `--initrd` names: one for Linux; for an image that takes modules any number, with a command line each.
+/// Reads the files of `--initrd`: one for Linux; for a kernel that takes modules any number, each with a command line.
 fn read_modules(list: &Path, kernel: &[u8]) -> Result<Vec<Module>> {
     if !machine::loader::takes_modules(kernel) {
         let bytes = machine::loader::read_file(list)?;
@@ -282,7 +287,7 @@ fn read_modules(list: &Path, kernel: &[u8]) -> Result<Vec<Module>> {
     machine::loader::split_modules(list).into_iter().map(read).collect()
 }
 
-/// Shows the machine without running it.
+/// Describes the machine without running it.
 fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
     let facts = machine.description();
     if args.json {
@@ -297,17 +302,17 @@ fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
 }
 
 impl RunArgs {
-    /// By which clock a guest goes that this program executes.
+    /// Returns true if the software backend runs the guest by the host's clock.
     fn host_clock(&self) -> bool {
         self.clock == Some(ClockArg::Host)
     }
 
-    /// What the machine is called, which is number `number` of several.
+    /// Returns the machine's name; `number` is its position among several.
     pub(crate) fn called(&self, number: usize) -> String {
         self.name.clone().unwrap_or_else(|| format!("m{}", number + 1))
     }
 
-    /// The option that only a run with one machine has, if it is given.
+    /// Returns an option that only a run with one machine supports, if one is given.
     pub(crate) fn needs_to_be_alone(&self) -> Option<&'static str> {
         let table = [
             (self.backend != Backend::Software, "--backend"),
@@ -320,7 +325,7 @@ impl RunArgs {
         table.into_iter().find(|(given, _)| *given).map(|(_, option)| option)
     }
 
-    /// Why the host's processor can't execute the guest as the options have it.
+    /// Returns the reason why the host's processor can't execute the guest, if an option rules it out.
     fn needs_software(&self) -> Option<&'static str> {
         let table = [
             (self.cpu.is_some(), "--cpu names a processor that KVM does not make: the guest gets the host's"),
@@ -341,7 +346,7 @@ impl RunArgs {
     }
 }
 
-/// What a machine is made from, as the options have it.
+/// The parts of a machine, as the options describe it.
 pub(crate) struct Setup<'a> {
     args: &'a RunArgs,
     pub(crate) profile: Profile,
@@ -349,12 +354,12 @@ pub(crate) struct Setup<'a> {
     pub(crate) symbol_files: Vec<(String, Vec<Symbol>)>,
     pub(crate) nets: Nets,
     clock: ClockSource,
-    /// The machine's number among those of one run.
+    /// The machine's number in a run of several.
     member: Option<u8>,
 }
 
 impl<'a> Setup<'a> {
-    /// Reads what the options name, but for images. `member` is the machine's number among several.
+    /// Reads the files of the options except images. `member` is the machine's number in a run of several.
     pub(crate) fn new(args: &'a RunArgs, kvm: Option<&Kvm>, member: Option<u8>) -> Result<Self> {
         let profile = Profile::find(args.cpu.as_deref().unwrap_or("skx"))?;
         let profile = match kvm {
@@ -376,17 +381,17 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// What executes the guest's instructions.
+    /// Returns the tier that executes the guest.
     pub(crate) fn tier(&self) -> Result<Tier> {
         Ok(self.args.tier.resolve()?.0)
     }
 
-    /// Whether the end is told as JSON.
+    /// Returns true if the result is printed as JSON.
     pub(crate) fn json(&self) -> bool {
         self.args.json
     }
 
-    /// The configuration, with the images.
+    /// Returns the configuration, with the images.
     pub(crate) fn config(&self, tier: Tier) -> Result<Config> {
         let args = self.args;
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
@@ -416,22 +421,19 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// The machine, which knows the functions that `--symbols` names.
+    /// Creates the machine, with the functions of `--symbols`.
     pub(crate) fn boot(&self, config: Config) -> Result<Machine> {
         let mut machine = Machine::new(config).map_err(|error| match error {
             MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", self.args.kernel.display())),
-            // Nothing to do with the kernel.
+            // Not an error of the kernel image.
             error => anyhow!(error),
         })?;
-        let functions = self.symbol_files.iter().flat_map(|(_, all)| all);
-        machine
-            .vcpus
-            .tasks
-            .use_functions(functions.filter(|symbol| machine::tasks::is_probed(symbol)).cloned().collect());
+        let functions: Vec<&Symbol> = self.symbol_files.iter().flat_map(|(_, all)| all).collect();
+        machine.use_functions(&functions);
         Ok(machine)
     }
 
-    /// What identifies the images, for a ledger or a snapshot. What a disk holds may change in the run.
+    /// Returns the facts that identify the images in a ledger or a snapshot. A disk's contents may change in the run.
     pub(crate) fn facts(&self, config: &Config) -> Result<Vec<(String, String)>> {
         let args = self.args;
         match args.ledger.is_some() || args.moments.identifies() {
@@ -440,7 +442,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// The host's networks. What has come in a run that is replayed comes again, and nothing else.
+    /// Opens the host's networks. A replayed run receives its recorded frames in their place.
     pub(crate) fn connections(&self) -> Result<Connections> {
         match self.args.moments.replays() {
             true => Ok(Connections::default()),
@@ -448,7 +450,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// The user, the time limits, and the host's networks.
+    /// Returns the console: the user's terminal, the time limits, and the host's networks.
     pub(crate) fn console(&self, terminal: Terminal, connections: Connections) -> Console {
         let args = self.args;
         Console {
@@ -485,7 +487,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         describe(args, &make(tier)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A process that is confined starts its threads, of which the terminal has one, and takes the terminal over.
+    // A confined process starts its threads, one of which is the terminal's, and takes over the terminal.
     let console = |connections| -> Result<Console> {
         let terminal = Terminal::open(args.escape).context("can't use standard input")?;
         Ok(setup.console(terminal, connections))
@@ -506,7 +508,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         symbol_files.iter().flat_map(|(_, all)| all).filter(|s| args.moments.names(s)).cloned().collect();
     nets.capture(&machine)?;
     let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz, &awaited, args.sandbox)?;
-    // An unwritable ledger is better known before the run than after it.
+    // Report an unwritable ledger before the run, not after it.
     let ledger = match &args.ledger {
         Some(path) => Some(LedgerFile { file: OutputFile::create_for(args.sandbox, path, "ledger")?, facts }),
         None => None,
@@ -519,7 +521,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         (None, Some(_)) => again(args),
         (None, None) => Needs::default(),
     })?;
-    // From here on a signal ends the run, not the program: nothing is left behind.
+    // From here on a signal ends the run, not the program, so that nothing is left behind.
     let mut console = console(connections)?;
     let outcome = match (kvm, sockets) {
         (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
@@ -553,7 +555,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if all_came { status } else { ExitCode::from(126) })
 }
 
-/// What is needed where machines are made during the run, from the same files.
+/// Returns the needs of a run that creates further machines from the same files.
 fn again(args: &RunArgs) -> Needs {
     let mut needs = Needs { uses: vec![Use::NewMachines], ..Needs::default() };
     needs.uses.extend(args.gdb.as_ref().map(|_| Use::Debugger));
@@ -568,7 +570,7 @@ fn again(args: &RunArgs) -> Needs {
     needs
 }
 
-/// The files that `--initrd` may name: as one, and as the first words of a list.
+/// Returns the files that `--initrd` may name: a single file, or the first words of a list.
 fn module_files(list: &Path) -> Vec<PathBuf> {
     let mut files = vec![list.to_path_buf()];
     let modules = list.to_str().map(machine::loader::split_modules).unwrap_or_default();
@@ -577,19 +579,19 @@ fn module_files(list: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Whether the same run can be made again: it has a clock of its own, and changes no disk.
+/// Returns true if the run is repeatable: it has a clock of its own, and changes no disk.
 fn repeats(args: &RunArgs) -> bool {
     let kept = args.moments.saves() || args.disk.iter().all(|disk| disk.ends_with(",ro"));
     !args.host_clock() && kept
 }
 
-/// What a run with two machines at once can't have.
+/// Checks for options that a run with two machines does not support.
 fn check_needs(args: &RunArgs) -> Result<()> {
     if args.host_clock() {
-        bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
+        bail!("--check-translation needs --clock virtual: with the host's clock, runs differ");
     }
     if args.gdb.is_some() {
-        bail!("--check-translation runs two machines, of which a debugger sees neither: leave out --gdb");
+        bail!("--check-translation runs two machines and supports no debugger: leave out --gdb");
     }
     if args.moments.identifies() {
         bail!(
@@ -597,7 +599,7 @@ fn check_needs(args: &RunArgs) -> Result<()> {
         );
     }
     if args.ledger.is_some() {
-        bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");
+        bail!("--check-translation writes no ledger, but compares those of both tiers: leave out --ledger");
     }
     if args.net.iter().any(|net| matches!(net, Net::Capture(_))) {
         bail!("--check-translation runs two machines: leave out --net pcap");
@@ -608,7 +610,7 @@ fn check_needs(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the guest in both tiers at once; at the first difference says what it is.
+/// Runs the guest in both tiers at once, and reports the first difference.
 fn check(
     args: &RunArgs,
     mut machines: Lockstep,

@@ -1,4 +1,4 @@
-//! Indirect branches in a report: their table, and what they would cost otherwise (`--what-if`).
+//! Indirect branches in a report: their table, and the estimates of `--what-if`.
 
 use crate::table::{
     Align::{Left, Right},
@@ -10,12 +10,12 @@ use ledger::{Class, Family, Ledger, Taken, Ticks, Way};
 use serde_json::{Value, json};
 use std::str::FromStr;
 
-/// A change of prices: what would be charged if something were done otherwise.
+/// A hypothetical change for which `--what-if` estimates the charges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhatIf {
-    /// An indirect branch is a compare and a direct branch.
+    /// A compare and a direct branch replace an indirect branch.
     Direct(Direct),
-    /// The answer of a CPUID leaf is loaded from memory.
+    /// The guest loads the result of a CPUID leaf from memory.
     Cached {
         /// The leaf.
         leaf: u32,
@@ -87,7 +87,7 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             }
             let never = direct.targets.iter().find(|target| !goes_to(sites, &saved, target));
             if let Some(target) = never {
-                bail!("no branch at '{}' has gone to '{target}' (--json has all targets)", direct.place);
+                bail!("no branch at '{}' went to '{target}' (--json lists all targets)", direct.place);
             }
             Ok(saved.into_iter().map(Outcome::from).collect())
         }
@@ -112,19 +112,19 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
     }
 }
 
-/// Returns true if one of the sites has ever gone to a target.
+/// Returns true if one of the sites has branched to the target.
 fn goes_to(sites: &[Site], saved: &[Saved], target: &str) -> bool {
     let is_meant = |site: &&Site| saved.iter().any(|saved| saved.place == site.place);
     let is_target = |name: &str| name == target || name.split(' ').next() == Some(target);
     sites.iter().filter(is_meant).any(|site| site.targets.iter().any(|(name, _)| is_target(name)))
 }
 
-/// The leaf of a kind of CPUID, see [`ledger::Kind::cpuid`].
+/// Returns the leaf of a kind of CPUID, see [`ledger::Kind::cpuid`].
 fn leaf_of(param: u32) -> u32 {
     if param & 0xff == 0xd { 0xd } else { param }
 }
 
-/// Share of `part` in `whole`, with a sign.
+/// Formats the share of `part` in `whole` with a sign.
 fn signed_share(part: i128, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:+.3}%", part as f64 * 100.0 / whole as f64) }
 }
@@ -133,7 +133,7 @@ fn difference(outcome: &Outcome) -> i128 {
     i128::from(outcome.after) - i128::from(outcome.before)
 }
 
-/// The savings of the changes, as a table.
+/// Returns the savings of the changes as a table.
 pub fn what_if_text(
     out: &mut String,
     ledger: &Ledger,
@@ -176,7 +176,7 @@ pub fn what_if_text(
     Ok(())
 }
 
-/// The same for programs.
+/// Returns the savings of the changes as JSON.
 pub fn what_if_json(
     ledger: &Ledger,
     selection: Selection,
@@ -196,7 +196,7 @@ pub fn what_if_json(
     Ok(all)
 }
 
-/// The name of a site's kind: Linux has separate names for its thunks.
+/// Returns the name of a site's kind. Linux has separate names for its thunks.
 fn way(site: &Site) -> String {
     const THUNKS: &[(&str, &str)] = &[
         ("__x86_indirect_thunk", "retpoline, jump"),
@@ -212,7 +212,7 @@ fn way(site: &Site) -> String {
     known.map_or(site.way.name(), |(_, what)| what).to_owned()
 }
 
-/// Targets that a line shows; JSON has all.
+/// Number of targets shown in a line. JSON has all.
 const SHOWN: usize = 1;
 
 fn targets(site: &Site) -> String {
@@ -225,7 +225,7 @@ fn targets(site: &Site) -> String {
     shown.join(", ")
 }
 
-/// The table of sites.
+/// Appends the table of sites.
 pub fn text(out: &mut String, ledger: &Ledger, region: Option<&str>, busy: u64, top: usize) {
     let sites = ledger.sites(region);
     if sites.is_empty() {
@@ -261,7 +261,7 @@ pub fn text(out: &mut String, ledger: &Ledger, region: Option<&str>, busy: u64, 
     table(out, &headings, &shown);
 }
 
-/// The sites for programs.
+/// Returns the sites as JSON.
 pub fn json(ledger: &Ledger, region: Option<&str>) -> Vec<Value> {
     let target =
         |(name, taken): &(String, Taken)| json!({ "name": name, "count": taken.count, "missed": taken.missed });

@@ -1,6 +1,6 @@
-//! Sizes as users write them.
+//! Sizes in the notation of users.
 
-/// Bytes from a number with an optional K, M, G or T (powers of 1024).
+/// Parses a number of bytes with an optional suffix K, M, G or T (powers of 1024).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let help = "a size such as 512M or 4G";
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -16,7 +16,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much; {help}"))
 }
 
-/// Bytes as a user would write them: with the largest unit that leaves something before the point.
+/// Formats a number of bytes with the largest suitable unit.
 pub fn size_text(bytes: u64) -> String {
     let units = [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')];
     match units.into_iter().find(|(shift, _)| bytes >> shift != 0) {

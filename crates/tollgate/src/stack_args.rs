@@ -1,26 +1,26 @@
-//! Which call stacks a run keeps.
+//! Options that select the call stacks in a ledger.
 
 use clap::Args;
 use ledger::stack::Keeps;
 use std::time::Duration;
 
-/// The options of commands that run a guest.
+/// Options of the commands that run a guest.
 #[derive(Args)]
 pub struct StackArgs {
-    /// The ledger also has samples: at fixed intervals of virtual time, such as 10us, the call stack of each processor. They cost the guest nothing
+    /// Records the call stack of each processor in the ledger at fixed intervals of virtual time, such as 10us. Samples cost the guest nothing
     #[arg(long, value_name = "INTERVAL", requires = "ledger", value_parser = parse_interval)]
     sample: Option<Duration>,
-    /// The ledger also has the call stack of each crossing
+    /// Records the call stack of each crossing in the ledger
     #[arg(long, requires = "ledger")]
     call_graph: bool,
-    /// The ledger also has the time of each crossing, sample and task switch
+    /// Records the time of each crossing, sample and task switch in the ledger
     #[arg(long, requires = "ledger")]
     trace: bool,
 }
 
-/// No interval is shorter.
+/// Shortest interval.
 const SHORTEST: Duration = Duration::from_nanos(100);
-/// Units of time, in nanoseconds; `s` ends the names of the others.
+/// Units of time in nanoseconds. `s` is last, because the other names end in it.
 const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -33,7 +33,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 }
 
 impl StackArgs {
-    /// What they ask for, on a processor of this frequency.
+    /// Returns the recorder's settings for a processor of this frequency.
     pub fn keeps(&self, tsc_hz: u64) -> Keeps {
         Keeps {
             interval: self.sample.map_or(0, |interval| machine::machine::ticks(interval, tsc_hz)),
@@ -42,7 +42,7 @@ impl StackArgs {
         }
     }
 
-    /// The option that is given, if one is.
+    /// Returns one of the options that are given.
     pub fn given(&self) -> Option<&'static str> {
         let table = [(self.sample.is_some(), "--sample"), (self.call_graph, "--call-graph"), (self.trace, "--trace")];
         table.into_iter().find(|(given, _)| *given).map(|(_, option)| option)

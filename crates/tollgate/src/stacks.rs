@@ -1,4 +1,4 @@
-//! Call stacks in `tollgate report`: as a tree, folded, and drawn.
+//! Call stacks in `tollgate report`: as a tree, as folded lines, and as a flame graph.
 
 use crate::output::OutputFile;
 use crate::table::{
@@ -13,34 +13,34 @@ use ledger::summary::{CallTree, Selection, Weigh};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// The options.
+/// Options of `tollgate report` for call stacks.
 #[derive(Args)]
 pub struct StacksArgs {
     /// Shows the call stacks of a run with --sample or --call-graph as a tree, from the task to the innermost function
     #[arg(long, conflicts_with_all = ["by", "what_if"])]
     stacks: bool,
-    /// Call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, in place of samples
+    /// Selects the call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, instead of samples
     #[arg(long, value_name = "KIND", conflicts_with_all = ["by", "what_if"])]
     event: Option<String>,
-    /// Prints each stack as a line `task;function;function weight`, as scripts for flame graphs read it
+    /// Prints each stack as a line `task;function;function weight`, the input of flame graph scripts
     #[arg(long, conflicts_with_all = ["by", "what_if", "json"])]
     folded: bool,
-    /// Writes a flame graph of the stacks
+    /// Writes a flame graph of the stacks as SVG
     #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "what_if"])]
     svg: Option<PathBuf>,
-    /// Branches of the tree below this share are left out
+    /// Hides branches of the tree below this share
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     percent_limit: f64,
 }
 
 impl StacksArgs {
-    /// Whether the report is about stacks.
+    /// Returns true if the report is about stacks.
     pub fn wanted(&self) -> bool {
         self.stacks || self.folded || self.event.is_some() || self.svg.is_some()
     }
 }
 
-/// What stacks are weighed by, as it was asked for.
+/// Returns the weight of stacks that the options select.
 pub fn weigh(ledger: &Ledger, event: Option<&str>) -> Result<Weigh> {
     let Some(usual) = ledger.weigh() else {
         bail!(
@@ -59,7 +59,7 @@ pub fn weigh(ledger: &Ledger, event: Option<&str>) -> Result<Weigh> {
     Ok(Weigh::Kinds(kinds))
 }
 
-/// Runs the report.
+/// Prints the report.
 pub fn run(
     args: &StacksArgs,
     ledger: &Ledger,
@@ -72,7 +72,7 @@ pub fn run(
     if let Some(path) = &args.svg {
         let unit = if matches!(weigh, Weigh::Kinds(_)) { "crossings" } else { "cycles" };
         let Some(svg) = flame::svg_of(&flame::folded(&stacks, &weigh), unit) else {
-            bail!("there is no call stack to draw in what was selected");
+            bail!("the selection has no call stacks to draw");
         };
         OutputFile::create(path, "flame graph")?.write(svg.as_bytes())?;
     }
@@ -91,7 +91,7 @@ pub fn run(
     emit(&text(ledger, &CallTree::of(&stacks), &weigh, args.percent_limit))
 }
 
-/// The tree as a table: an only callee stands below its caller, several stand further to the right.
+/// Formats the tree as a table: a single callee stands below its caller, several are indented.
 fn text(ledger: &Ledger, tree: &CallTree, weigh: &Weigh, percent: f64) -> String {
     let heading = match weigh {
         Weigh::Samples => format!("Call stacks by time, in samples of {} cycles", cycles(ledger.stacks.keeps.interval)),
@@ -104,7 +104,7 @@ fn text(ledger: &Ledger, tree: &CallTree, weigh: &Weigh, percent: f64) -> String
     let amount = |weight| if matches!(weigh, Weigh::Kinds(_)) { number(weight) } else { cycles(weight) };
     let least = (tree.total as f64 * percent / 100.0).ceil() as u64;
     let mut rows = Vec::new();
-    // A stack of its own: a guest's stacks may be deep.
+    // An explicit stack in place of recursion: a guest's stacks may be deep.
     let mut waiting: Vec<(&str, &CallTree, usize)> =
         tree.heaviest().into_iter().rev().map(|(name, node)| (name, node, 0)).collect();
     while let Some((name, node, depth)) = waiting.pop() {

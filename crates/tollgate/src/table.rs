@@ -1,28 +1,28 @@
-//! Tables and numbers as the laboratory sets them, ledgers from files, and output that survives a closed pipe.
+//! Tables and numbers in the laboratory's style, ledgers from files, and output that tolerates a closed pipe.
 
 use anyhow::{Context, Result, anyhow};
 pub use lab::format::*;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// The ledger in a file.
+/// Reads a ledger from a file.
 pub fn read_ledger(path: &Path) -> Result<ledger::Ledger> {
-    /// More than the largest ledger has, compressed.
+    /// Larger than any compressed ledger.
     const LARGEST: u64 = 256 << 20;
     let bytes = crate::input::read(path, LARGEST)?;
-    // The error is a predicate: what is wrong with the file.
+    // The error is a predicate of the file.
     ledger::Ledger::read(&bytes).map_err(|error| anyhow!("{} {error}", path.display()))
 }
 
-/// Prints to standard output. That nobody reads on is no error.
+/// Prints to standard output. A closed pipe is not an error.
 pub fn emit(text: &str) -> Result<()> {
     emit_parts(|print| print(text))
 }
 
-/// The function that prints a part of an output.
+/// The function that prints a part of the output.
 pub type Print<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
 
-/// Prints to standard output what comes in parts. That nobody reads on ends it, and is no error.
+/// Prints output in parts to standard output. A closed pipe ends the output and is not an error.
 pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
     const FAILED: &str = "standard output can't be written";
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());

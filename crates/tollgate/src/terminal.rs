@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 
-/// The mask that turns a letter into the code of Ctrl and that letter.
+/// Mask that turns a letter into its control character.
 const CONTROL_MASK: u8 = 0x1f;
-/// Pieces of input that are read ahead.
+/// Number of input pieces that are read ahead.
 const READ_AHEAD: usize = 4;
-/// Bytes of a piece.
+/// Size of a piece in bytes.
 const PIECE: usize = 4096;
 
-/// The key behind which keys are for Tollgate: a letter with Ctrl, or none.
+/// The prefix for Tollgate's own keys: a letter with Ctrl, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Escape(Option<u8>);
 
@@ -30,7 +30,7 @@ impl Escape {
         self.0.map(|letter| letter & CONTROL_MASK)
     }
 
-    /// The letter, as messages have it.
+    /// Returns the letter for messages.
     fn letter(self) -> char {
         self.0.map_or('A', |letter| letter.to_ascii_uppercase().into())
     }
@@ -50,7 +50,7 @@ impl FromStr for Escape {
     }
 }
 
-/// Input, output and requests to stop.
+/// The user's terminal: input, output and requests to stop.
 pub struct Terminal {
     input: Input,
     stop: Arc<AtomicBool>,
@@ -62,11 +62,11 @@ pub struct Terminal {
 
 /// The source of standard input.
 enum Input {
-    /// A file is there already: it is read when the guest wants some, so that a run with it is repeatable.
+    /// A file. It is read when the guest wants input, so that the run is repeatable.
     File(File),
-    /// From a thread that waits for it, with what it has sent already.
+    /// A thread that waits for input, with the next piece that it has sent.
     Stream(Receiver<Vec<u8>>, Option<Vec<u8>>),
-    /// There will be no more.
+    /// The end of the input.
     Ended,
 }
 
@@ -74,14 +74,14 @@ impl Input {
     /// Takes over standard input.
     fn open() -> std::io::Result<Self> {
         let stdin = std::io::stdin();
-        // One that is closed has nothing to say.
+        // A closed standard input has no data.
         let Ok(handle) = stdin.as_fd().try_clone_to_owned() else { return Ok(Self::Ended) };
         let file = File::from(handle);
         if file.metadata()?.is_file() {
             return Ok(Self::File(file));
         }
         let (sender, input) = sync_channel(READ_AHEAD);
-        // The thread ends with the process: a blocked read of standard input can't be called off.
+        // The thread ends with the process: a blocked read of standard input can't be cancelled.
         std::thread::spawn(move || {
             let mut buffer = [0; PIECE];
             while let Ok(n @ 1..) = std::io::stdin().read(&mut buffer) {
@@ -93,7 +93,7 @@ impl Input {
         Ok(Self::Stream(input, None))
     }
 
-    /// The next piece, if there is one now.
+    /// Returns the next piece, if there is one now.
     fn next(&mut self) -> Option<Vec<u8>> {
         let piece = match self {
             Self::File(file) => {
@@ -111,7 +111,7 @@ impl Input {
         piece.ok()
     }
 
-    /// Waits up to `limit` for the next piece.
+    /// Waits for the next piece, at most `limit`.
     fn wait(&mut self, limit: Duration) {
         match self {
             Self::Stream(input, ahead @ None) => match input.recv_timeout(limit) {
@@ -125,13 +125,13 @@ impl Input {
     }
 }
 
-/// A terminal in raw mode; dropping it restores the old one.
+/// A terminal in raw mode. Dropping it restores the old mode.
 struct RawMode {
     old: Termios,
 }
 
 impl RawMode {
-    /// `whole`: what is printed is left as it is, too, for programs that have a terminal of their own in the guest.
+    /// Enters raw mode. If `whole` is true, output is not processed either, for guest programs that have a terminal of their own.
     fn enter(whole: bool) -> Option<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
@@ -140,7 +140,7 @@ impl RawMode {
         let old = tcgetattr(&stdin).ok()?;
         let mut raw = old.clone();
         cfmakeraw(&mut raw);
-        // Output is still processed (a newline returns the carriage), and Ctrl-C is the guest's.
+        // Output processing stays on (a newline returns the carriage), and Ctrl-C goes to the guest.
         if !whole {
             raw.output_flags |= OutputFlags::OPOST;
         }
@@ -152,7 +152,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // There is nobody left to tell if this fails.
+        // A failure can't be reported.
         let _ = tcsetattr(std::io::stdin(), SetArg::TCSANOW, &self.old);
     }
 }
@@ -163,7 +163,7 @@ impl Terminal {
         Self::with_output(escape, false)
     }
 
-    /// Likewise, for a guest whose streams are terminals as the bits say: if all are, the guest cares for the ends of lines.
+    /// Takes over standard input and signals for a guest with the terminals in `streams`. If all streams are terminals, the guest processes line ends.
     pub fn open_for(escape: Escape, streams: u8) -> std::io::Result<Self> {
         Self::with_output(escape, streams == 0b111)
     }
@@ -176,7 +176,7 @@ impl Terminal {
         Ok(Self { input: Input::open()?, stop, escape, escaped: false, quit: false, raw: RawMode::enter(whole) })
     }
 
-    /// One more end, that gets no input; a signal stops both.
+    /// Returns a second terminal without input. A signal stops both.
     pub fn without_input(&self) -> Self {
         Self {
             input: Input::Ended,
@@ -208,7 +208,7 @@ impl Terminal {
         matches!(self.input, Input::Stream(..))
     }
 
-    /// The user's input for the guest since the last call; of a file, a piece.
+    /// Returns the user's input for the guest since the last call, or a piece of an input file.
     pub fn input(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.input.next() {
@@ -245,19 +245,19 @@ impl Terminal {
         }
     }
 
-    /// Waits up to `limit` for input or a signal.
+    /// Waits for input or a signal, at most `limit`.
     pub fn wait(&mut self, limit: Duration) {
         self.input.wait(limit);
     }
 }
 
-/// Writes what the guest printed; `false` once nobody listens any more.
+/// Writes the guest's output. Returns false once the output is closed.
 pub fn print(bytes: &[u8]) -> bool {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).is_ok()
 }
 
-/// Rows and columns of the terminal, as the guest is told; those of a VT100 where nobody knows.
+/// Returns rows and columns of the terminal for the guest; those of a VT100 if they are unknown.
 pub fn size_text() -> String {
     let size = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];
     let size = size.into_iter().find_map(|file| rustix::termios::tcgetwinsize(file).ok());

@@ -1,29 +1,29 @@
-//! The options that say what executes a guest's instructions.
+//! Options that select the execution tier.
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use cpu::Tier;
 
-/// The part that executes the guest's instructions.
+/// Options that select the execution tier.
 #[derive(Args)]
 pub struct TierArgs {
-    /// Tier that executes the guest's instructions. It changes the duration of the run, and not its ledger
+    /// Tier that executes the guest. Affects the duration of the run, but not its ledger
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
-    /// Runs the guest on the interpreter and on the tier, side by side, and stops at the first difference, with a disassembly. For
-    /// those who work on the translator: it takes longer than either, and keeps no ledger
+    /// Runs the guest on the interpreter and on the tier side by side, and stops at the first difference with a disassembly. For
+    /// developers of the translator: it is slower than either tier, and writes no ledger
     #[arg(long)]
     check_translation: bool,
 }
 
-/// A tier, as options name it.
+/// Values of `--tier`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TierName {
     /// The interpreter alone: the reference
     Interpreter,
-    /// The translator, from a block's first execution on
+    /// The translator, from the first execution of a block on
     Translator,
-    /// The interpreter first, and the translator for what is executed often
+    /// The interpreter first, and the translator for frequently executed code
     Auto,
 }
 
@@ -38,7 +38,7 @@ impl TierArgs {
         self.check_translation
     }
 
-    /// The tier, and whether translations are checked.
+    /// Returns the tier, and true if translations are checked.
     pub fn resolve(&self) -> Result<(Tier, bool)> {
         let tier = match self.tier {
             TierName::Interpreter => Tier::Interpreter,
@@ -53,7 +53,7 @@ impl TierArgs {
 }
 
 impl TierName {
-    /// Arguments of `tollgate run` that ask for it.
+    /// Returns the arguments of `tollgate run` that select the tier.
     pub fn arguments(self) -> Vec<String> {
         let value = self.to_possible_value().expect("no tier is left out");
         vec!["--tier".into(), value.get_name().into()]

@@ -1,4 +1,4 @@
-//! `tollgate run ... --and ...`: several machines of one run, whose NICs share bridges.
+//! `tollgate run ... --and ...`: a run of several machines whose NICs share bridges.
 
 use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
@@ -19,10 +19,10 @@ use std::time::Duration;
 
 /// The separator between the options of two machines.
 pub const SEPARATOR: &str = "--and";
-/// Machines of one run.
+/// Largest number of machines in a run.
 const MOST: usize = 64;
 
-/// Command lines, one for each machine of `tollgate run A --and B`; one alone of any other.
+/// Splits `tollgate run A --and B` into one command line per machine. Any other command line stays whole.
 pub fn command_lines(all: impl Iterator<Item = OsString>) -> Vec<Vec<OsString>> {
     let all: Vec<OsString> = all.collect();
     if all.get(1).is_none_or(|command| command != "run") {
@@ -32,10 +32,10 @@ pub fn command_lines(all: impl Iterator<Item = OsString>) -> Vec<Vec<OsString>> 
     options.split(|part| part == SEPARATOR).map(|part| [start, part].concat()).collect()
 }
 
-/// The machine that has begun a line of the output.
+/// The machine that has started the current output line.
 type Line = Rc<Cell<Option<usize>>>;
 
-/// The outside world of one machine: what it prints has its name before each line.
+/// The host's side of one machine, which prefixes each output line with the machine's name.
 struct Beside {
     console: Console,
     number: usize,
@@ -113,7 +113,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         machine.prepare();
     }
     crate::memory::prepare();
-    // One machine without is as good as all of them.
+    // A single machine without the sandbox turns it off for all of them.
     let open = all.iter().any(|args| args.sandbox == Sandbox::Off);
     let sandbox = if open { Sandbox::Off } else { Sandbox::On };
     sandbox.confine(&Needs::default())?;
@@ -157,7 +157,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     Ok(if complete { status } else { ExitCode::from(126) })
 }
 
-/// The inputs of the other machines, which affect the charges of each one.
+/// Returns the inputs of the other machines, which affect the charges of each machine.
 fn beside(number: usize, names: &[String], facts: &[Vec<(String, String)>]) -> Vec<(String, String)> {
     let others = names.iter().zip(facts).enumerate().filter(|(other, _)| *other != number);
     let mut all = vec![("machine".to_owned(), format!("{} of {}", number + 1, names.len()))];
@@ -179,7 +179,7 @@ mod tests {
         };
         assert_eq!(lines("tollgate run --kernel a"), ["tollgate run --kernel a"]);
         assert_eq!(lines("tollgate run a --and b --and c"), ["tollgate run a", "tollgate run b", "tollgate run c"]);
-        // Another command may have such a word for something else.
+        // Other commands may use this word for something else.
         assert_eq!(lines("tollgate report --and b"), ["tollgate report --and b"]);
     }
 }

@@ -154,8 +154,8 @@ fn networks_are_described_and_mistakes_named() {
     // The capture is one of Ethernet, without a frame.
     let sent_again = format!("generator:replay={capture}");
     refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
-    refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none stands alone");
-    refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, as with --net user");
+    refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
+    refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
     refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);
     assert_eq!(status, WRONG_ARGUMENTS);

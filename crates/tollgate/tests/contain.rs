@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what comes at once.
+/// Longest wait of a test for an event that normally comes at once.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A guest that never ends: a multiboot image that jumps to itself.
@@ -27,7 +27,7 @@ fn spinning_guest(directory: &Path) -> PathBuf {
 /// A directory for one test.
 fn directory(test: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("contain-{test}"));
-    // What an earlier run has left.
+    // Remove the files of an earlier run.
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir_all(&directory).unwrap();
     directory

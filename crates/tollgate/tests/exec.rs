@@ -32,7 +32,7 @@ fn kernel() -> Option<(PathBuf, PathBuf)> {
 /// A directory for one test.
 fn directory(test: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("exec-{test}"));
-    // What an earlier run has left.
+    // Remove the files of an earlier run.
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir_all(&directory).unwrap();
     directory

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a guest's code is.
+/// Load address of the guest's code.
 const ENTRY: u32 = 0x10_0030;
 
 /// A directory of files for one test.
@@ -14,7 +14,7 @@ impl Files {
     /// With an experiment whose two columns print one and two characters; `last` is the code of the second column's guest.
     fn new(test: &str, second: &[u8]) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{test}"));
-        // What an earlier run has left.
+        // Remove the files of an earlier run.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let files = Self(directory);
@@ -259,7 +259,7 @@ fn a_laboratory_leaves_the_running_cells_of_another_alone() {
     let (status, ..) = files.lab(&["run", "./prints.toml", "--only", "*/one"]);
     assert_eq!((status, files.kept()), (0, before.clone()));
     let (status, _, errors) = files.lab(&["prune", "--keep", "0"]);
-    assert!(status == 126 && errors.contains("is in use by a `tollgate lab` that runs"), "{errors}");
+    assert!(status == 126 && errors.contains("is in use by a running `tollgate lab`"), "{errors}");
     assert_eq!(files.kept(), before);
     signal(&first, "INT");
     assert_eq!(wait(&mut first), 130);
@@ -282,7 +282,7 @@ fn a_damaged_cell_is_run_again_and_that_is_said() {
     assert_eq!((status, again), (0, printed.clone()));
     assert_eq!(
         errors,
-        "tollgate: prints/out/one and another cell: run again: what was kept is damaged: its file 'ledger' is empty\n"
+        "tollgate: prints/out/one and another cell: runs again, because its kept result is damaged: its file 'ledger' is empty\n"
     );
     let (status, again, errors) = files.lab(&["run", "./prints.toml"]);
     assert_eq!((status, again, errors.as_str()), (0, printed, ""));

@@ -326,7 +326,8 @@ impl Cpu {
         running.base = base;
         running.budget = budget;
         running.refused = refused;
-        running.upper = u64::from(upper);
+        // A host without the upper halves leaves them in memory: SSE instructions preserve them, and others are refused.
+        running.upper = u64::from(upper && native::wide());
         running
     }
 

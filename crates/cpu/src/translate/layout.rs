@@ -83,7 +83,7 @@ pub struct Running {
     pub(super) refused: [u64; NEEDS],
     /// Loaded vector registers: 0 for none, else the sum of [`LOADED`], [`LOADED_UPPER`] and [`LOADED_HIGH`].
     pub(super) loaded: u64,
-    /// 0 if bits 511:256 of all vector registers are clear.
+    /// 0 if bits 511:256 of all vector registers are clear, or if the host's registers have none.
     pub(super) upper: u64,
     /// The processor's vector registers and MXCSR.
     pub(super) vector: *mut VectorState,

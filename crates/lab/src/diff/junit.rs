@@ -1,10 +1,10 @@
-//! The answer as one test in the format of JUnit, which programs for continuous integration collect.
+//! The outcome of a diff as one test in the JUnit format, which continuous integration systems collect.
 
 use super::{Diff, sheets};
 use crate::report::ReportError;
 use minijinja::{AutoEscape, Environment, context};
 
-/// Rows of each table in the output of the test.
+/// Rows of each table in the test's output.
 const TOP: usize = 10;
 
 const DOCUMENT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
@@ -20,12 +20,12 @@ const DOCUMENT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 </testsuites>
 "#;
 
-/// The document. The time of the test is B's, in virtual seconds.
+/// Returns the document. The test's time is B's virtual time in seconds.
 pub fn document(diff: &Diff) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.add_template("junit.xml", DOCUMENT)?;
-    // Characters that XML can't have, escaped or not.
+    // Replaces characters that XML can't represent, even escaped.
     let clean = |text: &str| text.replace(|c: char| c.is_control() && !"\n\t\r".contains(c), "\u{fffd}");
     let limit = diff.verdict.limit.unwrap_or_default() * 100.0;
     Ok(environment.get_template("junit.xml")?.render(context! {

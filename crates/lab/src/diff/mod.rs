@@ -1,7 +1,7 @@
-//! One command in two kernels, or under two settings: which of them costs more, how sure that is, and why.
+//! Comparison of one command on two kernels, or under two settings: which one costs more, with what confidence, and why.
 //!
-//! Runs come as [`Paid`]; a [`Diff`] is plain data that the other modules show: `sentence` in one sentence, `sheets` in tables for the terminal and for
-//! Markdown, `junit` for programs that collect tests, [`crate::report::diff_page`] as a page.
+//! The input is [`Paid`] for each run. A [`Diff`] is plain data, which the other modules present: `sentence` in one sentence, `sheets` as tables for the
+//! terminal and for Markdown, `junit` for programs that collect tests, [`crate::report::diff_page`] as a page.
 
 mod junit;
 pub mod paid;
@@ -18,62 +18,62 @@ use statistics::{Interval, Sample};
 
 /// The version of the JSON document.
 pub const FORMAT: u32 = 1;
-/// How the interval is made, for readers of the document.
+/// The method behind the interval, named in the document.
 const METHOD: &str = "Welch's t, 95% confidence, in parts of A's mean";
 
 /// A run of one side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The seed of its layout; none: the layout was not drawn.
+    /// Seed of the run's layout, if the layout was drawn.
     pub seed: Option<u64>,
-    /// What it paid.
+    /// The costs of the run.
     pub paid: Paid,
-    /// How long the kernel had something to do before the command began, in seconds of virtual time. Infinite: it never had not.
+    /// Seconds of virtual time for which the kernel was busy before the command began. Infinite if the kernel never became idle.
     pub settled_after: f64,
 }
 
 /// The runs of one side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Runs {
-    /// What it is.
+    /// Title of the side.
     pub title: String,
-    /// Cycles in a second.
+    /// Frequency of the cycles, in hertz.
     pub tsc_hz: u64,
-    /// At least one.
+    /// The runs, at least one.
     pub runs: Vec<Run>,
 }
 
 /// Figures of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// The seed of its layout.
+    /// Seed of the run's layout, if the layout was drawn.
     pub seed: Option<u64>,
-    /// The command's cycles.
+    /// Cycles charged to the command.
     pub cycles: f64,
-    /// The command's instructions.
+    /// Instructions of the command.
     pub instructions: u64,
-    /// Cycles of other tasks and interrupts meanwhile.
+    /// Cycles charged to other tasks and to interrupts while the command ran.
     pub meanwhile: f64,
-    /// Virtual time from the command's beginning to its end, in seconds.
+    /// Virtual time from the command's start to its end, in seconds.
     pub elapsed: f64,
-    /// Until then the kernel had something to do, in seconds from when the command was ready. None: it never had not.
+    /// Seconds for which the kernel was busy before the command began. None if the kernel never became idle.
     pub settled_after: Option<f64>,
 }
 
-/// One of the two.
+/// One side of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Side {
-    /// What it is.
+    /// Title of the side.
     pub title: String,
-    /// Cycles in a second.
+    /// Frequency of the cycles, in hertz.
     pub tsc_hz: u64,
-    /// The command's cycles.
+    /// Statistics of the command's cycles.
     pub cycles: Sample,
-    /// Each run.
+    /// Figures of each run.
     pub runs: Vec<Figures>,
 }
 
-/// Whether the two differ.
+/// The outcome of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -83,51 +83,51 @@ pub enum Answer {
     Less,
     /// Both cost the same.
     Same,
-    /// They differ by less than each of them does between layouts.
+    /// The difference is within the variation between layouts.
     Noise,
 }
 
-/// The answer, and how sure it is.
+/// The outcome with its confidence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The answer.
+    /// The outcome.
     pub answer: Answer,
-    /// By how much B costs more, as a part of A's cost.
+    /// Difference of the means as a fraction of A's mean; positive if B costs more.
     pub relative: f64,
-    /// Where the true difference is, as parts of A's cost. None: there was one run each.
+    /// Confidence interval of the true difference, as fractions of A's mean. None if each side has one run.
     pub interval: Option<Interval>,
-    /// How the interval is made.
+    /// The method behind the interval.
     pub method: Option<&'static str>,
-    /// More than this part of A's cost is too much.
+    /// Largest acceptable increase, as a fraction of A's mean.
     pub limit: Option<f64>,
-    /// It is more than that, beyond noise.
+    /// True if B's cost exceeds the limit, beyond noise.
     pub exceeded: bool,
 }
 
-/// Two sides of a command.
+/// The comparison of two sides of a command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
     /// The version of the document.
     pub format: u32,
     /// The answer in one sentence.
     pub sentence: String,
-    /// How sure it is, in another.
+    /// The confidence of the answer in one sentence.
     pub certainty: String,
-    /// What else a reader should know.
+    /// Remarks and warnings for the reader.
     pub notes: Vec<String>,
-    /// The command.
+    /// The command line.
     pub command: String,
     /// The answer for programs.
     pub verdict: Verdict,
-    /// The first.
+    /// The first side.
     pub a: Side,
-    /// The second.
+    /// The second side.
     pub b: Side,
-    /// The command's tasks by cause: means of the runs, the largest change first.
+    /// Changes in the command's tasks by cause: means over the runs, the largest change first.
     pub causes: Vec<Change>,
-    /// … and by function: instructions, and ticks for all causes.
+    /// The same by function: instructions, and ticks for all causes.
     pub functions: Vec<Change>,
-    /// Other tasks and interrupts meanwhile.
+    /// Changes in other tasks and interrupts while the command ran.
     pub meanwhile: Vec<Change>,
 }
 
@@ -147,12 +147,12 @@ impl Side {
         Self { title: runs.title.clone(), tsc_hz: runs.tsc_hz, cycles, runs: all }
     }
 
-    /// The mean of a figure.
+    /// Returns the mean of a figure over the runs.
     pub fn mean(&self, of: impl Fn(&Figures) -> f64) -> f64 {
         Sample::of(&self.runs.iter().map(of).collect::<Vec<_>>()).mean
     }
 
-    /// How long it took the slowest run to settle; none if one never did.
+    /// Returns the settling time of the slowest run; None if a run never settled.
     pub fn settled_after(&self) -> Option<f64> {
         self.runs.iter().map(|run| run.settled_after).try_fold(0.0, |most: f64, seconds| Some(most.max(seconds?)))
     }
@@ -177,7 +177,7 @@ impl Verdict {
 }
 
 impl Diff {
-    /// Compares runs of a command.
+    /// Compares the runs of a command on two sides.
     pub fn new(command: String, a: &Runs, b: &Runs, limit: Option<f64>) -> Self {
         let mean = |runs: &Runs| Paid::mean(&runs.runs.iter().map(|run| run.paid.clone()).collect::<Vec<_>>());
         let (before, after) = (mean(a), mean(b));
@@ -201,7 +201,7 @@ impl Diff {
         }
     }
 
-    /// One test of a suite in the format of JUnit, which fails when B costs too much.
+    /// Returns the result as one JUnit test, which fails if B's cost exceeds the limit.
     pub fn junit(&self) -> Result<String, crate::report::ReportError> {
         junit::document(self)
     }

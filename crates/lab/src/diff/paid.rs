@@ -1,30 +1,30 @@
-//! What one run paid, by its ledger: the command's tasks, and apart from them all that the machine did meanwhile.
+//! The costs of one run, from its ledger: those of the command's tasks, and separately those of the rest of the machine.
 
 use crate::results::{Tallies, Tally};
 use ledger::summary::{By, Cause, Selection};
 use ledger::{Context, Ledger, TICKS_PER_CYCLE};
 use std::collections::BTreeMap;
 
-/// The region of the command and its descendants.
+/// The region of interest of the command and its descendants.
 pub const COMMAND: &str = "exec";
-/// The region of everything else, while the command runs.
+/// The region of interest of everything else while the command runs.
 pub const OTHERS: &str = "others";
 
-/// A ledger is not that of a command.
+/// The ledger is not that of a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger has no region '{0}'")]
 pub struct NoCommand(pub &'static str);
 
-/// What was paid, each part with its name.
+/// Costs, each part with its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paid {
-    /// By cause and function; the count of instructions is how many there were. Time spent halted is not in it.
+    /// Ticks by cause and function; the instruction count comes with the cause of instructions. Halted time is excluded.
     pub parts: BTreeMap<(String, String), Tally>,
-    /// By function: instructions, and what was paid for all causes.
+    /// Instructions and total ticks by function.
     pub functions: Tallies,
-    /// What the machine did meanwhile, by task; interrupts and soft interrupts are parts of their own.
+    /// Costs of the rest of the machine by task; interrupts and soft interrupts have entries of their own.
     pub meanwhile: Tallies,
-    /// Virtual time from the command's beginning to its end, in ticks.
+    /// Virtual time from the command's start to its end, in ticks.
     pub elapsed: u64,
 }
 
@@ -44,7 +44,7 @@ fn cause_name(ledger: &Ledger, cause: Cause) -> String {
 }
 
 impl Paid {
-    /// What the ledger of a run of one command says.
+    /// Returns the costs in the ledger of a run of one command.
     pub fn of(ledger: &Ledger) -> Result<Self, NoCommand> {
         let region = |name| ledger.region(name).ok_or(NoCommand(name));
         let (command, others) = (region(COMMAND)?, region(OTHERS)?);
@@ -74,17 +74,17 @@ impl Paid {
         }
     }
 
-    /// All that the command paid: instructions and ticks.
+    /// Returns the command's instructions and ticks in total.
     pub fn total(&self) -> Tally {
         sum(&self.functions)
     }
 
-    /// The command's cycles.
+    /// Returns the command's cycles.
     pub fn cycles(&self) -> f64 {
         self.total().ticks as f64 / TICKS_PER_CYCLE as f64
     }
 
-    /// By cause.
+    /// Returns the costs by cause.
     pub fn causes(&self) -> Tallies {
         let mut causes = Tallies::default();
         for ((cause, _), tally) in &self.parts {
@@ -93,13 +93,13 @@ impl Paid {
         causes
     }
 
-    /// One cause by function.
+    /// Returns the costs of one cause by function.
     pub fn of_cause(&self, wanted: &str) -> Tallies {
         let parts = self.parts.iter().filter(|((cause, _), _)| cause == wanted);
         parts.map(|((_, function), tally)| (function.clone(), *tally)).collect()
     }
 
-    /// What several runs paid on average, each part rounded.
+    /// Returns the mean of several runs, each part rounded.
     pub fn mean(all: &[Self]) -> Self {
         let runs = all.len().max(1) as u64;
         let mean = |tally: &mut Tally| {
@@ -124,7 +124,7 @@ impl Paid {
     }
 }
 
-/// The sum of a list.
+/// Returns the sum of a list.
 pub fn sum(list: &Tallies) -> Tally {
     let mut all = Tally::default();
     list.values().for_each(|tally| add(&mut all, *tally));

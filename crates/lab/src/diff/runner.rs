@@ -1,4 +1,4 @@
-//! Runs the commands of a diff as child processes, some at a time.
+//! Runs the commands of a diff as child processes, several at a time.
 
 use crate::runner::tail;
 use crate::tether::tether;
@@ -12,32 +12,32 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The most that a run may print, in bytes.
+/// Largest output of a run, in bytes.
 const MOST_OUTPUT: u64 = 64 << 20;
-/// Between two looks at the children.
+/// Interval between checks of the children.
 const NAP: Duration = Duration::from_millis(5);
-/// What shells add to the number of the signal that has ended a program.
+/// The offset that shells add to the number of the signal that ended a program.
 const SIGNALLED: i32 = 128;
 
-/// A run to be.
+/// A planned run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The program's arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// A file for what it prints.
+    /// File for the run's output.
     pub output: PathBuf,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It ended with status 0.
+    /// The run exited with status 0.
     Well,
-    /// It ended otherwise: its status, as a shell has it, and the end of what it printed.
+    /// The run failed: its exit status as a shell reports it, and the last lines of its output.
     Badly(u8, Vec<String>),
-    /// It printed more than a run may.
+    /// The run exceeded the output limit.
     TooLong,
-    /// It was not begun, or not done, because another one had failed or somebody has stopped all.
+    /// The run was cancelled or not started, because another run failed or the user stopped the diff.
     Stopped,
 }
 
@@ -53,14 +53,14 @@ fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
     let output = File::create(&job.output)?;
     let mut command = Command::new(program);
     command.args(&job.arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    // Keys on the terminal are for this program, which then ends the runs itself.
+    // Keys on the terminal signal this program, which then ends the runs itself.
     command.process_group(0);
     tether(&mut command, directory.as_raw_fd());
     command.spawn()
 }
 
-/// Runs jobs whose files are in a directory, `most` at a time, and says what became of each. After one that has failed no other is begun; when `stop`
-/// is set, all end. They end with the thread that calls this, if not before. `progress` is told how many are done.
+/// Runs jobs in a directory, at most `most` at a time, and returns the outcome of each. After a failure no further job starts; once `stop` is set, all jobs
+/// are ended. The jobs also end with the calling thread. `progress` receives the number of finished jobs.
 pub fn run(
     program: &Path,
     jobs: &[Job],
@@ -96,7 +96,7 @@ pub fn run(
                 }
             };
             if matches!(outcome, Ended::Stopped | Ended::TooLong) {
-                // It may have ended by itself in between.
+                // The child may have ended already.
                 let _ = child.kill();
                 let _ = child.wait();
             }

@@ -1,4 +1,4 @@
-//! The answer in words.
+//! The outcome of a diff in words.
 
 use super::statistics::Interval;
 use super::{Answer, Side, Verdict};
@@ -6,10 +6,10 @@ use crate::difference::Change;
 use crate::format::number;
 use crate::results::Tally;
 
-/// Names of large numbers.
+/// Prefixes of large numbers.
 const SCALES: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
 
-/// Two numbers of cycles in the same unit, and that unit.
+/// Returns two numbers of cycles in the same unit, and that unit.
 fn scaled(a: f64, b: f64) -> (String, String, &'static str) {
     let found = SCALES.iter().find(|(scale, _)| a.max(b) >= *scale);
     let &(scale, unit) = found.unwrap_or(&(1.0, ""));
@@ -17,7 +17,7 @@ fn scaled(a: f64, b: f64) -> (String, String, &'static str) {
     (figure(a), figure(b), unit)
 }
 
-/// A part of a whole in percent, with as many digits as say something.
+/// Formats a fraction as a percentage with its significant digits.
 pub fn percent(part: f64) -> String {
     let percent = (part * 100.0).abs();
     match percent {
@@ -28,10 +28,10 @@ pub fn percent(part: f64) -> String {
     }
 }
 
-/// Likewise with its sign.
+/// Formats a fraction as a percentage with its sign.
 pub fn signed_percent(part: f64) -> String {
     let digits = if part.abs() < 0.000_95 { 2 } else { 1 };
-    // The rest rounds to zero, which has no sign.
+    // Smaller values round to zero, which has no sign.
     let sign = if part.abs() < 0.000_05 {
         ""
     } else if part < 0.0 {
@@ -42,7 +42,7 @@ pub fn signed_percent(part: f64) -> String {
     format!("{sign}{:.digits$}%", part.abs() * 100.0)
 }
 
-/// What most of a difference is for: its largest cause in its direction, with the function that has most of that. `before` is all that A paid.
+/// Returns the main cause of a difference: the largest cause in its direction, with that cause's main function. `before` is A's total cost.
 pub fn reason(
     verdict: &Verdict,
     before: Tally,
@@ -74,7 +74,7 @@ pub fn reason(
     Some(format!("{points} points are {} ({how}{from})", largest.name))
 }
 
-/// The answer, in one sentence.
+/// Returns the outcome in one sentence.
 pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> String {
     let (before, after, unit) = scaled(a.cycles.mean, b.cycles.mean);
     let cycles = format!("{before} → {after} {unit}").trim_end().to_owned();
@@ -91,7 +91,7 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
     }
 }
 
-/// How sure the answer is.
+/// Returns the confidence of the outcome in one sentence.
 pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
     let Some(Interval { low, high }) = verdict.interval else {
         return match a.runs.first().and_then(|run| run.seed) {
@@ -111,7 +111,7 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
     )
 }
 
-/// What else a reader should know.
+/// Returns remarks and warnings for the reader.
 pub fn notes(a: &Side, b: &Side) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, side) in [("A", a), ("B", b)] {

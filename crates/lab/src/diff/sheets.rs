@@ -1,4 +1,4 @@
-//! A diff as tables: for the terminal and as Markdown, from the same rows.
+//! A diff as tables, with the same rows for the terminal and for Markdown.
 
 use super::sentence::{percent, signed_percent};
 use super::{Diff, Figures, Side};
@@ -9,11 +9,11 @@ use ledger::TICKS_PER_CYCLE;
 
 /// A table.
 pub struct Sheet {
-    /// What it is about.
+    /// Title of the table.
     pub title: String,
-    /// The columns.
+    /// Column headings.
     pub headings: Vec<(&'static str, Align)>,
-    /// The rows.
+    /// Rows.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -29,7 +29,7 @@ fn change(before: f64, after: f64) -> String {
     }
 }
 
-/// The first table: both sides as wholes.
+/// Returns the first table: the totals of both sides.
 fn overview(diff: &Diff) -> Sheet {
     let sides = [&diff.a, &diff.b];
     let row = |name: &str, of: fn(&Figures) -> f64, shown: fn(f64) -> String| {
@@ -53,7 +53,7 @@ fn overview(diff: &Diff) -> Sheet {
     Sheet { title: String::new(), headings: vec![("", Left), ("A", Right), ("B", Right), ("change", Right)], rows }
 }
 
-/// A table of changes; `whole` is what their points are of, in cycles.
+/// Returns a table of changes. `whole` is the total in cycles that percentages relate to.
 fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, top: usize) -> Option<Sheet> {
     if changes.is_empty() {
         return None;
@@ -89,7 +89,7 @@ fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, 
     })
 }
 
-/// The tables; of each list of changes the `top` largest.
+/// Returns the tables, with the `top` largest changes of each list.
 pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
     let (counts, instructions) = (["count A", "count B"], ["instructions A", "instructions B"]);
     let whole = diff.a.cycles.mean;
@@ -101,7 +101,7 @@ pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
     std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
 }
 
-/// For the terminal.
+/// Returns the tables as text for the terminal.
 pub fn text(diff: &Diff, top: usize) -> String {
     let mut out = format!("{}\n{}\n", diff.sentence, diff.certainty);
     diff.notes.iter().for_each(|note| out += &format!("{note}\n"));
@@ -113,7 +113,7 @@ pub fn text(diff: &Diff, top: usize) -> String {
     out
 }
 
-/// For a pull request.
+/// Returns the tables as Markdown for a pull request.
 pub fn markdown(diff: &Diff, top: usize) -> String {
     let cell = |text: &String| text.trim_start().replace('|', "\\|").replace('<', "&lt;");
     let mut out = format!("**{}**\n\n{}\n", diff.sentence, diff.certainty);

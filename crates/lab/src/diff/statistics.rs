@@ -1,34 +1,34 @@
-//! Means, spreads, and how sure a difference of two means is.
+//! Means, standard deviations, and the confidence interval of a difference of two means.
 //!
-//! The interval is Welch's: two samples with spreads of their own, Student's t with the degrees of freedom of Welch and Satterthwaite
+//! The interval is Welch's, for two samples with unequal variances: Student's t with the degrees of freedom of Welch and Satterthwaite
 //! (B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved", Biometrika 34, 1947).
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// How sure an interval is.
+/// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Values of several runs.
+/// Statistics of one figure over several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
-    /// How many.
+    /// Number of runs.
     pub runs: usize,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// Their standard deviation, of a sample (divided by n - 1); 0 for one value.
+    /// Sample standard deviation (divisor n - 1); 0 for one value.
     pub deviation: f64,
-    /// The smallest.
+    /// Smallest value.
     pub least: f64,
-    /// The largest.
+    /// Largest value.
     pub most: f64,
 }
 
 impl Sample {
-    /// Of these values, of which there is at least one.
+    /// Computes the statistics of at least one value.
     pub fn of(values: &[f64]) -> Self {
         let runs = values.len();
-        // Values that are all the same have that mean, without a rounding.
+        // Equal values have that value as their mean, without a rounding error.
         let first = values.first().copied().unwrap_or_default();
         let mean = first + values.iter().map(|value| value - first).sum::<f64>() / runs.max(1) as f64;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
@@ -38,28 +38,28 @@ impl Sample {
         Self { runs, mean, deviation, least, most }
     }
 
-    /// The standard deviation as a part of the mean.
+    /// Returns the standard deviation as a fraction of the mean.
     pub fn spread(&self) -> f64 {
         if self.mean == 0.0 { 0.0 } else { self.deviation / self.mean }
     }
 
-    /// The variance of the mean.
+    /// Returns the variance of the mean.
     fn uncertainty(&self) -> f64 {
         self.deviation.powi(2) / self.runs as f64
     }
 }
 
-/// An interval that has the true difference in it, as sure as [`CONFIDENCE`] says.
+/// A confidence interval of a difference, at the level [`CONFIDENCE`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Its lower end.
+    /// Lower end.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end.
     pub high: f64,
 }
 
 impl Interval {
-    /// Of the difference between the means of two samples of two values or more.
+    /// Returns the interval of the difference between the means of two samples. None if a sample has fewer than two values.
     pub fn of_difference(before: &Sample, after: &Sample) -> Option<Self> {
         if before.runs < 2 || after.runs < 2 {
             return None;
@@ -77,12 +77,12 @@ impl Interval {
         Some(Self { low: difference - half, high: difference + half })
     }
 
-    /// Whether no difference is in it.
+    /// Returns true if the interval contains zero.
     pub fn has_zero(&self) -> bool {
         self.low <= 0.0 && self.high >= 0.0
     }
 
-    /// As parts of a whole.
+    /// Returns the interval as fractions of `whole`.
     pub fn relative_to(&self, whole: f64) -> Self {
         Self { low: self.low / whole, high: self.high / whole }
     }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(Sample::of(&[0.1; 7]).deviation, 0.0);
     }
 
-    /// The figures are those of R's `t.test(b, a)`.
+    /// The expected values are those of R's `t.test(b, a)`.
     #[test]
     fn the_interval_is_welchs() {
         // Two of three values each with equal deviations have four degrees of freedom, where t is 2.776445.
@@ -115,7 +115,7 @@ mod tests {
         let half = 2.776_445 * (2.0f64 / 3.0).sqrt();
         assert!(near(interval.low, 4.0 - half) && near(interval.high, 4.0 + half), "{interval:?}");
         assert!(!interval.has_zero());
-        // Where only one of two varies, it alone has degrees of freedom: one, where t is 12.7062.
+        // If only one sample varies, it alone contributes degrees of freedom: one, for which t is 12.7062.
         let (a, b) = (Sample::of(&[10.0, 10.0]), Sample::of(&[11.0, 13.0]));
         let interval = Interval::of_difference(&a, &b).unwrap();
         assert!(near(interval.high, 2.0 + 12.7062), "{interval:?}");

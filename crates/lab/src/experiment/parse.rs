@@ -22,7 +22,7 @@ const NEVER: &[(i32, &str)] =
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExperimentError {
     /// No built-in experiment has that name.
-    #[error("there is no experiment '{name}'; there are: {known}. The path of a .toml file will do too")]
+    #[error("there is no experiment '{name}'; there are: {known}. The path of a .toml file is also accepted")]
     Unknown {
         /// The name.
         name: String,
@@ -307,7 +307,7 @@ impl Reader<'_> {
             published.insert(at, *value);
         }
         if !published.is_empty() && file.source.is_none() {
-            return Err(self.error("source", "is missing: published figures must say where they are from"));
+            return Err(self.error("source", "is missing: published figures need a source"));
         }
         Ok(Row { line: shared, metric, scale, published })
     }

@@ -1,5 +1,5 @@
-//! The Firefox Profiler's processed profiles: a process for each of the guest's, a thread for each of its threads. Samples of crossings weigh
-//! as much as they cost, in microseconds.
+//! The Firefox Profiler's processed profile format, with the guest's processes and threads. A sample of a crossing weighs its cost in
+//! microseconds.
 
 use super::{Export, ExportError, task_title};
 use fxprof_processed_profile::{
@@ -11,10 +11,10 @@ use ledger::summary::Weigh;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The profile.
+/// Returns the profile.
 pub fn profile(export: Export) -> Result<Vec<u8>, ExportError> {
     let interval = export.nanoseconds(export.ledger.stacks.keeps.interval).max(1);
-    // A run has a clock of its own, which begins with it.
+    // The clock of a run starts at zero.
     let begin = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::ZERO);
     let mut profile = Profile::new("tollgate", begin, SamplingInterval::from_nanos(interval));
     profile.set_os_name("Linux");
@@ -52,7 +52,7 @@ pub fn profile(export: Export) -> Result<Vec<u8>, ExportError> {
     serde_json::to_vec(&profile).map_err(|_| ExportError::Json)
 }
 
-/// Processes and threads that have samples.
+/// Processes and threads with samples.
 #[derive(Default)]
 struct Threads {
     processes: BTreeMap<u32, ProcessHandle>,

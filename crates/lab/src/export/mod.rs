@@ -30,41 +30,41 @@ pub enum Format {
     Folded,
 }
 
-/// Why there is nothing to export.
+/// The reason why an export fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// There is no trace.
+    /// The ledger has no trace.
     #[error("the ledger has no trace: run the guest with --trace")]
     NoTrace,
-    /// The format is of JSON, which could not be made.
-    #[error("the profile can't be written as JSON")]
+    /// The JSON could not be written.
+    #[error("can't write the profile as JSON")]
     Json,
 }
 
-/// What is exported.
+/// The data to export.
 #[derive(Clone, Copy)]
 pub struct Export<'a> {
     /// The ledger.
     pub ledger: &'a Ledger,
-    /// Which part of it.
+    /// The part of the ledger to export.
     pub selection: Selection<'a>,
-    /// Which stacks.
+    /// The weight of stacks.
     pub weigh: &'a Weigh,
 }
 
-/// A stack with its weight, at a time.
+/// A stack with its weight and its time.
 struct Sample<'a> {
     time: u64,
     cpu: u32,
     who: &'a Origin,
     stack: StackId,
-    /// In ticks, or a count.
+    /// Ticks, or a count.
     weight: u64,
     what: What,
 }
 
 impl<'a> Export<'a> {
-    /// The file of a format.
+    /// Returns the file in a format.
     pub fn to_bytes(self, format: Format) -> Result<Vec<u8>, ExportError> {
         match format {
             Format::PerfScript => Ok(perf_script::text(self).into_bytes()),
@@ -86,7 +86,7 @@ impl<'a> Export<'a> {
         }
     }
 
-    /// All samples. Those of a run without a trace have no times: each begins where the one before it ends.
+    /// Returns all samples. Without a trace, samples have no times: each begins at the end of the previous one.
     fn samples(&self) -> Vec<Sample<'a>> {
         let selection = self.selection;
         let counts = matches!(self.weigh, Weigh::Kinds(_));
@@ -116,13 +116,13 @@ impl<'a> Export<'a> {
             .collect()
     }
 
-    /// A time in nanoseconds.
+    /// Converts a time to nanoseconds.
     fn nanoseconds(&self, ticks: u64) -> u64 {
         let per_second = u128::from(self.ledger.header.tsc_hz) * u128::from(TICKS_PER_CYCLE);
         u64::try_from(u128::from(ticks) * 1_000_000_000 / per_second).unwrap_or(u64::MAX)
     }
 
-    /// A weight in the format's unit: nanoseconds, or a count.
+    /// Converts a weight to the format's unit: nanoseconds, or a count.
     fn amount(&self, weight: u64) -> u64 {
         if matches!(self.weigh, Weigh::Kinds(_)) { weight } else { self.nanoseconds(weight) }
     }
@@ -136,7 +136,7 @@ impl<'a> Export<'a> {
     }
 }
 
-/// What a task's track is called.
+/// Returns the title of a task's track.
 fn task_title(task: &Task) -> &str {
     match (task.comm.as_str(), task.kind) {
         ("", TaskKind::Idle) => "idle",
@@ -145,7 +145,7 @@ fn task_title(task: &Task) -> &str {
     }
 }
 
-/// Names by number, each once.
+/// Interned names.
 #[derive(Default)]
 struct Names {
     numbers: BTreeMap<String, usize>,

@@ -1,11 +1,11 @@
-//! The text of `perf script`: for each sample a line with the task, the processor, the time and the event, then its frames, the innermost
-//! first, and an empty line.
+//! The output format of `perf script`: for each sample a line with the task, the processor, the time and the event, then one line per frame from
+//! the innermost on, and an empty line.
 
 use super::{Export, task_title};
 use ledger::stack::{TRUNCATED, UNKNOWN, What, file_of};
 use std::fmt::Write;
 
-/// The whole text.
+/// Returns the whole text.
 pub fn text(export: Export) -> String {
     let mut out = String::new();
     for sample in export.samples() {
@@ -35,7 +35,7 @@ pub fn text(export: Export) -> String {
     out
 }
 
-/// A name without what separates the parts of a line.
+/// Removes the separators of a line from a name.
 fn words(name: &str) -> String {
     name.chars().map(|c| if c.is_whitespace() || c == ':' { '_' } else { c }).collect()
 }
@@ -58,7 +58,7 @@ fn frame(export: &Export, space: ledger::AddressSpace, address: u64) -> String {
 }
 
 impl Export<'_> {
-    /// Cycles, or a count.
+    /// Converts a weight to cycles, or returns a count.
     fn weight(&self, weight: u64) -> u64 {
         match self.weigh {
             ledger::summary::Weigh::Kinds(_) => weight,

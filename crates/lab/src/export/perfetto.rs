@@ -1,5 +1,5 @@
-//! The JSON of Chrome's traces, which Perfetto and `chrome://tracing` read: for each processor a track with the tasks that it ran and one with
-//! what it crossed, and for each task a track with the times in which it ran.
+//! Chrome's JSON trace format, which Perfetto and `chrome://tracing` read. Each processor has a track with the tasks that it ran and a track with
+//! its crossings, and each task has a track with the times at which it ran.
 
 use super::{Export, ExportError, task_title};
 use ledger::stack::{Moment, Record};
@@ -7,12 +7,12 @@ use ledger::{Family, TaskId, TaskKind};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// The process that stands for the processors, beyond Linux's numbers.
+/// Process number for the processors, above those of Linux.
 const PROCESSORS: u32 = 1 << 30;
-/// The processes of tasks of the same number are told apart from it; the idle tasks all have number 0.
+/// Process number for the idle tasks, which all have number 0 in Linux.
 const IDLE: u32 = PROCESSORS + 1;
 
-/// The trace.
+/// Returns the trace.
 pub fn trace(export: Export) -> Result<Vec<u8>, ExportError> {
     if !export.ledger.stacks.keeps.trace {
         return Err(ExportError::NoTrace);
@@ -54,7 +54,7 @@ fn end_of(clocks: &[u64], cpu: u32) -> u64 {
     clocks.get(cpu as usize).copied().unwrap_or(0)
 }
 
-/// A time in microseconds.
+/// Converts a time to microseconds.
 fn microseconds(export: &Export, ticks: u64) -> f64 {
     export.nanoseconds(ticks) as f64 / 1000.0
 }
@@ -66,7 +66,7 @@ struct Running {
     since: u64,
 }
 
-/// The process and the thread of a task.
+/// Returns the process and thread numbers of a task.
 fn place(export: &Export, number: TaskId) -> (u32, u32) {
     let task = &export.ledger.tasks[number.0 as usize];
     match task.kind {
@@ -76,7 +76,7 @@ fn place(export: &Export, number: TaskId) -> (u32, u32) {
 }
 
 impl Running {
-    /// A slice on the processor's track, and one on the task's.
+    /// Adds a slice to the processor's track, and one to the task's.
     fn ends(self, export: &Export, end: u64, events: &mut Vec<Value>) {
         let name = task_title(&export.ledger.tasks[self.task.0 as usize]);
         let (ts, end) = (microseconds(export, self.since), microseconds(export, end.max(self.since)));
@@ -87,7 +87,7 @@ impl Running {
     }
 }
 
-/// What a record looks like, but for a switch of tasks, which is the end of a slice.
+/// Returns the event for a record. A task switch has none: it ends a slice.
 fn moment(export: &Export, record: &Record<u32>) -> Option<Value> {
     let space = export.selection.origin_of(record.origin).address_space();
     let frames = export.ledger.stacks.frames(record.stack);
@@ -117,7 +117,7 @@ fn category(family: Family) -> &'static str {
     }
 }
 
-/// The names of the tracks.
+/// Returns the names of the tracks.
 fn names(export: &Export, processors: &BTreeSet<u32>, tasks: &BTreeSet<TaskId>) -> Vec<Value> {
     let name = |what: &str, pid: u32, tid: u32, name: String| json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": { "name": name } });
     let mut all = vec![

@@ -1,11 +1,11 @@
-//! Speedscope's files: <https://www.speedscope.app/file-format-schema.json>.
+//! Speedscope's file format: <https://www.speedscope.app/file-format-schema.json>.
 
 use super::{Export, ExportError, Names, task_title};
 use ledger::summary::Weigh;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The file: a profile for each task.
+/// Returns the file, with one profile per task.
 pub fn file(export: Export) -> Result<Vec<u8>, ExportError> {
     let mut frames = Names::default();
     let mut tasks: BTreeMap<u32, (Vec<Value>, Vec<u64>)> = BTreeMap::new();

@@ -1,43 +1,43 @@
-//! Axes of drawings: where values lie, in percent of the width, and which of them are marked.
+//! Axes of plots: positions of values in percent of the width, and tick marks.
 
 use serde::Serialize;
 
-/// A mark on an axis.
+/// A tick mark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// Percent of the width.
+    /// Position in percent of the width.
     pub at: f64,
-    /// The number.
+    /// Label.
     pub text: String,
 }
 
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Axis {
-    /// From zero to this.
+    /// A linear scale from zero to this value.
     Linear(f64),
-    /// Between two values, by their logarithms.
+    /// A logarithmic scale between two values.
     Logarithmic(f64, f64),
 }
 
-/// Steps between marks, of a decade.
+/// Steps between tick marks within a decade.
 const STEPS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
-/// Marks of a linear axis, at most.
+/// Largest number of tick marks on a linear axis.
 const MOST_MARKS: f64 = 4.0;
 
-/// The least round number from `least` on.
+/// Returns the smallest round number that is at least `least`.
 fn round_up(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     let step = STEPS.iter().find(|step| **step * decade >= least * (1.0 - 1e-9));
     step.map_or(least, |step| step * decade)
 }
 
-/// A percentage with no more digits than a screen can show.
+/// Rounds a percentage to the precision that a screen can show.
 pub fn percent(part: f64) -> f64 {
     (part * 100_000.0).round() / 1000.0
 }
 
-/// A number in few characters: thousands as k, millions as M, and so on.
+/// Formats a number in few characters: thousands as k, millions as M, and so on.
 pub fn short(value: f64) -> String {
     let units = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let (divisor, unit) = units.into_iter().find(|(from, _)| value.abs() >= *from).unwrap_or((1.0, ""));
@@ -46,21 +46,21 @@ pub fn short(value: f64) -> String {
 }
 
 impl Axis {
-    /// A linear one that reaches `most` at least.
+    /// Creates a linear axis that reaches at least `most`.
     pub fn linear(most: f64) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let step = round_up(most / MOST_MARKS);
         Axis::Linear((most / step - 1e-9).ceil() * step)
     }
 
-    /// A logarithmic one that reaches from `least` to `most`, both above zero; its ends are 1, 2 or 5 of a decade.
+    /// Creates a logarithmic axis from `least` to `most`, both above zero. Its ends are 1, 2 or 5 of a decade.
     pub fn logarithmic(least: f64, most: f64) -> Self {
         let most = round_up(most.max(f64::MIN_POSITIVE));
-        // The round number below a value is the inverse of the one above its inverse.
+        // The round number below a value is the inverse of the round number above the value's inverse.
         Axis::Logarithmic(1.0 / round_up(1.0 / least.max(f64::MIN_POSITIVE)), most)
     }
 
-    /// Where a value lies, in percent.
+    /// Returns the position of a value in percent.
     pub fn at(&self, value: f64) -> f64 {
         let part = match *self {
             Axis::Linear(most) => value / most,
@@ -70,7 +70,7 @@ impl Axis {
         percent(part.clamp(0.0, 1.0))
     }
 
-    /// Its marks.
+    /// Returns the tick marks.
     pub fn marks(&self) -> Vec<Mark> {
         let mark = |value: f64| Mark { at: self.at(value), text: short(value) };
         match *self {

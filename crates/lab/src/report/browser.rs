@@ -1,16 +1,16 @@
-//! The page in a browser, where one is installed: at the width of a phone and of a desk, in both colour schemes.
+//! Tests of the page in a browser, if one is installed: at the widths of a phone and of a desktop, in both colour schemes.
 
 use super::page;
 use crate::testing;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Names under which a Chromium is installed.
+/// Executable names of Chromium.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
-/// Widths of a phone and of a desk, in pixels.
+/// Widths of a phone and of a desktop, in pixels.
 const WIDTHS: [u32; 2] = [390, 1280];
 
-/// Notes what a reader without scripts sees; it stands before the page's script.
+/// Records the page as a reader without scripts sees it. Runs before the page's script.
 const BEFORE: &str = r#"<script>
 const shape = (root) => JSON.stringify([...root.querySelectorAll("*")].map((e) => [e.tagName, e.getAttribute("class"), (e.getAttribute("style") || "").replace(/\.0%/g, "%"), e.getAttribute("title"), e.getAttribute("data-key"), e.children.length ? "" : e.textContent]));
 const parts = () => [document.querySelector(".graph .flame"), document.querySelector(".all tbody")];
@@ -18,7 +18,7 @@ const seen = [...parts(), document.querySelector("article .waterfall")].map(shap
 </script>
 "#;
 
-/// Compares that with what the script made of it, uses everything that can be used, and tells the frame around the page what it found.
+/// Compares that record with the page that the script made, operates all controls, and reports the result to the surrounding frame.
 const AFTER: &str = r#"<script>
 const drawn = [...parts(), document.querySelector(".chosen .waterfall")].map(shape);
 const found = { same: drawn.map((made, at) => made === seen[at]), links: document.querySelectorAll(".full:not([hidden])").length };
@@ -54,7 +54,7 @@ parent.postMessage(JSON.stringify(found), "*");
 </script>
 "#;
 
-/// The frame: a window of a browser has a least width, a frame does not.
+/// Returns a document that shows the page in a frame. A browser window has a minimum width; a frame does not.
 fn frame(page: &Path, width: u32) -> String {
     format!(
         "<!doctype html><title>frame</title><body style=\"margin:0\"><iframe src=\"file://{}\" width=\"{width}\" height=\"900\" \
@@ -64,7 +64,7 @@ fn frame(page: &Path, width: u32) -> String {
     )
 }
 
-/// The first browser that is installed.
+/// Returns the first installed browser.
 fn installed() -> Option<&'static str> {
     let runs = |name: &&str| {
         let quiet = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -77,8 +77,8 @@ fn installed() -> Option<&'static str> {
     found
 }
 
-/// Opens a page, with a script of ours before its own and one after it, in both widths and both colour schemes; `found` says what the latter is
-/// to find.
+/// Opens a page with a test script before and after its own, at both widths and in both colour schemes. `found` returns the expected report of the latter
+/// script.
 fn opened(browser: &str, name: &str, page: &str, [before, after]: [&str; 2], found: impl Fn(u32, bool) -> String) {
     let directory = std::env::temp_dir().join(format!("tollgate-page-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

@@ -1,5 +1,5 @@
-//! Two cells in full: headline, waterfall, flame graph and the table of everything that differs; and the data from which the page's
-//! script makes the same for any two cells.
+//! A comparison of two cells: headline, waterfall, flame graph and the table of all differences; and the data from which the page's
+//! script builds the same comparison for any two cells.
 
 use super::flame::{Flame, flame};
 use super::headline::{Headline, headline};
@@ -13,56 +13,56 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Lines of a flame graph that are less than this part of the whole are put together.
+/// Folded lines below this fraction (1/n) of the total are merged.
 const SMALLEST: u64 = 5000;
 
-/// A comparison as a page shows it.
+/// A comparison for the page.
 #[derive(Serialize)]
 pub struct Comparison {
-    /// What is compared.
+    /// Title of the first cell.
     pub from: String,
-    /// With what.
+    /// Title of the second cell.
     pub to: String,
-    /// In which row or column.
+    /// The row or column that both cells share.
     pub within: String,
-    /// Its anchor.
+    /// HTML anchor.
     pub id: String,
-    /// The positions of both in the script's list of cells.
+    /// Positions of both cells in the script's list.
     pub cells: Option<[usize; 2]>,
     /// Ratio and sentence.
     pub headline: Option<Headline>,
-    /// Cycles that the second has more.
+    /// Cycles that the second cell has beyond the first.
     pub cycles: String,
-    /// How far the prices behind both can be trusted.
+    /// Confidence in the prices behind both.
     pub trust: Option<Badge>,
-    /// From one total to the other.
+    /// The steps from one total to the other.
     pub waterfall: Waterfall,
 }
 
-/// A badge of an origin of prices.
+/// A badge for the origin of prices.
 #[derive(Serialize)]
 pub struct Badge {
-    /// The word.
+    /// The word on the badge.
     pub word: &'static str,
-    /// The part that was measured.
+    /// Fraction that was measured.
     pub share: String,
 }
 
-/// The badge of what is known of prices.
+/// Returns the badge for a confidence in prices.
 pub fn badge(trust: Option<Trust>) -> Option<Badge> {
     trust.map(|trust| Badge { word: trust.word(), share: format!("{:.0} %", trust.share() * 100.0) })
 }
 
-/// Everything that differs.
+/// All differences between two cells.
 #[derive(Serialize)]
 pub struct Details {
-    /// What both are in one graph.
+    /// Differential flame graph of both cells.
     pub flame: Option<Flame>,
-    /// The table.
+    /// Rows of the table.
     pub lines: Vec<Line>,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Serialize)]
 pub struct Line {
     name: String,
@@ -72,21 +72,21 @@ pub struct Line {
     change: String,
     share: Option<String>,
     counts: [String; 2],
-    /// Numbers to sort by: cycles before, after and their change; counts.
+    /// Sort keys: cycles before, after and their change; counts.
     keys: [i128; 5],
     /// `less`, `more` or `even`.
     kind: &'static str,
-    /// The bar's length in percent.
+    /// Length of the bar in percent.
     bar: f64,
 }
 
-/// A part of an anchor.
+/// Converts text to a part of an anchor.
 fn anchor(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     text.chars().map(plain).collect()
 }
 
-/// A pair that has been measured.
+/// Returns the comparison of a pair, if both cells have results.
 pub fn comparison(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<Comparison> {
     let (before, after) = pair.measured(experiment, result)?;
     let difference = Difference::new(before, after);
@@ -111,7 +111,7 @@ pub fn comparison(experiment: &Experiment, result: &ExperimentResult, pair: &Pai
     })
 }
 
-/// The lines of the table from lists with their titles, what changed most first; shares are of `total`.
+/// Returns the rows of the table from titled lists, the largest change first; shares relate to `total`.
 pub fn lines(lists: &[(&'static str, &[Change])], total: i128) -> Vec<Line> {
     let all = lists.iter().flat_map(|(title, changes)| changes.iter().map(|change| (*title, change)));
     let mut all: Vec<(&'static str, &Change)> = all.collect();
@@ -143,7 +143,7 @@ pub fn lines(lists: &[(&'static str, &[Change])], total: i128) -> Vec<Line> {
     all.into_iter().map(line).collect()
 }
 
-/// The graph and the table of two cells.
+/// Returns the flame graph and the table of two cells.
 pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<Details> {
     let (before, after) = pair.measured(experiment, result)?;
     let stacks = |(row, column): (usize, usize)| {
@@ -155,7 +155,7 @@ pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) 
     Some(Details { flame: flame(&stacks(pair.from), &stacks(pair.to)), lines: lines(&lists, difference.total.ticks()) })
 }
 
-/// Folded lines without those that no screen can show: the smallest below one outermost frame are together.
+/// Merges folded lines that are too narrow for a screen into one line per outermost frame.
 fn shortened(lines: &[String]) -> Vec<String> {
     let parsed =
         || lines.iter().filter_map(|line| line.rsplit_once(' ').map(|(s, n)| (s, n.parse::<u64>().unwrap_or(0))));
@@ -171,7 +171,7 @@ fn shortened(lines: &[String]) -> Vec<String> {
     kept.chain(others.into_iter().map(|(outermost, cycles)| format!("{outermost};(others) {cycles}"))).collect()
 }
 
-/// Strings, each once.
+/// Interned strings.
 #[derive(Default)]
 struct Names<'a> {
     all: Vec<&'a str>,
@@ -191,9 +191,9 @@ fn tallies<'a>(list: &'a Tallies, names: &mut Names<'a>) -> Value {
     list.iter().map(|(name, tally)| json!([names.of(name), tally.count, tally.ticks])).collect()
 }
 
-/// What the script needs: of each measured cell what the comparisons above are made of.
+/// Returns the script's data: the inputs of the comparisons above for each measured cell.
 pub fn data(experiment: &Experiment, result: &ExperimentResult) -> Value {
-    // Kept until the end, because names are borrowed from both.
+    // Kept until the end, because the names below borrow from it.
     let measured: Vec<(&CellResult, &Measured)> =
         result.cells.iter().filter_map(|cell| Some((cell, cell.measured.as_ref()?))).collect();
     let causes: Vec<Vec<(String, _, _)>> = measured

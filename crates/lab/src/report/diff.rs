@@ -1,4 +1,4 @@
-//! The page of a diff, of the same parts as that of an experiment.
+//! The page of a diff, built from the same parts as that of an experiment.
 
 use super::ReportError;
 use super::compare::{Comparison, Details, lines};
@@ -14,15 +14,15 @@ use crate::results::Tally;
 use crate::text::figure;
 use ledger::TICKS_PER_CYCLE;
 
-/// The table of both as wholes is the first of the sheets; of the others none is wanted here.
+/// Rows per table of changes. Only the first sheet, the totals, is used here.
 const NO_LINES: usize = 0;
 
-/// A mean as a tally: cycles in ticks.
+/// Converts a mean in cycles to a tally in ticks.
 fn tally(cycles: &Sample) -> Tally {
     Tally { count: 0, ticks: (cycles.mean * TICKS_PER_CYCLE as f64).round().max(0.0) as u64 }
 }
 
-/// The difference in percent, and what it means.
+/// Returns the headline: the difference in percent, and its meaning.
 fn headline(diff: &Diff) -> Headline {
     let percent = diff.verdict.relative * 100.0;
     let word = match diff.verdict.answer {
@@ -47,7 +47,7 @@ fn overview(diff: &Diff) -> Option<Table> {
     Some(Table { headings, rows: rows.collect() })
 }
 
-/// One HTML file that needs no network.
+/// Returns the page as one HTML file that needs no network.
 pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
     let total =
         Change { name: "all".to_owned(), before: tally(&diff.a.cycles), after: tally(&diff.b.cycles), trust: None };

@@ -1,17 +1,17 @@
-//! Two runs in one flame graph: a frame is as wide as its part in both together, and coloured by what it gained or lost.
+//! A differential flame graph of two runs: the width of a frame is its share of both runs together, and its colour shows the change.
 
 use super::axis::percent;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Frames narrower than this part of the graph are left out.
+/// Narrowest frame, as a fraction of the graph. Narrower frames are left out.
 const NARROWEST: f64 = 0.0015;
-/// Frames below one another, at most.
+/// Largest depth of frames.
 const DEEPEST: usize = 96;
-/// A row's height in pixels.
+/// Height of a row in pixels.
 pub const ROW: usize = 20;
 
-/// A function or another level of a stack.
+/// A node of the stack tree: a function or another level of a stack.
 #[derive(Default)]
 struct Node {
     before: u64,
@@ -19,19 +19,19 @@ struct Node {
     below: BTreeMap<String, Node>,
 }
 
-/// A frame as it is drawn.
+/// A frame with its geometry.
 #[derive(Serialize)]
 struct Frame {
     name: String,
     before: u64,
     after: u64,
-    /// Position from the left and width in percent; position from the top in pixels.
+    /// Left edge and width in percent; top edge in pixels.
     x: f64,
     w: f64,
     y: usize,
     /// `less`, `more` or `even`.
     kind: &'static str,
-    /// How much of the colour there is, in percent.
+    /// Intensity of the colour in percent.
     tint: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Flame {
     frames: Vec<Frame>,
 }
 
-/// A folded line: the frames from the outermost on, and what was charged.
+/// Parses a folded line into its frames, from the outermost on, and its cycles.
 fn parsed(line: &str) -> Option<(&str, u64)> {
     let (stack, count) = line.rsplit_once(' ')?;
     Some((stack, count.parse().ok()?))
@@ -66,7 +66,7 @@ impl Node {
         self.before as f64 + self.after as f64
     }
 
-    /// Draws what is below; `left` and `unit` are in parts of the graph.
+    /// Appends the frames below this node. `left` and `unit` are fractions of the graph.
     fn draw(&self, left: f64, unit: f64, depth: usize, frames: &mut Vec<Frame>) {
         let mut left = left;
         for (name, node) in &self.below {
@@ -98,7 +98,7 @@ impl Node {
     }
 }
 
-/// The graph of folded lines (`frame;frame;frame cycles`); `None` if there is nothing to draw.
+/// Returns the graph of folded lines (`frame;frame;frame cycles`), or None if there is nothing to draw.
 pub fn flame(before: &[String], after: &[String]) -> Option<Flame> {
     let mut root = Node::default();
     before.iter().for_each(|line| add(&mut root, line, |node| &mut node.before));

@@ -1,4 +1,4 @@
-//! The outcome of a comparison in one ratio and one sentence.
+//! The result of a comparison as one ratio and one sentence.
 
 use super::waterfall::share;
 use crate::Experiment;
@@ -7,23 +7,23 @@ use crate::results::{ExperimentResult, Measured};
 use crate::text::figure;
 use serde::Serialize;
 
-/// Changes within this part of a value are none.
+/// Relative changes up to this size count as equal.
 const SAME: f64 = 0.005;
 
-/// The ratio, and what it says.
+/// The ratio and its meaning.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Headline {
-    /// The ratio with its sign: `8.12×`.
+    /// Ratio with its sign: `8.12×`.
     pub ratio: String,
-    /// What the ratio means: `faster`, `slower`, `fewer`.
+    /// Meaning of the ratio: `faster`, `slower`, `fewer`.
     pub word: String,
-    /// The published ratio of the same two.
+    /// Published ratio of the same pair.
     pub published: Option<String>,
-    /// The sentence.
+    /// Sentence.
     pub sentence: String,
 }
 
-/// A ratio from one on, and which of two words is right.
+/// Returns the ratio as a number of at least one, with the word that applies.
 pub fn ratio(times: f64, [better, worse]: [&str; 2]) -> (String, String) {
     match times {
         times if (times - 1.0).abs() < SAME => ("1.00×".to_owned(), "no difference".to_owned()),
@@ -32,12 +32,12 @@ pub fn ratio(times: f64, [better, worse]: [&str; 2]) -> (String, String) {
     }
 }
 
-/// A value with its unit.
+/// Formats a value with its unit.
 fn value(measured: &Measured) -> String {
     format!("{} {}", measured.figure(), measured.unit)
 }
 
-/// What explains most of a difference, as the end of a sentence.
+/// Returns the main cause of a difference as the end of a sentence.
 fn explained(difference: &Difference) -> String {
     let total = difference.total.ticks();
     let cause = difference.causes.iter().find(|change| change.ticks().signum() == total.signum());
@@ -50,7 +50,7 @@ fn explained(difference: &Difference) -> String {
     }
 }
 
-/// The headline of a pair that has been measured.
+/// Returns the headline of a pair, if both cells have results.
 pub fn headline(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<Headline> {
     let (before, after) = pair.measured(experiment, result)?;
     let (published, times) = pair.factors(experiment, result)?;

@@ -8,7 +8,7 @@ use crate::shown;
 use crate::text::{absent, factor};
 use ledger::TICKS_PER_CYCLE;
 
-/// Text in a cell of a table.
+/// Escapes text for a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
@@ -23,7 +23,7 @@ fn head(out: &mut String, cells: &[&str]) {
     out.push_str(&format!("|{}|\n", rules.join("|")));
 }
 
-/// One experiment's tables; of each difference, the `top` lines that explain most.
+/// Returns one experiment's tables, with the `top` main causes of each difference.
 pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) -> String {
     let mut out = format!("## {}\n\n", experiment.title);
     let mut headings = vec!["", ""];

@@ -1,4 +1,4 @@
-//! Results for programs (JSON), for documents (Markdown), and as one self-contained page (HTML).
+//! Results as JSON for programs, as Markdown for documents, and as one self-contained HTML page.
 
 mod axis;
 #[cfg(test)]
@@ -22,12 +22,12 @@ use crate::results::{ExperimentResult, FORMAT, Interrupted};
 use crate::{Cell, Experiment};
 use serde_json::{Value, json};
 
-/// Why a report can't be made.
+/// The reason why a report can't be made.
 #[derive(Debug, thiserror::Error)]
-#[error("the report can't be made: {0}")]
+#[error("can't create the report: {0}")]
 pub struct ReportError(#[from] minijinja::Error);
 
-/// All results, with factors and differences. [`crate::check::Document`] reads it.
+/// Returns all results, with factors and differences. [`crate::check::Document`] reads this document.
 pub fn document(experiments: &[Experiment], results: &[ExperimentResult], interrupted: Option<Interrupted>) -> Value {
     let each: Vec<Value> = experiments.iter().zip(results).map(|(e, result)| one(e, result)).collect();
     let mut document = json!({ "format": FORMAT, "program": env!("CARGO_PKG_VERSION"), "experiments": each });
@@ -37,7 +37,7 @@ pub fn document(experiments: &[Experiment], results: &[ExperimentResult], interr
     document
 }
 
-/// What an experiment is, before it is run.
+/// Returns the description of an experiment, without results.
 pub fn description(experiment: &Experiment) -> Value {
     let source = experiment.source.as_ref().map(|source| json!({ "text": source.text, "reference": source.reference }));
     let column = |column: &Line| json!({ "id": column.id, "title": column.title });

@@ -1,4 +1,4 @@
-//! The page: what the template is given, and the template with its style sheet and script in it.
+//! The HTML page: the data for the template, and the template with its style sheet and script.
 
 use super::ReportError;
 use super::compare::{self, Badge, Comparison, Details};
@@ -13,52 +13,52 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;
 
-/// Characters of a hash that are shown; all of it is in the tooltip and can be copied from there.
+/// Number of characters shown of a hash. The tooltip has the whole hash.
 const SHORT_HASH: usize = 12;
 
 /// An experiment, or a comparison of two kernels.
 #[derive(Default, Serialize)]
 pub struct Section {
-    /// Its anchor.
+    /// HTML anchor.
     pub id: String,
-    /// Its heading.
+    /// Heading.
     pub title: String,
-    /// The ratio and the sentence at its head.
+    /// Ratio and sentence at the top.
     pub headline: Option<Headline>,
-    /// How far the prices behind them can be trusted.
+    /// Confidence in the prices behind the headline.
     pub trust: Option<Badge>,
-    /// Paragraphs.
+    /// Paragraphs that describe it.
     pub about: Vec<String>,
-    /// Where published figures come from.
+    /// Source of the published figures.
     pub source: Option<String>,
-    /// Both sides as wholes.
+    /// Totals of both sides.
     pub overview: Option<Table>,
-    /// Ours beside the published figures.
+    /// Our values beside the published figures.
     pub rows: Vec<Plot>,
-    /// What a reader of them should know.
+    /// Notes on the results.
     pub notes: Vec<String>,
-    /// The comparisons that are asked for.
+    /// Comparisons that the experiment declares.
     pub declared: Vec<Comparison>,
-    /// The comparison that leads.
+    /// The leading comparison.
     pub lead: Option<Comparison>,
-    /// The same in full.
+    /// Full details of the leading comparison.
     pub details: Option<Details>,
-    /// Where values come from.
+    /// Origins of the values.
     pub cells: Vec<Cell>,
-    /// For the script, which compares any two of them.
+    /// Data for the script, which compares any two cells.
     pub data: Option<String>,
 }
 
-/// A small table: texts, each with a mark if it is a number.
+/// A small table. Each text comes with a flag that is true for numbers.
 #[derive(Serialize)]
 pub struct Table {
-    /// Headings of its columns.
+    /// Column headings.
     pub headings: Vec<(String, bool)>,
-    /// Its rows.
+    /// Rows.
     pub rows: Vec<Vec<(String, bool)>>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Serialize)]
 pub struct Cell {
     title: String,
@@ -100,7 +100,7 @@ fn cell(experiment: &Experiment, cell: &CellResult) -> Cell {
     }
 }
 
-/// JSON that can stand in a script element.
+/// Encodes JSON for a script element.
 fn embedded(value: &serde_json::Value) -> String {
     value.to_string().replace('<', "\\u003c")
 }
@@ -131,7 +131,7 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
     }
 }
 
-/// A page of sections.
+/// Renders a page of sections.
 pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
@@ -149,12 +149,12 @@ pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) 
     Ok(squeezed(&page))
 }
 
-/// Without the empty lines that a template leaves.
+/// Removes the empty lines that the template leaves.
 fn squeezed(page: &str) -> String {
     page.lines().filter(|line| !line.trim().is_empty()).map(|line| format!("{line}\n")).collect()
 }
 
-/// One page with everything in it: no file beside it and no network is needed.
+/// Returns one self-contained page, which needs no other file and no network.
 pub fn html(
     experiments: &[Experiment],
     results: &[ExperimentResult],
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// The page without the contents of an element.
+    /// Returns the page without the contents of an element.
     fn without(page: &str, begin: &str, end: &str) -> String {
         let (head, rest) = page.split_once(begin).unwrap();
         let (_, tail) = rest.split_once(end).unwrap();

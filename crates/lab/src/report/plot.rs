@@ -1,4 +1,4 @@
-//! The results of one row: published figures and ours in a table whose cells have drawings in them.
+//! The results of one row: a table of published figures and our values, with plots in its cells.
 
 use super::axis::{Axis, Mark};
 use crate::Experiment;
@@ -7,9 +7,9 @@ use crate::shown;
 use crate::text::absent;
 use serde::Serialize;
 
-/// Ratios beyond this, or below its inverse, are marked.
+/// Ratios beyond this value, or below its inverse, are marked.
 pub const FAR: f64 = 1.5;
-/// Values further apart than this are dots on a logarithmic axis.
+/// Largest ratio between values on a linear axis; beyond it the plot uses dots on a logarithmic axis.
 const LINEAR: f64 = 25.0;
 
 /// A row of an experiment.
@@ -18,14 +18,14 @@ pub struct Plot {
     title: String,
     unit: String,
     scale: Option<String>,
-    /// If any figure was published.
+    /// True if any figure was published.
     published: bool,
-    /// Dots, not bars.
+    /// True for dots, false for bars.
     dots: bool,
-    /// What the axis shows.
+    /// Label of the axis.
     axis: String,
     marks: Vec<Mark>,
-    /// Where the published figure is, if bars are multiples of it.
+    /// Position of the published figure, if bars are multiples of it.
     one: Option<f64>,
     lines: Vec<Line>,
 }
@@ -36,18 +36,18 @@ struct Line {
     title: String,
     published: Option<String>,
     ours: String,
-    /// If there is no value.
+    /// True if there is no value.
     absent: bool,
     ratio: Option<String>,
-    /// If the ratio is beyond [`FAR`].
+    /// True if the ratio is beyond [`FAR`].
     far: bool,
-    /// Where our value is on the axis, in percent.
+    /// Position of our value on the axis, in percent.
     at: Option<f64>,
-    /// Where the published figure is.
+    /// Position of the published figure on the axis, in percent.
     published_at: Option<f64>,
 }
 
-/// A row by position.
+/// Returns the plot of a row, by the row's position.
 pub fn plot(experiment: &Experiment, result: &ExperimentResult, row: usize) -> Plot {
     let cells: Vec<_> =
         (0..experiment.columns.len()).map(|column| shown::cell(experiment, result, row, column)).collect();
@@ -59,7 +59,7 @@ pub fn plot(experiment: &Experiment, result: &ExperimentResult, row: usize) -> P
         .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), value| (least.min(*value), most.max(*value)));
     let published = !experiment.rows[row].published.is_empty();
     let dots = most > least * LINEAR;
-    // Bars are multiples of the published figure where each of ours has one.
+    // Bars are multiples of the published figure if each of our values has one.
     let relative =
         published && !dots && cells.iter().all(|cell| cell.numbers[1].is_none() || cell.numbers[0].is_some());
     let ratio = |numbers: [Option<f64>; 2]| numbers[1].zip(numbers[0]).map(|(ours, published)| ours / published);

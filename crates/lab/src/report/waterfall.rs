@@ -1,4 +1,4 @@
-//! The way from one total to another, cause by cause.
+//! Waterfall charts: the steps from one total to another, cause by cause.
 
 use super::axis::{Axis, Mark, percent};
 use crate::difference::Change;
@@ -7,62 +7,62 @@ use crate::trust::Trust;
 use ledger::TICKS_PER_CYCLE;
 use serde::Serialize;
 
-/// Causes that have a step of their own.
+/// Largest number of causes with a step of their own.
 const MOST_STEPS: usize = 7;
 
-/// A waterfall.
+/// A waterfall chart.
 #[derive(Serialize)]
 pub struct Waterfall {
     marks: Vec<Mark>,
     steps: Vec<Step>,
 }
 
-/// One of its bars.
+/// A bar of the chart.
 #[derive(Serialize)]
 struct Step {
     /// `total`, `less` or `more`.
     kind: &'static str,
     name: String,
-    /// Where the bar begins, and how long it is, in percent.
+    /// Start and length of the bar in percent.
     from: f64,
     width: f64,
-    /// Cycles, of a cause with their sign.
+    /// Cycles; those of a cause have a sign.
     cycles: String,
-    /// The part in the whole difference.
+    /// Share of the whole difference.
     share: Option<String>,
-    /// How often, before and after.
+    /// Counts before and after.
     counts: Option<String>,
-    /// How far the prices can be trusted.
+    /// Confidence in the prices.
     trust: Option<&'static str>,
 }
 
-/// Ticks as cycles, with their sign.
+/// Formats ticks as cycles, with a sign.
 pub fn cycles(ticks: i128) -> String {
     let half = i128::from(TICKS_PER_CYCLE / 2) * ticks.signum();
     signed((ticks + half) / i128::from(TICKS_PER_CYCLE))
 }
 
-/// Ticks as cycles.
+/// Formats ticks as cycles.
 fn whole(ticks: i128) -> String {
     let cycles = (ticks + i128::from(TICKS_PER_CYCLE / 2)) / i128::from(TICKS_PER_CYCLE);
     number(u64::try_from(cycles).unwrap_or(0))
 }
 
-/// A part of a difference.
+/// Formats a share of a difference.
 pub fn share(ticks: i128, total: i128) -> Option<String> {
     (total != 0).then(|| format!("{:.1} %", ticks as f64 / total as f64 * 100.0))
 }
 
-/// A badge's word.
+/// Returns the word of a badge.
 pub fn word(trust: Option<Trust>) -> Option<&'static str> {
     trust.map(Trust::word)
 }
 
-/// The waterfall between two things by their names; `causes` add up to the change of the total.
+/// Returns the waterfall chart between two named totals; `causes` add up to the change of the total.
 pub fn waterfall(from: &str, to: &str, total: &Change, causes: &[Change]) -> Waterfall {
     let difference = total.ticks();
     let moved: Vec<&Change> = causes.iter().filter(|change| change.ticks() != 0).collect();
-    // One alone is not put together with others.
+    // A single remaining cause gets a step of its own.
     let own = if moved.len() == MOST_STEPS + 1 { moved.len() } else { moved.len().min(MOST_STEPS) };
     let (before, after) = (i128::from(total.before.ticks), i128::from(total.after.ticks));
     let mut parts: Vec<(i128, Step)> = Vec::new();

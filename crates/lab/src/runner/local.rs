@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// Children, some at a time.
+/// Child processes, several at a time.
 pub struct Local<'a> {
     options: &'a Options,
     jobs: usize,
@@ -15,7 +15,7 @@ pub struct Local<'a> {
 }
 
 impl<'a> Local<'a> {
-    /// So many at a time.
+    /// Creates an executor for `jobs` children at a time.
     pub fn new(options: &'a Options, jobs: usize) -> Self {
         Self { options, jobs: jobs.max(1), running: Vec::new() }
     }
@@ -31,7 +31,7 @@ impl<'a> Local<'a> {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // Keys on the terminal are for the laboratory, which then ends its cells itself.
+            // Keys on the terminal signal the laboratory, which then ends its cells itself.
             .process_group(0);
         tether(&mut command, job.directory.descriptor());
         command.spawn()
@@ -47,7 +47,7 @@ fn end(status: ExitStatus) -> End {
 
 /// Ends a child.
 fn kill(child: &mut Child) {
-    // It may have ended by itself in between.
+    // The child may have ended already.
     let _ = child.kill();
     let _ = child.wait();
 }

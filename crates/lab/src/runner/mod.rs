@@ -1,6 +1,6 @@
-//! Runs cells, each in a process of its own and in a directory of its own that the [`Store`] keeps once the cell is done: as children of this
-//! one (`local.rs`), or on the nodes of a cluster (`slurm.rs`). So a finished cell is never run again, and one that was interrupted leaves nothing. Cells that differ in their workloads alone
-//! boot once (`boots.rs`).
+//! Runs cells, each in a process and a directory of its own, which the [`Store`] keeps once the cell has finished. The processes are children of this
+//! one (`local.rs`) or tasks on the nodes of a cluster (`slurm.rs`). A finished cell never runs again, and an interrupted cell leaves nothing behind.
+//! Cells that differ only in their workloads share a boot (`boots.rs`).
 
 mod local;
 mod shell;
@@ -21,120 +21,120 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The most that a cell may print, in bytes.
+/// Largest output of a cell, in bytes.
 const MOST_OUTPUT: u64 = 64 << 20;
-/// How much of a failed cell's output is shown: bytes, lines.
+/// Part of a failed cell's output that is shown: bytes, lines.
 const TAIL: (u64, usize) = (8192, 12);
-/// Between two looks at the children.
+/// Interval between checks of the children.
 const NAP: Duration = Duration::from_millis(10);
-/// Room that a cell needs at least, in bytes.
+/// Minimum free space for a cell, in bytes.
 const ROOM: usize = 256 << 10;
-/// Exit status of `tollgate run` when its time is up.
+/// Exit status of `tollgate run` at its time limit.
 const TIMED_OUT: i32 = 124;
-/// … when the guest's kernel panicked.
+/// Exit status of `tollgate run` after a panic of the guest's kernel.
 const PANICKED: i32 = 123;
-/// … when the machine was reset, and nobody had asked the guest's kernel for that.
+/// Exit status of `tollgate run` after a machine reset that was not requested of the guest's kernel.
 const RESET: i32 = 122;
 
-/// How cells are run.
+/// Settings for the execution of cells.
 pub struct Options {
-    /// The `tollgate` program.
+    /// Path of the `tollgate` program.
     pub program: PathBuf,
-    /// The directory that guests' names are relative to.
+    /// Base directory of the guests' names.
     pub root: PathBuf,
-    /// Where they run.
+    /// Place of execution.
     pub place: Place,
-    /// Whether cells are run although there is a finished one.
+    /// True to run cells that have finished before.
     pub fresh: bool,
-    /// Arguments of `tollgate run` that say what executes the instructions; what comes out does not depend on them.
+    /// Arguments of `tollgate run` that select the execution tier. The results do not depend on them.
     pub tier: Vec<String>,
 }
 
-/// Where cells run.
+/// Place of execution.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// On this host, so many at a time.
+    /// This host, with this many cells at a time.
     Here(usize),
-    /// On the nodes of a cluster, as array jobs of Slurm.
+    /// Nodes of a cluster, as Slurm array jobs.
     Slurm {
-        /// Tasks of an array that run at a time, at most.
+        /// Largest number of tasks of an array that run at a time.
         jobs: Option<usize>,
-        /// Options of `sbatch`, such as the partition.
+        /// Further options of `sbatch`, such as the partition.
         options: Vec<String>,
     },
 }
 
-/// Why nothing can be run.
+/// The reason why no cell can run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A file is missing that all cells need.
+    /// A file that every cell needs is missing.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// There is no Slurm.
+    /// Slurm is not available.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
 }
 
-/// What became of a cell.
+/// The outcome of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran now, or at an earlier time.
+    /// The cell has finished, now or in an earlier run.
     Finished(Finished),
-    /// It failed.
+    /// The cell failed.
     Failed(Failure),
-    /// The run was interrupted before it was done.
+    /// The run was interrupted before the cell finished.
     Interrupted,
 }
 
-/// Who is told of the progress.
+/// An observer of the progress.
 pub trait Watch {
-    /// Cells are run although something is kept for them, which is damaged: each with what is wrong.
+    /// Reports cells that run again because their stored results are damaged, each with the damage.
     fn damaged(&mut self, _cells: &[(&Cell, String)]) {}
-    /// A cell was begun.
+    /// Reports that a cell has started.
     fn begun(&mut self, _cell: &Cell) {}
-    /// A cell is done; `ran` if it ran now.
+    /// Reports that a cell is done; `ran` is false if its stored result was used.
     fn done(&mut self, _cell: &Cell, _outcome: &Outcome, _ran: bool) {}
-    /// Some time has passed.
+    /// Called at short intervals.
     fn tick(&mut self) {}
 }
 
-/// A cell that is to run: its arguments for the program, and where it writes.
+/// A cell ready to run: its arguments for the program, and its directory.
 pub(crate) struct Job {
     cell: usize,
     arguments: Vec<String>,
     directory: Partial,
-    /// Seconds after which it has failed.
+    /// Time limit in seconds.
     timeout: u32,
-    /// If it writes a snapshot beside its ledger.
+    /// True if the cell writes a snapshot beside its ledger.
     saves: bool,
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// With this status.
+    /// It exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signalled(i32),
-    /// In another way, which is the reason why the cell failed; the end of the output is shown with it if that helps.
+    /// It failed for this reason; the end of its output is shown too if that helps.
     Broken(String),
 }
 
-/// Where jobs run.
+/// A place where jobs run.
 pub(crate) trait Executor {
-    /// How many more jobs it takes now.
+    /// Returns the number of further jobs that can start now.
     fn room(&self) -> usize;
-    /// Takes jobs, and returns those that can't be started, with the reason.
+    /// Starts jobs. Returns the jobs that could not start, each with the reason.
     fn start(&mut self, jobs: Vec<Job>) -> Vec<(Job, String)>;
-    /// The jobs that have ended since the last look.
+    /// Returns the jobs that have ended since the last call.
     fn ended(&mut self) -> Vec<(Job, End)>;
-    /// If it has no job.
+    /// Returns true if no job is left.
     fn is_idle(&self) -> bool;
-    /// Ends all jobs, and waits until none of them writes any more.
+    /// Cancels all jobs and waits until none of them writes any more.
     fn cancel(&mut self);
 }
 
-/// The end of what a cell printed.
+/// Returns the last lines of a cell's output.
 pub fn tail(output: &Path) -> Vec<String> {
     let read = || {
         let mut file = File::open(output)?;
@@ -158,7 +158,7 @@ struct Runner<'a> {
     fingerprints: Vec<Option<String>>,
     outcomes: Vec<Option<Outcome>>,
     boots: Boots,
-    /// Cells with the same fingerprint as an earlier one.
+    /// Cells that have the fingerprint of an earlier one, with the position of that one.
     same: BTreeMap<usize, usize>,
 }
 
@@ -172,7 +172,7 @@ impl Runner<'_> {
         self.outcomes[cell] = Some(outcome);
     }
 
-    /// Concludes what needs no run, and returns what does.
+    /// Settles the cells that need no run, and returns the others.
     fn plan(&mut self, watch: &mut dyn Watch) -> Result<Vec<usize>, Unreadable> {
         let mut prints = Fingerprints::new(&self.options.root, &self.options.program)?;
         let mut first: BTreeMap<String, usize> = BTreeMap::new();
@@ -214,7 +214,7 @@ impl Runner<'_> {
         Ok(wanted)
     }
 
-    /// What is to be run for a cell.
+    /// Returns the job of a cell.
     fn job(&self, cell: usize, begin: Begin) -> std::io::Result<Job> {
         let directory = self.store.partial()?;
         let text = |path: PathBuf| std::path::absolute(path).map(|path| path.to_string_lossy().into_owned());
@@ -231,7 +231,7 @@ impl Runner<'_> {
         Ok(Job { cell, arguments, directory, timeout, saves })
     }
 
-    /// What became of a job that has ended.
+    /// Records the outcome of a job that has ended.
     fn end(&mut self, job: Job, end: End, watch: &mut dyn Watch) {
         let Job { cell, directory, .. } = job;
         self.boots.ended(cell);
@@ -249,7 +249,7 @@ impl Runner<'_> {
         if let Some(reason) = reason {
             return match room(&directory) {
                 Ok(()) => self.fail(cell, reason, output, watch),
-                // That is why, whatever it had to say of it.
+                // This error is the reason of the failure, whatever the cell printed.
                 Err(error) => {
                     let reason = format!("{} can't be written to: {error}", self.store.path().display());
                     self.fail(cell, reason, Vec::new(), watch)
@@ -263,7 +263,7 @@ impl Runner<'_> {
         }
     }
 
-    /// The next cell that need not wait for another one's boot.
+    /// Returns the next cell that need not wait for another cell's boot.
     fn next(&mut self, waiting: &mut Vec<usize>) -> Option<(usize, Begin)> {
         let store = self.store;
         for at in 0..waiting.len() {
@@ -275,7 +275,7 @@ impl Runner<'_> {
         None
     }
 
-    /// A cell that could not even be started.
+    /// Records a cell that could not start.
     fn not_started(&mut self, cell: usize, reason: String, watch: &mut dyn Watch) {
         self.boots.ended(cell);
         self.conclude(cell, Outcome::Failed(Failure { reason, tail: Vec::new(), ran: false }), true, watch);
@@ -319,13 +319,13 @@ impl Runner<'_> {
     }
 }
 
-/// Whether there is room for what a cell writes: the same that `tollgate run` makes sure of for a ledger.
+/// Checks the free space for a cell's files, with the same limit as `tollgate run` has for a ledger.
 fn room(directory: &Partial) -> std::io::Result<()> {
     std::fs::write(directory.path().join("room"), [0; ROOM])
 }
 
-/// Runs cells that are not finished yet, and returns what became of each. Ends early when `stop` is set. Cells end with the
-/// thread that calls this, if not before.
+/// Runs the cells that are not finished yet, and returns the outcome of each. Returns early once `stop` is set. The cells also end with
+/// the calling thread.
 pub fn run(
     cells: &[Cell],
     options: &Options,

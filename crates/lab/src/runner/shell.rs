@@ -1,6 +1,6 @@
-//! Words for a shell.
+//! Quoting for a shell.
 
-/// A word that a shell takes as it is.
+/// Quotes a word, so that a shell takes it literally.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     match word.chars().all(plain) && !word.is_empty() {

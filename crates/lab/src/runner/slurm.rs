@@ -1,8 +1,8 @@
-//! Cells as array jobs of Slurm, on nodes that share the store's directory.
+//! Cells as Slurm array jobs, on nodes that share the store's directory.
 //!
-//! Slurm is used by its commands, as a user would. A batch of cells is one array: each task runs a script of its own that the batch's
-//! directory has, and at its end leaves the status there, under its number. So the outcome of a task does not depend on what Slurm still
-//! knows of it; Slurm is only asked about tasks that left none.
+//! The module uses Slurm's commands. A batch of cells is one array. Each task runs its own script from the batch's directory, and at its end
+//! writes its exit status there, under its number. The outcome of a task therefore does not depend on Slurm's records; Slurm is only queried
+//! about tasks without a status.
 
 mod commands;
 mod script;
@@ -16,22 +16,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the statuses that tasks have left.
+/// Interval between checks of the tasks' statuses.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two questions to Slurm.
+/// Interval between queries of Slurm.
 const ASK: Duration = Duration::from_secs(5);
-/// How long the status of a task that Slurm does not list any more may take to arrive: the delay of a network file system.
+/// Time that the status of a task which Slurm no longer lists may take to arrive: the delay of a network file system.
 const GRACE: Duration = Duration::from_secs(15);
-/// Before Slurm is asked again to take an array that it did not take while others ran.
+/// Interval between attempts to submit an array that Slurm refused while others ran.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long cancelled tasks may take to end.
+/// Time that cancelled tasks may take to end.
 const FAREWELL: Duration = Duration::from_secs(30);
-/// A reason of Slurm's to hold a task that could not be started on its node; nobody would ever release it.
+/// Slurm's reason for holding a task that could not start on its node. Such a task is never released by itself.
 const HELD: &str = "launch failed requeued held";
 
-/// An array that has been submitted.
+/// A submitted array.
 struct Array {
-    /// Slurm's number of it.
+    /// Slurm's job number.
     id: String,
     batch: Batch,
     /// Tasks that have not ended, by number.
@@ -40,7 +40,7 @@ struct Array {
 
 struct Task {
     job: Job,
-    /// When Slurm did not list it any more.
+    /// The time at which Slurm no longer listed the task.
     gone: Option<Instant>,
 }
 
@@ -49,25 +49,25 @@ pub struct Slurm<'a> {
     options: &'a Options,
     store: &'a Store,
     commands: Commands,
-    /// Tasks of an array that run at a time, at most.
+    /// Largest number of tasks of an array that run at a time.
     at_once: Option<usize>,
-    /// Tasks of an array, at most.
+    /// Largest number of tasks in an array.
     largest: usize,
-    /// The directory of the program's copy.
+    /// Directory of the copied program.
     _directory: Partial,
     program: PathBuf,
     /// Jobs that are not submitted yet.
     queue: Vec<Job>,
     arrays: Vec<Array>,
-    /// When Slurm may be asked again to take an array.
+    /// Earliest time of the next attempt to submit an array.
     next_submission: Instant,
     looked: Instant,
     asked: Instant,
 }
 
 impl<'a> Slurm<'a> {
-    /// The cluster that `sbatch` submits to, with more of its options. The program is copied into the store, so that all nodes run the same
-    /// one even if it is built anew meanwhile.
+    /// Connects to the cluster that `sbatch` submits to, with further options of `sbatch`. The program is copied into the store, so that all nodes run
+    /// the same build even if the original changes.
     pub fn new(
         options: &'a Options,
         store: &'a Store,
@@ -104,7 +104,7 @@ impl<'a> Slurm<'a> {
         })
     }
 
-    /// Submits an array of the first jobs that wait.
+    /// Submits an array of the first waiting jobs.
     fn submit(&mut self) -> Result<(), String> {
         let count = self.queue.len().min(self.largest);
         let batch = Batch::new(self.store, &self.program, &self.options.root, &self.queue[..count])
@@ -116,7 +116,7 @@ impl<'a> Slurm<'a> {
         Ok(())
     }
 
-    /// Submits what waits; if that fails while nothing runs, nothing will change it, and the jobs are returned.
+    /// Submits the waiting jobs. Returns them with the reason if that fails while nothing runs, since a later attempt would fail too.
     fn submit_all(&mut self) -> Vec<(Job, String)> {
         while !self.queue.is_empty() && Instant::now() >= self.next_submission {
             if let Err(reason) = self.submit() {
@@ -129,11 +129,11 @@ impl<'a> Slurm<'a> {
         Vec::new()
     }
 
-    /// Notes which tasks Slurm still knows.
+    /// Updates the list of tasks that Slurm knows.
     fn ask(&mut self) -> Vec<(Job, End)> {
         let mut lost = Vec::new();
         for array in &mut self.arrays {
-            // A controller that does not answer is asked again.
+            // Ask again later if the controller does not answer.
             let Some(listed) = self.commands.tasks(&array.id) else { continue };
             let known: BTreeSet<usize> = listed.iter().filter_map(|line| line.task).collect();
             for (number, task) in &mut array.tasks {
@@ -153,7 +153,7 @@ impl<'a> Slurm<'a> {
     }
 }
 
-/// How a shell's status says that a task ended.
+/// Converts a shell's exit status to the end of a task.
 fn end(status: i32) -> End {
     match status {
         129..=192 => End::Signalled(status - 128),
@@ -176,7 +176,7 @@ impl Executor for Slurm<'_> {
         if self.looked.elapsed() < LOOK {
             return ended;
         }
-        // Slurm is asked first: what it does not list any more must have left a status by now.
+        // Query Slurm first: a task that it no longer lists must have left its status by now.
         if self.asked.elapsed() >= ASK {
             ended.extend(self.ask());
             self.asked = Instant::now();
@@ -234,7 +234,7 @@ impl Executor for Slurm<'_> {
 
 impl Drop for Slurm<'_> {
     fn drop(&mut self) {
-        // Whatever ends the run early leaves nothing on the cluster.
+        // Leave nothing on the cluster, whatever ends the run.
         self.arrays.iter().for_each(|array| self.commands.cancel(&array.id));
     }
 }

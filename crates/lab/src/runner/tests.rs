@@ -36,7 +36,7 @@ esac
 case "$*" in *--workload*) echo "ledger" > "$last" ;; *) echo "$*" > "$last" ;; esac
 "#;
 
-/// What was said of the progress.
+/// Records the reported progress.
 #[derive(Default)]
 struct Seen(Vec<String>);
 
@@ -60,7 +60,7 @@ impl Bench {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = std::env::temp_dir().join(format!("tollgate-lab-{}-{test}", std::process::id()));
-        // What an earlier run has left.
+        // Remove the files of an earlier run.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("program"), PROGRAM).unwrap();

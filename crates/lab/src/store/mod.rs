@@ -144,7 +144,7 @@ impl Store {
             Ok(store) if store.lock(Lock::Exclusive) => Ok(Some(store)),
             Ok(_) => Err(StoreError::Busy {
                 path: path.display().to_string(),
-                by: "a `tollgate lab` that runs; cells can be removed when it is done",
+                by: "a running `tollgate lab`; cells can be removed when it is done",
             }),
         }
     }

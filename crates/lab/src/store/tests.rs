@@ -249,7 +249,7 @@ fn nothing_is_removed_from_under_another_laboratory() {
     assert_eq!(two.prune(&everything, &BTreeSet::new()), None);
     drop(two);
     let error = Store::existing(&bench.0).unwrap_err().to_string();
-    assert!(error.contains("is in use by a `tollgate lab` that runs"), "{error}");
+    assert!(error.contains("is in use by a running `tollgate lab`"), "{error}");
     drop(one);
     let pruner = Store::existing(&bench.0).unwrap().unwrap();
     // A run waits for it, or is told to stop.

@@ -1,12 +1,12 @@
 //! The distinctions that remain when a guest executes more distinct code than a run can hold.
 //!
-//! A run has one [`Coarseness`]. It grows by a step whenever what was charged so far does not fit, and it never shrinks. Each
-//! step maps the keys of the step before, so the outcome depends on what was charged and not on the order in which it
-//! arrived: the last step is the first one at which everything fits. Both tiers hand over their counts in orders of their
-//! own, and still give the same ledger.
+//! A run has one [`Coarseness`], which grows by a step whenever the charges so far do not fit, and never shrinks. Each step
+//! maps the keys of the step before, so the outcome depends on the charges and not on the order in which they
+//! arrive: the last step is the first one at which everything fits. The two tiers deliver their counts in different
+//! orders, and still produce the same ledger.
 //!
-//! That holds for dense areas too. An area is dense if more than [`DENSE`] entries were charged in it, whenever that was
-//! noticed, and where an area folds, the entries that it had before it was dense still count as if they were there: what has to fit
+//! The same holds for dense areas. An area is dense if more than [`DENSE`] entries were charged in it, whenever that was
+//! noticed. Once an area folds, its earlier entries still count as if they were present, so that the required room
 //! never shrinks while a guest runs.
 
 use super::Origin;
@@ -14,29 +14,29 @@ use crate::Kind;
 use serde::{Deserialize, Serialize};
 use x86::page::PAGE;
 
-/// Bytes in an area, within which code is counted to find out whether it is dense.
+/// Size in bytes of an area, the unit in which dense code is detected.
 pub const AREA: u64 = 1 << 20;
-/// More blocks and events than this make an area dense: twice those of compiled code of which all is executed.
+/// Number of blocks and events beyond which an area is dense: twice that of compiled code that is executed completely.
 pub const DENSE: usize = 1 << 15;
-/// Bytes in half of the address space.
+/// Half of the address space, in bytes.
 pub const HALF: u64 = 1 << 63;
 
-/// A range of addresses that are charged as one.
+/// A range of addresses that is charged as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Range {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Range {
-    /// The page that an address is in.
+    /// Returns the page of an address.
     pub fn page(rip: u64) -> Self {
         Self { start: rip & !(PAGE - 1), len: PAGE }
     }
 
-    /// The half of the address space that an address is in.
+    /// Returns the half of the address space that an address is in.
     pub fn half(rip: u64) -> Self {
         Self { start: rip & HALF, len: HALF }
     }
@@ -55,11 +55,11 @@ struct Step {
     numbers: bool,
     /// True if areas of [`AREA`] bytes with much code are kept by pages; areas with less code are not affected.
     dense: bool,
-    /// Code of ring 3: on Linux it has no symbols, and most of it.
+    /// Code of ring 3, which on Linux is most of the code and has no symbols.
     user: Grain,
     /// All other code.
     other: Grain,
-    /// True if the upper half of other rings, which all spaces share on Linux, is distinguished by space.
+    /// True if the upper half in other rings, which all spaces share on Linux, is distinguished by space.
     kernel_spaces: bool,
     /// True if numbers that a guest chooses, such as MSRs and ports, are distinguished.
     params: bool,
@@ -75,7 +75,7 @@ const fn step(dense: bool, [user, other]: [Grain; 2], kept: [bool; 3], what: &'s
 
 const EXACT: Grain = Grain::Exact;
 
-/// From the finest to the coarsest, which bounds the number of entries whatever the guest does.
+/// The steps from the finest to the coarsest, which bounds the number of entries for any guest.
 const STEPS: [Step; 10] = [
     Step { numbers: true, ..step(false, [EXACT, EXACT], [true, true, true], "") },
     step(false, [EXACT, EXACT], [true, true, true], "tasks by name"),
@@ -119,27 +119,27 @@ const STEPS: [Step; 10] = [
     ),
 ];
 
-/// The coarseness with which a run was recorded: 0 for exactly.
+/// The coarseness of a record; 0 is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Coarseness(u8);
 
 impl Coarseness {
-    /// The coarseness of that number.
+    /// Returns the coarseness with an index.
     pub fn from_index(number: u64) -> Option<Self> {
         (number < STEPS.len() as u64).then_some(Self(number as u8))
     }
 
-    /// Its number.
+    /// Returns the index.
     pub fn index(self) -> u8 {
         self.0
     }
 
-    /// The next coarser one; `None` after the last.
+    /// Returns the next coarser one, or `None` after the last.
     pub fn next(self) -> Option<Self> {
         Self::from_index(u64::from(self.0) + 1)
     }
 
-    /// The missing distinctions; empty if there are none.
+    /// Describes the missing distinctions; empty if there are none.
     pub fn describe(self) -> &'static str {
         self.step().what
     }
@@ -163,7 +163,7 @@ impl Coarseness {
         self.step().other == EXACT
     }
 
-    /// The origin that is charged for an address in place of `origin`.
+    /// Returns the origin that is charged in place of `origin` for an address.
     pub fn origin(self, origin: Origin, rip: u64) -> Origin {
         let Step { kernel_spaces, spaces, .. } = *self.step();
         let shared = origin.ring != 3 && rip & HALF != 0;
@@ -174,7 +174,7 @@ impl Coarseness {
         }
     }
 
-    /// The range that stands for an address of `origin`; `None` if the address is kept unless it is in a dense area.
+    /// Returns the range that an address of `origin` is folded into; `None` if the address is kept unless its area is dense.
     pub fn range(self, origin: Origin, rip: u64) -> Option<Range> {
         let step = self.step();
         match if origin.ring == 3 { step.user } else { step.other } {
@@ -184,7 +184,7 @@ impl Coarseness {
         }
     }
 
-    /// The kind that is charged in place of `kind`.
+    /// Returns the kind that is charged in place of `kind`.
     pub fn kind(self, kind: Kind) -> Kind {
         if self.step().params { kind } else { kind.without_number() }
     }

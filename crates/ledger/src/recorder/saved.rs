@@ -1,4 +1,4 @@
-//! The state of a recorder as plain data: what a machine that is saved has been charged so far.
+//! The state of a recorder as plain data, for saved machines.
 
 use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Origin, OriginId, Recorder, Region, Shape, ShapeId};
 use crate::branch::{Branch, Branches, Taken};
@@ -7,7 +7,7 @@ use crate::task::Tasks;
 use crate::{Class, Kind, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
 
-/// What a recorder has recorded. Entries are sorted, so that equal records are equal bytes.
+/// The contents of a recorder. Entries are sorted, so that equal records give equal bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Saved {
     origins: Vec<Origin>,
@@ -25,12 +25,12 @@ pub struct Saved {
     stacks: SavedStacks,
 }
 
-/// Why a record can't be taken on.
+/// The reason why a saved record is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the record of charges is damaged: {0}")]
 pub struct SavedError(&'static str);
 
-/// Origins are told apart by spaces, and a few more things.
+/// Bound of the number of origins: the number of spaces times a few other distinctions.
 const MOST_ORIGINS: usize = MOST_SPACES * 8;
 
 fn require(holds: bool, otherwise: &'static str) -> Result<(), SavedError> {
@@ -38,7 +38,7 @@ fn require(holds: bool, otherwise: &'static str) -> Result<(), SavedError> {
 }
 
 impl Saved {
-    /// Whether everything that is referred to is there.
+    /// Checks that all references are valid.
     fn check(&self) -> Result<(), SavedError> {
         let is_origin = |origin: &OriginId| (origin.0 as usize) < self.origins.len();
         let is_region = |origin: &Origin| usize::from(origin.region.0) < self.regions.len();
@@ -61,7 +61,7 @@ impl Saved {
 }
 
 impl Recorder {
-    /// What has been recorded so far.
+    /// Returns the contents for saving.
     pub fn save(&self) -> Saved {
         let mut saved = Saved {
             origins: self.origins.clone(),
@@ -85,7 +85,7 @@ impl Recorder {
         saved
     }
 
-    /// A recorder that goes on from there.
+    /// Creates a recorder that continues a saved record.
     pub fn restore(saved: Saved) -> Result<Self, SavedError> {
         saved.check()?;
         let mut recorder = Self::default();
@@ -114,7 +114,7 @@ impl Recorder {
         Ok(Self { origins, used, coarseness, tasks, regions, ..recorder })
     }
 
-    /// Whether a task and a region are ones that it knows.
+    /// Returns true if the task and the region have known numbers.
     pub fn knows(&self, task: TaskId, region: super::RegionId) -> bool {
         (task.0 as usize) < self.tasks.all().len() && usize::from(region.0) < self.regions.len()
     }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_recorder_goes_on_where_it_was_saved() {
-        // With room for everything, and with too little, so that it folds before and after.
+        // With room for everything, and with too little, so that the recorder folds before and after.
         for room in [1 << 20, 500, 100] {
             let mut whole = Recorder::with_room(room);
             charge(&mut whole, 1);

@@ -1,4 +1,4 @@
-//! The charges of a running machine: blocks by their executions, and events.
+//! The charges of a running machine: executions of blocks, and events.
 
 use super::coarse::AREA;
 use super::{Amount, OriginId, ShapeId};
@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
 
-/// Executions of one block: 20 bytes, because a run has millions of them.
+/// Executions of one block, in 20 bytes, because a run has millions of blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     rip: [u32; 2],
@@ -23,7 +23,7 @@ impl Run {
     }
 }
 
-/// Blocks that were executed: dense storage in chunks, which never moves, and an index of four bytes per block.
+/// Executed blocks: dense storage in chunks, which never moves, and an index of four bytes per block.
 #[derive(Default)]
 pub(super) struct Runs {
     chunks: Vec<Vec<Run>>,
@@ -40,7 +40,7 @@ fn hash(origin: OriginId, rip: [u32; 2], shape: ShapeId) -> u64 {
 }
 
 impl Runs {
-    /// Adds executions of a block. Returns whether it is a new one.
+    /// Adds executions of a block. Returns true if the block is new.
     #[inline]
     pub(super) fn add(&mut self, origin: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
         let rip = [rip as u32, (rip >> 32) as u32];
@@ -89,7 +89,7 @@ impl Runs {
         })
     }
 
-    /// The same, giving memory back on the way.
+    /// Returns the blocks, and frees memory on the way.
     pub(super) fn drain(self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> {
         let Self { chunks, high, .. } = self;
         chunks.into_iter().flatten().zip(0u32..).map(move |(run, at)| {
@@ -104,13 +104,13 @@ impl Runs {
 #[repr(align(32))]
 struct Charge {
     rip: u64,
-    /// The origin's number and the family.
+    /// Number of the origin and the family.
     who: u32,
     param: u32,
     amount: Amount,
 }
 
-/// Origin and family in one number. There are far fewer than 2^24 origins: see [`MOST_SPACES`].
+/// Combines origin and family in one number. There are far fewer than 2^24 origins: see [`MOST_SPACES`].
 #[inline]
 fn who(origin: OriginId, family: Family) -> u32 {
     origin.0 << 8 | family as u32
@@ -123,8 +123,8 @@ impl Charge {
     }
 }
 
-/// The charges by event: dense storage, an index of it, and the last charges by few bits of the hash, where most
-/// charges find their entry.
+/// Charges by event: dense storage with an index, and a cache of recent charges by a few bits of the hash, where most charges
+/// find their entry.
 #[derive(Default)]
 pub(super) struct Charges {
     all: Vec<Charge>,
@@ -140,7 +140,7 @@ fn hash_of_charge(rip: u64, who: u32, param: u32) -> u64 {
 }
 
 impl Charges {
-    /// Adds events. Returns whether there were none of that kind at that address.
+    /// Adds events. Returns true if this created an entry.
     #[inline]
     pub(super) fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, amount: Amount) -> bool {
         let (who, param) = (who(origin, kind.family), kind.param);
@@ -157,7 +157,7 @@ impl Charges {
         new
     }
 
-    /// The place of the charge, a new one if there is none, which is a recent one now; and whether it is new.
+    /// Returns the position of an entry, created if needed and now in the cache, and true if it is new.
     #[inline(never)]
     fn find(&mut self, hash: u64, rip: u64, who: u32, param: u32) -> (usize, bool) {
         if self.recent.is_empty() {
@@ -197,9 +197,9 @@ impl Charges {
 pub(super) struct Tables {
     pub(super) blocks: Runs,
     pub(super) events: Charges,
-    /// Instructions of blocks whose addresses are not kept, by the range's first address.
+    /// Instructions of blocks without addresses, by the first address of their range.
     pub(super) classes: FxHashMap<(u64, OriginId, Class), u64>,
-    /// Entries by area, where these are counted; `None` for those that are dense.
+    /// Number of entries by area, where it is counted; `None` for a dense area.
     pub(super) areas: FxHashMap<(OriginId, u64), Option<u32>>,
 }
 

@@ -1,4 +1,4 @@
-//! Stacks in a ledger's file.
+//! The section of a ledger file with the stacks.
 
 use super::{Keeps, MOST_CHARGES, MOST_NODES, MOST_RECORDS, Moment, Node, Record, StackCharge, StackId, Stacks, What};
 use crate::file::{kind, origin, put_kind, put_origin, sorted_list};
@@ -6,7 +6,7 @@ use crate::unreadable::LedgerError;
 use crate::wire::{Reader, put};
 use crate::{Family, Origin, RegionId};
 
-/// Kernels have large addresses: near the upper end, small negative numbers.
+/// Maps kernel addresses near the upper end of the address space to small numbers.
 fn folded(address: u64) -> u64 {
     (address << 1) ^ ((address as i64 >> 63) as u64)
 }
@@ -76,7 +76,7 @@ fn event(r: &mut Reader) -> Result<crate::Kind, LedgerError> {
     kind(r, Family::ALL.len() as u64)
 }
 
-/// A number of a list that is not empty.
+/// Reads a position in a list of `len` elements.
 fn below(r: &mut Reader, len: usize) -> Result<u32, LedgerError> {
     match (len as u64).checked_sub(1) {
         Some(last) => Ok(r.up_to(last)? as u32),
@@ -89,7 +89,7 @@ fn few(r: &mut Reader, bytes: usize, most: usize) -> Result<usize, LedgerError> 
     if count <= most { Ok(count) } else { Err(r.malformed("there are too many")) }
 }
 
-/// Reads the section of a ledger with so many regions and tasks.
+/// Reads the section of a ledger with this many regions and tasks.
 pub(crate) fn read(r: &mut Reader, regions: usize, tasks: usize) -> Result<Stacks, LedgerError> {
     r.section("stacks");
     let interval = r.number()?;

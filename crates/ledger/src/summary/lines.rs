@@ -1,4 +1,4 @@
-//! The line of a table that a charge belongs to, and the name of the line.
+//! The line of a table that a charge belongs to, and the line's name.
 
 use super::By;
 use crate::entry::SavedSymbol;
@@ -9,19 +9,19 @@ use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use x86::page::PAGE;
 
-/// The line of what is in no region.
+/// Name of the line outside all regions.
 pub(super) const OUTSIDE: &str = "(outside)";
-/// The line of what no task is known for.
+/// Name of the line without a known task.
 pub(super) const NO_TASK: &str = "[no task]";
 
-/// A name that the guest gives. Lines of the report's own have names in brackets: one that could be taken for such a line is
-/// shown in quotation marks.
+/// Returns a name that the guest chose. The report's own lines have names in brackets; a guest's name that resembles one is shown in quotation
+/// marks.
 pub(super) fn given(name: &str) -> Cow<'_, str> {
     let own = name.starts_with(['[', '(', '"']) || name.ends_with([']', ')']);
     if own { Cow::Owned(format!("{name:?}")) } else { Cow::Borrowed(name) }
 }
 
-/// The name of a function, with its image.
+/// Returns the name of a function, with its image.
 pub(super) fn symbol_name(symbol: &SavedSymbol) -> String {
     let name = given(&symbol.name);
     match (symbol.module.as_str(), symbol.space.guest) {
@@ -32,36 +32,36 @@ pub(super) fn symbol_name(symbol: &SavedSymbol) -> String {
     }
 }
 
-/// Whom a line by task is about.
+/// The subject of a line by task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who<'a> {
     /// A task.
     Task(&'a Task),
     /// No task is known.
     Nobody,
-    /// The work on top of any task.
+    /// Work that interrupts any task.
     Context(Context),
 }
 
-/// A line, by numbers: only lines that are shown get names. [`By`] determines the meaning of the numbers.
+/// A line by numbers, whose meaning depends on [`By`]. Only lines that are shown get names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Line(u64, u64);
 
-/// The function, or what stands for one where there is none.
+/// A function, or its substitute where no symbol is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Function {
-    /// The symbol of that number.
+    /// The symbol with this number.
     Symbol(u32),
     /// The folded addresses of the image that has this symbol.
     Image(u32),
-    /// Code without symbols; with `true`, of a guest of a hypervisor that runs on the machine.
+    /// Code without symbols; the flag is true for a guest of a hypervisor that runs on the machine.
     Unknown(Code, bool),
 }
 
-/// The kind of code for which no symbol is known.
+/// The kind of code without a symbol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
-    /// Of ring 3.
+    /// Code of ring 3.
     User,
     /// Other code in the lower half of the address space.
     Low,
@@ -91,7 +91,7 @@ impl Function {
     }
 }
 
-/// In the second number of a line by address: it stands for many. Above it is a code of the range's length.
+/// Flag in the second number of a line by address: the address stands for a range. The bits above hold a code of the range's length.
 const FOLDED: u64 = 1 << 48;
 
 /// The lines of a table of a ledger.
@@ -99,14 +99,14 @@ pub struct Lines<'a> {
     ledger: &'a Ledger,
     by: By,
     guest: bool,
-    /// The hypervisor is guest software: what is not its guests' is the machine's own.
+    /// True if the hypervisor is guest software. Code outside its guests is then the machine's own.
     inside: bool,
-    /// For each symbol, or each task, the first that is called the same.
+    /// For each symbol or task, the first one with the same name.
     alike: Vec<u32>,
 }
 
 impl<'a> Lines<'a> {
-    /// The lines by what `by` says.
+    /// Prepares the lines of a table.
     pub fn new(ledger: &'a Ledger, by: By) -> Self {
         let mut alike = Vec::new();
         if matches!(by, By::Symbol | By::Address) {
@@ -129,7 +129,7 @@ impl<'a> Lines<'a> {
         Self { ledger, by, guest: ledger.has_guest(), inside, alike }
     }
 
-    /// The line of what is charged to (origin, address, region).
+    /// Returns the line of a charge to (origin, address, region).
     pub fn of(&self, (origin, rip, region): (u32, u64, u32)) -> Line {
         let who = &self.ledger.origins[origin as usize];
         match self.by {
@@ -196,7 +196,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The name of a line.
+    /// Returns the name of a line.
     pub fn name(&self, Line(first, second): Line) -> String {
         match self.by {
             By::Symbol => self.function_name(Function::unpack(first)),
@@ -238,7 +238,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Whom a line by task or by comm is about; by comm, the first of that name.
+    /// Returns the subject of a line by task or by name; by name, the first task with that name.
     pub fn who(&self, Line(first, second): Line) -> Who<'a> {
         let context = Context::ALL.get(first as usize).copied().unwrap_or_default();
         match second as usize {
@@ -253,7 +253,7 @@ impl<'a> Lines<'a> {
         let comm = given(comm);
         match (self.by, kind) {
             (By::Comm, _) => comm.into_owned(),
-            // All of that name, or one whose number is not known.
+            // All tasks of the name, or one with an unknown number.
             (_, TaskKind::Process) if *tid == 0 => comm.into_owned(),
             (_, TaskKind::KernelThread) if *tid == 0 => format!("{comm} [kernel thread]"),
             (_, TaskKind::Idle) => format!("{comm} [idle]"),
@@ -264,7 +264,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The name of the work in a context other than a task's own.
+/// Returns the name of an interrupt context.
 pub(super) fn context_name(context: Context) -> Option<&'static str> {
     match context {
         Context::Task => None,
@@ -273,7 +273,7 @@ pub(super) fn context_name(context: Context) -> Option<&'static str> {
     }
 }
 
-/// The name of a level in a ledger with a guest.
+/// Returns the name of a level in a ledger with a guest.
 fn level_name(level: u64) -> String {
     match level {
         0 => "hypervisor".to_owned(),

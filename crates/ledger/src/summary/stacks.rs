@@ -1,4 +1,4 @@
-//! Call stacks with names, and the tree that they make.
+//! Call stacks with names, and the tree that they form.
 
 use super::{Selection, lines};
 use crate::ledger::Ledger;
@@ -6,18 +6,18 @@ use crate::stack::{Record, StackCharge, StackId, TRUNCATED, UNKNOWN, What};
 use crate::{AddressSpace, Kind, Origin};
 use std::collections::BTreeMap;
 
-/// What stacks are weighed by.
+/// The weight of stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weigh {
-    /// Ticks that samples stand for.
+    /// Ticks of samples.
     Samples,
-    /// Ticks that all crossings were charged.
+    /// Ticks charged for all crossings.
     Crossings,
-    /// How often crossings of these kinds happened.
+    /// Number of crossings of these kinds.
     Kinds(Vec<Kind>),
 }
 
-/// A stack with names: the task first, then the outermost function; and its weight.
+/// A stack with names (the task first, then the outermost function) and its weight.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallStack {
     /// The names.
@@ -26,19 +26,19 @@ pub struct CallStack {
     pub weight: u64,
 }
 
-/// A function with what it has called, or the root of all.
+/// A node of the call tree: a function with its callees, or the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTree {
-    /// The weight of this and all that it has called.
+    /// Weight of the function and all its callees.
     pub total: u64,
-    /// Its own.
+    /// Weight of the function itself.
     pub own: u64,
-    /// What it has called.
+    /// Callees by name.
     pub called: BTreeMap<String, CallTree>,
 }
 
 impl CallTree {
-    /// The tree of these stacks.
+    /// Builds the tree of these stacks.
     pub fn of(stacks: &[CallStack]) -> Self {
         let mut root = Self::default();
         for CallStack { names, weight } in stacks {
@@ -53,7 +53,7 @@ impl CallTree {
         root
     }
 
-    /// What it has called, the heaviest first.
+    /// Returns the callees, the heaviest first.
     pub fn heaviest(&self) -> Vec<(&str, &Self)> {
         let mut called: Vec<_> = self.called.iter().map(|(name, tree)| (name.as_str(), tree)).collect();
         called.sort_by_key(|(_, tree)| std::cmp::Reverse(tree.total));
@@ -62,7 +62,7 @@ impl CallTree {
 }
 
 impl Ledger {
-    /// What the frame at an address is called.
+    /// Returns the name of the frame at an address.
     pub fn frame_name(&self, space: AddressSpace, address: u64) -> String {
         match address {
             TRUNCATED => "[truncated]".to_owned(),
@@ -75,7 +75,7 @@ impl Ledger {
         }
     }
 
-    /// Who an origin's stacks begin with: its task, or what is done on top of any.
+    /// Returns the first name of an origin's stacks: its task, or the interrupt context.
     pub fn task_of(&self, origin: &Origin) -> String {
         match (lines::context_name(origin.context), origin.task.0) {
             (Some(context), _) => context.to_owned(),
@@ -84,7 +84,7 @@ impl Ledger {
         }
     }
 
-    /// The kinds of crossings with stacks whose description or family is called so, or whose description begins so.
+    /// Returns the kinds of crossings with stacks whose family has this name, or whose description begins with it.
     pub fn kinds_called(&self, name: &str) -> Vec<Kind> {
         let name = name.to_lowercase();
         let all = self.kinds_with_stacks();
@@ -94,7 +94,7 @@ impl Ledger {
         if exactly.is_empty() { called(&|kind| described(kind).starts_with(&name)) } else { exactly }
     }
 
-    /// The kinds of crossings that have stacks.
+    /// Returns the kinds of crossings that have stacks.
     pub fn kinds_with_stacks(&self) -> Vec<Kind> {
         let kind = |charge: &StackCharge| match charge.what {
             What::Crossing(kind) => Some(kind),
@@ -106,7 +106,7 @@ impl Ledger {
         kinds
     }
 
-    /// What stacks are weighed by if nothing else is asked for: samples, or else crossings. `None`: there are no stacks.
+    /// Returns the default weight: samples, else crossings. `None` if the ledger has no stacks.
     pub fn weigh(&self) -> Option<Weigh> {
         let keeps = self.stacks.keeps;
         match (keeps.interval, keeps.crossings) {
@@ -118,12 +118,12 @@ impl Ledger {
 }
 
 impl<'a> Selection<'a> {
-    /// Sums by stack.
+    /// Returns the sums by stack.
     pub fn stack_charges(self) -> impl Iterator<Item = &'a StackCharge> {
         self.ledger.stacks.charges.iter().filter(move |charge| self.has_origin(charge.origin))
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn records(self) -> impl Iterator<Item = &'a Record<u32>> {
         self.ledger.stacks.records.iter().filter(move |record| self.has_origin(record.origin))
     }
@@ -133,7 +133,7 @@ impl<'a> Selection<'a> {
         self.includes(u32::from(who.region.0), who)
     }
 
-    /// The stacks with their names, those of the same names as one, in order.
+    /// Returns the stacks with names, sorted; stacks with equal names are merged.
     pub fn call_stacks(self, weigh: &Weigh) -> Vec<CallStack> {
         let mut sums: BTreeMap<(String, AddressSpace, StackId), u64> = BTreeMap::new();
         for charge in self.stack_charges() {
@@ -161,7 +161,7 @@ impl<'a> Selection<'a> {
         stacks.into_iter().map(|(names, weight)| CallStack { names, weight }).collect()
     }
 
-    /// Who an origin of a stack is.
+    /// Returns the origin with a number.
     pub fn origin_of(self, number: u32) -> &'a Origin {
         &self.ledger.stacks.origins[number as usize]
     }

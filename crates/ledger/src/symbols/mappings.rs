@@ -15,8 +15,12 @@ const DEEPEST: usize = 16;
 /// Maximum number of directories above a file, and maximum length of a name (NAME_MAX).
 const MOST_DIRECTORIES: usize = 64;
 const LONGEST_NAME: u64 = 255;
-/// Marks of a maple tree's entries: an address with these low bits is a node's, whose type is in the bits above them.
+/// Maximum length of the name of a kind of file systems.
+const LONGEST_TYPE: u64 = 32;
+/// Low bits of an entry of the kernel's arrays and trees, and their value if a root is a node.
+const MARKS: u64 = 3;
 const IS_NODE: u64 = 2;
+/// Bits of a node's address that hold its type, and all bits that are no part of the address.
 const NODE_TYPE_SHIFT: u32 = 3;
 const NODE_TYPE: u64 = 0xf;
 const NODE_MARKS: u64 = 0xff;
@@ -64,6 +68,9 @@ impl Node {
     }
 }
 
+/// Types of a maple tree's nodes. Only a leaf's entries are VMAs.
+const LEAF: u64 = 1;
+
 /// Offsets of the fields that lead from a task to its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingLayout {
@@ -75,22 +82,38 @@ pub struct MappingLayout {
     vma_offset: u64,
     vma_file: u64,
     file_dentry: u64,
+    file_inode: u64,
+    inode_size: u64,
     dentry_parent: u64,
     dentry_len: u64,
     dentry_name: u64,
+    dentry_superblock: u64,
+    superblock_type: u64,
+    type_name: u64,
     /// By the type of a node: leaf, range and range with gaps.
     nodes: [Node; 3],
 }
 
-/// A mapping of a file.
+/// A mapping of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The addresses.
     pub range: Range<u64>,
-    /// The offset in the file of the first one.
+    /// The offset in the file of the first address.
     pub offset: u64,
-    /// The path of the file in its file system, with a slash in front of each name. Empty if no file is mapped.
+    /// The mapped file. `None` for a mapping without a file.
+    pub file: Option<MappedFile>,
+}
+
+/// A mapped file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MappedFile {
+    /// The kind of the file system, as `virtiofs`.
+    pub filesystem: Vec<u8>,
+    /// The path of the file in its file system, with a slash in front of each name.
     pub path: Vec<u8>,
+    /// The size of the file in bytes.
+    pub size: u64,
 }
 
 impl MappingLayout {
@@ -115,9 +138,14 @@ impl MappingLayout {
             vma_offset: at("vm_area_struct", &["vm_pgoff"])?,
             vma_file: at("vm_area_struct", &["vm_file"])?,
             file_dentry: at("file", &["f_path", "dentry"])?,
+            file_inode: at("file", &["f_inode"])?,
+            inode_size: at("inode", &["i_size"])?,
             dentry_parent: at("dentry", &["d_parent"])?,
             dentry_len: at("dentry", &["d_name", "len"])?,
             dentry_name: at("dentry", &["d_name", "name"])?,
+            dentry_superblock: at("dentry", &["d_sb"])?,
+            superblock_type: at("super_block", &["s_type"])?,
+            type_name: at("file_system_type", &["name"])?,
             nodes: [leaf, leaf, Node::of(&btf, "maple_arange_64")?],
         })
     }
@@ -139,23 +167,24 @@ impl MappingLayout {
             return None;
         }
         let offset = field(self.vma_offset)?.checked_mul(PAGE)?;
-        let path = match field(self.vma_file)? {
-            0 => Vec::new(),
-            file => self.path(memory, memory.word(file.wrapping_add(self.file_dentry))?)?,
+        let file = match field(self.vma_file)? {
+            0 => None,
+            file => Some(self.file(memory, file)?),
         };
-        Some(Mapping { range, offset, path })
+        Some(Mapping { range, offset, file })
     }
 
     /// Returns the VMA in whose part of the tree an address is.
     fn vma(&self, memory: &impl Lookup, mm: u64, address: u64) -> Option<u64> {
+        let is_vma = |entry: &u64| *entry != 0 && *entry & MARKS == 0;
         let mut entry = memory.word(mm.wrapping_add(self.mm_root))?;
+        if entry & MARKS != IS_NODE {
+            // The tree of a single VMA from address 0 on has no node.
+            return Some(entry).filter(is_vma);
+        }
         for _ in 0..DEEPEST {
-            if entry & 3 != IS_NODE {
-                // The tree of one VMA from address 0 has no node.
-                return (entry != 0 && entry & 3 == 0).then_some(entry);
-            }
-            let kind = (entry >> NODE_TYPE_SHIFT & NODE_TYPE) as usize;
-            let node = self.nodes.get(kind.checked_sub(1)?)?;
+            let kind = entry >> NODE_TYPE_SHIFT & NODE_TYPE;
+            let node = self.nodes.get(kind.checked_sub(LEAF)? as usize)?;
             let mut bytes = [0; NODE];
             if !memory.read(entry & !NODE_MARKS, &mut bytes) {
                 return None;
@@ -171,17 +200,29 @@ impl MappingLayout {
             };
             let slot = (0..node.count - 1).find(is_last).unwrap_or(node.count - 1);
             entry = word(node.slots + 8 * slot)?;
-            if kind == 1 {
-                return (entry != 0 && entry & 3 == 0).then_some(entry);
+            if kind == LEAF {
+                return Some(entry).filter(is_vma);
             }
         }
         None
     }
 
+    /// Returns a file.
+    fn file(&self, memory: &impl Lookup, file: u64) -> Option<MappedFile> {
+        let field = |of: u64, at: u64| memory.word(of.wrapping_add(at));
+        let dentry = field(file, self.file_dentry)?;
+        let kind = field(field(dentry, self.dentry_superblock)?, self.superblock_type)?;
+        Some(MappedFile {
+            filesystem: text(memory, field(kind, self.type_name)?)?,
+            path: self.path(memory, dentry)?,
+            size: field(field(file, self.file_inode)?, self.inode_size)?,
+        })
+    }
+
     /// Returns the path of a directory's entry.
     fn path(&self, memory: &impl Lookup, mut dentry: u64) -> Option<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
-        while names.len() < MOST_DIRECTORIES {
+        while names.len() <= MOST_DIRECTORIES {
             let field = |at: u64| memory.word(dentry.wrapping_add(at));
             let parent = field(self.dentry_parent)?;
             if parent == dentry {
@@ -198,6 +239,22 @@ impl MappingLayout {
         }
         None
     }
+}
+
+/// Reads a short text that ends with a zero.
+fn text(memory: &impl Lookup, at: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    for offset in 0..LONGEST_TYPE {
+        let mut byte = [0];
+        if !memory.read(at.wrapping_add(offset), &mut byte) {
+            return None;
+        }
+        if byte == [0] {
+            return Some(text);
+        }
+        text.push(byte[0]);
+    }
+    None
 }
 
 #[cfg(test)]

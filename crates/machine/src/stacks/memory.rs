@@ -4,12 +4,12 @@ use super::programs::Programs;
 use super::unwind::{USER, Unwindable};
 use crate::kernel_symbols::{View, read_by_pages};
 use cpu::Cpu;
-use ledger::Symbol;
 use ledger::stack;
-use ledger::symbols::mappings::MappingLayout;
+use ledger::symbols::mappings::{Mapping, MappingLayout};
 use ledger::symbols::orc::{Entry, Places, Table};
 use ledger::symbols::program::Row;
 use ledger::symbols::{Kallsyms, Landmarks};
+use ledger::{Recorder, Symbol};
 use std::ops::Range;
 use std::sync::Arc;
 use x86::page::PAGE;
@@ -96,31 +96,32 @@ impl Kernel {
 
 /// The process of the current task, and the files of its programs.
 ///
-/// All is read anew for each stack, so that stacks follow from the guest's state alone.
+/// The mappings are read anew for each stack, so that a stack follows from the guest's state alone.
 pub struct Process<'a> {
     programs: &'a mut Programs,
+    recorder: &'a mut Recorder,
+    /// Address of the task's `struct task_struct`.
     task: u64,
-    /// The process's `struct mm_struct`, if the page tables in use are of that process; `None` before the first use.
-    mm: Option<Option<u64>>,
-    /// True if the page tables in use do not map the kernel.
-    isolated: bool,
-    /// Mappings that were found, with the number of the file and the offset in it of the first address.
+    /// The view of the kernel's data, and the address of the process's `struct mm_struct`. `None` before the first use, and within it if the page
+    /// tables in use are not the process's.
+    mm: Option<Option<(View<'a>, u64)>>,
+    /// The mappings of this stack, with the number of the file and the offset in it of the first address.
     found: Vec<(Range<u64>, Option<(u32, u64)>)>,
 }
 
 impl<'a> Process<'a> {
-    /// Creates the process of a task whose `task_struct` is at an address.
-    pub fn new(programs: &'a mut Programs, task: u64) -> Self {
-        Self { programs, task, mm: None, isolated: false, found: Vec::new() }
+    /// Creates the process of a task whose `struct task_struct` is at an address.
+    pub fn new(programs: &'a mut Programs, recorder: &'a mut Recorder, task: u64) -> Self {
+        Self { programs, recorder, task, mm: None, found: Vec::new() }
     }
 
-    /// Returns the file's number and the offset in it of an address.
-    fn place(&mut self, view: View, kernel: &mut Kernel, address: u64) -> Option<(u32, u64)> {
+    /// Returns the number of the file and the offset in it of an address.
+    fn place(&mut self, view: View<'a>, kernel: &mut Kernel, address: u64) -> Option<(u32, u64)> {
         let known = self.found.iter().find(|(range, _)| range.contains(&address));
         let (range, place) = match known {
             Some(known) => known.clone(),
             None => {
-                let found = self.look_up(view, kernel, address)?;
+                let found = self.look_up(view, kernel, address).unwrap_or((address..address + 1, None));
                 self.found.push(found.clone());
                 found
             }
@@ -129,21 +130,21 @@ impl<'a> Process<'a> {
         Some((number, offset.checked_add(address - range.start)?))
     }
 
-    fn look_up(&mut self, view: View, kernel: &mut Kernel, address: u64) -> Option<(Range<u64>, Option<(u32, u64)>)> {
-        let mm = match self.mm {
-            Some(mm) => mm,
-            None => {
-                // The user's tables do not map the kernel's data with page-table isolation.
-                self.isolated = !view.read(self.task, &mut [0; 8]);
-                let kernel_view = if self.isolated { view.isolated() } else { view };
-                let mm = kernel.mappings(&kernel_view).and_then(|layout| layout.mm(&kernel_view, self.task));
-                *self.mm.insert(mm)
-            }
-        }?;
-        let view = if self.isolated { view.isolated() } else { view };
-        let mapping = kernel.mappings(&view)?.find(&view, mm, address)?;
-        let place = self.programs.number(&mapping.path).map(|number| (number, mapping.offset));
-        Some((mapping.range, place))
+    fn look_up(
+        &mut self,
+        view: View<'a>,
+        kernel: &mut Kernel,
+        address: u64,
+    ) -> Option<(Range<u64>, Option<(u32, u64)>)> {
+        let task = self.task;
+        let (view, mm) = (*self.mm.get_or_insert_with(|| {
+            // With page-table isolation, the user's tables do not map the kernel's data.
+            let view = if view.read(task, &mut [0; 8]) { view } else { view.isolated() };
+            Some((view, kernel.mappings(&view)?.mm(&view, task)?))
+        }))?;
+        let Mapping { range, offset, file } = kernel.mappings(&view)?.find(&view, mm, address)?;
+        let number = file.and_then(|file| self.programs.number(self.recorder, file));
+        Some((range, number.map(|number| (number, offset))))
     }
 }
 
@@ -197,6 +198,7 @@ impl Unwindable for Memory<'_> {
 
     fn row(&mut self, address: u64) -> Option<Row> {
         let (number, offset) = self.place(address)?;
-        self.process.as_mut()?.programs.program(number)?.row(offset)
+        let Process { programs, recorder, .. } = self.process.as_mut()?;
+        programs.row(recorder, number, offset)
     }
 }

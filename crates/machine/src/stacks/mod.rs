@@ -9,13 +9,14 @@ pub mod unwind;
 
 use cpu::Cpu;
 use cpu::sampling::{Charged, Observer};
-use guestfs::Packed;
 use ledger::stack::{Keeps, Moment, Record, StackId};
 use ledger::symbols::{Kallsyms, Symbols};
-use ledger::{Amount, OriginId, Recorder, TaskId, Ticks};
+use ledger::{Amount, OriginId, Recorder, Symbol, TaskId, Ticks};
 use memory::{Kernel, Memory, Process};
+pub use programs::NamedTree;
 use programs::Programs;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use unwind::{Registers, unwind};
 use x86::reg;
@@ -25,8 +26,10 @@ pub struct Stacks {
     keeps: Keeps,
     recorder: Rc<RefCell<Recorder>>,
     kernel: RefCell<Option<Kernel>>,
-    /// The files of the guest's programs, if they are known.
-    programs: RefCell<Option<Programs>>,
+    /// The files of the guest's programs.
+    programs: RefCell<Programs>,
+    /// The addresses of the functions that the user has given, sorted.
+    given: RefCell<Vec<Range<u64>>>,
     /// The `task_struct` of the current task, by processor.
     currents: RefCell<Vec<Option<u64>>>,
     /// The task last reported to the trace, by processor.
@@ -41,6 +44,7 @@ impl Stacks {
             recorder,
             kernel: RefCell::default(),
             programs: RefCell::default(),
+            given: RefCell::default(),
             currents: RefCell::default(),
             tasks: RefCell::default(),
         };
@@ -59,16 +63,28 @@ impl Stacks {
         self.currents.borrow_mut().resize(processors, None);
     }
 
-    /// Sets the files that the guest's programs are in.
-    pub fn use_programs(&self, files: Packed) {
-        *self.programs.borrow_mut() = Some(Programs::new(files));
+    /// Sets the trees that hold the files of the guest's programs.
+    pub fn use_programs(&self, trees: Vec<NamedTree>) {
+        *self.programs.borrow_mut() = Programs::new(trees);
+    }
+
+    /// Sets functions whose addresses stay addresses, whichever file is mapped there.
+    pub fn use_functions(&self, functions: &[&Symbol]) {
+        let ranges = functions.iter().map(|function| function.start..function.start.saturating_add(function.size));
+        let mut ranges: Vec<_> = ranges.collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        *self.given.borrow_mut() = ranges;
+    }
+
+    fn is_given(&self, address: u64) -> bool {
+        let given = self.given.borrow();
+        let after = given.partition_point(|range| range.start <= address);
+        after.checked_sub(1).is_some_and(|at| given[at].contains(&address))
     }
 
     /// Adds the functions of the programs that are in stacks.
     pub fn add_programs(&self, symbols: &mut Symbols) {
-        if let Some(programs) = self.programs.borrow_mut().as_mut() {
-            programs.add_to(symbols, &self.recorder.borrow().files_of_stacks());
-        }
+        self.programs.borrow_mut().add_to(&self.recorder.borrow(), symbols);
     }
 
     /// Updates the kernel that the machine runs, and the task with which the processor begins its turn. `current` is the
@@ -132,12 +148,16 @@ impl Stacks {
             kernel: cpu.arch.cpl != 3,
         };
         let mut programs = self.programs.borrow_mut();
+        let mut recorder = self.recorder.borrow_mut();
         let task = self.currents.borrow()[cpu.wiring.index];
-        let process = programs.as_mut().zip(task).map(|(programs, task)| Process::new(programs, task));
+        let process = task.map(|task| Process::new(&mut programs, &mut recorder, task));
         let mut memory = Memory::new(cpu, kernel, process);
         let mut stack = unwind(&mut memory, registers);
-        stack.frames.iter_mut().for_each(|frame| *frame = memory.in_file(*frame).unwrap_or(*frame));
-        self.recorder.borrow_mut().stack(&stack.frames, stack.whole)
+        for frame in stack.frames.iter_mut().filter(|frame| !self.is_given(**frame)) {
+            *frame = memory.in_file(*frame).unwrap_or(*frame);
+        }
+        drop(memory);
+        recorder.stack(&stack.frames, stack.whole)
     }
 }
 

@@ -1,99 +1,168 @@
-//! The files that a guest's programs are in.
+//! The files of a guest's programs: their functions and unwind tables.
+//!
+//! A file is one of the trees that the guest got from the host. Paths and everything else that leads to a file are the guest's and may be anything:
+//! they are looked up in the trees alone, and the files and their tables are bounded.
 
-use guestfs::Packed;
-use ledger::AddressSpace;
-use ledger::stack::{MOST_FILES, in_file};
-use ledger::symbols::program::Program;
+use guestfs::tree::ROOT;
+use guestfs::{Kind, Tree};
+use ledger::stack::{file_of, in_file};
+use ledger::symbols::mappings::MappedFile;
+use ledger::symbols::program::{Program, Row};
 use ledger::symbols::{Symbol, Symbols};
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hasher;
+use ledger::{AddressSpace, Recorder};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The files. A file's number follows from its path, so that runs and snapshots agree about it.
+/// Largest file that is read, and largest number of functions and rows of all files together. Further files have neither.
+const LARGEST: u64 = 256 << 20;
+const MOST_PARTS: usize = 1 << 24;
+/// Largest number of mapped files whose names are kept.
+const MOST_NAMES: usize = 1 << 12;
+/// Size of a single read.
+const PIECE: usize = 1 << 20;
+/// Name of the tree that is the guest's root.
+const ROOT_TREE: &str = "root";
+/// Directory of the initial RAM disk with the files of the guest's root.
+const PAYLOAD: &[u8] = b"payload";
+
+/// A tree of files, with its name in the guest's file system.
+pub type NamedTree = (String, Box<dyn Tree>);
+
+/// The files of programs.
+#[derive(Default)]
 pub struct Programs {
-    files: Packed,
-    by_number: BTreeMap<u32, Entry>,
-}
-
-struct Entry {
-    path: Vec<u8>,
-    node: u64,
-    /// Read on first use.
-    program: Option<Program>,
-}
-
-/// Returns the number of a path.
-fn number(path: &[u8]) -> u32 {
-    let mut hasher = fnv::FnvHasher::default();
-    hasher.write(path);
-    let hash = hasher.finish();
-    (hash ^ hash >> 32) as u32 % MOST_FILES
+    trees: Vec<NamedTree>,
+    /// The names of mapped files that have been looked up.
+    names: HashMap<MappedFile, Vec<u8>>,
+    /// The programs that have been read, by number.
+    programs: BTreeMap<u32, Program>,
+    /// Functions and rows of all programs together.
+    parts: usize,
 }
 
 impl Programs {
-    /// Creates the programs among these files. Of two files with the same number only the first is known.
-    pub fn new(files: Packed) -> Self {
-        let mut by_number = BTreeMap::new();
-        for file in files.walk().into_iter().filter(|file| file.target.is_none()) {
-            let path = [b"/", &file.path[..]].concat();
-            by_number.entry(number(&path)).or_insert(Entry { path, node: file.node, program: None });
-        }
-        Self { files, by_number }
+    /// Creates the programs in these trees.
+    pub fn new(trees: Vec<NamedTree>) -> Self {
+        Self { trees, ..Self::default() }
     }
 
-    /// Returns the number of the file of a path, if it is known.
-    pub fn number(&self, path: &[u8]) -> Option<u32> {
-        let number = number(path);
-        self.by_number.get(&number).filter(|entry| entry.path == path).map(|_| number)
+    /// Returns the name by which the recorder knows a mapped file: the tree and the path in it, such as
+    /// `root/usr/bin/python3`, or only the last part of the path after `?/` if the file is in no tree.
+    fn name(&mut self, file: &MappedFile) -> Vec<u8> {
+        let parts = || file.path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        let first = parts().next().unwrap_or_default();
+        // The tree, and the number of directories above it.
+        let tree = match &file.filesystem[..] {
+            // Linux before 6.5 names a file of an overlay by its path there, later kernels by its path in the file system below.
+            b"overlay" => Some((ROOT_TREE.as_bytes(), 0)),
+            b"virtiofs" => Some((first, 1)),
+            b"rootfs" if first == PAYLOAD => Some((ROOT_TREE.as_bytes(), 1)),
+            _ => None,
+        };
+        if let Some((tree, above)) = tree {
+            let name = std::iter::once(tree).chain(parts().skip(above)).collect::<Vec<_>>().join(&b'/');
+            if self.size(&name) == Some(file.size) {
+                return name;
+            }
+        }
+        [b"?/", parts().next_back().unwrap_or_default()].concat()
+    }
+
+    /// Returns the number of a mapped file.
+    pub fn number(&mut self, recorder: &mut Recorder, file: MappedFile) -> Option<u32> {
+        if let Some(name) = self.names.get(&file) {
+            return recorder.file(name);
+        }
+        let name = self.name(&file);
+        if self.names.len() >= MOST_NAMES {
+            self.names.clear();
+        }
+        recorder.file(self.names.entry(file).or_insert(name))
+    }
+
+    /// Calls `with` for a regular file: with its tree, node and size.
+    fn with_file<T>(&mut self, name: &[u8], with: impl FnOnce(&mut dyn Tree, u64, u64) -> Option<T>) -> Option<T> {
+        let mut parts = name.split(|byte| *byte == b'/');
+        let tree = parts.next()?;
+        let (_, tree) = self.trees.iter_mut().find(|(name, _)| name.as_bytes() == tree)?;
+        let mut nodes = vec![ROOT];
+        let mut found = None;
+        for part in parts {
+            let is_name = !part.is_empty() && part != b"." && part != b".." && !part.contains(&0);
+            found = is_name.then(|| tree.look_up(nodes[nodes.len() - 1], part).ok()).flatten();
+            let Some(found) = &found else { break };
+            nodes.push(found.node);
+        }
+        let file = found.filter(|found| found.attributes.kind() == Kind::File);
+        let result = file.and_then(|found| with(&mut **tree, found.node, found.attributes.size));
+        nodes.iter().skip(1).rev().for_each(|node| tree.forget(*node, 1));
+        result
+    }
+
+    fn size(&mut self, name: &[u8]) -> Option<u64> {
+        self.with_file(name, |_, _, size| Some(size))
+    }
+
+    /// Reads a file.
+    fn read(&mut self, name: &[u8]) -> Option<Vec<u8>> {
+        self.with_file(name, |tree, node, size| {
+            let size = usize::try_from(size).ok().filter(|size| *size as u64 <= LARGEST)?;
+            let handle = tree.open(node, 0).ok()?;
+            let mut bytes = Vec::with_capacity(size);
+            while bytes.len() < size {
+                let piece = tree.read(node, handle, bytes.len() as u64, PIECE.min(size - bytes.len()));
+                match piece {
+                    Ok(piece) if !piece.is_empty() => bytes.extend_from_slice(&piece),
+                    _ => break,
+                }
+            }
+            tree.close(handle);
+            (bytes.len() == size).then_some(bytes)
+        })
     }
 
     /// Returns the program of a number. A file that can't be read has no functions.
-    pub fn program(&mut self, number: u32) -> Option<&Program> {
-        let Self { files, by_number } = self;
-        let entry = by_number.get_mut(&number)?;
-        Some(
-            entry.program.get_or_insert_with(|| {
-                files.contents(entry.node).map(|bytes| Program::parse(&bytes)).unwrap_or_default()
-            }),
-        )
+    fn program(&mut self, recorder: &Recorder, number: u32) -> &Program {
+        if !self.programs.contains_key(&number) {
+            let bytes = recorder.files().name(number).map(<[u8]>::to_vec).and_then(|name| self.read(&name));
+            let program = bytes.map(|bytes| Program::parse(&bytes)).unwrap_or_default();
+            let parts = self.parts.saturating_add(program.size());
+            let fits = parts <= MOST_PARTS;
+            if fits {
+                self.parts = parts;
+            }
+            self.programs.insert(number, if fits { program } else { Program::default() });
+        }
+        &self.programs[&number]
     }
 
-    /// Adds the functions of the files of these numbers, at the places that stacks have them.
-    pub fn add_to(&mut self, symbols: &mut Symbols, numbers: &BTreeSet<u32>) {
-        for number in numbers {
-            let moved = |symbol: &Symbol| Some(Symbol { start: in_file(*number, symbol.start)?, ..symbol.clone() });
-            let Some(program) = self.program(*number) else { continue };
-            let functions = program.functions().iter().filter_map(moved).collect();
-            let path = self.by_number.get(number).map_or(&[][..], |entry| &entry.path);
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            symbols.add(&String::from_utf8_lossy(name), AddressSpace::default(), functions);
+    /// Returns the frame of the instruction at an offset in a file.
+    pub fn row(&mut self, recorder: &Recorder, number: u32, offset: u64) -> Option<Row> {
+        self.program(recorder, number).row(offset)
+    }
+
+    /// Adds the functions of all frames that are in files. Code without a function is called by the file and its offset.
+    pub fn add_to(&mut self, recorder: &Recorder, symbols: &mut Symbols) {
+        let mut by_file: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+        for (number, offset) in recorder.frames_in_files().into_iter().filter_map(file_of) {
+            by_file.entry(number).or_default().insert(offset);
+        }
+        for (number, offsets) in by_file {
+            let path = recorder.files().name(number).unwrap_or_default();
+            let file = String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+            let program = self.program(recorder, number);
+            let function = |offset: u64| {
+                let (start, size, name) = match program.function(offset) {
+                    Some(Symbol { start, size, name }) => (*start, *size, name.clone()),
+                    None => (offset, 1, format!("+{offset:#x}")),
+                };
+                let name = if name.starts_with('+') { format!("{file}{name}") } else { name };
+                Some(Symbol { start: in_file(number, start)?, size, name })
+            };
+            let functions = offsets.into_iter().filter_map(function).collect();
+            symbols.add(&file, AddressSpace::default(), functions);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ledger::stack::file_of;
-    use std::path::Path;
-
-    #[test]
-    fn functions_are_found_by_the_path_of_their_file() {
-        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let mut files = Packed::new();
-        files.put_bytes(Path::new("/usr/bin/program"), 0o755, &own).unwrap();
-        files.put_bytes(Path::new("/etc/text"), 0o644, b"text").unwrap();
-        files.put_link(Path::new("/bin"), b"usr/bin").unwrap();
-        let mut programs = Programs::new(files);
-        assert_eq!((programs.number(b"/bin/program"), programs.number(b"/bin")), (None, None));
-        let (program, text) = (programs.number(b"/usr/bin/program").unwrap(), programs.number(b"/etc/text").unwrap());
-        assert!(programs.program(text).unwrap().functions().is_empty());
-        let name = "functions_are_found_by_the_path_of_their_file";
-        let function = programs.program(program).unwrap().functions().iter().find(|f| f.name.contains(name)).unwrap();
-        let address = in_file(program, function.start).unwrap();
-        assert_eq!(file_of(address), Some((program, function.start)));
-        let mut symbols = Symbols::default();
-        programs.add_to(&mut symbols, &[program, text, 1].into());
-        let found = symbols.find(AddressSpace::of(0x1000), address).unwrap();
-        assert!(found.name.contains(name) && found.module == "program", "{found:?}");
-    }
-}
+mod tests;

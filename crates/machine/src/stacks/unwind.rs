@@ -1,13 +1,12 @@
 //! Unwinding: from the registers to the addresses of all callers.
 //!
 //! Kernel frames are found by ORC tables if the kernel has them, a program's frames by the `.eh_frame` of its files if
-//! these are known, and other frames by frame pointers. The
-//! guest's memory may hold any values: a stack has at most [`DEEPEST`] frames, and a stack that cannot be followed to
-//! its end is cut and marked.
+//! these are known, and other frames by frame pointers. The guest's memory may hold any values: a stack has at most
+//! [`DEEPEST`] frames, and a stack that cannot be followed to its end is cut and marked.
 
 use ledger::stack::DEEPEST;
 use ledger::symbols::orc::{Base, Entry, Frame};
-use ledger::symbols::program::{Cfa, Row};
+use ledger::symbols::program::{Cfa, Register, Row};
 
 /// The data for unwinding a stack.
 pub trait Unwindable {
@@ -237,7 +236,7 @@ impl<M: Unwindable> Unwinding<'_, M> {
         loop {
             let row = if sp == 0 { None } else { self.memory.row(address) };
             let step = match row {
-                Some(row) => self.by_table(row, sp, bp),
+                Some(row) => self.by_table(row, address, sp, bp),
                 None => self.by_frame_pointer(if exact { Some(address) } else { None }, sp, bp),
             };
             match step {
@@ -253,20 +252,23 @@ impl<M: Unwindable> Unwinding<'_, M> {
         }
     }
 
-    /// Finds the caller by the unwind table of the program.
-    fn by_table(&mut self, row: Row, sp: u64, bp: u64) -> Step {
-        let from = |register: u64, offset: i32| register.wrapping_add(i64::from(offset) as u64);
-        let cfa = match row.cfa {
-            Cfa::Sp(offset) => from(sp, offset),
-            Cfa::Bp(offset) => from(bp, offset),
-            Cfa::End => return Step::End,
-            Cfa::Unknown => return Step::Lost,
+    /// Finds the caller of the function at an address by the unwind table of the program.
+    fn by_table(&mut self, row: Row, address: u64, sp: u64, bp: u64) -> Step {
+        let moved = |from: u64, offset: i32| from.wrapping_add(i64::from(offset) as u64);
+        let from = |register: Register, offset| match register {
+            Register::Sp => moved(sp, offset),
+            Register::Bp => moved(bp, offset),
         };
-        if cfa <= sp || cfa - sp > LARGEST_FRAME {
-            return Step::Lost;
-        }
+        let cfa = match row.cfa {
+            Cfa::From(register, offset) => Some(from(register, offset)),
+            Cfa::At(register, offset, more) => self.word(from(register, offset)).map(|word| moved(word, more)),
+            Cfa::Linkage(pushed) => Some(moved(sp, if address & 15 >= u64::from(pushed) { 16 } else { 8 })),
+            Cfa::End => return Step::End,
+            Cfa::Unknown => None,
+        };
+        let Some(cfa) = cfa.filter(|cfa| *cfa > sp && *cfa - sp <= LARGEST_FRAME) else { return Step::Lost };
         let bp = match row.bp {
-            Some(offset) => self.word(from(cfa, offset)),
+            Some(offset) => self.word(moved(cfa, offset)),
             None => Some(bp),
         };
         let (Some(bp), Some(back)) = (bp, self.word(cfa - 8)) else { return Step::Lost };
@@ -318,8 +320,8 @@ impl<M: Unwindable> Unwinding<'_, M> {
             return None;
         }
         match code {
-            // ENDBR64; PUSH RBP; RET.
-            [0xf3, 0x0f, 0x1e, 0xfa] | [0x55, ..] | [0xc3, ..] => Some(0),
+            // ENDBR64; PUSH RBP; RET; JMP through a table of addresses.
+            [0xf3, 0x0f, 0x1e, 0xfa] | [0x55, ..] | [0xc3, ..] | [0xff, 0x25, ..] => Some(0),
             // MOV RBP, RSP after the PUSH.
             [0x48, 0x89, 0xe5, _] | [0x48, 0x8b, 0xec, _] => Some(8),
             _ => None,

@@ -240,10 +240,12 @@ fn a_kernel_without_types_tells_its_tasks() {
 
 #[test]
 fn a_processor_is_idle_while_it_runs_its_idle_task() {
-    let names = ["swapper/0", "init", "kthreadd"];
+    let names = ["swapper/0", "init", "kthreadd", "worker"];
     let (_, idle) = observe(true, &names, |code| {
         (1..=2).try_for_each(|number| code.make(number))?;
         code.switch(0, 2)?;
+        // Tasks have names from the third one on.
+        code.make(3)?;
         code.work()?;
         code.switch(2, 0)?;
         code.soft_interrupts()?;

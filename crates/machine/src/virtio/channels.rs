@@ -1,8 +1,8 @@
-//! Channels between programs of the guest and the host: a console device (type 3) with several ports, none of which is a console. Each has
-//! a name, by which a Linux guest finds its device file (`/sys/class/virtio-ports/*/name`).
+//! Channels between programs of the guest and the host: a console device (type 3) with several ports, none of which is a console. Each port
+//! has a name, by which a Linux guest finds its device file (`/sys/class/virtio-ports/*/name`).
 //!
-//! Port n has two queues, for what the guest reads and what it writes; a further pair carries control messages (virtio 1.2, 5.3). The guest says when a
-//! program has opened a port. The host says when there is no more to read: the port is then closed for the guest, which sees the end of a file.
+//! Each port has a receive queue and a transmit queue, and one further pair of queues carries control messages (virtio 1.2, 5.3). The guest reports when
+//! a program opens a port. The host closes a port once its input has ended; the guest's program then reads the end of the file.
 
 use super::ports::{self, MULTIPORT, event, message};
 use super::{Broken, Device, Ring};
@@ -14,31 +14,31 @@ use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// The queue on which the guest gets control messages; the next one is for those that it sends.
+/// The queue on which the guest receives control messages. The next queue carries the messages that the guest sends.
 const CONTROL_RECEIVE: u16 = 2;
-/// Entries of each queue.
+/// Entries per queue.
 const QUEUE_SIZE: u16 = 64;
-/// Bytes taken from one transmit request; the rest of a longer one is lost.
+/// Bytes taken from one transmit request. The rest of a longer request is dropped.
 const MAX_REQUEST: usize = 1 << 20;
-/// Control messages that wait for the driver; further ones are lost.
+/// Control messages that may wait for the driver. Further messages are dropped.
 const MAX_MESSAGES: usize = 256;
-/// Most ports.
+/// The largest number of ports.
 pub const MOST: usize = 16;
 
-/// A port.
+/// The state of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Port {
-    /// What the guest has not taken yet.
+    /// Input that the guest has not read.
     input: VecDeque<u8>,
-    /// No more will come.
+    /// True once the host has no further input.
     ended: bool,
-    /// The guest has been told so.
+    /// True once the guest has been told of the end.
     told: bool,
-    /// A program of the guest has it open.
+    /// True while a program of the guest has the port open.
     open: bool,
 }
 
-/// What changes.
+/// The state that a snapshot saves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     ports: Vec<Port>,
@@ -55,7 +55,7 @@ pub struct Channels {
     state: State,
 }
 
-/// What a queue is for.
+/// The purpose of a queue.
 enum Use {
     /// The guest reads from a port.
     Input(usize),
@@ -65,7 +65,7 @@ enum Use {
     ControlTransmit,
 }
 
-/// Ports but the first have their queues behind those for control messages.
+/// Returns the purpose of a queue. The queues of the control messages lie between those of the first port and those of the others.
 fn usage(queue: u16) -> Use {
     let pair = match queue / 2 {
         0 => 0,
@@ -77,7 +77,7 @@ fn usage(queue: u16) -> Use {
 }
 
 impl Channels {
-    /// A device with a port for each name, at most 16.
+    /// Creates a device with one port per name, at most 16.
     pub fn new(mut names: Vec<String>) -> Self {
         names.truncate(MOST);
         let mut config = [0; 12];
@@ -102,7 +102,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Tells the guest that there is no more to read, when it has all that there was and has opened the port.
+    /// Closes the port for the guest once the guest has opened it and read all input.
     fn tell_end(&mut self, number: usize) {
         let Some(port) = self.state.ports.get_mut(number) else { return };
         if port.ended && port.open && !port.told && port.input.is_empty() {
@@ -124,7 +124,7 @@ impl Channels {
         Ok(())
     }
 
-    /// A message of the driver.
+    /// Handles a control message from the driver.
     fn heard(&mut self, port: u32, event: u16, value: u16) {
         let number = port as usize;
         match event {

@@ -1,4 +1,4 @@
-//! `tollgate diff`: one command in two kernels, or under two settings: which costs more, and why.
+//! `tollgate diff`: compares the cost of a command on two kernels, or under two settings, and explains the difference.
 
 mod runs;
 mod sides;
@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Exit status when B costs more than it may.
+/// Exit status if B's cost exceeds the limit.
 const EXCEEDED: u8 = 1;
 
-/// Runs a command in two kernels, or under two settings, and says which costs more, and why.
+/// Compares the cost of a command on two kernels, or under two settings, and explains the difference.
 #[derive(Args)]
 #[command(
     override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...",
@@ -33,52 +33,56 @@ Examples:
   tollgate diff --platform hvm --mmu tdp --mmu shadow -- ls -R /usr/include
   tollgate diff old/bzImage new/bzImage --vary 10 --fail-above 1% --junit diff.xml --markdown -- ./benchmark > comment.md
 
-What is compared: cycles of the command's own tasks. What other tasks and interrupts take meanwhile is listed apart, and time that a processor is halted costs nothing.
+The comparison is of the cycles of the command's own tasks. Other tasks and interrupts are listed separately, and halted time costs nothing.
 
-Exit status: 0; 1 when B costs more than --fail-above allows; the command's own if it fails, and those of `tollgate exec` if a kernel does; 2 when the
-command line is wrong; 126 when nothing could be run; 130 when interrupted."
+Exit status: 0 on success, or:
+  1    B costs more than --fail-above allows
+  2    invalid command line
+  126  nothing could run
+  130  interrupted
+If the command fails, the exit status is the command's; if a kernel fails, it is that of `tollgate exec`."
 )]
 pub struct DiffArgs {
     /// Two kernels, each as for `tollgate exec --kernel`
     #[arg(value_names = ["A", "B"], num_args = 0..=2)]
     kernels: Vec<OsString>,
-    /// Words for the command line of A's kernel
+    /// Appends words to the command line of A's kernel
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     a: String,
-    /// Words for the command line of B's kernel
+    /// Appends words to the command line of B's kernel
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     b: String,
-    /// Repeats both under so many layouts: places of code and data, order of free pages, size of the environment, distance from timer ticks
+    /// Repeats both sides under N layouts: positions of code and data, order of free pages, size of the environment, distance from timer ticks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
     vary: Option<u16>,
-    /// The seed of the first layout [default: 1 with --vary; else the layout is not drawn]
+    /// Seed of the first layout [default: 1 with --vary; otherwise no layout is drawn]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Runs at a time [default: the host's processors]
+    /// Number of parallel runs [default: the host's processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// The command begins when only the kernel's idle tasks have run for so many seconds of virtual time
+    /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = crate::run_cmd::parse_seconds)]
     settle: Duration,
-    /// The exit status is 1 if B costs more than so much above A, beyond noise
+    /// Exits with status 1 if B costs more than this percentage above A, beyond noise
     #[arg(long, value_name = "PERCENT", value_parser = crate::lab_cmd::parse_percent)]
     fail_above: Option<f64>,
     /// Rows per table; 0 for all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Prints everything as JSON
+    /// Prints the complete result as JSON
     #[arg(long)]
     json: bool,
-    /// Prints Markdown, as for a pull request
+    /// Prints Markdown for a pull request
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// Writes the answer as a test in the format of JUnit
+    /// Writes the result as a JUnit test
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Keeps the ledgers and what the command printed, in a directory
+    /// Keeps the ledgers and the command's output in a directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     #[command(flatten)]
@@ -88,7 +92,7 @@ pub struct DiffArgs {
     command: Vec<OsString>,
 }
 
-/// A wrong use of the command line, as the parser says it.
+/// Reports an invalid command line, as the parser does.
 fn wrong_use(text: &str) -> ! {
     let mut program = crate::Cli::command();
     program.build();
@@ -114,7 +118,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, args.fail_above);
     let top = if args.top == 0 { usize::MAX } else { args.top };
     emit(&match (args.json, args.markdown) {
-        (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("the answer can't be written as JSON")?),
+        (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("can't write the result as JSON")?),
         (_, true) => sheets::markdown(&diff, top),
         _ => sheets::text(&diff, top),
     })?;

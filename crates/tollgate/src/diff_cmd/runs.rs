@@ -1,4 +1,4 @@
-//! The runs of a diff: each is a `tollgate exec` of its own, whose ledger says what was paid.
+//! The runs of a diff. Each is a separate `tollgate exec`, whose ledger has the costs.
 
 use super::DiffArgs;
 use crate::exec_cmd::{Kernel, SETTLED, command_text};
@@ -11,20 +11,20 @@ use lab::diff::{Paid, Run, Runs};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Exit status when the user stopped it: 128 + SIGINT.
+/// Exit status after an interruption by the user: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
-/// What the two are called.
+/// Names of the two sides.
 const NAMES: [&str; 2] = ["A", "B"];
 
-/// What came out.
+/// The outcome of all runs.
 pub enum Measured {
-    /// What A and B paid.
+    /// The runs of A and B.
     Both(Runs, Runs),
-    /// The exit status of what did not end well, which has been said.
+    /// The exit status after a failure, which has been reported.
     Ended(u8),
 }
 
-/// One of the two.
+/// One side of the comparison.
 struct Side {
     title: String,
     /// Options of `tollgate exec`.
@@ -35,7 +35,7 @@ impl Side {
     fn new(args: &DiffArgs, side: usize) -> Result<Self> {
         let given = args.kernels.get(side).map(|name| name.to_string_lossy().into_owned());
         let given = given.or_else(|| args.sides.kernel(side).map(str::to_owned));
-        // A kernel that is fetched is fetched once, and one that is not there is no failure of the command.
+        // A kernel is fetched once, and a missing kernel is not a failure of the command.
         let kernel = Kernel::find(given.as_deref())?;
         let mut options = [args.sides.common.clone(), args.sides.own[side].clone()].concat();
         options.retain(|option| !option.to_string_lossy().starts_with("--kernel="));
@@ -52,7 +52,7 @@ impl Side {
     }
 }
 
-/// Adds words to the kernel's command line, after those that are given for it.
+/// Appends words to the kernel's command line, after the user's.
 fn append(options: &mut Vec<OsString>, words: &str) {
     const OPTION: &str = "--append=";
     let mut all = String::new();
@@ -65,7 +65,7 @@ fn append(options: &mut Vec<OsString>, words: &str) {
     options.push(format!("{OPTION}{all}{words}").into());
 }
 
-/// Where the files of the runs are: a directory of the user's, or one that goes in the end.
+/// The directory for the files of the runs: the user's, or a temporary one that is removed at the end.
 struct Place {
     path: PathBuf,
     kept: bool,
@@ -83,7 +83,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.kept {
-            // What is left of a directory for temporary files does no harm.
+            // The rest of a temporary directory does no harm.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -117,7 +117,7 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
     seeds.into_iter().flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
 }
 
-/// What a ledger says of a run, and the frequency of its cycles.
+/// Reads a run and the frequency of its cycles from its ledger.
 fn read(planned: &Planned) -> Result<(Run, u64)> {
     let ledger = read_ledger(&planned.ledger)?;
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
@@ -126,7 +126,7 @@ fn read(planned: &Planned) -> Result<(Run, u64)> {
     Ok((Run { seed: planned.seed, paid, settled_after }, ledger.header.tsc_hz))
 }
 
-/// Says of the first run that did not end well how it ended. Its exit status.
+/// Reports the first run that failed, and returns its exit status.
 fn failure(args: &DiffArgs, planned: &[Planned], outcomes: &[Ended]) -> Option<u8> {
     let all = || planned.iter().zip(outcomes);
     let named = |planned: &Planned| {
@@ -162,13 +162,13 @@ pub fn measure(args: &DiffArgs) -> Result<Measured> {
     let most = most.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
-    // It is seen on a terminal only.
+    // The bar appears on a terminal only.
     let bar = ProgressBar::new(jobs.len() as u64);
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos} of {len} runs, {elapsed}")?);
     bar.tick();
     let outcomes = runner::run(&program, &jobs, &place.path, most, &stop, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();
-    let outcomes = outcomes.map_err(|error| anyhow!("the runs can't be made: {error}"))?;
+    let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
     if let Some(status) = failure(args, &planned, &outcomes) {
         return Ok(Measured::Ended(status));
     }

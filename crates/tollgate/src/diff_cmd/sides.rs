@@ -1,4 +1,4 @@
-//! The two sides of a diff: options of `tollgate exec`, each for both or, given twice, the first for A and the second for B.
+//! The two sides of a diff. An option of `tollgate exec` applies to both; given twice, the first applies to A and the second to B.
 
 use crate::exec_cmd::ExecArgs;
 use clap::error::ErrorKind;
@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::ffi::OsString;
 
-/// Options of `exec` that a diff has no use for, or a use of its own.
+/// Options of `exec` that a diff does not support, or defines itself.
 const OWN: [&str; 13] = [
     "ledger",
     "json",
@@ -22,19 +22,19 @@ const OWN: [&str; 13] = [
     "call_graph",
     "trace",
 ];
-/// Where the others stand in the help.
+/// Heading of the other options in the help.
 const HEADING: &str = "Options of tollgate exec, for both; given twice, the first is A's and the second B's";
 
-/// Options of each side, as they are given to `tollgate exec`.
+/// Options of each side, as passed to `tollgate exec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sides {
-    /// Those of both.
+    /// Options of both sides.
     pub common: Vec<OsString>,
-    /// Those of A alone, and those of B alone.
+    /// Options of A alone, and of B alone.
     pub own: [Vec<OsString>; 2],
 }
 
-/// The options of `exec` that a diff has.
+/// Returns the options of `exec` that a diff supports.
 fn options() -> Vec<Arg> {
     let exec = ExecArgs::augment_args(Command::new("exec"));
     exec.get_arguments()
@@ -43,7 +43,7 @@ fn options() -> Vec<Arg> {
         .collect()
 }
 
-/// Whether an option that is given twice has another value for each side: others may be repeated anyway, or have no value.
+/// Returns true if giving an option twice sets one value per side. Flags, and options that may be repeated anyway, are not such.
 fn is_single(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set)
 }
@@ -102,13 +102,13 @@ impl FromArgMatches for Sides {
 }
 
 impl Sides {
-    /// What an option of the kernel says for a side; none: it is not given.
+    /// Returns the value of an option of the kernel for a side, if it is given.
     pub fn kernel(&self, side: usize) -> Option<&str> {
         let words = self.own[side].iter().chain(&self.common);
         words.filter_map(|word| word.to_str()?.strip_prefix("--kernel=")).next()
     }
 
-    /// What is said of one side alone, but for its kernel.
+    /// Returns the options of one side alone, except for its kernel.
     pub fn differing(&self, side: usize) -> Vec<String> {
         let words = self.own[side].iter().map(|word| word.to_string_lossy().into_owned());
         words

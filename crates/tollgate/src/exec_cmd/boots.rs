@@ -1,5 +1,5 @@
-//! Boots that runs share: a machine is saved when its kernel has booted and process 1 asks what to do, and the next run with the same kernel and settings
-//! goes on from there. What the guest is told, and the files that it finds, come afterwards.
+//! Shared boots: a machine is saved once its kernel has booted and process 1 asks for its order. The next run with the same kernel and settings
+//! continues from there. The order and the command's files come afterwards.
 
 use super::session::Session;
 use super::settle::{Settle, Settled};
@@ -15,15 +15,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Boots that are kept; those that were used least recently go.
+/// Number of boots that are kept. The least recently used ones are removed.
 const KEPT: usize = 8;
-/// What files of boots end in.
+/// Extension of boot files.
 const EXTENSION: &str = "boot";
 
-/// A boot that is, or can be, kept.
+/// A boot that is kept, or can be.
 pub struct Boot {
     directory: PathBuf,
-    /// What it was made from beside the machine's description.
+    /// Facts beside the machine's description that identify the boot.
     facts: Vec<(String, String)>,
 }
 
@@ -34,14 +34,14 @@ fn hash(bytes: &[u8]) -> String {
     })
 }
 
-/// A file as it is now, without reading it.
+/// Identifies a file without reading it.
 fn stamp(path: &Path) -> Option<String> {
     let file = std::fs::metadata(path).ok()?;
     Some(format!("{} {} {}.{:09} {}", path.display(), file.len(), file.mtime(), file.mtime_nsec(), file.ino()))
 }
 
 impl Boot {
-    /// The boot of a kernel's image with an initial RAM disk on a processor. None: there is nowhere to keep it.
+    /// Finds the boot of a kernel image with an initial RAM disk on a processor. None if there is no directory for boots.
     pub fn find(image: &Path, archive: &[u8], profile: &Profile) -> Option<Self> {
         let directory = places::cache().ok()?.join("boots");
         std::fs::create_dir_all(&directory).ok()?;
@@ -49,27 +49,27 @@ impl Boot {
             ("kernel".to_owned(), stamp(image)?),
             ("initrd".to_owned(), hash(archive)),
             ("profile".to_owned(), hash(format!("{profile:?}").as_bytes())),
-            // Another build may keep other things.
+            // Another build may save other state.
             ("program".to_owned(), stamp(&std::env::current_exe().ok()?)?),
         ];
         Some(Self { directory, facts })
     }
 
     fn path(&self, machine: &Machine) -> PathBuf {
-        // Where the first processor stands is said of a machine that runs, too.
+        // The entry point is part of a running machine's description, too.
         let made = machine.description().into_iter().filter(|(key, _)| *key != "entry");
         let all = format!("{:?} {:?}", self.facts, made.collect::<Vec<_>>());
         self.directory.join(hash(all.as_bytes())).with_extension(EXTENSION)
     }
 
-    /// Prepares to keep the boot of a machine. None: it can't be kept, and is made again.
+    /// Prepares to keep the boot of a machine. None if it can't be kept; the next run then boots again.
     pub fn keeper(self, machine: &Machine, sandbox: Sandbox) -> Option<Keep> {
         self.prune();
         let file = OutputFile::create_for(sandbox, &self.path(machine), "kept boot").ok()?;
         Some(Keep { file, facts: self.facts })
     }
 
-    /// Makes room for one more: removes all but those that were used last.
+    /// Makes room for one more boot: removes the least recently used ones.
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
         let used = |path: PathBuf| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path));
@@ -78,20 +78,20 @@ impl Boot {
         let mut boots: Vec<(SystemTime, PathBuf)> = boots.filter_map(used).collect();
         boots.sort();
         for (_, path) in boots.iter().rev().skip(KEPT - 1) {
-            // Another run may have removed it.
+            // Another run may have removed the file.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// A boot that is to be kept.
+/// The destination of a boot that will be kept.
 pub struct Keep {
     file: OutputFile,
     facts: Vec<(String, String)>,
 }
 
 impl Keep {
-    /// Keeps the boot of a machine. One that can't be kept is made again.
+    /// Keeps the boot of a machine. After an error the next run boots again.
     fn keep(self, machine: &mut Machine) {
         if let Ok(snapshot) = machine.snapshot(&self.facts) {
             let _ = self.file.write(&snapshot);
@@ -99,7 +99,7 @@ impl Keep {
     }
 }
 
-/// A machine, and whether its kernel has booted already.
+/// Returns a machine, and true if its kernel has booted already.
 pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Result<(Machine, bool)> {
     let mut machine = make()?;
     let Some(boot) = boot else { return Ok((machine, false)) };
@@ -107,18 +107,18 @@ pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Resul
     let Ok(bytes) = std::fs::read(&path) else { return Ok((machine, false)) };
     if machine.restore(&bytes, &boot.facts).is_ok() {
         if let Ok(file) = std::fs::File::open(&path) {
-            // It counts as used; where that can't be written it is made again earlier.
+            // Mark the boot as used. If the time can't be written, the boot is removed earlier.
             let _ = file.set_modified(SystemTime::now());
         }
         return Ok((machine, true));
     }
-    // A damaged file, or one of a program that keeps other things: the machine is good for nothing now.
+    // The file is damaged or from another program, and the restored machine unusable.
     let _ = std::fs::remove_file(&path);
     Ok((make()?, false))
 }
 
-/// Runs the machine to its end. With `boot`, the boot is kept on the way. With `settle`, the command waits until the guest has settled, and the
-/// second value tells how that ended.
+/// Runs the machine to its end, and keeps its boot if `boot` is given. With `settle`, the command waits until the guest has settled; the second
+/// result is the outcome of that wait.
 pub fn run(
     machine: &mut Machine,
     session: &mut Session,

@@ -1,15 +1,15 @@
-//! What is said on the channel `control` between this program and process 1 of the guest (guests/linux/exec/init.c): records of a letter, a
+//! The protocol on the channel `control` between this program and process 1 of the guest (guests/linux/exec/init.c): records of a letter, a
 //! length (32 bits, little-endian) and a text.
 
 /// Names of the channels, in the order of their numbers.
 pub const CHANNELS: [&str; 4] = ["control", "stdin", "stdout", "stderr"];
 /// Number of the channel for records.
 pub const CONTROL: u8 = 0;
-/// … for what the command reads.
+/// Number of the channel for the command's standard input.
 pub const INPUT: u8 = 1;
-/// … for what it writes.
+/// Number of the channel for the command's standard output.
 pub const OUTPUT: u8 = 2;
-/// … for its messages.
+/// Number of the channel for the command's standard error.
 pub const ERRORS: u8 = 3;
 
 /// The longest record that a guest may send, in bytes.
@@ -29,51 +29,51 @@ impl Records {
         self.0.extend(text);
     }
 
-    /// All of them, as they are sent.
+    /// Takes all records, encoded.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// How the command ended, as the guest has it.
+/// The end of the command, as the guest reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its exit status, 128 + n after signal n.
+    /// Exit status, 128 + n after signal n.
     pub status: u8,
-    /// What has tainted the kernel (Linux: Documentation/admin-guide/tainted-kernels.rst).
+    /// Taint flags of the kernel (Linux: Documentation/admin-guide/tainted-kernels.rst).
     pub tainted: u64,
-    /// Processes that were killed for want of memory.
+    /// Number of processes that the kernel killed for lack of memory.
     pub killed_for_memory: u64,
 }
 
-/// What the guest says.
+/// A message of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// The guest asks what to do: it can't have been saved knowing it.
+    /// The guest asks for its order. A saved boot stops here, before it knows the order.
     Ready,
     /// Everything is ready, and the command waits for the guest to settle.
     Prepared,
     /// The command is about to execute its first instruction.
     Began,
-    /// It has ended.
+    /// The command has ended.
     Ended(Ended),
-    /// There is no command, and this is why.
+    /// The command could not start, for this reason.
     Failed(String),
 }
 
-/// Takes what the guest says apart.
+/// Decodes the guest's messages.
 #[derive(Debug, Default)]
 pub struct Hearing {
     bytes: Vec<u8>,
 }
 
 impl Hearing {
-    /// What is said by bytes that have come, as far as they are whole. What makes no sense is left out: a program of the guest may write there.
+    /// Returns the messages that are complete with these bytes. Malformed records are ignored, because any program of the guest may write to the channel.
     pub fn hear(&mut self, bytes: &[u8]) -> Vec<Said> {
         self.bytes.extend_from_slice(bytes);
         let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! The files for the command: its own program with its dependencies, and the few files that programs expect everywhere.
+//! The files for the command: its program with its dependencies, and a few files that programs commonly expect.
 
 use super::ExecArgs;
 use anyhow::{Context, Result, bail};
@@ -9,12 +9,12 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Variables that the command gets as they are here; so are those that begin with `LC_`.
+/// Environment variables that the command inherits, besides those that begin with `LC_`.
 const KEPT: [&str; 11] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "LD_LIBRARY_PATH"];
 /// The shell that programs run commands with.
 const SHELL: &str = "/bin/sh";
-/// Shells whose `-c` is looked into for names of programs.
+/// Shells whose `-c` argument is searched for names of programs.
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
 /// Directories that programs expect, and their permissions.
 const DIRECTORIES: [(&str, u32); 10] = [
@@ -29,9 +29,9 @@ const DIRECTORIES: [(&str, u32); 10] = [
     ("/usr/bin", 0o755),
     ("/tmp", 0o1777),
 ];
-/// Files that are packed where the host has them: what the C library looks for.
+/// Files that are packed if the host has them: those that the C library reads.
 const COMMON: [&str; 3] = ["/etc/ld.so.cache", "/usr/lib/locale/C.utf8", "/etc/localtime"];
-/// … with a network: what is needed to find and to trust others.
+/// Files that are packed with a network: name resolution and certificates.
 const NETWORK: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/ssl/openssl.cnf",
@@ -39,18 +39,18 @@ const NETWORK: [&str; 5] = [
     "/etc/protocols",
     "/usr/lib/x86_64-linux-gnu/libnss_dns.so.2",
 ];
-/// Directories with descriptions of terminals.
+/// Directories with terminal descriptions.
 const TERMINALS: [&str; 3] = ["/lib/terminfo", "/usr/share/terminfo", "/etc/terminfo"];
 
 /// The user who runs the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user, the group, and further groups.
+    /// User, group, and supplementary groups.
     pub ids: Vec<u32>,
 }
 
 impl User {
-    /// The user that an option names, or the one that runs this program.
+    /// Returns the user that the option names, or else the user of this process.
     pub fn find(option: Option<&str>) -> Result<Self> {
         let Some(text) = option else {
             let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
@@ -69,13 +69,13 @@ impl User {
         }
     }
 
-    /// As the guest is told.
+    /// Formats the user for the guest.
     pub fn text(&self) -> String {
         self.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// The environment of the command: some of this program's, and what `--env` says.
+/// Returns the environment of the command: inherited variables, and those of `--env`.
 pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsString)> {
     let kept = |name: &OsStr| KEPT.iter().any(|kept| *kept == name) || name.as_bytes().starts_with(b"LC_");
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| kept(name)).collect();
@@ -92,7 +92,7 @@ pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsStr
     all
 }
 
-/// Packs the files for a command, and returns them with the name under which it is started.
+/// Packs the files for a command, and returns them with the path of its program.
 pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &Path, user: &User) -> Result<Packed> {
     let variable = |name: &str| {
         let found = environment.iter().find(|(other, _)| other == name);
@@ -116,7 +116,7 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
             closure.add(&mut tree, path)?;
         }
         for path in std::fs::read_dir("/etc/ssl/certs").into_iter().flatten().flatten().map(|entry| entry.path()) {
-            // A dangling link among them is no reason not to run.
+            // A dangling link does not prevent the run.
             let _ = tree.add(&path);
         }
     }
@@ -133,7 +133,7 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
         let path = named.unwrap_or_else(|| own(path));
         closure.add(&mut tree, &path).with_context(|| format!("--add {}", path.display()))?;
     }
-    // Files that the command is told of.
+    // Files that the command's arguments name.
     for argument in &args.command[1..] {
         let path = own(Path::new(argument));
         if path.is_file() {
@@ -156,7 +156,7 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
     Ok(tree)
 }
 
-/// The words of what a shell is given with `-c`: programs and files may be among them.
+/// Returns the words of a shell's `-c` argument, which may name programs and files.
 fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
     let shell = Path::new(&command[0]).file_name().is_some_and(|name| SHELLS.iter().any(|shell| *shell == name));
     let is_option = |word: &&OsString| word.as_bytes().starts_with(b"-") && word.as_bytes().ends_with(b"c");
@@ -168,7 +168,7 @@ fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
     texts.flat_map(|text| text.split(separates)).filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// There is no such command.
+/// The command was not found.
 #[derive(Debug)]
 pub struct NotFound(OsString);
 
@@ -180,12 +180,12 @@ impl fmt::Display for NotFound {
 
 impl std::error::Error for NotFound {}
 
-/// The place of a path in the tree.
+/// Returns the place of a path in the tree.
 fn tree_path(path: &Path, directory: &Path) -> PathBuf {
     directory.join(path)
 }
 
-/// The files that say who is who. Those that were added stay.
+/// Adds files with user and group names. Files that the user added stay.
 fn write_accounts(tree: &mut Packed, user: &User, name: &[u8], home: &[u8]) -> Result<()> {
     let clean = |text: &[u8], otherwise: &str| {
         let text = String::from_utf8_lossy(text).into_owned();

@@ -5,31 +5,31 @@ use guestfs::archive::Archive;
 use guestfs::kernel_modules::Modules;
 use guestfs::{Kind, Packed};
 
-/// Process 1 (guests/linux/exec/init.c), made when this program is built.
+/// Process 1 (guests/linux/exec/init.c), compiled with this program.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/exec-init"));
-/// Modules without which nothing can be run.
+/// Modules that every run needs.
 const NEEDED: [&str; 2] = ["virtio_pci", "virtio_console"];
-/// … for files that are mounted.
+/// Modules for mounted files.
 const FILES: [&str; 2] = ["virtiofs", "overlay"];
-/// … for a network device.
+/// Modules for a network device.
 const NETWORK: &str = "virtio_net";
 
 /// The way in which the command's files reach the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By a virtio file system device.
+    /// Through a virtio file system device.
     Mounted,
     /// In the initial RAM disk.
     Archived,
 }
 
-/// The way that a kernel with these modules supports.
+/// Returns the way that a kernel with these modules supports.
 pub fn way(modules: Option<&Modules>) -> Way {
     let mounts = modules.is_none_or(|modules| FILES.iter().all(|name| modules.has(name)));
     if mounts { Way::Mounted } else { Way::Archived }
 }
 
-/// The archive, without the command's files.
+/// Returns the archive, without the command's files.
 pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Archive> {
     let mut archive = Archive::default();
     let directory = Kind::Directory as u32 | 0o755;
@@ -46,7 +46,7 @@ pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Arc
         if network {
             names.push(NETWORK);
         }
-        let loaded = modules.load(&names).context("the kernel lacks what a command needs to be run")?;
+        let loaded = modules.load(&names).context("the kernel lacks modules that a command needs")?;
         let order: String = loaded.iter().map(|(name, _)| format!("{name}.ko\n")).collect();
         for (name, bytes) in &loaded {
             archive.add(format!("modules/{name}.ko").as_bytes(), Kind::File as u32 | 0o644, bytes);

@@ -1,4 +1,4 @@
-//! The kernel that runs: an image with the modules that belong to it.
+//! The kernel of a run: an image with its modules.
 
 use crate::places;
 use anyhow::{Context, Result, bail};
@@ -6,13 +6,13 @@ use guestfs::kernel_modules::Modules;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The names of kernels that are fetched from the distribution.
+/// Names of kernels that are fetched from the distribution.
 const FETCHED: [&str; 3] = ["cloud", "backports", "amd64"];
 /// Directories that may contain a kernel's own directory of modules.
 const MODULE_ROOTS: [&str; 2] = ["/lib/modules", "/usr/lib/modules"];
-/// An image in a tree in which a kernel was built.
+/// Path of the image in a build tree.
 const BUILT: &str = "arch/x86/boot/bzImage";
-/// The scripts that fetch a distribution's kernel, for programs that are installed without them.
+/// The scripts that fetch a distribution's kernel, for a program that is installed without them.
 const SCRIPTS: [(&str, &str); 2] = [
     ("kernel", include_str!("../../../../guests/linux/kernel")),
     ("common.sh", include_str!("../../../../guests/linux/common.sh")),
@@ -21,14 +21,14 @@ const SCRIPTS: [(&str, &str); 2] = [
 /// A kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// Its image.
+    /// Path of the image.
     pub image: PathBuf,
-    /// Its directory of modules, or the tree in which it was built. None: it is taken to have built in what is needed.
+    /// Module directory or build tree. None: the kernel is assumed to have all drivers built in.
     pub modules: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// The kernel of a name: one of the distribution's, an image, or a tree in which one was built. None: the host's own if it can be read.
+    /// Finds the kernel of a name: the distribution's, an image, or a build tree. Without a name, the host's own if it is readable.
     pub fn find(name: Option<&str>) -> Result<Self> {
         match name {
             None => match Self::of_host() {
@@ -66,7 +66,7 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
-    /// A kernel of the distribution's packages, which are downloaded once.
+    /// Returns a kernel of the distribution's packages, which are downloaded once.
     fn fetched(name: &str) -> Result<Self> {
         let cache = Cache::find()?;
         match cache.kernel(name) {
@@ -83,7 +83,7 @@ impl Kernel {
         }
     }
 
-    /// The modules, if there is a directory of them.
+    /// Reads the modules, if there is a module directory.
     pub fn load_modules(&self) -> Result<Option<Modules>> {
         match &self.modules {
             Some(directory) => Ok(Some(Modules::of_directory(directory)?)),
@@ -92,13 +92,13 @@ impl Kernel {
     }
 }
 
-/// The directory of the modules of a release.
+/// Returns the module directory of a release.
 fn modules_of(release: &str) -> Option<PathBuf> {
     let mut all = MODULE_ROOTS.iter().map(|root| Path::new(root).join(release));
     all.find(|directory| directory.join("kernel").is_dir())
 }
 
-/// The release that the header of a bzImage names (the Linux/x86 boot protocol, `kernel_version`).
+/// Returns the release in the header of a bzImage (the Linux/x86 boot protocol, `kernel_version`).
 fn release(image: &[u8]) -> Option<String> {
     if image.get(0x202..0x206)? != b"HdrS" {
         return None;
@@ -106,19 +106,19 @@ fn release(image: &[u8]) -> Option<String> {
     let at = usize::from(u16::from_le_bytes([*image.get(0x20e)?, *image.get(0x20f)?])) + 0x200;
     let text = image.get(at..)?.split(|byte| *byte == 0 || *byte == b' ').next()?;
     let text = String::from_utf8(text.to_vec()).ok()?;
-    // It becomes part of a path.
+    // The release becomes part of a path.
     (!text.is_empty() && !text.contains('/')).then_some(text)
 }
 
-/// The directory in which packages of kernels are kept.
+/// The directory for kernel packages.
 struct Cache {
-    /// The scripts that fill it. None: they are made from this program.
+    /// The scripts that fill the directory. None: this program writes them.
     scripts: Option<PathBuf>,
     packages: PathBuf,
 }
 
 impl Cache {
-    /// A checkout's cache if this program lies in one or is called in one, else the user's.
+    /// Returns a checkout's cache if this program lies in a checkout or is started in one, else the user's.
     fn find() -> Result<Self> {
         if let Some(checkout) = places::checkout() {
             let scripts = checkout.join("guests/linux");
@@ -127,7 +127,7 @@ impl Cache {
         Ok(Self { scripts: None, packages: places::cache()?.join("packages") })
     }
 
-    /// A kernel that is there with its modules.
+    /// Returns a kernel that is present with its modules.
     fn kernel(&self, name: &str) -> Option<Kernel> {
         let directory = self.packages.join(format!("kernel-{name}"));
         let word = |file: &str| Some(std::fs::read_to_string(directory.join(file)).ok()?.trim().to_owned());

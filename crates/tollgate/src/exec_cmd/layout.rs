@@ -1,32 +1,33 @@
-//! What a seed varies of a run without changing what the run does: where code and data lie, the order of free pages, the size of the environment, and the distance of
-//! the command's beginning from timer ticks. Each of these moves results ([why so](../../../../docs/decisions/0024-layouts.md)).
+//! Layouts: the incidental conditions that a seed varies without changing the work of a run. They are the positions of code and data, the order of
+//! free pages, the size of the environment, and the distance of the command's start from timer ticks
+//! ([why they matter](../../../../docs/decisions/0024-layouts.md)).
 
 use std::ffi::OsString;
 
-/// Words for the kernel's command line: the kernel draws the order of free pages, and takes RDRAND for a source of random numbers.
+/// Kernel parameters that shuffle the free pages, and make the kernel trust RDRAND as a source of random numbers.
 pub const WORDS: &str = "page_alloc.shuffle=1 random.trust_cpu=on";
-/// The variable of the environment whose length varies.
+/// Name of the environment variable with a variable length.
 const VARIABLE: &str = "TOLLGATE_LAYOUT";
-/// Its value is shorter than this: a page, which is more than any alignment of the stack.
+/// Bound of the value's length: a page, which exceeds any alignment of the stack.
 const LONGEST_VALUE: u64 = 4096;
-/// The command begins less than this after a tick, in nanoseconds: the longest period between the ticks of any kernel (CONFIG_HZ=100).
+/// Bound of the delay after a tick, in nanoseconds: the longest tick period of any kernel (CONFIG_HZ=100).
 const PERIOD: u64 = 10_000_000;
 
 /// A layout, drawn from a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Seed of what RDRAND returns: the places of kernel, programs and stacks follow from it.
+    /// Seed of RDRAND, which decides the positions of kernel, programs and stacks.
     pub random: u64,
     /// Length of the additional variable's value.
     environment: u64,
-    /// By how much the command begins later, in nanoseconds.
+    /// Delay of the command's start, in nanoseconds.
     pub delay: u64,
 }
 
 impl Layout {
-    /// The layout of a seed.
+    /// Draws the layout of a seed.
     pub fn new(seed: u64) -> Self {
-        // splitmix64, whose numbers are good from any seed on.
+        // splitmix64 gives good numbers from any seed.
         let mut state = seed;
         let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -37,7 +38,7 @@ impl Layout {
         Self { random: next(), environment: next() % LONGEST_VALUE, delay: next() % PERIOD }
     }
 
-    /// The additional variable.
+    /// Returns the additional variable.
     pub fn variable(&self) -> (OsString, OsString) {
         (VARIABLE.into(), "x".repeat(self.environment as usize).into())
     }

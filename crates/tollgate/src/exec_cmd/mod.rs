@@ -26,13 +26,14 @@ use control::{CHANNELS, Records};
 use cpu::Tier;
 use files::User;
 use guestfs::host_tree::HostTree;
-use guestfs::{Packed, Server};
+use guestfs::{Packed, Server, Tree};
 use image::Way;
 pub use kernel::Kernel;
 use layout::Layout;
 use ledger::profile::Profile;
 use machine::board::Parts;
 use machine::loader::Module;
+use machine::stacks::NamedTree;
 use machine::{ClockSource, Config, Machine, Outcome};
 use network::options::{Attachment, Net};
 use repeat::{Recording, RepeatArgs};
@@ -46,24 +47,24 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Exit status when a process was killed for want of memory.
+/// Exit status after a process was killed for lack of memory.
 const OUT_OF_MEMORY: u8 = 120;
-/// Exit status when the guest's kernel has found a fault of its own.
+/// Exit status after the guest's kernel reported a fault of its own.
 const OOPS: u8 = 121;
-/// Exit status when the guest ended before the command did.
+/// Exit status if the guest ended before the command.
 const LOST: u8 = 125;
-/// Exit status when there is no such command, as shells have it.
+/// Exit status if the command was not found, as in shells.
 const NOT_FOUND: u8 = 127;
-/// The kernel is tainted because it has found a fault of its own (Linux: TAINT_BAD_PAGE, TAINT_DIE, TAINT_SOFTLOCKUP).
+/// Taint flags that a kernel sets for a fault of its own (Linux: TAINT_BAD_PAGE, TAINT_DIE, TAINT_SOFTLOCKUP).
 const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
-/// What a ledger says of the wait before the command: how long after its files were there the guest had nothing left to do, in seconds; `inf` if there was always something.
+/// Key of the settling time in a ledger: the time from the command's readiness until the guest was idle, in seconds; `inf` if it never was.
 pub const SETTLED: &str = "settled after";
-/// Lines of the console that are shown when the guest's kernel is the reason.
+/// Number of console lines shown if the guest's kernel caused the failure.
 const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
 const ADDRESSES: Addresses =
     Addresses { guest: "10.0.2.15", mask: "255.255.255.0", router: "10.0.2.2", names: "10.0.2.3" };
-/// What the guest's kernel is told.
+/// Command line of the guest's kernel.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 
 /// Runs a program of this host in a guest kernel.
@@ -78,15 +79,22 @@ Examples:
   tollgate exec --net user -- curl -s https://www.kernel.org
   tollgate exec --ledger a.ledger -- openssl speed -seconds 1 sha256
 
-Exit status: the command's, 128 + n after signal n; 126 and 127 also when it can't be executed or is not there, and 126 when the machine
-could not be made. 120 when a process was killed for want of memory and the command failed; 121 when the kernel has found a fault of its own
-(an oops; not with --oops-ok); 122 after a reset; 123 when the kernel panicked; 124 when --timeout or --limit is over; 125 when the guest
-died or ended before the command; 130 when interrupted. With --json, `reason` tells them apart.")]
+Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
+  120  a process was killed for lack of memory and the command failed
+  121  the kernel reported a fault of its own, such as an oops (not with --oops-ok)
+  122  the machine was reset
+  123  the kernel panicked
+  124  --timeout or --limit expired
+  125  the guest died, or ended before the command
+  126  the command could not be executed, or the machine could not be created
+  127  the command was not found
+  130  interrupted
+With --json, `reason` distinguishes them.")]
 pub struct ExecArgs {
-    /// Kernel: a bzImage or vmlinux, a tree in which one was built, or `cloud`, `backports` or `amd64` of this distribution [default: this host's own if it can be read, else cloud]
+    /// Kernel: a bzImage or vmlinux, a build tree, or this distribution's `cloud`, `backports` or `amd64` [default: this host's own if it is readable, else cloud]
     #[arg(long, value_name = "K")]
     kernel: Option<String>,
-    /// Further words for the kernel's command line
+    /// Appends words to the kernel's command line
     #[arg(long, value_name = "STRING", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     append: String,
     /// Guest memory: bytes, or with K, M, G or T
@@ -98,58 +106,58 @@ pub struct ExecArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file
     #[arg(long, value_name = "PROFILE", default_value = "skx")]
     cpu: String,
-    /// Packs a file or directory of this host, under its own path, or a program by its name, with what it needs. May be repeated
+    /// Packs a file or directory of this host, under its own path, or a program by name with its dependencies. May be repeated
     #[arg(long, value_name = "PATH")]
     add: Vec<PathBuf>,
-    /// The command finds this host's whole tree of files, in place of what is packed. What it writes stays in the guest
+    /// Shows the host's whole file tree to the command, in place of packed files. Writes stay in the guest
     #[arg(long)]
     root: bool,
-    /// The command finds a directory of this host under its own path; with `:rw` it may change it. May be repeated
+    /// Shares a directory of this host under its own path; `:rw` allows the command to change it. May be repeated
     #[arg(long, value_name = "DIR[:rw]")]
     share: Vec<Share>,
-    /// Sets a variable of the command's environment; without a value it is as here. May be repeated
+    /// Sets an environment variable of the command; without a value it is inherited. May be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Directory that the command runs in [default: the current one]
+    /// Working directory of the command [default: the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Who runs the command: `root`, `UID` or `UID:GID` [default: as here]
+    /// User of the command: `root`, `UID` or `UID:GID` [default: the current user]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Network device, as for `tollgate run`; with `user` the guest can reach what this host reaches
+    /// Network device, as for `tollgate run`; with `user` the guest reaches this host's networks
     #[arg(long, value_name = "KIND[:OPTION,...]")]
     net: Vec<Net>,
-    /// Key behind which keys on a terminal are for Tollgate: `ctrl-` and a letter, or `none`
+    /// Prefix for Tollgate's own keys on a terminal: `ctrl-` and a letter, or `none`
     #[arg(long, value_name = "KEY", default_value = Escape::DEFAULT)]
     escape: Escape,
-    /// Ends the run after so many seconds of the host's time
+    /// Ends the run after this many seconds of the host's time
     #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
     timeout: Option<Duration>,
-    /// Ends the run after so many seconds of virtual time, the kernel's boot included
+    /// Ends the run after this many seconds of virtual time, including the kernel's boot
     #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
     limit: Option<Duration>,
-    /// A fault that the kernel finds in itself does not change the exit status
+    /// Ignores faults that the kernel reports of itself in the exit status
     #[arg(long)]
     oops_ok: bool,
-    /// Boots the kernel, in place of going on from where an earlier run has booted it
+    /// Boots the kernel, instead of continuing from a kept boot
     #[arg(long)]
     boot: bool,
-    /// The command begins when only the kernel's idle tasks have run for so many seconds of virtual time
+    /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
     settle: Option<Duration>,
-    /// Draws from a seed where code and data lie, the order of free pages, the size of the environment and the command's distance from timer ticks. Boots the kernel
+    /// Draws a layout from a seed: positions of code and data, order of free pages, size of the environment, distance from timer ticks. Implies --boot
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Shows the kernel's messages on standard error
     #[arg(long)]
     console: bool,
-    /// Whether this program can do nothing on the host, while the guest runs, but what its machine needs
+    /// Confines this process while the guest runs to the files and system calls that its machine needs
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     sandbox: Sandbox,
-    /// Saves the ledger of the run; the command is its region `exec`
+    /// Saves the ledger of the run; the command is the region `exec`
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
-    /// Prints how the run ended as JSON on standard error
+    /// Prints the result of the run as JSON on standard error
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -190,26 +198,26 @@ impl FromStr for Share {
 }
 
 impl ExecArgs {
-    /// Which of the command's streams are the terminal, bit by bit.
+    /// Returns a bit mask of the command's streams that are connected to the terminal.
     fn streams(&self) -> u8 {
         let terminals =
             [std::io::stdin().is_terminal(), std::io::stdout().is_terminal(), std::io::stderr().is_terminal()];
         terminals.iter().enumerate().map(|(bit, is)| u8::from(*is) << bit).sum()
     }
 
-    /// Whether any of them is.
+    /// Returns true if any stream is connected to the terminal.
     fn terminal(&self) -> bool {
         self.streams() != 0
     }
 }
 
-/// How a run ended.
+/// The end of a run.
 struct End {
     reason: &'static str,
     status: u8,
-    /// For people; none if all went well.
+    /// Message for people; None after success.
     text: Option<String>,
-    /// The kernel's last messages explain it.
+    /// True if the kernel's last messages explain the end.
     lines: bool,
 }
 
@@ -225,7 +233,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     cpu::host_supported()?;
     let directory = match &args.cwd {
         Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
-        None => std::env::current_dir().context("there is no current directory")?,
+        None => std::env::current_dir().context("can't determine the current directory")?,
     };
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
@@ -275,13 +283,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             return Ok(None);
         }
         let mut server = Server::new();
-        match &packed {
-            Some(packed) => server.add("root", Box::new(packed.clone())),
-            None => server.add("root", Box::new(HostTree::open(Path::new("/"), false).context("--root")?)),
-        }
-        for (number, Share { path, writable }) in args.share.iter().enumerate() {
-            let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
-            server.add(&format!("share{number}"), Box::new(tree));
+        for (name, tree) in trees(args, packed.as_ref())? {
+            server.add(&name, tree);
         }
         Ok(Some(server))
     };
@@ -328,7 +331,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         let failed = |error| anyhow!("{error}").context(format!("can't boot {}", kernel.image.display()));
         Machine::new(configure()?).map_err(failed)
     };
-    // Where the files are in the initial RAM disk, each command has a boot of its own.
+    // If the files are in the initial RAM disk, each command has a boot of its own.
     let own = args.boot || args.seed.is_some() || way == Way::Archived;
     let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
@@ -350,8 +353,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
     let recording = args.repeat.prepare(&mut machine, &facts, args.sandbox)?;
     nets.capture(&machine)?;
-    if let Some(packed) = &packed {
-        machine.use_programs(packed.clone());
+    if args.stacks.given().is_some() {
+        machine.use_programs(trees(args, packed.as_ref())?);
     }
     machine.prepare();
     crate::memory::prepare();
@@ -364,7 +367,21 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
 }
 
-/// What of the host is needed while the guest runs and afterwards.
+/// Returns the trees of files that the guest gets, with their names in its file system.
+fn trees(args: &ExecArgs, packed: Option<&Packed>) -> Result<Vec<NamedTree>> {
+    let root: Box<dyn Tree> = match packed {
+        Some(packed) => Box::new(packed.clone()),
+        None => Box::new(HostTree::open(Path::new("/"), false).context("--root")?),
+    };
+    let mut trees = vec![("root".to_owned(), root)];
+    for (number, Share { path, writable }) in args.share.iter().enumerate() {
+        let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
+        trees.push((format!("share{number}"), Box::new(tree)));
+    }
+    Ok(trees)
+}
+
+/// Returns the resources of the host that the run and its end need.
 fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
     let mut needs = Needs::default();
     match packed {
@@ -378,12 +395,12 @@ fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
     needs
 }
 
-/// A command as a line of text.
+/// Formats a command as a line of text.
 pub fn command_text(command: &[OsString]) -> String {
     command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Tells the guest what to do.
+/// Gives the guest its order.
 fn give_order(
     args: &ExecArgs,
     order: &mut Records,
@@ -411,14 +428,14 @@ fn give_order(
         order.add(b't', args.streams().to_string());
         order.add(b'w', size_text());
     }
-    // What somebody sees, or what comes from outside, is of today.
+    // With a person at the terminal, or with input from outside, the guest's clock starts at the current date.
     if args.terminal() || args.root || !args.share.is_empty() || !args.net.is_empty() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         order.add(b'd', now.as_secs().to_string());
     }
 }
 
-/// How the run ended, by what the guest has said and what became of the machine.
+/// Determines the end of the run from the guest's messages and the state of the machine.
 fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) -> End {
     let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINTED_BY_FAULT != 0);
     match (outcome, session.ended) {
@@ -456,17 +473,17 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
     }
 }
 
-/// A run that is over.
+/// A finished run.
 struct Ran {
     outcome: Outcome,
-    /// How the wait before the command ended, if there was one.
+    /// Outcome of the wait before the command, if there was one.
     settled: Option<Settled>,
-    /// The captures are complete.
+    /// True if the captures are complete.
     complete: bool,
     recording: Option<Recording>,
 }
 
-/// Says how the run ended, and writes its ledger.
+/// Reports the end of the run, and writes its ledger.
 fn conclude(
     args: &ExecArgs,
     machine: &Machine,
@@ -510,9 +527,9 @@ fn conclude(
         });
         say(&report.to_string());
     }
-    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
+    machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
     if !complete {
-        bail!("the capture is not complete");
+        bail!("the capture is incomplete");
     }
     Ok(ExitCode::from(end.status))
 }

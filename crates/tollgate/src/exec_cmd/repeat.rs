@@ -1,4 +1,4 @@
-//! Runs that repeat each other though their input comes from outside: `--record` and `--replay`.
+//! Recording and replay of external input: `--record` and `--replay`.
 
 use crate::contain::Sandbox;
 use crate::output::OutputFile;
@@ -7,39 +7,39 @@ use clap::Args;
 use machine::Machine;
 use std::path::PathBuf;
 
-/// The largest recording that is read, in bytes.
+/// Largest recording, in bytes.
 const LARGEST: u64 = 1 << 32;
 
-/// Options that record and repeat a run.
+/// Options for recording and replay.
 #[derive(Args)]
 pub struct RepeatArgs {
-    /// Writes the command's input, with its virtual time, to a file for --replay
+    /// Writes the command's input, with its virtual times, to a file for --replay
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "root", "share"])]
     record: Option<PathBuf>,
-    /// Gives the command the input of a file that --record has written, at the same virtual times, and no other. The command, its files and all options must be as
-    /// they were then
+    /// Gives the command the input that --record wrote, at the same virtual times, and no other. Requires the same
+    /// command, files and options
     #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "share"])]
     replay: Option<PathBuf>,
 }
 
-/// A recording in the making.
+/// A recording or replay in progress.
 pub struct Recording {
     file: OutputFile,
     facts: Vec<(String, String)>,
 }
 
 impl RepeatArgs {
-    /// Whether a file identifies the run, by hashes of what it is made from.
+    /// Returns true if a file identifies the run, by hashes of its inputs.
     pub fn identifies(&self) -> bool {
         self.record.is_some() || self.replay.is_some()
     }
 
-    /// Whether the input comes from a file, and from nowhere else.
+    /// Returns true if all input comes from a file.
     pub fn replays(&self) -> bool {
         self.replay.is_some()
     }
 
-    /// Prepares a machine whose command has not begun. `facts` identify the run.
+    /// Prepares a machine whose command has not started. `facts` identify the run.
     pub fn prepare(
         &self,
         machine: &mut Machine,
@@ -59,7 +59,7 @@ impl RepeatArgs {
 }
 
 impl Recording {
-    /// Writes the recording of a run that is over.
+    /// Writes the recording of a finished run.
     pub fn write(self, machine: &Machine) -> Result<()> {
         self.file.write(&machine.recording(&self.facts).context("can't record the input")?)
     }

@@ -1,4 +1,4 @@
-//! The host's side of a command: its streams, the terminal, and what the guest says of its end.
+//! The host's side of a command: its streams, the terminal, and the guest's report of its end.
 
 use super::control::{CONTROL, ERRORS, Ended, Hearing, INPUT, OUTPUT, Records, Said};
 use crate::net::Connections;
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of the kernel's last messages that are kept.
+/// Number of bytes kept of the kernel's messages.
 const TAIL: usize = 16 << 10;
-/// Bytes of input that are passed on at a time, if there are so many.
+/// Largest number of input bytes passed on at a time.
 const PIECE: usize = 64 << 10;
-/// How long a guest may go on after its kernel has said that it is broken, in seconds of virtual time: by then the command has been killed, or never ends.
+/// Virtual seconds that a guest may continue after its kernel has reported a fault. By then the command has been killed, or never ends.
 const GRACE: u64 = 2;
-/// The beginnings of messages by which a Linux kernel says that it is broken.
+/// Beginnings of messages with which a Linux kernel reports a fault of its own.
 const BROKEN: [&str; 6] =
     ["Oops", "BUG: ", "general protection fault", "kernel BUG at", "watchdog: BUG: ", "traps: PANIC: "];
 
-/// Whether a line of the console says that a Linux kernel is broken. Every exception that ends a task of the kernel is numbered: `divide error: 0000 [#1]`.
+/// Returns true if a console line reports a fault of the kernel. Linux numbers every exception that kills a kernel task: `divide error: 0000 [#1]`.
 fn says_broken(line: &str) -> bool {
-    // The time comes first, and on some kernels the task.
+    // The line begins with the time and, on some kernels, the task.
     let mut message = line;
     while let Some((_, rest)) = message.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         message = rest.trim_start();
@@ -36,26 +36,26 @@ fn says_broken(line: &str) -> bool {
     line.starts_with('[') && (numbered || BROKEN.iter().any(|start| message.starts_with(start)))
 }
 
-/// When what happened, by the host's clock.
+/// Times of the command's milestones, by the host's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     /// The command executed its first instruction.
     pub began: Option<Duration>,
-    /// It wrote for the first time.
+    /// The command wrote its first output.
     pub wrote: Option<Duration>,
-    /// It ended.
+    /// The command ended.
     pub ended: Option<Duration>,
 }
 
-/// What a session ends by.
+/// Conditions that end a session.
 pub struct Limits {
-    /// The host's time.
+    /// Limit of the host's time.
     pub deadline: Option<Instant>,
-    /// Virtual time.
+    /// Limit of virtual time.
     pub limit: Option<Ticks>,
     /// Ticks in a second of virtual time.
     pub second: Ticks,
-    /// A kernel that says it is broken goes on.
+    /// True if the run continues after a fault of the kernel.
     pub oops_ok: bool,
 }
 
@@ -63,40 +63,40 @@ pub struct Limits {
 pub struct Session {
     terminal: Terminal,
     connections: Connections,
-    /// Which of the streams are the terminal.
+    /// Bit mask of the streams that are connected to the terminal.
     streams: u8,
     limits: Limits,
     start: Instant,
     records: Records,
     hearing: Hearing,
     resized: Arc<AtomicBool>,
-    /// The guest has asked what to do.
+    /// True once the guest has asked for its order.
     ready: bool,
     input_ended: bool,
     show_console: bool,
     tail: VecDeque<u8>,
-    /// The virtual time after which a guest whose kernel is broken is not waited for.
+    /// Virtual time at which the run ends after a fault of the guest's kernel.
     patience: Option<Ticks>,
     now: Ticks,
-    /// The virtual time at which the command was ready to begin, and waited.
+    /// Virtual time at which the command was ready and began to wait.
     prepared: Rc<Cell<Option<Ticks>>>,
-    /// When what happened.
+    /// Times of the command's milestones.
     pub times: Times,
-    /// How the command ended.
+    /// The end of the command.
     pub ended: Option<Ended>,
-    /// Why there was none.
+    /// The reason why the command did not start.
     pub failed: Option<String>,
-    /// The kernel has said that it is broken.
+    /// True once the kernel has reported a fault.
     pub broken: bool,
-    /// The time is over.
+    /// True once a time limit has expired.
     pub timed_out: bool,
 }
 
 impl Session {
-    /// A session that begins with `order` for the guest.
+    /// Creates a session that begins with an order for the guest.
     pub fn new(terminal: Terminal, connections: Connections, streams: u8, limits: Limits, order: Records) -> Self {
         let resized = Arc::new(AtomicBool::new(false));
-        // Without the signal the terminal keeps its first size.
+        // Without the signal the terminal keeps its initial size.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGWINCH, Arc::clone(&resized));
         Self {
             terminal,
@@ -122,35 +122,35 @@ impl Session {
         }
     }
 
-    /// Counts times from then on.
+    /// Measures times from `start` on.
     pub fn since(mut self, start: Instant) -> Self {
         self.start = start;
         self
     }
 
-    /// Shows the kernel's messages.
+    /// Shows the kernel's messages if `show` is true.
     pub fn with_console(mut self, show: bool) -> Self {
         self.show_console = show;
         self
     }
 
-    /// Where the virtual time will be found at which the command was ready to begin, and waited.
+    /// Returns the cell for the virtual time at which the command was ready and began to wait.
     pub fn prepared(&self) -> Rc<Cell<Option<Ticks>>> {
         Rc::clone(&self.prepared)
     }
 
-    /// Has a command begin that waits, in so many nanoseconds of virtual time.
+    /// Starts the waiting command after `delay` nanoseconds of virtual time.
     pub fn go(&mut self, delay: u64) {
         self.records.add(b'o', delay.to_string());
     }
 
-    /// The kernel's last messages, so many lines at most, after those that say why it has ended.
+    /// Returns the kernel's last messages, at most `count` lines, preceded by those that explain its end.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
         let text: Vec<u8> = self.tail.iter().copied().filter(|byte| *byte != b'\r').collect();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let (before, last) = lines.split_at(lines.len().saturating_sub(count));
-        // What the kernel says of its end may have a long call trace behind it.
+        // A long call trace may follow the kernel's explanation.
         const CAUSES: [&str; 4] = ["Kernel panic", "Oops", "BUG: ", "Out of memory"];
         let said = before.iter().filter(|line| CAUSES.iter().any(|cause| line.contains(cause)));
         said.chain(last).map(|line| (*line).to_owned()).collect()
@@ -170,18 +170,18 @@ impl Session {
     fn write(&mut self, stream: u8, to: &mut dyn Write, bytes: &[u8]) {
         self.times.wrote.get_or_insert_with(|| self.start.elapsed());
         if to.write_all(bytes).and_then(|()| to.flush()).is_err() {
-            // The command is told as a program is whose pipe nobody reads.
+            // The command gets the signal of a pipe without a reader.
             self.records.add(b'x', (stream - INPUT).to_string());
         }
     }
 
-    /// What the user has for the command.
+    /// Returns the user's input for the command.
     fn input(&mut self, room: bool) -> Option<Piece> {
         if self.input_ended || self.times.began.is_none() {
             return None;
         }
         let mut bytes = if room || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
-        // A file comes in small pieces, and there is room for more than one.
+        // A file arrives in small pieces, and there is room for several.
         while !bytes.is_empty() && bytes.len() < PIECE {
             let more = self.terminal.input();
             if more.is_empty() {
@@ -194,7 +194,7 @@ impl Session {
         (piece.last || !piece.bytes.is_empty()).then_some(piece)
     }
 
-    /// Whether a line that the kernel has just ended says that it is broken.
+    /// Checks if the line that the kernel has just completed reports a fault.
     fn look_for_end(&mut self) {
         let line: Vec<u8> = self.tail.iter().rev().skip(1).take_while(|byte| **byte != b'\n').copied().collect();
         let line: String = line.into_iter().rev().map(char::from).collect();
@@ -208,7 +208,7 @@ impl Session {
 impl Host for Session {
     fn output(&mut self, bytes: &[u8]) {
         if self.show_console {
-            // The console is an extra: whether somebody reads it does not matter.
+            // The console is optional: write errors don't matter.
             let _ = std::io::stderr().write_all(bytes);
         }
         for byte in bytes {

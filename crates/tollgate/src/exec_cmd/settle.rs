@@ -1,39 +1,39 @@
-//! The wait before the command begins, until the kernel has nothing left to do: what a kernel puts off while it boots would otherwise run while the command does, in one
+//! The wait before the command, until the guest's kernel is idle. Work that a kernel defers at boot would otherwise run beside the command, in one
 //! run and not in another.
 
 use ledger::Ticks;
 use machine::Machine;
 
-/// A kernel that always has something to do is not waited for longer, in seconds of virtual time.
+/// Longest wait for a kernel that is never idle, in seconds of virtual time.
 const PATIENCE: u64 = 3;
 
-/// How long is waited.
+/// Parameters of the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Settle {
-    /// Until only idle tasks have run for so long.
+    /// Required time in which only idle tasks run.
     quiet: Ticks,
-    /// No longer than this in all.
+    /// Longest wait.
     limit: Ticks,
-    /// By how much the command begins later, in nanoseconds.
+    /// Further delay of the command's start, in nanoseconds.
     pub delay: u64,
 }
 
-/// How the wait ended.
+/// The outcome of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// So long after the command's files were there, nothing was left to do.
+    /// The kernel became idle this long after the command was ready.
     After(Ticks),
-    /// There was something to do until the end, or the kernel's tasks are not known.
+    /// The kernel was never idle, or its tasks are unknown.
     Never,
 }
 
 impl Settle {
-    /// A wait until only idle tasks have run for a time; `second` is one of virtual time.
+    /// Creates a wait for `quiet` ticks of idle tasks; `second` is a second of virtual time in ticks.
     pub fn new(quiet: Ticks, second: Ticks, delay: u64) -> Self {
         Self { quiet, limit: quiet.saturating_add(PATIENCE * second), delay }
     }
 
-    /// Whether a guest that has been ready since a time has settled now.
+    /// Returns the outcome for a guest that has been ready since `ready`, or None while the wait goes on.
     pub fn look(&self, machine: &Machine, ready: Ticks) -> Option<Settled> {
         self.decide(machine.now(), ready, machine.vcpus.tasks.idle_since())
     }
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(settle.decide(60, 50, None), None);
         assert_eq!(settle.decide(60, 50, Some(51)), None);
         assert_eq!(settle.decide(61, 50, Some(51)), Some(Settled::After(1)));
-        // It was idle long before it was ready.
+        // The guest was idle long before the command was ready.
         assert_eq!(settle.decide(55, 50, Some(20)), None);
         assert_eq!(settle.decide(60, 50, Some(20)), Some(Settled::After(0)));
         assert_eq!(settle.decide(360, 50, Some(355)), Some(Settled::Never));

@@ -1,4 +1,4 @@
-//! Running the cells of experiments, and what became of them.
+//! Execution of the cells of experiments, and their outcomes.
 
 use super::progress::Progress;
 use super::{Common, FAILED, INTERRUPTED, On};
@@ -19,47 +19,47 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Whether a pattern chooses a cell.
+/// Returns true if the pattern selects the cell. Without a pattern all cells are selected.
 pub fn chosen(only: Option<&str>, full_id: &str) -> bool {
     let short = full_id.split_once('/').map_or(full_id, |(_, short)| short);
     only.is_none_or(|only| pattern::matches(only, short) || pattern::matches(only, full_id))
 }
 
-/// What became of experiments.
+/// The outcomes of experiments.
 pub struct Ran {
-    /// One for each, with the cells that have an outcome.
+    /// The result of each experiment, with the cells that have an outcome.
     pub results: Vec<ExperimentResult>,
-    /// If the user stopped the run before all of them had one.
+    /// Set if the user stopped the run before all cells had an outcome.
     pub interrupted: Option<Interrupted>,
-    /// The cells that have none because of that.
+    /// The cells without an outcome for that reason.
     pub unfinished: BTreeSet<String>,
     failures: Vec<(String, Failure)>,
 }
 
-/// Set by SIGINT, SIGTERM and SIGHUP. A second signal ends the process at once: the kernel ends its cells with it.
+/// Returns a flag that SIGINT, SIGTERM and SIGHUP set. A second signal ends the process at once, and its cells with it.
 pub fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // They act in this order: at the first signal the first of them finds nothing set yet.
+        // The handlers act in this order: at the first signal the first handler finds the flag unset.
         signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
 }
 
-/// The directory that images are named from: for an experiment in a file of the user's the one that the laboratory is started in.
+/// Returns the base directory of image names. For an experiment in a user's file it is the current directory.
 fn root(experiments: &[Experiment]) -> PathBuf {
     let built_in = experiments.iter().all(|experiment| experiment.file.is_none());
     if built_in { places::guests() } else { PathBuf::from(".") }
 }
 
-/// Runs the cells of experiments that `--only` and `wanted` choose.
+/// Runs the cells of experiments that `--only` and `wanted` select.
 pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
     let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
     let only = common.only.as_deref();
     let cells: Vec<Cell> = all.into_iter().filter(|cell| chosen(only, &cell.full_id()) && wanted(cell)).collect();
     if cells.is_empty() {
-        bail!("no cell is chosen; `tollgate lab show NAME` lists those of an experiment");
+        bail!("no cell is selected; `tollgate lab show NAME` lists the cells of an experiment");
     }
     let stop = stop_on_signals()?;
     let place = match common.on {
@@ -112,14 +112,14 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     Ok(ran)
 }
 
-/// Removes the kept cells beyond `--keep`, but none that this run has used.
+/// Removes kept cells beyond `--keep`, except those that this run has used.
 fn make_room(store: &Store, common: &Common, outcomes: &[Outcome]) {
     let used = outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Finished(finished) => Some(finished.clone()),
         Outcome::Failed(_) | Outcome::Interrupted => None,
     });
     let pruning = Pruning { keep: common.keep.0, ..Pruning::default() };
-    // Where another laboratory runs, the last one of them will do it. What can't be removed does no harm.
+    // If another laboratory is running, the last one to end removes them. A cell that can't be removed does no harm.
     if let Some(pruned) = store.prune(&pruning, &used.collect())
         && pruned.removed.cells != 0
     {
@@ -132,7 +132,7 @@ fn make_room(store: &Store, common: &Common, outcomes: &[Outcome]) {
 }
 
 impl Ran {
-    /// Names the cells that failed on standard error, those with one cause together, and gives the exit status.
+    /// Lists the failed cells on standard error, grouped by cause, and returns the exit status.
     pub fn status(&self, otherwise: u8) -> ExitCode {
         for (group, failure) in groups(self.failures.iter().map(|(cell, failure)| (cell.as_str(), failure))) {
             say(&format!("tollgate: {group}: {}", failure.reason));

@@ -1,4 +1,4 @@
-//! `tollgate lab`: experiments, run in parallel, set beside what was published, and held against earlier runs.
+//! `tollgate lab`: runs experiments in parallel, and compares them with published figures and with earlier runs.
 
 mod cells;
 mod progress;
@@ -25,15 +25,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Exit status when a cell failed, or a check found a regression.
+/// Exit status if a cell failed, or a check found a regression.
 const FAILED: u8 = 1;
-/// Exit status when the user stopped it: 128 + SIGINT.
+/// Exit status after an interruption by the user: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
-/// Where cells are kept.
+/// Default directory for cells.
 const OUT: &str = "target/lab";
-/// How many bytes of them, unless the user says otherwise: the cells of some ten versions of the program.
+/// Default size limit of that directory in bytes: the cells of about ten versions of the program.
 const KEEP: u64 = 1 << 30;
-/// The largest baseline.
+/// Largest baseline in bytes.
 const LARGEST_BASELINE: u64 = 256 << 20;
 
 /// Runs experiments: a matrix of configurations over workloads, beside published figures.
@@ -49,8 +49,12 @@ Examples:
   tollgate lab check baseline.json --limit-cycles 0.5%
   tollgate lab prune --older-than 30 --dry-run
 
-Exit status: 0 when every cell ran (and, for check, nothing regressed); 1 when a cell failed or something regressed; 130 when
-interrupted (a second Ctrl-C ends it at once); 126 when nothing could be run, for want of its guests too; 2 when the command line is wrong.")]
+Exit status:
+  0    every cell ran and, for check, nothing regressed
+  1    a cell failed, or something regressed
+  2    invalid command line
+  126  nothing could run, for example because guest images are missing
+  130  interrupted (a second Ctrl-C ends the laboratory at once)")]
 pub struct LabArgs {
     #[command(subcommand)]
     command: Command,
@@ -60,13 +64,13 @@ pub struct LabArgs {
 enum Command {
     /// Lists the experiments
     List(ListArgs),
-    /// Shows an experiment: what it is about, its cells, and the command that runs each
+    /// Shows an experiment: its description, its cells, and the command of each cell
     Show(ShowArgs),
-    /// Runs experiments and shows what came out
+    /// Runs experiments and shows their results
     Run(RunArgs),
-    /// Runs what a baseline has, and names what is done more often or takes longer now
+    /// Runs the cells of a baseline again, and lists the counts and costs that have grown
     Check(CheckArgs),
-    /// Removes kept cells: those used least recently, or not for long
+    /// Removes kept cells by age or size
     Prune(PruneArgs),
 }
 
@@ -79,7 +83,7 @@ struct ListArgs {
 
 #[derive(Args)]
 struct ShowArgs {
-    /// A name of `tollgate lab list`, or a TOML file
+    /// Name from `tollgate lab list`, or TOML file
     #[arg(value_name = "NAME")]
     name: String,
     /// Prints JSON
@@ -89,15 +93,15 @@ struct ShowArgs {
 
 #[derive(Args)]
 struct RunArgs {
-    /// Names of `tollgate lab list`, or TOML files
+    /// Names from `tollgate lab list`, or TOML files
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     names: Vec<String>,
-    /// All experiments of `tollgate lab list`
+    /// Runs all experiments of `tollgate lab list`
     #[arg(long)]
     all: bool,
     #[command(flatten)]
     common: Common,
-    /// Prints everything as JSON
+    /// Prints the complete results as JSON
     #[arg(long)]
     json: bool,
     /// Prints tables in Markdown
@@ -106,44 +110,44 @@ struct RunArgs {
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Lines that explain each difference; 0 for none
+    /// Number of lines that explain each difference; 0 for none
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
 }
 
 #[derive(Args)]
 struct CheckArgs {
-    /// What `tollgate lab run --json` printed
+    /// Output of an earlier `tollgate lab run --json`
     #[arg(value_name = "BASELINE")]
     baseline: PathBuf,
-    /// By how much counts may grow
+    /// Permitted growth of counts
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = parse_percent)]
     limit_counts: f64,
-    /// By how much cycles may grow
+    /// Permitted growth of cycles
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_percent)]
     limit_cycles: f64,
     #[command(flatten)]
     common: Common,
-    /// Prints what was found as JSON
+    /// Prints the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Regressions shown for each cell; 0 for all
+    /// Number of regressions shown per cell; 0 for all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 }
 
 #[derive(Args)]
 struct PruneArgs {
-    /// Where cells are kept
+    /// Directory of the kept cells
     #[arg(long, value_name = "DIR", default_value = OUT)]
     out: PathBuf,
-    /// Removes the least recently used until so much is left, `all` for none (default: 1G unless --older-than is given)
+    /// Removes the least recently used cells beyond this size; `all` removes none by size (default: 1G unless --older-than is given)
     #[arg(long, value_name = "SIZE", value_parser = parse_keep)]
     keep: Option<Keep>,
-    /// Removes those that were not used for so many days
+    /// Removes cells that were not used for this many days
     #[arg(long, value_name = "DAYS")]
     older_than: Option<u32>,
-    /// Removes nothing, and says what would be removed
+    /// Removes nothing, and shows the cells that would be removed
     #[arg(long)]
     dry_run: bool,
     /// Prints JSON
@@ -151,45 +155,45 @@ struct PruneArgs {
     json: bool,
 }
 
-/// How many bytes of cells are kept; `None` for all.
+/// A size limit for kept cells in bytes; `None` for no limit.
 #[derive(Clone, Copy)]
 struct Keep(Option<u64>);
 
-/// How cells are run.
+/// Options for the execution of cells.
 #[derive(Args)]
 struct Common {
-    /// Where cells run: on this host, or as array jobs of Slurm on nodes that share --out and --root. Results do not depend on it
+    /// Place of execution: this host, or Slurm array jobs on nodes that share --out and --root. Does not affect the results
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = On::Local)]
     on: On,
-    /// Options of sbatch for --on slurm, such as '--partition=short --mem=4G'
+    /// Further options of sbatch for --on slurm, such as '--partition=short --mem=4G'
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     sbatch: Vec<String>,
-    /// Cells at a time (default: the host's processors; with --on slurm as many as Slurm runs)
+    /// Number of parallel cells (default: the host's processors; with --on slurm as many as Slurm runs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Only these cells: row/column or experiment/row/column, with * and ?
+    /// Selects cells: row/column or experiment/row/column, with the wildcards * and ?
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
-    /// Where finished cells are kept
+    /// Directory for finished cells
     #[arg(long, value_name = "DIR", default_value = OUT)]
     out: PathBuf,
-    /// How much is kept there: after the run the least recently used cells beyond it are removed, but none of this run.
+    /// Size limit for finished cells: after the run, the least recently used cells beyond it are removed, except those of this run.
     /// `all` for no limit
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_keep)]
     keep: Keep,
-    /// The directory that guests' images are named from [default: for experiments that are built in the checkout that this is called in or
-    /// that the program lies in, else /usr/share/tollgate; for others the directory that this is called in]
+    /// Base directory of guest images [default: for built-in experiments, the checkout around the current directory or the program, else
+    /// /usr/share/tollgate; for others, the current directory]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// Runs cells again that are finished
+    /// Runs finished cells again
     #[arg(long)]
     fresh: bool,
-    /// What executes the guests' instructions. Results do not depend on it
+    /// Tier that executes the guests. Does not affect the results
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
 }
 
-/// Where cells run.
+/// Place of execution.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum On {
     /// On this host
@@ -205,7 +209,7 @@ fn parse_keep(text: &str) -> Result<Keep, String> {
     }
 }
 
-/// A percentage, as a part.
+/// Parses a percentage into a fraction.
 pub fn parse_percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>() {
         Ok(percent) if (0.0..1e6).contains(&percent) => Ok(percent / 100.0),
@@ -279,7 +283,7 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     Ok(ran.status(0))
 }
 
-/// What comes before the results of a run that was interrupted.
+/// Returns the text that precedes the results of an interrupted run.
 fn head(ran: &cells::Ran) -> String {
     ran.interrupted.map_or_else(String::new, |early| format!("{early}\n\n"))
 }
@@ -311,7 +315,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
 fn prune(args: &PruneArgs) -> Result<ExitCode> {
     let day = Duration::from_secs(24 * 60 * 60);
     let age = args.older_than.map(|days| day * days);
-    // Without any limit, what a run would do.
+    // Without any limit, apply the default of a run.
     let keep = args.keep.or(age.is_none().then_some(Keep(Some(KEEP)))).and_then(|keep| keep.0);
     let pruning = Pruning { keep, age, dry_run: args.dry_run };
     let pruned = match Store::existing(&args.out)? {
@@ -319,7 +323,7 @@ fn prune(args: &PruneArgs) -> Result<ExitCode> {
         Some(store) => store.prune(&pruning, &BTreeSet::new()),
     };
     let Some(pruned) = pruned else {
-        bail!("{} is in use by a `tollgate lab` that runs", args.out.display());
+        bail!("{} is in use by a running `tollgate lab`", args.out.display());
     };
     let (removed, kept) = (pruned.removed, pruned.kept);
     if args.json {

@@ -1,4 +1,4 @@
-//! Progress on a terminal; nothing in a pipe.
+//! Progress bar on a terminal; silent in a pipe.
 
 use crate::output::say;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,25 +8,25 @@ use lab::runner::{Outcome, Watch};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Names beside the bar; more do not fit.
+/// Largest number of names beside the bar.
 const MOST_NAMES: usize = 12;
 
-/// A bar with the names of the cells that are running.
+/// A bar with the names of the running cells.
 pub struct Progress {
     bar: Option<ProgressBar>,
     running: Vec<String>,
     finished_before: usize,
-    /// Why cells failed, as far as it was said.
+    /// Failure reasons that have been reported.
     said: Vec<String>,
 }
 
 impl Progress {
-    /// The progress of so many cells.
+    /// Creates a bar for `cells` cells.
     pub fn new(cells: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(cells as u64);
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} cells  {elapsed}  {wide_msg}");
-            // The template is constant; were it wrong, the bar would have the usual style.
+            // The template is constant. If it were invalid, the bar would have the default style.
             if let Ok(style) = style {
                 bar.set_style(style);
             }
@@ -48,7 +48,7 @@ impl Watch for Progress {
         let named: Vec<(String, &String)> = cells.iter().map(|(cell, reason)| (cell.full_id(), reason)).collect();
         let say_all = || {
             for (group, reason) in groups(named.iter().map(|(cell, reason)| (cell.as_str(), *reason))) {
-                say(&format!("tollgate: {group}: run again: what was kept is damaged: {reason}"));
+                say(&format!("tollgate: {group}: runs again, because its kept result is damaged: {reason}"));
             }
         };
         match &self.bar {
@@ -68,7 +68,7 @@ impl Watch for Progress {
         self.finished_before += usize::from(!ran && matches!(outcome, Outcome::Finished(_)));
         if let Some(bar) = &self.bar {
             bar.inc(1);
-            // At the end all failures are listed; whoever watches a long run wants to know of the first of a kind now.
+            // All failures are listed at the end. The first failure of each kind is also shown at once.
             if let Outcome::Failed(failure) = outcome
                 && ran
                 && !self.said.contains(&failure.reason)

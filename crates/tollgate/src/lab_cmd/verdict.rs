@@ -1,4 +1,4 @@
-//! The findings of a check, as text and as JSON.
+//! The findings of a check as text and as JSON.
 
 use crate::table::{
     Align::{Left, Right},
@@ -17,7 +17,7 @@ fn growth(what: What, before: u64, after: u64) -> [String; 3] {
     [shown(before), shown(after), crate::table::change(before, after)]
 }
 
-/// For people: of each cell, the `top` regressions that grew most.
+/// Returns the findings as text, with the `top` largest regressions of each cell.
 pub fn text(verdict: &Verdict, top: usize) -> String {
     let mut out = String::new();
     let mut rows = Vec::new();
@@ -60,7 +60,7 @@ pub fn text(verdict: &Verdict, top: usize) -> String {
     out
 }
 
-/// For programs.
+/// Returns the findings as JSON.
 pub fn document(verdict: &Verdict, interrupted: Option<Interrupted>) -> serde_json::Value {
     let regressions = verdict.regressions.iter().map(|r| {
         let what = if r.what == What::Count { "count" } else { "ticks" };

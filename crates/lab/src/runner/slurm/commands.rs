@@ -4,46 +4,46 @@ use super::script::Batch;
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
-/// Tasks of an array, where Slurm does not say how many it takes: its default.
+/// Slurm's default limit of tasks in an array.
 const LARGEST_ARRAY: usize = 1001;
-/// Slurm's commands that are used.
+/// The required commands.
 const NEEDED: [&str; 4] = ["sbatch", "squeue", "scancel", "scontrol"];
 
-/// Why Slurm can't be used.
+/// The reason why Slurm can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
-    /// It is not installed.
+    /// Slurm is not installed.
     #[error(
         "--on slurm needs {0}, which is not on the PATH; Debian and Ubuntu have it in the package slurm-client (slurm-wlm for a whole cluster)"
     )]
     Missing(&'static str),
-    /// The program can't be copied to where nodes find it.
+    /// The program could not be copied to the store.
     #[error("{program} can't be copied into {store}, where nodes would run it: {error}")]
     Copy {
         /// The program.
         program: String,
         /// The directory.
         store: String,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
 }
 
-/// Slurm by its commands.
+/// Slurm's commands.
 pub struct Commands {
-    /// More options of `sbatch`.
+    /// Further options of `sbatch`.
     options: Vec<String>,
 }
 
-/// A task as `squeue` lists it.
+/// A task in the output of `squeue`.
 pub struct Listed {
-    /// Its number in the array; `None` for what is no task of one.
+    /// Number in the array; `None` if the entry is not a task of an array.
     pub task: Option<usize>,
-    /// Why it does not run, if it does not.
+    /// Reason why the task does not run, if any.
     pub reason: String,
 }
 
-/// What a command printed, or what it said of its failure.
+/// Runs a command. Returns its output, or its error message.
 fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name} can't be run: {error}"))?;
@@ -55,7 +55,7 @@ fn output(command: &mut Command) -> Result<String, String> {
 }
 
 impl Commands {
-    /// Makes sure that all are there.
+    /// Checks that all commands are installed.
     pub fn new(options: &[String]) -> Result<Self, SlurmError> {
         for name in NEEDED {
             let tried = Command::new(name).arg("--version").stdin(Stdio::null()).output();
@@ -66,7 +66,7 @@ impl Commands {
         Ok(Self { options: options.to_vec() })
     }
 
-    /// How many tasks an array may have.
+    /// Returns the largest number of tasks that Slurm allows in an array.
     pub fn largest_array(&self) -> usize {
         let config = output(Command::new("scontrol").args(["show", "config"])).unwrap_or_default();
         let found = config.lines().find_map(|line| {
@@ -76,7 +76,7 @@ impl Commands {
         found.unwrap_or(LARGEST_ARRAY).max(1)
     }
 
-    /// Submits an array of so many tasks, and returns Slurm's number of it.
+    /// Submits an array of `count` tasks, and returns Slurm's job number.
     pub fn submit(&self, batch: &Batch, count: usize, at_once: Option<usize>, minutes: u32) -> Result<String, String> {
         let limit = at_once.map_or_else(String::new, |jobs| format!("%{jobs}"));
         let mut command = Command::new("sbatch");
@@ -88,24 +88,24 @@ impl Commands {
             .arg(format!("--array=0-{}{limit}", count - 1))
             .arg(batch.script());
         let printed = output(&mut command).map_err(|reason| format!("was not taken by Slurm: {reason}"))?;
-        // With several clusters, the cluster's name follows.
+        // With several clusters, the cluster's name follows the number.
         let id = printed.lines().last().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
         let numeric = !id.is_empty() && id.chars().all(|c| c.is_ascii_digit());
         if numeric { Ok(id) } else { Err(format!("was not taken by Slurm: sbatch printed '{printed}'")) }
     }
 
-    /// The tasks of an array that have not ended; `None` if Slurm does not answer.
+    /// Returns the unfinished tasks of an array; `None` if Slurm does not answer.
     pub fn tasks(&self, id: &str) -> Option<Vec<Listed>> {
         let listed = output(Command::new("squeue").args(["--noheader", "--array", "--jobs", id, "--format=%K|%r"]));
         match listed {
             Ok(text) => Some(text.lines().map(parsed).collect()),
-            // It has forgotten an array that ended some minutes ago.
+            // Slurm forgets an array some minutes after its end.
             Err(reason) if reason.contains("Invalid job id") => Some(Vec::new()),
             Err(_) => None,
         }
     }
 
-    /// What became of a task that left no status, in words.
+    /// Describes the end of a task that left no status.
     pub fn post_mortem(&self, id: &str, number: usize) -> String {
         let record = output(Command::new("scontrol").args(["--oneliner", "show", "job", &format!("{id}_{number}")]));
         let record = record.unwrap_or_default();
@@ -127,7 +127,7 @@ impl Commands {
         told
     }
 
-    /// Cancels an array or a task. Nothing depends on the answer.
+    /// Cancels an array or a task. A failure is ignored.
     pub fn cancel(&self, id: &str) {
         let _ = output(Command::new("scancel").arg(id));
     }

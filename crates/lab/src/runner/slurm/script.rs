@@ -1,13 +1,13 @@
-//! What the nodes run: a script for the array, and one for each task.
+//! The scripts that nodes run: one for the array, and one for each task.
 
 use super::super::Job;
 use super::super::shell::quoted;
 use crate::store::{LEDGER, OUTPUT, Partial, Store};
 use std::path::{Path, PathBuf};
 
-/// The largest file that a cell may write unless it saves a machine, in the 512-byte units of a shell's `ulimit -f`: 256 MiB.
+/// Largest file of a cell that does not save a machine, in the 512-byte units of `ulimit -f`: 256 MiB.
 const LARGEST_FILE: u64 = 512 << 10;
-/// Of what a task said outside its cell, how many characters are shown.
+/// Number of characters shown of a task's messages outside its cell.
 const MOST_SAID: usize = 300;
 
 /// The directory of an array.
@@ -16,8 +16,8 @@ pub struct Batch {
     path: PathBuf,
 }
 
-/// The script of a task. Each attempt writes files of its own: a node that was given up may still be writing when Slurm has begun the task
-/// anew on another. The first that is done gives them their names, and then says so.
+/// Returns the script of a task. Each attempt writes files of its own, because a node that Slurm gave up may still be writing while the task runs
+/// again on another node. The first attempt to finish renames its files and then reports its status.
 fn task(program: &Path, root: &Path, batch: &Path, number: usize, job: &Job) -> std::io::Result<String> {
     let path = |path: &Path| std::path::absolute(path).map(|path| quoted(&path.to_string_lossy()));
     let directory = path(job.directory.path())?;
@@ -37,7 +37,7 @@ fn task(program: &Path, root: &Path, batch: &Path, number: usize, job: &Job) -> 
 }
 
 impl Batch {
-    /// The scripts of jobs, which run `program` in the directory `root`.
+    /// Writes the scripts of jobs, which run `program` in the directory `root`.
     pub fn new(store: &Store, program: &Path, root: &Path, jobs: &[Job]) -> std::io::Result<Self> {
         let directory = store.partial()?;
         let path = std::path::absolute(directory.path())?;
@@ -49,17 +49,17 @@ impl Batch {
         Ok(Self { directory, path })
     }
 
-    /// The array's script.
+    /// Returns the path of the array's script.
     pub fn script(&self) -> PathBuf {
         self.path.join("job")
     }
 
-    /// Where a task's own output goes, as `sbatch` names it.
+    /// Returns the path of a task's own output, as a pattern of `sbatch`.
     pub fn log(&self) -> PathBuf {
         self.path.join("said-%a")
     }
 
-    /// The tasks that have ended, with their statuses. Listing the directory makes a network file system look anew.
+    /// Returns the tasks that have ended, with their statuses. Listing the directory refreshes a network file system's cache.
     pub fn statuses(&self) -> Vec<(usize, i32)> {
         let entries = std::fs::read_dir(self.directory.path()).into_iter().flatten().flatten();
         entries
@@ -71,7 +71,7 @@ impl Batch {
             .collect()
     }
 
-    /// The last line that a task's script, or Slurm, left about it.
+    /// Returns the last line of output that a task's script, or Slurm, wrote about the task.
     pub fn said(&self, number: usize) -> Option<String> {
         let text = std::fs::read(self.path.join(format!("said-{number}"))).ok()?;
         let text = String::from_utf8_lossy(&text).into_owned();

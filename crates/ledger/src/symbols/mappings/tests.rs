@@ -58,9 +58,12 @@ fn layout() -> Option<MappingLayout> {
     let vma = [("vm_start", int, 0), ("vm_end", int, 8), ("vm_pgoff", int, 16), ("vm_file", int, 24)];
     w.structure("vm_area_struct", 64, &vma);
     let path = w.structure("path", 16, &[("dentry", int, 8)]);
-    w.structure("file", 64, &[("f_path", path, 16)]);
+    w.structure("file", 64, &[("f_path", path, 16), ("f_inode", int, 8)]);
+    w.structure("inode", 64, &[("i_size", int, 40)]);
+    w.structure("super_block", 64, &[("s_type", int, 32)]);
+    w.structure("file_system_type", 64, &[("name", int, 0)]);
     let name = w.structure("qstr", 16, &[("len", int, 4), ("name", int, 8)]);
-    w.structure("dentry", 64, &[("d_parent", int, 0), ("d_name", name, 8)]);
+    w.structure("dentry", 64, &[("d_parent", int, 0), ("d_name", name, 8), ("d_sb", int, 24)]);
     let btf = w.bytes();
     let landmarks = Landmarks { btf: Some((0x1000, 0x1000 + btf.len() as u64)), ..Landmarks::default() };
     MappingLayout::from_btf(&landmarks, |linear, out| {
@@ -78,7 +81,8 @@ fn guest() -> Guest {
     // A node with gaps: all addresses are below its second slot.
     guest.put(0x1008, 0xfff);
     guest.put(0x1010, u64::MAX);
-    guest.put(0x1050 + 8, 0x2000 | 1 << 3 | IS_NODE);
+    // Only the root has the mark of a node. Another node has a mark that says that it may have empty slots.
+    guest.put(0x1050 + 8, 0x2000 | 1 << 3 | 4);
     // A leaf: nothing, the file, nothing, memory, nothing.
     for (slot, (last, vma)) in
         [(0x3f_ffff, 0), (0x40_2fff, 0x3000), (0x4f_ffff, 0), (0x50_0fff, 0x3100), (0, 0)].into_iter().enumerate()
@@ -92,7 +96,13 @@ fn guest() -> Guest {
     for (at, value) in [(0x3100, 0x50_0000), (0x3108, 0x50_1000)] {
         guest.put(at, value);
     }
-    guest.put(0x4018, 0x5000);
+    for (at, value) in [(0x4018, 0x5000), (0x4008, 0x6000), (0x6028, 0x1234)] {
+        guest.put(at, value);
+    }
+    for (at, value) in [(0x5018, 0x6100), (0x6120, 0x6200), (0x6200, 0x6300)] {
+        guest.put(at, value);
+    }
+    guest.text(0x6300, "virtiofs");
     for (dentry, parent, name) in [(0x5000, 0x5100, "libexample.so.1"), (0x5100, 0x5200, "lib"), (0x5200, 0x5200, "/")]
     {
         guest.put(dentry, parent);
@@ -107,17 +117,31 @@ fn guest() -> Guest {
 fn addresses_are_in_mappings_of_files() {
     let (layout, mut guest) = (layout().expect("is complete"), guest());
     let mm = layout.mm(&guest, 0x100).expect("has a process");
-    let file = Mapping { range: 0x40_0000..0x40_3000, offset: 0x2000, path: b"/lib/libexample.so.1".to_vec() };
+    let file =
+        MappedFile { filesystem: b"virtiofs".to_vec(), path: b"/lib/libexample.so.1".to_vec(), size: 0x1234 };
+    let file = Mapping { range: 0x40_0000..0x40_3000, offset: 0x2000, file: Some(file) };
     for address in [0x40_0000, 0x40_2fff] {
         assert_eq!(layout.find(&guest, mm, address).as_ref(), Some(&file));
     }
-    let memory = Mapping { range: 0x50_0000..0x50_1000, offset: 0, path: Vec::new() };
+    let memory = Mapping { range: 0x50_0000..0x50_1000, offset: 0, file: None };
     assert_eq!(layout.find(&guest, mm, 0x50_0010), Some(memory));
     for address in [0, 0xfff, 0x3f_ffff, 0x40_3000, 0x50_1000, u64::MAX] {
         assert_eq!(layout.find(&guest, mm, address), None, "{address:#x}");
     }
     guest.put(0x5200, 0x5000);
     assert_eq!(layout.find(&guest, mm, 0x40_0000), None, "a path without end");
+}
+
+#[test]
+fn the_tree_of_few_mappings_is_a_leaf() {
+    let (layout, mut guest) = (layout().expect("is complete"), guest());
+    guest.put(0x208, 0x2000 | 1 << 3 | 4 | IS_NODE);
+    assert_eq!(layout.find(&guest, 0x200, 0x50_0010).map(|found| found.range), Some(0x50_0000..0x50_1000));
+    guest.put(0x208, 0x3100);
+    assert_eq!(layout.find(&guest, 0x200, 0x50_0010).map(|found| found.range), Some(0x50_0000..0x50_1000));
+    // An entry that is no address is none.
+    guest.put(0x208, 0x3100 | 1);
+    assert_eq!(layout.find(&guest, 0x200, 0x50_0010), None);
 }
 
 #[test]
@@ -135,11 +159,11 @@ fn the_page_tables_tell_if_the_process_is_the_task_s() {
 
 proptest! {
     #[test]
-    fn no_memory_makes_it_panic(changes in prop::collection::vec((0u64..0x6000, any::<u64>()), 0..60), address: u64) {
+    fn no_memory_makes_it_panic(changes in prop::collection::vec((0u64..0x7000, any::<u64>()), 0..60), address: u64) {
         let (layout, mut guest) = (layout().expect("is complete"), guest());
         let places: Vec<u64> = guest.words.keys().copied().collect();
         for (at, value) in changes {
-            let value = if value % 3 == 0 { value % 0x6000 } else { value };
+            let value = if value % 3 == 0 { value % 0x7000 } else { value };
             guest.put(places[at as usize % places.len()], value);
         }
         for task in [0x100, address] {

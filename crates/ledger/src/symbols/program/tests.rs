@@ -19,11 +19,12 @@ fn functions_and_frames_of_this_program_are_found() {
     let start = named.expect("tests are not stripped").start;
     // At a function's first instruction there is only the return address.
     let row = program.row(start).expect("is described");
-    assert_eq!((row.cfa, row.bp), (Cfa::Sp(8), None));
+    assert_eq!((row.cfa, row.bp), (Cfa::From(Register::Sp, 8), None));
     let entry = program.functions().iter().find(|symbol| symbol.name == "_start").expect("is there").start;
     assert_eq!(program.row(entry).expect("is described").cfa, Cfa::End);
+    assert!(program.function(start + 1).is_some_and(|found| found.name.contains("a_function_with_a_frame")));
     assert!(program.functions().is_sorted());
-    assert!(program.rows.is_sorted_by_key(|row| row.start));
+    assert!(program.table.rows.is_sorted_by_key(|row| row.start));
     assert_eq!(program.row(0), None);
 }
 
@@ -64,6 +65,6 @@ proptest! {
             bytes[at] = byte;
         }
         let program = Program::parse(&bytes);
-        let _ = program.row(0x1000);
+        let _ = (program.row(0x1000), program.function(0x1000));
     }
 }
