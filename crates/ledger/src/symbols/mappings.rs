@@ -130,7 +130,8 @@ impl MappingLayout {
         let at = |structure: &str, names: &[&str]| Some(within(btf.structure(structure)?, names)?.0);
         let leaf = Node::of(&btf, "maple_range_64")?;
         Some(Self {
-            task_mm: at("task_struct", &["mm"])?,
+            // Unlike `mm`, this stays while the process ends.
+            task_mm: at("task_struct", &["active_mm"])?,
             mm_root: at("mm_struct", &["mm_mt", "ma_root"])?,
             mm_pgd: at("mm_struct", &["pgd"])?,
             vma_start: at("vm_area_struct", &["vm_start"])?,

@@ -53,7 +53,7 @@ fn layout() -> Option<MappingLayout> {
     w.structure("maple_range_64", 256, &[("pivot", pivots, 8), ("slot", slots, 128)]);
     w.structure("maple_arange_64", 256, &[("pivot", few_pivots, 8), ("slot", few_slots, 80)]);
     let tree = w.structure("maple_tree", 16, &[("ma_root", int, 8)]);
-    w.structure("task_struct", 64, &[("mm", int, 32)]);
+    w.structure("task_struct", 64, &[("active_mm", int, 32)]);
     w.structure("mm_struct", 64, &[("mm_mt", tree, 0), ("pgd", int, 16)]);
     let vma = [("vm_start", int, 0), ("vm_end", int, 8), ("vm_pgoff", int, 16), ("vm_file", int, 24)];
     w.structure("vm_area_struct", 64, &vma);
@@ -154,7 +154,7 @@ fn the_page_tables_tell_if_the_process_is_the_task_s() {
     guest.root = 0x9000;
     assert_eq!(layout.mm(&guest, 0x100), Some(0x200), "the user's tables with page-table isolation");
     guest.put(0x120, 0);
-    assert_eq!(layout.mm(&guest, 0x100), None, "a thread of the kernel");
+    assert_eq!(layout.mm(&guest, 0x100), None, "no process yet");
 }
 
 proptest! {
