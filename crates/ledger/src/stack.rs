@@ -10,9 +10,9 @@ mod wire;
 
 use crate::recorder::OriginId;
 use crate::{Amount, Kind, Origin, Ticks};
+pub use files::{Files, LONGEST_PATH, file_of, in_file};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-pub use files::{Files, LONGEST_PATH, file_of, in_file};
 use std::collections::BTreeSet;
 pub(crate) use wire::{read, write};
 

@@ -41,18 +41,23 @@ fn words(name: &str) -> String {
 }
 
 fn frame(export: &Export, space: ledger::AddressSpace, address: u64) -> String {
-    // Code of a program's file has its offset in the file.
-    let shown = file_of(address).map_or(address, |(_, offset)| offset);
-    match (address, export.ledger.symbol(space, address)) {
-        (TRUNCATED, _) => "0 [truncated] ([unknown])".to_owned(),
-        (UNKNOWN, _) => "0 [too_many_stacks] ([unknown])".to_owned(),
-        (_, None) => format!("{shown:x} [unknown] ([unknown])"),
-        (_, Some((symbol, offset))) => {
+    match (address, export.ledger.symbol(space, address), file_of(address)) {
+        (TRUNCATED, ..) => "0 [truncated] ([unknown])".to_owned(),
+        (UNKNOWN, ..) => "0 [too_many_stacks] ([unknown])".to_owned(),
+        (_, None, place) => format!("{:x} [unknown] ([unknown])", place.map_or(address, |(_, offset)| offset)),
+        // Code in a file has its offset in the file.
+        (_, Some((symbol, _)), Some((_, place))) if symbol.name.starts_with(&format!("{}+", symbol.module)) => {
+            format!("{place:x} [unknown] ({})", words(&symbol.module))
+        }
+        (_, Some((symbol, offset)), Some((_, place))) => {
+            format!("{place:x} {}+{offset:#x} ({})", words(&symbol.name), words(&symbol.module))
+        }
+        (_, Some((symbol, offset)), None) => {
             let module = match symbol.module.as_str() {
                 "" => "kernel.kallsyms",
                 module => module,
             };
-            format!("{shown:x} {}+{offset:#x} ([{}])", words(&symbol.name), words(module))
+            format!("{address:x} {}+{offset:#x} ([{}])", words(&symbol.name), words(module))
         }
     }
 }

@@ -74,7 +74,10 @@ mod tests {
     #[test]
     fn a_place_in_a_file_is_no_address() {
         assert_eq!(in_file(5, 0x1234).and_then(file_of), Some((5, 0x1234)));
-        assert_eq!(in_file(NUMBERS - 1, (1 << FILE_SHIFT) - 1).and_then(file_of).map(|place| place.0), Some(NUMBERS - 1));
+        assert_eq!(
+            in_file(NUMBERS - 1, (1 << FILE_SHIFT) - 1).and_then(file_of).map(|place| place.0),
+            Some(NUMBERS - 1)
+        );
         assert_eq!((in_file(NUMBERS, 0), in_file(0, 1 << FILE_SHIFT)), (None, None));
         for address in [0, 0x7fff_ffff_f000, 0xffff_ffff_8100_0000, crate::stack::TRUNCATED, crate::stack::UNKNOWN] {
             assert_eq!(file_of(address), None, "{address:#x}");

@@ -117,8 +117,7 @@ fn guest() -> Guest {
 fn addresses_are_in_mappings_of_files() {
     let (layout, mut guest) = (layout().expect("is complete"), guest());
     let mm = layout.mm(&guest, 0x100).expect("has a process");
-    let file =
-        MappedFile { filesystem: b"virtiofs".to_vec(), path: b"/lib/libexample.so.1".to_vec(), size: 0x1234 };
+    let file = MappedFile { filesystem: b"virtiofs".to_vec(), path: b"/lib/libexample.so.1".to_vec(), size: 0x1234 };
     let file = Mapping { range: 0x40_0000..0x40_3000, offset: 0x2000, file: Some(file) };
     for address in [0x40_0000, 0x40_2fff] {
         assert_eq!(layout.find(&guest, mm, address).as_ref(), Some(&file));
