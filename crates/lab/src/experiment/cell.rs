@@ -81,6 +81,10 @@ impl<'a> Cell<'a> {
         if let Some(workload) = &self.settings.workload {
             arguments.extend(["--workload".to_owned(), workload.clone()]);
         }
+        // A boot that cells share needs no call stacks.
+        if let Some(sample) = &self.experiment.sample {
+            arguments.extend(["--sample".to_owned(), sample.clone()]);
+        }
         arguments
     }
 

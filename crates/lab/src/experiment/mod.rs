@@ -194,6 +194,8 @@ pub struct Experiment {
     pub relative_to: Option<(usize, usize)>,
     /// The layout of the table.
     pub layout: Layout,
+    /// The interval of call stacks, as in `--sample`. `None` for no call stacks.
+    pub sample: Option<String>,
     /// The settings of every cell, unless its row or column overrides them.
     pub defaults: Settings,
     /// Guests by name.

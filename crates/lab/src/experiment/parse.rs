@@ -102,6 +102,7 @@ struct File {
     relative_to: Option<FileReference>,
     #[serde(default)]
     layout: Layout,
+    sample: Option<String>,
     #[serde(default)]
     defaults: Settings,
     guest: BTreeMap<String, FileGuest>,
@@ -440,6 +441,7 @@ pub(super) fn experiment(
         source: source.transpose()?,
         relative_to,
         layout: parsed.layout,
+        sample: parsed.sample,
         defaults: parsed.defaults,
         guests,
         rows,

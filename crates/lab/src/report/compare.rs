@@ -59,6 +59,8 @@ pub fn badge(trust: Option<Trust>) -> Option<Badge> {
 pub struct Details {
     /// Differential flame graph of both cells.
     pub flame: Option<Flame>,
+    /// True if the graph is of call stacks, false if it is a cost tree.
+    pub call_stacks: bool,
     /// Rows of the table.
     pub lines: Vec<Line>,
 }
@@ -153,7 +155,11 @@ pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) 
     let difference = Difference::new(before, after);
     let lists: Vec<(&'static str, &[Change])> =
         difference.sections.iter().map(|section| (section.title, &section.changes[..])).collect();
-    Some(Details { flame: flame(&stacks(pair.from), &stacks(pair.to)), lines: lines(&lists, difference.total.ticks()) })
+    Some(Details {
+        flame: flame(&stacks(pair.from), &stacks(pair.to)),
+        call_stacks: experiment.sample.is_some(),
+        lines: lines(&lists, difference.total.ticks()),
+    })
 }
 
 /// Merges folded lines that are too narrow for a screen into one line per outermost frame.
