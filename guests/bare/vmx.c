@@ -7,61 +7,18 @@
      xcr0=MASK      states to enable in XCR0 (all that CPUID offers)
      activity=1     begin the guest in HLT with interrupts off, so that it waits for ever
      osxsave=1      set CR4.OSXSAVE in the guest as well (default: clear, as in kvm-unit-tests) */
-#include "runtime.h"
+#include "vmx.h"
 
 const char program_name[] = "vmx";
 
-enum { FEATURE_CONTROL = 0x3a, VMX_BASIC = 0x480, VMX_PRIMARY = 0x482, VMX_SECONDARY = 0x48b };
-enum { VMX_PIN_TRUE = 0x48d, VMX_PRIMARY_TRUE = 0x48e, VMX_EXIT_TRUE = 0x48f, VMX_ENTRY_TRUE = 0x490 };
-enum { LOCKED = 1, VMX_ENABLED = 4, PLAIN_TO_TRUE = 12 };
+enum { PLAIN_TO_TRUE = 12, CPUID_1_XSAVE = 1 << 26 };
 enum { PRIMARY_SECONDARY = 1u << 31, SECONDARY_EPT = 1 << 1, EXIT_HOST_64 = 1 << 9, ENTRY_GUEST_64 = 1 << 9 };
-enum { CPUID_1_VMX = 1 << 5, CPUID_1_XSAVE = 1 << 26 };
-#define CR4_VMXE (1ull << 13)
 #define CR4_OSXSAVE (1ull << 18)
-#define TRUE_CONTROLS (1ull << 55)
-
-/* Fields of a VMCS (SDM vol. 3, appendix B). */
-enum {
-    HOST_CS = 0xc02, HOST_SS = 0xc04, HOST_TR = 0xc0c, GUEST_CS = 0x802, GUEST_SS = 0x804, GUEST_DS = 0x806, GUEST_TR = 0x80e,
-    EPT_POINTER = 0x201a, LINK_POINTER = 0x2800, PIN = 0x4000, PRIMARY = 0x4002, EXIT_CONTROLS = 0x400c, ENTRY_CONTROLS = 0x4012,
-    SECONDARY = 0x401e, INSTRUCTION_ERROR = 0x4400, EXIT_REASON = 0x4402, EXIT_LENGTH = 0x440c, GUEST_LIMITS = 0x4800,
-    GUEST_TR_LIMIT = 0x480e, GUEST_GDT_LIMIT = 0x4810, GUEST_IDT_LIMIT = 0x4812, GUEST_RIGHTS = 0x4814, GUEST_ACTIVITY = 0x4826, EXIT_QUALIFICATION = 0x6400,
-    GUEST_CR0 = 0x6800, GUEST_CR3 = 0x6802, GUEST_CR4 = 0x6804, GUEST_TR_BASE = 0x6814, GUEST_DR7 = 0x681a, GUEST_RSP = 0x681c,
-    GUEST_RIP = 0x681e, GUEST_RFLAGS = 0x6820, HOST_CR0 = 0x6c00, HOST_CR3 = 0x6c02, HOST_CR4 = 0x6c04, HOST_TR_BASE = 0x6c0a,
-    HOST_GDT = 0x6c0c, HOST_IDT = 0x6c0e, HOST_RSP = 0x6c14, HOST_RIP = 0x6c16,
-};
-enum { REASON_CPUID = 10, REASON_VMCALL = 18 };
-enum { CODE_64 = 0xa09b, DATA_32 = 0xc093, TASK_BUSY = 0x8b, UNUSABLE = 0x10000 };
 
 /* CPUID's answer to the guest, read once. */
 uint32_t answer[4];
 uint64_t cycles_in_guest;
 static uint8_t guest_stack[PAGE_SIZE] __attribute__((aligned(16)));
-
-static void fail(const char *what, uint64_t value) {
-    print("%s: %s (%lx)\n", program_name, what, value);
-    leave(EXIT_FAIL);
-}
-
-static uint64_t rdmsr(uint32_t msr) {
-    uint32_t low, high;
-    __asm__ volatile("rdmsr" : "=a"(low), "=d"(high) : "c"(msr));
-    return (uint64_t)high << 32 | low;
-}
-#define READ_CR(n) ({ uint64_t value; __asm__ volatile("mov %%cr" #n ", %0" : "=r"(value)); value; })
-static void write_cr4(uint64_t value) { __asm__ volatile("mov %0, %%cr4" : : "r"(value) : "memory"); }
-
-static void vmwrite(uint64_t field, uint64_t value) {
-    uint8_t failed;
-    __asm__ volatile("vmwrite %2, %1; setna %0" : "=q"(failed) : "r"(field), "r"(value) : "cc");
-    if (failed)
-        fail("VMWRITE failed", field);
-}
-static uint64_t vmread(uint64_t field) {
-    uint64_t value;
-    __asm__ volatile("vmread %1, %0" : "=r"(value) : "r"(field) : "cc");
-    return value;
-}
 
 /* Executes the loop, from RDTSC to RDTSC. */
 void loop(uint64_t count);
@@ -153,12 +110,7 @@ static uint64_t enable_states(void) {
 }
 
 static void enter_vmx_operation(uint32_t revision) {
-    uint64_t control = rdmsr(FEATURE_CONTROL);
-    if (!(control & LOCKED))
-        wrmsr(FEATURE_CONTROL, control | LOCKED | VMX_ENABLED);
-    else if (!(control & VMX_ENABLED))
-        fail("VMX is disabled", control);
-    write_cr4(READ_CR(4) | CR4_VMXE);
+    permit_vmx();
     uint64_t region = (uint64_t)page_alloc();
     *(uint32_t *)region = revision;
     uint8_t failed;
@@ -189,37 +141,8 @@ static int write_controls(uint64_t basic) {
     return (secondary & SECONDARY_EPT) != 0;
 }
 
-static void write_host_state(void) {
-    vmwrite(HOST_CS, KERNEL_CODE);
-    for (unsigned field = 0xc00; field <= 0xc06; field += 2)
-        if (field != HOST_CS)
-            vmwrite(field, KERNEL_DATA);
-    vmwrite(HOST_TR, 0x28);
-    struct __attribute__((packed)) {
-        uint16_t limit;
-        uint64_t base;
-    } gdt_register, idt_register;
-    __asm__ volatile("sgdt %0; sidt %1" : "=m"(gdt_register), "=m"(idt_register));
-    const uint64_t *task = (const uint64_t *)(gdt_register.base + 0x28);
-    uint64_t task_base = (task[0] >> 16 & 0xffffff) | (task[0] >> 32 & 0xff000000) | task[1] << 32;
-    vmwrite(HOST_GDT, gdt_register.base);
-    vmwrite(HOST_IDT, idt_register.base);
-    vmwrite(HOST_TR_BASE, task_base);
-    vmwrite(GUEST_TR_BASE, task_base);
-    vmwrite(HOST_CR0, READ_CR(0));
-    vmwrite(HOST_CR3, READ_CR(3));
-    vmwrite(HOST_CR4, READ_CR(4));
-    vmwrite(HOST_RIP, (uint64_t)exited);
-}
-
-static void write_guest_state(void) {
-    for (unsigned i = 0; i < 8; i++) {
-        /* The order is ES, CS, SS, DS, FS, GS, LDTR, TR; the first four are flat, as here. */
-        uint64_t rights = i == 1 ? CODE_64 : i < 4 ? DATA_32 : i == 7 ? TASK_BUSY : UNUSABLE;
-        vmwrite(0x800 + 2 * i, i == 1 ? KERNEL_CODE : i < 4 ? KERNEL_DATA : i == 7 ? 0x28 : 0);
-        vmwrite(GUEST_LIMITS + 2 * i, i < 4 ? 0xffffffff : i == 7 ? 0x67 : 0);
-        vmwrite(GUEST_RIGHTS + 2 * i, rights);
-    }
+static void write_guest_state(uint64_t task_base) {
+    write_guest_segments(task_base);
     vmwrite(LINK_POINTER, ~0ull);
     vmwrite(GUEST_CR0, READ_CR(0));
     vmwrite(GUEST_CR3, READ_CR(3));
@@ -235,8 +158,7 @@ static void run_guest(uint64_t count) {
     uint64_t basic = rdmsr(VMX_BASIC);
     enter_vmx_operation((uint32_t)basic & 0x7fffffff);
     int ept = write_controls(basic);
-    write_host_state();
-    write_guest_state();
+    write_guest_state(write_host_state(exited));
     print("%s: a guest %s EPT\n", program_name, ept ? "with" : "without");
     uint64_t begun = measure_begin(program_name);
     if (launch(count))

@@ -6,34 +6,16 @@
      ept=0              use no EPT
      first=N            the first of the rounds (0)
      verbose=1          print a line for each exit as well; 2: all hashed values */
-#include "runtime.h"
+#include "vmx.h"
 
 const char program_name[] = "vmxrandom";
 
-enum { FEATURE_CONTROL = 0x3a, VMX_BASIC = 0x480, VMX_SECONDARY = 0x48b, VMX_EPT_VPID = 0x48c };
-enum { VMX_PIN_TRUE = 0x48d, VMX_PRIMARY_TRUE = 0x48e, VMX_EXIT_TRUE = 0x48f, VMX_ENTRY_TRUE = 0x490 };
-enum { LOCKED = 1, VMX_ENABLED = 4 };
-#define CR4_VMXE (1ull << 13)
-
-/* Fields of a VMCS (SDM vol. 3, appendix B). */
-enum {
-    HOST_CS = 0xc02, HOST_TR = 0xc0c, IO_BITMAP_A = 0x2000, IO_BITMAP_B = 0x2002, MSR_BITMAP = 0x2004, VIRTUAL_APIC = 0x2012, APIC_ACCESS = 0x2014,
-    EPT_POINTER = 0x201a, XSS_BITMAP = 0x202c, PHYSICAL = 0x2400, LINK_POINTER = 0x2800, GUEST_PAT = 0x2804, GUEST_EFER = 0x2806, HOST_PAT = 0x2c00,
-    HOST_EFER = 0x2c02, PIN = 0x4000, PRIMARY = 0x4002, EXCEPTIONS = 0x4004, EXIT_CONTROLS = 0x400c, ENTRY_CONTROLS = 0x4012, INJECTED = 0x4016,
-    INJECTED_ERROR = 0x4018, INJECTED_LENGTH = 0x401a, SECONDARY = 0x401e, INSTRUCTION_ERROR = 0x4400, EXIT_REASON = 0x4402, EXIT_EVENT = 0x4404,
-    EXIT_ERROR = 0x4406, VECTORING = 0x4408, VECTORING_ERROR = 0x440a, EXIT_LENGTH = 0x440c, GUEST_LIMITS = 0x4800, GUEST_GDT_LIMIT = 0x4810,
-    GUEST_IDT_LIMIT = 0x4812, GUEST_RIGHTS = 0x4814, INTERRUPTIBILITY = 0x4824, ACTIVITY = 0x4826, CR0_MASK = 0x6000, CR4_MASK = 0x6002, CR0_SHADOW = 0x6004,
-    CR4_SHADOW = 0x6006, QUALIFICATION = 0x6400, LINEAR = 0x640a, GUEST_CR0 = 0x6800, GUEST_CR3 = 0x6802, GUEST_CR4 = 0x6804, GUEST_TR_BASE = 0x6814,
-    GUEST_GDT = 0x6816, GUEST_IDT = 0x6818, GUEST_DR7 = 0x681a, GUEST_RSP = 0x681c, GUEST_RIP = 0x681e, GUEST_RFLAGS = 0x6820, PENDING_DEBUG = 0x6822,
-    HOST_CR0 = 0x6c00, HOST_CR3 = 0x6c02, HOST_CR4 = 0x6c04, HOST_TR_BASE = 0x6c0a, HOST_GDT = 0x6c0c, HOST_IDT = 0x6c0e, HOST_RSP = 0x6c14, HOST_RIP = 0x6c16,
-};
-enum { REASON_TRIPLE = 2, REASON_VMCALL = 18, REASON_EPT_VIOLATION = 48, REASON_EPT_MISCONFIGURATION = 49, REASON_FAILED = 1u << 31 };
-enum { CODE_64 = 0xa09b, DATA_32 = 0xc093, TASK_BUSY = 0x8b, UNUSABLE = 0x10000, EVENT_VALID = 1u << 31, EVENT_HAS_ERROR = 1 << 11 };
 /* Controls that must keep their values for the program to continue, and controls whose effects depend on time or
    that not all processors offer: the preemption timer, posted interrupts, TSC scaling, PAUSE-loop exiting, #VE, VM
    functions, mode-based execution, logs, shadow VMCSs. */
 /* Without exits for HLT the guest might wait for ever. */
 #define PRIMARY_REQUIRED (1u << 31 | 1 << 7)
+enum { EVENT_VALID = 1u << 31, EVENT_HAS_ERROR = 1 << 11 };
 enum { PIN_LEFT_OUT = 1 << 6 | 1 << 7, PRIMARY_LEFT_OUT = 1 << 3 | 1 << 17, SECONDARY_CHOICE = 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 3 };
 enum { ENTRY_LEFT_OUT = 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 20 | 1 << 22 };
 enum { EXIT_LEFT_OUT = 1 << 9 | 1 << 12 | 1 << 22 | 1 << 23 | 1 << 24 | 1 << 25 | 1 << 28 | 1 << 29 };
@@ -65,18 +47,6 @@ static void note(uint64_t value) {
         print(" %lx", value);
 }
 
-static void fail(const char *what, uint64_t value) {
-    print("%s: %s (%lx)\n", program_name, what, value);
-    leave(EXIT_FAIL);
-}
-
-static uint64_t rdmsr(uint32_t msr) {
-    uint32_t low, high;
-    __asm__ volatile("rdmsr" : "=a"(low), "=d"(high) : "c"(msr));
-    return (uint64_t)high << 32 | low;
-}
-#define READ_CR(n) ({ uint64_t value; __asm__ volatile("mov %%cr" #n ", %0" : "=r"(value)); value; })
-
 /* The result of a VMX instruction: CF and ZF; or, if it raised an exception, the vector and 0x100. */
 static volatile uint64_t met;
 static void step_over(struct frame *frame) {
@@ -91,15 +61,6 @@ static void step_over(struct frame *frame) {
         met ? met : (uint64_t)(carry | zero << 1);                                                                                              \
     })
 static uint64_t vmwrite_ends(uint64_t field, uint64_t value) { return TRY("vmwrite %3, %2", "r"(field), "r"(value)); }
-static void vmwrite(uint64_t field, uint64_t value) {
-    if (vmwrite_ends(field, value))
-        fail("VMWRITE failed", field);
-}
-static uint64_t vmread(uint64_t field) {
-    uint64_t value = 0;
-    __asm__ volatile("vmread %1, %0" : "+r"(value) : "r"(field) : "cc");
-    return value;
-}
 struct descriptor {
     uint64_t first, second;
 };
@@ -318,31 +279,10 @@ static void write_controls(int ept) {
 }
 
 static void write_state(void) {
-    struct __attribute__((packed)) {
-        uint16_t limit;
-        uint64_t base;
-    } gdt_register, idt_register;
-    __asm__ volatile("sgdt %0; sidt %1" : "=m"(gdt_register), "=m"(idt_register));
-    const uint64_t *task = (const uint64_t *)(gdt_register.base + 0x28);
-    vmwrite(HOST_TR_BASE, (task[0] >> 16 & 0xffffff) | (task[0] >> 32 & 0xff000000) | task[1] << 32);
-    for (unsigned field = 0xc00; field <= 0xc0a; field += 2)
-        vmwrite(field, field == HOST_CS ? KERNEL_CODE : KERNEL_DATA);
-    vmwrite(HOST_TR, 0x28);
-    vmwrite(HOST_GDT, gdt_register.base);
-    vmwrite(HOST_IDT, idt_register.base);
-    vmwrite(HOST_CR0, READ_CR(0));
-    vmwrite(HOST_CR3, READ_CR(3));
-    vmwrite(HOST_CR4, READ_CR(4));
+    write_host_state(exited);
     vmwrite(HOST_EFER, rdmsr(0xc0000080));
     vmwrite(HOST_PAT, rdmsr(0x277));
-    vmwrite(HOST_RIP, (uint64_t)exited);
-    for (unsigned i = 0; i < 8; i++) {
-        uint64_t rights = i == 1 ? CODE_64 : i < 4 ? DATA_32 : i == 7 ? TASK_BUSY : UNUSABLE;
-        vmwrite(0x800 + 2 * i, i == 1 ? KERNEL_CODE : i < 4 ? KERNEL_DATA : i == 7 ? 0x28 : 0);
-        vmwrite(GUEST_LIMITS + 2 * i, i < 4 ? 0xffffffff : i == 7 ? 0x67 : 0);
-        vmwrite(GUEST_RIGHTS + 2 * i, rights);
-    }
-    vmwrite(GUEST_TR_BASE, (uint64_t)own.task);
+    write_guest_segments((uint64_t)own.task);
     vmwrite(GUEST_GDT, (uint64_t)own.gdt);
     vmwrite(GUEST_GDT_LIMIT, 7 * 8 - 1);
     vmwrite(GUEST_IDT, (uint64_t)own.idt);
@@ -404,7 +344,7 @@ static void try_instruction(void) {
         note(pointer);
         break;
     case 5: note(TRY("invvpid %2, %3", "m"(descriptor), "r"(below(2) ? below(6) : value))); break;
-    case 6: note(argument("ept", 1) ? TRY("invept %2, %3", "m"(descriptor), "r"(below(2) ? below(4) : value)) : 0); break;
+    case 6: note(argument("ept", 1) ? TRY("invept %2, %3", "m"(descriptor), "r"(below(2) ? below(4) : value)) : (met = 0)); break;
     case 7:
         pointer = value < 1ull << 40 ? value | 1 : value;
         note(TRY("vmxon %2", "m"(pointer)));
@@ -415,13 +355,13 @@ static void try_instruction(void) {
         note(vmread(INSTRUCTION_ERROR));
 }
 
-static const uint32_t noted[] = {EXIT_EVENT, VECTORING, GUEST_RIP, GUEST_RSP, GUEST_RFLAGS, GUEST_CR0, GUEST_CR3, GUEST_CR4, INTERRUPTIBILITY, ACTIVITY,
+static const uint32_t noted[] = {EXIT_EVENT, VECTORING, GUEST_RIP, GUEST_RSP, GUEST_RFLAGS, GUEST_CR0, GUEST_CR3, GUEST_CR4, GUEST_INTERRUPTIBILITY, GUEST_ACTIVITY,
                                  PENDING_DEBUG, 0x802, 0x804, 0x4816, 0x4818, 0x4810, GUEST_EFER, GUEST_DR7, ENTRY_CONTROLS, INJECTED};
 
 /* Returns true if the guest continues, at its next slot. */
 static int after_exit(uint32_t reason) {
     uint64_t rip = vmread(GUEST_RIP), code = (uint64_t)own.code, stubs = (uint64_t)own.stubs, rsp = vmread(GUEST_RSP);
-    uint64_t qualification = vmread(QUALIFICATION);
+    uint64_t qualification = vmread(EXIT_QUALIFICATION);
     note(reason);
     /* Not all processors offer the further information of EPT violations about the page. */
     note(reason == REASON_EPT_VIOLATION ? qualification & 0x1ff : qualification);
@@ -439,7 +379,7 @@ static int after_exit(uint32_t reason) {
         note(registers[i]);
     if (verbose)
         print("  exit %x, qualification %lx, event %lx, vectoring %lx, rip %lx, flags %lx, pending %lx, blocking %lx: %lx\n", reason, qualification,
-              vmread(EXIT_EVENT), vmread(VECTORING), rip, vmread(GUEST_RFLAGS), vmread(PENDING_DEBUG), vmread(INTERRUPTIBILITY), seen);
+              vmread(EXIT_EVENT), vmread(VECTORING), rip, vmread(GUEST_RFLAGS), vmread(PENDING_DEBUG), vmread(GUEST_INTERRUPTIBILITY), seen);
     if (reason & REASON_FAILED)
         return 0;
     if (reason == REASON_VMCALL && rip >= stubs && rip < stubs + PAGE_SIZE) {
@@ -462,8 +402,8 @@ static int after_exit(uint32_t reason) {
     vmwrite(GUEST_RIP, ((rip - code) / SLOT + 1) * SLOT + code);
     vmwrite(GUEST_RSP, (uint64_t)own.stack + sizeof own.stack);
     vmwrite(GUEST_RFLAGS, 2 | (below(8) ? 0 : 0x10000) | (below(8) ? 0 : 0x100));
-    vmwrite(INTERRUPTIBILITY, 0);
-    vmwrite(ACTIVITY, 0);
+    vmwrite(GUEST_INTERRUPTIBILITY, 0);
+    vmwrite(GUEST_ACTIVITY, 0);
     vmwrite(PENDING_DEBUG, 0);
     if (!below(4)) {
         /* The event is mostly a possible exception, else anything. */
@@ -522,7 +462,7 @@ static void round_of(uint64_t which, int ept) {
 void program(void) {
     uint32_t a, b, c, d;
     __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
-    if (!(c & 1 << 5))
+    if (!(c & CPUID_1_VMX))
         fail("this processor has no VMX", c);
     /* Interrupts are disabled, since their time would differ between machines. */
     outb(0x21, 0xff);
@@ -531,12 +471,9 @@ void program(void) {
     on_exception(13, step_over);
     on_exception(14, step_over);
     revision = rdmsr(VMX_BASIC) & 0x7fffffff;
-    if (!(rdmsr(VMX_BASIC) >> 55 & 1))
+    if (!(rdmsr(VMX_BASIC) & TRUE_CONTROLS))
         fail("this processor has no VMX with TRUE controls", rdmsr(VMX_BASIC));
-    uint64_t control = rdmsr(FEATURE_CONTROL);
-    if (!(control & LOCKED))
-        wrmsr(FEATURE_CONTROL, control | LOCKED | VMX_ENABLED);
-    __asm__ volatile("mov %0, %%cr4" : : "r"(READ_CR(4) | CR4_VMXE) : "memory");
+    permit_vmx();
     uint64_t on = (uint64_t)page_alloc();
     *(uint32_t *)on = (uint32_t)revision;
     if (TRY("vmxon %2", "m"(on)))

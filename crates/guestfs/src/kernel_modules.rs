@@ -72,8 +72,8 @@ impl Modules {
         let mut files = BTreeMap::new();
         // Installed modules are in `kernel`; modules from other sources are not needed here.
         let installed = directory.join("kernel");
-        let is_installed =
-            installed.is_dir() && directory.join("modules.builtin").is_file() && !directory.join("Kbuild").is_file();
+        // A build tree, also one of `make O=`, has a directory `kernel` of another kind.
+        let is_installed = installed.is_dir() && !directory.join("arch").is_dir();
         let order = directory.join("modules.order");
         match std::fs::read_to_string(&order) {
             // A build tree is large, but has a list of its modules.
@@ -174,6 +174,22 @@ mod tests {
             assert_eq!(listed(Path::new("/tree"), line), fuse, "{line}");
         }
         assert_eq!(listed(Path::new("/tree"), ""), None);
+    }
+
+    #[test]
+    fn a_build_directory_beside_its_sources_is_no_module_directory() {
+        let tree = std::env::temp_dir().join(format!("kernel-modules-{}", std::process::id()));
+        for directory in ["kernel", "fs/fuse"] {
+            std::fs::create_dir_all(tree.join(directory)).unwrap();
+        }
+        std::fs::write(tree.join("modules.builtin"), "kernel/fs/overlayfs/overlay.ko\n").unwrap();
+        std::fs::write(tree.join("modules.order"), "fs/fuse/virtiofs.ko\n").unwrap();
+        std::fs::write(tree.join("kernel/configs.ko"), "").unwrap();
+        let names = |modules: &Modules| ["virtiofs", "configs", "overlay"].map(|name| modules.has(name));
+        assert_eq!(names(&Modules::of_directory(&tree).unwrap()), [false, true, true]);
+        std::fs::create_dir(tree.join("arch")).unwrap();
+        assert_eq!(names(&Modules::of_directory(&tree).unwrap()), [true, false, true]);
+        std::fs::remove_dir_all(&tree).unwrap();
     }
 
     #[test]

@@ -29,17 +29,50 @@ enum What {
     },
 }
 
+/// Returns the program without its hidden commands, which completions would offer otherwise.
+fn visible(program: &Command) -> Command {
+    let commands = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    Command::new("tollgate").version(clap::crate_version!()).args(program.get_arguments()).subcommands(commands)
+}
+
 /// Runs the command.
-pub fn run(args: &GenerateArgs, mut program: Command) -> Result<()> {
+pub fn run(args: &GenerateArgs, program: Command) -> Result<()> {
     match &args.what {
         What::Completions { shell } => {
-            clap_complete::generate(*shell, &mut program, "tollgate", &mut std::io::stdout());
+            clap_complete::generate(*shell, &mut visible(&program), "tollgate", &mut std::io::stdout());
             Ok(())
         }
         What::Man { directory } => {
             std::fs::create_dir_all(directory).with_context(|| format!("can't make {}", directory.display()))?;
             clap_mangen::generate_to(program, directory)
                 .with_context(|| format!("can't write manual pages to {}", directory.display()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, ValueEnum};
+
+    #[test]
+    fn completions_offer_no_hidden_command() {
+        let program = crate::Cli::command();
+        let hidden: Vec<_> = program.get_subcommands().filter(|command| command.is_hide_set()).collect();
+        assert!(hidden.len() >= 2);
+        for shell in Shell::value_variants() {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut visible(&program), "tollgate", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("exec") && script.contains("diff"), "{shell}");
+            for command in &hidden {
+                assert!(!script.contains(&command.get_about().unwrap().to_string()), "{shell}: {}", command.get_name());
+                assert!(
+                    !script.contains(&format!("tollgate,{}", command.get_name())),
+                    "{shell}: {}",
+                    command.get_name()
+                );
+            }
         }
     }
 }

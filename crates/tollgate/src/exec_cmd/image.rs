@@ -14,6 +14,15 @@ const FILES: [&str; 2] = ["virtiofs", "overlay"];
 /// Modules for a network device.
 const NETWORK: &str = "virtio_net";
 
+/// Returns the option of the kernel's configuration for a module.
+fn option_of(module: &str) -> String {
+    match module {
+        "virtiofs" => "CONFIG_VIRTIO_FS".to_owned(),
+        "overlay" => "CONFIG_OVERLAY_FS".to_owned(),
+        _ => format!("CONFIG_{}", module.to_uppercase()),
+    }
+}
+
 /// The way in which the command's files reach the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -46,7 +55,14 @@ pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Arc
         if network {
             names.push(NETWORK);
         }
-        let loaded = modules.load(&names).context("the kernel lacks modules that a command needs")?;
+        let needs = || {
+            let options: Vec<_> = names.iter().map(|name| option_of(name)).collect();
+            format!(
+                "the kernel lacks a driver that a command needs: its configuration must have {}, built in or as built modules",
+                options.join(", ")
+            )
+        };
+        let loaded = modules.load(&names).with_context(needs)?;
         let order: String = loaded.iter().map(|(name, _)| format!("{name}.ko\n")).collect();
         for (name, bytes) in &loaded {
             archive.add(format!("modules/{name}.ko").as_bytes(), Kind::File as u32 | 0o644, bytes);
