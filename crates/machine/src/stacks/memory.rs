@@ -94,6 +94,9 @@ impl Kernel {
     }
 }
 
+/// A mapping, with the number of the file and the offset in it of the first address.
+type Found = (Range<u64>, Option<(u32, u64)>);
+
 /// The process of the current task, and the files of its programs.
 ///
 /// The mappings are read anew for each stack, so that a stack follows from the guest's state alone.
@@ -105,8 +108,8 @@ pub struct Process<'a> {
     /// The view of the kernel's data, and the address of the process's `struct mm_struct`. `None` before the first use, and within it if the page
     /// tables in use are not the process's.
     mm: Option<Option<(View<'a>, u64)>>,
-    /// The mappings of this stack, with the number of the file and the offset in it of the first address.
-    found: Vec<(Range<u64>, Option<(u32, u64)>)>,
+    /// The mappings of this stack.
+    found: Vec<Found>,
 }
 
 impl<'a> Process<'a> {
@@ -130,12 +133,7 @@ impl<'a> Process<'a> {
         Some((number, offset.checked_add(address - range.start)?))
     }
 
-    fn look_up(
-        &mut self,
-        view: View<'a>,
-        kernel: &mut Kernel,
-        address: u64,
-    ) -> Option<(Range<u64>, Option<(u32, u64)>)> {
+    fn look_up(&mut self, view: View<'a>, kernel: &mut Kernel, address: u64) -> Option<Found> {
         let task = self.task;
         let (view, mm) = (*self.mm.get_or_insert_with(|| {
             // With page-table isolation, the user's tables do not map the kernel's data.
