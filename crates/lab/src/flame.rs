@@ -43,11 +43,31 @@ pub fn folded(stacks: &[CallStack], weigh: &Weigh) -> Vec<String> {
 }
 
 /// Returns the folded call stacks of a region or of the whole run, in cycles: those of samples, else those of crossings. Empty if there are none.
-pub fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
+fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     let selection = region.map_or_else(|| Some(ledger.all()), |name| ledger.region(name));
     match (selection, ledger.weigh()) {
         (Some(selection), Some(weigh)) => folded(&selection.call_stacks(&weigh), &weigh),
         _ => Vec::new(),
+    }
+}
+
+/// Folded lines with cycles: call stacks, or a cost tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Folded {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// True if the lines are call stacks.
+    pub call_stacks: bool,
+}
+
+impl Folded {
+    /// Returns the call stacks of a region or of the whole run, or the cost tree of a ledger without call stacks.
+    pub fn of(ledger: &Ledger, region: Option<&str>) -> Self {
+        let lines = stacks(ledger, region);
+        match lines.is_empty() {
+            true => Self { lines: cost_tree(ledger, region), call_stacks: false },
+            false => Self { lines, call_stacks: true },
+        }
     }
 }
 
@@ -142,6 +162,7 @@ mod tests {
         let stacks = [stack(&["sh", "main;x", "write"], 2600), stack(&["sh"], 400)];
         assert_eq!(folded(&stacks, &Weigh::Samples), ["sh;main,x;write 3"]);
         assert_eq!(folded(&stacks, &Weigh::Kinds(Vec::new())), ["sh;main,x;write 2600", "sh 400"]);
-        assert_eq!(super::stacks(&ledger(4), None), [""; 0], "the ledger has none");
+        let without = Folded::of(&ledger(4), None);
+        assert!(!without.call_stacks && without.lines == cost_tree(&ledger(4), None));
     }
 }

@@ -23,7 +23,6 @@ pub mod report;
 pub mod results;
 pub mod runner;
 mod shown;
-pub mod sink;
 pub mod store;
 pub mod text;
 pub mod trust;

@@ -1,8 +1,8 @@
 //! A cell's value, from its ledger, from the output of its guest, or from the figures of its network sinks.
 
+use crate::experiment::sink::{self, SinkError};
 use crate::experiment::{Measure, Metric, TimeUnit};
 use crate::results::Charges;
-use crate::sink::{self, SinkError};
 use ledger::summary::Selection;
 use ledger::{Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
 use std::io::Read;

@@ -2,7 +2,7 @@
 
 use crate::experiment::{Measure, Platform, PlatformName, TimeUnit};
 use crate::failure::Failure;
-use crate::flame;
+use crate::flame::Folded;
 use crate::format::number;
 use crate::measure::{self, MeasureError};
 use crate::runner::{self, Outcome};
@@ -339,8 +339,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
     let region = metric.region.as_deref();
-    let stacks = Some(flame::stacks(&ledger, region)).filter(|lines| !lines.is_empty());
-    let stacks = stacks.unwrap_or_else(|| flame::cost_tree(&ledger, region));
+    let stacks = Folded::of(&ledger, region).lines;
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
     let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
     Ok(Known { measured, stacks, provenance })

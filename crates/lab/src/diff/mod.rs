@@ -11,6 +11,7 @@ pub mod sheets;
 pub mod statistics;
 
 use crate::difference::{Change, changes};
+use crate::flame::Folded;
 use ledger::TICKS_PER_CYCLE;
 pub use paid::Paid;
 use serde::Serialize;
@@ -28,6 +29,8 @@ pub struct Run {
     pub seed: Option<u64>,
     /// The costs of the run.
     pub paid: Paid,
+    /// The command's call stacks or cost tree.
+    pub stacks: Folded,
     /// Seconds of virtual time for which the kernel was busy before the command began. Infinite if the kernel never became idle.
     pub settled_after: f64,
 }
@@ -129,6 +132,17 @@ pub struct Diff {
     pub functions: Vec<Change>,
     /// Changes in other tasks and interrupts while the command ran.
     pub meanwhile: Vec<Change>,
+    /// The command's call stacks or cost trees on both sides, for the page: lines of all runs.
+    #[serde(skip)]
+    pub stacks: [Folded; 2],
+}
+
+/// Returns the folded lines of all runs.
+fn folded(runs: &Runs) -> Folded {
+    Folded {
+        lines: runs.runs.iter().flat_map(|run| run.stacks.lines.iter().cloned()).collect(),
+        call_stacks: runs.runs.iter().all(|run| run.stacks.call_stacks),
+    }
 }
 
 impl Side {
@@ -181,6 +195,7 @@ impl Diff {
     pub fn new(command: String, a: &Runs, b: &Runs, limit: Option<f64>) -> Self {
         let mean = |runs: &Runs| Paid::mean(&runs.runs.iter().map(|run| run.paid.clone()).collect::<Vec<_>>());
         let (before, after) = (mean(a), mean(b));
+        let stacks = [folded(a), folded(b)];
         let (a, b) = (Side::new(a), Side::new(b));
         let verdict = Verdict::new(&a.cycles, &b.cycles, limit);
         let causes = changes(&before.causes(), &after.causes());
@@ -195,6 +210,7 @@ impl Diff {
             causes,
             functions: changes(&before.functions, &after.functions),
             meanwhile: changes(&before.meanwhile, &after.meanwhile),
+            stacks,
             verdict,
             a,
             b,

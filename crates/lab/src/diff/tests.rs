@@ -19,7 +19,11 @@ fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
         meanwhile: [("[interrupts]".to_owned(), cycles(5_000, 9_000))].into(),
         elapsed: 2_100_000 * TICKS_PER_CYCLE,
     };
-    Run { seed, paid, settled_after: 0.012 }
+    let stacks = Folded {
+        lines: vec!["sh;main;work 700".to_owned(), format!("sh;main {}", paid.total().count)],
+        call_stacks: true,
+    };
+    Run { seed, paid, stacks, settled_after: 0.012 }
 }
 
 fn runs(title: &str, runs: Vec<Run>) -> Runs {

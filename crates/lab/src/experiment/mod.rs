@@ -5,6 +5,7 @@ mod cell;
 mod kvm;
 mod parse;
 mod settings;
+pub mod sink;
 
 pub use builtin::names;
 pub use cell::Cell;
@@ -12,7 +13,7 @@ pub use hypervisor::config::PlatformName;
 pub use parse::ExperimentError;
 pub use settings::{Guest, GuestName, Image, Platform, Settings};
 
-use crate::sink::Figure;
+use sink::Figure;
 use std::collections::BTreeMap;
 use std::path::Path;
 use strum::{EnumString, IntoStaticStr, VariantNames};

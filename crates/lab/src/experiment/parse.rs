@@ -1,9 +1,9 @@
 //! Reads an experiment's TOML. Whatever is wrong is reported with the file, the key and the reason. There is no key for a cost.
 
+use super::sink::Figure;
 use super::{
     Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, Platform, Row, Settings, Skip, Source, TimeUnit,
 };
-use crate::sink::Figure;
 use ledger::Profile;
 use serde::Deserialize;
 use std::collections::BTreeMap;

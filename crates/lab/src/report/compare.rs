@@ -163,7 +163,7 @@ pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) 
 }
 
 /// Merges folded lines that are too narrow for a screen into one line per outermost frame.
-fn shortened(lines: &[String]) -> Vec<String> {
+pub(super) fn shortened(lines: &[String]) -> Vec<String> {
     let all = || lines.iter().filter_map(|line| parsed(line));
     let total: u64 = all().map(|(_, cycles)| cycles).fold(0, u64::saturating_add);
     let (kept, small): (Vec<_>, Vec<_>) = all().partition(|(_, cycles)| *cycles >= total / SMALLEST);

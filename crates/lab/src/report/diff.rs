@@ -1,7 +1,8 @@
 //! The page of a diff, built from the same parts as that of an experiment.
 
 use super::ReportError;
-use super::compare::{Comparison, Details, lines};
+use super::compare::{Comparison, Details, lines, shortened};
+use super::flame::flame;
 use super::headline::Headline;
 use super::page::{Section, Table, render};
 use super::waterfall::{cycles, waterfall};
@@ -64,6 +65,7 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
     };
     let lists =
         [("cause", &diff.causes[..]), ("function", &diff.functions[..]), ("others meanwhile", &diff.meanwhile[..])];
+    let [a, b] = &diff.stacks;
     let about = [diff.certainty.clone()].into_iter().chain(diff.notes.iter().cloned());
     let section = Section {
         id: "diff".to_owned(),
@@ -72,7 +74,11 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
         headline: Some(headline(diff)),
         overview: overview(diff),
         declared: vec![comparison],
-        details: Some(Details { flame: None, call_stacks: false, lines: lines(&lists, total.ticks()) }),
+        details: Some(Details {
+            flame: flame(&shortened(&a.lines), &shortened(&b.lines)),
+            call_stacks: a.call_stacks && b.call_stacks,
+            lines: lines(&lists, total.ticks()),
+        }),
         ..Section::default()
     };
     render(&diff.command, vec![section], None)

@@ -52,7 +52,7 @@ impl Programs {
         let first = parts().next().unwrap_or_default();
         // The tree, and the number of directories above it.
         let tree = match &file.filesystem[..] {
-            // Linux before 6.5 names a file of an overlay by its path there, later kernels by its path in the file system below.
+            // A file of an overlay is named by its path there or by its path in the file system below, depending on the kernel.
             b"overlay" => Some((ROOT_TREE.as_bytes(), 0)),
             b"virtiofs" => Some((first, 1)),
             b"rootfs" if first == PAYLOAD => Some((ROOT_TREE.as_bytes(), 1)),

@@ -6,8 +6,10 @@ use crate::output::say;
 use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
+use lab::diff::paid::COMMAND;
 use lab::diff::runner::{self, Ended, Job};
 use lab::diff::{Paid, Run, Runs};
+use lab::flame::Folded;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -123,7 +125,8 @@ fn read(planned: &Planned) -> Result<(Run, u64)> {
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
     let paid = Paid::of(&ledger).with_context(|| planned.ledger.display().to_string())?;
     let settled_after = settled.unwrap_or(f64::INFINITY);
-    Ok((Run { seed: planned.seed, paid, settled_after }, ledger.header.tsc_hz))
+    let stacks = Folded::of(&ledger, Some(COMMAND));
+    Ok((Run { seed: planned.seed, paid, stacks, settled_after }, ledger.header.tsc_hz))
 }
 
 /// Reports the first run that failed, and returns its exit status.

@@ -1,6 +1,6 @@
 //! Figures of a cell's network sinks, from the line that `tollgate run --json` prints at its end.
 
-use crate::experiment::TimeUnit;
+use super::TimeUnit;
 use serde::Deserialize;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
