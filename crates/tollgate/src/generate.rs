@@ -32,7 +32,7 @@ enum What {
 /// Returns the program without its hidden commands, which completions would offer otherwise.
 fn visible(program: &Command) -> Command {
     let commands = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    Command::new("tollgate").version(clap::crate_version!()).args(program.get_arguments()).subcommands(commands)
+    Command::new("tollgate").version(env!("CARGO_PKG_VERSION")).args(program.get_arguments()).subcommands(commands)
 }
 
 /// Runs the command.
