@@ -90,6 +90,11 @@ impl Modules {
         Self { files: BTreeMap::new(), builtin: BTreeSet::new() }
     }
 
+    /// Returns true if nothing is known of any module: a directory without lists and files.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.builtin.is_empty()
+    }
+
     /// Returns true if the module exists or is built in.
     pub fn has(&self, name: &str) -> bool {
         self.files.contains_key(name) || self.builtin.contains(name)
@@ -182,6 +187,7 @@ mod tests {
         for directory in ["kernel", "fs/fuse"] {
             std::fs::create_dir_all(tree.join(directory)).unwrap();
         }
+        assert!(Modules::of_directory(&tree).unwrap().is_empty());
         std::fs::write(tree.join("modules.builtin"), "kernel/fs/overlayfs/overlay.ko\n").unwrap();
         std::fs::write(tree.join("modules.order"), "fs/fuse/virtiofs.ko\n").unwrap();
         std::fs::write(tree.join("kernel/configs.ko"), "").unwrap();

@@ -350,6 +350,9 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     }
     if version > BEFORE_STACKS {
         ledger.stacks = stack::read(r, ledger.regions.len(), ledger.tasks.len())?;
+        if ledger.stacks.keeps.is_nothing() && ledger.stacks != Stacks::default() {
+            return Err(r.malformed("there are stacks of a run that recorded none"));
+        }
     }
     reader.finish()?;
     Ok(ledger)

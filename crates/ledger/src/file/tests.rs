@@ -230,3 +230,13 @@ fn folded_places_are_read_again_and_checked() {
         assert!(matches!(read, Err(LedgerError::Malformed { section: "folded", .. })), "{read:?}");
     }
 }
+
+#[test]
+fn stacks_of_a_run_that_recorded_none_are_refused() {
+    let mut ledger = sample();
+    ledger.stacks = Stacks::default();
+    assert_eq!(Ledger::read(&around(&ledger.payload(VERSION))).as_ref(), Ok(&ledger));
+    ledger.stacks.origins = vec![Origin::default()];
+    let read = Ledger::read(&around(&ledger.payload(VERSION)));
+    assert!(matches!(read, Err(LedgerError::Malformed { .. })), "{read:?}");
+}

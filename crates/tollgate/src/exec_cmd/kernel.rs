@@ -83,12 +83,10 @@ impl Kernel {
         }
     }
 
-    /// Reads the modules, if there is a module directory.
+    /// Reads the modules, if there is a module directory. A tree of which only the image is left is one without.
     pub fn load_modules(&self) -> Result<Option<Modules>> {
-        match &self.modules {
-            Some(directory) => Ok(Some(Modules::of_directory(directory)?)),
-            None => Ok(None),
-        }
+        let Some(directory) = &self.modules else { return Ok(None) };
+        Ok(Some(Modules::of_directory(directory)?).filter(|modules| !modules.is_empty()))
     }
 }
 
