@@ -228,3 +228,31 @@ pack_initramfs() {
     (cd "$tree" && find . -mindepth 1 | sort | cpio --quiet --reproducible -o -H newc -R 0:0) >"$to.part"
     mv "$to.part" "$to"
 }
+
+# make_ext4 TREE IMAGE SIZE: makes a disk image with the tree. mke2fs takes times and identifiers from the environment and options, so equal trees give equal images;
+# the owner of the files, root, is set afterwards, for users other than root.
+make_ext4() {
+    local tree=$1 image=$2 timestamp=1 uuid=746f6c6c-6761-4e65-8000-726f6f746673 fields
+    find "$tree" -exec touch -h -d @$timestamp {} +
+    truncate -s "$3" "$image"
+    E2FSPROGS_FAKE_TIME=$timestamp SOURCE_DATE_EPOCH=$timestamp mke2fs -q -F -t ext4 -L tollgate -U $uuid \
+        -E hash_seed=$uuid,root_owner=0:0,lazy_itable_init=0 -d "$tree" "$image" || die "mke2fs cannot make the image"
+    fields=$(printf 'sif "/%%P" %s\\n' 'uid 0' 'gid 0' 'ctime @1' 'atime @1' 'crtime @1')
+    find "$tree" -mindepth 1 -printf "$fields" | sort >"$image.owners"
+    E2FSPROGS_FAKE_TIME=$timestamp debugfs -w -f "$image.owners" "$image" >/dev/null 2>"$image.log" ||
+        die "debugfs cannot set the owners: $(cat "$image.log")"
+    rm "$image.owners" "$image.log"
+}
+
+# make_disk_initramfs MODULES TOOLS FILE NAME...: makes an initramfs that loads those modules and mounts the disk root=: the tools as /init, and the modules in
+# loading order.
+make_disk_initramfs() {
+    local modules=$1 tools=$2 file=$3 module
+    shift 3
+    mkdir -p "$file.tree"/{bin,modules,dev,proc,sys,tmp}
+    cp "$tools" "$file.tree/bin/tollgate-tools"
+    ln -s bin/tollgate-tools "$file.tree/init"
+    for module in "$@"; do add_module "$modules" "$file.tree/modules" "$module"; done
+    pack_initramfs "$file.tree" "$file"
+    rm -r "$file.tree"
+}

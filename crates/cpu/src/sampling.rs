@@ -75,9 +75,10 @@ impl Cpu {
     /// Returns [`stop_at`](crate::engine::Engine::stop_at) without regard to samples: they split no repeated string
     /// instruction, since its restart has a price.
     pub(crate) fn stop_but_for_samples(&self) -> Ticks {
-        match self.wiring.sample_every != 0 && self.engine.stop_at == self.engine.sample_at {
-            true => self.engine.deadline.min(self.arch.vmx.timer_at),
-            false => self.engine.stop_at,
+        if self.wiring.sample_every != 0 && self.engine.stop_at == self.engine.sample_at {
+            self.engine.deadline.min(self.arch.vmx.timer_at)
+        } else {
+            self.engine.stop_at
         }
     }
 

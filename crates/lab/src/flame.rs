@@ -1,7 +1,6 @@
-//! Flame graphs of call stacks, of the difference between the call stacks of two ledgers, and of a cost tree. A cost tree needs no stacks: it leads
-//! from the level and the ring to the function and the cause.
+//! Call stacks and cost trees in the folded format, and their flame graphs. A cost tree needs no call stacks: it leads from the level and the ring to the
+//! function and the cause.
 
-use inferno::differential;
 use inferno::flamegraph::{self, Options, color::BackgroundColor};
 use ledger::summary::{By, CallStack, Cause, Line, Lines, Weigh};
 use ledger::{Kind, Ledger, TICKS_PER_CYCLE};
@@ -19,6 +18,12 @@ fn level(level: u8, guests: bool) -> &'static str {
         (1, _) => "guest",
         _ => "nested guest",
     }
+}
+
+/// Parses a folded line into its frames, separated by `;` from the outermost on, and its weight.
+pub fn parsed(line: &str) -> Option<(&str, u64)> {
+    let (frames, weight) = line.rsplit_once(' ')?;
+    Some((frames, weight.parse().ok()?))
 }
 
 /// Converts ticks to cycles, rounded.
@@ -69,16 +74,7 @@ pub fn cost_tree(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     for ((origin, line, kind), ticks) in places {
         let origin = ledger.origins[origin as usize];
         let function = lines.name(line);
-        let cause = match kind {
-            None => "instructions".to_owned(),
-            Some(kind) => match Cause::of(kind) {
-                Cause::Instructions => "instructions".to_owned(),
-                Cause::TlbMisses => "TLB misses".to_owned(),
-                Cause::Mispredictions => "mispredictions".to_owned(),
-                Cause::Halted => "halted".to_owned(),
-                Cause::Crossing(kind) => ledger.describe(kind),
-            },
-        };
+        let cause = ledger.describe_cause(kind.map_or(Cause::Instructions, Cause::of));
         let line =
             format!("{};ring {};{};{}", level(origin.level, guests), origin.ring, frame(&function), frame(&cause));
         let sum = stacks.entry(line).or_default();
@@ -88,7 +84,7 @@ pub fn cost_tree(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     lines.map(|(stack, cycles)| format!("{stack} {cycles}")).collect()
 }
 
-/// Returns the style of all drawings.
+/// Returns the style of a drawing.
 fn options(unit: &str) -> Options<'static> {
     let mut options = Options::default();
     options.title = String::new();
@@ -100,32 +96,11 @@ fn options(unit: &str) -> Options<'static> {
     options
 }
 
-fn drawn(options: &mut Options, lines: &[String]) -> Option<String> {
+/// Draws folded lines, whose weights have the given unit, as an SVG flame graph. Equal lines give equal bytes. Returns `None` if there is nothing to draw.
+pub fn svg(lines: &[String], unit: &str) -> Option<String> {
     let mut svg = Vec::new();
-    flamegraph::from_lines(options, lines.iter().map(String::as_str), &mut svg).ok()?;
+    flamegraph::from_lines(&mut options(unit), lines.iter().map(String::as_str), &mut svg).ok()?;
     String::from_utf8(svg).ok()
-}
-
-/// Draws folded lines as an SVG flame graph. Equal lines give equal bytes. Returns `None` if there is nothing to draw.
-pub fn svg(lines: &[String]) -> Option<String> {
-    svg_of(lines, "cycles")
-}
-
-/// Draws folded lines with another unit.
-pub fn svg_of(lines: &[String], unit: &str) -> Option<String> {
-    drawn(&mut options(unit), lines)
-}
-
-/// Draws the difference between two ledgers' folded lines as an SVG flame graph: widths are those of `after`, growth is red, and shrinkage is
-/// blue. Returns `None` if there is nothing to draw.
-pub fn difference(before: &[String], after: &[String]) -> Option<String> {
-    let [before, after] = [before, after].map(|lines| lines.join("\n") + "\n");
-    let mut lines = Vec::new();
-    differential::from_readers(differential::Options::default(), before.as_bytes(), after.as_bytes(), &mut lines)
-        .ok()?;
-    let mut lines: Vec<String> = String::from_utf8(lines).ok()?.lines().map(str::to_owned).collect();
-    lines.sort_unstable();
-    drawn(&mut options("cycles"), &lines)
 }
 
 #[cfg(test)]
@@ -154,10 +129,10 @@ mod tests {
     #[test]
     fn the_same_lines_give_the_same_drawing() {
         let lines = cost_tree(&ledger(4), None);
-        let drawing = svg(&lines).unwrap();
-        assert_eq!(svg(&lines).unwrap(), drawing);
+        let drawing = svg(&lines, "cycles").unwrap();
+        assert_eq!(svg(&lines, "cycles").unwrap(), drawing);
         assert!(drawing.contains("load_cr3"));
-        assert_eq!(svg(&[]), None);
+        assert_eq!(svg(&[], "cycles"), None);
     }
 
     #[test]
@@ -168,16 +143,5 @@ mod tests {
         assert_eq!(folded(&stacks, &Weigh::Samples), ["sh;main,x;write 3"]);
         assert_eq!(folded(&stacks, &Weigh::Kinds(Vec::new())), ["sh;main,x;write 2600", "sh 400"]);
         assert_eq!(super::stacks(&ledger(4), None), [""; 0], "the ledger has none");
-    }
-
-    #[test]
-    fn a_difference_is_drawn_in_two_colours() {
-        let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-        let (before, after) = (lines(&["a;b 100", "a;c 100"]), lines(&["a;b 300", "a;c 20", "a;d 5"]));
-        let drawing = difference(&before, &after).unwrap();
-        assert_eq!(difference(&before, &after).unwrap(), drawing);
-        let colours = |fill: &str| drawing.matches(fill).count();
-        assert!(colours("rgb(255,") >= 2 && colours(",255)\"") >= 1, "{drawing}");
-        assert_eq!(difference(&[], &[]), None);
     }
 }

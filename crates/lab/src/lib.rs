@@ -8,6 +8,7 @@
 
 mod boots;
 pub mod check;
+mod child;
 pub mod diff;
 pub mod difference;
 pub mod experiment;
@@ -22,6 +23,7 @@ pub mod report;
 pub mod results;
 pub mod runner;
 mod shown;
+pub mod sink;
 pub mod store;
 pub mod text;
 pub mod trust;

@@ -1,7 +1,8 @@
-//! A cell's value, from its ledger or from what its guest printed.
+//! A cell's value, from its ledger, from the output of its guest, or from the figures of its network sinks.
 
 use crate::experiment::{Measure, Metric, TimeUnit};
 use crate::results::Charges;
+use crate::sink::{self, SinkError};
 use ledger::summary::Selection;
 use ledger::{Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
 use std::io::Read;
@@ -53,6 +54,9 @@ pub enum MeasureError {
     /// Nothing of that kind happened.
     #[error("nothing called '{0}' was charged")]
     Count(String),
+    /// The sinks have no such figure.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
 }
 
 fn bytes(path: &Path, largest: u64) -> Result<Vec<u8>, MeasureError> {
@@ -162,6 +166,7 @@ pub fn value(metric: &Metric, ledger: &Ledger, charges: &Charges, output: Option
             None if kind.starts_with("VM exit") || kind.starts_with("hypervisor: ") => 0.0,
             None => return Err(MeasureError::Count(kind.clone())),
         },
+        Measure::Sink { figure, unit } => sink::value(output.unwrap_or_default(), *figure, unit)?,
     };
     Ok(raw / metric.per * metric.times)
 }
@@ -212,6 +217,11 @@ mod tests {
         let printed = |unit: &str| Measure::Result { name: "switch".to_owned(), unit: unit.to_owned() };
         let output = Some("result switch 2 us\n");
         assert_eq!(of(printed("ns"), output).unwrap(), 2000.0 / 4.0 * 10.0);
+        let lost = Measure::Sink { figure: sink::Figure::Lost, unit: "frames".to_owned() };
+        let report = r#"{"network":[{"name":"net0","generator":{"stream":0,"sent":9,"came_back":7}}]}"#;
+        assert_eq!(of(lost.clone(), Some(report)).unwrap(), 2.0 / 4.0 * 10.0);
+        let error = of(lost, output).unwrap_err().to_string();
+        assert_eq!(error, "it printed no line of JSON with figures of network devices");
         let error = of(printed("messages"), output).unwrap_err().to_string();
         assert_eq!(error, "it printed 'switch' in us, which can't be shown in messages");
         let error = of(printed("ns"), Some("boot\n")).unwrap_err().to_string();

@@ -31,7 +31,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: Self) {
+    /// Adds another tally.
+    pub(crate) fn add(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.ticks = self.ticks.saturating_add(other.ticks);
     }
@@ -329,7 +330,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let charges = Charges { prices: prices(cell, &profile), ..Charges::new(&ledger, selection) };
     let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
-        Measure::Result { .. } => Some(measure::output(&finished.output)?),
+        Measure::Result { .. } | Measure::Sink { .. } => Some(measure::output(&finished.output)?),
         Measure::Region(_) | Measure::Count { .. } => None,
     };
     let value = measure::value(metric, &ledger, &charges, output.as_deref())?;

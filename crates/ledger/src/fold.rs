@@ -326,9 +326,8 @@ impl<'a> Folding<'a> {
         let numbers = self.plan.numbers;
         let sums = &mut self.sums;
         let mut add = |kind: Kind, count: u64, ticks: u64| {
-            let sum = sums.entry((target, if numbers { kind } else { kind.without_number() })).or_default();
-            sum.count = sum.count.saturating_add(count);
-            sum.ticks = sum.ticks.saturating_add(ticks);
+            let kind = if numbers { kind } else { kind.without_number() };
+            sums.entry((target, kind)).or_default().add(Amount { count, ticks });
         };
         for block in blocks {
             for &(class, count) in &self.context.shapes[block.shape as usize] {

@@ -14,7 +14,7 @@ mod saved;
 mod tables;
 
 use crate::branch::{Branch, Branches, Taken};
-use crate::stack::{Interned, Keeps, Record, StackId, Stacks, What};
+use crate::stack::{Files, Interned, Keeps, Record, StackId, Stacks, What};
 use crate::task::{Context, Task, TaskId, Tasks};
 use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
@@ -22,6 +22,7 @@ use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 pub use saved::{Saved, SavedError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use tables::Tables;
 
@@ -106,6 +107,14 @@ pub struct Amount {
     pub count: u64,
     /// Total ticks.
     pub ticks: Ticks,
+}
+
+impl Amount {
+    /// Adds another amount; sums saturate.
+    pub fn add(&mut self, more: Self) {
+        self.count = self.count.saturating_add(more.count);
+        self.ticks = self.ticks.saturating_add(more.ticks);
+    }
 }
 
 /// A region of interest, named by the guest: the work of a task and its descendants in a stretch of time, or that of all processors.
@@ -453,6 +462,21 @@ impl Recorder {
     /// Returns the number of the stack with these frames, the innermost first. `whole` is false if further frames are missing.
     pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
         self.stacks.stack(frames, whole)
+    }
+
+    /// Returns the files of frames in files.
+    pub fn files(&self) -> &Files {
+        &self.stacks.files
+    }
+
+    /// Returns the number of a file, as [`Files::number`] does.
+    pub fn file(&mut self, name: &[u8]) -> Option<u32> {
+        self.stacks.files.number(name)
+    }
+
+    /// Returns the places in files that frames have in place of their addresses.
+    pub fn frames_in_files(&self) -> BTreeSet<u64> {
+        self.stacks.in_files()
     }
 
     /// Adds samples of a stack, which charge nothing.

@@ -5,12 +5,15 @@
 //! Stacks are interned in a tree whose root is the empty stack: a node is a frame, and its parent is the frame of the caller. A guest decides
 //! how many stacks there are; beyond [`MOST_NODES`] frames, further stacks are recorded as [`UNKNOWN`].
 
+mod files;
 mod wire;
 
 use crate::recorder::OriginId;
 use crate::{Amount, Kind, Origin, Ticks};
+pub use files::{Files, LONGEST_PATH, file_of, in_file};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 pub(crate) use wire::{read, write};
 
 /// Largest number of frames of all stacks together.
@@ -25,7 +28,6 @@ pub const DEEPEST: usize = 128;
 pub const TRUNCATED: u64 = 1 << 63;
 /// Stands for an address: the stack was not recorded, because there were too many stacks.
 pub const UNKNOWN: u64 = TRUNCATED + 1;
-
 /// Number of a stack: the node of its innermost frame, or 0 for the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StackId(pub u32);
@@ -153,6 +155,8 @@ pub struct Interned {
     charges: FxHashMap<(OriginId, StackId, What), Amount>,
     records: Vec<Record<OriginId>>,
     lost: u64,
+    /// The files of frames in files.
+    pub(crate) files: Files,
 }
 
 /// The saved stacks of a machine, sorted.
@@ -162,6 +166,7 @@ pub struct SavedStacks {
     pub(crate) charges: Vec<((OriginId, StackId, What), Amount)>,
     pub(crate) records: Vec<Record<OriginId>>,
     pub(crate) lost: u64,
+    pub(crate) files: Files,
 }
 
 impl Interned {
@@ -178,6 +183,11 @@ impl Interned {
             };
         }
         stack
+    }
+
+    /// Returns the places in files that frames have in place of their addresses.
+    pub fn in_files(&self) -> BTreeSet<u64> {
+        self.nodes.iter().map(|node| node.address).filter(|address| file_of(*address).is_some()).collect()
     }
 
     fn add(&mut self, node: Node) -> StackId {
@@ -206,9 +216,7 @@ impl Interned {
                 key = (OriginId(0), key.1, what);
             }
         }
-        let sum = self.charges.entry(key).or_default();
-        sum.count = sum.count.saturating_add(amount.count);
-        sum.ticks = sum.ticks.saturating_add(amount.ticks);
+        self.charges.entry(key).or_default().add(amount);
     }
 
     /// Adds a record to the trace.
@@ -223,12 +231,18 @@ impl Interned {
     pub fn save(&self) -> SavedStacks {
         let mut charges: Vec<_> = self.charges.iter().map(|(key, amount)| (*key, *amount)).collect();
         charges.sort_unstable_by_key(|charge| charge.0);
-        SavedStacks { nodes: self.nodes.clone(), charges, records: self.records.clone(), lost: self.lost }
+        SavedStacks {
+            nodes: self.nodes.clone(),
+            charges,
+            records: self.records.clone(),
+            lost: self.lost,
+            files: self.files.clone(),
+        }
     }
 
     /// Restores saved stacks. Returns None if they are inconsistent, or refer to more than `origins` origins.
     pub fn restore(saved: SavedStacks, origins: usize) -> Option<Self> {
-        let SavedStacks { nodes, charges, records, lost } = saved;
+        let SavedStacks { nodes, charges, records, lost, files } = saved;
         let before = nodes.iter().zip(0u32..).all(|(node, number)| node.caller.0 <= number);
         let known = |origin: OriginId, stack: StackId| (origin.0 as usize) < origins && stack.0 as usize <= nodes.len();
         let charged = charges.iter().all(|((origin, stack, _), _)| known(*origin, *stack));
@@ -238,8 +252,8 @@ impl Interned {
         let few = nodes.len() <= MOST_NODES && records.len() <= MOST_RECORDS;
         let count = charges.len();
         let charges: FxHashMap<_, _> = charges.into_iter().collect();
-        let right = before && charged && recorded && once && few && charges.len() == count;
-        right.then_some(Self { nodes, numbers, charges, records, lost })
+        let right = before && charged && recorded && once && few && charges.len() == count && files.is_sound();
+        right.then_some(Self { nodes, numbers, charges, records, lost, files })
     }
 
     /// Returns the stacks for a ledger. `origin` maps a number to its origin, with the task's number in the ledger.
@@ -257,9 +271,7 @@ impl Interned {
         let stack = |stack: StackId| StackId(moved[stack.0 as usize]);
         let mut sums: std::collections::BTreeMap<_, Amount> = std::collections::BTreeMap::new();
         for ((origin, of, what), amount) in &self.charges {
-            let sum = sums.entry((places[origin], stack(*of), *what)).or_default();
-            sum.count = sum.count.saturating_add(amount.count);
-            sum.ticks = sum.ticks.saturating_add(amount.ticks);
+            sums.entry((places[origin], stack(*of), *what)).or_default().add(*amount);
         }
         let charge =
             |((origin, stack, what), Amount { count, ticks })| StackCharge { origin, stack, what, count, ticks };

@@ -72,7 +72,7 @@ impl Row {
                 at
             }
         };
-        add(&mut self.causes[at].1, amount);
+        self.causes[at].1.add(amount);
     }
 
     /// Returns the ticks except those spent halted.
@@ -107,16 +107,11 @@ impl Row {
         let mut sum = Amount::default();
         for (cause, amount) in &self.causes {
             if matches!(cause, Cause::Crossing(kind) if wanted(kind.family)) {
-                add(&mut sum, *amount);
+                sum.add(*amount);
             }
         }
         sum
     }
-}
-
-fn add(sum: &mut Amount, amount: Amount) {
-    sum.count = sum.count.saturating_add(amount.count);
-    sum.ticks = sum.ticks.saturating_add(amount.ticks);
 }
 
 /// The subject of a table's lines.
@@ -184,6 +179,17 @@ impl Ledger {
     /// Returns the title of a kind in reports.
     pub fn describe(&self, kind: Kind) -> String {
         kind.describe(self.name_of(kind))
+    }
+
+    /// Returns the title of a cause in reports.
+    pub fn describe_cause(&self, cause: Cause) -> String {
+        match cause {
+            Cause::Instructions => "instructions".to_owned(),
+            Cause::TlbMisses => "TLB misses".to_owned(),
+            Cause::Mispredictions => "mispredictions".to_owned(),
+            Cause::Halted => "halted".to_owned(),
+            Cause::Crossing(kind) => self.describe(kind),
+        }
     }
 
     /// Returns the name that the board or the decoder gave to a kind. A device has one name for reading and writing.
@@ -281,10 +287,10 @@ impl<'a> Selection<'a> {
 
     /// Returns events by kind, without ordinary instructions.
     pub fn kinds(self) -> BTreeMap<Kind, Amount> {
-        let mut kinds = BTreeMap::new();
+        let mut kinds: BTreeMap<_, Amount> = BTreeMap::new();
         self.charges(|_, cause, kind, amount| {
             if let (Some(kind), false) = (kind, cause == Cause::Instructions) {
-                add(kinds.entry(kind).or_default(), amount);
+                kinds.entry(kind).or_default().add(amount);
             }
         });
         kinds
@@ -297,14 +303,14 @@ impl<'a> Selection<'a> {
         for block in self.blocks() {
             for &(class, count) in &self.ledger.shapes[block.shape as usize] {
                 let count = u64::from(count).saturating_mul(block.runs);
-                add(&mut classes[class as usize], Amount { count, ticks: count.saturating_mul(price(class)) });
+                classes[class as usize].add(Amount { count, ticks: count.saturating_mul(price(class)) });
             }
         }
         self.charges(|_, cause, kind, amount| {
             if let (Cause::Instructions, Some(kind)) = (cause, kind)
                 && let Some(class) = classes.get_mut(kind.param as usize)
             {
-                add(class, amount);
+                class.add(amount);
             }
         });
         classes
@@ -326,7 +332,8 @@ impl<'a> Selection<'a> {
             };
             let device = devices.entry(name).or_default();
             let read = matches!(kind.family, Family::PortIn | Family::MmioRead);
-            add(if read { &mut device.0 } else { &mut device.1 }, amount);
+            let sum = if read { &mut device.0 } else { &mut device.1 };
+            sum.add(amount);
         }
         devices
     }
@@ -386,11 +393,11 @@ impl<'a> Selection<'a> {
         self.charges(|place, cause, _, amount| {
             let count = if cause == Cause::Instructions { amount.count } else { 0 };
             let ticks = if cause == Cause::Halted { 0 } else { amount.ticks };
-            add(places.entry(lines.of(place)).or_default(), Amount { count, ticks });
+            places.entry(lines.of(place)).or_default().add(Amount { count, ticks });
         });
-        let mut rows = BTreeMap::new();
+        let mut rows: BTreeMap<_, Amount> = BTreeMap::new();
         for (line, amount) in places {
-            add(rows.entry(lines.name(line)).or_default(), amount);
+            rows.entry(lines.name(line)).or_default().add(amount);
         }
         rows
     }

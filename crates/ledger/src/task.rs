@@ -148,6 +148,10 @@ impl Tasks {
             return *number;
         }
         let named = self.name(task.kind, &task.comm);
+        // A task without numbers, such as that of an idle processor, stands for its name itself.
+        if let Some(number) = self.numbers.get(&task) {
+            return *number;
+        }
         // Each name takes a place as well.
         if self.all.len() >= MOST_TASKS - MOST_NAMES {
             return named;
@@ -210,6 +214,14 @@ mod tests {
         assert_ne!(first, tasks.number(task(2)));
         assert_eq!(first, tasks.number(task(1)));
         assert_eq!(tasks.all()[first.0 as usize].pid, 1);
+    }
+
+    #[test]
+    fn a_task_without_numbers_stands_for_its_name() {
+        let mut tasks = Tasks::default();
+        let idle = tasks.number(Task::new(TaskKind::Idle, 0, 0, "swapper/1"));
+        assert_eq!((idle, idle), (tasks.by_name(idle), tasks.number(Task::new(TaskKind::Idle, 0, 0, "swapper/1"))));
+        assert_eq!(tasks.all().len(), 2);
     }
 
     #[test]

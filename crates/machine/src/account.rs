@@ -4,6 +4,8 @@ use crate::board::Board;
 use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
+use crate::stacks::NamedTree;
+use crate::tasks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{AddressSpace, Family, Header, Kind, Ledger};
@@ -29,7 +31,27 @@ impl Machine {
             }
         }
         self.vcpus.tasks.guests().add_to(&mut all);
+        if let Some(stacks) = &self.vcpus.stacks {
+            stacks.add_programs(&mut all);
+        }
         all
+    }
+
+    /// Sets the trees that hold the files of the guest's programs. Functions in call stacks get their names from these files, and stacks are unwound
+    /// by the files' tables. A tree's name is its directory in the guest's virtio file system; the tree `root` holds the guest's root.
+    pub fn use_programs(&self, trees: Vec<NamedTree>) {
+        if let Some(stacks) = &self.vcpus.stacks {
+            stacks.use_programs(trees);
+        }
+    }
+
+    /// Sets the functions that the user has given. The machine observes those of a kernel that has no tables of its own.
+    pub fn use_functions(&mut self, functions: &[&Symbol]) {
+        let probed = functions.iter().filter(|symbol| tasks::is_probed(symbol));
+        self.vcpus.tasks.use_functions(probed.map(|symbol| (*symbol).clone()).collect());
+        if let Some(stacks) = &self.vcpus.stacks {
+            stacks.use_functions(functions);
+        }
     }
 
     /// Returns the symbol tables of the running Linux kernel, if there is one.

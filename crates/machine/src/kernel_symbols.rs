@@ -2,6 +2,7 @@
 
 use crate::memory::{GuestRam, layout};
 use cpu::state::Cpu;
+use ledger::symbols::mappings::Lookup;
 use ledger::symbols::{self, Kallsyms, Symbol};
 use x86::page::PAGE;
 
@@ -11,6 +12,8 @@ pub const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_
 pub const ALIGNMENT: u64 = 2 << 20;
 /// Distance from the root of the kernel's page tables to that of the user's with page-table isolation (KPTI).
 const ISOLATED: u64 = 1 << 12;
+/// Bits of CR3 with the address of the page tables' root.
+const TABLE: u64 = 0x000f_ffff_ffff_f000;
 
 /// Returns the symbols of the kernel that a processor runs, if they can be found through its page tables.
 pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
@@ -35,7 +38,7 @@ pub fn modules<'a>(kernel: &Kallsyms, cpus: impl Iterator<Item = &'a Cpu>) -> Ve
 fn views<'a>(cpus: impl Iterator<Item = &'a Cpu>) -> impl Iterator<Item = View<'a>> {
     cpus.flat_map(|cpu| {
         let own = View::of_machine(cpu);
-        [own.root, own.root & !ISOLATED].map(|root| View { root, ..own })
+        [own, own.isolated()]
     })
 }
 
@@ -70,6 +73,11 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Returns the view through the kernel's tables where the user's are in use with page-table isolation.
+    pub fn isolated(self) -> Self {
+        Self { root: self.root & !ISOLATED, ..self }
+    }
+
     /// Returns the symbols of the kernel's image.
     fn kallsyms(&self, ram: &GuestRam) -> Option<Kallsyms> {
         let (linear, physical, len) = self.image()?;
@@ -96,6 +104,20 @@ impl<'a> View<'a> {
         read_by_pages(linear, out, |linear, part| {
             self.look_up(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
         })
+    }
+}
+
+impl Lookup for View<'_> {
+    fn read(&self, linear: u64, out: &mut [u8]) -> bool {
+        View::read(self, linear, out)
+    }
+
+    fn physical(&self, linear: u64) -> Option<u64> {
+        self.look_up(linear)
+    }
+
+    fn root(&self) -> u64 {
+        self.root & TABLE
     }
 }
 

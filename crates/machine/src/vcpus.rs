@@ -396,7 +396,7 @@ impl Vcpus {
     fn turn(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
         let vcpu = &mut self.all[index];
         if let Some(stacks) = &self.stacks {
-            stacks.follow(self.tasks.kernel(), &vcpu.cpu);
+            stacks.follow(self.tasks.kernel(), self.tasks.current(index), &vcpu.cpu);
         }
         loop {
             match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
@@ -405,7 +405,7 @@ impl Vcpus {
                     if let Some(hit) = vcpu.cpu.take_probe() {
                         self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
                         if let Some(stacks) = &self.stacks {
-                            stacks.task(&vcpu.cpu);
+                            stacks.task(self.tasks.current(index), &vcpu.cpu);
                         }
                     }
                     continue;

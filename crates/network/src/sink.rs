@@ -100,6 +100,11 @@ impl Stream {
         Self { frames: 0, bytes: 0, reordered: 0, next: 0, span: (now, now), latency: histogram() }
     }
 
+    /// Returns the number of frames missing below the largest number that has arrived.
+    pub fn lost(&self) -> u64 {
+        self.next.saturating_sub(self.frames)
+    }
+
     /// Returns the rate in frames per second, between the first and the last.
     pub fn rate(&self) -> f64 {
         let seconds = (self.span.1 - self.span.0) as f64 / crate::time::SECOND as f64;
@@ -208,7 +213,7 @@ mod tests {
         let (streams, others): (Vec<_>, _) = (sink.streams().collect(), sink.others);
         let [(7, stream)] = streams[..] else { panic!("{streams:?}") };
         assert_eq!((stream.frames, stream.bytes, stream.reordered, others), (999, 999 * 64, 1, 1));
-        assert_eq!(generator.sent() - sink.received(7), 1);
+        assert_eq!((generator.sent() - sink.received(7), stream.lost()), (1, 1));
         // The delayed frame arrived ten frames later than the others.
         assert_eq!(
             (stream.latency.min(), stream.latency.value_at_quantile(0.5), stream.latency.max()),

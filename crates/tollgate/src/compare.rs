@@ -1,6 +1,6 @@
 //! `tollgate compare`: shows two runs side by side, the largest change first.
 
-use crate::report::{cause_name, fact, header_document, limit, select, select_task};
+use crate::report::{fact, header_document, limit, select, select_task};
 use crate::table::{
     Align::{Left, Right},
     change, emit, gigahertz, number, read_ledger, seconds, signed, table, whole_cycles,
@@ -112,7 +112,7 @@ const OPERATIONS: &str = "of these, hypervisor";
 
 fn totals((ledger, selection): (&Ledger, Selection)) -> Vec<(String, Amount)> {
     let total = selection.total();
-    let of = |cause| (cause_name(ledger, cause), total.of(cause));
+    let of = |cause| (ledger.describe_cause(cause), total.of(cause));
     vec![
         of(Cause::Instructions),
         ("crossings".to_owned(), total.crossings()),

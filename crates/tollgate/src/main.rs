@@ -22,6 +22,7 @@ mod net;
 mod output;
 mod places;
 mod platform;
+mod recording;
 mod report;
 mod run_cmd;
 mod sites;

@@ -2,7 +2,8 @@
 
 use crate::contain::Sandbox;
 use crate::output::{OutputFile, say};
-use anyhow::{Context, Result, bail};
+use crate::recording::{self, Recording};
+use anyhow::{Context, Result};
 use clap::Args;
 use ledger::Ticks;
 use ledger::symbols::Symbol;
@@ -10,9 +11,6 @@ use machine::awaited::{Awaiting, Place};
 use machine::{Host, Machine, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Largest snapshot, in bytes.
-const LARGEST: u64 = 1 << 40;
 
 /// Options that save and repeat runs.
 #[derive(Args)]
@@ -96,16 +94,8 @@ struct Moment {
 /// Snapshots, recording and replay of a run.
 pub struct Moments {
     due: Vec<Moment>,
-    record: Option<OutputFile>,
+    record: Option<Recording>,
     images: Vec<(String, String)>,
-}
-
-fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
-    // A device may be endless, and the limit for large snapshots exceeds the host's memory.
-    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        bail!("can't read the {what}: {} is not a regular file", path.display());
-    }
-    crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
 }
 
 impl MomentArgs {
@@ -147,19 +137,12 @@ impl MomentArgs {
     ) -> Result<Moments> {
         if let Some(path) = &self.restore {
             let failed = || format!("can't restore the snapshot {}", path.display());
-            machine.restore(&read(path, "snapshot")?, &images).with_context(failed)?;
+            machine.restore(&recording::read(path, "snapshot")?, &images).with_context(failed)?;
         }
         if let Some(path) = &self.replay {
-            let failed = || format!("can't replay {}", path.display());
-            machine.replay(&read(path, "recorded input")?, &images).with_context(failed)?;
+            recording::replay(machine, path, &images)?;
         }
-        let record = match &self.record {
-            Some(path) => {
-                machine.record();
-                Some(OutputFile::create_for(sandbox, path, "recorded input")?)
-            }
-            None => None,
-        };
+        let record = self.record.as_ref().map(|path| Recording::start(machine, path, &images, sandbox)).transpose()?;
         let (pairs, _) = self.save_at.as_chunks::<2>();
         let mut places = Vec::new();
         let moment = |[when, file]: &[String; 2]| {
@@ -190,8 +173,8 @@ impl Moments {
 
     /// Writes the files that are complete only after the run, and reports moments that did not come. Returns true if all moments came.
     pub fn finish(self, machine: &Machine) -> Result<bool> {
-        if let Some(file) = self.record {
-            file.write(&machine.recording(&self.images).context("can't record the input")?)?;
+        if let Some(recording) = self.record {
+            recording.write(machine)?;
         }
         for moment in &self.due {
             say(&format!("tollgate: --save-at {}: {}", moment.name, moment.when.missed(machine)));

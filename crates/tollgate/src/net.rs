@@ -309,7 +309,7 @@ pub fn report(machine: &Machine) -> serde_json::Value {
         let streams = sink.streams().map(|(stream, came)| {
             let latency = |quantile| came.latency.value_at_quantile(quantile);
             serde_json::json!({
-                "stream": stream, "frames": came.frames, "bytes": came.bytes, "reordered": came.reordered,
+                "stream": stream, "frames": came.frames, "bytes": came.bytes, "lost": came.lost(), "reordered": came.reordered,
                 "frames_per_second": came.rate(),
                 "latency_ns": {
                     "min": came.latency.min(), "mean": came.latency.mean(), "p50": latency(0.5), "p90": latency(0.9),

@@ -380,21 +380,10 @@ fn dominant(ledger: &Ledger, row: &Row) -> String {
     let parts = causes.into_iter().take(3).filter(|(_, amount)| amount.ticks.saturating_mul(20) >= row.busy().max(1));
     let parts: Vec<String> = parts
         .map(|(cause, amount)| {
-            format!("{} {:.0}%", cause_name(ledger, *cause), amount.ticks as f64 / row.busy() as f64 * 100.0)
+            format!("{} {:.0}%", ledger.describe_cause(*cause), amount.ticks as f64 / row.busy() as f64 * 100.0)
         })
         .collect();
     parts.join(", ")
-}
-
-/// Returns the title of a cause.
-pub fn cause_name(ledger: &Ledger, cause: Cause) -> String {
-    match cause {
-        Cause::Instructions => "instructions".to_owned(),
-        Cause::TlbMisses => "TLB misses".to_owned(),
-        Cause::Mispredictions => "mispredictions".to_owned(),
-        Cause::Halted => "halted".to_owned(),
-        Cause::Crossing(kind) => ledger.describe(kind),
-    }
 }
 
 /// Returns the description of a run for programs.
@@ -469,7 +458,7 @@ fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static s
 /// Returns a line of a table.
 fn line(ledger: &Ledger, name: &str, row: &Row) -> Value {
     let causes: BTreeMap<String, Value> =
-        row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
+        row.causes.iter().map(|(cause, sum)| (ledger.describe_cause(*cause), amount(*sum))).collect();
     json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
 }
 

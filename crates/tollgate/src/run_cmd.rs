@@ -428,11 +428,8 @@ impl<'a> Setup<'a> {
             // Not an error of the kernel image.
             error => anyhow!(error),
         })?;
-        let functions = self.symbol_files.iter().flat_map(|(_, all)| all);
-        machine
-            .vcpus
-            .tasks
-            .use_functions(functions.filter(|symbol| machine::tasks::is_probed(symbol)).cloned().collect());
+        let functions: Vec<&Symbol> = self.symbol_files.iter().flat_map(|(_, all)| all).collect();
+        machine.use_functions(&functions);
         Ok(machine)
     }
 

@@ -71,7 +71,7 @@ pub fn run(
     let stacks = selection.call_stacks(&weigh);
     if let Some(path) = &args.svg {
         let unit = if matches!(weigh, Weigh::Kinds(_)) { "crossings" } else { "cycles" };
-        let Some(svg) = flame::svg_of(&flame::folded(&stacks, &weigh), unit) else {
+        let Some(svg) = flame::svg(&flame::folded(&stacks, &weigh), unit) else {
             bail!("the selection has no call stacks to draw");
         };
         OutputFile::create(path, "flame graph")?.write(svg.as_bytes())?;

@@ -28,18 +28,11 @@ pub struct Paid {
     pub elapsed: u64,
 }
 
-fn add(to: &mut Tally, tally: Tally) {
-    to.count = to.count.saturating_add(tally.count);
-    to.ticks = to.ticks.saturating_add(tally.ticks);
-}
-
+/// Returns the name of a cause in a sentence.
 fn cause_name(ledger: &Ledger, cause: Cause) -> String {
     match cause {
-        Cause::Instructions => "instructions".to_owned(),
-        Cause::TlbMisses => "TLB misses".to_owned(),
         Cause::Mispredictions => "mispredicted branches and returns".to_owned(),
-        Cause::Halted => "halted".to_owned(),
-        Cause::Crossing(kind) => ledger.describe(kind),
+        cause => ledger.describe_cause(cause),
     }
 }
 
@@ -52,10 +45,10 @@ impl Paid {
         for (function, row) in command.in_context(Context::Task).rows(By::Symbol) {
             if row.busy() != 0 {
                 let tally = Tally { count: row.instructions, ticks: row.busy() };
-                add(paid.functions.entry(function.clone()).or_default(), tally);
+                paid.functions.entry(function.clone()).or_default().add(tally);
             }
             for (cause, amount) in row.causes.into_iter().filter(|(cause, _)| *cause != Cause::Halted) {
-                add(paid.parts.entry((cause_name(ledger, cause), function.clone())).or_default(), amount.into());
+                paid.parts.entry((cause_name(ledger, cause), function.clone())).or_default().add(amount.into());
             }
         }
         let interrupts = [Context::SoftInterrupt, Context::Interrupt].map(|context| command.in_context(context));
@@ -69,7 +62,7 @@ impl Paid {
     fn add_meanwhile(&mut self, part: Selection) {
         for (name, amount) in part.busy(By::Comm) {
             if amount.ticks != 0 {
-                add(self.meanwhile.entry(name).or_default(), amount.into());
+                self.meanwhile.entry(name).or_default().add(amount.into());
             }
         }
     }
@@ -88,7 +81,7 @@ impl Paid {
     pub fn causes(&self) -> Tallies {
         let mut causes = Tallies::default();
         for ((cause, _), tally) in &self.parts {
-            add(causes.entry(cause.clone()).or_default(), *tally);
+            causes.entry(cause.clone()).or_default().add(*tally);
         }
         causes
     }
@@ -109,10 +102,10 @@ impl Paid {
         let mut result = Self::default();
         for one in all {
             for (part, tally) in &one.parts {
-                add(result.parts.entry(part.clone()).or_default(), *tally);
+                result.parts.entry(part.clone()).or_default().add(*tally);
             }
             for (to, from) in [(&mut result.functions, &one.functions), (&mut result.meanwhile, &one.meanwhile)] {
-                from.iter().for_each(|(name, tally)| add(to.entry(name.clone()).or_default(), *tally));
+                from.iter().for_each(|(name, tally)| to.entry(name.clone()).or_default().add(*tally));
             }
             result.elapsed = result.elapsed.saturating_add(one.elapsed);
         }
@@ -127,7 +120,7 @@ impl Paid {
 /// Returns the sum of a list.
 pub fn sum(list: &Tallies) -> Tally {
     let mut all = Tally::default();
-    list.values().for_each(|tally| add(&mut all, *tally));
+    list.values().for_each(|tally| all.add(*tally));
     all
 }
 

@@ -1,19 +1,17 @@
 //! Runs the commands of a diff as child processes, several at a time.
 
+use crate::child::{Child, Exit};
 use crate::runner::tail;
-use crate::tether::tether;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Largest output of a run, in bytes.
-const MOST_OUTPUT: u64 = 64 << 20;
 /// Interval between checks of the children.
 const NAP: Duration = Duration::from_millis(5);
 /// The offset that shells add to the number of the signal that ended a program.
@@ -50,13 +48,7 @@ fn ended(status: ExitStatus, output: &Path) -> Ended {
 }
 
 fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
-    let output = File::create(&job.output)?;
-    let mut command = Command::new(program);
-    command.args(&job.arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    // Keys on the terminal signal this program, which then ends the runs itself.
-    command.process_group(0);
-    tether(&mut command, directory.as_raw_fd());
-    command.spawn()
+    Child::start(Command::new(program).args(&job.arguments), job.output.clone(), directory.as_raw_fd())
 }
 
 /// Runs jobs in a directory, at most `most` at a time, and returns the outcome of each. After a failure no further job starts; once `stop` is set, all jobs
@@ -85,21 +77,18 @@ pub fn run(
         std::thread::sleep(NAP);
         let mut still = Vec::new();
         for (number, mut child) in running {
-            let output = &jobs[number].output;
-            let outcome = match child.try_wait()? {
-                Some(status) => ended(status, output),
-                None if stopped => Ended::Stopped,
-                None if std::fs::metadata(output).is_ok_and(|file| file.len() > MOST_OUTPUT) => Ended::TooLong,
+            let outcome = match child.ended()? {
+                Some(Exit::Status(status)) => ended(status, &jobs[number].output),
+                Some(Exit::TooLong) => Ended::TooLong,
+                None if stopped => {
+                    child.kill();
+                    Ended::Stopped
+                }
                 None => {
                     still.push((number, child));
                     continue;
                 }
             };
-            if matches!(outcome, Ended::Stopped | Ended::TooLong) {
-                // The child may have ended already.
-                let _ = child.kill();
-                let _ = child.wait();
-            }
             failed |= outcome != Ended::Well;
             outcomes[number] = outcome;
             done += 1;

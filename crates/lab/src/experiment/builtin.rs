@@ -20,6 +20,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("pvp", include_str!("../../../../experiments/pvp.toml")),
     ("forwarding-bulk", include_str!("../../../../experiments/forwarding-bulk.toml")),
     ("xfrm-compat", include_str!("../../../../experiments/xfrm-compat.toml")),
+    ("network-processors", include_str!("../../../../experiments/network-processors.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];
 

@@ -1,6 +1,6 @@
 //! One cell of the matrix: what is run for it.
 
-use super::{Experiment, Guest, Image, Platform, PlatformName, Row, Settings, kvm};
+use super::{Experiment, Guest, Image, Measure, Platform, PlatformName, Row, Settings, kvm};
 use crate::runner::quoted;
 
 /// Seconds of the host's time after which a cell has failed, where the experiment says nothing.
@@ -80,6 +80,13 @@ impl<'a> Cell<'a> {
         let mut arguments = self.boot_arguments();
         if let Some(workload) = &self.settings.workload {
             arguments.extend(["--workload".to_owned(), workload.clone()]);
+        }
+        // A boot that cells share needs no call stacks.
+        if let Some(sample) = &self.experiment.sample {
+            arguments.extend(["--sample".to_owned(), sample.clone()]);
+        }
+        if matches!(self.row_of().metric.measure, Measure::Sink { .. }) {
+            arguments.push("--json".to_owned());
         }
         arguments
     }

@@ -12,6 +12,7 @@ pub use hypervisor::config::PlatformName;
 pub use parse::ExperimentError;
 pub use settings::{Guest, GuestName, Image, Platform, Settings};
 
+use crate::sink::Figure;
 use std::collections::BTreeMap;
 use std::path::Path;
 use strum::{EnumString, IntoStaticStr, VariantNames};
@@ -97,6 +98,13 @@ pub enum Measure {
         /// The unit of the count.
         unit: String,
     },
+    /// A figure of the frames that the machine's sinks have received.
+    Sink {
+        /// The figure.
+        figure: Figure,
+        /// The unit: of time for latencies, of frames per second for rates.
+        unit: String,
+    },
 }
 
 /// The value that is measured.
@@ -117,13 +125,17 @@ impl Metric {
     pub fn unit(&self) -> &str {
         match &self.measure {
             Measure::Region(unit) => unit.symbol(),
-            Measure::Result { unit, .. } | Measure::Count { unit, .. } => unit,
+            Measure::Result { unit, .. } | Measure::Count { unit, .. } | Measure::Sink { unit, .. } => unit,
         }
     }
 
-    /// Returns true if the value is a number of events.
+    /// Returns true if the value is a number of events or frames.
     pub fn is_count(&self) -> bool {
-        matches!(self.measure, Measure::Count { .. })
+        match &self.measure {
+            Measure::Count { .. } => true,
+            Measure::Sink { figure, .. } => figure.is_count(),
+            Measure::Region(_) | Measure::Result { .. } => false,
+        }
     }
 
     /// Returns true if more is better: packets, or anything else, per second.
@@ -194,6 +206,8 @@ pub struct Experiment {
     pub relative_to: Option<(usize, usize)>,
     /// The layout of the table.
     pub layout: Layout,
+    /// The interval of call stacks, as in `--sample`. `None` for no call stacks.
+    pub sample: Option<String>,
     /// The settings of every cell, unless its row or column overrides them.
     pub defaults: Settings,
     /// Guests by name.

@@ -3,6 +3,7 @@
 use super::{
     Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, Platform, Row, Settings, Skip, Source, TimeUnit,
 };
+use crate::sink::Figure;
 use ledger::Profile;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -102,6 +103,7 @@ struct File {
     relative_to: Option<FileReference>,
     #[serde(default)]
     layout: Layout,
+    sample: Option<String>,
     #[serde(default)]
     defaults: Settings,
     guest: BTreeMap<String, FileGuest>,
@@ -140,6 +142,7 @@ struct FileMetric {
     region: Option<String>,
     result: Option<String>,
     count: Option<String>,
+    sink: Option<String>,
     unit: String,
     per: Option<f64>,
     times: Option<f64>,
@@ -232,22 +235,32 @@ impl Reader<'_> {
             Some(value) => Err(self.error(format!("{key}.{name}"), format!("should be above 0, is {value}"))),
         };
         let (per, times) = (positive("per", metric.per)?, positive("times", metric.times)?);
-        let measure = match (&metric.result, &metric.count) {
-            (Some(_), Some(_)) => return Err(self.error(key, "has both result and count")),
-            (Some(name), None) => Measure::Result { name: name.clone(), unit },
-            (None, Some(kind)) => Measure::Count { kind: kind.clone(), unit },
-            (None, None) if metric.region.is_none() => {
-                return Err(self.error(key, "has none of region, result and count"));
+        let measure = match (&metric.result, &metric.count, &metric.sink) {
+            (Some(name), None, None) => Measure::Result { name: name.clone(), unit },
+            (None, Some(kind), None) => Measure::Count { kind: kind.clone(), unit },
+            (None, None, Some(name)) => self.sink(key, name, unit)?,
+            (None, None, None) if metric.region.is_none() => {
+                return Err(self.error(key, "has none of region, result, count and sink"));
             }
-            (None, None) => match TimeUnit::from_symbol(&unit) {
+            (None, None, None) => match TimeUnit::from_symbol(&unit) {
                 Some(unit) => Measure::Region(unit),
                 None => {
                     let units = TimeUnit::SYMBOLS.join(", ");
                     return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}")));
                 }
             },
+            _ => return Err(self.error(key, "has more than one of result, count and sink")),
         };
         Ok(Metric { measure, region: metric.region.clone(), per, times })
+    }
+
+    fn sink(&self, key: &str, name: &str, unit: String) -> Parsed<Measure> {
+        let Ok(figure) = name.parse::<Figure>() else {
+            let names = Figure::NAMES.join(", ");
+            return Err(self.error(format!("{key}.sink"), format!("'{}' is none of {names}", name.escape_debug())));
+        };
+        figure.check_unit(&unit).map_err(|reason| self.error(format!("{key}.unit"), reason))?;
+        Ok(Measure::Sink { figure, unit })
     }
 
     fn settings(&self, key: &str, settings: &Settings, guests: &BTreeMap<String, Guest>) -> Parsed<()> {
@@ -440,6 +453,7 @@ pub(super) fn experiment(
         source: source.transpose()?,
         relative_to,
         layout: parsed.layout,
+        sample: parsed.sample,
         defaults: parsed.defaults,
         guests,
         rows,

@@ -69,6 +69,15 @@ fn a_cell_has_what_experiment_column_and_row_set() {
 }
 
 #[test]
+fn a_cell_whose_value_is_of_a_sink_prints_the_sinks_figures() {
+    let text = GOOD.replacen("unit = \"us\"", "sink = \"lost\", unit = \"frames\"", 1);
+    let experiment = parsed(&text).unwrap();
+    assert!(experiment.rows[0].metric.is_count());
+    assert!(experiment.cells()[0].arguments().ends_with(&["--json".to_owned()]));
+    assert!(!experiment.cells()[0].boot_arguments().contains(&"--json".to_owned()), "the boot is the same");
+}
+
+#[test]
 fn on_kvm_switches_are_parameters_and_variants_of_its_modules() {
     let text = GOOD.replacen("platform = \"hvm\"", "platform = \"kvm\"\ncr0-wp = \"in-place\"\ncpus = 2", 1);
     let experiment = parsed(&text).unwrap();
@@ -105,7 +114,14 @@ fn what_makes_no_sense_is_named() {
         ("per = 10", "per = 0", "row.r.metric.per: should be above 0, is 0"),
         ("per = 10", "times = 10", "row.r.scale: is missing: a value that is scaled must say how"),
         ("unit = \"us\"", "unit = \"weeks\"", "row.r.metric.unit: 'weeks' is none of ns, us, ms, s"),
-        ("region = \"work\", ", "", "row.r.metric: has none of region, result and count"),
+        ("region = \"work\", ", "", "row.r.metric: has none of region, result, count and sink"),
+        (
+            "per = 10",
+            "sink = \"jitter\"",
+            "row.r.metric.sink: 'jitter' is none of frames, lost, reordered, rate, latency-min",
+        ),
+        ("per = 10", "sink = \"rate\"", "row.r.metric.unit: 'us' is none of pps, kpps, Mpps"),
+        ("per = 10", "sink = \"lost\", count = \"x\"", "row.r.metric: has more than one of result, count and sink"),
         ("a = 1.5", "c = 1.5", "row.r.published.c: there is no such column"),
         ("a = 1.5", "a = -1.5", "row.r.published.a: should be above 0, is -1.5"),
         ("to = \"b\"", "to = \"r\"", "factor: 'a' and 'r' are neither two columns nor two rows"),

@@ -2,7 +2,7 @@
 //! the innermost on, and an empty line.
 
 use super::{Export, task_title};
-use ledger::stack::{TRUNCATED, UNKNOWN, What};
+use ledger::stack::{TRUNCATED, UNKNOWN, What, file_of};
 use std::fmt::Write;
 
 /// Returns the whole text.
@@ -41,11 +41,18 @@ fn words(name: &str) -> String {
 }
 
 fn frame(export: &Export, space: ledger::AddressSpace, address: u64) -> String {
-    match (address, export.ledger.symbol(space, address)) {
-        (TRUNCATED, _) => "0 [truncated] ([unknown])".to_owned(),
-        (UNKNOWN, _) => "0 [too_many_stacks] ([unknown])".to_owned(),
-        (_, None) => format!("{address:x} [unknown] ([unknown])"),
-        (_, Some((symbol, offset))) => {
+    match (address, export.ledger.symbol(space, address), file_of(address)) {
+        (TRUNCATED, ..) => "0 [truncated] ([unknown])".to_owned(),
+        (UNKNOWN, ..) => "0 [too_many_stacks] ([unknown])".to_owned(),
+        (_, None, place) => format!("{:x} [unknown] ([unknown])", place.map_or(address, |(_, offset)| offset)),
+        // Code in a file has its offset in the file.
+        (_, Some((symbol, _)), Some((_, place))) if symbol.name.starts_with(&format!("{}+", symbol.module)) => {
+            format!("{place:x} [unknown] ({})", words(&symbol.module))
+        }
+        (_, Some((symbol, offset)), Some((_, place))) => {
+            format!("{place:x} {}+{offset:#x} ({})", words(&symbol.name), words(&symbol.module))
+        }
+        (_, Some((symbol, offset)), None) => {
             let module = match symbol.module.as_str() {
                 "" => "kernel.kallsyms",
                 module => module,

@@ -22,8 +22,8 @@ pub enum Axis {
 
 /// Steps between tick marks within a decade.
 const STEPS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
-/// Largest number of tick marks on a linear axis.
-const MOST_MARKS: f64 = 4.0;
+/// Largest number of intervals between tick marks on a linear axis. More labels would overlap in the narrow charts.
+const MOST_INTERVALS: f64 = 3.0;
 
 /// Returns the smallest round number that is at least `least`.
 fn round_up(least: f64) -> f64 {
@@ -49,7 +49,7 @@ impl Axis {
     /// Creates a linear axis that reaches at least `most`.
     pub fn linear(most: f64) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
-        let step = round_up(most / MOST_MARKS);
+        let step = round_up(most / MOST_INTERVALS);
         Axis::Linear((most / step - 1e-9).ceil() * step)
     }
 
@@ -75,7 +75,7 @@ impl Axis {
         let mark = |value: f64| Mark { at: self.at(value), text: short(value) };
         match *self {
             Axis::Linear(most) => {
-                let step = round_up(most / MOST_MARKS);
+                let step = round_up(most / MOST_INTERVALS);
                 (0..=(most / step).round() as u32).map(|n| mark(f64::from(n) * step)).collect()
             }
             Axis::Logarithmic(least, most) => {

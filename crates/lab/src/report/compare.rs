@@ -6,6 +6,7 @@ use super::headline::{Headline, headline};
 use super::waterfall::{Waterfall, cycles, share, waterfall};
 use crate::Experiment;
 use crate::difference::{Change, Difference, Pair};
+use crate::flame::parsed;
 use crate::format::{number, whole_cycles};
 use crate::results::{CellResult, ExperimentResult, Measured, Tallies};
 use crate::trust::Trust;
@@ -58,6 +59,8 @@ pub fn badge(trust: Option<Trust>) -> Option<Badge> {
 pub struct Details {
     /// Differential flame graph of both cells.
     pub flame: Option<Flame>,
+    /// True if the graph is of call stacks, false if it is a cost tree.
+    pub call_stacks: bool,
     /// Rows of the table.
     pub lines: Vec<Line>,
 }
@@ -152,15 +155,18 @@ pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) 
     let difference = Difference::new(before, after);
     let lists: Vec<(&'static str, &[Change])> =
         difference.sections.iter().map(|section| (section.title, &section.changes[..])).collect();
-    Some(Details { flame: flame(&stacks(pair.from), &stacks(pair.to)), lines: lines(&lists, difference.total.ticks()) })
+    Some(Details {
+        flame: flame(&stacks(pair.from), &stacks(pair.to)),
+        call_stacks: experiment.sample.is_some(),
+        lines: lines(&lists, difference.total.ticks()),
+    })
 }
 
 /// Merges folded lines that are too narrow for a screen into one line per outermost frame.
 fn shortened(lines: &[String]) -> Vec<String> {
-    let parsed =
-        || lines.iter().filter_map(|line| line.rsplit_once(' ').map(|(s, n)| (s, n.parse::<u64>().unwrap_or(0))));
-    let total: u64 = parsed().map(|(_, cycles)| cycles).fold(0, u64::saturating_add);
-    let (kept, small): (Vec<_>, Vec<_>) = parsed().partition(|(_, cycles)| *cycles >= total / SMALLEST);
+    let all = || lines.iter().filter_map(|line| parsed(line));
+    let total: u64 = all().map(|(_, cycles)| cycles).fold(0, u64::saturating_add);
+    let (kept, small): (Vec<_>, Vec<_>) = all().partition(|(_, cycles)| *cycles >= total / SMALLEST);
     let mut others: BTreeMap<&str, u64> = BTreeMap::new();
     for (stack, cycles) in small {
         let outermost = stack.split(';').next().unwrap_or_default();
@@ -219,9 +225,9 @@ pub fn data(experiment: &Experiment, result: &ExperimentResult) -> Value {
         let stacks: Vec<Value> = stacks[at]
             .iter()
             .filter_map(|line| {
-                let (stack, cycles) = line.rsplit_once(' ')?;
+                let (stack, cycles) = parsed(line)?;
                 let frames: Vec<usize> = stack.split(';').map(|frame| names.of(frame)).collect();
-                Some(json!([frames, cycles.parse::<u64>().ok()?]))
+                Some(json!([frames, cycles]))
             })
             .collect();
         cells.push(json!({

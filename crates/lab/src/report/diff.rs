@@ -72,7 +72,7 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
         headline: Some(headline(diff)),
         overview: overview(diff),
         declared: vec![comparison],
-        details: Some(Details { flame: None, lines: lines(&lists, total.ticks()) }),
+        details: Some(Details { flame: None, call_stacks: false, lines: lines(&lists, total.ticks()) }),
         ..Section::default()
     };
     render(&diff.command, vec![section], None)

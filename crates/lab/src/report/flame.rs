@@ -1,6 +1,7 @@
 //! A differential flame graph of two runs: the width of a frame is its share of both runs together, and its colour shows the change.
 
 use super::axis::percent;
+use crate::flame::parsed;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -42,12 +43,6 @@ pub struct Flame {
     before: u64,
     after: u64,
     frames: Vec<Frame>,
-}
-
-/// Parses a folded line into its frames, from the outermost on, and its cycles.
-fn parsed(line: &str) -> Option<(&str, u64)> {
-    let (stack, count) = line.rsplit_once(' ')?;
-    Some((stack, count.parse().ok()?))
 }
 
 fn add(root: &mut Node, line: &str, side: impl Fn(&mut Node) -> &mut u64) {

@@ -4,7 +4,7 @@
 (() => {
   const TICKS = 1000;
   const STEPS = [1, 2, 5, 10];
-  const MOST_STEPS = 7, MOST_MARKS = 4, NARROWEST = 0.0015, ROW = 20, SAME = 0.005;
+  const MOST_STEPS = 7, MOST_INTERVALS = 3, NARROWEST = 0.0015, ROW = 20, SAME = 0.005;
 
   const element = (name, attributes = {}, ...content) => {
     const made = document.createElement(name);
@@ -35,7 +35,7 @@
   };
   const axis = (most) => {
     if (!(most > 0)) most = 1;
-    const step = roundUp(most / MOST_MARKS);
+    const step = roundUp(most / MOST_INTERVALS);
     const end = Math.ceil(most / step - 1e-9) * step;
     const at = (value) => percent(Math.min(Math.max(value / end, 0), 1));
     const marks = Array.from({ length: Math.round(end / step) + 1 }, (_, n) => ({ at: at(n * step), text: short(n * step) }));

@@ -1,11 +1,10 @@
 //! Cells as child processes on this host.
 
-use super::{End, Executor, Job, MOST_OUTPUT, Options};
+use super::{End, Executor, Job, Options};
+use crate::child::{Child, Exit, MOST_OUTPUT};
 use crate::store::{LEDGER, OUTPUT};
-use crate::tether::tether;
-use std::fs::File;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 
 /// Child processes, several at a time.
 pub struct Local<'a> {
@@ -21,20 +20,13 @@ impl<'a> Local<'a> {
     }
 
     fn spawn(&self, job: &Job) -> std::io::Result<Child> {
-        let output = File::create(job.directory.path().join(OUTPUT))?;
         let mut command = Command::new(&self.options.program);
         command
             .args(&job.arguments)
             .arg("--ledger")
             .arg(std::path::absolute(job.directory.path().join(LEDGER))?)
-            .current_dir(&self.options.root)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            // Keys on the terminal signal the laboratory, which then ends its cells itself.
-            .process_group(0);
-        tether(&mut command, job.directory.descriptor());
-        command.spawn()
+            .current_dir(&self.options.root);
+        Child::start(&mut command, job.directory.path().join(OUTPUT), job.directory.descriptor())
     }
 }
 
@@ -43,17 +35,6 @@ fn end(status: ExitStatus) -> End {
         (Some(code), _) => End::Exited(code),
         (None, signal) => End::Signalled(signal.unwrap_or(0)),
     }
-}
-
-/// Ends a child.
-fn kill(child: &mut Child) {
-    // The child may have ended already.
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-fn talks_too_much(job: &Job) -> bool {
-    std::fs::metadata(job.directory.path().join(OUTPUT)).is_ok_and(|file| file.len() > MOST_OUTPUT)
 }
 
 impl Executor for Local<'_> {
@@ -78,18 +59,15 @@ impl Executor for Local<'_> {
     fn ended(&mut self) -> Vec<(Job, End)> {
         let mut ended = Vec::new();
         for (job, mut child) in std::mem::take(&mut self.running) {
-            let end = match child.try_wait() {
-                Ok(Some(status)) => end(status),
-                Ok(None) if talks_too_much(&job) => {
-                    kill(&mut child);
-                    End::Broken(format!("printed more than {MOST_OUTPUT} bytes"))
-                }
+            let end = match child.ended() {
+                Ok(Some(Exit::Status(status))) => end(status),
+                Ok(Some(Exit::TooLong)) => End::Broken(format!("printed more than {MOST_OUTPUT} bytes")),
                 Ok(None) => {
                     self.running.push((job, child));
                     continue;
                 }
                 Err(error) => {
-                    kill(&mut child);
+                    child.kill();
                     End::Broken(format!("can't be waited for: {error}"))
                 }
             };
@@ -103,6 +81,6 @@ impl Executor for Local<'_> {
     }
 
     fn cancel(&mut self) {
-        self.running.drain(..).for_each(|(_, mut child)| kill(&mut child));
+        self.running.drain(..).for_each(|(_, mut child)| child.kill());
     }
 }

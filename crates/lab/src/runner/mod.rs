@@ -21,8 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Largest output of a cell, in bytes.
-const MOST_OUTPUT: u64 = 64 << 20;
 /// Part of a failed cell's output that is shown: bytes, lines.
 const TAIL: (u64, usize) = (8192, 12);
 /// Interval between checks of the children.

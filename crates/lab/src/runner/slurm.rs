@@ -7,7 +7,8 @@
 mod commands;
 mod script;
 
-use super::{End, Executor, Job, MOST_OUTPUT, Options};
+use super::{End, Executor, Job, Options};
+use crate::child::MOST_OUTPUT;
 use crate::store::{OUTPUT, Partial, Store};
 use commands::Commands;
 pub use commands::SlurmError;

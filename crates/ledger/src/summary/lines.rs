@@ -26,6 +26,8 @@ pub(super) fn symbol_name(symbol: &SavedSymbol) -> String {
     let name = given(&symbol.name);
     match (symbol.module.as_str(), symbol.space.guest) {
         ("", 0) => name.into_owned(),
+        // Code without a function is called by its file already.
+        (module, 0) if name.strip_prefix(module).is_some_and(|rest| rest.starts_with('+')) => name.into_owned(),
         ("", _) => format!("{name} [guest]"),
         (module, 0) => format!("{name} [{module}]"),
         (module, _) => format!("{name} [guest {module}]"),

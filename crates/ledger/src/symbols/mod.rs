@@ -7,8 +7,10 @@ mod btf;
 mod bzimage;
 mod image;
 mod kallsyms;
+pub mod mappings;
 mod modules;
 pub mod orc;
+pub mod program;
 pub mod task_struct;
 mod text;
 

@@ -1,11 +1,12 @@
 //! Unwinding: from the registers to the addresses of all callers.
 //!
-//! Kernel frames are found by ORC tables if the kernel has them, else by frame pointers, like a program's frames. The
-//! guest's memory may hold any values: a stack has at most [`DEEPEST`] frames, and a stack that cannot be followed to
-//! its end is cut and marked.
+//! Kernel frames are found by ORC tables if the kernel has them, a program's frames by the `.eh_frame` of its files if
+//! these are known, and other frames by frame pointers. The guest's memory may hold any values: a stack has at most
+//! [`DEEPEST`] frames, and a stack that cannot be followed to its end is cut and marked.
 
 use ledger::stack::DEEPEST;
 use ledger::symbols::orc::{Base, Entry, Frame};
+use ledger::symbols::program::{Cfa, Register, Row};
 
 /// The data for unwinding a stack.
 pub trait Unwindable {
@@ -14,6 +15,9 @@ pub trait Unwindable {
 
     /// Returns the ORC entry for an address of the kernel.
     fn entry(&mut self, address: u64) -> Option<Entry>;
+
+    /// Returns the frame of an address by the unwind table of its program.
+    fn row(&mut self, address: u64) -> Option<Row>;
 }
 
 /// Initial registers of unwinding.
@@ -51,7 +55,7 @@ pub struct Stack {
 }
 
 /// Addresses of programs: the lower half.
-const USER: std::ops::Range<u64> = 0x1000..1 << 47;
+pub const USER: std::ops::Range<u64> = 0x1000..1 << 47;
 /// Largest frame of a program.
 const LARGEST_FRAME: u64 = 8 << 20;
 /// Offsets in `struct pt_regs`.
@@ -98,6 +102,16 @@ struct Next {
     r13: Option<u64>,
 }
 
+/// The step from a program's function to its caller.
+enum Step {
+    /// The return address, and RSP and RBP behind it.
+    Caller { back: u64, sp: u64, bp: u64 },
+    /// There is no caller.
+    End,
+    /// The caller cannot be found.
+    Lost,
+}
+
 impl<M: Unwindable> Unwinding<'_, M> {
     fn word(&mut self, address: u64) -> Option<u64> {
         let mut bytes = [0; 8];
@@ -123,7 +137,7 @@ impl<M: Unwindable> Unwinding<'_, M> {
             }
             let first = self.stack.frames.len() == 1;
             let Some(entry) = self.memory.entry(address) else {
-                return if first { self.callers(ip, sp, bp) } else { self.by_frame_pointers(next.sp, next.bp) };
+                return self.follow(address, first, next.sp, next.bp);
             };
             match entry.frame {
                 Frame::Undefined | Frame::End if first => return self.way_in_or_out(&registers),
@@ -210,56 +224,92 @@ impl<M: Unwindable> Unwinding<'_, M> {
         self.stack.whole = true;
     }
 
-    /// Finds the callers by frame pointers alone, if nothing else is known.
-    fn by_frame_pointers(&mut self, sp: u64, bp: u64) {
-        let mut above = sp;
-        let mut bp = bp;
-        loop {
-            if bp == 0 {
-                self.stack.whole = true;
-                return;
-            }
-            if bp < above || bp - above > LARGEST_FRAME || bp & 7 != 0 {
-                return;
-            }
-            let (Some(next), Some(back)) = (self.word(bp), self.word(bp.wrapping_add(8))) else { return };
-            if back == 0 {
-                self.stack.whole = true;
-                return;
-            }
-            if !self.follows_call(back) || !self.push(back - 1) {
-                return;
-            }
-            (above, bp) = (bp.wrapping_add(16), next);
-        }
-    }
-
     /// Unwinds a program's stack. `exact` is true if it was interrupted at `ip`.
     fn user(&mut self, ip: u64, sp: u64, bp: u64, exact: bool) {
-        if !self.push(ip) {
-            return;
-        }
-        match exact && sp != 0 {
-            true => self.callers(ip, sp, bp),
-            false => self.by_frame_pointers(sp, bp),
+        if self.push(ip) {
+            self.follow(ip, exact, sp, bp);
         }
     }
 
-    /// Finds the callers of an interrupted function whose stack no table describes.
-    fn callers(&mut self, ip: u64, sp: u64, bp: u64) {
-        // At a function's first instructions the return address is on top of the stack.
-        let depth = self.prologue(ip);
-        let top = depth.and_then(|depth| Some((depth, self.word(sp.wrapping_add(depth))?)));
-        let Some((depth, back)) = top.filter(|(_, back)| self.follows_call(*back)) else {
-            return self.by_frame_pointers(sp, bp);
-        };
-        if self.push(back - 1) {
-            // RBP has been saved below the return address, or is the caller's.
-            let bp = if depth == 0 { Some(bp) } else { self.word(sp) };
-            if let Some(bp) = bp {
-                self.by_frame_pointers(sp.wrapping_add(depth + 8), bp);
+    /// Finds the callers of the function at an address that has been added, where no ORC table describes its frame.
+    fn follow(&mut self, mut address: u64, mut exact: bool, mut sp: u64, mut bp: u64) {
+        loop {
+            let row = if sp == 0 { None } else { self.memory.row(address) };
+            let step = match row {
+                Some(row) => self.by_table(row, address, sp, bp),
+                None => self.by_frame_pointer(if exact { Some(address) } else { None }, sp, bp),
+            };
+            match step {
+                Step::End => {
+                    self.stack.whole = true;
+                    return;
+                }
+                Step::Caller { back, .. } if !self.push(back.wrapping_sub(1)) => return,
+                Step::Caller { back, sp: above, bp: saved } => (address, sp, bp) = (back - 1, above, saved),
+                Step::Lost => return,
             }
+            exact = false;
         }
+    }
+
+    /// Finds the caller of the function at an address by the unwind table of the program.
+    fn by_table(&mut self, row: Row, address: u64, sp: u64, bp: u64) -> Step {
+        let moved = |from: u64, offset: i32| from.wrapping_add(i64::from(offset) as u64);
+        let from = |register: Register, offset| match register {
+            Register::Sp => moved(sp, offset),
+            Register::Bp => moved(bp, offset),
+        };
+        let cfa = match row.cfa {
+            Cfa::From(register, offset) => Some(from(register, offset)),
+            Cfa::At(register, offset, more) => self.word(from(register, offset)).map(|word| moved(word, more)),
+            Cfa::Linkage(pushed) => Some(moved(sp, if address & 15 >= u64::from(pushed) { 16 } else { 8 })),
+            Cfa::End => return Step::End,
+            Cfa::Unknown => None,
+        };
+        let Some(cfa) = cfa.filter(|cfa| *cfa > sp && *cfa - sp <= LARGEST_FRAME) else { return Step::Lost };
+        let bp = match row.bp {
+            Some(offset) => self.word(moved(cfa, offset)),
+            None => Some(bp),
+        };
+        let (Some(bp), Some(back)) = (bp, self.word(cfa - 8)) else { return Step::Lost };
+        self.caller_at(back, cfa, bp)
+    }
+
+    /// Returns the step to a caller with its RSP and RBP, if a call is in front of the return address.
+    fn caller_at(&mut self, back: u64, sp: u64, bp: u64) -> Step {
+        match back {
+            0 => Step::End,
+            _ if self.follows_call(back) => Step::Caller { back, sp, bp },
+            _ => Step::Lost,
+        }
+    }
+
+    /// Finds the caller by RBP, or by the instruction at `ip` if the function was interrupted there.
+    fn by_frame_pointer(&mut self, ip: Option<u64>, sp: u64, bp: u64) -> Step {
+        if let Some(ip) = ip.filter(|_| sp != 0)
+            && let Some(caller) = self.by_prologue(ip, sp, bp)
+        {
+            return caller;
+        }
+        if bp == 0 {
+            return Step::End;
+        }
+        if bp < sp || bp - sp > LARGEST_FRAME || bp & 7 != 0 {
+            return Step::Lost;
+        }
+        let (Some(saved), Some(back)) = (self.word(bp), self.word(bp.wrapping_add(8))) else { return Step::Lost };
+        self.caller_at(back, bp.wrapping_add(16), saved)
+    }
+
+    /// Finds the caller of a function that was interrupted at one of its first instructions: the return address is on
+    /// top of the stack.
+    fn by_prologue(&mut self, ip: u64, sp: u64, bp: u64) -> Option<Step> {
+        let depth = self.prologue(ip)?;
+        let back = self.word(sp.wrapping_add(depth))?;
+        // RBP has been saved below the return address, or is the caller's.
+        let bp = if depth == 0 { bp } else { self.word(sp)? };
+        let above = sp.wrapping_add(depth + 8);
+        self.follows_call(back).then_some(Step::Caller { back, sp: above, bp })
     }
 
     /// Returns the distance of the return address from the top of the stack, if the code at an address shows it: a
@@ -270,8 +320,8 @@ impl<M: Unwindable> Unwinding<'_, M> {
             return None;
         }
         match code {
-            // ENDBR64; PUSH RBP; RET.
-            [0xf3, 0x0f, 0x1e, 0xfa] | [0x55, ..] | [0xc3, ..] => Some(0),
+            // ENDBR64; PUSH RBP; RET; JMP through a table of addresses.
+            [0xf3, 0x0f, 0x1e, 0xfa] | [0x55, ..] | [0xc3, ..] | [0xff, 0x25, ..] => Some(0),
             // MOV RBP, RSP after the PUSH.
             [0x48, 0x89, 0xe5, _] | [0x48, 0x8b, 0xec, _] => Some(8),
             _ => None,

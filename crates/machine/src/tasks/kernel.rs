@@ -181,8 +181,8 @@ impl Kernel {
     pub fn name(cpu: &Cpu, address: u64) -> Option<[u8; COMM]> {
         let mut name = [0; COMM];
         let view = View::of(cpu);
-        for (at, byte) in (address..).zip(&mut name[..COMM - 1]) {
-            if !view.read(at, std::slice::from_mut(byte)) {
+        for (offset, byte) in (0u64..).zip(&mut name[..COMM - 1]) {
+            if !view.read(address.wrapping_add(offset), std::slice::from_mut(byte)) {
                 return None;
             }
             if *byte == 0 {

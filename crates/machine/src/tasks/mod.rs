@@ -128,6 +128,11 @@ impl Tasks {
         self.kernel.as_ref()?.tables.as_ref()
     }
 
+    /// Returns the address of the `task_struct` of the task that a processor runs, if it is known.
+    pub fn current(&self, processor: usize) -> Option<u64> {
+        self.processors.get(processor)?.current
+    }
+
     /// Checks if a processor has changed its system call entry since the last check: then it runs a kernel, possibly a
     /// new one.
     #[inline]

@@ -15,6 +15,7 @@ use crate::ending;
 use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
+use crate::recording::Recording;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
@@ -26,16 +27,17 @@ use control::{CHANNELS, Records};
 use cpu::Tier;
 use files::User;
 use guestfs::host_tree::HostTree;
-use guestfs::{Packed, Server};
+use guestfs::{Packed, Server, Tree};
 use image::Way;
 pub use kernel::Kernel;
 use layout::Layout;
 use ledger::profile::Profile;
 use machine::board::Parts;
 use machine::loader::Module;
+use machine::stacks::NamedTree;
 use machine::{ClockSource, Config, Machine, Outcome};
 use network::options::{Attachment, Net};
-use repeat::{Recording, RepeatArgs};
+use repeat::RepeatArgs;
 use session::{Limits, Session};
 use settle::{Settle, Settled};
 use std::ffi::OsString;
@@ -282,13 +284,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             return Ok(None);
         }
         let mut server = Server::new();
-        match &packed {
-            Some(packed) => server.add("root", Box::new(packed.clone())),
-            None => server.add("root", Box::new(HostTree::open(Path::new("/"), false).context("--root")?)),
-        }
-        for (number, Share { path, writable }) in args.share.iter().enumerate() {
-            let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
-            server.add(&format!("share{number}"), Box::new(tree));
+        for (name, tree) in trees(args, packed.as_ref())? {
+            server.add(&name, tree);
         }
         Ok(Some(server))
     };
@@ -357,6 +354,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
     let recording = args.repeat.prepare(&mut machine, &facts, args.sandbox)?;
     nets.capture(&machine)?;
+    if args.stacks.given().is_some() {
+        machine.use_programs(trees(args, packed.as_ref())?);
+    }
     machine.prepare();
     crate::memory::prepare();
     args.sandbox.confine(&needs(args, packed.as_ref()))?;
@@ -366,6 +366,20 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
+}
+
+/// Returns the trees of files that the guest gets, with their names in its file system.
+fn trees(args: &ExecArgs, packed: Option<&Packed>) -> Result<Vec<NamedTree>> {
+    let root: Box<dyn Tree> = match packed {
+        Some(packed) => Box::new(packed.clone()),
+        None => Box::new(HostTree::open(Path::new("/"), false).context("--root")?),
+    };
+    let mut trees = vec![("root".to_owned(), root)];
+    for (number, Share { path, writable }) in args.share.iter().enumerate() {
+        let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
+        trees.push((format!("share{number}"), Box::new(tree)));
+    }
+    Ok(trees)
 }
 
 /// Returns the resources of the host that the run and its end need.

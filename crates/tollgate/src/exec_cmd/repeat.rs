@@ -1,14 +1,11 @@
 //! Recording and replay of external input: `--record` and `--replay`.
 
 use crate::contain::Sandbox;
-use crate::output::OutputFile;
-use anyhow::{Context, Result};
+use crate::recording::{self, Recording};
+use anyhow::Result;
 use clap::Args;
 use machine::Machine;
 use std::path::PathBuf;
-
-/// Largest recording, in bytes.
-const LARGEST: u64 = 1 << 32;
 
 /// Options for recording and replay.
 #[derive(Args)]
@@ -20,12 +17,6 @@ pub struct RepeatArgs {
     /// command, files and options
     #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "share"])]
     replay: Option<PathBuf>,
-}
-
-/// A recording or replay in progress.
-pub struct Recording {
-    file: OutputFile,
-    facts: Vec<(String, String)>,
 }
 
 impl RepeatArgs {
@@ -47,20 +38,8 @@ impl RepeatArgs {
         sandbox: Sandbox,
     ) -> Result<Option<Recording>> {
         if let Some(path) = &self.replay {
-            let failed = || format!("can't replay {}", path.display());
-            let bytes = crate::input::read(path, LARGEST).with_context(failed)?;
-            machine.replay(&bytes, facts).with_context(failed)?;
+            recording::replay(machine, path, facts)?;
         }
-        let Some(path) = &self.record else { return Ok(None) };
-        machine.record();
-        let file = OutputFile::create_for(sandbox, path, "recorded input")?;
-        Ok(Some(Recording { file, facts: facts.to_vec() }))
-    }
-}
-
-impl Recording {
-    /// Writes the recording of a finished run.
-    pub fn write(self, machine: &Machine) -> Result<()> {
-        self.file.write(&machine.recording(&self.facts).context("can't record the input")?)
+        self.record.as_ref().map(|path| Recording::start(machine, path, facts, sandbox)).transpose()
     }
 }

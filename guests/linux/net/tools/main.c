@@ -52,7 +52,7 @@ void ask_generator(const char *device) {
     struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(device), .sll_halen = 6};
     if (fd < 0 || !to.sll_ifindex || sendto(fd, frame, sizeof frame, 0, (struct sockaddr *)&to, sizeof to) < 0)
         fail(device);
-    close(fd);
+    /* The socket stays open: closing it waits for an RCU grace period, which takes milliseconds on a busy machine, while the frames already come. */
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,6 @@
 use super::*;
 use ledger::stack::DEEPEST;
+use ledger::symbols::program::Program;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 struct Guest {
     bytes: BTreeMap<u64, u8>,
     entries: BTreeMap<u64, Entry>,
+    program: Program,
 }
 
 impl Guest {
@@ -36,8 +38,14 @@ impl Unwindable for Guest {
     fn entry(&mut self, address: u64) -> Option<Entry> {
         self.entries.get(&address).copied()
     }
+
+    fn row(&mut self, address: u64) -> Option<Row> {
+        self.program.row(address.checked_sub(MAPPED)?)
+    }
 }
 
+/// The address at which the program's file is mapped.
+const MAPPED: u64 = 0x7f00_0000_0000;
 const K: u64 = 0xffff_ffff_8100_0000;
 const S: u64 = 0xffff_c900_0000_0000;
 const NONE: (Base, i16) = (Base::Undefined, 0);
@@ -121,6 +129,20 @@ fn at_the_start_of_a_function_its_caller_is_on_top_of_the_stack() {
     assert_eq!(unwind(&mut entered, registers), expected);
     let mut pushed = frames(code(0x90e5_8948)).word(0x7fff_0000, 0x7fff_0020).word(0x7fff_0008, 0x40_2000);
     assert_eq!(unwind(&mut pushed, registers), expected);
+}
+
+#[test]
+fn the_table_of_a_program_leads_to_the_caller_without_a_frame_pointer() {
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let program = Program::parse(&own);
+    let offset = |name: &str| program.functions().iter().find(|f| f.name == name).unwrap().start;
+    let (main, start) = (MAPPED + offset("main"), MAPPED + offset("_start"));
+    // At its first instruction `main` has only its return address on the stack. `_start` has no caller.
+    let back = start + 8;
+    let mut guest = Guest::default().word(0x7fff_0000, back).call(back);
+    guest.program = program;
+    let registers = Registers { ip: main, sp: 0x7fff_0000, bp: 1, ..Registers::default() };
+    assert_eq!(unwind(&mut guest, registers), Stack { frames: vec![main, back - 1], whole: true });
 }
 
 #[test]

@@ -1,0 +1,57 @@
+//! A child process with its output in a file. It ends with the thread that started it, and it is killed if it prints too much.
+
+use crate::tether::tether;
+use std::fs::File;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{self, Command, ExitStatus, Stdio};
+
+/// Largest output of a child, in bytes.
+pub const MOST_OUTPUT: u64 = 64 << 20;
+
+/// A running child.
+pub struct Child {
+    process: process::Child,
+    output: PathBuf,
+}
+
+/// The end of a child.
+pub enum Exit {
+    /// The child ended by itself or by a signal.
+    Status(ExitStatus),
+    /// The child was killed, because it had printed more than [`MOST_OUTPUT`].
+    TooLong,
+}
+
+impl Child {
+    /// Starts a program without input. Its standard output and error go to the file `output`, and it keeps the descriptor `inherited` open.
+    pub fn start(command: &mut Command, output: PathBuf, inherited: RawFd) -> io::Result<Self> {
+        let file = File::create(&output)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        // Keys on the terminal signal this program, which then ends its children itself.
+        command.process_group(0);
+        tether(command, inherited);
+        Ok(Self { process: command.spawn()?, output })
+    }
+
+    /// Returns the child's end, or None if the child still runs.
+    pub fn ended(&mut self) -> io::Result<Option<Exit>> {
+        if let Some(status) = self.process.try_wait()? {
+            return Ok(Some(Exit::Status(status)));
+        }
+        let long = std::fs::metadata(&self.output).is_ok_and(|file| file.len() > MOST_OUTPUT);
+        Ok(long.then(|| {
+            self.kill();
+            Exit::TooLong
+        }))
+    }
+
+    /// Kills the child and waits for its end.
+    pub fn kill(&mut self) {
+        // The child may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

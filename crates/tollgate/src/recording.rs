@@ -1,0 +1,44 @@
+//! Recording of a machine's external input, and its replay.
+
+use crate::contain::Sandbox;
+use crate::output::OutputFile;
+use anyhow::{Context, Result, bail};
+use machine::Machine;
+use std::path::Path;
+
+/// Largest snapshot or recording, in bytes.
+const LARGEST: u64 = 1 << 40;
+
+/// A recording in progress.
+pub struct Recording {
+    file: OutputFile,
+    facts: Vec<(String, String)>,
+}
+
+impl Recording {
+    /// Starts the recording of a machine that has not run. `facts` identify the run. The file is written after the run.
+    pub fn start(machine: &mut Machine, path: &Path, facts: &[(String, String)], sandbox: Sandbox) -> Result<Self> {
+        machine.record();
+        Ok(Self { file: OutputFile::create_for(sandbox, path, "recorded input")?, facts: facts.to_vec() })
+    }
+
+    /// Writes the input of a finished run.
+    pub fn write(self, machine: &Machine) -> Result<()> {
+        self.file.write(&machine.recording(&self.facts).context("can't record the input")?)
+    }
+}
+
+/// Reads a file that describes a run. `what` is its name in error messages.
+pub fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
+    // A device may be endless, and the limit for large snapshots exceeds the host's memory.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        bail!("can't read the {what}: {} is not a regular file", path.display());
+    }
+    crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
+}
+
+/// Replays recorded input on a machine that has not run. `facts` must be those of the recorded run.
+pub fn replay(machine: &mut Machine, path: &Path, facts: &[(String, String)]) -> Result<()> {
+    let failed = || format!("can't replay {}", path.display());
+    machine.replay(&read(path, "recorded input")?, facts).with_context(failed)
+}
