@@ -32,6 +32,11 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Checks the text of an interval for a command that passes it on.
+pub fn interval(text: &str) -> Result<String, String> {
+    parse_interval(text).map(|_| text.to_owned())
+}
+
 impl StackArgs {
     /// Returns the recorder's settings for a processor of this frequency.
     pub fn keeps(&self, tsc_hz: u64) -> Keeps {

@@ -4,6 +4,7 @@ mod runs;
 mod sides;
 
 use crate::output::OutputFile;
+use crate::stack_args;
 use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
@@ -82,6 +83,9 @@ pub struct DiffArgs {
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Takes the command's call stacks at intervals of virtual time, such as 10us, for the graph of --html
+    #[arg(long, value_name = "INTERVAL", value_parser = stack_args::interval)]
+    sample: Option<String>,
     /// Keeps the ledgers and the command's output in a directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::ffi::OsString;
 
 /// Options of `exec` that a diff does not support, or defines itself.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
     "ledger",
     "json",
     "seed",
@@ -18,6 +18,7 @@ const OWN: [&str; 12] = [
     "boot",
     "record",
     "replay",
+    "sample",
     "call_graph",
     "trace",
 ];
