@@ -28,6 +28,7 @@ pub const DEEPEST: usize = 128;
 pub const TRUNCATED: u64 = 1 << 63;
 /// Stands for an address: the stack was not recorded, because there were too many stacks.
 pub const UNKNOWN: u64 = TRUNCATED + 1;
+
 /// Number of a stack: the node of its innermost frame, or 0 for the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StackId(pub u32);

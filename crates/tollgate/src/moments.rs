@@ -12,6 +12,9 @@ use machine::{Host, Machine, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Largest snapshot or recording, in bytes.
+const LARGEST: u64 = 1 << 40;
+
 /// Options that save and repeat runs.
 #[derive(Args)]
 #[command(next_help_heading = "Options that save and repeat a run")]
@@ -137,10 +140,10 @@ impl MomentArgs {
     ) -> Result<Moments> {
         if let Some(path) = &self.restore {
             let failed = || format!("can't restore the snapshot {}", path.display());
-            machine.restore(&recording::read(path, "snapshot")?, &images).with_context(failed)?;
+            machine.restore(&recording::read(path, LARGEST, "snapshot")?, &images).with_context(failed)?;
         }
         if let Some(path) = &self.replay {
-            recording::replay(machine, path, &images)?;
+            recording::replay(machine, path, LARGEST, &images)?;
         }
         let record = self.record.as_ref().map(|path| Recording::start(machine, path, &images, sandbox)).transpose()?;
         let (pairs, _) = self.save_at.as_chunks::<2>();

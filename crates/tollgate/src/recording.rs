@@ -6,9 +6,6 @@ use anyhow::{Context, Result, bail};
 use machine::Machine;
 use std::path::Path;
 
-/// Largest snapshot or recording, in bytes.
-const LARGEST: u64 = 1 << 40;
-
 /// A recording in progress.
 pub struct Recording {
     file: OutputFile,
@@ -28,17 +25,17 @@ impl Recording {
     }
 }
 
-/// Reads a file that describes a run. `what` is its name in error messages.
-pub fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
+/// Reads a file of at most `largest` bytes that describes a run. `what` is its name in error messages.
+pub fn read(path: &Path, largest: u64, what: &str) -> Result<Vec<u8>> {
     // A device may be endless, and the limit for large snapshots exceeds the host's memory.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         bail!("can't read the {what}: {} is not a regular file", path.display());
     }
-    crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
+    crate::input::read(path, largest).with_context(|| format!("can't read the {what}"))
 }
 
-/// Replays recorded input on a machine that has not run. `facts` must be those of the recorded run.
-pub fn replay(machine: &mut Machine, path: &Path, facts: &[(String, String)]) -> Result<()> {
+/// Replays recorded input, a file of at most `largest` bytes, on a machine that has not run. `facts` must be those of the recorded run.
+pub fn replay(machine: &mut Machine, path: &Path, largest: u64, facts: &[(String, String)]) -> Result<()> {
     let failed = || format!("can't replay {}", path.display());
-    machine.replay(&read(path, "recorded input")?, facts).with_context(failed)
+    machine.replay(&read(path, largest, "recorded input")?, facts).with_context(failed)
 }

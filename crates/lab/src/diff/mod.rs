@@ -29,7 +29,7 @@ pub struct Run {
     pub seed: Option<u64>,
     /// The costs of the run.
     pub paid: Paid,
-    /// The command's call stacks or cost tree.
+    /// The command's call stacks or cost tree, for the page; empty if there is none.
     pub stacks: Folded,
     /// Seconds of virtual time for which the kernel was busy before the command began. Infinite if the kernel never became idle.
     pub settled_after: f64,

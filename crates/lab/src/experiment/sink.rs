@@ -43,21 +43,23 @@ impl Figure {
         matches!(self, Self::Frames | Self::Lost | Self::Reordered)
     }
 
-    /// Returns the number of frames per second, or of seconds, in a unit; `Err` with the possible units for any other unit. Counts have any unit.
+    /// Returns the number of frames per second, or of seconds, in a unit. The error names the possible units. Counts have any unit.
     fn scale(self, unit: &str) -> Result<f64, String> {
         if self.is_count() {
             return Ok(1.0);
         }
         if self == Self::Rate {
             let found = RATES.iter().find(|(name, _)| *name == unit);
-            return found.map(|(_, scale)| *scale).ok_or_else(|| RATES.map(|(name, _)| name).join(", "));
+            let wrong = || format!("'{unit}' is none of {}", RATES.map(|(name, _)| name).join(", "));
+            return found.map(|(_, scale)| *scale).ok_or_else(wrong);
         }
-        TimeUnit::from_symbol(unit).map(|unit| 1.0 / unit.per_second()).ok_or_else(|| TimeUnit::SYMBOLS.join(", "))
+        let wrong = || format!("'{unit}' is none of {}", TimeUnit::SYMBOLS.join(", "));
+        TimeUnit::from_symbol(unit).map(|unit| 1.0 / unit.per_second()).ok_or_else(wrong)
     }
 
     /// Checks that the figure can be shown in a unit.
     pub fn check_unit(self, unit: &str) -> Result<(), String> {
-        self.scale(unit).map(drop).map_err(|units| format!("'{unit}' is none of {units}"))
+        self.scale(unit).map(drop)
     }
 }
 
@@ -128,7 +130,7 @@ fn report(output: &str) -> Option<Report> {
 
 /// Returns the figure of the sinks whose report ends `output`.
 pub fn value(output: &str, figure: Figure, unit: &str) -> Result<f64, SinkError> {
-    let scale = figure.scale(unit).map_err(|_| SinkError::Unit(figure.check_unit(unit).err().unwrap_or_default()))?;
+    let scale = figure.scale(unit).map_err(SinkError::Unit)?;
     let Report { network } = report(output).ok_or(SinkError::Missing)?;
     let streams: Vec<&Stream> =
         network.iter().filter_map(|nic| nic.sink.as_ref()).flat_map(|sink| &sink.streams).collect();

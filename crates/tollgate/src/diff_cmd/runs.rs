@@ -120,13 +120,13 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
     seeds.into_iter().flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
 }
 
-/// Reads a run and the frequency of its cycles from its ledger.
-fn read(planned: &Planned) -> Result<(Run, u64)> {
+/// Reads a run and the frequency of its cycles from its ledger; the stacks only if they are drawn.
+fn read(planned: &Planned, draws: bool) -> Result<(Run, u64)> {
     let ledger = read_ledger(&planned.ledger)?;
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
     let paid = Paid::of(&ledger).with_context(|| planned.ledger.display().to_string())?;
     let settled_after = settled.unwrap_or(f64::INFINITY);
-    let stacks = Folded::of(&ledger, Some(COMMAND));
+    let stacks = if draws { Folded::of(&ledger, Some(COMMAND)) } else { Folded::default() };
     Ok((Run { seed: planned.seed, paid, stacks, settled_after }, ledger.header.tsc_hz))
 }
 
@@ -178,7 +178,7 @@ pub fn measure(args: &DiffArgs) -> Result<Measured> {
     }
     let mut both = sides.map(|side| Runs { title: side.title, tsc_hz: 0, runs: Vec::new() });
     for planned in &planned {
-        let (run, tsc_hz) = read(planned)?;
+        let (run, tsc_hz) = read(planned, args.html.is_some())?;
         both[planned.side].tsc_hz = tsc_hz;
         both[planned.side].runs.push(run);
     }

@@ -7,6 +7,9 @@ use clap::Args;
 use machine::Machine;
 use std::path::PathBuf;
 
+/// Largest recording, in bytes.
+const LARGEST: u64 = 1 << 32;
+
 /// Options for recording and replay.
 #[derive(Args)]
 pub struct RepeatArgs {
@@ -38,7 +41,7 @@ impl RepeatArgs {
         sandbox: Sandbox,
     ) -> Result<Option<Recording>> {
         if let Some(path) = &self.replay {
-            recording::replay(machine, path, facts)?;
+            recording::replay(machine, path, LARGEST, facts)?;
         }
         self.record.as_ref().map(|path| Recording::start(machine, path, facts, sandbox)).transpose()
     }
