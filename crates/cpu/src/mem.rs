@@ -15,7 +15,7 @@ use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
 use crate::walk::{Access, Privilege};
-use ledger::{Family, Kind};
+use ledger::{Family, Kind, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
 use x86::{flags, rights, seg, vector};
@@ -28,6 +28,24 @@ enum Target {
     /// Read-only memory: writes are ignored.
     Rom(*mut u8),
     Device(u64),
+}
+
+/// An access to a page of RAM.
+struct Resolved {
+    /// Linear address.
+    linear: u64,
+    /// Guest-physical address.
+    address: u64,
+    /// Host address of the page.
+    page: u64,
+    /// True if the page has marked lines.
+    marked: bool,
+    /// True for a part of a page larger than 4 KiB.
+    large: bool,
+    /// True if the page was written, and not only read.
+    written: bool,
+    /// True if the page may be written.
+    writable: bool,
 }
 
 impl Cpu {
@@ -213,9 +231,10 @@ impl Cpu {
     fn translate_slow(&mut self, linear: u64, access: Access, privilege: Privilege, found: bool) -> Exec<(u64, Entry)> {
         let code = access == Access::Fetch;
         let pcid = self.pcid();
-        if !found && let Some((entry, displaced)) = self.micro.tlb.second(linear, code, pcid) {
+        if !found && let Some(entry) = self.micro.tlb.second(linear, pcid).copied() {
             let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
             self.charge(Kind::new(family, 0), 1);
+            let displaced = self.micro.tlb.raise(entry, code);
             self.displaced(displaced, code);
             if self.allows(&entry, access, privilege) {
                 return Ok((physical(&entry, linear), entry));
@@ -313,25 +332,69 @@ impl Cpu {
         if mode != Mode::Slow && !access.is_shadow() && !self.is_watched(linear) {
             // The dirty flag or protection key of a readable page may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
-            let large = entry.shift > 12;
-            let own = 1 << (linear / PAGE % GROUP as u64);
-            let (readable, unmarked) = match large {
-                true => self.wiring.ram.around(address),
-                false => (own, if code == 0 { own } else { 0 }),
-            };
-            self.engine.front.fill(
-                mode,
-                Accessed {
-                    page: linear & !OFFSET,
-                    host: page as u64,
-                    written: write,
-                    readable,
-                    writable: if writable { unmarked } else { 0 },
-                    large,
-                },
-            );
+            let (marked, large) = (code != 0, entry.shift > 12);
+            self.expose(mode, Resolved { linear, address, page: page as u64, marked, large, written: write, writable });
         }
         Ok(Target::Ram(host))
+    }
+
+    /// Adds the page of an access to the fast path, and its neighbours if it is part of a large page.
+    fn expose(&mut self, mode: Mode, access: Resolved) {
+        let Resolved { linear, address, page: host, marked, large, written, writable } = access;
+        let own = 1 << (linear / PAGE % GROUP as u64);
+        let (readable, unmarked) = match large {
+            true => self.wiring.ram.around(address),
+            false => (own, if marked { 0 } else { own }),
+        };
+        let writable = if writable { unmarked } else { 0 };
+        let page = linear & !OFFSET;
+        self.engine.front.fill(mode, Accessed { page, host, written, readable, writable, large });
+    }
+
+    /// Adds the page of an access that missed the fast path, if the TLB has the page and no more than a charge for its
+    /// second level is due, of less than `room`. Otherwise it returns false and changes nothing.
+    pub(crate) fn refill(&mut self, linear: u64, size: u64, write: bool, room: Ticks) -> bool {
+        let mode = self.engine.front.mode();
+        let inside = linear & OFFSET <= PAGE - size && (!self.engine.long64 || self.canonical(linear));
+        // CMPXCHG16B is the only such access; its handler checks the alignment first.
+        let inside = inside && (size < 16 || linear & 15 == 0);
+        if mode == Mode::Slow || !inside || self.is_watched(linear) || self.engine.emulation.is_some() {
+            return false;
+        }
+        let (privilege, pcid) = (self.privilege(), self.pcid());
+        let (entry, first) = match self.micro.tlb.first(linear, false, pcid) {
+            Some(entry) => (*entry, true),
+            None => match self.micro.tlb.second(linear, pcid) {
+                Some(entry) => (*entry, false),
+                None => return false,
+            },
+        };
+        let access = if write { Access::Write } else { Access::Read };
+        if !self.allows(&entry, access, privilege) {
+            return false;
+        }
+        let address = physical(&entry, linear);
+        if self.is_apic_access_page(address) {
+            return false;
+        }
+        let Some(page) = self.wiring.ram.visible_page(address) else { return false };
+        let (page, read_only, marked) = (page.host as u64, page.read_only, page.marked() != 0);
+        if write && (read_only || marked) {
+            return false;
+        }
+        if !first {
+            let kind = Kind::new(Family::StlbHitData, 0);
+            if self.wiring.model.costs.of(kind) >= room || self.wiring.observer.is_some() {
+                return false;
+            }
+            self.charge(kind, 1);
+            let displaced = self.micro.tlb.raise(entry, false);
+            self.displaced(displaced, false);
+        }
+        let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
+        let large = entry.shift > 12;
+        self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });
+        true
     }
 
     #[cold]

@@ -507,16 +507,21 @@ impl Tlb {
         Some(&self.arrays[holder].entries[i])
     }
 
-    /// Looks up a translation in the second level. A hit moves it to the first level; the second value is the displaced
-    /// entry.
-    pub fn second(&mut self, linear: u64, code: bool, pcid: u16) -> Option<(Entry, Option<Entry>)> {
+    /// Looks up a translation in the second level, which changes nothing.
+    #[inline]
+    pub fn second(&mut self, linear: u64, pcid: u16) -> Option<&Entry> {
         let (holder, i) = self.find(SECOND, linear, pcid)?;
-        let entry = self.arrays[holder].entries[i];
+        Some(&self.arrays[holder].entries[i])
+    }
+
+    /// Copies an entry of [`Self::second`], which the first level does not have, to the first level. Returns the
+    /// displaced entry.
+    pub fn raise(&mut self, entry: Entry, code: bool) -> Option<Entry> {
         // The PCID of a global entry may differ from the current one.
         self.flushes.look_with(entry.pcid);
         self.note_code(&entry, code);
         let upper = usize::from(self.holders[usize::from(code)][size_number(entry.shift)]);
-        Some((entry, self.arrays[upper].insert(entry, &self.flushes)))
+        self.arrays[upper].insert(entry, &self.flushes)
     }
 
     /// Returns true if the first level has a 4 KiB page of code in the large page of size 2^`shift` around `linear`.
@@ -676,7 +681,7 @@ mod tests {
     use super::*;
 
     fn has(tlb: &mut Tlb, linear: u64, code: bool) -> bool {
-        tlb.first(linear, code, 0).is_some() || tlb.second(linear, code, 0).is_some()
+        tlb.first(linear, code, 0).is_some() || tlb.second(linear, 0).is_some()
     }
 
     #[test]

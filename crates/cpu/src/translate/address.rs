@@ -1,7 +1,7 @@
 //! Memory operands: their addresses, and the lookup ("probe") in the fast path's tables.
 
 use super::asm::{M, R};
-use super::emit::Emit;
+use super::emit::{Emit, Linear, Probed};
 use super::group::{Member, Which};
 use super::layout::{FIRST, SECOND, TEST, field, found, host, memory_register, segment_base, table};
 use crate::front::slot as page_slot;
@@ -144,8 +144,9 @@ impl Emit<'_> {
 
     /// Probes for `size` bytes at the address in `at`, which is neither `SECOND` nor `TEST`.
     pub fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
+        let probe = self.asm.here();
         self.look(at, size, write);
-        self.decide()
+        self.or_refill(Probed { address: Linear::Register(at), size, write, probe })
     }
 
     /// Sets `TEST` to zero if the table contains the page of `size` bytes at the address in `at`; [`Emit::operand`] is
@@ -162,6 +163,7 @@ impl Emit<'_> {
     }
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
+        let probe = self.asm.here();
         let (negated, addends) = table(self.key.table(), write);
         let slot = 8 * page_slot(address) as i32;
         let last = address.wrapping_add(size as u64 - 1);
@@ -179,7 +181,7 @@ impl Emit<'_> {
             Ok(address) => M::at(SECOND, address),
             Err(_) => M::indexed(FIRST, SECOND, 0, 1 - size),
         };
-        self.decide()
+        self.or_refill(Probed { address: Linear::Constant(address), size, write, probe })
     }
 
     /// Continues if `TEST` is zero, otherwise at the handler. Returns the stub.

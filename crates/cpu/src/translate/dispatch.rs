@@ -417,6 +417,13 @@ impl Cpu {
         self.micro.clock = running.base.wrapping_add(running.budget as u64);
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         self.micro.predictor.set_top(running.returns);
+        self.take_system_flags(running);
+        // The host's MXCSR has the value for compiled code.
+        self.arch.vector.loaded = NOT_LOADED;
+    }
+
+    /// Takes RFLAGS.IF and RFLAGS.AC back.
+    fn take_system_flags(&mut self, running: &Running) {
         let changed = (self.arch.flags ^ (running.interrupts | running.access_control)) & (flags::IF | flags::AC);
         if changed != 0 {
             self.arch.flags ^= changed;
@@ -424,8 +431,6 @@ impl Cpu {
                 self.access_changed();
             }
         }
-        // The host's MXCSR has the value for compiled code.
-        self.arch.vector.loaded = NOT_LOADED;
     }
 }
 
@@ -466,6 +471,37 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
             cpu.go_on(cache, context)
         }
     }
+}
+
+/// In the last argument of [`refill`]: the access is a write.
+pub const WRITES: u32 = 1 << 31;
+
+/// Makes an access that was probed for in vain known to the fast path, if the modelled TLB has its page, and charges
+/// for it. Returns false if the instruction's handler must execute the access. `what` is the size, and [`WRITES`].
+///
+/// # Safety
+/// Called by translated code that was entered with this context; `op` is one of its operations. The guest's registers
+/// are not in the processor's state.
+pub unsafe extern "sysv64" fn refill(context: *mut Handover, op: *const Op, linear: u64, what: u32) -> bool {
+    // SAFETY: guaranteed by the caller, as for `slow`; the area is the one that is current.
+    let (context, cpu, running, op) = unsafe {
+        let context = &mut *context;
+        let (cpu, running) = (context.cpu, context.running);
+        (context, &mut *cpu, &mut *running, &*op)
+    };
+    cpu.micro.clock = running.base.wrapping_add(running.budget as u64);
+    let stop = cpu.engine.stop_at.min(context.until);
+    // The trace may go on for that long after the access.
+    let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(SPAN);
+    if room == 0 || cpu.is_due(context, 0) {
+        return false;
+    }
+    cpu.take_system_flags(running);
+    cpu.arch.rip = op.next;
+    cpu.engine.ilen = op.len;
+    let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
+    running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
+    known
 }
 
 /// Returns the index of one of the cache's operations.

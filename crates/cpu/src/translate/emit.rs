@@ -13,6 +13,7 @@ use super::trace::{HandlerSite, Part, Surcharge, TraceSource, Way};
 use crate::front::{large_signature, signature};
 use crate::op::Op;
 use aside::{From, Lost, OtherPage, Stub};
+pub use aside::{Linear, Probed};
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory};
 use x86::page::PAGE;
 
@@ -23,6 +24,10 @@ pub enum Aim {
     Slow,
     /// [`super::entry::last`].
     Last,
+    /// [`super::entry::refill`].
+    Refill,
+    /// [`super::entry::refill_last`].
+    RefillLast,
     /// [`super::entry::exit`].
     Exit,
     /// [`super::entry::exit`] with [`Code::Return`].

@@ -290,6 +290,102 @@ pub unsafe extern "sysv64" fn last() {
     handing_over!(super::dispatch::slow::<true>)
 }
 
+/// Defines a function that makes a page known to the fast path, and lets translated code probe for it again; if that
+/// is not possible, it continues with `$slow`.
+macro_rules! refilling {
+    ($slow:path) => {
+        naked_asm!(
+            "pop qword ptr [rsp + {resume}]",
+            "mov [rsp + {refilled}], r10",
+            "mov [rsp + {refilled} + 8], rcx",
+            "mov r10, [rsp + {registers}]",
+            "mov [r10], rax",
+            "lahf",
+            "seto al",
+            "movzx eax, ax",
+            "mov [rsp + {flags}], rax",
+            "mov rax, [rsp + {loaded}]",
+            "or rax, [rsp + {x87_loaded}]",
+            "jnz 2f",
+            // The other registers are preserved by compiled code.
+            "mov [r10 + 8*1], r9",
+            "mov [r10 + 8*2], rdx",
+            "mov [r10 + 8*6], rsi",
+            "mov [r10 + 8*7], rdi",
+            "mov [r10 + 8*14], r8",
+            "mov [rsp + {budget}], r14",
+            "mov rdi, [rsp + {context}]",
+            "mov eax, ecx",
+            "lea rax, [rax + 2*rax]",
+            "shl rax, 4",
+            "add rax, [rsp + {ops}]",
+            "mov rsi, rax",
+            "mov rdx, [rsp + {refilled}]",
+            "mov ecx, r11d",
+            "mov rax, rsp",
+            "mov rsp, [rsp + {host_stack}]",
+            "push rax",
+            "push rax",
+            "call {refill}",
+            "pop rsp",
+            "mov r10, [rsp + {registers}]",
+            "mov r9, [r10 + 8*1]",
+            "mov rdx, [r10 + 8*2]",
+            "mov rsi, [r10 + 8*6]",
+            "mov rdi, [r10 + 8*7]",
+            "mov r8, [r10 + 8*14]",
+            "mov r14, [rsp + {budget}]",
+            "test al, al",
+            "jz 2f",
+            "add qword ptr [rsp + {resume}], {again}",
+            "movzx eax, word ptr [rsp + {flags}]",
+            "add al, 127",
+            "sahf",
+            "mov rax, [r10]",
+            "mov r10, [rsp + {refilled}]",
+            "jmp [rsp + {resume}]",
+            "2:",
+            "movzx eax, word ptr [rsp + {flags}]",
+            "add al, 127",
+            "sahf",
+            "mov rax, [r10]",
+            "mov rcx, [rsp + {refilled} + 8]",
+            "push qword ptr [rsp + {resume}]",
+            "jmp {slow}",
+            resume = const at!(resume),
+            refilled = const at!(refilled),
+            registers = const at!(registers),
+            flags = const at!(flags),
+            loaded = const at!(loaded),
+            x87_loaded = const x87::LOADED as isize - BIAS as isize,
+            budget = const at!(budget),
+            context = const at!(context),
+            ops = const at!(ops),
+            host_stack = const at!(host_stack),
+            again = const AGAIN,
+            refill = sym super::dispatch::refill,
+            slow = sym $slow,
+        )
+    };
+}
+
+/// Distance from the return address of [`refill`] or [`refill_last`] to the code that probes again.
+pub const AGAIN: usize = 5;
+
+/// Called by translated code for an access that was probed for in vain: its linear address is in R10, its size in R11
+/// (with [`super::dispatch::WRITES`]), and RCX is as for [`slow`], which executes the instruction if the page cannot be
+/// made known. In that case it returns to its caller, and else [`AGAIN`] bytes further on.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn refill() {
+    refilling!(slow)
+}
+
+/// Does the same as [`refill`] for an operation that is the last of its block, see [`last`].
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn refill_last() {
+    refilling!(last)
+}
+
 /// Jumped to by translated code that leaves, with the reason in ECX.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn exit() {

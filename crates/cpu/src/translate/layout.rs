@@ -2,7 +2,6 @@
 //!
 //! The stack pointer points 12 bytes into the current [`Area`]: its low six bits are therefore 12,
 //! and it serves as the shift count that turns addresses into page numbers, without another register.
-//! makes it the shift count that turns addresses into page numbers, without a register for that.
 
 use super::asm::{M, R};
 use crate::arch::VectorState;
@@ -103,6 +102,8 @@ pub struct Running {
     pub(super) wanted: u64,
     /// Address at which to continue.
     pub(super) resume: u64,
+    /// Linear address and argument of [`super::dispatch::refill`].
+    pub(super) refilled: [u64; 2],
     /// The host's stack pointer.
     pub(super) host_stack: u64,
     /// Argument for [`super::dispatch::slow`].

@@ -49,7 +49,7 @@ use trace::TraceSource;
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
 /// Offset of the first translation, after the common exits.
-const FIRST_CODE: usize = 112;
+const FIRST_CODE: usize = 144;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
@@ -57,6 +57,8 @@ const LAST_AT: usize = 48;
 const LOAD_X87_AT: usize = 64;
 const RETURN_AT: usize = 80;
 const LOAD_WIDE_AT: usize = 96;
+const REFILL_AT: usize = 112;
+const REFILL_LAST_AT: usize = 128;
 
 /// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,6 +320,8 @@ impl Translations {
                     };
                     memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
+                    memory.write(REFILL_AT, &way_out(entry::refill as *const () as u64));
+                    memory.write(REFILL_LAST_AT, &way_out(entry::refill_last as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
@@ -353,6 +357,8 @@ impl Translations {
             let to = match aim {
                 Aim::Slow => SLOW_AT,
                 Aim::Last => LAST_AT,
+                Aim::Refill => REFILL_AT,
+                Aim::RefillLast => REFILL_LAST_AT,
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
                 Aim::LoadX87 => LOAD_X87_AT,

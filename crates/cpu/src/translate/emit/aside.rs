@@ -5,10 +5,16 @@ use crate::predict::Target;
 use crate::translate::Code;
 use crate::translate::asm::{M, R};
 use crate::translate::key::Key;
-use crate::translate::layout::{BUDGET, Need, SECOND, TEST, field};
+use crate::translate::dispatch::WRITES;
+use crate::translate::entry::AGAIN;
+use crate::translate::layout::{BUDGET, FIRST, Need, SECOND, TEST, field};
 use crate::translate::plan::Plan;
-use crate::translate::trace::{Miss, Part, Way};
+use crate::translate::trace::{Miss, Way};
 use std::mem::offset_of;
+
+/// UD2.
+const UNREACHABLE: [u8; 2] = [0x0f, 0x0b];
+const NOP: u8 = 0x90;
 
 /// A piece of out-of-line code, and its return point.
 pub(super) struct Stub {
@@ -16,8 +22,32 @@ pub(super) struct Stub {
     /// Argument for [`slow`](crate::translate::dispatch::slow).
     code: u64,
     back: Option<Back>,
+    /// The access that was probed for in vain.
+    access: Option<Probed>,
     /// Needs of vector and x87 instructions that are met at the return point.
     loaded: u8,
+}
+
+/// An access that translated code probes for.
+#[derive(Clone, Copy)]
+pub struct Probed {
+    /// Linear address.
+    pub address: Linear,
+    /// Size in bytes.
+    pub size: i32,
+    /// True for a write.
+    pub write: bool,
+    /// Start of the probe.
+    pub probe: usize,
+}
+
+/// A linear address.
+#[derive(Clone, Copy)]
+pub enum Linear {
+    /// In a register, which is neither `SECOND` nor `TEST`.
+    Register(R),
+    /// A constant.
+    Constant(u64),
 }
 
 /// Return point of out-of-line code.
@@ -73,7 +103,7 @@ impl Emit<'_> {
     /// Adds out-of-line code.
     pub(super) fn aside(&mut self, from: From) -> &mut Stub {
         let number = self.stubs.len();
-        self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
+        self.stubs.push(Stub { from, code: 0, back: None, access: None, loaded: 0 });
         &mut self.stubs[number]
     }
 
@@ -129,6 +159,15 @@ impl Emit<'_> {
         let stub = self.aside(From::Jump(site));
         (stub.code, stub.loaded) = (code, loaded);
         self.stubs.len() - 1
+    }
+
+    /// Continues if `TEST` is zero, otherwise as [`Emit::otherwise`] does, unless the access can be made possible.
+    pub fn or_refill(&mut self, access: Probed) -> usize {
+        let hit = self.asm.flagless_if_zero();
+        let stub = self.otherwise();
+        self.stubs[stub].access = Some(access);
+        self.asm.land(hit);
+        stub
     }
 
     /// Charges a misprediction unless `TEST` is zero; `learns` is the target cache slot of the branch, and the branch's
@@ -337,16 +376,51 @@ impl Emit<'_> {
 
     /// Calls the handler for an instruction, and returns as if it had been executed in line.
     fn by_handler(&mut self, stub: &Stub) {
-        self.call_handler(stub.code);
+        // While vector or x87 registers are loaded, compiled code cannot be called without storing them.
+        match stub.access {
+            Some(access) if stub.loaded == 0 => return self.refill(stub, access),
+            _ => self.call_handler(stub.code),
+        }
         match stub.back {
             Some(back) => {
                 self.call_load(stub.loaded);
-                let site = self.asm.jump();
-                self.asm.aim(site, self.back(back));
+                self.jump_back(back);
             }
             // The instruction faults, or is the last: the handler does not return.
-            None => self.asm.bytes(&[0x0f, 0x0b]),
+            None => self.asm.bytes(&UNREACHABLE),
         }
+    }
+
+    /// Makes an access possible and probes for it again, or calls the handler for the instruction.
+    fn refill(&mut self, stub: &Stub, access: Probed) {
+        match access.address {
+            Linear::Register(at) if at == FIRST => {}
+            Linear::Register(at) => self.asm.flagless_copy(FIRST, at),
+            Linear::Constant(address) => self.asm.flagless_constant(FIRST, address),
+        }
+        let writes = if access.write { WRITES } else { 0 };
+        self.asm.flagless_constant(SECOND, u64::from(access.size as u32 | writes));
+        self.asm.flagless_constant(TEST, stub.code);
+        let site = self.asm.call();
+        let last = self.is_last(stub.code);
+        self.aims.push((site, if last { Aim::RefillLast } else { Aim::Refill }));
+        let handled = self.asm.here();
+        match stub.back {
+            Some(back) => self.jump_back(back),
+            None => {
+                self.asm.bytes(&UNREACHABLE);
+                self.asm.bytes(&UNREACHABLE);
+                self.asm.bytes(&[NOP]);
+            }
+        }
+        debug_assert_eq!(self.asm.here(), handled + AGAIN);
+        let site = self.asm.jump();
+        self.asm.aim(site, access.probe);
+    }
+
+    fn jump_back(&mut self, back: Back) {
+        let site = self.asm.jump();
+        self.asm.aim(site, self.back(back));
     }
 
     /// Resolves a return point.
@@ -360,9 +434,13 @@ impl Emit<'_> {
     pub(super) fn call_handler(&mut self, code: u64) {
         self.asm.flagless_constant(TEST, code);
         let site = self.asm.call();
-        let ends = |part: &Part| part.block.first + part.block.count == code as u32 + 1;
-        let last = self.source.parts.iter().any(ends);
+        let last = self.is_last(code);
         self.aims.push((site, if last { Aim::Last } else { Aim::Slow }));
+    }
+
+    /// Returns true if the operation of a handler call is the last of its block.
+    fn is_last(&self, code: u64) -> bool {
+        self.source.parts.iter().any(|part| part.block.first + part.block.count == code as u32 + 1)
     }
 
     /// Loads the registers for these needs.
