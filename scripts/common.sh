@@ -21,7 +21,7 @@ warn_of_load() {
     local load processors
     read -r load _ </proc/loadavg
     processors=$(nproc)
-    ! awk -v load="$load" -v all="$processors" 'BEGIN { exit !(load > all / 2) }' ||
+    ! awk -v busy="$load" -v all="$processors" 'BEGIN { exit !(busy > all / 2) }' ||
         echo "${0##*/}: the load is $load on $processors processors: times will be off" >&2
 }
 
@@ -31,14 +31,20 @@ stamp() {
     while IFS= read -r line || [ -n "$line" ]; do printf '%s %s\n' "${EPOCHREALTIME/./}" "${line%$'\r'}"; done
 }
 
-# watch PID LIMIT PEAK: keeps the largest resident size (kB) of a process in the file PEAK while it runs, and ends the
-# process after LIMIT seconds.
+# watch PID LIMIT PEAK CPU: keeps the largest resident size (kB) of a process in the file PEAK while it runs, writes lines
+# "TIME USED" to the file CPU, both in microseconds: the time of the host, and the processor time that all threads of the
+# process have used. Ends the process after LIMIT seconds.
 watch() {
-    local pid=$1 until=$((SECONDS + $2)) key value
+    local pid=$1 until=$((SECONDS + $2)) key value tick=$((1000000 / $(getconf CLK_TCK))) state
     while [ -r "/proc/$pid/status" ]; do
         while read -r key value _; do
             if [ "$key" = VmHWM: ]; then echo "$value" >"$3"; fi
         done 2>/dev/null <"/proc/$pid/status" || true
+        # The name of the program, in parentheses, may contain spaces; the fields after it are numbered from 3.
+        if read -r state 2>/dev/null <"/proc/$pid/stat"; then
+            read -ra state <<<"${state##*) }"
+            echo "${EPOCHREALTIME/./} $(((state[11] + state[12]) * tick))" >>"$4"
+        fi
         [ $SECONDS -lt $until ] || kill "$pid" 2>/dev/null || true
         sleep 0.1
     done
@@ -46,12 +52,13 @@ watch() {
 
 # run_machine NAME COMMAND...: runs a machine whose console is its standard output (Bochs writes it into
 # $work/bochs.console directly). Ends the machine after $limit seconds. Leaves in $work: NAME.log, the console's lines,
-# each with the microsecond at which it arrived; NAME.start and NAME.stop, microseconds; NAME.peak, kB; NAME.err.
+# each with the microsecond at which it arrived; NAME.start and NAME.stop, microseconds; NAME.peak, kB; NAME.cpu, see
+# watch; NAME.err.
 run_machine() {
     local name=$1 console=$work/$1.console output=$work/$1.console status=0 machine reader watcher
     shift
     [ "$name" != bochs ] || output=$work/bochs.out
-    rm -f "$console" "$work/$name.peak"
+    rm -f "$console" "$work/$name.peak" "$work/$name.cpu"
     mkfifo "$console"
     stamp <"$console" >"$work/$name.log" &
     reader=$!
@@ -59,7 +66,7 @@ run_machine() {
     echo "${EPOCHREALTIME/./}" >"$work/$name.start"
     "$@" </dev/null >"$output" 2>"$work/$name.err" &
     machine=$!
-    watch $machine "$limit" "$work/$name.peak" &
+    watch $machine "$limit" "$work/$name.peak" "$work/$name.cpu" &
     watcher=$!
     wait $machine || status=$?
     echo "${EPOCHREALTIME/./}" >"$work/$name.stop"

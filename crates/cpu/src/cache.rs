@@ -253,12 +253,6 @@ impl BlockCache {
         index
     }
 
-    /// Returns the block of an operation, and the operation's index in the block.
-    pub(crate) fn block_of(&self, op: u32) -> (u32, usize) {
-        let index = self.blocks.partition_point(|block| block.first <= op) - 1;
-        (index as u32, (op - self.blocks[index].first) as usize)
-    }
-
     /// Returns the operation of an instruction in 64-bit mode, if the same bytes were decoded at that address before.
     pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<Op> {
         let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;

@@ -7,6 +7,7 @@ use iced_x86::code_asm::{
     CodeAssembler, ecx, edx, k1, qword_ptr, rax, rbx, rdx, rsi, xmm3, xmmword_ptr, ymm4, ymmword_ptr, zmm1, zmm2, zmm5,
     zmmword_ptr,
 };
+use ledger::Family;
 use std::time::{Duration, Instant};
 use testkit::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
 use testkit::{CODE, DATA, Machine, Random};
@@ -228,4 +229,28 @@ fn misaligned_operands_of_which_nothing_is_selected_are_no_faults() {
         a.vmovups(zmmword_ptr(DATA), zmm5)?;
         a.mov(rdx, qword_ptr(DATA + 8))
     });
+}
+
+/// The TLB misses that a guest causes with `call`, whose return address is the first access to the stack, by address.
+fn misses_of_calls(tier: Tier) -> Vec<u64> {
+    let mut machine = Machine::long64(3);
+    machine.cache.tier = tier;
+    machine.code(|a| {
+        let mut function = a.create_label();
+        a.call(function)?;
+        a.nop()?;
+        a.set_label(&mut function)?;
+        a.hlt()
+    });
+    machine.run(1 << 20);
+    machine.cpu.record_counts(&mut machine.cache);
+    let recorder = machine.cpu.wiring.recorder.borrow();
+    recorder.events().filter(|(_, _, kind, _)| kind.family == Family::TlbMissData).map(|(_, rip, ..)| rip).collect()
+}
+
+#[test]
+fn the_miss_of_a_pushed_return_address_is_charged_to_the_call() {
+    for tier in [Tier::Interpreter, Tier::Translator] {
+        assert_eq!(misses_of_calls(tier), [CODE], "{tier:?}");
+    }
 }

@@ -40,16 +40,20 @@ pub static ROWS: &[Row] = &[
     Row::end(Jrcxz, Class::Branch, |_, op| address_sized(op, 8)),
 ];
 
-/// Branches to `target`, which must be canonical in 64-bit mode and within the CS limit elsewhere.
+/// Checks the target of a branch, which must be canonical in 64-bit mode and within the CS limit elsewhere.
+#[inline(always)]
+fn check(cpu: &mut Cpu, target: u64) -> Exec {
+    let valid = match cpu.engine.long64 {
+        true => cpu.canonical(target),
+        false => target <= u64::from(cpu.arch.seg[seg::CS as usize].limit),
+    };
+    if valid { Ok(()) } else { Err(cpu.gp(0)) }
+}
+
+/// Branches to `target`, see [`check`].
 #[inline(always)]
 pub(crate) fn go(cpu: &mut Cpu, target: u64) -> Exec<Flow> {
-    if cpu.engine.long64 {
-        if !cpu.canonical(target) {
-            return Err(cpu.gp(0));
-        }
-    } else if target > u64::from(cpu.arch.seg[seg::CS as usize].limit) {
-        return Err(cpu.gp(0));
-    }
+    check(cpu, target)?;
     cpu.arch.rip = target;
     Ok(Flow::End)
 }
@@ -189,11 +193,13 @@ fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 #[inline(always)]
 fn call_to<T: Int>(cpu: &mut Cpu, target: u64, next: u64) -> Exec<Flow> {
-    // The target is checked before the return address is pushed.
-    let flow = go(cpu, target)?;
+    // The target is checked before the return address is pushed. RIP is changed afterwards: a miss of the push is
+    // charged to the call.
+    check(cpu, target)?;
     push(cpu, T::from_u64(next))?;
+    cpu.arch.rip = target;
     cpu.micro.predictor.call(next);
-    Ok(flow)
+    Ok(Flow::End)
 }
 
 fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {

@@ -144,14 +144,14 @@ impl Emit<'_> {
 
     /// Probes for `size` bytes at the address in `at`, which is neither `SECOND` nor `TEST`.
     pub fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
-        let probe = self.asm.here();
+        let again = self.again(self.asm.here());
         self.look(at, size, write);
-        self.or_refill(Probed { address: Linear::Register(at), size, write, probe })
+        self.or_refill(Probed { address: Linear::Register(at), size, write, again })
     }
 
     /// Sets `TEST` to zero if the table contains the page of `size` bytes at the address in `at`; [`Emit::operand`] is
     /// their location then.
-    fn look(&mut self, at: R, size: i32, write: bool) {
+    pub fn look(&mut self, at: R, size: i32, write: bool) {
         let (negated, addends) = table(self.key.table(), write);
         self.asm.flagless_extract(TEST, at, field!(page_mask));
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, addends));
@@ -163,7 +163,7 @@ impl Emit<'_> {
     }
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
-        let probe = self.asm.here();
+        let again = self.again(self.asm.here());
         let (negated, addends) = table(self.key.table(), write);
         let slot = 8 * page_slot(address) as i32;
         let last = address.wrapping_add(size as u64 - 1);
@@ -181,7 +181,7 @@ impl Emit<'_> {
             Ok(address) => M::at(SECOND, address),
             Err(_) => M::indexed(FIRST, SECOND, 0, 1 - size),
         };
-        self.or_refill(Probed { address: Linear::Constant(address), size, write, probe })
+        self.or_refill(Probed { address: Linear::Constant(address), size, write, again })
     }
 
     /// Continues if `TEST` is zero, otherwise at the handler. Returns the stub.

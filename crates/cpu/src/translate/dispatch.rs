@@ -2,7 +2,7 @@
 
 use super::key::AccessMode;
 use super::layout::{NEEDS, Running};
-use super::trace::{HandlerSite, SPAN, Surcharge, TraceSource};
+use super::trace::{HandlerSite, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
@@ -458,10 +458,13 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     let place = HandlerSite::decode(place);
     match (op.exec)(cpu, op) {
         // No event may become due within a trace.
-        Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),
+        Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, cache.translations.span_of(place.number))) => {
+            cpu.prepare_area(cache, context)
+        }
         Ok(_) if LAST && !place.uncounted => cpu.go_on(cache, context),
         ran => {
-            let (index, at) = cache.block_of(number_of(cache, op));
+            let index = cache.translations.part(place.number, place.part);
+            let at = (number_of(cache, op) - cache.blocks[index as usize].first) as usize;
             if place.uncounted {
                 cpu.count_parts(cache, context.origin, place, index);
             }
@@ -477,22 +480,30 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
 pub const WRITES: u32 = 1 << 31;
 
 /// Makes an access that was probed for in vain known to the fast path, if the modelled TLB has its page, and charges
-/// for it. Returns false if the instruction's handler must execute the access. `what` is the size, and [`WRITES`].
+/// for it. Returns false if the instruction's handler must execute the access. `what` is the size, and [`WRITES`];
+/// `place` is the instruction's site.
 ///
 /// # Safety
 /// Called by translated code that was entered with this context; `op` is one of its operations. The guest's registers
 /// are not in the processor's state.
-pub unsafe extern "sysv64" fn refill(context: *mut Handover, op: *const Op, linear: u64, what: u32) -> bool {
+pub unsafe extern "sysv64" fn refill(
+    context: *mut Handover,
+    op: *const Op,
+    linear: u64,
+    what: u32,
+    place: u32,
+) -> bool {
     // SAFETY: guaranteed by the caller, as for `slow`; the area is the one that is current.
-    let (context, cpu, running, op) = unsafe {
+    let (context, cpu, cache, running, op) = unsafe {
         let context = &mut *context;
-        let (cpu, running) = (context.cpu, context.running);
-        (context, &mut *cpu, &mut *running, &*op)
+        let (cpu, cache, running) = (context.cpu, context.cache, context.running);
+        (context, &mut *cpu, &*cache, &mut *running, &*op)
     };
     cpu.micro.clock = running.base.wrapping_add(running.budget as u64);
     let stop = cpu.engine.stop_at.min(context.until);
     // The trace may go on for that long after the access.
-    let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(SPAN);
+    let span = cache.translations.span_of(HandlerSite::decode(place).number);
+    let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(span);
     if room == 0 || cpu.is_due(context, 0) {
         return false;
     }

@@ -411,13 +411,14 @@ impl<'a> Emit<'a> {
         self.part().block.first + self.at as u32
     }
 
-    /// Returns the argument for a handler call: the index of the operation, and above it its site, if necessary.
+    /// Returns the argument for a handler call: the index of the operation, and above it its site.
     fn slow_code(&self) -> u64 {
-        let mut place =
-            HandlerSite { inside: self.part().way != Way::End, uncounted: !self.counted, ..HandlerSite::default() };
-        if place.uncounted && self.part > 0 {
-            (place.number, place.part) = (self.source.number, self.part);
-        }
+        let place = HandlerSite {
+            inside: self.part().way != Way::End,
+            uncounted: !self.counted,
+            number: self.source.number,
+            part: self.part,
+        };
         u64::from(place.encode()) << 32 | u64::from(self.number())
     }
 

@@ -321,6 +321,8 @@ macro_rules! refilling {
             "add rax, [rsp + {ops}]",
             "mov rsi, rax",
             "mov rdx, [rsp + {refilled}]",
+            "mov r8, rcx",
+            "shr r8, 32",
             "mov ecx, r11d",
             "mov rax, rsp",
             "mov rsp, [rsp + {host_stack}]",

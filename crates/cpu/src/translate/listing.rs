@@ -4,7 +4,10 @@
 //! changes only with the code.
 
 use super::layout::{BIAS, IN_MEMORY, Running};
-use super::{EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, RETURN_AT, SLOW_AT, Translations};
+use super::{
+    EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, RETURN_AT, SLOW_AT,
+    Translations,
+};
 use crate::cache::BlockCache;
 use crate::front::{Area, Half, MODES, Table};
 use iced_x86::{
@@ -123,6 +126,8 @@ impl Names {
             code: [
                 (at(SLOW_AT), "slow"),
                 (at(LAST_AT), "last"),
+                (at(REFILL_AT), "refill"),
+                (at(REFILL_LAST_AT), "refill-last"),
                 (at(EXIT_AT), "exit"),
                 (at(LOAD_AT), "load"),
                 (at(LOAD_X87_AT), "load-x87"),

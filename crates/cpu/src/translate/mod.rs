@@ -263,7 +263,12 @@ impl Translations {
     /// Returns the time from the begin of a translation's first block to the begin of its last.
     #[inline]
     pub(crate) fn span(&self, entry: u32) -> u64 {
-        u64::from(self.entries[entry as usize - 1].span)
+        self.span_of(entry - 1)
+    }
+
+    /// Does the same for the index of a translation.
+    pub(crate) fn span_of(&self, number: u32) -> u64 {
+        u64::from(self.entries[number as usize].span)
     }
 
     /// Returns a block of a translation.

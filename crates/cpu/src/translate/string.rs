@@ -3,7 +3,7 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field};
-use super::trace::{SPAN, Way};
+use super::trace::Way;
 use crate::op::Op;
 use iced_x86::OpKind;
 use x86::flags;
@@ -65,10 +65,16 @@ impl Emit<'_> {
         self.asm.flagless_lea(RDI, M::at(RDI, size));
     }
 
-    /// Probes for all elements at `pointer`; `FIRST` is then the host address of the first one.
-    fn elements(&mut self, pointer: R, op: &Op, write: bool, stubs: &mut Vec<usize>) {
+    /// Probes for all elements at `pointer`; `FIRST` is then the host address of the first one. `only` is true if the
+    /// instruction has no other elements: their page may leave the TLB for this one.
+    fn elements(&mut self, pointer: R, op: &Op, write: bool, only: bool, stubs: &mut Vec<usize>) {
         let size = i32::from(op.size);
-        stubs.push(self.probe_at(pointer, size, write));
+        if only {
+            stubs.push(self.probe_at(pointer, size, write));
+        } else {
+            self.look(pointer, size, write);
+            stubs.push(self.decide());
+        }
         self.asm.flagless_lea(FIRST, self.operand);
         // The last element must end in the page of the first one.
         self.asm.flagless_extract(TEST, FIRST, field!(offset_mask));
@@ -90,10 +96,10 @@ impl Emit<'_> {
         self.asm.flagless_shift_right(TEST, RCX, R::RSP);
         stubs.push(self.decide());
         if moves {
-            self.elements(RSI, op, false, stubs);
+            self.elements(RSI, op, false, false, stubs);
             self.asm.flagless_store(field!(target), FIRST);
         }
-        self.elements(RDI, op, true, stubs);
+        self.elements(RDI, op, true, !moves, stubs);
         // `SECOND` is the number of steps, and the time after them follows from it.
         if u64::from(scale) == STEP_SHIFT {
             self.asm.flagless_copy(SECOND, RCX);
@@ -119,7 +125,7 @@ impl Emit<'_> {
         self.asm.flagless_store(field!(wanted), TEST);
         if self.part().way != Way::End {
             // No event may become due within a trace.
-            self.asm.flagless_lea(TEST, M::at(TEST, SPAN as i32));
+            self.asm.flagless_lea(TEST, M::at(TEST, self.source.span() as i32));
         }
         self.asm.flagless_rotate(true, TEST, TEST, 32);
         self.asm.flagless_lea32(TEST, M::at(TEST, 0));

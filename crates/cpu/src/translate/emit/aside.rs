@@ -4,9 +4,9 @@ use super::{Aim, Emit};
 use crate::predict::Target;
 use crate::translate::Code;
 use crate::translate::asm::{M, R};
-use crate::translate::key::Key;
 use crate::translate::dispatch::WRITES;
 use crate::translate::entry::AGAIN;
+use crate::translate::key::Key;
 use crate::translate::layout::{BUDGET, FIRST, Need, SECOND, TEST, field};
 use crate::translate::plan::Plan;
 use crate::translate::trace::{Miss, Way};
@@ -37,8 +37,17 @@ pub struct Probed {
     pub size: i32,
     /// True for a write.
     pub write: bool,
-    /// Start of the probe.
-    pub probe: usize,
+    /// Place of the next probe, after the access has been made possible.
+    pub again: Again,
+}
+
+/// Place of another probe for the same access.
+#[derive(Clone, Copy)]
+pub enum Again {
+    /// At this offset.
+    At(usize),
+    /// At an operation of a part, in the code that probes for each operand.
+    Apart { part: usize, at: usize },
 }
 
 /// A linear address.
@@ -168,6 +177,15 @@ impl Emit<'_> {
         self.stubs[stub].access = Some(access);
         self.asm.land(hit);
         stub
+    }
+
+    /// Returns the place at which to probe again for an access whose probe begins at `start`. The page that has left the
+    /// TLB for this access may be that of a group.
+    pub fn again(&self, start: usize) -> Again {
+        match self.groups {
+            Some(_) => Again::Apart { part: self.part, at: self.at },
+            None => Again::At(start),
+        }
     }
 
     /// Charges a misprediction unless `TEST` is zero; `learns` is the target cache slot of the branch, and the branch's
@@ -414,8 +432,12 @@ impl Emit<'_> {
             }
         }
         debug_assert_eq!(self.asm.here(), handled + AGAIN);
+        let again = match access.again {
+            Again::At(place) => place,
+            Again::Apart { part, at } => self.places[part][at].1,
+        };
         let site = self.asm.jump();
-        self.asm.aim(site, access.probe);
+        self.asm.aim(site, again);
     }
 
     fn jump_back(&mut self, back: Back) {
