@@ -13,7 +13,7 @@ mod settle;
 use crate::contain::Sandbox;
 use crate::ending;
 use crate::net::{Addresses, Connections, Nets};
-use crate::output::{OutputFile, say};
+use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::recording::Recording;
 use crate::size::parse_size;
@@ -22,9 +22,9 @@ use crate::terminal::{Escape, Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
+use cpu::Tier;
 use contain::Needs;
 use control::{CHANNELS, Records};
-use cpu::Tier;
 use files::User;
 use guestfs::host_tree::HostTree;
 use guestfs::{Packed, Server, Tree};
@@ -236,6 +236,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
         None => std::env::current_dir().context("can't determine the current directory")?,
     };
+    let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
+    output::distinct(ledger.chain(args.repeat.output()))?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
     let mut environment = files::environment(&args.env, &directory);
@@ -505,9 +507,8 @@ fn conclude(
             lines.iter().for_each(|line| say(line));
         }
     }
-    if let Some(recording) = recording {
-        recording.write(machine)?;
-    }
+    // The ledger is written even if the recording cannot be.
+    let recorded = recording.map_or(Ok(()), |recording| recording.write(machine));
     if let Some(mut ledger) = ledger {
         let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));
         ledger.facts.extend(facts);
@@ -529,6 +530,7 @@ fn conclude(
         say(&report.to_string());
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
+    recorded?;
     if !complete {
         bail!("the capture is incomplete");
     }
