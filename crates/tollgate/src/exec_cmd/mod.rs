@@ -19,10 +19,10 @@ use crate::recording::Recording;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
+use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
-use cpu::Tier;
 use contain::Needs;
 use control::{CHANNELS, Records};
 use files::User;
@@ -163,6 +163,9 @@ pub struct ExecArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     repeat: RepeatArgs,
+    /// Tier that executes the guest. Affects the duration of the run, but not its ledger
+    #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
+    tier: TierName,
     #[command(flatten)]
     stacks: StackArgs,
     #[command(flatten)]
@@ -317,7 +320,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             platform: platform.clone(),
             branches: false,
             stacks: args.stacks.keeps(tsc_hz),
-            tier: Tier::Auto,
+            tier: args.tier.tier(),
         })
     };
     if identified {
