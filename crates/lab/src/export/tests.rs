@@ -84,6 +84,7 @@ fn speedscope_s_file_is_as_its_schema_has_it() {
         assert!(indices.into_iter().all(|frame| (frame.as_u64().unwrap() as usize) < frames.len()));
     }
     assert_eq!(profiles[0]["name"], "my work (42)");
+    assert_eq!(file["activeProfileIndex"], 0);
 }
 
 #[test]
