@@ -2,7 +2,6 @@
 //!
 //! The stack pointer points 12 bytes into the current [`Area`]: its low six bits are therefore 12,
 //! and it serves as the shift count that turns addresses into page numbers, without another register.
-//! makes it the shift count that turns addresses into page numbers, without a register for that.
 
 use super::asm::{M, R};
 use crate::arch::VectorState;
