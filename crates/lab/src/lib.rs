@@ -18,7 +18,6 @@ pub mod fingerprint;
 pub mod flame;
 pub mod format;
 pub mod measure;
-pub mod pattern;
 pub mod report;
 pub mod results;
 pub mod runner;

@@ -14,6 +14,7 @@ mod fold;
 mod ledger;
 pub mod names;
 pub mod operation;
+pub mod pattern;
 pub mod profile;
 pub mod recorder;
 pub mod stack;

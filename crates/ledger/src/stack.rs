@@ -14,6 +14,7 @@ pub use files::{Files, LONGEST_PATH, file_of, in_file};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::time::Duration;
 pub(crate) use wire::{read, write};
 
 /// Largest number of frames of all stacks together.
@@ -24,10 +25,29 @@ pub const MOST_CHARGES: usize = 1 << 19;
 pub const MOST_RECORDS: usize = 1 << 21;
 /// Largest depth of a stack.
 pub const DEEPEST: usize = 128;
+/// Shortest interval between samples.
+const SHORTEST: Duration = Duration::from_nanos(100);
+/// Units of time in nanoseconds. `s` is last, because the other names end in it.
+const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 /// Stands for an address: the stack continues, but the unwinder could not follow it. No code has this address.
 pub const TRUNCATED: u64 = 1 << 63;
 /// Stands for an address: the stack was not recorded, because there were too many stacks.
 pub const UNKNOWN: u64 = TRUNCATED + 1;
+
+/// The reason why a text is no interval between samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not a time from 100ns on, with its unit, such as 10us or 1ms")]
+pub struct NoInterval;
+
+/// Parses an interval between samples, such as `10us`.
+pub fn interval(text: &str) -> Result<Duration, NoInterval> {
+    let unit = UNITS.iter().find_map(|(unit, size)| Some((text.strip_suffix(unit)?, size)));
+    let time = unit.and_then(|(number, size)| Some(number.parse::<f64>().ok()? * size));
+    match time {
+        Some(ns) if (SHORTEST.as_nanos() as f64..1e18).contains(&ns) => Ok(Duration::from_nanos(ns as u64)),
+        _ => Err(NoInterval),
+    }
+}
 
 /// Number of a stack: the node of its innermost frame, or 0 for the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

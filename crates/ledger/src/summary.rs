@@ -8,6 +8,7 @@ mod stacks;
 
 use crate::entry::BlockRuns;
 use crate::ledger::Ledger;
+use crate::pattern;
 use crate::recorder::{Amount, Region};
 use crate::{Class, Family, Kind};
 pub use lines::{Line, Lines, Who};
@@ -137,9 +138,11 @@ pub enum By {
 
 /// A filter of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum Wanted<'a> {
     /// Tasks with the name of the task that has this number.
     Comm(u32),
+    /// Tasks whose names match a pattern.
+    Pattern(&'a str),
     /// The process or thread with this number.
     Number(u32),
     /// Work in this context, which interrupts any task.
@@ -154,7 +157,7 @@ pub struct Selection<'a> {
     ledger: &'a Ledger,
     region: Option<u32>,
     level: Option<u8>,
-    task: Option<Wanted>,
+    task: Option<Wanted<'a>>,
 }
 
 impl Ledger {
@@ -212,9 +215,10 @@ impl<'a> Selection<'a> {
         Self { level: Some(level), ..self }
     }
 
-    /// Restricts the selection to the tasks of a name, or to the process or thread of a number, without the interrupts on top of them; or to a line
-    /// of interrupts that [`Selection::rows`] names. Returns `None` if there is no match.
-    pub fn of_task(self, task: &str) -> Option<Self> {
+    /// Restricts the selection to the tasks of a name, to the process or thread of a number, or to the tasks whose names match a
+    /// [pattern], without the interrupts on top of them; or to a line of interrupts that [`Selection::rows`] names. Returns `None`
+    /// if there is no match.
+    pub fn of_task(self, task: &'a str) -> Option<Self> {
         let tasks = self.ledger.tasks.iter().zip(0u32..);
         let is_called = |known: &crate::Task| known.comm == task || lines::given(&known.comm) == task;
         let called =
@@ -227,7 +231,12 @@ impl<'a> Selection<'a> {
         let context =
             || crate::Context::ALL.iter().copied().find(|context| lines::context_name(*context) == Some(task));
         let none = (task == lines::NO_TASK).then_some(Wanted::None);
-        let wanted = none.or_else(|| context().map(Wanted::Context)).or_else(called).or_else(number)?;
+        let alike = || {
+            let is = |known: &crate::Task| pattern::matches(task, &known.comm);
+            let found = pattern::has_wildcards(task) && tasks.clone().skip(1).any(|(known, _)| is(known));
+            found.then_some(Wanted::Pattern(task))
+        };
+        let wanted = none.or_else(|| context().map(Wanted::Context)).or_else(called).or_else(number).or_else(alike)?;
         Some(Self { task: Some(wanted), ..self })
     }
 
@@ -246,11 +255,12 @@ impl<'a> Selection<'a> {
             && self.task.is_none_or(|wanted| self.is_of(wanted, who))
     }
 
-    fn is_of(self, wanted: Wanted, who: &crate::Origin) -> bool {
+    fn is_of(self, wanted: Wanted<'a>, who: &crate::Origin) -> bool {
         let task = &self.ledger.tasks[who.task.0 as usize];
         let own = who.context == crate::Context::Task && who.task.0 != 0;
         match wanted {
             Wanted::Comm(as_this) => own && task.comm == self.ledger.tasks[as_this as usize].comm,
+            Wanted::Pattern(pattern) => own && pattern::matches(pattern, &task.comm),
             Wanted::Number(number) => own && (task.pid == number || task.tid == number),
             Wanted::Context(context) => who.context == context,
             Wanted::None => who.context == crate::Context::Task && who.task.0 == 0,
@@ -498,6 +508,10 @@ mod tests {
         assert_eq!(names(By::Comm), ["[interrupts]", "[no task]", "swapper/0", "work"]);
         let ticks = |task| ledger.all().of_task(task).map(|selection| selection.total().ticks);
         assert_eq!(ticks("work"), ticks("7"));
+        assert_eq!(ticks("wo*"), ticks("work"));
+        assert_eq!(ticks("?or?"), ticks("work"));
+        assert_eq!(ticks("*"), Some(ticks("work").unwrap() + ticks("swapper/0").unwrap()));
+        assert_eq!((ticks("wo"), ticks("play*")), (None, None));
         assert_eq!(ticks("[interrupts]"), Some(1_400_000));
         assert_eq!(ticks("swapper/0"), Some(5_000_000_000));
         let clock: u64 = ledger.header.clocks.iter().sum();

@@ -37,7 +37,7 @@ pub struct CompareArgs {
     /// Restricts the comparison to a region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Restricts the comparison to the tasks of a name, or to the process or thread of a number
+    /// Restricts the comparison to the tasks of a name, with the wildcards * and ?, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
 }

@@ -39,7 +39,7 @@ pub struct ExportArgs {
     /// Restricts the output to a region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Restricts the output to the tasks of a name, or to the process or thread of a number
+    /// Restricts the output to the tasks of a name, with the wildcards * and ?, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
 }

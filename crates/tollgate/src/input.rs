@@ -16,3 +16,12 @@ pub fn read(path: &Path, largest: u64) -> Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+/// Reads a regular file of at most `largest` bytes. `what` names its contents in error messages.
+pub fn read_regular(path: &Path, largest: u64, what: &str) -> Result<Vec<u8>> {
+    // A device may be endless, and the limit for large snapshots exceeds the host's memory.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        bail!("can't read the {what}: {} is not a regular file", path.display());
+    }
+    read(path, largest).with_context(|| format!("can't read the {what}"))
+}

@@ -1,6 +1,7 @@
 //! Snapshots and recorded input of a run: `--save-at`, `--restore`, `--record` and `--replay`.
 
 use crate::contain::Sandbox;
+use crate::input;
 use crate::output::{OutputFile, say};
 use crate::recording::{self, Recording};
 use anyhow::{Context, Result};
@@ -97,6 +98,8 @@ struct Moment {
 /// Snapshots, recording and replay of a run.
 pub struct Moments {
     due: Vec<Moment>,
+    /// Set if a file could not be written.
+    failed: bool,
     record: Option<Recording>,
     images: Vec<(String, String)>,
 }
@@ -115,6 +118,12 @@ impl MomentArgs {
     /// Returns true if the machine is saved or restored. Its disks then stay unchanged.
     pub fn saves(&self) -> bool {
         !self.save_at.is_empty() || self.restore.is_some()
+    }
+
+    /// Returns the options that write files, with these files.
+    pub fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let saved = self.save_at.iter().skip(1).step_by(2).map(|file| ("--save-at", Path::new(file)));
+        saved.chain(self.record.iter().map(|file| ("--record", &**file)))
     }
 
     /// Returns the files that are read before the run, and again if the machine is created again.
@@ -140,7 +149,7 @@ impl MomentArgs {
     ) -> Result<Moments> {
         if let Some(path) = &self.restore {
             let failed = || format!("can't restore the snapshot {}", path.display());
-            machine.restore(&recording::read(path, LARGEST, "snapshot")?, &images).with_context(failed)?;
+            machine.restore(&input::read_regular(path, LARGEST, "snapshot")?, &images).with_context(failed)?;
         }
         if let Some(path) = &self.replay {
             recording::replay(machine, path, LARGEST, &images)?;
@@ -154,34 +163,44 @@ impl MomentArgs {
         };
         let due = pairs.iter().map(moment).collect::<Result<_>>()?;
         machine.await_functions(places, symbols);
-        Ok(Moments { due, record, images })
+        Ok(Moments { due, failed: false, record, images })
     }
 }
 
 impl Moments {
-    /// Runs the machine to its end, and takes snapshots on the way.
-    pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host) -> Result<Outcome> {
+    /// Runs the machine to its end, and takes snapshots on the way. A snapshot that cannot be written does not end the run.
+    pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host) -> Outcome {
         loop {
             let due = &self.due;
             if let Some(outcome) = machine.run_until(host, &mut |m| due.iter().any(|moment| moment.when.has_come(m))) {
-                return Ok(outcome);
+                return outcome;
             }
             while let Some(at) = self.due.iter().position(|moment| moment.when.has_come(machine)) {
                 let moment = self.due.remove(at);
-                let snapshot = machine.snapshot(&self.images).context("can't take a snapshot")?;
-                moment.file.write(&snapshot)?;
+                let snapshot = machine.snapshot(&self.images).context("can't take a snapshot");
+                let written = snapshot.and_then(|snapshot| moment.file.write(&snapshot));
+                self.note(written.with_context(|| format!("--save-at {}", moment.name)));
             }
         }
     }
 
-    /// Writes the files that are complete only after the run, and reports moments that did not come. Returns true if all moments came.
-    pub fn finish(self, machine: &Machine) -> Result<bool> {
-        if let Some(recording) = self.record {
-            recording.write(machine)?;
+    /// Reports a file that could not be written.
+    fn note(&mut self, written: Result<()>) {
+        if let Err(error) = written {
+            say(&format!("tollgate: {error:#}"));
+            self.failed = true;
+        }
+    }
+
+    /// Writes the files that are complete only after the run, and reports moments that did not come. Returns true if all moments came
+    /// and all files were written.
+    pub fn finish(mut self, machine: &Machine) -> bool {
+        if let Some(recording) = self.record.take() {
+            self.note(recording.write(machine));
         }
         for moment in &self.due {
             say(&format!("tollgate: --save-at {}: {}", moment.name, moment.when.missed(machine)));
         }
-        Ok(self.due.is_empty())
+        self.due.is_empty() && !self.failed
     }
 }

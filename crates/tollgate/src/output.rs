@@ -46,6 +46,30 @@ pub fn replace(path: &Path, beside: &Path, fill: impl FnOnce(&mut File) -> io::R
     written
 }
 
+/// Refuses two options that name one output file: the file that is written last would replace the other one.
+pub fn distinct<'a>(outputs: impl Iterator<Item = (&'static str, &'a Path)>) -> Result<()> {
+    let mut known: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in outputs {
+        // A device or a pipe takes any number of files.
+        if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            continue;
+        }
+        let place = place(path);
+        if let Some((other, _)) = known.iter().find(|(_, known)| *known == place) {
+            bail!("{other} and {option} name the same file: {}", path.display());
+        }
+        known.push((option, place));
+    }
+    Ok(())
+}
+
+/// Returns the absolute path of a file that need not exist.
+fn place(path: &Path) -> PathBuf {
+    let parent = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
+    let beside = || Some(parent?.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
+}
+
 impl OutputFile {
     /// Prepares a file at `path`. `what` names it in error messages.
     pub fn create(path: &Path, what: &'static str) -> Result<Self> {
@@ -106,6 +130,26 @@ impl OutputFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_file_has_one_writer() {
+        let directory = std::env::temp_dir().join(format!("tollgate-distinct-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("a");
+        let same = directory.join(".").join("a");
+        let refused =
+            |b: &Path| distinct([("--ledger", &*file), ("--record", b)].into_iter()).map_err(|e| e.to_string());
+        let message = format!("--ledger and --record name the same file: {}", same.display());
+        assert_eq!(refused(&same), Err(message.clone()));
+        std::os::unix::fs::symlink(&file, directory.join("link")).unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(refused(&same), Err(message));
+        assert!(refused(&directory.join("link")).is_err());
+        assert_eq!(refused(&directory.join("b")), Ok(()));
+        let null = Path::new("/dev/null");
+        assert!(distinct([("--ledger", null), ("--record", null)].into_iter()).is_ok());
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn a_symbolic_link_stays_one() {

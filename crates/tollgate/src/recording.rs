@@ -1,8 +1,9 @@
 //! Recording of a machine's external input, and its replay.
 
 use crate::contain::Sandbox;
+use crate::input;
 use crate::output::OutputFile;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use machine::Machine;
 use std::path::Path;
 
@@ -25,17 +26,8 @@ impl Recording {
     }
 }
 
-/// Reads a file of at most `largest` bytes that describes a run. `what` is its name in error messages.
-pub fn read(path: &Path, largest: u64, what: &str) -> Result<Vec<u8>> {
-    // A device may be endless, and the limit for large snapshots exceeds the host's memory.
-    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        bail!("can't read the {what}: {} is not a regular file", path.display());
-    }
-    crate::input::read(path, largest).with_context(|| format!("can't read the {what}"))
-}
-
 /// Replays recorded input, a file of at most `largest` bytes, on a machine that has not run. `facts` must be those of the recorded run.
 pub fn replay(machine: &mut Machine, path: &Path, largest: u64, facts: &[(String, String)]) -> Result<()> {
     let failed = || format!("can't replay {}", path.display());
-    machine.replay(&read(path, largest, "recorded input")?, facts).with_context(failed)
+    machine.replay(&input::read_regular(path, largest, "recorded input")?, facts).with_context(failed)
 }

@@ -50,7 +50,7 @@ pub struct ReportArgs {
     /// Restricts the report to a virtualization level: 0 is the machine or the hypervisor, 1 its guest
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
     level: Option<u8>,
-    /// Restricts the report to the tasks of a name, or to the process or thread of a number
+    /// Restricts the report to the tasks of a name, with the wildcards * and ?, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
     #[command(flatten)]
@@ -138,7 +138,7 @@ pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<
 }
 
 /// Restricts a selection to a task, if one is given.
-pub fn select_task<'a>(selection: Selection<'a>, task: Option<&str>) -> Result<Selection<'a>> {
+pub fn select_task<'a>(selection: Selection<'a>, task: Option<&'a str>) -> Result<Selection<'a>> {
     const SHOWN: usize = 8;
     let Some(name) = task else { return Ok(selection) };
     match selection.of_task(name) {

@@ -7,7 +7,7 @@ use crate::gdb;
 use crate::identity;
 use crate::moments::MomentArgs;
 use crate::net::{Connections, Nets};
-use crate::output::{OutputFile, say};
+use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
@@ -479,6 +479,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if check_translation {
         check_needs(args)?;
     }
+    output::distinct(args.moments.outputs().chain(args.ledger.iter().map(|file| ("--ledger", &**file))))?;
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;
@@ -525,7 +526,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut console = console(connections)?;
     let outcome = match (kvm, sockets) {
         (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
-        (None, None) => moments.run(&mut machine, &mut console)?,
+        (None, None) => moments.run(&mut machine, &mut console),
         (None, Some(mut sockets)) => {
             eprintln!("tollgate: the guest waits for a debugger at {sockets}");
             let again = Make {
@@ -539,7 +540,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let timed_out = console.timed_out;
     drop(console);
-    let mut all_came = moments.finish(&machine)?;
+    let mut all_came = moments.finish(&machine);
     all_came &= nets.finish(&machine);
     if args.workload.is_some() && !machine.board.borrow().workload_asked() {
         say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");

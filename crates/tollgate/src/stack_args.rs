@@ -1,14 +1,14 @@
 //! Options that select the call stacks in a ledger.
 
 use clap::Args;
-use ledger::stack::Keeps;
+use ledger::stack::{self, Keeps};
 use std::time::Duration;
 
 /// Options of the commands that run a guest.
 #[derive(Args)]
 pub struct StackArgs {
     /// Records the call stack of each processor in the ledger at fixed intervals of virtual time, such as 10us. Samples cost the guest nothing
-    #[arg(long, value_name = "INTERVAL", requires = "ledger", value_parser = parse_interval)]
+    #[arg(long, value_name = "INTERVAL", requires = "ledger", value_parser = stack::interval)]
     sample: Option<Duration>,
     /// Records the call stack of each crossing in the ledger
     #[arg(long, requires = "ledger")]
@@ -18,23 +18,9 @@ pub struct StackArgs {
     trace: bool,
 }
 
-/// Shortest interval.
-const SHORTEST: Duration = Duration::from_nanos(100);
-/// Units of time in nanoseconds. `s` is last, because the other names end in it.
-const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
-
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    let unit = UNITS.iter().find_map(|(unit, size)| Some((text.strip_suffix(unit)?, size)));
-    let time = unit.and_then(|(number, size)| Some(number.parse::<f64>().ok()? * size));
-    match time {
-        Some(ns) if (SHORTEST.as_nanos() as f64..1e18).contains(&ns) => Ok(Duration::from_nanos(ns as u64)),
-        _ => Err("a time from 100ns on, with its unit, such as 10us or 1ms".into()),
-    }
-}
-
 /// Checks the text of an interval for a command that passes it on.
 pub fn interval(text: &str) -> Result<String, String> {
-    parse_interval(text).map(|_| text.to_owned())
+    stack::interval(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 impl StackArgs {
@@ -51,20 +37,5 @@ impl StackArgs {
     pub fn given(&self) -> Option<&'static str> {
         let table = [(self.sample.is_some(), "--sample"), (self.call_graph, "--call-graph"), (self.trace, "--trace")];
         table.into_iter().find(|(given, _)| *given).map(|(_, option)| option)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_have_units() {
-        assert_eq!(parse_interval("10us"), Ok(Duration::from_micros(10)));
-        assert_eq!(parse_interval("1.5ms"), Ok(Duration::from_micros(1500)));
-        assert_eq!(parse_interval("0.1s"), Ok(Duration::from_millis(100)));
-        for wrong in ["10", "us", "-1us", "99ns", "1e30s", "10 m", "NaNus"] {
-            assert!(parse_interval(wrong).is_err(), "{wrong}");
-        }
     }
 }

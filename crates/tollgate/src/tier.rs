@@ -40,11 +40,7 @@ impl TierArgs {
 
     /// Returns the tier, and true if translations are checked.
     pub fn resolve(&self) -> Result<(Tier, bool)> {
-        let tier = match self.tier {
-            TierName::Interpreter => Tier::Interpreter,
-            TierName::Translator => Tier::Translator,
-            TierName::Auto => Tier::Auto,
-        };
+        let tier = self.tier.tier();
         if self.check_translation && tier == Tier::Interpreter {
             bail!("--check-translation has nothing to check: it needs --tier translator or auto");
         }
@@ -53,6 +49,15 @@ impl TierArgs {
 }
 
 impl TierName {
+    /// Returns the tier.
+    pub fn tier(self) -> Tier {
+        match self {
+            Self::Interpreter => Tier::Interpreter,
+            Self::Translator => Tier::Translator,
+            Self::Auto => Tier::Auto,
+        }
+    }
+
     /// Returns the arguments of `tollgate run` that select the tier.
     pub fn arguments(self) -> Vec<String> {
         let value = self.to_possible_value().expect("no tier is left out");

@@ -107,6 +107,28 @@ fn a_guest_runs() {
 }
 
 #[test]
+fn a_snapshot_that_cannot_be_written_does_not_cost_the_ledger() {
+    let files = Files::new("full");
+    let spin = files.guest("spin", b"\xeb\xfe");
+    let ledger = files.path("ledger");
+    let all = ["--save-at", "0.0001", "/dev/full", "--limit", "0.01", "--ledger", &ledger, "--kernel", &spin];
+    let (status, _, error) = run(&all);
+    assert_eq!(status, FAILED, "{error}");
+    assert!(error.contains("--save-at 0.0001: can't write the snapshot /dev/full"), "{error}");
+    assert!(tollgate(&["report", &ledger]).status.success());
+}
+
+#[test]
+fn two_options_do_not_write_one_file() {
+    let files = Files::new("distinct");
+    let (kernel, file) = (files.good(), files.path("file"));
+    let same = files.path("./file");
+    refused(&["--kernel", &kernel, "--ledger", &file, "--save-at", "1", &same], "name the same file");
+    refused(&["--kernel", &kernel, "--record", &file, "--save-at", "1", &same], "name the same file");
+    assert!(!Path::new(&file).exists());
+}
+
+#[test]
 fn machines_of_one_run_are_told_apart() {
     let files = Files::new("machines");
     let guest = files.good();

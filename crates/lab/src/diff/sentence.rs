@@ -96,9 +96,10 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
     let Some(Interval { low, high }) = verdict.interval else {
         return match a.runs.first().and_then(|run| run.seed) {
             Some(seed) => {
-                format!("One layout was measured, that of seed {seed}: another may say otherwise (--vary N).")
+                format!("Measured with the layout of seed {seed}: the result may differ with other layouts (--vary N).")
             }
-            None => "One layout was measured: another may say otherwise (--vary N).".to_owned(),
+            None => "Measured with one layout of code and data: the result may differ with other layouts (--vary N)."
+                .to_owned(),
         };
     };
     format!(

@@ -49,7 +49,10 @@ fn one_layout_is_said_to_be_one() {
     let diff = diff(vec![run(None, 1_000_000, 1_000)], vec![run(None, 1_001_000, 1_500)], Some(0.01));
     let expected = "B costs 4.6% more cycles than A (1.100 → 1.151 M): 4.5 points are IRET (500 more, most in asm_exc_page_fault).";
     assert_eq!(diff.sentence, expected);
-    assert_eq!(diff.certainty, "One layout was measured: another may say otherwise (--vary N).");
+    assert_eq!(
+        diff.certainty,
+        "Measured with one layout of code and data: the result may differ with other layouts (--vary N)."
+    );
     assert_eq!((diff.verdict.answer, diff.verdict.interval, diff.verdict.exceeded), (Answer::More, None, true));
 }
 
@@ -58,7 +61,10 @@ fn the_direction_is_that_of_b() {
     let diff = diff(vec![run(Some(4), 1_001_000, 1_500)], vec![run(Some(4), 1_000_000, 1_000)], Some(0.01));
     let expected = "B costs 4.4% fewer cycles than A (1.151 → 1.100 M): 4.3 points are IRET (500 fewer, most in asm_exc_page_fault).";
     assert_eq!(diff.sentence, expected);
-    assert_eq!(diff.certainty, "One layout was measured, that of seed 4: another may say otherwise (--vary N).");
+    assert_eq!(
+        diff.certainty,
+        "Measured with the layout of seed 4: the result may differ with other layouts (--vary N)."
+    );
     assert!(!diff.verdict.exceeded);
 }
 

@@ -445,6 +445,9 @@ pub(super) fn experiment(
     let factors = parsed.factor.iter().map(|f| r.factor(f, &rows, &columns)).collect::<Parsed<Vec<_>>>()?;
     let skips = parsed.skip.iter().map(|s| r.skip(s, &rows, &columns)).collect::<Parsed<Vec<_>>>()?;
     let relative_to = parsed.relative_to.as_ref().map(|cell| r.relative_to(cell, &rows, &columns)).transpose()?;
+    if let Some(Err(error)) = parsed.sample.as_deref().map(ledger::stack::interval) {
+        return Err(r.error("sample", error.to_string()));
+    }
     let experiment = Experiment {
         name: name.to_owned(),
         file: path,

@@ -141,6 +141,11 @@ fn what_makes_no_sense_is_named() {
             "guest.g.status: 124 is no status to expect: it says",
         ),
         ("made-by = \"make\"", "made-by = \"make\"\nstatus = 256", "guest.g.status: should be 0 to 255, is 256"),
+        (
+            "title = \"Sample\"",
+            "title = \"Sample\"\nsample = \"10\"",
+            "sample: is not a time from 100ns on, with its unit",
+        ),
     ];
     for (from, to, message) in cases {
         refused((from, to), message);

@@ -6,9 +6,10 @@ use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, ProcessHandle, Profile, ReferenceTimestamp,
     SamplingInterval, ThreadHandle, Timestamp,
 };
-use ledger::TaskId;
+use ledger::Task;
 use ledger::summary::Weigh;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// Returns the profile.
@@ -31,7 +32,7 @@ pub fn profile(export: Export) -> Result<Vec<u8>, ExportError> {
     samples.sort_by_key(|sample| sample.time);
     for sample in samples {
         let time = Timestamp::from_nanos_since_reference(export.nanoseconds(sample.time));
-        let thread = threads.thread(&mut profile, &export, sample.who.task, time);
+        let thread = threads.thread(&mut profile, export.task(sample.who), time);
         let space = sample.who.address_space();
         let mut addresses: Vec<u64> = export.ledger.stacks.frames(sample.stack).collect();
         addresses.reverse();
@@ -52,24 +53,37 @@ pub fn profile(export: Export) -> Result<Vec<u8>, ExportError> {
     serde_json::to_vec(&profile).map_err(|_| ExportError::Json)
 }
 
+/// The number of a process or thread, and the name of a task that has no number of its own: an idle task, or none.
+type Number<'a> = (u32, &'a str);
+
 /// Processes and threads with samples.
 #[derive(Default)]
-struct Threads {
-    processes: BTreeMap<u32, ProcessHandle>,
-    threads: BTreeMap<TaskId, ThreadHandle>,
+struct Threads<'a> {
+    processes: BTreeMap<Number<'a>, ProcessHandle>,
+    threads: BTreeMap<Number<'a>, ThreadHandle>,
 }
 
-impl Threads {
-    fn thread(&mut self, profile: &mut Profile, export: &Export, number: TaskId, time: Timestamp) -> ThreadHandle {
-        let task = &export.ledger.tasks[number.0 as usize];
-        if let Some(known) = self.threads.get(&number) {
-            return *known;
-        }
-        let process =
-            *self.processes.entry(task.pid).or_insert_with(|| profile.add_process(task_title(task), task.pid, time));
-        let thread = profile.add_thread(process, task.tid, time, task.pid == task.tid);
-        profile.set_thread_name(thread, task_title(task));
-        self.threads.insert(number, thread);
+impl<'a> Threads<'a> {
+    /// Returns the thread of a task. A thread that has executed another program keeps its number and gets the name of that
+    /// program, and a process has the name of its first thread.
+    fn thread(&mut self, profile: &mut Profile, task: &'a Task, time: Timestamp) -> ThreadHandle {
+        let title = task_title(task);
+        let own = if task.pid == 0 { title } else { "" };
+        let is_first = task.pid == task.tid;
+        let process = match self.processes.entry((task.pid, own)) {
+            Entry::Vacant(new) => *new.insert(profile.add_process(title, task.pid, time)),
+            Entry::Occupied(known) => {
+                if is_first {
+                    profile.set_process_name(*known.get(), title);
+                }
+                *known.get()
+            }
+        };
+        let thread = *self
+            .threads
+            .entry((task.tid, own))
+            .or_insert_with(|| profile.add_thread(process, task.tid, time, is_first));
+        profile.set_thread_name(thread, title);
         thread
     }
 }

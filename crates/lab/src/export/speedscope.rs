@@ -3,6 +3,7 @@
 use super::{Export, ExportError, Names, task_title};
 use ledger::summary::Weigh;
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Returns the file, with one profile per task.
@@ -23,6 +24,9 @@ pub fn file(export: Export) -> Result<Vec<u8>, ExportError> {
         weights.push(export.amount(sample.weight));
     }
     let unit = if matches!(export.weigh, Weigh::Kinds(_)) { "none" } else { "nanoseconds" };
+    // The task with the largest weight is shown first.
+    let sums = tasks.values().map(|(_, weights)| weights.iter().fold(0u64, |sum, weight| sum.saturating_add(*weight)));
+    let active = sums.enumerate().max_by_key(|(number, sum)| (*sum, Reverse(*number))).map_or(0, |(number, _)| number);
     let profiles = tasks.into_iter().map(|(task, (samples, weights))| {
         let task = &export.ledger.tasks[task as usize];
         let end: u64 = weights.iter().fold(0, |sum, weight| sum.saturating_add(*weight));
@@ -43,7 +47,7 @@ pub fn file(export: Export) -> Result<Vec<u8>, ExportError> {
         "shared": { "frames": frames },
         "profiles": profiles,
         "name": export.ledger.header.profile,
-        "activeProfileIndex": 0,
+        "activeProfileIndex": active,
         "exporter": format!("tollgate {}", env!("CARGO_PKG_VERSION")),
     });
     serde_json::to_vec(&file).map_err(|_| ExportError::Json)

@@ -84,6 +84,7 @@ fn speedscope_s_file_is_as_its_schema_has_it() {
         assert!(indices.into_iter().all(|frame| (frame.as_u64().unwrap() as usize) < frames.len()));
     }
     assert_eq!(profiles[0]["name"], "my work (42)");
+    assert_eq!(file["activeProfileIndex"], 0);
 }
 
 #[test]
@@ -107,6 +108,37 @@ fn firefox_s_profile_has_tables_that_fit_together() {
         stack = work["stackTable"]["prefix"][at as usize].clone();
     }
     assert_eq!(names, ["do_syscall_64", "entry: it", "main [a.out]"]);
+}
+
+#[test]
+fn firefox_s_thread_has_the_name_of_its_last_program() {
+    let mut recorder = Recorder::default().keeping(Keeps { interval: 21_000_000, crossings: false, trace: true });
+    let stack = recorder.stack(&[KERNEL], true);
+    let tasks = [(82, 82, "init"), (82, 82, "python3"), (82, 83, "worker"), (0, 0, "swapper/0"), (0, 0, "swapper/1")];
+    for (time, (pid, tid, comm)) in (1..).zip(tasks) {
+        let kind = if pid == 0 { TaskKind::Idle } else { TaskKind::Process };
+        let task = recorder.task(Task::new(kind, pid, tid, comm));
+        let origin = recorder.origin(Origin { task, ..Origin::new(0, 0, KERNEL) });
+        recorder.add(origin, KERNEL, SYSCALL, 1, 1000);
+        recorder.add_samples(origin, stack, 1);
+        recorder.trace(Record { time, cpu: 0, origin, moment: Moment::Samples(1), ticks: 0, stack });
+    }
+    let header = Header::new(&Profile::named("skx").unwrap(), vec![5000]);
+    let profile = json(&Ledger::new(header, &recorder, &Symbols::default()), &Weigh::Samples, Format::Firefox);
+    let threads = profile["threads"].as_array().unwrap();
+    let shown = |thread: &Value| {
+        let name = |key: &str| thread[key].as_str().unwrap().to_owned();
+        (name("processName"), name("name"), thread["samples"]["length"].as_u64().unwrap())
+    };
+    let mut shown: Vec<_> = threads.iter().map(shown).collect();
+    shown.sort();
+    let expected = [
+        ("python3", "python3", 2),
+        ("python3", "worker", 1),
+        ("swapper/0", "swapper/0", 1),
+        ("swapper/1", "swapper/1", 1),
+    ];
+    assert_eq!(shown, expected.map(|(process, thread, count)| (process.to_owned(), thread.to_owned(), count)));
 }
 
 #[test]

@@ -129,3 +129,13 @@ proptest! {
         let _ = read(&mut crate::wire::Reader::new(&bytes), 1, 1);
     }
 }
+
+#[test]
+fn intervals_have_units() {
+    assert_eq!(interval("10us"), Ok(Duration::from_micros(10)));
+    assert_eq!(interval("1.5ms"), Ok(Duration::from_micros(1500)));
+    assert_eq!(interval("0.1s"), Ok(Duration::from_millis(100)));
+    for wrong in ["10", "us", "-1us", "99ns", "1e30s", "10 m", "NaNus"] {
+        assert_eq!(interval(wrong), Err(NoInterval), "{wrong}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The layout of a kernel's structures, from the BTF (the types that CONFIG_DEBUG_INFO_BTF describes) in its memory.
 //!
-//! What is read may be anything: every access is checked, and searches end.
+//! The memory may hold any values: every access is checked, and every search is bounded.
 
 /// The header's first two bytes.
 const MAGIC: u16 = 0xeb9f;
@@ -8,7 +8,7 @@ const MAGIC: u16 = 0xeb9f;
 const MOST_MODIFIERS: usize = 32;
 /// Unnamed structures in one another that are looked into.
 const DEEPEST_UNNAMED: usize = 4;
-/// Bytes of a type without what follows it for its kind.
+/// Bytes of a type without the data that its kind adds.
 const TYPE: usize = 12;
 /// Bytes of a member of a structure.
 const MEMBER: usize = 12;
@@ -25,7 +25,7 @@ mod kind {
     pub const TYPE_TAG: u32 = 18;
 }
 
-/// Bytes that follow a type, by its kind: so many, and so many for each of its items. Kind 0 is no type.
+/// Bytes that follow a type, by its kind: a fixed number, and a number for each of its items. Kind 0 is no type.
 const FOLLOWS: [(usize, usize); 20] = [
     (0, 0),
     (4, 0),
@@ -53,7 +53,7 @@ const FOLLOWS: [(usize, usize); 20] = [
 pub struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type is, from number 1 on.
+    /// The offset of each type, from number 1 on.
     places: Vec<u32>,
 }
 
@@ -81,7 +81,7 @@ fn section(bytes: &[u8], header: usize, offset: usize) -> Option<&[u8]> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the index of types; `None` if these bytes are no BTF, or one with unknown kinds.
+    /// Reads the index of types. Returns `None` if these bytes are no BTF, or one with unknown kinds.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         if bytes.get(..2)? != MAGIC.to_le_bytes() {
             return None;
@@ -111,20 +111,20 @@ impl<'a> Btf<'a> {
         Some(self.info(place)? >> 24 & 0x1f)
     }
 
-    /// Whether the name at the start of a type or of a member is `name`.
+    /// Returns true if the name at the start of a type or of a member is `name`.
     fn is_named(&self, place: usize, name: &str) -> bool {
         let string = u32_at(self.types, place).and_then(|at| self.strings.get(at as usize..));
         string.and_then(|s| s.strip_prefix(name.as_bytes())).is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// The structure of that name.
+    /// Returns the structure of a name.
     pub fn structure(&self, name: &str) -> Option<TypeId> {
         let matches = |place: usize| self.kind(place) == Some(kind::STRUCT) && self.is_named(place, name);
         let index = self.places.iter().position(|place| matches(*place as usize))?;
         Some(TypeId(u32::try_from(index + 1).ok()?))
     }
 
-    /// What a type is behind type definitions and qualifiers.
+    /// Returns the type behind type definitions and qualifiers.
     fn resolve(&self, mut id: TypeId) -> Option<usize> {
         for _ in 0..MOST_MODIFIERS {
             let place = self.place(id)?;
@@ -165,7 +165,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// The first bit of a bit field of a structure, and how many it has.
+    /// Returns the first bit of a bit field of a structure, and the number of its bits.
     pub fn bits(&self, structure: TypeId, name: &str) -> Option<(u32, u32)> {
         let place = self.resolve(structure).filter(|place| self.kind(*place) == Some(kind::STRUCT))?;
         let info = self.info(place)?;
@@ -175,7 +175,13 @@ impl<'a> Btf<'a> {
         (info >> 31 != 0 && offset >> 24 != 0).then_some((offset & 0xff_ffff, offset >> 24))
     }
 
-    /// What an array consists of, and how many of it.
+    /// Returns the size of a structure in bytes.
+    pub fn size(&self, structure: TypeId) -> Option<u64> {
+        let place = self.resolve(structure).filter(|place| self.kind(*place) == Some(kind::STRUCT))?;
+        u32_at(self.types, place + 8).map(u64::from)
+    }
+
+    /// Returns the type and the number of an array's elements.
     pub fn array(&self, id: TypeId) -> Option<(TypeId, u32)> {
         let place = self.resolve(id).filter(|place| self.kind(*place) == Some(kind::ARRAY))?;
         Some((TypeId(u32_at(self.types, place + TYPE)?), u32_at(self.types, place + TYPE + 8)?))

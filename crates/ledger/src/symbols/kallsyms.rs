@@ -11,7 +11,7 @@ use super::{Raw, Symbol, functions};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Why there are no symbols in an image.
+/// The reason why an image has no symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum KallsymsError {
     /// There is no table of tokens.
@@ -31,9 +31,9 @@ const ALIGNMENTS: [usize; 2] = [8, 4];
 const PER_MARKER: usize = 256;
 /// Numbers of symbols that a kernel can have.
 const SYMBOLS: std::ops::RangeInclusive<u64> = 64..=4_000_000;
-/// How far in front of the tokens the names can begin.
+/// Largest distance from the start of the names to the tokens.
 const FURTHEST: usize = 64 << 20;
-/// No token, and no name, is longer.
+/// Maximum length of a token and of a name.
 const LONGEST_NAME: usize = 2048;
 /// Bounds on the search, which may be in the memory of a guest that wants it to last for ever: tables of tokens tried, and
 /// names read.
@@ -43,10 +43,10 @@ const PATIENCE: usize = 64_000_000;
 const LARGEST_BTF: u64 = 64 << 20;
 /// The tokens of the digits.
 const DIGITS: &[u8; 20] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
-/// Where kernels are linked.
+/// First address of the half of linear memory in which kernels are linked.
 const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
 
-/// What the tables of a kernel say. Clones share the functions, of which a kernel has some hundred thousand.
+/// The contents of a kernel's tables. Clones share the functions, of which a kernel has some hundred thousand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kallsyms {
     /// Functions by address, one for each.
@@ -133,11 +133,11 @@ fn u64_at(image: &[u8], at: usize) -> Option<u64> {
 
 /// The 256 strings that codes in names stand for.
 struct Tokens<'a> {
-    /// Where the table begins in the image.
+    /// The offset of the table in the image.
     start: usize,
-    /// Where the index of tokens ends.
+    /// The offset of the end of the index of tokens.
     end: usize,
-    /// What this and the other tables are aligned to.
+    /// The alignment of this and the other tables.
     alignment: usize,
     strings: Vec<&'a [u8]>,
 }
@@ -172,9 +172,9 @@ impl<'a> Tokens<'a> {
 
 /// The compressed names.
 struct Names {
-    /// Where the number of symbols is in the image: just before the names.
+    /// The offset in the image of the number of symbols, which is just before the names.
     number: usize,
-    /// Where each symbol's name begins.
+    /// The offset of each symbol's name.
     places: Vec<usize>,
 }
 
@@ -232,7 +232,7 @@ impl Names {
     }
 }
 
-/// How many codes a name has, and where they begin: seven bits in one byte, or since Linux 6.1 fourteen in two.
+/// Returns the number of a name's codes and their offset. The number has seven bits in one byte, or since Linux 6.1 fourteen in two.
 fn length(image: &[u8], at: usize) -> Option<(usize, usize)> {
     let first = usize::from(*image.get(at)?);
     if first < 0x80 {

@@ -87,7 +87,7 @@ impl Symbols {
         places.into_iter().map(|place| self.saved(place)).collect()
     }
 
-    /// Where the symbol that `rip` is in stands: its table, and its number there.
+    /// Returns the place of the symbol that `rip` is in: its table, and its number there.
     fn place(&self, space: AddressSpace, rip: u64) -> Option<(usize, usize)> {
         let [own, common] = space.candidates();
         let of = |space: AddressSpace| self.tables.iter().enumerate().filter(move |(_, table)| table.space == space);
@@ -116,12 +116,12 @@ impl Symbols {
         self.tables.iter().find_map(|t| t.symbols.iter().find(|s| s.name == name).map(|s| s.start))
     }
 
-    /// How many symbols there are.
+    /// Returns the number of symbols.
     pub fn len(&self) -> usize {
         self.tables.iter().map(|table| table.symbols.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no symbols.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -130,10 +130,10 @@ impl Symbols {
 /// A symbol of a kernel's table before sizes are known: address, letter of its type, name.
 type Raw = (u64, char, String);
 
-/// No function is longer; what lies further behind the last symbol is in none.
+/// Largest function. An address further behind the last symbol is in no function.
 const LONGEST: u64 = 1 << 20;
 
-/// The functions among `raw`. Where several names have one address, the one that a reader would look for:
+/// Returns the functions among `raw`. Of several names for one address, the one that a reader would look for is kept:
 /// global before local before weak, with few leading underscores, short.
 fn functions(mut raw: Vec<Raw>) -> Vec<Symbol> {
     let rank = |letter: char| match letter {

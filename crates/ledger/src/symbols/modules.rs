@@ -1,8 +1,8 @@
 //! Symbols of the modules that a Linux guest has loaded, from its memory.
 //!
-//! The kernel keeps its modules in a list, and of each the symbols that `/proc/kallsyms` shows. Where things are in those
-//! structures is in the kernel's own BTF. The memory is a guest's: it may say anything and change nothing here but the names
-//! in a report, so that every size is bounded and a list that leads back into itself ends.
+//! The kernel keeps a list of its modules, and the symbols of each module that `/proc/kallsyms` shows. The layout of these
+//! structures comes from the kernel's own BTF. The guest's memory may hold any values, which can change only the names in a
+//! report: every size is bounded, and a list that leads back into itself ends.
 
 use super::btf::{Btf, Field};
 use super::kallsyms::Landmarks;
@@ -24,6 +24,9 @@ pub(super) const LARGEST_TEXT: u64 = 1 << 30;
 const SYMBOL: u64 = 24;
 /// MODULE_STATE_UNFORMED: in the list, but not yet filled in.
 pub(super) const UNFORMED: u32 = 3;
+/// MOD_INIT_TEXT: the place of the code that is freed after its run in a module's array of memory (since Linux 6.4).
+const INIT_TEXT: u64 = 4;
+
 /// Functions of each loaded module, in the order of the kernel's list, as far as they can be read. `read` reads linear
 /// memory: all of the bytes, or it returns `false`.
 pub fn modules(landmarks: &Landmarks, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<(String, Vec<Symbol>)> {
@@ -46,8 +49,10 @@ pub(super) struct Layout {
     name: u64,
     /// The address of its code, and the length (32 bits).
     pub text: (u64, u64),
+    /// Likewise for the code that the kernel frees after it has run.
+    pub init: Option<(u64, u64)>,
     symbols: u64,
-    /// How many (32 bits).
+    /// The number of symbols (32 bits).
     count: u64,
     strings: u64,
     /// The letters of the symbols' types; older kernels have none.
@@ -59,15 +64,19 @@ impl Layout {
         let module = btf.structure("module")?;
         let at = |outer: Field, name: &str| btf.field(outer.of, name).map(|inner| outer.offset + inner.offset);
         let field = |name: &str| btf.field(module, name);
-        let text = match field("mem") {
+        let (text, init) = match field("mem") {
             // Since Linux 6.4 an array, in which code comes first.
             Some(memory) => {
-                let first = Field { offset: memory.offset, of: btf.array(memory.of)?.0 };
-                (at(first, "base")?, at(first, "size")?)
+                let (of, count) = btf.array(memory.of)?;
+                let item = |number: u64| {
+                    let item = Field { offset: memory.offset + number * btf.size(of)?, of };
+                    Some((at(item, "base")?, at(item, "size")?))
+                };
+                (item(0)?, (u64::from(count) > INIT_TEXT).then(|| item(INIT_TEXT)).flatten())
             }
             None => {
-                let core = field("core_layout")?;
-                (at(core, "base")?, at(core, "text_size")?)
+                let area = |field: Field| Some((at(field, "base")?, at(field, "text_size")?));
+                (area(field("core_layout")?)?, field("init_layout").and_then(area))
             }
         };
         let kallsyms = field("core_kallsyms")?;
@@ -76,6 +85,7 @@ impl Layout {
             state: field("state")?.offset,
             name: field("name")?.offset,
             text,
+            init,
             symbols: at(kallsyms, "symtab")?,
             count: at(kallsyms, "num_symtab")?,
             strings: at(kallsyms, "strtab")?,
@@ -110,7 +120,7 @@ impl<'a, R: Fn(u64, &mut [u8]) -> bool> Walk<'a, R> {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
-    /// A string that ends with a zero within `longest` bytes. What lies behind it may not be mapped.
+    /// Reads a string that ends with a zero within `longest` bytes. The memory behind it may not be mapped.
     fn string(&self, mut address: u64, longest: usize) -> Option<String> {
         let mut string = Vec::new();
         while string.len() < longest {

@@ -1,21 +1,22 @@
 //! ORC: the tables by which a Linux kernel unwinds its own stacks, read from its memory.
 //!
-//! For each range of code there is an entry: where the caller's stack pointer is, where its RBP was saved, and of which kind the frame is. The
-//! kernel has a table of addresses and one of entries, and so has each of its modules. What the bits of an entry mean changed in Linux 6.4; its
-//! BTF tells which of the two it has. The memory is a guest's: every size is bounded, and an entry that makes no sense ends a stack.
+//! An entry describes the frames of a range of code: the place of the caller's stack pointer, the place of its saved RBP, and the kind of frame.
+//! The kernel and each of its modules have a table of addresses and a table of entries. Linux 6.4 changed the bits of an entry; the kernel's BTF
+//! tells its format. The guest's memory may hold any values: every size is bounded, and an invalid entry ends a stack.
 
 use super::btf::Btf;
 use super::kallsyms::Landmarks;
 use super::modules::{LARGEST_TEXT, Layout, MOST_MODULES, UNFORMED};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Bytes of an entry, and of an address in the table of addresses.
 const ENTRY: usize = 6;
 const ADDRESS: usize = 4;
-/// The most entries of a kernel, and of all of its modules.
+/// Largest number of entries of a kernel, and of all of its modules together.
 const MOST_ENTRIES: usize = 1 << 22;
 
-/// What an offset counts from.
+/// The base of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Nothing: the value is not known, or unchanged.
@@ -53,10 +54,10 @@ const BASES: [Base; 10] = [
     Base::AtSp,
 ];
 
-/// What lies below the caller's stack pointer.
+/// The data below the caller's stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The stack can't be followed from here.
+    /// The stack cannot be followed from here.
     Undefined,
     /// There is no caller.
     End,
@@ -64,22 +65,22 @@ pub enum Frame {
     Call,
     /// All registers, as an exception or interrupt has saved them (`struct pt_regs`).
     Registers,
-    /// What the processor has saved for an exception or interrupt.
+    /// The frame that the processor has saved for an exception or interrupt.
     Interrupt,
 }
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The caller's stack pointer: an offset from this.
+    /// The caller's stack pointer: an offset from a base.
     pub sp: (Base, i16),
-    /// Where the caller's RBP is.
+    /// The place of the caller's RBP.
     pub bp: (Base, i16),
-    /// What kind of frame it is.
+    /// The kind of frame.
     pub frame: Frame,
 }
 
-/// Which bits of an entry are what.
+/// The bits of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Format {
     kind: (u32, u32),
@@ -120,27 +121,16 @@ impl Format {
 
 /// The entries of a kernel or of a module.
 #[derive(Clone, Debug)]
-pub struct Table {
-    /// Its code.
-    code: std::ops::Range<u64>,
-    /// Where the range of each entry begins, from the start of the code; sorted.
+struct Entries {
+    first: u64,
+    /// The first address of each entry, counted from `first`; sorted.
     starts: Vec<u32>,
     entries: Vec<[u8; ENTRY]>,
     format: Format,
 }
 
-impl Table {
-    /// The entry for an address. `None`: that is not in this code.
-    pub fn find(&self, address: u64) -> Option<Entry> {
-        if !self.code.contains(&address) {
-            return None;
-        }
-        let offset = u32::try_from(address - self.code.start).ok()?;
-        let at = self.starts.partition_point(|start| *start <= offset).checked_sub(1)?;
-        Some(self.format.entry(self.entries[at]))
-    }
-
-    /// A table of so many entries, whose addresses count each from its own place.
+impl Entries {
+    /// Reads a table of `count` entries. Each address counts from its own place.
     fn read(read: &Read, format: Format, [addresses, entries]: [u64; 2], count: usize) -> Option<Self> {
         if count == 0 || count > MOST_ENTRIES {
             return None;
@@ -156,25 +146,51 @@ impl Table {
         let first = *starts.first()?;
         let starts = starts.into_iter().map(|start| u32::try_from(start.wrapping_sub(first)).ok());
         let starts: Vec<u32> = starts.collect::<Option<_>>()?;
-        let last = u64::from(*starts.last()?);
         let mut bytes = vec![0; count * ENTRY];
         if !starts.is_sorted() || !read(entries, &mut bytes) {
             return None;
         }
         let entries = bytes.as_chunks::<ENTRY>().0.to_vec();
-        Some(Self { code: first..first.checked_add(last)?.checked_add(1)?, starts, entries, format })
+        Some(Self { first, starts, entries, format })
+    }
+
+    /// Returns the last entry that begins at an address or before.
+    fn find(&self, address: u64) -> Option<Entry> {
+        let offset = u32::try_from(address.checked_sub(self.first)?).ok()?;
+        let at = self.starts.partition_point(|start| *start <= offset).checked_sub(1)?;
+        Some(self.format.entry(self.entries[at]))
+    }
+
+    /// Returns the range from the first address to the last one.
+    fn code(&self) -> Option<Range<u64>> {
+        let last = u64::from(*self.starts.last()?);
+        Some(self.first..self.first.checked_add(last)?.checked_add(1)?)
+    }
+}
+
+/// The table of a kernel.
+#[derive(Clone, Debug)]
+pub struct Table {
+    code: Range<u64>,
+    entries: Entries,
+}
+
+impl Table {
+    /// Returns the entry for an address in the kernel's code.
+    pub fn find(&self, address: u64) -> Option<Entry> {
+        self.code.contains(&address).then(|| self.entries.find(address))?
     }
 }
 
 /// Reads linear memory: all of the bytes, or it returns `false`.
 pub type Read<'a> = dyn Fn(u64, &mut [u8]) -> bool + 'a;
 
-/// Where the tables of a kernel are.
+/// The addresses of a kernel's tables.
 #[derive(Clone, Debug)]
 pub struct Places {
     format: Format,
     kernel: [(u64, u64); 2],
-    /// The head of the list of modules, their layout, and where each says how many entries it has and where these are.
+    /// The head of the list of modules, and the layout of a module.
     modules: Option<(u64, ModuleLayout)>,
 }
 
@@ -184,6 +200,7 @@ struct ModuleLayout {
     list: u64,
     state: u64,
     text: (u64, u64),
+    init: Option<(u64, u64)>,
     count: u64,
     addresses: u64,
     entries: u64,
@@ -198,6 +215,7 @@ impl ModuleLayout {
             list: layout.list,
             state: layout.state,
             text: layout.text,
+            init: layout.init,
             count: at("num_orcs")?,
             addresses: at("orc_unwind_ip")?,
             entries: at("orc_unwind")?,
@@ -206,7 +224,7 @@ impl ModuleLayout {
 }
 
 impl Places {
-    /// Of the kernel of these landmarks. `None`: it has no such tables, or no types that say what they are like.
+    /// Returns the addresses for the kernel of these landmarks. `None` if it has no such tables, or no BTF that describes them.
     pub fn of(landmarks: &Landmarks, read: &Read) -> Option<Self> {
         let kernel = landmarks.orc?;
         let bytes = landmarks.btf_bytes(read)?;
@@ -215,49 +233,94 @@ impl Places {
         Some(Self { format: Format::of(&btf)?, kernel, modules })
     }
 
-    /// The kernel's own table.
+    /// Reads the kernel's own table.
     pub fn kernel(&self, read: &Read) -> Option<Table> {
         let [addresses, entries] = self.kernel;
         let count = addresses.1.checked_sub(addresses.0)? as usize / ADDRESS;
-        let table = Table::read(read, self.format, [addresses.0, entries.0], count)?;
-        (entries.1.checked_sub(entries.0)? as usize / ENTRY == count).then_some(table)
+        let table = Entries::read(read, self.format, [addresses.0, entries.0], count)?;
+        let code = table.code()?;
+        (entries.1.checked_sub(entries.0)? as usize / ENTRY == count).then_some(Table { code, entries: table })
     }
 
-    /// What is first in the list of modules: it changes when a module is loaded.
-    pub fn newest_module(&self, read: &Read) -> Option<u64> {
-        pointer(read, self.modules.as_ref()?.0)
-    }
-
-    /// The tables of the modules that are loaded.
-    pub fn modules(&self, read: &Read) -> Vec<Table> {
-        let Some((head, layout)) = &self.modules else { return Vec::new() };
-        let mut tables = Vec::new();
-        let mut room = MOST_ENTRIES;
-        let mut seen = BTreeSet::from([*head]);
-        let mut link = pointer(read, *head);
-        while let Some(at) = link.filter(|at| seen.len() <= MOST_MODULES && seen.insert(*at)) {
-            tables.extend(self.module(read, layout, at.wrapping_sub(layout.list), &mut room));
-            link = pointer(read, at);
-        }
-        tables
-    }
-
-    fn module(&self, read: &Read, layout: &ModuleLayout, module: u64, room: &mut usize) -> Option<Table> {
+    /// Returns the head of a module's structure, unless it is not filled in.
+    fn module(read: &Read, layout: &ModuleLayout, module: u64) -> Option<Module> {
         let at = |offset: u64| module.wrapping_add(offset);
         if number(read, at(layout.state))? == UNFORMED {
             return None;
         }
-        let count = number(read, at(layout.count))? as usize;
-        *room = room.checked_sub(count)?;
-        let tables = [pointer(read, at(layout.addresses))?, pointer(read, at(layout.entries))?];
-        let text = pointer(read, at(layout.text.0))?;
-        let size = u64::from(number(read, at(layout.text.1))?);
-        let mut table = Table::read(read, self.format, tables, count)?;
-        if size > LARGEST_TEXT || !(text..text.checked_add(size)?).contains(&table.code.start) {
-            return None;
+        let area = |(base, size): (u64, u64)| {
+            let (start, size) = (pointer(read, at(base))?, u64::from(number(read, at(size))?));
+            (size <= LARGEST_TEXT).then(|| Some(start..start.checked_add(size)?))?
+        };
+        Some(Module {
+            module,
+            code: [area(layout.text)?, layout.init.and_then(area).unwrap_or_default()],
+            count: number(read, at(layout.count))? as usize,
+            tables: [pointer(read, at(layout.addresses))?, pointer(read, at(layout.entries))?],
+        })
+    }
+
+    /// Returns the module in whose code an address is.
+    fn module_at(&self, read: &Read, address: u64) -> Option<Module> {
+        let (head, layout) = self.modules.as_ref()?;
+        let mut seen = BTreeSet::from([*head]);
+        let mut link = pointer(read, *head);
+        while let Some(at) = link.filter(|at| seen.len() <= MOST_MODULES && seen.insert(*at)) {
+            let module = Self::module(read, layout, at.wrapping_sub(layout.list));
+            if let Some(module) = module.filter(|module| module.contains(address)) {
+                return Some(module);
+            }
+            link = pointer(read, at);
         }
-        table.code.end = text + size;
-        Some(table)
+        None
+    }
+}
+
+/// The fields of a module's structure that its table depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Module {
+    /// The address of the structure.
+    module: u64,
+    /// The code, and the code that the kernel frees after it has run.
+    code: [Range<u64>; 2],
+    count: usize,
+    tables: [u64; 2],
+}
+
+impl Module {
+    fn contains(&self, address: u64) -> bool {
+        self.code.iter().any(|code| code.contains(&address))
+    }
+}
+
+/// The tables of a kernel's modules that have been read. An entry follows from the guest's memory alone: a table is used as
+/// long as the module's structure is the same.
+#[derive(Debug, Default)]
+pub struct ModuleTables {
+    known: Vec<(Module, Option<Entries>)>,
+}
+
+impl ModuleTables {
+    /// Returns the entry for an address.
+    pub fn find(&mut self, places: &Places, read: &Read, address: u64) -> Option<Entry> {
+        let layout = &places.modules.as_ref()?.1;
+        let known = self.known.iter().position(|(module, _)| module.contains(address));
+        let is_current =
+            |module: &Module| Places::module(read, layout, module.module).is_some_and(|now| now == *module);
+        if let Some(at) = known.filter(|at| is_current(&self.known[*at].0)) {
+            return self.known[at].1.as_ref()?.find(address);
+        }
+        let module = places.module_at(read, address)?;
+        let entries = Entries::read(read, places.format, module.tables, module.count);
+        let entry = entries.as_ref().and_then(|entries| entries.find(address));
+        self.known.retain(|(known, _)| known.module != module.module && !known.contains(address));
+        let sizes = self.known.iter().filter_map(|(_, entries)| Some(entries.as_ref()?.entries.len()));
+        let new = entries.as_ref().map_or(0, |entries| entries.entries.len());
+        if sizes.sum::<usize>() + new > MOST_ENTRIES || self.known.len() >= MOST_MODULES {
+            self.known.clear();
+        }
+        self.known.push((module, entries));
+        entry
     }
 }
 
@@ -314,27 +377,69 @@ mod tests {
     #[test]
     fn the_entry_of_an_address_is_the_last_that_begins_there_or_before() {
         let memory = memory();
-        let table = Table::read(&read_from(&memory), NEW, [0x1000, 0x1008], 2).unwrap();
+        let entries = Entries::read(&read_from(&memory), NEW, [0x1000, 0x1008], 2).unwrap();
+        let table = Table { code: entries.code().unwrap(), entries };
         assert_eq!(table.find(0x8fff), None);
         assert_eq!(table.find(0x900f).unwrap().frame, Frame::Call);
         assert_eq!(table.find(0x9010).unwrap().frame, Frame::End);
         assert_eq!(table.find(0x9011), None);
-        assert!(Table::read(&read_from(&memory), NEW, [0x1000, 0x1008], 3).is_none());
-        assert!(Table::read(&read_from(&memory), NEW, [0x1000, 0x1008], usize::MAX / 8).is_none());
+        assert!(Entries::read(&read_from(&memory), NEW, [0x1000, 0x1008], 3).is_none());
+        assert!(Entries::read(&read_from(&memory), NEW, [0x1000, 0x1008], usize::MAX / 8).is_none());
+    }
+
+    const LAYOUT: ModuleLayout =
+        ModuleLayout { list: 8, state: 0, text: (16, 24), init: Some((48, 56)), count: 28, addresses: 32, entries: 40 };
+
+    /// Places of a kernel whose list of modules begins at 0x1020, and memory with one module at 0x1030. Its code is at 0x9010,
+    /// and the code that is freed after its start at 0x9000, in front of it.
+    fn one_module() -> (Places, Vec<u8>) {
+        let mut bytes = memory();
+        bytes.resize(0x20, 0);
+        for word in [0x1038u64, 0, UNFORMED.into(), 0x1020, 0x9010, 0x2_0000_0100, 0x1000, 0x1008, 0x9000, 0x10] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        (Places { format: NEW, kernel: [(0, 0); 2], modules: Some((0x1020, LAYOUT)) }, bytes)
+    }
+
+    #[test]
+    fn a_module_that_is_filled_in_after_the_first_search_is_found() {
+        let (places, mut bytes) = one_module();
+        let mut tables = ModuleTables::default();
+        let mut frame = |bytes: &[u8], address| Some(tables.find(&places, &read_from(bytes), address)?.frame);
+        assert_eq!(frame(&bytes, 0x9014), None);
+        bytes[0x30] = 2;
+        let count = bytes[0x4c];
+        bytes[0x4c] = 0;
+        assert_eq!(frame(&bytes, 0x9014), None);
+        bytes[0x4c] = count;
+        assert_eq!(frame(&bytes, 0x9014), Some(Frame::End));
+    }
+
+    #[test]
+    fn code_in_front_of_a_module_s_own_is_followed_until_it_is_freed() {
+        let (places, mut bytes) = one_module();
+        bytes[0x30] = 2;
+        let mut tables = ModuleTables::default();
+        let mut frame = |bytes: &[u8], address| Some(tables.find(&places, &read_from(bytes), address)?.frame);
+        assert_eq!(frame(&bytes, 0x9004), Some(Frame::Call));
+        assert_eq!(frame(&bytes, 0x9014), Some(Frame::End));
+        bytes[0x60..0x70].fill(0);
+        assert_eq!(frame(&bytes, 0x9004), None);
+        assert_eq!(frame(&bytes, 0x9014), Some(Frame::End));
+        assert_eq!(frame(&bytes, 0x9110), None);
     }
 
     proptest! {
         #[test]
         fn no_memory_makes_it_panic(memory in prop::collection::vec(any::<u8>(), 0..256), at in any::<[u8; 6]>(), address in any::<u64>()) {
             let read = read_from(&memory);
-            let layout = ModuleLayout { list: 8, state: 0, text: (16, 24), count: 28, addresses: 32, entries: 40 };
             let kernel = [(0x1000, 0x1010), (0x1010, 0x1020)];
-            let places = Places { format: NEW, kernel, modules: Some((0x1010, layout)) };
-            let tables = places.kernel(&read).into_iter().chain(places.modules(&read));
-            for table in tables {
-                let _ = table.find(address);
-            }
-            let _ = (OLD.entry(at), NEW.entry(at), places.newest_module(&read));
+            let places = Places { format: NEW, kernel, modules: Some((0x1010, LAYOUT)) };
+            let _ = places.kernel(&read).and_then(|table| table.find(address));
+            let mut modules = ModuleTables::default();
+            let _ = modules.find(&places, &read, address);
+            let _ = modules.find(&places, &read, address & 0xffff);
+            let _ = (OLD.entry(at), NEW.entry(at));
         }
     }
 }

@@ -12,8 +12,8 @@ pub enum SnapshotError {
     #[error("a run on the host's clock cannot be repeated: a snapshot needs --clock virtual")]
     HostClock,
     /// The file has another format.
-    #[error("it is no file of that kind")]
-    OtherFile,
+    #[error("it is not {0}")]
+    OtherFile(&'static str),
     /// The file was written by another version of the program.
     #[error("it has version {found}, and this program knows version {known}")]
     Version {

@@ -20,6 +20,13 @@ impl Kind {
             Self::Input => b"TGINPT\r\n",
         }
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Snapshot => "a snapshot",
+            Self::Input => "recorded input",
+        }
+    }
 }
 
 /// Version of the format. The state of each device has a version of its own.
@@ -45,7 +52,7 @@ pub fn seal(kind: Kind, content: &[u8]) -> Vec<u8> {
 
 /// Returns the contents of a file.
 pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], SnapshotError> {
-    let rest = file.strip_prefix(kind.magic()).ok_or(SnapshotError::OtherFile)?;
+    let rest = file.strip_prefix(kind.magic()).ok_or(SnapshotError::OtherFile(kind.name()))?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::Damaged)?;
     let found = u32::from_le_bytes(*version);
     if found != VERSION {

@@ -6,7 +6,7 @@ use crate::kernel_symbols::{View, read_by_pages};
 use cpu::Cpu;
 use ledger::stack;
 use ledger::symbols::mappings::{Mapping, MappingLayout};
-use ledger::symbols::orc::{Entry, Places, Table};
+use ledger::symbols::orc::{Entry, ModuleTables, Places, Table};
 use ledger::symbols::program::Row;
 use ledger::symbols::{Kallsyms, Landmarks};
 use ledger::{Recorder, Symbol};
@@ -37,9 +37,7 @@ pub struct Kernel {
 struct Tables {
     places: Places,
     kernel: Table,
-    modules: Vec<Table>,
-    /// Head of the list of modules when they were read.
-    newest: Option<u64>,
+    modules: ModuleTables,
 }
 
 impl Kernel {
@@ -66,20 +64,12 @@ impl Kernel {
         if self.tables.is_none() && self.failures < MOST_FAILURES {
             self.tables = Places::of(&self.landmarks, &read).and_then(|places| {
                 let kernel = places.kernel(&read)?;
-                Some(Tables { places, kernel, modules: Vec::new(), newest: None })
+                Some(Tables { places, kernel, modules: ModuleTables::default() })
             });
             self.failures += u32::from(self.tables.is_none());
         }
-        let tables = self.tables.as_mut()?;
-        if let Some(entry) = tables.kernel.find(address) {
-            return Some(entry);
-        }
-        let newest = tables.places.newest_module(&read);
-        if newest.is_some() && newest != tables.newest {
-            tables.modules = tables.places.modules(&read);
-            tables.newest = newest;
-        }
-        tables.modules.iter().find_map(|module| module.find(address))
+        let Tables { places, kernel, modules } = self.tables.as_mut()?;
+        kernel.find(address).or_else(|| modules.find(places, &read, address))
     }
 }
 

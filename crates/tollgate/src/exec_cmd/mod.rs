@@ -13,18 +13,18 @@ mod settle;
 use crate::contain::Sandbox;
 use crate::ending;
 use crate::net::{Addresses, Connections, Nets};
-use crate::output::{OutputFile, say};
+use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::recording::Recording;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
+use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
 use contain::Needs;
 use control::{CHANNELS, Records};
-use cpu::Tier;
 use files::User;
 use guestfs::host_tree::HostTree;
 use guestfs::{Packed, Server, Tree};
@@ -163,6 +163,9 @@ pub struct ExecArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     repeat: RepeatArgs,
+    /// Tier that executes the guest. Affects the duration of the run, but not its ledger
+    #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
+    tier: TierName,
     #[command(flatten)]
     stacks: StackArgs,
     #[command(flatten)]
@@ -236,6 +239,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
         None => std::env::current_dir().context("can't determine the current directory")?,
     };
+    let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
+    output::distinct(ledger.chain(args.repeat.output()))?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
     let mut environment = files::environment(&args.env, &directory);
@@ -315,7 +320,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             platform: platform.clone(),
             branches: false,
             stacks: args.stacks.keeps(tsc_hz),
-            tier: Tier::Auto,
+            tier: args.tier.tier(),
         })
     };
     if identified {
@@ -505,9 +510,8 @@ fn conclude(
             lines.iter().for_each(|line| say(line));
         }
     }
-    if let Some(recording) = recording {
-        recording.write(machine)?;
-    }
+    // The ledger is written even if the recording cannot be.
+    let recorded = recording.map_or(Ok(()), |recording| recording.write(machine));
     if let Some(mut ledger) = ledger {
         let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));
         ledger.facts.extend(facts);
@@ -529,6 +533,7 @@ fn conclude(
         say(&report.to_string());
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
+    recorded?;
     if !complete {
         bail!("the capture is incomplete");
     }

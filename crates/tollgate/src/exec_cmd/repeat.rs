@@ -5,7 +5,7 @@ use crate::recording::{self, Recording};
 use anyhow::Result;
 use clap::Args;
 use machine::Machine;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Largest recording, in bytes.
 const LARGEST: u64 = 1 << 32;
@@ -26,6 +26,11 @@ impl RepeatArgs {
     /// Returns true if a file identifies the run, by hashes of its inputs.
     pub fn identifies(&self) -> bool {
         self.record.is_some() || self.replay.is_some()
+    }
+
+    /// Returns the option that writes a file, with this file.
+    pub fn output(&self) -> Option<(&'static str, &Path)> {
+        self.record.as_deref().map(|file| ("--record", file))
     }
 
     /// Returns true if all input comes from a file.

@@ -6,12 +6,13 @@ use crate::output::say;
 use crate::places;
 use crate::size::size_text;
 use anyhow::{Context, Result, bail};
+use lab::Cell;
 use lab::experiment::Experiment;
 use lab::failure::{Failure, groups};
 use lab::results::{self, ExperimentResult, Interrupted};
 use lab::runner::{self, Options, Outcome, Place};
 use lab::store::{Pruning, Store};
-use lab::{Cell, pattern};
+use ledger::pattern;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,10 +20,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Returns true if the pattern selects the cell. Without a pattern all cells are selected.
-pub fn chosen(only: Option<&str>, full_id: &str) -> bool {
+/// Returns true if one of the patterns selects the cell. Without patterns all cells are selected.
+pub fn chosen(only: &[String], full_id: &str) -> bool {
     let short = full_id.split_once('/').map_or(full_id, |(_, short)| short);
-    only.is_none_or(|only| pattern::matches(only, short) || pattern::matches(only, full_id))
+    only.is_empty() || only.iter().any(|only| pattern::matches(only, short) || pattern::matches(only, full_id))
 }
 
 /// The outcomes of experiments.
@@ -56,8 +57,8 @@ fn root(experiments: &[Experiment]) -> PathBuf {
 /// Runs the cells of experiments that `--only` and `wanted` select.
 pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
     let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
-    let only = common.only.as_deref();
-    let cells: Vec<Cell> = all.into_iter().filter(|cell| chosen(only, &cell.full_id()) && wanted(cell)).collect();
+    let cells: Vec<Cell> =
+        all.into_iter().filter(|cell| chosen(&common.only, &cell.full_id()) && wanted(cell)).collect();
     if cells.is_empty() {
         bail!("no cell is selected; `tollgate lab show NAME` lists the cells of an experiment");
     }

@@ -171,9 +171,9 @@ struct Common {
     /// Number of parallel cells (default: the host's processors; with --on slurm as many as Slurm runs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Selects cells: row/column or experiment/row/column, with the wildcards * and ?
+    /// Selects cells: row/column or experiment/row/column, with the wildcards * and ?. May be repeated
     #[arg(long, value_name = "PATTERN")]
-    only: Option<String>,
+    only: Vec<String>,
     /// Directory for finished cells
     #[arg(long, value_name = "DIR", default_value = OUT)]
     out: PathBuf,
@@ -300,8 +300,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
     };
     let ran = cells::run(&experiments, &args.common, known)?;
     let limits = Limits { counts: args.limit_counts, cycles: args.limit_cycles };
-    let only = args.common.only.as_deref();
-    let compared = |id: &str| cells::chosen(only, id) && !ran.unfinished.contains(id);
+    let compared = |id: &str| cells::chosen(&args.common.only, id) && !ran.unfinished.contains(id);
     let verdict = lab::check::check(&baseline.experiments, &ran.results, limits, compared);
     if args.json {
         emit(&format!("{:#}\n", verdict::document(&verdict, ran.interrupted)))?;

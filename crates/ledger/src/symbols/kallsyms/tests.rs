@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Where the offsets are.
+/// The place of the offsets.
 #[derive(Clone, Copy, PartialEq)]
 enum Layout {
     InFront,
@@ -11,7 +11,7 @@ enum Layout {
 }
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
-/// Where an image is in linear memory.
+/// The linear address of an image.
 const LINEAR: u64 = BASE + 0x400_0000;
 
 /// Symbols of a made-up kernel: percpu, functions, data.

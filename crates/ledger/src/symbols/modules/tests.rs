@@ -33,7 +33,7 @@ impl Memory {
     }
 }
 
-/// How kernels describe modules.
+/// Descriptions of modules by kernels.
 #[derive(Clone, Copy, PartialEq)]
 enum Version {
     Layouts,
@@ -50,23 +50,19 @@ fn memory(version: Version) -> Memory {
     let symbols = ["symtab", "num_symtab", "strtab", "typetab"];
     let symbols: Vec<_> = symbols.iter().zip([0, 8, 16, 24]).map(|(name, at)| (*name, pointer, at)).collect();
     let symbols = w.structure("mod_kallsyms", 32, &symbols);
-    let (text, text_name) = match version {
+    let mut members =
+        vec![("state", int, 0), ("list", list, LIST as u32), ("name", name, 24), ("core_kallsyms", symbols, 88)];
+    match version {
         Version::Layouts => {
-            let core = [("base", pointer, 0), ("size", int, 12), ("text_size", int, 8)];
-            (w.structure("module_layout", 16, &core), "core_layout")
+            let layout = [("base", pointer, 0), ("size", int, 12), ("text_size", int, 8)];
+            let layout = w.structure("module_layout", 16, &layout);
+            members.extend([("core_layout", layout, 128), ("init_layout", layout, 192)]);
         }
         Version::Memories => {
             let memory = w.structure("module_memory", 16, &[("base", pointer, 0), ("size", int, 8)]);
-            (w.array(memory, 7), "mem")
+            members.push(("mem", w.array(memory, 7), 128));
         }
-    };
-    let members = [
-        ("state", int, 0),
-        ("list", list, LIST as u32),
-        ("name", name, 24),
-        ("core_kallsyms", symbols, 88),
-        (text_name, text, 128),
-    ];
+    }
     w.structure("module", 256, &members);
 
     let btf = w.bytes();
@@ -97,6 +93,16 @@ fn memory(version: Version) -> Memory {
         }
     }
     memory
+}
+
+#[test]
+fn code_that_is_freed_after_its_run_is_in_the_layout_of_every_version() {
+    for version in [Version::Layouts, Version::Memories] {
+        let Memory(bytes) = memory(version);
+        let btf = Btf::parse(&bytes[(BTF - BASE) as usize..]).unwrap();
+        let layout = Layout::new(&btf).unwrap();
+        assert_eq!((layout.text, layout.init), ((128, 136), Some((192, 200))));
+    }
 }
 
 #[test]

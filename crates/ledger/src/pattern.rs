@@ -1,4 +1,9 @@
-//! Patterns that choose cells: `*` stands for any characters, `?` for one.
+//! Patterns of names, as of tasks and of an experiment's cells: `*` stands for any characters, `?` for one.
+
+/// Returns true if a pattern has wildcards.
+pub fn has_wildcards(pattern: &str) -> bool {
+    pattern.contains(['*', '?'])
+}
 
 /// Returns true if `text` matches `pattern`.
 pub fn matches(pattern: &str, text: &str) -> bool {
@@ -32,7 +37,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn patterns_choose_cells() {
+    fn wildcards_stand_for_characters() {
         for (pattern, text) in [
             ("*", ""),
             ("switch/*", "switch/native"),
