@@ -6,7 +6,6 @@
 //! clock. Of these polls only the first, and the one that brings input, count as turns.
 //!
 //! A journal holds the input of a run, by turns. Recordings are made from it, and a debugger reverses the run along it.
-//! A journal holds the input of a run, by turns. Recordings are made of it, and a debugger takes the run back along it.
 
 use crate::host::{HostFrame, Piece, Poll};
 use serde::{Deserialize, Serialize};

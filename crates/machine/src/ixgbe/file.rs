@@ -9,6 +9,8 @@ use std::sync::LazyLock;
 /// Size of the register space in bytes.
 pub const SIZE: u64 = 0x2_0000;
 const WORDS: usize = SIZE as usize / 4;
+/// Registers that [`File::save`] compares at once.
+const BLOCK: usize = 64;
 
 /// Number of receive queues, and of transmit queues.
 pub const QUEUES: usize = 128;
@@ -371,15 +373,20 @@ pub struct File(Vec<u32>);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedFile(Vec<(u16, u32)>);
 
+/// Reset values of all registers.
+static RESET: LazyLock<File> = LazyLock::new(|| {
+    let mut words = vec![0; WORDS];
+    for row in ROWS {
+        for index in 0..row.count {
+            words[(row.first + index * row.stride) as usize / 4] = row.reset;
+        }
+    }
+    File(words)
+});
+
 impl Default for File {
     fn default() -> Self {
-        let mut words = vec![0; WORDS];
-        for row in ROWS {
-            for index in 0..row.count {
-                words[(row.first + index * row.stride) as usize / 4] = row.reset;
-            }
-        }
-        Self(words)
+        RESET.clone()
     }
 }
 
@@ -428,9 +435,14 @@ impl File {
 
     /// Returns the registers in their saved form.
     pub fn save(&self) -> SavedFile {
-        let reset = Self::default();
-        let differs = self.0.iter().zip(reset.0).enumerate().filter(|(_, (value, reset))| **value != *reset);
-        SavedFile(differs.map(|(word, (value, _))| (word as u16, *value)).collect())
+        let mut saved = Vec::new();
+        // Most registers have their reset values: blocks of them are compared at once.
+        let blocks = self.0.chunks(BLOCK).zip(RESET.0.chunks(BLOCK)).enumerate();
+        for (block, (words, reset)) in blocks.filter(|(_, (words, reset))| words != reset) {
+            let differs = words.iter().zip(reset).enumerate().filter(|(_, (value, reset))| value != reset);
+            saved.extend(differs.map(|(word, (value, _))| ((block * BLOCK + word) as u16, *value)));
+        }
+        SavedFile(saved)
     }
 }
 

@@ -4,10 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <net/ethernet.h>
-#include <net/if.h>
 #include <netinet/in.h>
-#include <netpacket/packet.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,21 +35,14 @@ void run_on(int processor) {
 }
 
 void ask_generator(const char *device) {
-    /* The frame is broadcast Ethernet, IPv4 with its checksum, and UDP without one to port 9. */
-    unsigned char frame[60] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0,
-                               0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 254, 198, 18, 0, 1,
-                               0, 9, 0, 9, 0, 10, 0, 0, 'g', 'o'};
-    unsigned sum = 0;
-    for (int i = 14; i < 34; i += 2)
-        sum += (unsigned)frame[i] << 8 | frame[i + 1];
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = ~((sum & 0xffff) + (sum >> 16));
-    frame[24] = (unsigned char)(sum >> 8), frame[25] = (unsigned char)sum;
-    int fd = socket(AF_PACKET, SOCK_RAW, 0);
-    struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(device), .sll_halen = 6};
-    if (fd < 0 || !to.sll_ifindex || sendto(fd, frame, sizeof frame, 0, (struct sockaddr *)&to, sizeof to) < 0)
+    struct sockaddr_in all = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_BROADCAST)};
+    /* A packet socket would do too, but its close waits for an RCU grace period: tens of milliseconds during a flood. */
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &on, sizeof on) ||
+        setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device)) ||
+        sendto(fd, "go", 2, 0, (struct sockaddr *)&all, sizeof all) < 0)
         fail(device);
-    /* The socket stays open: closing it waits for an RCU grace period, which takes milliseconds on a busy machine, while the frames already come. */
+    close(fd);
 }
 
 int main(int argc, char **argv) {

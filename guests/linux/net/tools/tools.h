@@ -9,8 +9,8 @@
 double now(void);
 /* Prints the failure and its reason, and ends the program. */
 noreturn void fail(const char *what);
-/* Sends a datagram from a device, independently of its addresses, to the discard port; it starts a generator with
-   start=request. */
+/* Sends a datagram from a device, independently of its addresses, to the discard port of all; it starts a generator
+   with start=request. */
 void ask_generator(const char *device);
 /* Moves the program to a processor. */
 void run_on(int processor);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <linux/filter.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ struct options {
 
 /* Counts of a sink, shared by the programs of several sockets. */
 struct count {
-    unsigned long got;
+    unsigned long got, dropped;
     double first, last;
     int ready;
 };
@@ -113,8 +114,15 @@ static unsigned long take(int fd, const struct options *o) {
     return all;
 }
 
+/* Returns the number of datagrams that the socket has had no room for. */
+static unsigned long dropped(int fd) {
+    unsigned counts[SK_MEMINFO_VARS];
+    socklen_t length = sizeof counts;
+    return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts, &length) ? 0 : counts[SK_MEMINFO_DROPS];
+}
+
 /* Counts the datagrams of `fd` until all sinks together have the wanted number. */
-static void count(int fd, const struct options *o, struct count *mine, const struct count *all) {
+static void take_all(int fd, const struct options *o, struct count *mine, const struct count *all) {
     unsigned long skipped = 0;
     for (;;) {
         unsigned long more = take(fd, o);
@@ -187,7 +195,8 @@ int udpsink_main(int argc, char **argv) {
             if (o.processor >= 0)
                 run_on(o.processor + (int)i);
             *(volatile int *)&all[i].ready = 1;
-            count(sockets[i], &o, &all[i], all);
+            take_all(sockets[i], &o, &all[i], all);
+            all[i].dropped = dropped(sockets[i]);
             _exit(0);
         }
     }
@@ -200,12 +209,13 @@ int udpsink_main(int argc, char **argv) {
     }
     if (o.device)
         ask_generator(o.device);
-    count(sockets[0], &o, &all[0], all);
+    take_all(sockets[0], &o, &all[0], all);
+    all[0].dropped = dropped(sockets[0]);
     while (wait(NULL) > 0)
         ;
     struct count sum = all[0];
     for (unsigned i = 1; i < o.sockets; i++) {
-        sum.got += all[i].got;
+        sum.got += all[i].got, sum.dropped += all[i].dropped;
         if (all[i].got && all[i].first < sum.first)
             sum.first = all[i].first;
         if (all[i].last > sum.last)
@@ -213,7 +223,8 @@ int udpsink_main(int argc, char **argv) {
     }
     /* If none came before them, the first counted one only begins the time. */
     double rate = sum.last > sum.first ? (double)(sum.got - !o.warm) / (sum.last - sum.first) : 0.0;
-    printf("udpsink: %lu datagrams in %.6f s, %.0f a second\n", sum.got, sum.last - sum.first, rate);
+    printf("udpsink: %lu datagrams in %.6f s, %.0f a second, %lu dropped for want of room\n", sum.got, sum.last - sum.first, rate,
+           sum.dropped);
     printf("result udpsink %.1f kpps\n", rate / 1000);
     return sum.got ? 0 : 1;
 }
