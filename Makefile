@@ -53,7 +53,10 @@ deb: tools-build build
 	$(TOLLGATE) generate completions bash >target/package/completions/tollgate
 	$(TOLLGATE) generate completions zsh >target/package/completions/_tollgate
 	$(TOLLGATE) generate completions fish >target/package/completions/tollgate.fish
-	cargo deb --no-build --package tollgate
+	gzip -9n <CHANGELOG.md >target/package/changelog.gz
+	printf 'tollgate (%s-1) unstable; urgency=low\n\n  * See changelog.gz.\n\n -- The Tollgate authors <>  %s\n' \
+	    "$$($(TOLLGATE) --version | cut -d' ' -f2)" "$$(date -R -r CHANGELOG.md)" >target/package/changelog
+	cargo deb --no-build --strip --package tollgate
 
 demo: tools-build build
 	@$(MAKE) --no-print-directory -s -C guests/bare
