@@ -6,13 +6,14 @@
 use crate::output::replace;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// This program's executable.
-const PROGRAM: &str = "/proc/self/exe";
+/// The executable of this process.
+const EXECUTABLE: &str = "/proc/self/exe";
 /// The name of the command.
 const COMMAND: &str = "keep";
 
@@ -55,14 +56,49 @@ pub fn run(args: &KeepArgs) -> Result<()> {
     Ok(())
 }
 
+/// Returns a command that starts this program. If a dynamic loader was told to start it (`ld-linux-x86-64.so.2 tollgate`), the executable of the
+/// process is the loader, which needs the program's name and the directories of its libraries.
+fn this_program() -> Command {
+    let mut command = Command::new(EXECUTABLE);
+    let (program, libraries) = mapped_files(this_program as *const () as u64);
+    match (std::fs::read_link(EXECUTABLE), program) {
+        (Ok(executable), Some(program)) if executable != program => {
+            command.arg("--library-path").arg(libraries.join(OsStr::new(":"))).arg(program);
+        }
+        _ => drop(command.arg0("tollgate")),
+    }
+    command
+}
+
+/// Returns the file that is mapped at an address of this process, and the directories of the other mapped files.
+fn mapped_files(address: u64) -> (Option<PathBuf>, Vec<OsString>) {
+    let mut program = None;
+    let mut directories = Vec::new();
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines() {
+        let (Some((range, _)), Some(start)) = (line.split_once(' '), line.find('/')) else { continue };
+        let path = Path::new(&line[start..]);
+        let bounds = range
+            .split_once('-')
+            .and_then(|(a, b)| Some(u64::from_str_radix(a, 16).ok()?..u64::from_str_radix(b, 16).ok()?));
+        if bounds.is_some_and(|bounds| bounds.contains(&address)) {
+            program = Some(path.to_owned());
+        }
+        let directory = path.parent().unwrap_or(path).as_os_str();
+        if !directories.iter().any(|known| known == directory) {
+            directories.push(directory.to_owned());
+        }
+    }
+    (program, directories)
+}
+
 /// A helper process that waits for the end of the run.
 #[derive(Debug)]
 pub struct Keeper(Child);
 
 impl Keeper {
     fn start(options: &[&str], paths: &[&Path]) -> Result<Self> {
-        let mut command = Command::new(PROGRAM);
-        command.arg0("tollgate").arg(COMMAND).args(options).args(paths);
+        let mut command = this_program();
+        command.arg(COMMAND).args(options).args(paths);
         // A key that ends the run must not end the helper before its work.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         Ok(Self(command.spawn().context("can't start the process that writes files (--sandbox off runs without it)")?))

@@ -463,6 +463,22 @@ fn a_ledger_is_whole_or_not_there() {
     }
 }
 
+#[test]
+fn a_ledger_is_written_if_a_dynamic_loader_was_told_to_start_tollgate() {
+    let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
+    if !loader.exists() {
+        return;
+    }
+    let files = Files::new("loader");
+    let (good, ledger) = (files.good(), files.path("run.ledger"));
+    let output = Command::new(loader)
+        .args([env!("CARGO_BIN_EXE_tollgate"), "run", "--kernel", &good, "--ledger", &ledger])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(tollgate(&["report", &ledger]).status.success());
+}
+
 /// Checks the message of a guest that ends badly: the way in which it ended, and the position of each processor.
 #[track_caller]
 fn post_mortem(arguments: &[&str], status: i32, how: &str, place: &str, bytes: &str) {
