@@ -56,6 +56,9 @@ pub fn explain(outcome: Outcome, cause: Cause, timed_out: bool) -> (&'static str
     (ending.reason, ending.text, ending.status)
 }
 
+/// The reason of a run whose guest was asked to reboot.
+pub const REBOOT: &str = "reboot";
+
 /// A way to end.
 struct Ending {
     /// One word, for programs.
@@ -82,7 +85,7 @@ impl Ending {
         };
         match outcome {
             Outcome::PowerOff => well("power-off", "power off"),
-            Outcome::Reset if cause == Cause::Asked => well("reboot", "reset, as the guest's kernel was asked to"),
+            Outcome::Reset if cause == Cause::Asked => well(REBOOT, "reset, as the guest's kernel was asked to"),
             Outcome::Reset => Self::new("reset", "reset that nobody asked the guest's kernel for", RESET),
             Outcome::Panic => Self::new("panic", "the guest's kernel panicked", PANICKED),
             Outcome::DebugExit(status) => Self { bad: false, ..Self::new("debug-exit", "debug exit", status) },

@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 const OUT_OF_MEMORY: i32 = 120;
 const PANICKED: i32 = 123;
 const TIMED_OUT: i32 = 124;
+const LOST: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 const SIGNALLED: i32 = 128;
@@ -98,9 +99,21 @@ fn bytes_go_in_and_out_as_they_are() {
 }
 
 #[test]
+fn a_command_that_ends_the_guest_has_not_ended_well() {
+    for (key, how) in [("b", "rebooted"), ("o", "powered off")] {
+        let command = format!("echo {key} >/proc/sysrq-trigger; sleep 5");
+        let Some(output) = run(&["--user", "root", "--", "sh", "-c", &command]) else { return };
+        assert_eq!(output.status.code(), Some(LOST), "{}", text(&output.stderr));
+        let message = format!("tollgate: the guest {how} before the command ended");
+        assert!(text(&output.stderr).contains(&message), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_command_that_cannot_be_run_is_told_apart() {
     let Some(output) = run(&["--", "no-such-command"]) else { return };
     check(&output, NOT_FOUND, "", "tollgate: no-such-command: command not found\n");
+    check(&run(&["--", "/tmp"]).unwrap(), NOT_EXECUTABLE, "", "tollgate: /tmp: is a directory\n");
     let file = directory("plain").join("plain");
     std::fs::write(&file, "text\n").unwrap();
     let file = file.to_str().unwrap();

@@ -12,6 +12,7 @@ pub mod statistics;
 
 use crate::difference::{Change, changes};
 use crate::flame::Folded;
+use crate::results::Tallies;
 use ledger::TICKS_PER_CYCLE;
 pub use paid::Paid;
 use serde::Serialize;
@@ -126,7 +127,7 @@ pub struct Diff {
     pub a: Side,
     /// The second side.
     pub b: Side,
-    /// Changes in the command's tasks by cause: means over the runs, the largest change first.
+    /// Changes in the command's tasks by cause: means over the runs, the largest change first, without causes that are equal on both sides.
     pub causes: Vec<Change>,
     /// The same by function: instructions, and ticks for all causes.
     pub functions: Vec<Change>,
@@ -193,14 +194,19 @@ impl Verdict {
 impl Diff {
     /// Compares the runs of a command on two sides.
     pub fn new(command: String, a: &Runs, b: &Runs, limit: Option<f64>) -> Self {
-        let mean = |runs: &Runs| Paid::mean(&runs.runs.iter().map(|run| run.paid.clone()).collect::<Vec<_>>());
-        let (before, after) = (mean(a), mean(b));
+        let [before, after] = [a, b].map(|runs| (Paid::sum(runs.runs.iter().map(|run| &run.paid)), runs.runs.len()));
+        let changed = |of: &dyn Fn(&Paid) -> Tallies| {
+            let [before, after] = [&before, &after].map(|(sum, runs)| paid::means(of(sum), *runs));
+            changes(&before, &after)
+        };
         let stacks = [folded(a), folded(b)];
         let (a, b) = (Side::new(a), Side::new(b));
         let verdict = Verdict::new(&a.cycles, &b.cycles, limit);
-        let causes = changes(&before.causes(), &after.causes());
-        let by_function = |cause: &str| changes(&before.of_cause(cause), &after.of_cause(cause));
-        let reason = sentence::reason(&verdict, before.total(), &causes, by_function);
+        let causes = changed(&Paid::causes);
+        let functions = changed(&|paid| paid.functions.clone());
+        let by_function = |cause: &str| changed(&|paid| paid.of_cause(cause));
+        let total = paid::sum(&paid::means(before.0.functions.clone(), before.1));
+        let reason = sentence::reason(&verdict, total, &causes, by_function);
         Self {
             format: FORMAT,
             sentence: sentence::answer(&verdict, &a, &b, reason),
@@ -208,8 +214,8 @@ impl Diff {
             notes: sentence::notes(&a, &b),
             command,
             causes,
-            functions: changes(&before.functions, &after.functions),
-            meanwhile: changes(&before.meanwhile, &after.meanwhile),
+            functions,
+            meanwhile: changed(&|paid| paid.meanwhile.clone()),
             stacks,
             verdict,
             a,

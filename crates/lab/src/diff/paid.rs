@@ -92,13 +92,8 @@ impl Paid {
         parts.map(|((_, function), tally)| (function.clone(), *tally)).collect()
     }
 
-    /// Returns the mean of several runs, each part rounded.
-    pub fn mean(all: &[Self]) -> Self {
-        let runs = all.len().max(1) as u64;
-        let mean = |tally: &mut Tally| {
-            tally.count = (tally.count + runs / 2) / runs;
-            tally.ticks = (tally.ticks + runs / 2) / runs;
-        };
+    /// Returns the sum of several runs.
+    pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut result = Self::default();
         for one in all {
             for (part, tally) in &one.parts {
@@ -109,12 +104,18 @@ impl Paid {
             }
             result.elapsed = result.elapsed.saturating_add(one.elapsed);
         }
-        result.parts.values_mut().for_each(mean);
-        result.functions.values_mut().for_each(mean);
-        result.meanwhile.values_mut().for_each(mean);
-        result.elapsed = (result.elapsed + runs / 2) / runs;
         result
     }
+}
+
+/// Returns the means of sums over a number of runs, rounded.
+pub fn means(mut sums: Tallies, runs: usize) -> Tallies {
+    let runs = runs.max(1) as u64;
+    for tally in sums.values_mut() {
+        tally.count = (tally.count + runs / 2) / runs;
+        tally.ticks = (tally.ticks + runs / 2) / runs;
+    }
+    sums
 }
 
 /// Returns the sum of a list.
@@ -133,18 +134,26 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_that_of_each_part() {
+    fn means_are_rounded_after_the_parts_are_added() {
+        let part = |cause: &str, function: &str| (cause.to_owned(), function.to_owned());
         let one = |ticks| Paid {
-            parts: [(("IRET".to_owned(), "f".to_owned()), tally(2, ticks))].into(),
+            parts: [(part("IRET", "f"), tally(2, ticks)), (part("IRET", "h"), tally(1, 1))].into(),
             functions: [("f".to_owned(), tally(1, ticks))].into(),
             ..Paid::default()
         };
-        let mut other = one(30);
+        let mut other = Paid { parts: [(part("IRET", "f"), tally(3, 30))].into(), ..one(30) };
         other.functions.insert("g".to_owned(), tally(4, 8));
         other.elapsed = 10;
-        let mean = Paid::mean(&[one(10), other]);
-        assert_eq!(mean.of_cause("IRET"), [("f".to_owned(), tally(2, 20))].into());
-        assert_eq!(mean.functions, [("f".to_owned(), tally(1, 20)), ("g".to_owned(), tally(2, 4))].into());
-        assert_eq!((mean.total(), mean.elapsed), (tally(3, 24), 5));
+        let sum = Paid::sum([&one(10), &other].into_iter());
+        assert_eq!(means(sum.causes(), 2), [("IRET".to_owned(), tally(3, 21))].into(), "6 / 2, 41 / 2");
+        assert_eq!(
+            means(sum.of_cause("IRET"), 2),
+            [("f".to_owned(), tally(3, 20)), ("h".to_owned(), tally(1, 1))].into()
+        );
+        assert_eq!(
+            means(sum.functions.clone(), 2),
+            [("f".to_owned(), tally(1, 20)), ("g".to_owned(), tally(2, 4))].into()
+        );
+        assert_eq!((sum.total(), sum.elapsed), (tally(6, 48), 10));
     }
 }

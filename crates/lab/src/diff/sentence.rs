@@ -86,7 +86,7 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
         Answer::Same => format!("B costs as many cycles as A ({before} {unit}).").replace(" )", ")"),
         Answer::Noise => {
             let found = signed_percent(verdict.relative);
-            format!("No difference: {found} ({cycles} cycles) is within the noise.")
+            format!("No difference established: {found} ({cycles} cycles) is within the noise.")
         }
     }
 }

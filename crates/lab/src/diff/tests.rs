@@ -80,7 +80,7 @@ fn equal_runs_cost_the_same() {
 #[test]
 fn a_difference_below_the_noise_is_none() {
     let diff = diff(varied(1_000_000, 1_000), varied(1_000_200, 1_000), Some(0.0));
-    assert_eq!(diff.sentence, "No difference: +0.02% (1.101 → 1.101 M cycles) is within the noise.");
+    assert_eq!(diff.sentence, "No difference established: +0.02% (1.101 → 1.101 M cycles) is within the noise.");
     assert_eq!((diff.verdict.answer, diff.verdict.exceeded), (Answer::Noise, false));
 }
 

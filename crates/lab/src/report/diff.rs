@@ -30,12 +30,13 @@ fn headline(diff: &Diff) -> Headline {
         Answer::More => "more cycles",
         Answer::Less => "fewer cycles",
         Answer::Same => "no difference",
-        Answer::Noise => "within the noise",
+        Answer::Noise => "within the noise: no difference established",
     };
     let ratio = match diff.verdict.answer {
         Answer::Same => "0 %".to_owned(),
-        Answer::Noise => format!("± {} %", figure(percent.abs())),
-        Answer::More | Answer::Less => format!("{}{} %", if percent < 0.0 { "−" } else { "+" }, figure(percent.abs())),
+        Answer::More | Answer::Less | Answer::Noise => {
+            format!("{}{} %", if percent < 0.0 { "−" } else { "+" }, figure(percent.abs()))
+        }
     };
     Headline { ratio, word: word.to_owned(), published: None, sentence: diff.sentence.clone() }
 }

@@ -105,7 +105,7 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
         tree.make_directory(Path::new(path), permissions)?;
     }
     let name = args.command[0].as_bytes();
-    let program = closure.find(name, directory).ok_or_else(|| NotFound(args.command[0].clone()))?;
+    let program = closure.find(name, directory).ok_or_else(|| NotFound::of(&args.command[0], directory))?;
     let own = |path: &Path| tree_path(path, directory);
     closure.add(&mut tree, &own(&program))?;
     for path in COMMON.iter().chain(&[SHELL]).map(Path::new).filter(|path| path.exists()) {
@@ -168,13 +168,25 @@ fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
     texts.flat_map(|text| text.split(separates)).filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// The command was not found.
+/// The command was not found, or is a directory.
 #[derive(Debug)]
-pub struct NotFound(OsString);
+pub struct NotFound {
+    name: OsString,
+    /// True if a directory has that name.
+    pub directory: bool,
+}
+
+impl NotFound {
+    fn of(name: &OsStr, directory: &Path) -> Self {
+        let is_path = name.as_bytes().contains(&b'/');
+        Self { name: name.to_owned(), directory: is_path && directory.join(name).is_dir() }
+    }
+}
 
 impl fmt::Display for NotFound {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{}: command not found", self.0.display())
+        let why = if self.directory { "is a directory" } else { "command not found" };
+        write!(to, "{}: {why}", self.name.display())
     }
 }
 

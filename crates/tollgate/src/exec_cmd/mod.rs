@@ -249,11 +249,11 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         true => None,
         false => match files::pack(args, &environment, &directory, &user) {
             Ok(packed) => Some(packed),
-            Err(error) if error.is::<files::NotFound>() => {
-                say(&format!("tollgate: {error}"));
-                return Ok(ExitCode::from(NOT_FOUND));
+            Err(error) => {
+                let Some(missing) = error.downcast_ref::<files::NotFound>() else { return Err(error) };
+                say(&format!("tollgate: {missing}"));
+                return Ok(ExitCode::from(if missing.directory { crate::FAILED } else { NOT_FOUND }));
             }
-            Err(error) => return Err(error),
         },
     };
     let kernel = Kernel::find(args.kernel.as_deref())?;
@@ -474,6 +474,9 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
             let symbols = machine.symbols(Vec::new());
             let (outcome, cause) = machine.verdict(outcome, &symbols);
             let (reason, text, status) = ending::explain(outcome, cause, session.timed_out);
+            if reason == ending::REBOOT {
+                return End::bad("lost", LOST, "the guest rebooted before the command ended");
+            }
             End { lines: !matches!(reason, "interrupted"), ..End::bad(reason, status, text) }
         }
     }

@@ -291,6 +291,12 @@ fn head(ran: &cells::Ran) -> String {
 fn check(args: &CheckArgs) -> Result<ExitCode> {
     let bytes = crate::input::read(&args.baseline, LARGEST_BASELINE)?;
     let baseline = Document::read(&bytes).map_err(|error| anyhow!("{} {error}", args.baseline.display()))?;
+    if !baseline.experiments.iter().flat_map(|result| &result.cells).any(|cell| cell.measured.is_some()) {
+        bail!(
+            "{}: all cells of this baseline have failed, so there is nothing to compare with",
+            args.baseline.display()
+        );
+    }
     let find = |result: &ExperimentResult| Experiment::find(result.file.as_deref().unwrap_or(&result.name));
     let experiments = baseline.experiments.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let known = |cell: &Cell| {
