@@ -17,6 +17,8 @@ const RING: (u16, u16) = (16, 1024);
 const RING_USUAL: u16 = 256;
 /// Minimum and maximum size of an IP packet in a frame.
 const MTU: (u16, u16) = (68, 65_535);
+/// Time for the last frames of a trial, unless the user sets another one: the two seconds of RFC 2544, section 23.
+const SETTLE: Time = 2 * SECOND;
 
 /// Error in an option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -304,7 +306,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
 impl generator::Config {
     /// Returns the parameters of the throughput search, and enables it.
     fn trials_mut(&mut self) -> &mut Trials {
-        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SECOND / 1000, tolerance: 0, parts: 200 })
+        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SETTLE, tolerance: 0, parts: 100 })
     }
 }
 

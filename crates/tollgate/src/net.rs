@@ -323,7 +323,7 @@ pub fn report(machine: &Machine) -> serde_json::Value {
                 serde_json::json!({ "frames_per_second": trial.rate, "sent": trial.sent, "received": trial.received })
             });
             nic["rfc2544"] =
-                serde_json::json!({ "throughput": search.throughput(), "trials": trials.collect::<Vec<_>>() });
+                serde_json::json!({ "throughput": search.throughput(), "floor": search.floor(), "trials": trials.collect::<Vec<_>>() });
         }
         nic
     });
