@@ -71,6 +71,7 @@ impl Nets {
         if nets.capture.is_some() && nets.nics.is_empty() {
             bail!("--net pcap captures the frames of NICs: add one, for example with --net user");
         }
+        apart(std::slice::from_ref(&nets.nics))?;
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
             let bytes = crate::input::read(Path::new(file), LARGEST_CAPTURE).context("--net")?;
@@ -107,6 +108,22 @@ impl Nets {
         }
         ended.is_ok()
     }
+}
+
+/// Refuses two NICs on one bridge with the same address. `machines` has the NICs of each machine.
+pub fn apart(machines: &[Vec<Nic>]) -> Result<()> {
+    let mut known = Vec::new();
+    for nics in machines {
+        for nic in nics {
+            let (Attachment::Bridge(bridge), Some(mac)) = (&nic.attachment, nic.mac) else { continue };
+            if known.contains(&(bridge, mac)) {
+                let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+                bail!("--net bridge: two devices on the bridge {bridge} have the address mac={text}");
+            }
+            known.push((bridge, mac));
+        }
+    }
+    Ok(())
 }
 
 /// The connection of a NIC.

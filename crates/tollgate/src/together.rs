@@ -2,6 +2,7 @@
 
 use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
+use crate::net;
 use crate::output::OutputFile;
 use crate::run_cmd::{Console, RunArgs, Setup};
 use crate::terminal::{Terminal, print};
@@ -95,6 +96,8 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         }
         setups.push(Setup::new(args, None, Some(number as u8)).with_context(|| names[number].clone())?);
     }
+    let nics: Vec<_> = setups.iter().map(|setup| setup.nets.nics.clone()).collect();
+    net::apart(&nics)?;
     let mut machines = Vec::new();
     let mut facts = Vec::new();
     for (setup, name) in setups.iter().zip(&names) {

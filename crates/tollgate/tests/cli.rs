@@ -177,6 +177,10 @@ fn networks_are_described_and_mistakes_named() {
     let sent_again = format!("generator:replay={capture}");
     refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
     refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
+    let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
+    let twice = "two devices on the bridge bridge have the address mac=02:00:00:00:00:09";
+    refused(&[&same[..], &same[2..]].concat(), twice);
+    refused(&[&same[..], &["--and"], &same[..]].concat(), twice);
     refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
     refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);
