@@ -225,7 +225,13 @@ impl Nic {
         match &mut self.attachment {
             Attachment::Generator(_) if key == "replay" => self.replay = Some(value.to_owned()),
             Attachment::Generator(config) => return set_generator(config, key, value),
-            Attachment::User(forwards) if key == "forward" => forwards.push(forward(value)?),
+            Attachment::User(forwards) if key == "forward" => {
+                let new = forward(value)?;
+                if forwards.iter().any(|known| (known.udp, known.host) == (new.udp, new.host)) {
+                    return wrong(format!("forward: port {} of the host is forwarded twice", new.host));
+                }
+                forwards.push(new);
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -514,6 +520,7 @@ mod tests {
             ("generator:size=63", "size: a number from 64 to 9018 is expected"),
             ("generator:rate=recorded", "rate=recorded needs replay=FILE"),
             ("generator:duration=5", "duration: a time such as 500ns, 20us, 10ms or 1.5s is expected"),
+            ("user:forward=tcp:80:80,forward=80:81", "forward: port 80 of the host is forwarded twice"),
             ("user:forward=1", "forward: tcp:HOST-PORT:GUEST-PORT or udp:... is expected"),
             (
                 "bridge:a,mac=ff:ff:ff:ff:ff:ff",
