@@ -17,6 +17,8 @@ const RING: (u16, u16) = (16, 1024);
 const RING_USUAL: u16 = 256;
 /// Minimum and maximum size of an IP packet in a frame.
 const MTU: (u16, u16) = (68, 65_535);
+/// Time for the last frames of a trial, unless the user sets another one: the two seconds of RFC 2544, section 23.
+const SETTLE: Time = 2 * SECOND;
 
 /// Error in an option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -162,15 +164,21 @@ impl FromStr for Net {
             _ => return wrong("none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
         };
         let mut nic = Nic::new(attachment);
+        let mut given: Vec<&str> = Vec::new();
         for part in parts {
             let Some((key, value)) = part.split_once('=') else {
                 return wrong(format!("{part}: KEY=VALUE is expected"));
             };
+            // A device can have any number of forwarded ports.
+            if key != "forward" && given.contains(&key) {
+                return wrong(format!("{key} is given twice"));
+            }
+            given.push(key);
             if !nic.set(key, value)? && !nic.set_end(key, value)? {
                 return wrong(format!("{kind} has no {key}"));
             }
         }
-        nic.check()?;
+        nic.check(&given)?;
         // Files are identified by their contents, not by their names on this host.
         let named = text.split(',').map(|part| if part.contains("replay=") { "replay" } else { part });
         nic.text = named.collect::<Vec<_>>().join(",");
@@ -217,47 +225,75 @@ impl Nic {
         match &mut self.attachment {
             Attachment::Generator(_) if key == "replay" => self.replay = Some(value.to_owned()),
             Attachment::Generator(config) => return set_generator(config, key, value),
-            Attachment::User(forwards) if key == "forward" => forwards.push(forward(value)?),
+            Attachment::User(forwards) if key == "forward" => {
+                let new = forward(value)?;
+                if forwards.iter().any(|known| (known.udp, known.host) == (new.udp, new.host)) {
+                    return wrong(format!("forward: port {} of the host is forwarded twice", new.host));
+                }
+                forwards.push(new);
+            }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    /// Checks options against the model: an 82599 has fixed properties, and its driver makes the choices.
-    fn check_model(&mut self) -> Result<(), OptionError> {
-        let chosen = [
-            ("queues", self.queues != 1),
-            ("ring", self.ring != RING_USUAL),
-            ("packed", self.packed),
-            ("offloads", !self.offloads),
-            ("mtu", self.mtu.is_some()),
-        ];
-        match chosen.iter().find(|(_, chosen)| *chosen && self.model == Model::Ixgbe) {
-            Some((key, _)) => wrong(format!("{key}: this is an option of virtio devices")),
+    /// Checks the given options against the model: an 82599 has fixed properties, and its driver makes the choices.
+    fn check_model(&self, given: &[&str]) -> Result<(), OptionError> {
+        const VIRTIO: [&str; 5] = ["queues", "ring", "packed", "offloads", "mtu"];
+        match VIRTIO.iter().find(|key| given.contains(key) && self.model == Model::Ixgbe) {
+            Some(key) => wrong(format!("{key}: this is an option of virtio devices")),
             None => Ok(()),
         }
     }
 
-    fn check(&mut self) -> Result<(), OptionError> {
-        self.check_model()?;
-        let replays = self.replay.is_some();
+    fn check(&mut self, given: &[&str]) -> Result<(), OptionError> {
+        self.check_model(given)?;
+        let (replays, link) = (self.replay.is_some(), self.rate);
         let Attachment::Generator(config) = &mut self.attachment else { return Ok(()) };
-        match config.pace {
-            Pace::Recorded if !replays => wrong("rate=recorded needs replay=FILE"),
-            Pace::Line if replays && !config.paced => {
-                config.pace = Pace::Recorded;
-                Ok(())
-            }
-            _ if config.learn > 0 && (replays || config.trials.is_some()) => {
-                wrong("learn: a capture and a search have no learning frames")
-            }
-            _ if config.trials.is_some_and(|trials| trials.length == 0) => wrong("search: a trial takes some time"),
-            _ if config.trials.is_some() && (config.count.is_some() || config.duration.is_some()) => {
-                wrong("a search has trials of its own length: leave out count and duration")
-            }
-            _ => Ok(()),
+        if config.trials.is_some() {
+            check_search(config, replays)?;
         }
+        match config.pace {
+            Pace::Recorded if !replays => return wrong("rate=recorded needs replay=FILE"),
+            Pace::Line if replays && !config.paced => config.pace = Pace::Recorded,
+            Pace::Bits(bits) if bits.bits() > link.bits() => return wrong("rate: it exceeds that of the link"),
+            // The smallest frame of a capture is not known yet.
+            Pace::Frames(frames) if frames > line_rate(config, link) => {
+                let most = line_rate(config, link);
+                return wrong(format!("rate: the link takes {most} frames of this size a second at most"));
+            }
+            _ => {}
+        }
+        if config.learn > 0 && replays {
+            return wrong("learn: a capture has no learning frames");
+        }
+        if config.source == config.destination {
+            return wrong("source and destination are the same address");
+        }
+        if config.source.is_multicast() || config.source.is_broadcast() || config.source.is_unspecified() {
+            return wrong("source: the address of one station is expected");
+        }
+        Ok(())
     }
+}
+
+/// Checks a search against the other options of its generator.
+fn check_search(config: &Config, replays: bool) -> Result<(), OptionError> {
+    match config.trials {
+        Some(Trials { length: 0, .. }) => wrong("search: a trial takes some time"),
+        _ if config.learn > 0 => wrong("learn: a search has no learning frames"),
+        _ if config.count.is_some() || config.duration.is_some() => {
+            wrong("a search has trials of its own length: leave out count and duration")
+        }
+        _ if config.paced => wrong("a search chooses the rates of its trials: leave out rate"),
+        _ if replays => wrong("a search counts frames by their stamps, which a capture lacks: leave out replay"),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the largest number of frames a second that a link takes.
+fn line_rate(config: &Config, link: Rate) -> u64 {
+    (SECOND / link.duration(config.smallest()).max(1)).max(1)
 }
 
 fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, OptionError> {
@@ -304,7 +340,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
 impl generator::Config {
     /// Returns the parameters of the throughput search, and enables it.
     fn trials_mut(&mut self) -> &mut Trials {
-        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SECOND / 1000, tolerance: 0, parts: 200 })
+        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SETTLE, tolerance: 0, parts: 100 })
     }
 }
 
@@ -440,13 +476,10 @@ mod tests {
         assert_eq!((config.sizes, config.pace, config.flows), (Sizes::Imix, Pace::Frames(1_500_000), 8));
         assert_eq!((config.vary, config.burst, config.start), (Vary::Addresses, 32, Start::Request));
         assert_eq!((config.count, config.duration), (Some(5000), Some(SECOND / 100)));
-        let Attachment::Generator(config) = nic("generator:rate=5Gbit,link=40G,search=20ms,loss=10").attachment else {
-            panic!()
-        };
-        assert_eq!(
-            (config.pace, config.trials.unwrap().length),
-            (Pace::Bits(Rate::new(5_000_000_000).unwrap()), SECOND / 50)
-        );
+        let Attachment::Generator(config) = nic("generator:link=40G,search=20ms,loss=10").attachment else { panic!() };
+        assert_eq!((config.pace, config.trials.unwrap().length), (Pace::Line, SECOND / 50));
+        let Attachment::Generator(config) = nic("generator:rate=5Gbit,link=40G").attachment else { panic!() };
+        assert_eq!(config.pace, Pace::Bits(Rate::new(5_000_000_000).unwrap()));
         assert_eq!((nic("bridge").model, nic("bridge:lan,model=ixgbe").model), (Model::Virtio, Model::Ixgbe));
         let forwards = nic("user:forward=tcp:2222:22,forward=udp:53:5353,forward=80:80").attachment;
         let forward = |udp, host, guest| Forward { udp, host, guest };
@@ -462,6 +495,19 @@ mod tests {
         for (text, expected) in [
             ("", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
             ("generator:search=0ms", "search: a trial takes some time"),
+            ("generator:search=1ms,rate=1M", "a search chooses the rates of its trials: leave out rate"),
+            (
+                "generator:search=1ms,replay=a.pcap",
+                "a search counts frames by their stamps, which a capture lacks: leave out replay",
+            ),
+            ("generator:search=1ms,count=5", "a search has trials of its own length: leave out count and duration"),
+            ("generator:rate=20M", "rate: the link takes 14880952 frames of this size a second at most"),
+            ("generator:rate=20Gbit", "rate: it exceeds that of the link"),
+            ("generator:source=10.0.0.1,destination=10.0.0.1", "source and destination are the same address"),
+            ("generator:source=224.0.0.1", "source: the address of one station is expected"),
+            ("generator:size=64,size=128", "size is given twice"),
+            ("bridge:lan,queues=1,model=ixgbe", "queues: this is an option of virtio devices"),
+            ("bridge:lan,model=ixgbe,offloads=on", "offloads: this is an option of virtio devices"),
             ("nat", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
             ("tap", "tap needs the name of a device: tap:NAME"),
             ("pcap", "pcap needs a file: pcap:FILE"),
@@ -474,6 +520,7 @@ mod tests {
             ("generator:size=63", "size: a number from 64 to 9018 is expected"),
             ("generator:rate=recorded", "rate=recorded needs replay=FILE"),
             ("generator:duration=5", "duration: a time such as 500ns, 20us, 10ms or 1.5s is expected"),
+            ("user:forward=tcp:80:80,forward=80:81", "forward: port 80 of the host is forwarded twice"),
             ("user:forward=1", "forward: tcp:HOST-PORT:GUEST-PORT or udp:... is expected"),
             (
                 "bridge:a,mac=ff:ff:ff:ff:ff:ff",

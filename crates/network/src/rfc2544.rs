@@ -21,8 +21,10 @@ pub struct Search {
     low: u64,
     /// Minimum rate with loss so far; initially the maximum rate to be tried.
     high: u64,
-    /// Difference of the rates at which the search ends.
-    precision: u64,
+    /// The search ends when `low` and `high` differ by one part in this number of `low`.
+    parts: u64,
+    /// Minimum rate that is tried.
+    floor: u64,
     /// Permitted loss, in frames per million.
     tolerance: u32,
     /// Rate of the next trial; 0 after the search.
@@ -31,12 +33,12 @@ pub struct Search {
 }
 
 impl Search {
-    /// Creates a search up to a rate, which is tried first. The precision of the result is one part in `parts` of it.
-    /// The permitted loss is `tolerance` frames per million; RFC 2544 permits none.
-    pub fn new(fastest: u64, parts: u64, tolerance: u32) -> Self {
+    /// Creates a search from a rate of `floor` up to a rate of `fastest`, which is tried first. The precision of the result is one
+    /// part in `parts` of the result. The permitted loss is `tolerance` frames per million; RFC 2544 permits none.
+    pub fn new(fastest: u64, floor: u64, parts: u64, tolerance: u32) -> Self {
         let fastest = fastest.max(1);
-        let precision = (fastest / parts.max(1)).max(1);
-        Self { low: 0, high: fastest, precision, tolerance, rate: fastest, trials: Vec::new() }
+        let floor = floor.clamp(1, fastest);
+        Self { low: 0, high: fastest, parts: parts.max(1), floor, tolerance, rate: fastest, trials: Vec::new() }
     }
 
     /// Returns the rate of the next trial, or `None` after the search.
@@ -52,16 +54,26 @@ impl Search {
         self.trials.push(Trial { rate: self.rate, sent, received });
         let lost = sent.saturating_sub(received);
         let well = u128::from(lost) * 1_000_000 <= u128::from(sent) * u128::from(self.tolerance);
-        if well {
+        // A trial without a frame shows nothing.
+        if well && sent > 0 {
             self.low = self.rate;
         } else {
             self.high = self.rate;
         }
-        let over = self.high - self.low <= self.precision || self.low == self.high;
-        self.rate = if over { 0 } else { self.low + (self.high - self.low) / 2 };
+        self.rate = match self.low {
+            0 if self.high <= self.floor => 0,
+            0 => (self.high / 2).max(self.floor),
+            low if self.high - low <= (low / self.parts).max(1) => 0,
+            low => low + (self.high - low) / 2,
+        };
     }
 
-    /// Returns the throughput after the search: 0 if frames were lost at every rate.
+    /// Returns the minimum rate that is tried.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Returns the throughput after the search: 0 if frames were lost at every rate, also at the floor.
     pub fn throughput(&self) -> Option<u64> {
         (self.rate == 0).then_some(self.low)
     }
@@ -73,7 +85,8 @@ impl Search {
 
     /// Returns true if the state is possible.
     pub fn is_possible(&self) -> bool {
-        self.low <= self.high && self.rate <= self.high && self.precision > 0 && self.trials.len() <= 128
+        let ordered = self.low <= self.high && self.rate <= self.high && (1..=self.high).contains(&self.floor);
+        ordered && self.parts > 0 && self.trials.len() <= 128
     }
 }
 
@@ -91,21 +104,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_finds_the_capacity() {
-        for capacity in [0, 1, 100, 1_234_567, 14_880_951, 14_880_952, 20_000_000] {
-            let search = throughput(Search::new(14_880_952, 1000, 0), |rate| (rate / 100, rate.min(capacity) / 100));
+    fn the_search_finds_the_capacity_to_one_percent_of_itself() {
+        for capacity in [1_000, 29_700, 58_100, 1_234_567, 14_880_951, 14_880_952, 20_000_000] {
+            // Trials of a second.
+            let search = throughput(Search::new(14_880_952, 1, 100, 0), |rate| (rate, rate.min(capacity)));
             let found = search.throughput().unwrap();
             let expected = capacity.min(14_880_952);
-            assert!(found.abs_diff(expected) <= 14_880 + 100, "{capacity}: {found}");
-            assert!(search.trials().len() <= 12);
+            assert!((expected - expected / 100..=expected).contains(&found), "{capacity}: {found}");
+            assert!(search.trials().len() <= 24);
             assert!(search.is_possible());
         }
     }
 
     #[test]
+    fn a_search_without_a_good_trial_ends_at_its_floor() {
+        let search = throughput(Search::new(14_880_952, 100, 100, 0), |rate| (rate / 100, 0));
+        assert_eq!((search.throughput(), search.floor()), (Some(0), 100));
+        assert_eq!(search.trials().last().map(|trial| (trial.rate, trial.sent)), Some((100, 1)));
+        // The floor itself may be the throughput.
+        let search = throughput(Search::new(14_880_952, 100, 100, 0), |rate| (rate / 100, 1));
+        assert_eq!(search.throughput().map(|rate| rate / 100), Some(1));
+        // A link that is slower than the floor, and a trial that sends nothing.
+        assert_eq!(throughput(Search::new(7, 100, 100, 0), |_| (1, 1)).throughput(), Some(7));
+        assert_eq!(throughput(Search::new(7, 1, 100, 0), |_| (0, 0)).throughput(), Some(0));
+        assert!(throughput(Search::new(u64::MAX, 1, 100, 0), |rate| (rate, rate.min(1))).is_possible());
+    }
+
+    #[test]
     fn loss_within_the_tolerance_is_none() {
-        let trial = |rate| (rate, rate - rate / 2000);
-        assert_eq!(throughput(Search::new(1_000_000, 100, 0), trial).throughput(), Some(0));
-        assert_eq!(throughput(Search::new(1_000_000, 100, 500), trial).throughput(), Some(1_000_000));
+        let trial = |rate: u64| (rate, rate - rate.div_ceil(2000));
+        assert_eq!(throughput(Search::new(1_000_000, 1, 100, 0), trial).throughput(), Some(0));
+        assert_eq!(throughput(Search::new(1_000_000, 1, 100, 500), trial).throughput(), Some(1_000_000));
     }
 }

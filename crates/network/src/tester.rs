@@ -88,7 +88,7 @@ impl Tester {
             Some(trials) => {
                 let smallest = generator.config().smallest();
                 let fastest = SECOND / lane.rate().duration(smallest).max(1);
-                let search = Search::new(fastest, trials.parts, trials.tolerance);
+                let search = Search::new(fastest, SECOND / trials.length.max(1), trials.parts, trials.tolerance);
                 self.state.search = Some(search);
                 self.begin_trial(now);
             }

@@ -3,6 +3,7 @@
 use network::fabric::SavedNetwork;
 use network::frame::{Kind, Segments};
 use network::options::{Net, Nic};
+use network::rfc2544::Trial;
 use network::time::SECOND;
 use network::{Frame, Network, Offloads, Plug, Port, Time};
 use proptest::prelude::*;
@@ -145,29 +146,49 @@ fn a_tester_answers_arp_and_begins_on_request() {
     assert_eq!(drain(plug, 2 * SECOND).len(), 3);
 }
 
-#[test]
-fn the_throughput_of_a_forwarder_is_found_in_one_run() {
-    let (network, mut plugs) = network(&["generator:search=1ms,settle=100us", "sink"]);
+/// Returns the result of a search through a forwarder that takes a time per frame and has room for some, with its trials.
+fn searched(generator: &str, each: Time, room: usize) -> (u64, Vec<Trial>) {
+    let (network, mut plugs) = network(&[generator, "sink"]);
     plugs.iter_mut().for_each(|plug| plug.listen(0, true, Offloads::default()));
-    // A forwarder that takes 200 ns per frame and has room for 16.
-
-    let (mut free, mut held): (Time, Vec<Time>) = (0, Vec::new());
-    while let Some(at) = plugs[0].next_arrival() {
-        if let Some(frame) = plugs[0].receive(at) {
-            held.retain(|done| *done > at);
-            if held.len() < 16 {
-                free = free.max(at) + 200_000;
-                held.push(free);
-                plugs[1].send(at, frame);
+    let (mut free, mut held): (Time, Vec<(Time, Frame)>) = (0, Vec::new());
+    loop {
+        let arrival = plugs[0].next_arrival();
+        let done = held.first().map(|(done, _)| *done);
+        match (arrival, done) {
+            (at, Some(done)) if at.is_none_or(|at| done <= at) => plugs[1].send(done, held.remove(0).1),
+            (Some(at), _) => {
+                if let Some(frame) = plugs[0].receive(at).filter(|_| held.len() < room) {
+                    free = free.max(at) + each;
+                    held.push((free, frame));
+                }
             }
+            (None, _) => break,
         }
     }
     let network = network.lock().unwrap();
-    let report = network.report().next().unwrap();
-    let search = report.tester.unwrap().search().unwrap();
-    let found = search.throughput().unwrap();
+    let search = network.report().next().unwrap().tester.unwrap().search().unwrap().clone();
+    (search.throughput().unwrap(), search.trials().to_vec())
+}
+
+#[test]
+fn the_throughput_of_a_forwarder_is_found_in_one_run() {
+    let (found, trials) = searched("generator:search=1ms,settle=100us", 200_000, 16);
     // The room permits 16 more frames in a trial of 5000.
-    assert!((4_900_000..5_100_000).contains(&found), "{found} {:?}", search.trials());
+    assert!((4_900_000..5_100_000).contains(&found), "{found} {trials:?}");
+}
+
+#[test]
+fn a_slow_forwarder_behind_a_fast_link_has_its_throughput() {
+    // 29,700 frames a second, and room for 2 more in a trial of 594.
+    let (found, trials) = searched("generator:search=20ms", SECOND / 29_700, 2);
+    assert!((29_400..=30_100).contains(&found), "{found} {trials:?}");
+}
+
+#[test]
+fn frames_of_a_trial_do_not_reach_into_the_next() {
+    // The queue takes 0.3 s to drain: a trial that began with a full queue would lose frames at each rate near the throughput.
+    let (found, trials) = searched("generator:link=10M,search=1s", SECOND / 10_000, 3000);
+    assert!((12_800..=13_100).contains(&found), "{found} {trials:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `--net`: the connections of a machine's NICs on this host, and the report on them.
 
-use crate::output::say;
+use crate::output::{Named, say};
 use anyhow::{Context, Result, anyhow, bail};
 use machine::Machine;
 use machine::host::HostFrame;
@@ -52,6 +52,22 @@ pub struct Nets {
     replays: Vec<(usize, Arc<capture::Recorded>, Vec<u8>)>,
 }
 
+/// Returns the captures that the options write.
+pub fn captured(options: &[Net]) -> impl Iterator<Item = Named<'_>> {
+    options.iter().filter_map(|net| match net {
+        Net::Capture(file) => Some(("--net pcap", Path::new(file))),
+        Net::None | Net::Nic(_) => None,
+    })
+}
+
+/// Returns the captures that generators replay.
+pub fn replayed(options: &[Net]) -> impl Iterator<Item = Named<'_>> {
+    options.iter().filter_map(|net| match net {
+        Net::Nic(nic) => nic.replay.as_deref().map(|file| ("--net generator:replay", Path::new(file))),
+        Net::None | Net::Capture(_) => None,
+    })
+}
+
 impl Nets {
     /// Parses the options.
     pub fn new(options: &[Net]) -> Result<Self> {
@@ -71,6 +87,7 @@ impl Nets {
         if nets.capture.is_some() && nets.nics.is_empty() {
             bail!("--net pcap captures the frames of NICs: add one, for example with --net user");
         }
+        apart(std::slice::from_ref(&nets.nics))?;
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
             let bytes = crate::input::read(Path::new(file), LARGEST_CAPTURE).context("--net")?;
@@ -107,6 +124,22 @@ impl Nets {
         }
         ended.is_ok()
     }
+}
+
+/// Refuses two NICs on one bridge with the same address. `machines` has the NICs of each machine.
+pub fn apart(machines: &[Vec<Nic>]) -> Result<()> {
+    let mut known = Vec::new();
+    for nics in machines {
+        for nic in nics {
+            let (Attachment::Bridge(bridge), Some(mac)) = (&nic.attachment, nic.mac) else { continue };
+            if known.contains(&(bridge, mac)) {
+                let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+                bail!("--net bridge: two devices on the bridge {bridge} have the address mac={text}");
+            }
+            known.push((bridge, mac));
+        }
+    }
+    Ok(())
 }
 
 /// The connection of a NIC.
@@ -323,7 +356,7 @@ pub fn report(machine: &Machine) -> serde_json::Value {
                 serde_json::json!({ "frames_per_second": trial.rate, "sent": trial.sent, "received": trial.received })
             });
             nic["rfc2544"] =
-                serde_json::json!({ "throughput": search.throughput(), "trials": trials.collect::<Vec<_>>() });
+                serde_json::json!({ "throughput": search.throughput(), "floor": search.floor(), "trials": trials.collect::<Vec<_>>() });
         }
         nic
     });

@@ -46,10 +46,15 @@ pub fn replace(path: &Path, beside: &Path, fill: impl FnOnce(&mut File) -> io::R
     written
 }
 
-/// Refuses two options that name one output file: the file that is written last would replace the other one.
-pub fn distinct<'a>(outputs: impl Iterator<Item = (&'static str, &'a Path)>) -> Result<()> {
+/// An option and a file that it names.
+pub type Named<'a> = (&'static str, &'a Path);
+
+/// Refuses two options that name one output file, or an input file and an output file: what is written last would
+/// replace the other.
+pub fn distinct<'a>(outputs: impl Iterator<Item = Named<'a>>, inputs: impl Iterator<Item = Named<'a>>) -> Result<()> {
     let mut known: Vec<(&str, PathBuf)> = Vec::new();
-    for (option, path) in outputs {
+    let outputs = outputs.map(|named| (named, true));
+    for ((option, path), written) in outputs.chain(inputs.map(|named| (named, false))) {
         // A device or a pipe takes any number of files.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             continue;
@@ -58,7 +63,9 @@ pub fn distinct<'a>(outputs: impl Iterator<Item = (&'static str, &'a Path)>) -> 
         if let Some((other, _)) = known.iter().find(|(_, known)| *known == place) {
             bail!("{other} and {option} name the same file: {}", path.display());
         }
-        known.push((option, place));
+        if written {
+            known.push((option, place));
+        }
     }
     Ok(())
 }
@@ -137,8 +144,9 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let file = directory.join("a");
         let same = directory.join(".").join("a");
-        let refused =
-            |b: &Path| distinct([("--ledger", &*file), ("--record", b)].into_iter()).map_err(|e| e.to_string());
+        let refused = |b: &Path| {
+            distinct([("--ledger", &*file), ("--record", b)].into_iter(), std::iter::empty()).map_err(|e| e.to_string())
+        };
         let message = format!("--ledger and --record name the same file: {}", same.display());
         assert_eq!(refused(&same), Err(message.clone()));
         std::os::unix::fs::symlink(&file, directory.join("link")).unwrap();
@@ -147,7 +155,7 @@ mod tests {
         assert!(refused(&directory.join("link")).is_err());
         assert_eq!(refused(&directory.join("b")), Ok(()));
         let null = Path::new("/dev/null");
-        assert!(distinct([("--ledger", null), ("--record", null)].into_iter()).is_ok());
+        assert!(distinct([("--ledger", null), ("--record", null)].into_iter(), std::iter::empty()).is_ok());
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

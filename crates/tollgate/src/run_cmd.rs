@@ -6,8 +6,8 @@ use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
 use crate::moments::MomentArgs;
-use crate::net::{Connections, Nets};
-use crate::output::{self, OutputFile, say};
+use crate::net::{self, Connections, Nets};
+use crate::output::{self, Named, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
@@ -312,6 +312,17 @@ impl RunArgs {
         self.name.clone().unwrap_or_else(|| format!("m{}", number + 1))
     }
 
+    /// Returns the options that write files, with these files.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = Named<'_>> {
+        let ledger = self.ledger.iter().map(|file| ("--ledger", &**file));
+        self.moments.outputs().chain(ledger).chain(net::captured(&self.net))
+    }
+
+    /// Returns the files that the generators of this machine replay, with the option.
+    pub(crate) fn replayed(&self) -> impl Iterator<Item = Named<'_>> {
+        net::replayed(&self.net)
+    }
+
     /// Returns an option that only a run with one machine supports, if one is given.
     pub(crate) fn needs_to_be_alone(&self) -> Option<&'static str> {
         let table = [
@@ -479,7 +490,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if check_translation {
         check_needs(args)?;
     }
-    output::distinct(args.moments.outputs().chain(args.ledger.iter().map(|file| ("--ledger", &**file))))?;
+    output::distinct(args.outputs(), args.replayed())?;
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;

@@ -98,6 +98,9 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             let (count, before) = meant.fold((0u64, 0u64), |(count, ticks), (_, amount)| {
                 (count.saturating_add(amount.count), ticks.saturating_add(amount.ticks))
             });
+            if count == 0 {
+                bail!("--what-if: CPUID {leaf:#x} was not executed here");
+            }
             let load = Ticks::from(ledger.header.class_ticks[Class::Load as usize]);
             let what = format!("CPUID {leaf:#x}: read from memory");
             Ok(vec![Outcome {

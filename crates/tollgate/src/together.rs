@@ -2,7 +2,8 @@
 
 use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
-use crate::output::OutputFile;
+use crate::net;
+use crate::output::{self, OutputFile};
 use crate::run_cmd::{Console, RunArgs, Setup};
 use crate::terminal::{Terminal, print};
 use anyhow::{Context, Result, bail};
@@ -88,6 +89,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     if names.iter().collect::<BTreeSet<_>>().len() != names.len() {
         bail!("--name: two machines have the same name");
     }
+    output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::replayed))?;
     let mut setups = Vec::new();
     for (number, args) in all.iter().enumerate() {
         if let Some(why) = args.needs_to_be_alone() {
@@ -95,6 +97,8 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         }
         setups.push(Setup::new(args, None, Some(number as u8)).with_context(|| names[number].clone())?);
     }
+    let nics: Vec<_> = setups.iter().map(|setup| setup.nets.nics.clone()).collect();
+    net::apart(&nics)?;
     let mut machines = Vec::new();
     let mut facts = Vec::new();
     for (setup, name) in setups.iter().zip(&names) {

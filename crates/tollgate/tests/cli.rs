@@ -125,7 +125,17 @@ fn two_options_do_not_write_one_file() {
     let same = files.path("./file");
     refused(&["--kernel", &kernel, "--ledger", &file, "--save-at", "1", &same], "name the same file");
     refused(&["--kernel", &kernel, "--record", &file, "--save-at", "1", &same], "name the same file");
+    let capture = format!("pcap:{same}");
+    let nic = ["--kernel", &kernel, "--net", "bridge", "--net", &capture];
+    refused(&[&nic[..], &["--ledger", &file]].concat(), "name the same file");
+    refused(&[&nic[..], &["--and"], &nic[..]].concat(), "name the same file");
+    let ledger = ["--kernel", &kernel, "--ledger", &file];
+    refused(&[&ledger[..], &["--and"], &ledger[..]].concat(), "name the same file");
     assert!(!Path::new(&file).exists());
+    let replayed = files.put("replayed", b"frames");
+    let [replay, capture] = [format!("generator:replay={replayed}"), format!("pcap:{replayed}")];
+    refused(&["--kernel", &kernel, "--net", &replay, "--net", &capture], "name the same file");
+    assert_eq!(std::fs::read(&replayed).unwrap(), b"frames");
 }
 
 #[test]
@@ -177,6 +187,10 @@ fn networks_are_described_and_mistakes_named() {
     let sent_again = format!("generator:replay={capture}");
     refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
     refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
+    let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
+    let twice = "two devices on the bridge bridge have the address mac=02:00:00:00:00:09";
+    refused(&[&same[..], &same[2..]].concat(), twice);
+    refused(&[&same[..], &["--and"], &same[..]].concat(), twice);
     refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
     refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);

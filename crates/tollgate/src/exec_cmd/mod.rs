@@ -12,7 +12,7 @@ mod settle;
 
 use crate::contain::Sandbox;
 use crate::ending;
-use crate::net::{Addresses, Connections, Nets};
+use crate::net::{self, Addresses, Connections, Nets};
 use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::recording::Recording;
@@ -240,7 +240,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         None => std::env::current_dir().context("can't determine the current directory")?,
     };
     let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
-    output::distinct(ledger.chain(args.repeat.output()))?;
+    output::distinct(ledger.chain(args.repeat.output()).chain(net::captured(&args.net)), net::replayed(&args.net))?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
     let mut environment = files::environment(&args.env, &directory);
