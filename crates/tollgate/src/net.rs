@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Largest capture that can be replayed, in bytes.
 const LARGEST_CAPTURE: u64 = 1 << 30;
+/// Longest wait for passt to start.
+const LONGEST_START: Duration = Duration::from_secs(2);
 /// Largest number of frames that a machine receives at a time from one connection.
 const MOST_FRAMES: usize = 256;
 /// Longest wait for the host while there are connections; keyboard input is not awaited at the same time.
@@ -243,14 +245,7 @@ impl End {
     /// Reports the reason why the other end closed a connection.
     fn over(&mut self) {
         if let Self::Passt { child, .. } = self {
-            let mut said = String::new();
-            let _ = child.wait();
-            if let Some(stderr) = &mut child.stderr {
-                let _ = stderr.read_to_string(&mut said);
-            }
-            let mut lines = said.lines().filter(|line| !line.trim().is_empty() && !line.contains("syslog"));
-            let last = lines.next_back().unwrap_or("it did not say why");
-            say(&format!("tollgate: --net user: passt has ended: {last}"));
+            say(&format!("tollgate: --net user: {}", end_of_passt(child)));
         }
     }
 
@@ -313,13 +308,44 @@ fn passt(forwards: &[Forward], addresses: Option<&Addresses>) -> Result<End> {
         command.arg(option).arg(format!("{}:{}", forward.host, forward.guest));
     }
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(|error| match error.kind() {
+    let mut child = command.spawn().map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             anyhow!("--net user needs passt, which is not installed (on Debian and Ubuntu: apt-get install passt)")
         }
         _ => anyhow!(error).context("--net user: passt can't be started"),
     })?;
+    if !is_ready(&mut child) {
+        bail!("--net user: {}", end_of_passt(&mut child));
+    }
     Ok(End::Passt { child, link: Link::new(ours) })
+}
+
+/// Waits until passt has its ports. Returns false if it has ended instead. passt confines itself by seccomp as the last
+/// step before it serves its socket.
+fn is_ready(passt: &mut Child) -> bool {
+    let status = format!("/proc/{}/status", passt.id());
+    let until = Instant::now() + LONGEST_START;
+    while Instant::now() < until {
+        if passt.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return false;
+        }
+        if std::fs::read_to_string(&status).is_ok_and(|text| text.lines().any(|line| line == "Seccomp:\t2")) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Waits for the end of passt, and returns the reason that it gave.
+fn end_of_passt(passt: &mut Child) -> String {
+    let mut said = String::new();
+    let _ = passt.wait();
+    if let Some(stderr) = &mut passt.stderr {
+        let _ = stderr.read_to_string(&mut said);
+    }
+    let mut lines = said.lines().filter(|line| !line.trim().is_empty() && !line.contains("syslog"));
+    format!("passt has ended: {}", lines.next_back().unwrap_or("it did not say why"))
 }
 
 /// Returns the statistics of a machine's NICs as JSON.

@@ -139,6 +139,21 @@ fn two_options_do_not_write_one_file() {
 }
 
 #[test]
+fn passt_that_ends_at_once_ends_the_run_before_it_begins() {
+    use std::os::unix::fs::PermissionsExt;
+    let files = Files::new("passt");
+    let kernel = files.good();
+    let passt = files.put("passt", b"#!/bin/sh\necho Failed to bind any port >&2\nexit 1\n");
+    std::fs::set_permissions(&passt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", files.0.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.args(["run", "--kernel", &kernel, "--net", "user"]).env("PATH", path).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(FAILED), &b""[..]), "{error}");
+    assert_eq!(error, "tollgate: error: --net user: passt has ended: Failed to bind any port\n");
+}
+
+#[test]
 fn machines_of_one_run_are_told_apart() {
     let files = Files::new("machines");
     let guest = files.good();
