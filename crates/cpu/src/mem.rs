@@ -232,10 +232,7 @@ impl Cpu {
         let code = access == Access::Fetch;
         let pcid = self.pcid();
         if !found && let Some(entry) = self.micro.tlb.second(linear, pcid).copied() {
-            let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
-            self.charge(Kind::new(family, 0), 1);
-            let displaced = self.micro.tlb.raise(entry, code);
-            self.displaced(displaced, code);
+            self.promote(entry, code);
             if self.allows(&entry, access, privilege) {
                 return Ok((physical(&entry, linear), entry));
             }
@@ -261,6 +258,13 @@ impl Cpu {
         }
         self.displaced(inserted.displaced, code);
         Ok((physical(&entry, linear), entry))
+    }
+
+    /// Charges for a hit in the second level of the TLB, and copies the entry to the first.
+    fn promote(&mut self, entry: Entry, code: bool) {
+        self.charge(second_level(code), 1);
+        let displaced = self.micro.tlb.promote(entry, code);
+        self.displaced(displaced, code);
     }
 
     /// Returns true if a cached translation is sufficient for an access: it permits the access, and the dirty flag need
@@ -383,13 +387,10 @@ impl Cpu {
             return false;
         }
         if !first {
-            let kind = Kind::new(Family::StlbHitData, 0);
-            if self.wiring.model.costs.of(kind) >= room || self.wiring.observer.is_some() {
+            if self.wiring.model.costs.of(second_level(false)) >= room || self.wiring.observer.is_some() {
                 return false;
             }
-            self.charge(kind, 1);
-            let displaced = self.micro.tlb.raise(entry, false);
-            self.displaced(displaced, false);
+            self.promote(entry, false);
         }
         let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
         let large = entry.shift > 12;
@@ -870,6 +871,11 @@ impl Cpu {
         let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
         self.write_as(linear, T::SIZE, value.to_u64(), Privilege::Implicit, seg::DS)
     }
+}
+
+/// Returns the kind of event of a hit in the second level of the TLB.
+fn second_level(code: bool) -> Kind {
+    Kind::new(if code { Family::StlbHitCode } else { Family::StlbHitData }, 0)
 }
 
 #[inline]

@@ -516,7 +516,7 @@ impl Tlb {
 
     /// Copies an entry of [`Self::second`], which the first level does not have, to the first level. Returns the
     /// displaced entry.
-    pub fn raise(&mut self, entry: Entry, code: bool) -> Option<Entry> {
+    pub fn promote(&mut self, entry: Entry, code: bool) -> Option<Entry> {
         // The PCID of a global entry may differ from the current one.
         self.flushes.look_with(entry.pcid);
         self.note_code(&entry, code);

@@ -68,6 +68,22 @@ macro_rules! high {
     };
 }
 
+/// Loads the arithmetic flags; clobbers RAX.
+macro_rules! load_flags {
+    () => {
+        // OF: 1 + 127 overflows, 0 + 127 does not. The others: SAHF.
+        "movzx eax, word ptr [rsp + {flags}]\nadd al, 127\nsahf\n"
+    };
+}
+
+/// Stores the arithmetic flags; clobbers RAX.
+macro_rules! store_flags {
+    () => {
+        // The whole word, for later reads of it.
+        "lahf\nseto al\nmovzx eax, ax\nmov [rsp + {flags}], rax\n"
+    };
+}
+
 /// Defines a function that begins with `before`, stores the state of translated code to the processor (which clobbers
 /// RAX and R10), and continues with `after`; constants follow.
 macro_rules! saving {
@@ -76,11 +92,7 @@ macro_rules! saving {
             $($before,)*
             "mov r10, [rsp + {registers}]",
             "mov [r10], rax",
-            "lahf",
-            "seto al",
-            // The whole word, for later reads of it.
-            "movzx eax, ax",
-            "mov [rsp + {flags}], rax",
+            store_flags!(),
             "mov [r10 + 8*1], r9",
             "mov [r10 + 8*2], rdx",
             "mov [r10 + 8*3], rbx",
@@ -264,10 +276,7 @@ unsafe extern "sysv64" fn restore() {
         "mov r12, [rcx + 8*12]",
         "mov r13, [rcx + 8*13]",
         "mov r14, [rsp + {budget}]",
-        // OF: 1 + 127 overflows, 0 + 127 does not. The others: SAHF.
-        "movzx eax, word ptr [rsp + {flags}]",
-        "add al, 127",
-        "sahf",
+        load_flags!(),
         "mov rax, [rcx]",
         "jmp [rsp + {resume}]",
         registers = const at!(registers),
@@ -300,10 +309,7 @@ macro_rules! refilling {
             "mov [rsp + {refilled} + 8], rcx",
             "mov r10, [rsp + {registers}]",
             "mov [r10], rax",
-            "lahf",
-            "seto al",
-            "movzx eax, ax",
-            "mov [rsp + {flags}], rax",
+            store_flags!(),
             "mov rax, [rsp + {loaded}]",
             "or rax, [rsp + {x87_loaded}]",
             "jnz 2f",
@@ -340,16 +346,12 @@ macro_rules! refilling {
             "test al, al",
             "jz 2f",
             "add qword ptr [rsp + {resume}], {again}",
-            "movzx eax, word ptr [rsp + {flags}]",
-            "add al, 127",
-            "sahf",
+            load_flags!(),
             "mov rax, [r10]",
             "mov r10, [rsp + {refilled}]",
             "jmp [rsp + {resume}]",
             "2:",
-            "movzx eax, word ptr [rsp + {flags}]",
-            "add al, 127",
-            "sahf",
+            load_flags!(),
             "mov rax, [r10]",
             "mov rcx, [rsp + {refilled} + 8]",
             "push qword ptr [rsp + {resume}]",
