@@ -4,6 +4,7 @@
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
 use crate::probe::Hit;
+use crate::state::LATEST;
 use crate::stops::Stopping;
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
@@ -51,6 +52,9 @@ pub struct Engine {
     pub emulation: Option<Box<Emulating>>,
     /// Stops of a debugger; see [`crate::stops`].
     pub stopping: Stopping,
+    /// Latest time at which the time-stamp counter may be read in this turn, with the price of RDTSC; see
+    /// [`Cpu::set_time_limit`](crate::Cpu::set_time_limit).
+    pub time_limit: Ticks,
     /// Time of the next sample; see [`crate::sampling`].
     pub sample_at: Ticks,
 }
@@ -79,6 +83,7 @@ impl Engine {
             code_writes: Vec::new(),
             emulation: None,
             stopping: Stopping::default(),
+            time_limit: LATEST,
             sample_at: Ticks::MAX,
         }
     }

@@ -33,6 +33,9 @@ pub enum Cause {
     Exception(u8, Option<u32>),
     /// A write to decoded bytes: the instruction restarts alone, after the blocks have been dropped.
     CodeWrite,
+    /// A read of the time-stamp counter on a processor that is ahead of others: the instruction restarts after they
+    /// have caught up. See [`Cpu::set_time_limit`](crate::Cpu::set_time_limit).
+    Ahead,
     /// A repeated string instruction has completed an iteration, after which a debugger stops; nothing is delivered.
     Iteration,
     /// Shutdown (triple fault).

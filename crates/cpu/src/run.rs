@@ -274,6 +274,15 @@ impl Cpu {
         }
     }
 
+    /// Ends the turn, after which the instruction at RIP restarts; a debugger has seen it already.
+    fn give_way(&mut self) {
+        self.engine.deadline = 0;
+        self.engine.stop_at = 0;
+        if self.engine.stopping.stops.is_some() {
+            self.seen();
+        }
+    }
+
     /// Executes exactly one instruction, which is decoded for this purpose. Returns true if it completed without a
     /// fault.
     pub fn step(&mut self, cache: &mut BlockCache) -> bool {
@@ -696,6 +705,7 @@ impl Cpu {
     pub fn deliver_fault(&mut self) {
         match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
+            Cause::Ahead => self.give_way(),
             Cause::Shutdown => self.shut_down(),
             Cause::VmExit => self.instruction_exit(),
             Cause::None | Cause::CodeWrite | Cause::Iteration => debug_assert!(false, "no fault to deliver"),

@@ -5,6 +5,7 @@ use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
 use crate::engine::Engine;
+use crate::fault::{Cause, Exec, Fault};
 use crate::features::Features;
 use crate::flags::Int;
 use crate::micro::Micro;
@@ -12,7 +13,7 @@ use crate::model::Model;
 use crate::ram::Ram;
 use crate::wiring::Wiring;
 use crate::xstate::Layout;
-use ledger::{Kind, Operation, OriginId, Recorder, Ticks};
+use ledger::{Class, Kind, Operation, OriginId, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -261,6 +262,30 @@ impl Cpu {
         }
     }
 
+    /// Sets the latest time at which the time-stamp counter may be read in the next turn: no other processor, and no
+    /// event of the board, is behind it. A turn ends before an instruction that would read the counter later. So all
+    /// processors read their counters in the order of time, as those of a machine with synchronized counters do, although
+    /// one processor runs ahead of the others within its turn.
+    pub fn set_time_limit(&mut self, limit: Ticks) {
+        self.engine.time_limit = limit.min(LATEST) + self.cost_of(Class::ReadTsc);
+    }
+
+    fn cost_of(&self, class: Class) -> Ticks {
+        u64::from(self.wiring.model.costs.class[class as usize])
+    }
+
+    /// Stops an instruction of `class` that reads the time-stamp counter while this processor is ahead of others. The
+    /// class has been charged.
+    pub(crate) fn in_time_order(&mut self, class: Class) -> Exec {
+        let late = self.micro.clock + self.cost_of(Class::ReadTsc) > self.engine.time_limit + self.cost_of(class);
+        // An emulated instruction can't restart.
+        if late && self.engine.emulation.is_none() {
+            self.engine.fault = Cause::Ahead;
+            return Err(Fault);
+        }
+        Ok(())
+    }
+
     /// Returns the time-stamp counter as read by RDTSC.
     pub fn tsc(&self) -> u64 {
         self.arch.vmx.guest_tsc(self.machine_tsc())
@@ -283,7 +308,7 @@ impl Cpu {
 pub struct ImpossibleState(pub(crate) &'static str);
 
 /// Limit of the clock, so that no future event overflows.
-const LATEST: Ticks = 1 << 62;
+pub(crate) const LATEST: Ticks = 1 << 62;
 
 impl Cpu {
     /// Restores the state of a processor of the same model, which may come from a file; the engine is reset.

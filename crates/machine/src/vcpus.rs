@@ -299,7 +299,8 @@ impl Vcpus {
                 // Expired timers may have woken a processor that is further behind.
                 continue;
             }
-            let deadline = self.horizon(index);
+            let (deadline, time_limit) = self.horizon(index);
+            self.all[index].cpu.set_time_limit(time_limit);
             if let Some(pause) = self.run_one(index, deadline) {
                 return pause;
             }
@@ -363,14 +364,14 @@ impl Vcpus {
         running.min_by_key(|(i, v)| (v.cpu.micro.clock, *i)).map(|(i, _)| i)
     }
 
-    /// Returns the time until which a processor may run: the next event of the board, limited by the distance to the
-    /// other processors.
-    fn horizon(&self, index: usize) -> Ticks {
+    /// Returns the time until which a processor may run, the next event of the board, limited by the distance to the
+    /// other processors; and the time until which it may read its time-stamp counter.
+    fn horizon(&self, index: usize) -> (Ticks, Ticks) {
         let others = self.all.iter().enumerate().filter(|(i, v)| *i != index && v.activity == Activity::Running);
         let quantum = self.quantum(self.all[index].cpu.micro.clock);
-        let furthest = others.map(|(_, v)| v.cpu.micro.clock + quantum).min().unwrap_or(Ticks::MAX);
+        let behind = others.map(|(_, v)| v.cpu.micro.clock).min().unwrap_or(Ticks::MAX);
         let event = self.next_event(|i, v| i == index || v.activity != Activity::Running).unwrap_or(Ticks::MAX);
-        furthest.min(event).min(self.slice_end)
+        (behind.saturating_add(quantum).min(event).min(self.slice_end), behind.min(event))
     }
 
     /// Returns the time by which a processor may be ahead at time `now`.

@@ -34,11 +34,11 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
     let ram = GuestRam::new(16 << 20).unwrap();
     let profile = Profile::find("skx").unwrap();
     let board = Rc::new(RefCell::new(Board::new(&ram, programs.len(), &profile, Parts::default()).unwrap()));
-    let monitor = CpuidEntry { leaf: 1, subleaf: None, regs: CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 0 } };
+    let features = CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 1 << 4 }; // MONITOR, TSC
     let model = Arc::new(Model {
         costs: Costs::free(),
         geometry: Geometry::generic(),
-        cpuid: vec![monitor],
+        cpuid: vec![CpuidEntry { leaf: 1, subleaf: None, regs: features }],
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
         vmx: None,
@@ -67,6 +67,35 @@ fn byte(ram: &GuestRam, address: u64) -> u8 {
     let mut byte = [0];
     assert!(ram.read(address, &mut byte));
     byte[0]
+}
+
+/// Takes a lock at 0x5000, reads the time-stamp counter, increments 0x5008 if it is less than the last one at 0x5004, and
+/// releases the lock, a thousand times.
+const READER: &[u8] = &[
+    0x66, 0xb9, 0xe8, 0x03, 0x00, 0x00, // mov ecx, 1000
+    0xb8, 0x01, 0x00, // mov ax, 1
+    0x87, 0x06, 0x00, 0x50, // xchg [0x5000], ax
+    0x85, 0xc0, 0x75, 0xf5, // test ax, ax; jnz mov
+    0x0f, 0x31, // rdtsc
+    0x66, 0x3b, 0x06, 0x04, 0x50, // cmp eax, [0x5004]
+    0x73, 0x04, // jae
+    0xff, 0x06, 0x08, 0x50, // inc word [0x5008]
+    0x66, 0xa3, 0x04, 0x50, // mov [0x5004], eax
+    0xc7, 0x06, 0x00, 0x50, 0x00, 0x00, // mov word [0x5000], 0
+    0x66, 0x49, // dec ecx
+    0x75, 0xda, // jnz mov
+    0xfa, 0xf4, // cli; hlt
+];
+
+#[test]
+fn no_processor_reads_an_earlier_time_than_another_one_has_read() {
+    // Another distance between the processors, whose turns begin at other instructions.
+    for nops in 0..8 {
+        let late = [&[0x90; 8][..nops], READER].concat();
+        let (mut vcpus, ram, _) = machine(&[READER, &late, &late]);
+        assert_eq!(vcpus.run(), Pause::Stuck);
+        assert_eq!((byte(&ram, 0x5000), byte(&ram, 0x5008)), (0, 0), "{nops}");
+    }
 }
 
 #[test]

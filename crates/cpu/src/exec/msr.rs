@@ -416,6 +416,9 @@ fn rdmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let index = cpu.get::<u32>(reg::RCX);
     cpu.msr_exit(index, false)?;
+    if index == TSC {
+        cpu.in_time_order(Class::System)?;
+    }
     let found = cpu.virtual_x2apic_read(index).or_else(|| cpu.read_msr(index));
     let Some(value) = found else { return Err(cpu.gp(0)) };
     cpu.charge(Kind::new(Family::Rdmsr, index), 1);

@@ -204,6 +204,7 @@ fn read_time(cpu: &mut Cpu, reason: u32) -> Exec {
         return Err(cpu.gp(0));
     }
     cpu.exit_if(primary::RDTSC, reason)?;
+    cpu.in_time_order(Class::ReadTsc)?;
     let tsc = cpu.tsc();
     cpu.set::<u32>(reg::RAX, tsc as u32);
     cpu.set::<u32>(reg::RDX, (tsc >> 32) as u32);

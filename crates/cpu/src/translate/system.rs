@@ -118,6 +118,15 @@ impl Emit<'_> {
             self.asm.flagless_extract_by(TEST, SECOND, TEST);
             self.or_otherwise();
         }
+        // In the order of time: see `Cpu::in_time_order`. TEST is negative if the limit has passed.
+        self.asm.flagless_load(SECOND, state!(FIRST, engine.time_limit));
+        self.asm.flagless_load(TEST, field!(base));
+        self.asm.flagless_lea(TEST, M::indexed(TEST, BUDGET, 0, 0));
+        self.asm.flagless_not(TEST);
+        self.asm.flagless_lea(SECOND, M::indexed(SECOND, TEST, 0, 1));
+        self.asm.flagless_constant(TEST, 63);
+        self.asm.flagless_shift_right(TEST, SECOND, TEST);
+        self.or_otherwise();
         // Conversion of ticks to cycles by a multiplication, as compilers divide by 1000.
         const _: () = assert!(TICKS_PER_CYCLE == 1000);
         self.asm.flagless_load(SECOND, field!(base));

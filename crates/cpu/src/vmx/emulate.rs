@@ -409,7 +409,9 @@ impl Cpu {
                 self.instruction_exit();
                 Outcome::Exit
             }
-            Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::Iteration | Cause::VmExit => Outcome::Shutdown,
+            Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::Ahead | Cause::Iteration | Cause::VmExit => {
+                Outcome::Shutdown
+            }
         }
     }
 
