@@ -1,6 +1,6 @@
 //! A processor: its parts, and operations that concern several of them.
 
-use crate::arch::{Arch, Msrs, Segment, TableRegister, Tiles, VectorState, attention};
+use crate::arch::{AMD_RESET, Arch, Msrs, Segment, TableRegister, Tiles, VectorState, attention};
 use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
@@ -111,6 +111,7 @@ impl Cpu {
                 feature_control,
                 tsc_offset: offset,
                 misc_enable: 1 | 1 << 18,
+                amd: AMD_RESET,
                 ..Msrs::default()
             };
             self.arch.vector = VectorState::RESET;

@@ -139,6 +139,8 @@ pub const MISC_ENABLE_MONITOR: u64 = 1 << 18;
 pub const MISC_ENABLE_NO_BTS: u64 = 1 << 11;
 /// In MISC_ENABLE: PEBS is unavailable.
 pub const MISC_ENABLE_NO_PEBS: u64 = 1 << 12;
+/// HWCR on AMD processors: the time-stamp counter counts at the frequency of state P0.
+pub const HWCR_TSC_FREQ_SEL: u64 = 1 << 24;
 
 /// First of the high registers of an MSR bitmap (SDM vol. 3, 24.6.9).
 pub const BITMAP_HIGH: u32 = 0xc000_0000;

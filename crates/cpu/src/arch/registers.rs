@@ -189,6 +189,9 @@ pub const AMD_REGISTERS: [u32; 12] = [
     msr::OSVW_STATUS,
 ];
 
+/// Values of [`AMD_REGISTERS`] at power-on.
+pub const AMD_RESET: [u64; AMD_REGISTERS.len()] = [0, msr::HWCR_TSC_FREQ_SEL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
 /// Model-specific registers of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
