@@ -63,6 +63,11 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.mov(bh, al)?;
         a.mov(ch, al)
     }),
+    ("high-byte-of-rcx", |a| {
+        a.test(ch, 2)?;
+        a.and(ch, byte_ptr(rdi))?;
+        a.mov(dl, ch)
+    }),
     ("imul", |a| {
         a.imul_3(rax, rdi, 24)?;
         a.add(rax, rsi)
@@ -105,6 +110,7 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.db(&[0xf3, 0x48, 0x0f, 0x1e, 0xc8, 0x0f, 0x1c, 0x00])?;
         a.db(&[0x0f, 0x18, 0x3d, 0, 0, 0, 0, 0x0f, 0x18, 0x35, 0, 0, 0, 0])
     }),
+    ("pause", |a| a.pause()),
     ("per-cpu", |a| {
         a.mov(rax, qword_ptr(0x1_8040).gs())?;
         a.add(rax, qword_ptr(rdi).gs())?;
@@ -124,6 +130,7 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.xadd(qword_ptr(rsi), r10)
     }),
     ("read-time", |a| a.rdtsc()),
+    ("read-time-and-processor", |a| a.rdtscp()),
     ("registers-in-memory", |a| {
         a.mov(r9, r10)?;
         a.add(r11, r14)?;
@@ -149,6 +156,10 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.add(rax, rdx)?;
         a.shrx(rax, rdi, rsi)
     }),
+    ("shift-by-cl-flags-live", |a| {
+        a.shl(eax, cl)?;
+        a.jc(0x10_0040)
+    }),
     ("shift-by-constant", |a| {
         a.shl(rax, 3)?;
         a.shr(edx, 4)?;
@@ -158,6 +169,10 @@ const BLOCKS: &[(&str, Assemble)] = &[
     ("shift-flags-live", |a| {
         a.shr(rax, 4)?;
         a.jb(0x10_0040)
+    }),
+    ("shift-of-part-flags-live", |a| {
+        a.shr(dl, 4)?;
+        a.je(0x10_0040)
     }),
     ("store", |a| {
         a.mov(qword_ptr(rbx + 8), rax)?;

@@ -341,6 +341,7 @@ impl<'a> Emit<'a> {
             Plan::BitInMemory => self.bit_in_memory(),
             Plan::EnableInterrupts => self.enable_interrupts(),
             Plan::ReadTime => self.read_time(),
+            Plan::Pause => self.pause(),
             Plan::ReadControl => self.read_control(),
             Plan::SwapBases => self.swap_bases(),
             Plan::WriteMsr => self.write_msr(),

@@ -2,7 +2,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND, TEST};
+use super::layout::{self, FIRST, SECOND, TEST};
 use crate::op::Op;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -10,23 +10,25 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 const ZF_AF_CF: u8 = 0x40 | 0x10 | 0x01;
 const AF: u8 = 0x10;
 
-/// Returns true if [`fix`] supports the instruction: shifts and rotates of registers by an immediate, multiplications
-/// of 32 or 64 bits, and bit scans of registers.
+/// Returns true if [`fix`] supports the instruction: shifts and rotates of registers by an immediate, shifts of 32 or
+/// 64 bits by CL, multiplications of 32 or 64 bits, and bit scans of registers.
 pub fn can_fix(i: &Instruction, op: &Op) -> bool {
-    let wide_enough = i.op0_kind() == OpKind::Register && i.op0_register().size() >= 4;
+    use Mnemonic::*;
+    let register = i.op0_kind() == OpKind::Register;
+    let wide_enough = register && i.op0_register().size() >= 4;
+    let high = matches!(i.op0_register(), Register::AH | Register::CH | Register::DH | Register::BH);
+    let pinned = || layout::host(i.op0_register().full_register().number() as u8).is_some();
     match i.mnemonic() {
-        Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar | Mnemonic::Rol | Mnemonic::Ror => {
-            let mask = if op.size == 8 { 63 } else { 31 };
-            let count = if i.op1_kind() == OpKind::Immediate8 { i.immediate8() & mask } else { 0 };
-            wide_enough && count != 0
+        Shl | Sal | Shr | Sar if by_cl(i) => wide_enough && pinned(),
+        Shl | Sal | Shr | Sar | Rol | Ror if i.op1_kind() == OpKind::Immediate8 => {
+            let count = i.immediate8() & if op.size == 8 { 63 } else { 31 };
+            // For counts of the operand's size and more, results differ between processors.
+            register && !high && count != 0 && (wide_enough || count < op.size * 8)
         }
-        Mnemonic::Mul | Mnemonic::Imul if i.op_count() == 1 => op.size >= 4,
-        Mnemonic::Imul => wide_enough,
+        Mul | Imul if i.op_count() == 1 => op.size >= 4,
+        Imul => wide_enough,
         // If no bit is set, the destination is unchanged.
-        Mnemonic::Bsf | Mnemonic::Bsr => {
-            let target = i.op0_register().full_register().number() as u8;
-            wide_enough && i.op1_kind() == OpKind::Register && super::layout::host(target).is_some()
-        }
+        Bsf | Bsr => wide_enough && i.op1_kind() == OpKind::Register && pinned(),
         _ => false,
     }
 }
@@ -36,10 +38,13 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
     if matches!(rewritten.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
         return scan(emit, rewritten);
     }
+    if by_cl(rewritten) {
+        return shift_by_cl(emit, rewritten);
+    }
     // With one operand the product is in RDX and RAX.
     let target = if rewritten.op_count() == 1 { Register::RAX } else { rewritten.op0_register() };
     let wide = if rewritten.op_count() == 1 { emit.op().size == 8 } else { target.is_gpr64() };
-    let at = R(target.number() as u8);
+    let at = R(target.full_register().number() as u8);
     let mut keep_carry = true;
     let mask = if matches!(rewritten.mnemonic(), Mnemonic::Mul | Mnemonic::Imul) {
         if !emit.native(rewritten) {
@@ -63,7 +68,8 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
         !0
     } else {
         // OF is as if the count were 1; no flag is live before a shift by a constant.
-        let sign = if wide { 63 } else { 31 };
+        let bits = 8 * emit.op().size;
+        let sign = bits - 1;
         match rewritten.mnemonic() {
             Mnemonic::Shr => {
                 emit.copy(wide, SECOND, at);
@@ -77,12 +83,22 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
                 emit.shift_right(wide, SECOND, sign);
             }
         }
+        if bits < 32 {
+            emit.asm.bytes(&[0x41, 0x83, 0xe3, 0x01]); // and r11d, 1
+        }
         if !emit.native(rewritten) {
             return false;
         }
         !AF
     };
-    debug_assert!(target != Register::None && SECOND == R::R11);
+    debug_assert!(target != Register::None);
+    correct(emit, mask, keep_carry);
+    true
+}
+
+/// Sets OF to bit 0 of `SECOND`, and clears the flags that are not in `mask`. Without `keep_carry`, CF is set as OF is.
+fn correct(emit: &mut Emit, mask: u8, keep_carry: bool) {
+    const { assert!(SECOND.0 == 11) };
     emit.asm.flagless_copy(FIRST, R::RAX);
     emit.asm.bytes(&[0x9f, 0x80, 0xe4, mask]); // lahf; and ah, mask
     emit.asm.bytes(&[0x44, 0x88, 0xd8]); // mov al, r11b
@@ -91,7 +107,46 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
     }
     emit.asm.bytes(&[0x04, 0x7f, 0x9e]); // add al, 127; sahf
     emit.asm.flagless_copy(R::RAX, FIRST);
-    true
+}
+
+fn by_cl(i: &Instruction) -> bool {
+    i.op_count() > 1 && i.op1_kind() == OpKind::Register && i.op1_register() == Register::CL
+}
+
+/// A shift by CL: AF is clear and OF is as if the count were 1, unless the count is 0, which leaves all flags. The count
+/// is in `TEST`.
+fn shift_by_cl(emit: &mut Emit, rewritten: &Instruction) -> bool {
+    let wide = rewritten.op0_register().is_gpr64();
+    let at = R(rewritten.op0_register().number() as u8);
+    let bits = if wide { 64 } else { 32 };
+    if wide {
+        emit.asm.flagless_lea(SECOND, M::at(at, 0));
+    } else {
+        emit.asm.flagless_lea32(SECOND, M::at(at, 0));
+    }
+    match rewritten.mnemonic() {
+        Mnemonic::Shr => {
+            emit.asm.flagless_constant(FIRST, bits - 1);
+            emit.asm.flagless_shift_right(SECOND, SECOND, FIRST);
+        }
+        Mnemonic::Sar => emit.asm.flagless_constant(SECOND, 0),
+        _ => {
+            // The highest two bits differ if bit 1 of their number plus 1 is set.
+            emit.asm.flagless_constant(FIRST, bits - 2);
+            emit.asm.flagless_shift_right(SECOND, SECOND, FIRST);
+            emit.asm.flagless_lea(SECOND, M::at(SECOND, 1));
+            emit.asm.flagless_constant(FIRST, 2);
+            emit.asm.flagless_extract_by(SECOND, SECOND, FIRST);
+        }
+    }
+    if !emit.native(rewritten) {
+        return false;
+    }
+    emit.asm.flagless_constant(FIRST, bits - 1);
+    emit.asm.flagless_extract_by(TEST, TEST, FIRST);
+    let unchanged = emit.asm.flagless_if_zero();
+    correct(emit, !AF, true);
+    emit.asm.land(unchanged)
 }
 
 /// BSF or BSR of a register: if no bit is set, ZF and PF are set and the destination is unchanged; otherwise PF is that

@@ -38,8 +38,10 @@ pub enum Plan {
     BitInMemory,
     /// STI with a NOP after it, which is the only instruction in its shadow.
     EnableInterrupts,
-    /// RDTSC.
+    /// RDTSC or RDTSCP.
     ReadTime,
+    /// PAUSE.
+    Pause,
     /// MOV from CR2 or CR3.
     ReadControl,
     /// SWAPGS.
@@ -210,11 +212,6 @@ fn is_native(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Returns true if a register operand can be replaced by a host register.
-fn is_general(register: Register) -> bool {
-    register.is_gpr() && register != Register::CH
-}
-
 /// Returns the flags that an instruction leaves undefined.
 pub fn undefined_flags(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
@@ -293,7 +290,7 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         _ if op.class == Class::Nop => return Plan::Nothing,
         // There is nothing to wait for.
         Lfence | Sfence | Mfence => return Plan::Nothing,
-        Lea if is_general(i.op0_register()) => return Plan::Lea,
+        Lea if i.op0_register().is_gpr() => return Plan::Lea,
         // AMD processors read 32 bits, Intel's read 16.
         Movsxd if i.code() == iced_x86::Code::Movsxd_r16_rm16 => return Plan::Handler,
         Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
@@ -310,7 +307,8 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         Pushfq => return Plan::PushFlags,
         Cli => return Plan::MaskInterrupts,
         Sti => return Plan::EnableInterrupts,
-        Rdtsc => return Plan::ReadTime,
+        Rdtsc | Rdtscp => return Plan::ReadTime,
+        Pause => return Plan::Pause,
         Swapgs => return Plan::SwapBases,
         Wrmsr => return Plan::WriteMsr,
         Cmpxchg16b if segment_fits(op, narrow) => return Plan::CompareExchange16,
@@ -342,7 +340,7 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         return if memory && !segment_fits(op, narrow) { Plan::Handler } else { plan };
     }
     let registers_fit = (0..i.op_count()).all(|n| match i.op_kind(n) {
-        OpKind::Register => is_general(i.op_register(n)),
+        OpKind::Register => i.op_register(n).is_gpr(),
         OpKind::Memory => native_memory(i, op, narrow),
         kind => {
             matches!(kind, OpKind::Immediate8 | OpKind::Immediate16 | OpKind::Immediate32 | OpKind::Immediate64)

@@ -105,7 +105,16 @@ impl Emit<'_> {
         true
     }
 
-    /// RDTSC.
+    /// PAUSE.
+    pub fn pause(&mut self) -> bool {
+        self.outside();
+        self.asm.flagless_load(FIRST, field!(registers));
+        self.asm.flagless_constant(SECOND, 1);
+        self.asm.flagless_store_part(false, state!(FIRST, micro.spins), SECOND);
+        true
+    }
+
+    /// RDTSC or RDTSCP.
     pub fn read_time(&mut self) -> bool {
         if self.key.narrow {
             return false;
@@ -142,6 +151,10 @@ impl Emit<'_> {
         self.asm.flagless_rotate(true, RDX, R::RAX, 32);
         self.asm.flagless_lea32(RDX, M::at(RDX, 0));
         self.asm.flagless_lea32(R::RAX, M::at(R::RAX, 0));
+        if self.instruction().mnemonic() == Mnemonic::Rdtscp {
+            self.asm.flagless_load(FIRST, field!(registers));
+            self.asm.flagless_load32(R::R9, state!(FIRST, arch.msr.tsc_aux));
+        }
         true
     }
 

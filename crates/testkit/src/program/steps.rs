@@ -263,7 +263,7 @@ impl Builder<'_> {
                     2 => {
                         vec![with(Instruction::with2(Code::Mov_r64_cr, to, random.of(&[Register::CR2, Register::CR3])))]
                     }
-                    3 => vec![Some(Instruction::with(Code::Rdtsc))],
+                    3 => vec![Some(Instruction::with(random.of(&[Code::Rdtsc, Code::Rdtscp, Code::Pause])))],
                     4 => vec![Some(Instruction::with(Code::Swapgs))],
                     _ => vec![
                         with(Instruction::with2(Code::Mov_r32_imm32, Register::ECX, 0x48)),

@@ -75,7 +75,7 @@ impl Emit<'_> {
         if let Some(need) = need {
             self.ready(need);
         }
-        let by_cl = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL);
+        let by_cl = registers_of(&i).any(|(_, register)| register == Register::CL);
         let shift = by_cl && is_shift(&i);
         if shift && memory.is_some() {
             return false;
@@ -97,12 +97,23 @@ impl Emit<'_> {
                 misaligned = Some(self.aligned(mask));
             }
         }
+        // CH is not the second byte of its host register: it is in TEST while the instruction is executed.
+        let ch = registers_of(&i).find(|(_, register)| *register == Register::CH).map(|(n, _)| n);
+        let ch_written = ch.is_some_and(|n| writes(accesses[n as usize]));
+        let rcx_written = registers_of(&i)
+            .any(|(n, r)| Some(n) != ch && r.full_register() == Register::RCX && writes(accesses[n as usize]));
+        if ch.is_some() && (shift || fixed || ch_written && rcx_written) {
+            return false;
+        }
         // After a probe the other two contain the address.
         let mut free: &[R] = if memory.is_some() { &[TEST] } else { &[TEST, FIRST, SECOND] };
         if shift {
             free = &[FIRST, SECOND];
         } else if fixed {
             free = &[TEST];
+        } else if ch.is_some() {
+            free = if memory.is_some() { &[] } else { &[FIRST, SECOND] };
+            self.asm.flagless_rotate(true, TEST, R::R9, 8);
         }
         let mut loaded: [(u8, R, bool); 3] = [(0, TEST, false); 3];
         let mut used = 0;
@@ -116,6 +127,10 @@ impl Emit<'_> {
             }
             if shift && n > 0 && register == Register::CL {
                 self.asm.flagless_copy(TEST, R::R9);
+                continue;
+            }
+            if register == Register::CH {
+                i.set_op_register(n, Register::CL);
                 continue;
             }
             let guest = register.full_register().number() as u8;
@@ -165,6 +180,9 @@ impl Emit<'_> {
         if !encoded {
             return false;
         }
+        if ch_written {
+            self.asm.flagless_rotate(true, R::R9, TEST, 56);
+        }
         for (guest, at, stored) in &loaded[..used] {
             if *stored {
                 self.asm.flagless_store(memory_register(*guest), *at);
@@ -202,6 +220,11 @@ impl Emit<'_> {
         }
         true
     }
+}
+
+/// Returns the register operands of an instruction, by their numbers.
+fn registers_of(i: &Instruction) -> impl Iterator<Item = (u32, Register)> {
+    (0..i.op_count()).filter(|&n| i.op_kind(n) == OpKind::Register).map(|n| (n, i.op_register(n)))
 }
 
 fn is_shift(i: &Instruction) -> bool {
