@@ -251,7 +251,7 @@ impl Nic {
         let (replays, link) = (self.replay.is_some(), self.rate);
         let Attachment::Generator(config) = &mut self.attachment else { return Ok(()) };
         if config.trials.is_some() {
-            check_search(config, replays)?;
+            check_search(config, replays, given)?;
         }
         match config.pace {
             Pace::Recorded if !replays => return wrong("rate=recorded needs replay=FILE"),
@@ -278,11 +278,12 @@ impl Nic {
 }
 
 /// Checks a search against the other options of its generator.
-fn check_search(config: &Config, replays: bool) -> Result<(), OptionError> {
+fn check_search(config: &Config, replays: bool, given: &[&str]) -> Result<(), OptionError> {
     match config.trials {
         Some(Trials { length: 0, .. }) => wrong("search: a trial takes some time"),
         _ if config.learn > 0 => wrong("learn: a search has no learning frames"),
         _ if config.count.is_some() || config.duration.is_some() => {
+        _ if !given.contains(&"search") => wrong("settle and loss belong to a search: give search=TIME"),
             wrong("a search has trials of its own length: leave out count and duration")
         }
         _ if config.paced => wrong("a search chooses the rates of its trials: leave out rate"),
@@ -340,7 +341,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
 impl generator::Config {
     /// Returns the parameters of the throughput search, and enables it.
     fn trials_mut(&mut self) -> &mut Trials {
-        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SETTLE, tolerance: 0, parts: 100 })
+        self.trials.get_or_insert(Trials { length: 0, settle: SETTLE, tolerance: 0, parts: 100 })
     }
 }
 
@@ -501,6 +502,7 @@ mod tests {
                 "a search counts frames by their stamps, which a capture lacks: leave out replay",
             ),
             ("generator:search=1ms,count=5", "a search has trials of its own length: leave out count and duration"),
+            ("generator:loss=10,settle=1ms", "settle and loss belong to a search: give search=TIME"),
             ("generator:rate=20M", "rate: the link takes 14880952 frames of this size a second at most"),
             ("generator:rate=20Gbit", "rate: it exceeds that of the link"),
             ("generator:source=10.0.0.1,destination=10.0.0.1", "source and destination are the same address"),
