@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use machine::Machine;
 use machine::host::HostFrame;
 use network::capture::{self, Capture};
+use network::generator::Pace;
 use network::options::{Attachment, Forward, Net, Nic};
 use network::stream::{Condition, Link};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -93,7 +94,8 @@ impl Nets {
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
             let bytes = crate::input::read(Path::new(file), LARGEST_CAPTURE).context("--net")?;
-            let frames = capture::read(&bytes).map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
+            let frames = capture::read(&bytes, config.pace == Pace::Recorded)
+                .map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
             let frames = Arc::new(frames);
             config.replay = Some(frames.clone());
             nets.replays.push((number, frames, bytes));
