@@ -122,10 +122,10 @@ impl Nic {
         }
     }
 
-    /// Returns the address of NIC number `number` of a machine: the one that the user has set, or a locally
-    /// administered one.
-    pub fn address(&self, number: usize) -> Mac {
-        self.mac.unwrap_or([0x02, 0x74, 0x67, 0x00, 0x00, number as u8 + 1])
+    /// Returns the address of NIC number `number` of machine number `member` of a run: the one that the user has set, or
+    /// a locally administered one.
+    pub fn address(&self, member: u8, number: usize) -> Mac {
+        self.mac.unwrap_or([0x02, 0x74, 0x67, 0x00, member, number as u8 + 1])
     }
 
     /// Returns true if frames come from outside, at times that are not the machine's.

@@ -321,6 +321,11 @@ impl RunArgs {
     /// Returns the files that the generators of this machine replay, with the option.
     pub(crate) fn replayed(&self) -> impl Iterator<Item = Named<'_>> {
         net::replayed(&self.net)
+    /// Returns the options for network devices.
+    pub(crate) fn nets(&self) -> &[Net] {
+        &self.net
+    }
+
     }
 
     /// Returns an option that only a run with one machine supports, if one is given.
@@ -494,6 +499,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;
+    net::apart(&[(None, args.nets())])?;
     let make = |tier| setup.boot(setup.config(tier)?);
     if args.dry_run {
         describe(args, &make(tier)?)?;

@@ -203,9 +203,17 @@ fn networks_are_described_and_mistakes_named() {
     refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
     refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
     let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
-    let twice = "two devices on the bridge bridge have the address mac=02:00:00:00:00:09";
-    refused(&[&same[..], &same[2..]].concat(), twice);
-    refused(&[&same[..], &["--and"], &same[..]].concat(), twice);
+    let twice = |devices: &str| format!("{devices} have the same address on the bridge bridge: mac=02:00:00:00:00:09");
+    refused(&[&same[..], &same[2..]].concat(), &twice("net0 and net1"));
+    refused(&[&same[..], &["--and"], &same[..]].concat(), &twice("net0 of m1 and net0 of m2"));
+    let default = ["--net", "bridge,mac=02:74:67:00:00:02", "--net", "bridge"];
+    refused(
+        &[&["--kernel", &guest], &default[..]].concat(),
+        "net0 and net1 have the same address on the bridge bridge",
+    );
+    let forwards = ["--kernel", &guest, "--net", "user,forward=udp:2222:22"];
+    let twice = "net0 of m1 and net0 of m2 forward the same port of the host: udp:2222";
+    refused(&[&forwards[..], &["--and"], &forwards[..]].concat(), twice);
     refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
     refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);
