@@ -180,7 +180,10 @@ impl FromStr for Net {
         }
         nic.check(&given)?;
         // Files are identified by their contents, not by their names on this host.
-        let named = text.split(',').map(|part| if part.contains("replay=") { "replay" } else { part });
+        let named = text.split(',').map(|part| match part.split_once("replay=") {
+            Some((kind, _)) => format!("{kind}replay"),
+            None => part.to_owned(),
+        });
         nic.text = named.collect::<Vec<_>>().join(",");
         Ok(Self::Nic(nic))
     }
@@ -280,10 +283,10 @@ impl Nic {
 /// Checks a search against the other options of its generator.
 fn check_search(config: &Config, replays: bool, given: &[&str]) -> Result<(), OptionError> {
     match config.trials {
+        _ if !given.contains(&"search") => wrong("settle and loss belong to a search: give search=TIME"),
         Some(Trials { length: 0, .. }) => wrong("search: a trial takes some time"),
         _ if config.learn > 0 => wrong("learn: a search has no learning frames"),
         _ if config.count.is_some() || config.duration.is_some() => {
-        _ if !given.contains(&"search") => wrong("settle and loss belong to a search: give search=TIME"),
             wrong("a search has trials of its own length: leave out count and duration")
         }
         _ if config.paced => wrong("a search chooses the rates of its trials: leave out rate"),
@@ -489,6 +492,9 @@ mod tests {
             Attachment::User(vec![forward(false, 2222, 22), forward(true, 53, 5353), forward(false, 80, 80)])
         );
         assert_eq!(nic("tap:tap0").attachment, Attachment::Tap("tap0".into()));
+        // The name of a capture identifies nothing.
+        assert_eq!(nic("generator:replay=a.pcap,rate=1K").text, "generator:replay,rate=1K");
+        assert_eq!(nic("generator:rate=1K,replay=a.pcap").text, "generator:rate=1K,replay");
     }
 
     #[test]
@@ -496,13 +502,13 @@ mod tests {
         for (text, expected) in [
             ("", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
             ("generator:search=0ms", "search: a trial takes some time"),
+            ("generator:loss=10,settle=1ms", "settle and loss belong to a search: give search=TIME"),
             ("generator:search=1ms,rate=1M", "a search chooses the rates of its trials: leave out rate"),
             (
                 "generator:search=1ms,replay=a.pcap",
                 "a search counts frames by their stamps, which a capture lacks: leave out replay",
             ),
             ("generator:search=1ms,count=5", "a search has trials of its own length: leave out count and duration"),
-            ("generator:loss=10,settle=1ms", "settle and loss belong to a search: give search=TIME"),
             ("generator:rate=20M", "rate: the link takes 14880952 frames of this size a second at most"),
             ("generator:rate=20Gbit", "rate: it exceeds that of the link"),
             ("generator:source=10.0.0.1,destination=10.0.0.1", "source and destination are the same address"),

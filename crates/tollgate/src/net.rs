@@ -106,7 +106,14 @@ impl Nets {
 
     /// Returns the captures that generators replay, for the facts that identify a run.
     pub fn files(&self) -> impl Iterator<Item = (String, &[u8])> {
-        self.replays.iter().map(|(number, _, bytes)| (format!("capture {number}"), bytes.as_slice()))
+        self.replays.iter().map(|(number, _, bytes)| (capture_name(*number), bytes.as_slice()))
+    }
+
+    /// Returns the same captures with their paths.
+    pub fn paths(&self) -> impl Iterator<Item = (String, &str)> {
+        self.replays
+            .iter()
+            .filter_map(|(number, ..)| Some((capture_name(*number), self.nics[*number].replay.as_deref()?)))
     }
 
     /// Captures the frames of a machine's NICs.
@@ -129,6 +136,11 @@ impl Nets {
         }
         ended.is_ok()
     }
+}
+
+/// Returns the name of the capture that the generator of a NIC replays.
+fn capture_name(nic: usize) -> String {
+    format!("capture {nic}")
 }
 
 /// The `--net` options of a machine, and its name if the run has several machines.
@@ -160,13 +172,6 @@ pub fn apart(machines: &[Member]) -> Result<()> {
     Ok(())
 }
 
-/// The connection of a NIC.
-enum End {
-    Passt { child: Child, link: Link<UnixStream> },
-    Tap(File),
-}
-
-/// Connections to this host's networks.
 /// Returns the NICs of all machines, with their names and addresses.
 fn nics<'a>(machines: &'a [Member<'a>]) -> impl Iterator<Item = (String, &'a Nic, Mac)> {
     machines.iter().enumerate().flat_map(|(member, (machine, options))| {
@@ -181,6 +186,13 @@ fn nics<'a>(machines: &'a [Member<'a>]) -> impl Iterator<Item = (String, &'a Nic
     })
 }
 
+/// The connection of a NIC.
+enum End {
+    Passt { child: Child, link: Link<UnixStream> },
+    Tap(File),
+}
+
+/// Connections to this host's networks.
 #[derive(Default)]
 pub struct Connections {
     ends: Vec<(u8, End)>,

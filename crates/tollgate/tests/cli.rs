@@ -201,6 +201,20 @@ fn networks_are_described_and_mistakes_named() {
     // The capture is one of Ethernet, without a frame.
     let sent_again = format!("generator:replay={capture}");
     refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
+    let mut simple = std::fs::read(&capture).unwrap();
+    // A Simple Packet Block with a frame of 60 bytes.
+    simple.extend([[3, 76, 60].map(u32::to_le_bytes).concat(), vec![1; 60], 76u32.to_le_bytes().to_vec()].concat());
+    let simple = files.put("simple.pcapng", &simple);
+    let sent_again = format!("generator:replay={simple}");
+    refused(&["--kernel", &guest, "--net", &sent_again], "Simple Packet Blocks, which have no times: give a rate");
+    let sent_again = format!("{sent_again},rate=1K");
+    let disk = files.put("disk", &[0; 512]);
+    let (status, described, error) =
+        run(&["--kernel", &guest, "--net", "sink", "--net", &sent_again, "--disk", &disk, "--dry-run"]);
+    assert_eq!(status, 0, "{error}");
+    for line in [format!("disk 0         {disk}"), format!("capture 1      {simple}")] {
+        assert!(described.lines().any(|described| described == line), "{described}");
+    }
     refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
     let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
     let twice = |devices: &str| format!("{devices} have the same address on the bridge bridge: mac=02:00:00:00:00:09");
