@@ -38,7 +38,8 @@ pub fn run(data: &[u8]) {
 }
 
 fn replay(data: &[u8]) {
-    let Ok(frames) = capture::read(data) else { return };
+    // Without the need for times more captures can be sent, in the same way.
+    let Ok(frames) = capture::read(data, false) else { return };
     assert!(!frames.is_empty());
     let mut lane = Lane::new(Rate::TEN_GIGABITS, 1000);
     let config = Config { replay: Some(Arc::new(frames)), pace: Pace::Recorded, ..Config::default() };
@@ -78,7 +79,7 @@ fn offload(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// Returns a capture of two frames, a stream, a large packet, and an option.
+/// Returns a capture of three frames, a stream, a large packet, and an option.
 pub fn seeds() -> Vec<Vec<u8>> {
     let block = |kind: u32, body: &[u8]| {
         let len = body.len() as u32 + 12;
@@ -95,6 +96,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         packet.extend([7; 60]);
         capture.extend(block(6, &packet));
     }
+    let mut packet = vec![60, 0, 0, 0];
+    packet.extend([8; 60]);
+    capture.extend(block(3, &packet));
     let mut stream = vec![1 | 3 << 2, 0, 0, 0, 60];
     stream.extend([2; 60]);
     let mut large = vec![2, 2, 100, 0, 0, 0, 1];

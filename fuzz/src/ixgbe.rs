@@ -77,8 +77,8 @@ fn nic(choice: u8) -> Nic {
 }
 
 fn device(nic: &Nic) -> (Ixgbe, Arc<Mutex<Network>>) {
-    let network = Arc::new(Mutex::new(Network::new([(nic, nic.address(0))].into_iter())));
-    (Ixgbe::new(nic.address(0), Box::new(Plug::new(&network, 0)), CLOCK), network)
+    let network = Arc::new(Mutex::new(Network::new([(nic, nic.address(0, 0))].into_iter())));
+    (Ixgbe::new(nic.address(0, 0), Box::new(Plug::new(&network, 0)), CLOCK), network)
 }
 
 fn drive(input: &mut Unstructured) -> Result<()> {

@@ -74,11 +74,11 @@ fn nic(text: &str) -> Nic {
 /// Creates a NIC with buffers for frames.
 fn rig(ixgbe: bool) -> Rig {
     let nic = nic(if ixgbe { "user,model=ixgbe" } else { "user" });
-    let network = Arc::new(Mutex::new(Network::new([(&nic, nic.address(0))].into_iter())));
+    let network = Arc::new(Mutex::new(Network::new([(&nic, nic.address(0, 0))].into_iter())));
     let plug = Box::new(Plug::new(&network, 0));
     let device: Box<dyn Function> = match ixgbe {
-        true => Box::new(Ixgbe::new(nic.address(0), plug, CLOCK)),
-        false => Box::new(VirtioPci::new(Net::new(&nic, nic.address(0), plug, CLOCK))),
+        true => Box::new(Ixgbe::new(nic.address(0, 0), plug, CLOCK)),
+        false => Box::new(VirtioPci::new(Net::new(&nic, nic.address(0, 0), plug, CLOCK))),
     };
     let mut rig = Rig::new(device, network);
     if ixgbe {

@@ -54,12 +54,12 @@ pub fn run(data: &[u8]) {
 fn drive(input: &mut Unstructured) -> Result<()> {
     let (choices, features) = input.arbitrary::<(u8, u64)>()?;
     let nics = nics(choices);
-    let network = Arc::new(Mutex::new(Network::new(nics.iter().map(|nic| (nic, nic.address(0))))));
+    let network = Arc::new(Mutex::new(Network::new(nics.iter().map(|nic| (nic, nic.address(0, 0))))));
     let device: Box<dyn Function> = match choices & 3 {
         // The ticks of this clock are picoseconds.
         3 => Box::new(VirtioPci::new(Net::new(
             &nics[0],
-            nics[0].address(0),
+            nics[0].address(0, 0),
             Box::new(Plug::new(&network, 0)),
             Clock::new(1_000_000_000),
         ))),

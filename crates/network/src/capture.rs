@@ -6,6 +6,7 @@ use pcap_file::pcap::PcapParser;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
+use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
 use pcap_file::pcapng::{Block, PcapNgParser, PcapNgWriter};
 use pcap_file::{DataLink, Endianness, PcapError};
 use std::borrow::Cow;
@@ -34,6 +35,9 @@ pub enum CaptureError {
     /// The capture is too large.
     #[error("it has more than {MOST} frames")]
     TooMany,
+    /// The times of the frames are needed, and the capture lacks them.
+    #[error("it has packets in Simple Packet Blocks, which have no times: give a rate, such as rate=100K or rate=line")]
+    NoTimes,
     /// The capture has no frame that can be sent.
     #[error("it has no complete Ethernet frame")]
     Empty,
@@ -114,10 +118,11 @@ impl Capture {
     }
 }
 
-/// Returns the frames of a capture, with the time since the first one.
-pub fn read(file: &[u8]) -> Result<Recorded, CaptureError> {
+/// Returns the frames of a capture, with the time since the first one. With `timed`, a frame without a time is an error;
+/// otherwise the times are meaningless if there is such a frame.
+pub fn read(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
     const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-    let frames = if file.starts_with(&SECTION) { read_pcapng(file)? } else { read_pcap(file)? };
+    let frames = if file.starts_with(&SECTION) { read_pcapng(file, timed)? } else { read_pcap(file)? };
     let first = frames.iter().map(|(time, _)| *time).min().ok_or(CaptureError::Empty)?;
     let mut last = 0;
     // If the clock was set back during the capture, later frames are not delayed by that.
@@ -152,7 +157,7 @@ fn read_pcap(file: &[u8]) -> Result<Recorded, CaptureError> {
     Ok(frames)
 }
 
-fn read_pcapng(file: &[u8]) -> Result<Recorded, CaptureError> {
+fn read_pcapng(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
     let (mut rest, mut parser) = PcapNgParser::new(file)?;
     let mut frames = Vec::new();
     while !rest.is_empty() {
@@ -160,17 +165,40 @@ fn read_pcapng(file: &[u8]) -> Result<Recorded, CaptureError> {
         if parser.interfaces().len() > MOST_INTERFACES {
             return Err(CaptureError::TooMany);
         }
-        if let Block::EnhancedPacket(packet) = &block {
-            let interface =
-                parser.packet_interface(packet).ok_or(PcapError::InvalidInterfaceId(packet.interface_id))?;
-            ethernet(interface.linktype)?;
-            // The library returns the interface's units as nanoseconds.
-            let time = picoseconds(packet.timestamp.as_nanos(), interface);
-            keep(&mut frames, time, &packet.data, packet.original_len)?;
+        match &block {
+            Block::EnhancedPacket(packet) => {
+                let interface = interface(&parser, packet.interface_id)?;
+                // The library returns the interface's units as nanoseconds.
+                let time = picoseconds(packet.timestamp.as_nanos(), interface);
+                keep(&mut frames, time, &packet.data, packet.original_len)?;
+            }
+            Block::SimplePacket(packet) => {
+                // The block has no number of an interface: the first one is meant.
+                let interface = interface(&parser, 0)?;
+                if timed {
+                    return Err(CaptureError::NoTimes);
+                }
+                keep(&mut frames, 0, captured(packet, interface), packet.original_len)?;
+            }
+            _ => {}
         }
         rest = more;
     }
     Ok(frames)
+}
+
+/// Returns an interface of a capture, which must be one of Ethernet.
+fn interface(parser: &PcapNgParser, number: u32) -> Result<&InterfaceDescriptionBlock<'static>, CaptureError> {
+    let interface = parser.interfaces().get(number as usize).ok_or(PcapError::InvalidInterfaceId(number))?;
+    ethernet(interface.linktype)?;
+    Ok(interface)
+}
+
+/// Returns the captured bytes of a simple packet, which the library returns with their padding.
+fn captured<'a>(packet: &'a SimplePacketBlock, interface: &InterfaceDescriptionBlock) -> &'a [u8] {
+    let most = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+    let length = packet.original_len.min(most) as usize;
+    packet.data.get(..length).unwrap_or(&packet.data)
 }
 
 /// Converts units of an interface's clock to picoseconds.
@@ -224,8 +252,33 @@ mod tests {
         capture.frame(1, 1_067_200, Direction::In, &[2; 61]);
         // Nothing is written for an unknown interface.
         capture.finish().unwrap();
-        let frames = read(&file.0.lock().unwrap()).unwrap();
+        let frames = read(&file.0.lock().unwrap(), true).unwrap();
         assert_eq!(frames, [(0, vec![1; 60]), (67_200, vec![2; 61])]);
+    }
+
+    /// Returns a capture of simple packets, which are given as their original lengths and captured bytes.
+    fn simple(link: DataLink, snaplen: u32, packets: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+        let interface = InterfaceDescriptionBlock { linktype: link, snaplen, options: Vec::new() };
+        writer.write_block(&Block::InterfaceDescription(interface)).unwrap();
+        for (original_len, bytes) in packets {
+            let block = SimplePacketBlock { original_len: *original_len, data: Cow::Borrowed(bytes) };
+            writer.write_block(&Block::SimplePacket(block)).unwrap();
+        }
+        writer.into_inner()
+    }
+
+    #[test]
+    fn simple_packets_need_a_rate() {
+        let (long, short) = ([1; 61], [2; 60]);
+        let packets: [(u32, &[u8]); 3] = [(61, &long), (60, &short), (63, &long)];
+        let file = simple(DataLink::ETHERNET, 61, &packets);
+        assert!(matches!(read(&file, true), Err(CaptureError::NoTimes)));
+        // The padding of 61 bytes is not captured, and a frame of 63 bytes is not complete.
+        let frames: Vec<Vec<u8>> = read(&file, false).unwrap().into_iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!(frames, [long.to_vec(), short.to_vec()]);
+        let other = simple(DataLink::RAW, 0, &packets);
+        assert!(matches!(read(&other, true), Err(CaptureError::NotEthernet(DataLink::RAW))));
     }
 
     #[test]
@@ -234,7 +287,7 @@ mod tests {
         for (micros, len) in [(1_700_000_000_000_000u64, 60), (1_700_000_000_000_007, 1514)] {
             writer.write_packet(&PcapPacket::new(Duration::from_micros(micros), len, &vec![9; len as usize])).unwrap();
         }
-        let frames = read(&writer.into_writer()).unwrap();
+        let frames = read(&writer.into_writer(), true).unwrap();
         assert_eq!(
             frames.iter().map(|(time, bytes)| (*time, bytes.len())).collect::<Vec<_>>(),
             [(0, 60), (7_000_000, 1514)]
@@ -243,11 +296,11 @@ mod tests {
 
     #[test]
     fn what_is_no_capture_is_refused() {
-        assert!(matches!(read(b""), Err(CaptureError::Format(_))));
-        assert!(matches!(read(&[0; 100]), Err(CaptureError::Format(_))));
+        assert!(matches!(read(b"", true), Err(CaptureError::Format(_))));
+        assert!(matches!(read(&[0; 100], true), Err(CaptureError::Format(_))));
         let file = Bytes::default();
         Capture::new(Box::new(file.clone()), &[]).unwrap().finish().unwrap();
-        assert!(matches!(read(&file.0.lock().unwrap()), Err(CaptureError::Empty)));
+        assert!(matches!(read(&file.0.lock().unwrap(), true), Err(CaptureError::Empty)));
     }
 
     #[test]
@@ -255,13 +308,15 @@ mod tests {
         let file = Bytes::default();
         let mut capture = Capture::new(Box::new(file.clone()), &[("net0".to_owned(), 1)]).unwrap();
         capture.frame(0, 5, Direction::In, &[3; 100]);
-        let bytes = file.0.lock().unwrap().clone();
-        for at in 0..bytes.len() {
-            let _ = read(&bytes[..at]);
-            for bit in 0..8 {
-                let mut changed = bytes.clone();
-                changed[at] ^= 1 << bit;
-                let _ = read(&changed);
+        let timed = file.0.lock().unwrap().clone();
+        for bytes in [timed, simple(DataLink::ETHERNET, 100, &[(100, &[3; 100])])] {
+            for at in 0..bytes.len() {
+                let _ = read(&bytes[..at], false);
+                for bit in 0..8 {
+                    let mut changed = bytes.clone();
+                    changed[at] ^= 1 << bit;
+                    let _ = read(&changed, false);
+                }
             }
         }
     }

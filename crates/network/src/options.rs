@@ -122,10 +122,10 @@ impl Nic {
         }
     }
 
-    /// Returns the address of NIC number `number` of a machine: the one that the user has set, or a locally
-    /// administered one.
-    pub fn address(&self, number: usize) -> Mac {
-        self.mac.unwrap_or([0x02, 0x74, 0x67, 0x00, 0x00, number as u8 + 1])
+    /// Returns the address of NIC number `number` of machine number `member` of a run: the one that the user has set, or
+    /// a locally administered one.
+    pub fn address(&self, member: u8, number: usize) -> Mac {
+        self.mac.unwrap_or([0x02, 0x74, 0x67, 0x00, member, number as u8 + 1])
     }
 
     /// Returns true if frames come from outside, at times that are not the machine's.
@@ -180,7 +180,10 @@ impl FromStr for Net {
         }
         nic.check(&given)?;
         // Files are identified by their contents, not by their names on this host.
-        let named = text.split(',').map(|part| if part.contains("replay=") { "replay" } else { part });
+        let named = text.split(',').map(|part| match part.split_once("replay=") {
+            Some((kind, _)) => format!("{kind}replay"),
+            None => part.to_owned(),
+        });
         nic.text = named.collect::<Vec<_>>().join(",");
         Ok(Self::Nic(nic))
     }
@@ -251,7 +254,7 @@ impl Nic {
         let (replays, link) = (self.replay.is_some(), self.rate);
         let Attachment::Generator(config) = &mut self.attachment else { return Ok(()) };
         if config.trials.is_some() {
-            check_search(config, replays)?;
+            check_search(config, replays, given)?;
         }
         match config.pace {
             Pace::Recorded if !replays => return wrong("rate=recorded needs replay=FILE"),
@@ -278,8 +281,9 @@ impl Nic {
 }
 
 /// Checks a search against the other options of its generator.
-fn check_search(config: &Config, replays: bool) -> Result<(), OptionError> {
+fn check_search(config: &Config, replays: bool, given: &[&str]) -> Result<(), OptionError> {
     match config.trials {
+        _ if !given.contains(&"search") => wrong("settle and loss belong to a search: give search=TIME"),
         Some(Trials { length: 0, .. }) => wrong("search: a trial takes some time"),
         _ if config.learn > 0 => wrong("learn: a search has no learning frames"),
         _ if config.count.is_some() || config.duration.is_some() => {
@@ -340,7 +344,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
 impl generator::Config {
     /// Returns the parameters of the throughput search, and enables it.
     fn trials_mut(&mut self) -> &mut Trials {
-        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SETTLE, tolerance: 0, parts: 100 })
+        self.trials.get_or_insert(Trials { length: 0, settle: SETTLE, tolerance: 0, parts: 100 })
     }
 }
 
@@ -488,6 +492,9 @@ mod tests {
             Attachment::User(vec![forward(false, 2222, 22), forward(true, 53, 5353), forward(false, 80, 80)])
         );
         assert_eq!(nic("tap:tap0").attachment, Attachment::Tap("tap0".into()));
+        // The name of a capture identifies nothing.
+        assert_eq!(nic("generator:replay=a.pcap,rate=1K").text, "generator:replay,rate=1K");
+        assert_eq!(nic("generator:rate=1K,replay=a.pcap").text, "generator:rate=1K,replay");
     }
 
     #[test]
@@ -495,6 +502,7 @@ mod tests {
         for (text, expected) in [
             ("", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
             ("generator:search=0ms", "search: a trial takes some time"),
+            ("generator:loss=10,settle=1ms", "settle and loss belong to a search: give search=TIME"),
             ("generator:search=1ms,rate=1M", "a search chooses the rates of its trials: leave out rate"),
             (
                 "generator:search=1ms,replay=a.pcap",

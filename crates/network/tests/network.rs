@@ -19,7 +19,7 @@ fn nics(options: &[&str]) -> Vec<Nic> {
 
 fn network(options: &[&str]) -> (Arc<Mutex<Network>>, Vec<Plug>) {
     let nics = nics(options);
-    let network = Network::new(nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(number))));
+    let network = Network::new(nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(0, number))));
     let network = Arc::new(Mutex::new(network));
     let plugs = (0..options.len()).map(|port| Plug::new(&network, port)).collect();
     (network, plugs)

@@ -5,9 +5,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use machine::Machine;
 use machine::host::HostFrame;
 use network::capture::{self, Capture};
+use network::generator::Pace;
+use network::headers::Mac;
 use network::options::{Attachment, Forward, Net, Nic};
 use network::stream::{Condition, Link};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -89,11 +92,11 @@ impl Nets {
         if nets.capture.is_some() && nets.nics.is_empty() {
             bail!("--net pcap captures the frames of NICs: add one, for example with --net user");
         }
-        apart(std::slice::from_ref(&nets.nics))?;
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
             let bytes = crate::input::read(Path::new(file), LARGEST_CAPTURE).context("--net")?;
-            let frames = capture::read(&bytes).map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
+            let frames = capture::read(&bytes, config.pace == Pace::Recorded)
+                .map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
             let frames = Arc::new(frames);
             config.replay = Some(frames.clone());
             nets.replays.push((number, frames, bytes));
@@ -103,7 +106,14 @@ impl Nets {
 
     /// Returns the captures that generators replay, for the facts that identify a run.
     pub fn files(&self) -> impl Iterator<Item = (String, &[u8])> {
-        self.replays.iter().map(|(number, _, bytes)| (format!("capture {number}"), bytes.as_slice()))
+        self.replays.iter().map(|(number, _, bytes)| (capture_name(*number), bytes.as_slice()))
+    }
+
+    /// Returns the same captures with their paths.
+    pub fn paths(&self) -> impl Iterator<Item = (String, &str)> {
+        self.replays
+            .iter()
+            .filter_map(|(number, ..)| Some((capture_name(*number), self.nics[*number].replay.as_deref()?)))
     }
 
     /// Captures the frames of a machine's NICs.
@@ -128,20 +138,52 @@ impl Nets {
     }
 }
 
-/// Refuses two NICs on one bridge with the same address. `machines` has the NICs of each machine.
-pub fn apart(machines: &[Vec<Nic>]) -> Result<()> {
-    let mut known = Vec::new();
-    for nics in machines {
-        for nic in nics {
-            let (Attachment::Bridge(bridge), Some(mac)) = (&nic.attachment, nic.mac) else { continue };
-            if known.contains(&(bridge, mac)) {
-                let text = mac.map(|byte| format!("{byte:02x}")).join(":");
-                bail!("--net bridge: two devices on the bridge {bridge} have the address mac={text}");
+/// Returns the name of the capture that the generator of a NIC replays.
+fn capture_name(nic: usize) -> String {
+    format!("capture {nic}")
+}
+
+/// The `--net` options of a machine, and its name if the run has several machines.
+pub type Member<'a> = (Option<&'a str>, &'a [Net]);
+
+/// Refuses two NICs of a run that exclude each other: they have one address on one bridge, or forward one port of the
+/// host.
+pub fn apart(machines: &[Member]) -> Result<()> {
+    let (mut stations, mut ports) = (BTreeMap::new(), BTreeMap::new());
+    for (name, nic, mac) in nics(machines) {
+        match &nic.attachment {
+            Attachment::Bridge(bridge) => {
+                if let Some(other) = stations.insert((bridge, mac), name.clone()) {
+                    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+                    bail!("--net bridge: {other} and {name} have the same address on the bridge {bridge}: mac={mac}");
+                }
             }
-            known.push((bridge, mac));
+            Attachment::User(forwards) => {
+                for Forward { udp, host, .. } in forwards {
+                    if let Some(other) = ports.insert((udp, host), name.clone()) {
+                        let protocol = if *udp { "udp" } else { "tcp" };
+                        bail!("--net user: {other} and {name} forward the same port of the host: {protocol}:{host}");
+                    }
+                }
+            }
+            Attachment::Generator(_) | Attachment::Sink | Attachment::Tap(_) => {}
         }
     }
     Ok(())
+}
+
+/// Returns the NICs of all machines, with their names and addresses.
+fn nics<'a>(machines: &'a [Member<'a>]) -> impl Iterator<Item = (String, &'a Nic, Mac)> {
+    machines.iter().enumerate().flat_map(|(member, (machine, options))| {
+        let nics = options.iter().filter_map(|net| match net {
+            Net::Nic(nic) => Some(nic),
+            Net::None | Net::Capture(_) => None,
+        });
+        nics.enumerate().map(move |(number, nic)| {
+            let name = machine.map_or(format!("net{number}"), |machine| format!("net{number} of {machine}"));
+            (name, nic, nic.address(member as u8, number))
+        })
+    })
 }
 
 /// The connection of a NIC.
@@ -387,4 +429,56 @@ pub fn report(machine: &Machine) -> serde_json::Value {
         nic
     });
     nics.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what is wrong with the options of a machine, or of two, if anything.
+    fn refused(machines: &[&[&str]]) -> Option<String> {
+        let parsed: Vec<Vec<Net>> =
+            machines.iter().map(|options| options.iter().map(|text| text.parse().unwrap()).collect()).collect();
+        let names = if parsed.len() > 1 { [Some("a"), Some("b")] } else { [None; 2] };
+        let members: Vec<Member> = names.into_iter().zip(parsed.iter().map(Vec::as_slice)).collect();
+        apart(&members).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn stations_of_a_bridge_have_different_addresses() {
+        let same = |text: &str| Some(format!("--net bridge: {text}"));
+        let explicit = "bridge,mac=02:00:00:00:00:09";
+        assert_eq!(
+            refused(&[&[explicit, "bridge", explicit]]),
+            same("net0 and net2 have the same address on the bridge bridge: mac=02:00:00:00:00:09")
+        );
+        let second = "bridge:lan,mac=02:74:67:00:00:02";
+        let message = "net0 and net1 have the same address on the bridge lan: mac=02:74:67:00:00:02";
+        assert_eq!(refused(&[&[second, "bridge:lan"]]), same(message));
+        // Other bridges and connections have stations of their own, and a capture is no device.
+        assert_eq!(refused(&[&[second, "bridge"]]), None);
+        assert_eq!(refused(&[&[second, "sink"]]), None);
+        assert_eq!(refused(&[&["pcap:f", "bridge:lan", second]]), None);
+        // The machines of a run have defaults of their own.
+        let other = "bridge:lan,mac=02:74:67:00:01:01";
+        let message = "net0 of a and net0 of b have the same address on the bridge lan: mac=02:74:67:00:01:01";
+        assert_eq!(refused(&[&[other], &["bridge:lan"]]), same(message));
+        assert_eq!(refused(&[&["bridge:lan"], &[second, "bridge:lan"]]), None);
+        assert!(refused(&[&["bridge:lan", "bridge:lan"], &[second]]).is_some());
+    }
+
+    #[test]
+    fn a_port_of_the_host_leads_to_one_device() {
+        let same = |text: &str| Some(format!("--net user: {text}"));
+        let ssh = "user,forward=tcp:2222:22";
+        assert_eq!(
+            refused(&[&[ssh, "bridge", "user,forward=udp:2222:22,forward=2222:80"]]),
+            same("net0 and net2 forward the same port of the host: tcp:2222")
+        );
+        assert_eq!(
+            refused(&[&[ssh], &[ssh]]),
+            same("net0 of a and net0 of b forward the same port of the host: tcp:2222")
+        );
+        assert_eq!(refused(&[&[ssh, "user,forward=udp:2222:22", "user,forward=2223:22"]]), None);
+    }
 }

@@ -30,20 +30,21 @@ Examples:
   tollgate report boot.ledger --folded | grep schedule
   tollgate report boot.ledger --svg flame.svg
   tollgate report boot.ledger --what-if 'direct(udp_queue_rcv_one_skb=sock_def_readable)'
-  tollgate report boot.ledger --json | jq .kinds")]
+  tollgate report boot.ledger --json | jq .kinds
+  tollgate report boot.ledger --json --by symbol --top 5")]
 pub struct ReportArgs {
     /// The ledger
     #[arg(value_name = "LEDGER")]
     ledger: PathBuf,
-    /// Prints the complete report as JSON
+    /// Prints the report as JSON: the complete one, or what --by and --top select
     #[arg(long)]
     json: bool,
     /// Shows one table only
     #[arg(long, value_enum)]
     by: Option<Table>,
-    /// Rows per table; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 25)]
-    top: usize,
+    /// Rows per table; 0 for all [default: 25; with --json: 0]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Restricts the report to a region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
@@ -60,8 +61,11 @@ pub struct ReportArgs {
     what_if: Vec<WhatIf>,
 }
 
+/// Number of rows of a table for people, unless the user sets another one.
+const ROWS: usize = 25;
+
 /// A table of the report.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Table {
     /// Functions
     Symbol,
@@ -94,6 +98,22 @@ struct Part<'a> {
     task: Option<&'a str>,
 }
 
+/// The tables that the user has selected for programs, and the number of their rows.
+#[derive(Clone, Copy, Default)]
+struct Chosen {
+    by: Option<Table>,
+    top: Option<usize>,
+}
+
+impl Chosen {
+    /// Returns the number of rows if the tables are those for people: without halted time and ordered by time. `None` stands
+    /// for the complete document.
+    fn rows(self) -> Option<usize> {
+        let top = self.top.unwrap_or(0);
+        (self.by.is_some() || top != 0).then_some(limit(top))
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<()> {
     let ledger = read_ledger(&args.ledger)?;
@@ -109,9 +129,10 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     }
     if args.json {
         let changes = sites::what_if_json(&ledger, selection, part.region, &args.what_if)?;
-        emit_parts(|print| document(&ledger, selection, part, changes, print))?;
+        let chosen = Chosen { by: args.by, top: args.top };
+        emit_parts(|print| document(&ledger, selection, part, chosen, changes, print))?;
     } else if args.what_if.is_empty() {
-        emit(&text(&ledger, selection, part, args.by, args.top))?;
+        emit(&text(&ledger, selection, part, args.by, args.top.unwrap_or(ROWS)))?;
     } else {
         let mut out = String::new();
         head(&mut out, &ledger, &selection.total(), part);
@@ -296,7 +317,7 @@ fn kinds_table(
     if kinds.is_empty() {
         return;
     }
-    kinds.sort_by(|a, b| (b.1.ticks, b.1.count).cmp(&(a.1.ticks, a.1.count)).then(a.0.cmp(&b.0)));
+    sort(&mut kinds);
     let shown: Vec<Vec<String>> = kinds
         .iter()
         .take(limit(top))
@@ -310,20 +331,43 @@ fn kinds_table(
     table(out, &[("share", Right), ("cycles", Right), ("count", Right), ("each", Right), ("kind", Left)], &shown);
 }
 
+/// Sorts the lines of a table, the largest time first.
+fn sort<K: Ord>(lines: &mut [(K, Amount)]) {
+    lines.sort_by(|a, b| (b.1.ticks, b.1.count).cmp(&(a.1.ticks, a.1.count)).then_with(|| a.0.cmp(&b.0)));
+}
+
+/// Returns the time of the reads and writes of a device.
+fn device_ticks((reads, writes): &(Amount, Amount)) -> u64 {
+    reads.ticks.saturating_add(writes.ticks)
+}
+
+/// Returns the devices with their reads and writes, the largest time first.
+fn sorted_devices(selection: Selection) -> Vec<(String, (Amount, Amount))> {
+    let mut devices: Vec<_> = selection.devices().into_iter().collect();
+    devices.sort_by(|a, b| device_ticks(&b.1).cmp(&device_ticks(&a.1)).then_with(|| a.0.cmp(&b.0)));
+    devices
+}
+
+/// Returns the executed classes of instructions, the largest time first.
+fn sorted_classes(selection: Selection) -> Vec<(Class, Amount)> {
+    let mut classes: Vec<(Class, Amount)> = Class::ALL.into_iter().zip(selection.classes()).collect();
+    classes.retain(|(_, amount)| amount.count != 0);
+    sort(&mut classes);
+    classes
+}
+
 fn devices(out: &mut String, selection: Selection, busy: u64, top: usize) {
-    let mut devices: Vec<(String, (Amount, Amount))> = selection.devices().into_iter().collect();
+    let devices = sorted_devices(selection);
     if devices.is_empty() {
         return;
     }
-    let ticks = |(reads, writes): &(Amount, Amount)| reads.ticks.saturating_add(writes.ticks);
-    devices.sort_by(|a, b| ticks(&b.1).cmp(&ticks(&a.1)).then_with(|| a.0.cmp(&b.0)));
     let shown: Vec<Vec<String>> = devices
         .iter()
         .take(limit(top))
         .map(|(name, both)| {
             let counts = [number(both.0.count), number(both.1.count)];
             let [reads, writes] = counts;
-            vec![share(ticks(both), busy), cycles(ticks(both)), reads, writes, name.clone()]
+            vec![share(device_ticks(both), busy), cycles(device_ticks(both)), reads, writes, name.clone()]
         })
         .collect();
     title(out, "Devices", shown.len(), devices.len());
@@ -331,12 +375,10 @@ fn devices(out: &mut String, selection: Selection, busy: u64, top: usize) {
 }
 
 fn classes(out: &mut String, selection: Selection, busy: u64, top: usize) {
-    let mut classes: Vec<(Class, Amount)> = Class::ALL.into_iter().zip(selection.classes()).collect();
-    classes.retain(|(_, amount)| amount.count != 0);
+    let classes = sorted_classes(selection);
     if classes.is_empty() {
         return;
     }
-    classes.sort_by(|a, b| (b.1.ticks, b.1.count).cmp(&(a.1.ticks, a.1.count)).then(a.0.cmp(&b.0)));
     let shown: Vec<Vec<String>> = classes
         .iter()
         .take(limit(top))
@@ -413,22 +455,88 @@ enum Member {
 }
 
 /// Returns the members of the document in order.
-fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static str, Member)> {
-    let kinds = selection.kinds().into_iter().map(|(kind, sum)| {
+fn members(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> Vec<(&'static str, Member)> {
+    let mut members = tables(ledger, selection, part, chosen);
+    members.extend([
+        ("region", Member::One(json!(part.region))),
+        ("run", Member::One(header_document(ledger))),
+        ("task", Member::One(json!(part.task))),
+        ("total", Member::One(total(selection))),
+    ]);
+    members.sort_by_key(|(name, _)| *name);
+    members
+}
+
+/// Returns the selected tables: the one of `--by`, or those of the complete report.
+fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> Vec<(&'static str, Member)> {
+    let rows = chosen.rows();
+    let sites = || Member::Many(sites::json(ledger, part.region, rows.unwrap_or(usize::MAX)));
+    let Some(by) = chosen.by else {
+        let mut all = vec![
+            ("classes", classes_member(selection, rows)),
+            ("devices", devices_member(selection, rows)),
+            ("kinds", kinds_member(ledger, selection, rows)),
+            ("levels", Member::Lines(By::Level)),
+            ("regions", Member::Lines(By::Region)),
+            ("rings", Member::Lines(By::Ring)),
+            ("spaces", Member::Lines(By::Space)),
+            ("symbols", Member::Symbols),
+            ("tasks", Member::Tasks),
+        ];
+        if !ledger.branches.is_empty() {
+            all.push(("call_sites", sites()));
+        }
+        return all;
+    };
+    vec![match by {
+        Table::Address => ("addresses", Member::Lines(By::Address)),
+        Table::CallSite => ("call_sites", sites()),
+        Table::Class => ("classes", classes_member(selection, rows)),
+        Table::Comm => ("comms", Member::Lines(By::Comm)),
+        Table::Kind => ("kinds", kinds_member(ledger, selection, rows)),
+        Table::Level => ("levels", Member::Lines(By::Level)),
+        Table::Region => ("regions", Member::Lines(By::Region)),
+        Table::Ring => ("rings", Member::Lines(By::Ring)),
+        Table::Space => ("spaces", Member::Lines(By::Space)),
+        Table::Symbol => ("symbols", Member::Symbols),
+        Table::Task => ("tasks", Member::Tasks),
+    }]
+}
+
+fn kinds_member(ledger: &Ledger, selection: Selection, rows: Option<usize>) -> Member {
+    let mut kinds: Vec<(Kind, Amount)> = selection.kinds().into_iter().collect();
+    if let Some(rows) = rows {
+        sort(&mut kinds);
+        kinds.truncate(rows);
+    }
+    let kinds = kinds.into_iter().map(|(kind, sum)| {
         json!({
             "family": kind.family.name(), "parameter": kind.param, "name": ledger.describe(kind),
             "count": sum.count, "ticks": sum.ticks,
         })
     });
-    let classes: BTreeMap<&str, Value> =
-        Class::ALL.into_iter().zip(selection.classes()).map(|(class, sum)| (class.name(), amount(sum))).collect();
-    let devices: BTreeMap<String, Value> = selection
-        .devices()
-        .into_iter()
-        .map(|(name, (reads, writes))| (name, json!({ "reads": amount(reads), "writes": amount(writes) })))
-        .collect();
+    Member::Many(kinds.collect())
+}
+
+fn classes_member(selection: Selection, rows: Option<usize>) -> Member {
+    let classes: Vec<(Class, Amount)> = match rows {
+        Some(rows) => sorted_classes(selection).into_iter().take(rows).collect(),
+        None => Class::ALL.into_iter().zip(selection.classes()).collect(),
+    };
+    let classes: BTreeMap<&str, Value> = classes.into_iter().map(|(class, sum)| (class.name(), amount(sum))).collect();
+    Member::One(json!(classes))
+}
+
+fn devices_member(selection: Selection, rows: Option<usize>) -> Member {
+    let devices = sorted_devices(selection).into_iter().take(rows.unwrap_or(usize::MAX));
+    let value = |(reads, writes)| json!({ "reads": amount(reads), "writes": amount(writes) });
+    let devices: BTreeMap<String, Value> = devices.map(|(name, both)| (name, value(both))).collect();
+    Member::One(json!(devices))
+}
+
+fn total(selection: Selection) -> Value {
     let total = selection.total();
-    let total = json!({
+    json!({
         "ticks": total.ticks,
         "instructions": amount(total.of(Cause::Instructions)),
         "crossings": amount(total.crossings()),
@@ -437,22 +545,7 @@ fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static s
         "tlb_misses": amount(total.of(Cause::TlbMisses)),
         "mispredictions": amount(total.of(Cause::Mispredictions)),
         "halted": amount(total.of(Cause::Halted)),
-    });
-    vec![
-        ("classes", Member::One(json!(classes))),
-        ("devices", Member::One(json!(devices))),
-        ("kinds", Member::Many(kinds.collect())),
-        ("levels", Member::Lines(By::Level)),
-        ("region", Member::One(json!(part.region))),
-        ("regions", Member::Lines(By::Region)),
-        ("rings", Member::Lines(By::Ring)),
-        ("run", Member::One(header_document(ledger))),
-        ("spaces", Member::Lines(By::Space)),
-        ("symbols", Member::Symbols),
-        ("task", Member::One(json!(part.task))),
-        ("tasks", Member::Tasks),
-        ("total", Member::One(total)),
-    ]
+    })
 }
 
 /// Returns a line of a table.
@@ -462,17 +555,32 @@ fn line(ledger: &Ledger, name: &str, row: &Row) -> Value {
     json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
 }
 
-/// Returns lines by their time, the largest first.
-fn lines<'a>(ledger: &'a Ledger, selection: Selection, by: By) -> impl Iterator<Item = Value> + 'a {
-    let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
-    rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
-    rows.into_iter().map(move |(name, row)| line(ledger, &name, &row))
+/// Returns lines by their time, the largest first. With `rows`, they are the lines of the table for people.
+fn lines<'a>(
+    ledger: &'a Ledger,
+    selection: Selection,
+    by: By,
+    rows: Option<usize>,
+) -> impl Iterator<Item = Value> + 'a {
+    let lines = match rows {
+        Some(rows) => selection.top(by, rows).rows,
+        None => {
+            let mut all: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
+            all.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
+            all
+        }
+    };
+    lines.into_iter().map(move |(name, row)| line(ledger, &name, &row))
 }
 
 /// Returns functions by their time, the largest first, with the number of calls.
-fn symbol_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator<Item = Value> + 'a {
+fn symbol_lines<'a>(
+    ledger: &'a Ledger,
+    selection: Selection<'a>,
+    rows: Option<usize>,
+) -> impl Iterator<Item = Value> + 'a {
     let calls = selection.calls();
-    lines(ledger, selection, By::Symbol).map(move |mut value| {
+    lines(ledger, selection, By::Symbol, rows).map(move |mut value| {
         let called = value["name"].as_str().and_then(|name| calls.get(name)).copied();
         value["calls"] = json!(called.unwrap_or(0));
         value
@@ -480,9 +588,18 @@ fn symbol_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterat
 }
 
 /// Returns tasks by their time, the largest first, with the task's properties in separate fields.
-fn task_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator<Item = Value> + 'a {
+fn task_lines<'a>(
+    ledger: &'a Ledger,
+    selection: Selection<'a>,
+    rows: Option<usize>,
+) -> impl Iterator<Item = Value> + 'a {
     let mut tasks = selection.tasks();
-    tasks.sort_by(|a, b| b.2.ticks.cmp(&a.2.ticks).then_with(|| a.0.cmp(&b.0)));
+    let time = |row: &Row| if rows.is_some() { row.busy() } else { row.ticks };
+    tasks.sort_by(|a, b| time(&b.2).cmp(&time(&a.2)).then_with(|| a.0.cmp(&b.0)));
+    if let Some(rows) = rows {
+        tasks.retain(|(_, _, row)| row.busy() != 0);
+        tasks.truncate(rows);
+    }
     tasks.into_iter().map(move |(name, who, row)| {
         let mut value = line(ledger, &name, &row);
         let (kind, task) = match who {
@@ -499,12 +616,17 @@ fn task_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator
 }
 
 /// Prints the report as JSON.
-fn document(ledger: &Ledger, selection: Selection, part: Part, changes: Vec<Value>, print: Print) -> Result<()> {
+fn document(
+    ledger: &Ledger,
+    selection: Selection,
+    part: Part,
+    chosen: Chosen,
+    changes: Vec<Value>,
+    print: Print,
+) -> Result<()> {
     let mut before = "{\n";
-    let mut members = members(ledger, selection, part);
-    if !ledger.branches.is_empty() {
-        members.insert(0, ("call_sites", Member::Many(sites::json(ledger, part.region))));
-    }
+    let rows = chosen.rows();
+    let mut members = members(ledger, selection, part, chosen);
     if !changes.is_empty() {
         members.push(("what_if", Member::Many(changes)));
     }
@@ -513,9 +635,9 @@ fn document(ledger: &Ledger, selection: Selection, part: Part, changes: Vec<Valu
         match member {
             Member::One(value) => print(&indented(&value, "  "))?,
             Member::Many(items) => list(&mut items.into_iter(), print)?,
-            Member::Lines(by) => list(&mut lines(ledger, selection, by), print)?,
-            Member::Symbols => list(&mut symbol_lines(ledger, selection), print)?,
-            Member::Tasks => list(&mut task_lines(ledger, selection), print)?,
+            Member::Lines(by) => list(&mut lines(ledger, selection, by, rows), print)?,
+            Member::Symbols => list(&mut symbol_lines(ledger, selection, rows), print)?,
+            Member::Tasks => list(&mut task_lines(ledger, selection, rows), print)?,
         }
         before = ",\n";
     }

@@ -151,7 +151,7 @@ fn programs_are_told_everything() {
         text.push_str(part);
         Ok(())
     };
-    document(&ledger, ledger.all(), Part::default(), Vec::new(), &mut print).unwrap();
+    document(&ledger, ledger.all(), Part::default(), Chosen::default(), Vec::new(), &mut print).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(format!("{value:#}\n"), text, "it is printed as one document would be");
     let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
@@ -163,10 +163,68 @@ fn programs_are_told_everything() {
     assert_eq!(value["devices"]["serial"]["writes"]["count"], 44);
 }
 
+/// Returns the JSON of the sample with these options.
+fn chosen(by: Option<Table>, top: Option<usize>) -> Value {
+    let ledger = sample(1);
+    let mut text = String::new();
+    let mut print = |part: &str| {
+        text.push_str(part);
+        Ok(())
+    };
+    document(&ledger, ledger.all(), Part::default(), Chosen { by, top }, Vec::new(), &mut print).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn programs_are_told_the_table_that_people_see() {
+    let ledger = sample(1);
+    let mut tables = Vec::new();
+    for by in Table::value_variants() {
+        let value = chosen(Some(*by), Some(2));
+        let members = value.as_object().unwrap();
+        let head = ["region", "run", "task", "total"];
+        let table: Vec<_> = members.iter().filter(|(name, _)| !head.contains(&name.as_str())).collect();
+        let [(name, table)] = table[..] else { panic!("{by:?}: {members:?}") };
+        tables.push(name.clone());
+        let Value::Array(lines) = table else {
+            assert_eq!((name.as_str(), table.as_object().unwrap().len()), ("classes", 2));
+            continue;
+        };
+        assert!(lines.len() <= 2, "{name}");
+        // The lines are those of the text, in its order.
+        let text = text(&ledger, ledger.all(), Part::default(), Some(*by), 2);
+        let names = lines.iter().map(|line| line["name"].as_str().unwrap());
+        let at: Vec<_> = names.map(|name| text.rfind(name).unwrap_or_else(|| panic!("{name}: {text}"))).collect();
+        assert!(at.is_sorted(), "{name}: {text}");
+    }
+    let known = [
+        "symbols",
+        "addresses",
+        "kinds",
+        "classes",
+        "spaces",
+        "rings",
+        "levels",
+        "regions",
+        "tasks",
+        "comms",
+        "call_sites",
+    ];
+    assert_eq!(tables, known);
+    let length = |by, top| chosen(Some(by), top)["kinds"].as_array().unwrap().len();
+    assert_eq!(length(Table::Kind, Some(0)), length(Table::Kind, None));
+    assert_eq!(chosen(None, Some(0)), chosen(None, None));
+    let top = chosen(None, Some(1));
+    for list in ["symbols", "kinds", "rings", "levels", "spaces", "regions", "tasks"] {
+        assert_eq!(top[list].as_array().unwrap().len(), 1, "{list}");
+    }
+    assert_eq!(top["devices"].as_object().unwrap().keys().collect::<Vec<_>>(), ["serial"]);
+}
+
 #[test]
 fn functions_are_called_as_often_as_their_first_block_runs() {
     let ledger = sample(1);
-    let symbols: Vec<Value> = symbol_lines(&ledger, ledger.all()).collect();
+    let symbols: Vec<Value> = symbol_lines(&ledger, ledger.all(), None).collect();
     let calls = |name: &str| symbols.iter().find(|line| line["name"] == name).map(|line| line["calls"].clone());
     assert_eq!(calls("entry_SYSCALL_64"), Some(json!(9000)));
     assert_eq!(calls("exc_page_fault"), Some(json!(400)));
@@ -181,7 +239,7 @@ fn tasks_are_identified_by_fields_of_their_own() {
     for task in ledger.tasks.iter_mut().filter(|task| task.pid == 42) {
         (task.comm, task.tid) = ("[interrupts]".to_owned(), 43);
     }
-    let tasks: Vec<Value> = task_lines(&ledger, ledger.all()).collect();
+    let tasks: Vec<Value> = task_lines(&ledger, ledger.all(), None).collect();
     let line = |name: &str| tasks.iter().find(|task| task["name"] == name).unwrap_or_else(|| panic!("{tasks:?}"));
     let fields = |name| ["kind", "pid", "tid", "comm"].map(|field| line(name)[field].clone());
     let process = [json!("process"), json!(42), json!(43), json!("[interrupts]")];
@@ -209,7 +267,7 @@ fn a_report_says_which_part_of_a_run_it_is_about() {
         json.push_str(part);
         Ok(())
     };
-    document(&ledger, selection, part, Vec::new(), &mut print).unwrap();
+    document(&ledger, selection, part, Chosen::default(), Vec::new(), &mut print).unwrap();
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&value["region"], &value["task"]), (&json!("(outside)"), &json!("[no task]")));
 }

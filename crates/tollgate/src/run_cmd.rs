@@ -288,10 +288,13 @@ fn read_modules(list: &Path, kernel: &[u8]) -> Result<Vec<Module>> {
 }
 
 /// Describes the machine without running it.
-fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
-    let facts = machine.description();
+fn describe(args: &RunArgs, machine: &Machine, nets: &Nets) -> Result<()> {
+    let files = nets.paths().map(|(name, path)| (name, path.to_owned()));
+    let disks = args.disk.iter().enumerate().map(|(number, disk)| (format!("disk {number}"), disk.clone()));
+    let facts: Vec<_> = machine.description().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let facts = facts.into_iter().chain(disks).chain(files);
     if args.json {
-        let map: serde_json::Map<_, _> = facts.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+        let map: serde_json::Map<_, _> = facts.map(|(key, value)| (key, value.into())).collect();
         println!("{}", serde_json::to_string_pretty(&map)?);
     } else {
         for (key, value) in facts {
@@ -316,6 +319,11 @@ impl RunArgs {
     pub(crate) fn outputs(&self) -> impl Iterator<Item = Named<'_>> {
         let ledger = self.ledger.iter().map(|file| ("--ledger", &**file));
         self.moments.outputs().chain(ledger).chain(net::captured(&self.net))
+    }
+
+    /// Returns the options for network devices.
+    pub(crate) fn nets(&self) -> &[Net] {
+        &self.net
     }
 
     /// Returns the files that the generators of this machine replay, with the option.
@@ -491,12 +499,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         check_needs(args)?;
     }
     output::distinct(args.outputs(), args.replayed())?;
+    net::apart(&[(None, args.nets())])?;
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;
     let make = |tier| setup.boot(setup.config(tier)?);
     if args.dry_run {
-        describe(args, &make(tier)?)?;
+        describe(args, &make(tier)?, nets)?;
         return Ok(ExitCode::SUCCESS);
     }
     // A confined process starts its threads, one of which is the terminal's, and takes over the terminal.

@@ -264,8 +264,8 @@ pub fn text(out: &mut String, ledger: &Ledger, region: Option<&str>, busy: u64, 
     table(out, &headings, &shown);
 }
 
-/// Returns the sites as JSON.
-pub fn json(ledger: &Ledger, region: Option<&str>) -> Vec<Value> {
+/// Returns the first sites of the table as JSON.
+pub fn json(ledger: &Ledger, region: Option<&str>, top: usize) -> Vec<Value> {
     let target =
         |(name, taken): &(String, Taken)| json!({ "name": name, "count": taken.count, "missed": taken.missed });
     let site = |site: &Site| {
@@ -274,7 +274,7 @@ pub fn json(ledger: &Ledger, region: Option<&str>) -> Vec<Value> {
             "missed": site.taken.missed, "ticks": site.ticks, "targets": site.targets.iter().map(target).collect::<Vec<_>>(),
         })
     };
-    ledger.sites(region).iter().map(site).collect()
+    ledger.sites(region).iter().take(top).map(site).collect()
 }
 
 #[cfg(test)]

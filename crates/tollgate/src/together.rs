@@ -90,6 +90,8 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         bail!("--name: two machines have the same name");
     }
     output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::replayed))?;
+    let members: Vec<_> = names.iter().zip(all).map(|(name, args)| (Some(name.as_str()), args.nets())).collect();
+    net::apart(&members)?;
     let mut setups = Vec::new();
     for (number, args) in all.iter().enumerate() {
         if let Some(why) = args.needs_to_be_alone() {
@@ -97,8 +99,6 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         }
         setups.push(Setup::new(args, None, Some(number as u8)).with_context(|| names[number].clone())?);
     }
-    let nics: Vec<_> = setups.iter().map(|setup| setup.nets.nics.clone()).collect();
-    net::apart(&nics)?;
     let mut machines = Vec::new();
     let mut facts = Vec::new();
     for (setup, name) in setups.iter().zip(&names) {

@@ -201,11 +201,33 @@ fn networks_are_described_and_mistakes_named() {
     // The capture is one of Ethernet, without a frame.
     let sent_again = format!("generator:replay={capture}");
     refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
+    let mut simple = std::fs::read(&capture).unwrap();
+    // A Simple Packet Block with a frame of 60 bytes.
+    simple.extend([[3, 76, 60].map(u32::to_le_bytes).concat(), vec![1; 60], 76u32.to_le_bytes().to_vec()].concat());
+    let simple = files.put("simple.pcapng", &simple);
+    let sent_again = format!("generator:replay={simple}");
+    refused(&["--kernel", &guest, "--net", &sent_again], "Simple Packet Blocks, which have no times: give a rate");
+    let sent_again = format!("{sent_again},rate=1K");
+    let disk = files.put("disk", &[0; 512]);
+    let (status, described, error) =
+        run(&["--kernel", &guest, "--net", "sink", "--net", &sent_again, "--disk", &disk, "--dry-run"]);
+    assert_eq!(status, 0, "{error}");
+    for line in [format!("disk 0         {disk}"), format!("capture 1      {simple}")] {
+        assert!(described.lines().any(|described| described == line), "{described}");
+    }
     refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
     let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
-    let twice = "two devices on the bridge bridge have the address mac=02:00:00:00:00:09";
-    refused(&[&same[..], &same[2..]].concat(), twice);
-    refused(&[&same[..], &["--and"], &same[..]].concat(), twice);
+    let twice = |devices: &str| format!("{devices} have the same address on the bridge bridge: mac=02:00:00:00:00:09");
+    refused(&[&same[..], &same[2..]].concat(), &twice("net0 and net1"));
+    refused(&[&same[..], &["--and"], &same[..]].concat(), &twice("net0 of m1 and net0 of m2"));
+    let default = ["--net", "bridge,mac=02:74:67:00:00:02", "--net", "bridge"];
+    refused(
+        &[&["--kernel", &guest], &default[..]].concat(),
+        "net0 and net1 have the same address on the bridge bridge",
+    );
+    let forwards = ["--kernel", &guest, "--net", "user,forward=udp:2222:22"];
+    let twice = "net0 of m1 and net0 of m2 forward the same port of the host: udp:2222";
+    refused(&[&forwards[..], &["--and"], &forwards[..]].concat(), twice);
     refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
     refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);

@@ -50,11 +50,7 @@ impl Parts {
     /// Returns the address of a NIC. Machines that share bridges have different addresses, unless the user sets equal
     /// ones.
     fn address(&self, number: usize) -> Mac {
-        let mut address = self.nics[number].address(number);
-        if let (Some(member), None) = (self.member, self.nics[number].mac) {
-            address[4] = member;
-        }
-        address
+        self.nics[number].address(self.member.unwrap_or(0), number)
     }
 
     /// Creates the network to which the NICs are connected.

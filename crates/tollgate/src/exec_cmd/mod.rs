@@ -241,6 +241,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
     output::distinct(ledger.chain(args.repeat.output()).chain(net::captured(&args.net)), net::replayed(&args.net))?;
+    net::apart(&[(None, &args.net)])?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
     let mut environment = files::environment(&args.env, &directory);

@@ -49,9 +49,9 @@ fn nics(options: &[&str]) -> Vec<Nic> {
 
 fn device(options: &[&str]) -> (Net, Arc<Mutex<Network>>) {
     let nics = nics(options);
-    let network = Network::new(nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(number))));
+    let network = Network::new(nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(0, number))));
     let network = Arc::new(Mutex::new(network));
-    (Net::new(&nics[0], nics[0].address(0), Box::new(Plug::new(&network, 0)), CLOCK), network)
+    (Net::new(&nics[0], nics[0].address(0, 0), Box::new(Plug::new(&network, 0)), CLOCK), network)
 }
 
 impl Bench {
