@@ -50,7 +50,7 @@ pub use lacking::Lacking;
 pub use error::MachineError;
 pub use group::Group;
 pub use host::{Host, Poll};
-pub use machine::{ClockSource, Config, Machine, Outcome};
+pub use machine::{ClockSource, Config, MEMORY_MAP, Machine, Outcome};
 pub use platform::Platform;
 pub use verdict::Cause;
 

@@ -28,6 +28,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Name of the facts of [`Machine::description`] that are entries of the memory map for the guest.
+pub const MEMORY_MAP: &str = "memory map";
+
 /// Source of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSource {
@@ -507,7 +510,7 @@ impl Machine {
         self.board.borrow_mut().advance(now);
     }
 
-    /// Describes the machine as names and values.
+    /// Describes the machine as names and values. Only [`MEMORY_MAP`] may occur more than once.
     pub fn description(&self) -> Vec<(&'static str, String)> {
         let mut facts = self.names.clone();
         facts.extend(self.description.iter().cloned());
@@ -517,7 +520,7 @@ impl Machine {
             self.ram
                 .e820()
                 .into_iter()
-                .map(|e| ("memory map", format!("{:#014x}-{:#014x} {:?}", e.start, e.start + e.len - 1, e.kind))),
+                .map(|e| (MEMORY_MAP, format!("{:#014x}-{:#014x} {:?}", e.start, e.start + e.len - 1, e.kind))),
         );
         facts
     }

@@ -5,6 +5,7 @@ use crate::time::Time;
 use pcap_file::pcap::PcapParser;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::pcapng::blocks::packet::PacketBlock;
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
 use pcap_file::pcapng::{Block, PcapNgParser, PcapNgWriter};
@@ -172,6 +173,11 @@ fn read_pcapng(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
                 let time = picoseconds(packet.timestamp.as_nanos(), interface);
                 keep(&mut frames, time, &packet.data, packet.original_len)?;
             }
+            Block::Packet(packet) => {
+                let interface = interface(&parser, packet.interface_id.into())?;
+                let time = picoseconds(units(packet, parser.section().endianness).into(), interface);
+                keep(&mut frames, time, &packet.data, packet.original_len)?;
+            }
             Block::SimplePacket(packet) => {
                 // The block has no number of an interface: the first one is meant.
                 let interface = interface(&parser, 0)?;
@@ -192,6 +198,15 @@ fn interface(parser: &PcapNgParser, number: u32) -> Result<&InterfaceDescription
     let interface = parser.interfaces().get(number as usize).ok_or(PcapError::InvalidInterfaceId(number))?;
     ethernet(interface.linktype)?;
     Ok(interface)
+}
+
+/// Returns the time of an obsolete packet in units of its interface. The upper half comes first in each order of bytes;
+/// the library reads both as one number.
+fn units(packet: &PacketBlock, order: Endianness) -> u64 {
+    match order {
+        Endianness::Big => packet.timestamp,
+        Endianness::Little => packet.timestamp.rotate_left(32),
+    }
 }
 
 /// Returns the captured bytes of a simple packet, which the library returns with their padding.
@@ -281,6 +296,40 @@ mod tests {
         assert!(matches!(read(&other, true), Err(CaptureError::NotEthernet(DataLink::RAW))));
     }
 
+    /// Returns a capture with two packets in obsolete blocks, 65 and 60 bytes long and 2^32 + 5 µs apart.
+    fn obsolete(order: Endianness) -> Vec<u8> {
+        let section = SectionHeaderBlock { endianness: order, ..SectionHeaderBlock::default() };
+        let mut writer = PcapNgWriter::with_section_header(Vec::new(), section).unwrap();
+        let interface = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options: Vec::new() };
+        writer.write_block(&Block::InterfaceDescription(interface)).unwrap();
+        let mut file = writer.into_inner();
+        let word = |file: &mut Vec<u8>, word: u32| {
+            file.extend_from_slice(&match order {
+                Endianness::Big => word.to_be_bytes(),
+                Endianness::Little => word.to_le_bytes(),
+            });
+        };
+        for (high, low, len) in [(1, 7, 65), (2, 12, 60)] {
+            let padded = u32::next_multiple_of(len, 4);
+            // Type, length of the block, interface and drops, time, captured and original length.
+            for field in [2, 32 + padded, 0, high, low, len, len] {
+                word(&mut file, field);
+            }
+            file.extend_from_slice(&vec![4; padded as usize]);
+            word(&mut file, 32 + padded);
+        }
+        file
+    }
+
+    #[test]
+    fn obsolete_packets_have_times_in_both_orders_of_bytes() {
+        for order in [Endianness::Big, Endianness::Little] {
+            let frames = read(&obsolete(order), true).unwrap();
+            let expected = [(0, vec![4; 65]), (((1 << 32) + 5) * 1_000_000, vec![4; 60])];
+            assert_eq!(frames, expected, "{order:?}");
+        }
+    }
+
     #[test]
     fn old_captures_can_be_read() {
         let mut writer = PcapWriter::new(Vec::new()).unwrap();
@@ -309,7 +358,7 @@ mod tests {
         let mut capture = Capture::new(Box::new(file.clone()), &[("net0".to_owned(), 1)]).unwrap();
         capture.frame(0, 5, Direction::In, &[3; 100]);
         let timed = file.0.lock().unwrap().clone();
-        for bytes in [timed, simple(DataLink::ETHERNET, 100, &[(100, &[3; 100])])] {
+        for bytes in [timed, simple(DataLink::ETHERNET, 100, &[(100, &[3; 100])]), obsolete(Endianness::Little)] {
             for at in 0..bytes.len() {
                 let _ = read(&bytes[..at], false);
                 for bit in 0..8 {

@@ -28,7 +28,7 @@ use machine::kvm::Kvm;
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
-use machine::{ClockSource, Config, Host, Machine, MachineError, Platform, Poll};
+use machine::{ClockSource, Config, Host, MEMORY_MAP, Machine, MachineError, Platform, Poll};
 use network::options::Net;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -292,9 +292,14 @@ fn describe(args: &RunArgs, machine: &Machine, nets: &Nets) -> Result<()> {
     let files = nets.paths().map(|(name, path)| (name, path.to_owned()));
     let disks = args.disk.iter().enumerate().map(|(number, disk)| (format!("disk {number}"), disk.clone()));
     let facts: Vec<_> = machine.description().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let facts = facts.into_iter().chain(disks).chain(files);
+    let symbols = args.symbols.iter().enumerate();
+    let symbols = symbols.map(|(number, file)| (format!("symbols {number}"), file.clone()));
+    let facts = facts.into_iter().chain(disks).chain(symbols).chain(files);
     if args.json {
-        let map: serde_json::Map<_, _> = facts.map(|(key, value)| (key, value.into())).collect();
+        let (entries, facts): (Vec<_>, Vec<_>) = facts.partition(|(key, _)| key == MEMORY_MAP);
+        let mut map: serde_json::Map<_, serde_json::Value> =
+            facts.into_iter().map(|(key, value)| (key, value.into())).collect();
+        map.insert(MEMORY_MAP.to_owned(), entries.into_iter().map(|(_, entry)| entry).collect());
         println!("{}", serde_json::to_string_pretty(&map)?);
     } else {
         for (key, value) in facts {

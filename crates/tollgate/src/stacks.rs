@@ -17,16 +17,16 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct StacksArgs {
     /// Shows the call stacks of a run with --sample or --call-graph as a tree, from the task to the innermost function
-    #[arg(long, conflicts_with_all = ["by", "what_if"])]
+    #[arg(long, conflicts_with_all = ["by", "top", "what_if"])]
     stacks: bool,
     /// Selects the call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, instead of samples
-    #[arg(long, value_name = "KIND", conflicts_with_all = ["by", "what_if"])]
+    #[arg(long, value_name = "KIND", conflicts_with_all = ["by", "top", "what_if"])]
     event: Option<String>,
     /// Prints each stack as a line `task;function;function weight`, the input of flame graph scripts
-    #[arg(long, conflicts_with_all = ["by", "what_if", "json"])]
+    #[arg(long, conflicts_with_all = ["by", "top", "what_if", "json"])]
     folded: bool,
     /// Writes a flame graph of the stacks as SVG
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "what_if"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "top", "what_if"])]
     svg: Option<PathBuf>,
     /// Hides branches of the tree below this share
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]

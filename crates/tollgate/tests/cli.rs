@@ -215,6 +215,12 @@ fn networks_are_described_and_mistakes_named() {
     for line in [format!("disk 0         {disk}"), format!("capture 1      {simple}")] {
         assert!(described.lines().any(|described| described == line), "{described}");
     }
+    let symbols = files.put("System.map", b"ffffffff81000000 T _text\n");
+    let (status, described, error) = run(&["--kernel", &guest, "--symbols", &symbols, "--dry-run", "--json"]);
+    assert_eq!(status, 0, "{error}");
+    let described: serde_json::Value = serde_json::from_str(&described).unwrap();
+    assert_eq!(described["symbols 0"], symbols);
+    assert!(described["memory map"].as_array().is_some_and(|map| map.len() > 2), "{described}");
     refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
     let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
     let twice = |devices: &str| format!("{devices} have the same address on the bridge bridge: mac=02:00:00:00:00:09");
