@@ -4,16 +4,19 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// Size of the inaccessible ranges before and after a mapping, in bytes. It is a large page of the host, so that large
-/// mappings stay aligned.
-pub const GUARD: usize = 2 << 20;
+/// Size of a large page of the host.
+pub(crate) const LARGE: usize = 2 << 20;
+/// Minimum size of the inaccessible ranges before and after a mapping, in bytes.
+pub const GUARD: usize = LARGE;
 const PAGE: usize = 4096;
 
-/// A mapping of whole pages, which takes memory on first use.
+/// A mapping of whole pages, which takes memory on first use. It begins at a large page of the host.
 #[derive(Debug)]
 pub struct Mapping {
     start: *mut u8,
     size: usize,
+    /// The mapping with its guards.
+    whole: (*mut u8, usize),
 }
 
 // SAFETY: the fields are plain addresses of mappings that belong to the value alone.
@@ -25,7 +28,7 @@ impl Mapping {
     /// Reserves unmapped addresses with guards.
     fn reserve(size: usize) -> io::Result<Self> {
         let size = size.max(1).checked_next_multiple_of(PAGE);
-        let whole = size.and_then(|size| Some((size, size.checked_add(2 * GUARD)?)));
+        let whole = size.and_then(|size| Some((size, size.checked_add(2 * GUARD + LARGE)?)));
         let (size, whole) = whole.ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: this is a new mapping at an address of the kernel's choice.
@@ -33,7 +36,9 @@ impl Mapping {
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { start: at.cast::<u8>().wrapping_add(GUARD), size })
+        let at = at.cast::<u8>();
+        let start = at.wrapping_add(at.addr().next_multiple_of(LARGE) - at.addr() + GUARD);
+        Ok(Self { start, size, whole: (at, whole) })
     }
 
     fn protect(&self, at: usize, len: usize, protection: i32) -> io::Result<()> {
@@ -61,6 +66,16 @@ impl Mapping {
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapping) }
     }
 
+    /// Moves the memory around an offset to a large page, if the host's kernel can do so: large pages of files are
+    /// often disabled, except for this request of Linux 6.1 and later.
+    pub(crate) fn collapse(&self, at: usize) {
+        let at = at - at % LARGE;
+        if at < self.size && LARGE <= self.size - at {
+            // SAFETY: the range belongs to the mapping, whose contents stay the same.
+            unsafe { libc::madvise(self.start.wrapping_add(at).cast(), LARGE, libc::MADV_COLLAPSE) };
+        }
+    }
+
     /// Turns some pages into another guard.
     pub(crate) fn guard(&self, at: usize, len: usize) -> io::Result<()> {
         self.protect(at, len, libc::PROT_NONE)
@@ -81,7 +96,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the whole range belongs to the value; every holder of an address of it has borrowed or keeps the
         // value.
-        unsafe { libc::munmap(self.start.wrapping_sub(GUARD).cast(), self.size + 2 * GUARD) };
+        unsafe { libc::munmap(self.whole.0.cast(), self.whole.1) };
     }
 }
 
@@ -104,7 +119,7 @@ mod tests {
     #[test]
     fn guards_are_before_and_after_and_where_they_are_asked_for() {
         let mapping = Mapping::anonymous(5 * PAGE - 1).unwrap();
-        assert_eq!(mapping.size(), 5 * PAGE);
+        assert_eq!((mapping.size(), mapping.start().addr() % LARGE), (5 * PAGE, 0));
         mapping.guard(2 * PAGE, PAGE).unwrap();
         let seen = |at: isize| permissions(mapping.start().wrapping_offset(at)).unwrap();
         let guard = GUARD as isize;
@@ -124,6 +139,6 @@ mod tests {
         }
         // SAFETY: the byte is inside the mapping and not guarded.
         unsafe { mapping.start().add(5 * PAGE - 1).write(7) };
-        assert!(Mapping::anonymous(usize::MAX).is_err() && Mapping::anonymous(usize::MAX - 2 * GUARD).is_err());
+        assert!(Mapping::anonymous(usize::MAX).is_err() && Mapping::anonymous(usize::MAX - 2 * GUARD - LARGE).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Executable memory: one anonymous file mapped twice, once writable and once executable, so that no mapping is both.
 
-use crate::mapping::Mapping;
+use crate::mapping::{LARGE, Mapping};
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
@@ -10,6 +10,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub struct Executable {
     writable: Mapping,
     executable: Mapping,
+    /// End of the memory for which large pages have been requested. Translated code takes many pages, and misses of
+    /// the host's TLBs for it are a considerable part of its time.
+    large: usize,
 }
 
 impl Executable {
@@ -27,7 +30,7 @@ impl Executable {
             return Err(io::Error::last_os_error());
         }
         let map = |protection| Mapping::of_file(file.as_raw_fd(), size, libc::PROT_READ | protection);
-        Ok(Self { writable: map(libc::PROT_WRITE)?, executable: map(libc::PROT_EXEC)? })
+        Ok(Self { writable: map(libc::PROT_WRITE)?, executable: map(libc::PROT_EXEC)?, large: 0 })
     }
 
     /// Writes bytes at offset `at`; they must fit.
@@ -36,6 +39,11 @@ impl Executable {
         assert!(at <= size && bytes.len() <= size - at, "outside executable memory");
         // SAFETY: the range lies inside the writable mapping, to which there are no references.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.writable.start().add(at), bytes.len()) };
+        // An empty page cannot be moved.
+        while self.large < at + bytes.len() {
+            self.executable.collapse(self.large);
+            self.large += LARGE;
+        }
     }
 
     /// Returns the bytes of a range, which must be inside the memory.
