@@ -5,6 +5,7 @@
 
 mod btf;
 mod bzimage;
+mod demangle;
 mod image;
 mod kallsyms;
 pub mod mappings;
@@ -15,6 +16,7 @@ pub mod task_struct;
 mod text;
 
 pub use bzimage::{ImageError, vmlinux_from_bzimage};
+pub use demangle::demangle;
 pub use image::ImageFunctions;
 pub use kallsyms::{Kallsyms, KallsymsError, Landmarks, kallsyms};
 pub use modules::modules;

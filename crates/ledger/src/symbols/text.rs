@@ -1,7 +1,8 @@
 //! Symbols from ELF files and from text.
 
-use super::{Raw, Symbol, functions};
+use super::{Raw, Symbol, demangle, functions};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use std::borrow::Cow;
 
 /// Why a file has no usable ELF symbols.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub fn elf(bytes: &[u8], slide: u64) -> Result<Vec<Symbol>, ElfError> {
     let mut symbols = functions(raw);
     sized.sort_unstable();
     for symbol in &mut symbols {
+        if let Cow::Owned(name) = demangle(&symbol.name) {
+            symbol.name = name;
+        }
         // The size that the file gives, where it does; else up to the next symbol.
         if let Ok(at) = sized.binary_search_by_key(&symbol.start, |entry| entry.0) {
             symbol.size = sized[at].1;

@@ -8,7 +8,7 @@ use guestfs::{Kind, Tree};
 use ledger::stack::{file_of, in_file};
 use ledger::symbols::mappings::MappedFile;
 use ledger::symbols::program::{Program, Row};
-use ledger::symbols::{Symbol, Symbols};
+use ledger::symbols::{Symbol, Symbols, demangle};
 use ledger::{AddressSpace, Recorder};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -152,7 +152,7 @@ impl Programs {
             let program = self.program(recorder, number);
             let function = |offset: u64| {
                 let (start, size, name) = match program.function(offset) {
-                    Some(Symbol { start, size, name }) => (*start, *size, name.clone()),
+                    Some(Symbol { start, size, name }) => (*start, *size, demangle(name).into_owned()),
                     None => (offset, 1, format!("+{offset:#x}")),
                 };
                 let name = if name.starts_with('+') { format!("{file}{name}") } else { name };
