@@ -9,7 +9,7 @@ use pcap_file::pcapng::blocks::packet::PacketBlock;
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
 use pcap_file::pcapng::{Block, PcapNgParser, PcapNgWriter};
-use pcap_file::{DataLink, Endianness, PcapError};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 use std::borrow::Cow;
 use std::io::Write;
 use std::time::Duration;
@@ -46,6 +46,16 @@ pub enum CaptureError {
 
 /// Frames and their times.
 pub type Recorded = Vec<(Time, Vec<u8>)>;
+
+/// The frames of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// Frames that can be sent, with the time since the first one.
+    pub frames: Recorded,
+    /// Number of packets that are left out: those of which the capture has only a part, and those that are too short or
+    /// too long for a frame.
+    pub left_out: usize,
+}
 
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,48 +129,69 @@ impl Capture {
     }
 }
 
-/// Returns the frames of a capture, with the time since the first one. With `timed`, a frame without a time is an error;
-/// otherwise the times are meaningless if there is such a frame.
-pub fn read(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
+/// Returns the frames of a capture. With `timed`, a frame without a time is an error; otherwise the times are
+/// meaningless if there is such a frame.
+pub fn read(file: &[u8], timed: bool) -> Result<Replay, CaptureError> {
     const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-    let frames = if file.starts_with(&SECTION) { read_pcapng(file, timed)? } else { read_pcap(file)? };
+    let Packets { frames, left_out } =
+        if file.starts_with(&SECTION) { read_pcapng(file, timed)? } else { read_pcap(file)? };
     let first = frames.iter().map(|(time, _)| *time).min().ok_or(CaptureError::Empty)?;
     let mut last = 0;
     // If the clock was set back during the capture, later frames are not delayed by that.
     let in_order = frames.into_iter().map(|(time, bytes)| {
-        last = last.max(time - first);
+        last = last.max(Time::try_from(time - first).unwrap_or(Time::MAX).min(Time::MAX / 2));
         (last, bytes)
     });
-    Ok(in_order.collect())
+    Ok(Replay { frames: in_order.collect(), left_out })
 }
 
-/// Keeps a frame if it is complete.
-fn keep(frames: &mut Recorded, time: u128, bytes: &[u8], original: u32) -> Result<(), CaptureError> {
-    if bytes.len() == original as usize && (crate::headers::ETHERNET..=LONGEST).contains(&bytes.len()) {
-        if frames.len() == MOST {
+/// The packets of a capture.
+#[derive(Default)]
+struct Packets {
+    /// Frames that can be sent, with times in picoseconds since any moment.
+    frames: Vec<(i128, Vec<u8>)>,
+    left_out: usize,
+}
+
+impl Packets {
+    /// Adds a packet of `original` bytes, the last `check` of which are the check sequence.
+    fn add(&mut self, time: i128, bytes: &[u8], original: u32, check: usize) -> Result<(), CaptureError> {
+        let frame = bytes.get(..bytes.len().saturating_sub(check)).unwrap_or_default();
+        let complete = bytes.len() == original as usize;
+        if !complete || !(crate::headers::ETHERNET..=LONGEST).contains(&frame.len()) {
+            self.left_out += 1;
+            return Ok(());
+        }
+        if self.frames.len() == MOST {
             return Err(CaptureError::TooMany);
         }
-        // The picoseconds since 1970 exceed 64 bits: only the difference between frames matters.
-        frames.push((time as u64 & (u64::MAX >> 1), bytes.to_vec()));
+        self.frames.push((time, frame.to_vec()));
+        Ok(())
     }
-    Ok(())
 }
 
-fn read_pcap(file: &[u8]) -> Result<Recorded, CaptureError> {
+fn read_pcap(file: &[u8]) -> Result<Packets, CaptureError> {
     let (mut rest, parser) = PcapParser::new(file)?;
-    ethernet(parser.header().datalink)?;
-    let mut frames = Vec::new();
+    let header = parser.header();
+    let check = ethernet(header.datalink)?;
+    let unit = match header.ts_resolution {
+        TsResolution::MicroSecond => 1_000_000,
+        TsResolution::NanoSecond => 1_000,
+    };
+    let mut packets = Packets::default();
     while !rest.is_empty() {
-        let (more, packet) = parser.next_packet(rest)?;
-        keep(&mut frames, packet.timestamp.as_nanos() * 1000, &packet.data, packet.orig_len)?;
+        // The library's checked packets exclude those that are longer than what the capture keeps of them.
+        let (more, packet) = parser.next_raw_packet(rest)?;
+        let time = i128::from(packet.ts_sec) * SECOND + i128::from(packet.ts_frac) * unit;
+        packets.add(time, &packet.data, packet.orig_len, check)?;
         rest = more;
     }
-    Ok(frames)
+    Ok(packets)
 }
 
-fn read_pcapng(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
+fn read_pcapng(file: &[u8], timed: bool) -> Result<Packets, CaptureError> {
     let (mut rest, mut parser) = PcapNgParser::new(file)?;
-    let mut frames = Vec::new();
+    let mut packets = Packets::default();
     while !rest.is_empty() {
         let (more, block) = parser.next_block(rest)?;
         if parser.interfaces().len() > MOST_INTERFACES {
@@ -171,12 +202,13 @@ fn read_pcapng(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
                 let interface = interface(&parser, packet.interface_id)?;
                 // The library returns the interface's units as nanoseconds.
                 let time = picoseconds(packet.timestamp.as_nanos(), interface);
-                keep(&mut frames, time, &packet.data, packet.original_len)?;
+                let check = check_of(&packet.options).unwrap_or_else(|| check_sequence(interface));
+                packets.add(time, &packet.data, packet.original_len, check)?;
             }
             Block::Packet(packet) => {
                 let interface = interface(&parser, packet.interface_id.into())?;
                 let time = picoseconds(units(packet, parser.section().endianness).into(), interface);
-                keep(&mut frames, time, &packet.data, packet.original_len)?;
+                packets.add(time, &packet.data, packet.original_len, check_sequence(interface))?;
             }
             Block::SimplePacket(packet) => {
                 // The block has no number of an interface: the first one is meant.
@@ -184,13 +216,34 @@ fn read_pcapng(file: &[u8], timed: bool) -> Result<Recorded, CaptureError> {
                 if timed {
                     return Err(CaptureError::NoTimes);
                 }
-                keep(&mut frames, 0, captured(packet, interface), packet.original_len)?;
+                packets.add(0, captured(packet, interface), packet.original_len, check_sequence(interface))?;
             }
             _ => {}
         }
         rest = more;
     }
-    Ok(frames)
+    Ok(packets)
+}
+
+/// A second in picoseconds.
+const SECOND: i128 = crate::time::SECOND as i128;
+
+/// Returns the length of the check sequence at the end of each packet of an interface. Its option has octets in most
+/// files, and bits according to the format's description.
+fn check_sequence(interface: &InterfaceDescriptionBlock) -> usize {
+    let octets_or_bits = interface.options.iter().find_map(|option| match option {
+        InterfaceDescriptionOption::IfFcsLen(length) => Some(*length),
+        _ => None,
+    });
+    if matches!(octets_or_bits, Some(4 | 32)) { 4 } else { 0 }
+}
+
+/// Returns the length of the check sequence that a packet has itself: bits 5 to 8 of its flags, if they are not 0.
+fn check_of(options: &[EnhancedPacketOption]) -> Option<usize> {
+    options.iter().find_map(|option| match option {
+        EnhancedPacketOption::Flags(flags) => Some((flags >> 5 & 15) as usize).filter(|length| *length != 0),
+        _ => None,
+    })
 }
 
 /// Returns an interface of a capture, which must be one of Ethernet.
@@ -216,33 +269,42 @@ fn captured<'a>(packet: &'a SimplePacketBlock, interface: &InterfaceDescriptionB
     packet.data.get(..length).unwrap_or(&packet.data)
 }
 
-/// Converts units of an interface's clock to picoseconds.
-fn picoseconds(units: u128, interface: &InterfaceDescriptionBlock) -> u128 {
-    let resolution = interface.options.iter().find_map(|option| match option {
-        InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
-        _ => None,
-    });
-    let resolution = resolution.unwrap_or(DEFAULT_RESOLUTION);
-    let exponent = u32::from(resolution & 0x7f);
-    let second = u128::from(crate::time::SECOND);
-    match resolution & 0x80 {
-        // A power of two: `units` has 64 bits, a second in picoseconds 40.
-        0x80 => units.saturating_mul(second).checked_shr(exponent).unwrap_or(0),
-        _ => match 10u128.checked_pow(exponent) {
-            Some(per_second) => units.saturating_mul(second) / per_second,
-            None => 0,
-        },
+/// Converts units of an interface's clock to picoseconds, and adds the interface's offset.
+fn picoseconds(units: u128, interface: &InterfaceDescriptionBlock) -> i128 {
+    let (mut resolution, mut offset) = (DEFAULT_RESOLUTION, 0);
+    for option in &interface.options {
+        match option {
+            InterfaceDescriptionOption::IfTsResol(value) => resolution = *value,
+            // Seconds, signed.
+            InterfaceDescriptionOption::IfTsOffset(seconds) => offset = i128::from(*seconds as i64) * SECOND,
+            _ => {}
+        }
     }
+    let exponent = u32::from(resolution & 0x7f);
+    // `units` has 64 bits, a second in picoseconds 40.
+    let scaled = units.saturating_mul(SECOND as u128);
+    let time = match resolution & 0x80 {
+        0x80 => scaled.checked_shr(exponent).unwrap_or(0),
+        _ => 10u128.checked_pow(exponent).map_or(0, |per_second| scaled / per_second),
+    };
+    // Both are less than 2 to the 104.
+    time as i128 + offset
 }
 
-fn ethernet(link: DataLink) -> Result<(), CaptureError> {
-    if link == DataLink::ETHERNET { Ok(()) } else { Err(CaptureError::NotEthernet(link)) }
+/// Checks that a capture is of Ethernet. Returns the length of the check sequence at the end of its packets, which the
+/// upper bits of an old capture's link type have: bit 26 if it is known, and then its half in bits 28 to 31.
+fn ethernet(link: DataLink) -> Result<usize, CaptureError> {
+    let word = u32::from(link);
+    if DataLink::from(word & 0xffff) != DataLink::ETHERNET {
+        return Err(CaptureError::NotEthernet(link));
+    }
+    Ok(if word & 1 << 26 != 0 { (word >> 28) as usize * 2 } else { 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pcap_file::pcap::{PcapPacket, PcapWriter};
+    use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
     use std::sync::{Arc, Mutex};
 
     /// A file in memory.
@@ -267,8 +329,8 @@ mod tests {
         capture.frame(1, 1_067_200, Direction::In, &[2; 61]);
         // Nothing is written for an unknown interface.
         capture.finish().unwrap();
-        let frames = read(&file.0.lock().unwrap(), true).unwrap();
-        assert_eq!(frames, [(0, vec![1; 60]), (67_200, vec![2; 61])]);
+        let frames = vec![(0, vec![1; 60]), (67_200, vec![2; 61])];
+        assert_eq!(read(&file.0.lock().unwrap(), true).unwrap(), Replay { frames, left_out: 0 });
     }
 
     /// Returns a capture of simple packets, which are given as their original lengths and captured bytes.
@@ -290,8 +352,9 @@ mod tests {
         let file = simple(DataLink::ETHERNET, 61, &packets);
         assert!(matches!(read(&file, true), Err(CaptureError::NoTimes)));
         // The padding of 61 bytes is not captured, and a frame of 63 bytes is not complete.
-        let frames: Vec<Vec<u8>> = read(&file, false).unwrap().into_iter().map(|(_, bytes)| bytes).collect();
-        assert_eq!(frames, [long.to_vec(), short.to_vec()]);
+        let Replay { frames, left_out } = read(&file, false).unwrap();
+        let frames: Vec<Vec<u8>> = frames.into_iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!((frames, left_out), (vec![long.to_vec(), short.to_vec()], 1));
         let other = simple(DataLink::RAW, 0, &packets);
         assert!(matches!(read(&other, true), Err(CaptureError::NotEthernet(DataLink::RAW))));
     }
@@ -324,7 +387,7 @@ mod tests {
     #[test]
     fn obsolete_packets_have_times_in_both_orders_of_bytes() {
         for order in [Endianness::Big, Endianness::Little] {
-            let frames = read(&obsolete(order), true).unwrap();
+            let frames = read(&obsolete(order), true).unwrap().frames;
             let expected = [(0, vec![4; 65]), (((1 << 32) + 5) * 1_000_000, vec![4; 60])];
             assert_eq!(frames, expected, "{order:?}");
         }
@@ -336,11 +399,59 @@ mod tests {
         for (micros, len) in [(1_700_000_000_000_000u64, 60), (1_700_000_000_000_007, 1514)] {
             writer.write_packet(&PcapPacket::new(Duration::from_micros(micros), len, &vec![9; len as usize])).unwrap();
         }
-        let frames = read(&writer.into_writer(), true).unwrap();
+        let frames = read(&writer.into_writer(), true).unwrap().frames;
         assert_eq!(
             frames.iter().map(|(time, bytes)| (*time, bytes.len())).collect::<Vec<_>>(),
             [(0, 60), (7_000_000, 1514)]
         );
+    }
+
+    #[test]
+    fn parts_of_packets_are_left_out_of_old_captures_too() {
+        let header = PcapHeader { snaplen: 64, datalink: DataLink::ETHERNET, ..PcapHeader::default() };
+        let mut file = PcapWriter::with_header(Vec::new(), header).unwrap().into_writer();
+        for (captured, original) in [(64u32, 100u32), (60, 60)] {
+            // Seconds, microseconds, lengths; in the order of the header.
+            file.extend([1, 0, captured, original].map(u32::to_be_bytes).concat());
+            file.extend(vec![5; captured as usize]);
+        }
+        assert_eq!(read(&file, true).unwrap(), Replay { frames: vec![(0, vec![5; 60])], left_out: 1 });
+    }
+
+    #[test]
+    fn check_sequences_are_not_sent() {
+        // Bit 26: the length is known; bits 28 to 31: it is two units of 16 bits.
+        let link = DataLink::from(2 << 28 | 1 << 26 | u32::from(DataLink::ETHERNET));
+        assert_eq!(ethernet(link).unwrap(), 4);
+        assert!(ethernet(DataLink::from(1 << 26 | u32::from(DataLink::RAW))).is_err());
+        let header = PcapHeader { datalink: link, ..PcapHeader::default() };
+        let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
+        writer.write_packet(&PcapPacket::new(Duration::ZERO, 64, &[6; 64])).unwrap();
+        assert_eq!(read(&writer.into_writer(), true).unwrap().frames, [(0, vec![6; 60])]);
+        let described = |length| interface_with(vec![InterfaceDescriptionOption::IfFcsLen(length)]);
+        assert_eq!([0, 4, 32, 200].map(|length| check_sequence(&described(length))), [0, 4, 4, 0]);
+        assert_eq!(check_of(&[EnhancedPacketOption::Flags(4 << 5 | 1)]), Some(4));
+        assert_eq!(check_of(&[EnhancedPacketOption::Flags(1)]), None);
+    }
+
+    fn interface_with(options: Vec<InterfaceDescriptionOption<'static>>) -> InterfaceDescriptionBlock<'static> {
+        InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options }
+    }
+
+    #[test]
+    fn interfaces_have_resolutions_and_offsets() {
+        use InterfaceDescriptionOption::{IfTsOffset, IfTsResol};
+        let time = |units: u64, options| picoseconds(units.into(), &interface_with(options));
+        assert_eq!(time(1_000_020, vec![]), SECOND + 20_000_000);
+        assert_eq!(time(20, vec![IfTsOffset(1)]), SECOND + 20_000_000);
+        assert_eq!(time(20, vec![IfTsOffset(-5i64 as u64), IfTsResol(9)]), 20_000 - 5 * SECOND);
+        assert_eq!(time(3, vec![IfTsResol(0x81)]), SECOND * 3 / 2);
+        for resolution in [0, 0x7f, 0x80, 0xff] {
+            for offset in [0, 1 << 63, u64::MAX >> 1] {
+                // No value overflows.
+                time(u64::MAX, vec![IfTsResol(resolution), IfTsOffset(offset)]);
+            }
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ const RING: (u16, u16) = (16, 1024);
 const RING_USUAL: u16 = 256;
 /// Minimum and maximum size of an IP packet in a frame.
 const MTU: (u16, u16) = (68, 65_535);
+/// Longest time, half a day, so that no sum of times overflows.
+const LONGEST: Time = 50_000 * SECOND;
 /// Time for the last frames of a trial, unless the user sets another one: the two seconds of RFC 2544, section 23.
 const SETTLE: Time = 2 * SECOND;
 
@@ -139,13 +141,15 @@ impl FromStr for Net {
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let (kind, rest) = match text.find([':', ',']) {
-            Some(at) => (&text[..at], &text[at + 1..]),
-            None => (text, ""),
+            Some(at) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
         };
-        let mut parts = rest.split(',').filter(|part| !part.is_empty()).peekable();
-        let mut value = || parts.next_if(|part| !part.contains('=')).map(str::to_owned);
+        // Only a colon is followed by a value without a key.
+        let named = text[kind.len()..].starts_with(':');
+        let mut parts = rest.into_iter().flat_map(|rest| rest.split(',')).peekable();
+        let mut value = || parts.next_if(|part| named && !part.contains('=') && !part.is_empty()).map(str::to_owned);
         let attachment = match kind {
-            "none" if rest.is_empty() => return Ok(Self::None),
+            "none" if rest.is_none() => return Ok(Self::None),
             "pcap" => {
                 return match (value(), parts.next()) {
                     (Some(file), None) => Ok(Self::Capture(file)),
@@ -166,6 +170,9 @@ impl FromStr for Net {
         let mut nic = Nic::new(attachment);
         let mut given: Vec<&str> = Vec::new();
         for part in parts {
+            if part.is_empty() {
+                return wrong("an option is missing between two commas, or after the last one");
+            }
             let Some((key, value)) = part.split_once('=') else {
                 return wrong(format!("{part}: KEY=VALUE is expected"));
             };
@@ -267,18 +274,25 @@ impl Nic {
             }
             _ => {}
         }
-        if config.learn > 0 && replays {
-            return wrong("learn: a capture has no learning frames");
+        if let Some(key) = OWN_FRAMES.iter().find(|key| replays && given.contains(key)) {
+            return wrong(format!("{key}: a capture has frames of its own: leave out {key} or replay"));
+        }
+        if config.duration == Some(0) {
+            return wrong("duration: a generator sends for some time");
         }
         if config.source == config.destination {
             return wrong("source and destination are the same address");
         }
-        if config.source.is_multicast() || config.source.is_broadcast() || config.source.is_unspecified() {
+        let source = config.source;
+        if source.is_multicast() || source.is_broadcast() || source.is_unspecified() || source.is_loopback() {
             return wrong("source: the address of one station is expected");
         }
         Ok(())
     }
 }
+
+/// Options of the frames that a generator makes, and of their order.
+const OWN_FRAMES: [&str; 9] = ["size", "flows", "vary", "burst", "learn", "source", "port", "to", "checksum"];
 
 /// Checks a search against the other options of its generator.
 fn check_search(config: &Config, replays: bool, given: &[&str]) -> Result<(), OptionError> {
@@ -384,9 +398,11 @@ fn time(key: &str, value: &str) -> Result<Time, OptionError> {
     let units = [("ns", NANOSECOND), ("us", SECOND / 1_000_000), ("ms", SECOND / 1_000), ("s", SECOND)];
     let unit = units.iter().find_map(|(unit, scale)| Some((value.strip_suffix(unit)?, *scale)));
     match unit.and_then(|(digits, scale)| fraction(digits, scale)) {
-        // Half a day, so that no time overflows.
-        Some(time) if time <= 50_000 * SECOND => Ok(time),
-        _ => wrong(format!("{key}: a time such as 500ns, 20us, 10ms or 1.5s is expected")),
+        Some(time) if time <= LONGEST => Ok(time),
+        _ => {
+            let most = LONGEST / SECOND;
+            wrong(format!("{key}: a time of at most {most}s, such as 500ns, 20us, 10ms or 1.5s, is expected"))
+        }
     }
 }
 
@@ -525,9 +541,27 @@ mod tests {
             ("bridge:lan,model=e1000", "model: virtio or ixgbe is expected"),
             ("bridge:lan,queues=2,model=ixgbe", "queues: this is an option of virtio devices"),
             ("bridge:lan,oops", "oops: KEY=VALUE is expected"),
+            ("bridge,queues", "queues: KEY=VALUE is expected"),
+            ("bridge,,queues=2", "an option is missing between two commas, or after the last one"),
+            ("bridge:lan,", "an option is missing between two commas, or after the last one"),
+            ("generator:replay=a.pcap,burst=8", "burst: a capture has frames of its own: leave out burst or replay"),
+            ("generator:replay=a.pcap,learn=1", "learn: a capture has frames of its own: leave out learn or replay"),
+            ("generator:duration=0s", "duration: a generator sends for some time"),
+            (
+                "generator:duration=0.5",
+                "duration: a time of at most 50000s, such as 500ns, 20us, 10ms or 1.5s, is expected",
+            ),
+            ("generator:source=127.0.0.1", "source: the address of one station is expected"),
+            (
+                "bridge:a,latency=1000000000s",
+                "latency: a time of at most 50000s, such as 500ns, 20us, 10ms or 1.5s, is expected",
+            ),
             ("generator:size=63", "size: a number from 64 to 9018 is expected"),
             ("generator:rate=recorded", "rate=recorded needs replay=FILE"),
-            ("generator:duration=5", "duration: a time such as 500ns, 20us, 10ms or 1.5s is expected"),
+            (
+                "generator:duration=5",
+                "duration: a time of at most 50000s, such as 500ns, 20us, 10ms or 1.5s, is expected",
+            ),
             ("user:forward=tcp:80:80,forward=80:81", "forward: port 80 of the host is forwarded twice"),
             ("user:forward=1", "forward: tcp:HOST-PORT:GUEST-PORT or udp:... is expected"),
             (

@@ -25,7 +25,7 @@ pub struct Stamp {
     pub stream: u16,
     /// Number of frames before this one.
     pub number: u64,
-    /// Time of transmission.
+    /// Time of transmission; 0 if the sender does not know it.
     pub time: Time,
 }
 
@@ -64,7 +64,7 @@ pub struct Stream {
     pub span: (Time, Time),
     /// Latencies in nanoseconds.
     #[serde(serialize_with = "save_histogram", deserialize_with = "load_histogram")]
-    pub latency: Histogram<u64>,
+    latency: Histogram<u64>,
 }
 
 /// Statistics of a sink.
@@ -105,6 +105,11 @@ impl Stream {
         self.next.saturating_sub(self.frames)
     }
 
+    /// Returns the latencies in nanoseconds, if the frames have times.
+    pub fn latency(&self) -> Option<&Histogram<u64>> {
+        Some(&self.latency).filter(|latency| !latency.is_empty())
+    }
+
     /// Returns the rate in frames per second, between the first and the last.
     pub fn rate(&self) -> f64 {
         let seconds = (self.span.1 - self.span.0) as f64 / crate::time::SECOND as f64;
@@ -134,7 +139,9 @@ impl Sink {
         stream.reordered += u64::from(stamp.number < stream.next);
         stream.next = stream.next.max(stamp.number + 1);
         stream.span.1 = now.max(stream.span.1);
-        stream.latency.saturating_record(now.saturating_sub(stamp.time) / NANOSECOND);
+        if stamp.time != 0 {
+            stream.latency.saturating_record(now.saturating_sub(stamp.time) / NANOSECOND);
+        }
     }
 
     /// Returns the number of frames received of a stream.
@@ -176,6 +183,23 @@ mod tests {
     use crate::generator::{Config, Generator};
     use crate::lane::Lane;
     use crate::time::{Rate, SECOND};
+
+    #[test]
+    fn frames_without_a_time_have_no_latency() {
+        let (mut lane, mut sink) = (Lane::new(Rate::TEN_GIGABITS, 0), Sink::default());
+        let mut generator = Generator::new(Config { count: Some(2), ..Config::default() }, 7, [2; 6]);
+        generator.begin(SECOND);
+        let mut frame = generator.take(&mut lane).unwrap().bytes.to_vec();
+        sink.take(2 * SECOND, &frame);
+        let latency = |sink: &Sink| sink.streams().next().unwrap().1.latency().map(Histogram::len);
+        assert_eq!(latency(&sink), Some(1));
+        // The time is the last part of the stamp, which ends the frame.
+        let time = frame.len() - 8..;
+        frame[time].fill(0);
+        let mut sink = Sink::default();
+        sink.take(2 * SECOND, &frame);
+        assert_eq!((latency(&sink), sink.received(7)), (None, 1));
+    }
 
     #[test]
     fn late_frames_of_a_trial_are_none_of_the_next() {

@@ -4,7 +4,7 @@ use crate::output::{Named, say};
 use anyhow::{Context, Result, anyhow, bail};
 use machine::Machine;
 use machine::host::HostFrame;
-use network::capture::{self, Capture};
+use network::capture::{self, Capture, Replay};
 use network::generator::Pace;
 use network::headers::Mac;
 use network::options::{Attachment, Forward, Net, Nic};
@@ -95,8 +95,14 @@ impl Nets {
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
             let bytes = crate::input::read(Path::new(file), LARGEST_CAPTURE).context("--net")?;
-            let frames = capture::read(&bytes, config.pace == Pace::Recorded)
+            let Replay { frames, left_out } = capture::read(&bytes, config.pace == Pace::Recorded)
                 .map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
+            if left_out != 0 {
+                let all = frames.len() + left_out;
+                eprintln!(
+                    "tollgate: {left_out} of the {all} packets of {file} are no complete frames, and are not sent"
+                );
+            }
             let frames = Arc::new(frames);
             config.replay = Some(frames.clone());
             nets.replays.push((number, frames, bytes));
@@ -408,14 +414,17 @@ pub fn report(machine: &Machine) -> serde_json::Value {
         }
         let sink = tester.sink();
         let streams = sink.streams().map(|(stream, came)| {
-            let latency = |quantile| came.latency.value_at_quantile(quantile);
+            let latency = came.latency().map(|latency| {
+                let quantile = |quantile| latency.value_at_quantile(quantile);
+                serde_json::json!({
+                    "min": latency.min(), "mean": latency.mean(), "p50": quantile(0.5), "p90": quantile(0.9),
+                    "p99": quantile(0.99), "max": latency.max(),
+                })
+            });
             serde_json::json!({
                 "stream": stream, "frames": came.frames, "bytes": came.bytes, "lost": came.lost(), "reordered": came.reordered,
                 "frames_per_second": came.rate(),
-                "latency_ns": {
-                    "min": came.latency.min(), "mean": came.latency.mean(), "p50": latency(0.5), "p90": latency(0.9),
-                    "p99": latency(0.99), "max": came.latency.max(),
-                },
+                "latency_ns": latency,
             })
         });
         nic["sink"] = serde_json::json!({ "others": sink.others, "streams": streams.collect::<Vec<_>>() });

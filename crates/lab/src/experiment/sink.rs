@@ -75,6 +75,9 @@ pub enum SinkError {
     /// Rates and latencies of several streams cannot be combined.
     #[error("{0} streams have reached the sinks, where rate and latency are those of one")]
     Several(usize),
+    /// The frames do not say when they were sent.
+    #[error("the frames that have reached the sink do not have the time of their transmission")]
+    Untimed,
     /// The figure cannot be shown in this unit.
     #[error("{0}")]
     Unit(String),
@@ -110,7 +113,7 @@ struct Stream {
     lost: u64,
     reordered: u64,
     frames_per_second: f64,
-    latency_ns: Latency,
+    latency_ns: Option<Latency>,
 }
 
 #[derive(Deserialize)]
@@ -141,7 +144,10 @@ pub fn value(output: &str, figure: Figure, unit: &str) -> Result<f64, SinkError>
         [stream] => Ok(stream),
         _ => Err(SinkError::Several(streams.len())),
     };
-    let latency = |of: fn(&Latency) -> f64| one().map(|stream| of(&stream.latency_ns) * NANOSECOND);
+    let latency = |of: fn(&Latency) -> f64| {
+        let latency = one()?.latency_ns.as_ref().ok_or(SinkError::Untimed)?;
+        Ok(of(latency) * NANOSECOND)
+    };
     let raw = match figure {
         Figure::Frames => sum(|stream| stream.frames),
         Figure::Reordered => sum(|stream| stream.reordered),
