@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
 
 fn replay(data: &[u8]) {
     // Without the need for times more captures can be sent, in the same way.
-    let Ok(Replay { frames, .. }) = capture::read(data, false) else { return };
+    let Ok(capture::Replay { frames, .. }) = capture::read(data, false) else { return };
     assert!(!frames.is_empty());
     let mut lane = Lane::new(Rate::TEN_GIGABITS, 1000);
     let config = Config { replay: Some(Arc::new(frames)), pace: Pace::Recorded, ..Config::default() };
