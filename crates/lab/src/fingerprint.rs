@@ -75,7 +75,7 @@ impl Fingerprints {
         text(FORMAT);
         arguments.iter().for_each(|argument| text(argument));
         hasher.update(self.program);
-        for name in cell.files() {
+        for name in cell.files().into_iter().chain(cell.captures()) {
             let found = match self.files.get(name) {
                 Some(found) => *found,
                 None => *self.files.entry(name.to_owned()).or_insert(hash(&self.root.join(name))?),

@@ -75,6 +75,18 @@ impl<'a> Cell<'a> {
         files
     }
 
+    /// The captures that its generators replay: they are input as its images are, but are not made by its guest's command.
+    pub fn captures(&self) -> Vec<&str> {
+        let options =
+            self.nets().flat_map(|net| net.split_once([':', ','])).flat_map(|(_, options)| options.split(','));
+        options.filter_map(|option| option.strip_prefix("replay=")).collect()
+    }
+
+    /// Its network devices, as `--net` names them.
+    fn nets(&self) -> impl Iterator<Item = &str> {
+        self.settings.net.iter().flat_map(|nets| nets.split_ascii_whitespace())
+    }
+
     /// Arguments of `tollgate` that run it, but for where its ledger goes and when it has taken too long.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = self.boot_arguments();
@@ -119,8 +131,7 @@ impl<'a> Cell<'a> {
             Some(cpus) => option("cpus", &cpus.to_string()),
             None => {}
         }
-        let nets = self.settings.net.iter().flat_map(|nets| nets.split_ascii_whitespace());
-        nets.for_each(|net| option("net", net));
+        self.nets().for_each(|net| option("net", net));
         // Bare is what `tollgate run` does anyway.
         if let Some(Platform::Own(platform)) = self.settings.platform
             && platform != PlatformName::Bare

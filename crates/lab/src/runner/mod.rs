@@ -181,8 +181,15 @@ impl Runner<'_> {
             let fingerprint = match prints.of(cell) {
                 Ok(fingerprint) => fingerprint,
                 Err(error) => {
-                    let advice = format!("{error}: '{}' makes it", cell.guest().made_by);
-                    let failure = Failure { reason: advice, tail: Vec::new(), ran: false };
+                    let root = &self.options.root;
+                    // The user has made a capture, the guest's command the other files.
+                    let capture =
+                        cell.captures().iter().any(|name| root.join(name).display().to_string() == error.path);
+                    let reason = match capture {
+                        true => error.to_string(),
+                        false => format!("{error}: '{}' makes it", cell.guest().made_by),
+                    };
+                    let failure = Failure { reason, tail: Vec::new(), ran: false };
                     self.conclude(at, Outcome::Failed(failure), false, watch);
                     continue;
                 }

@@ -190,6 +190,21 @@ fn what_a_cell_needs_and_how_to_make_it_is_said() {
 }
 
 #[test]
+fn a_cell_with_another_capture_to_replay_is_another_cell() {
+    let mut bench = Bench::new("capture", &[("a", "one")]);
+    bench.experiment.defaults.net = Some("sink generator:replay=c.pcapng,rate=recorded".to_owned());
+    let go = AtomicBool::new(false);
+    let outcomes = bench.run(false, &go);
+    let Outcome::Failed(failure) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert!(failure.reason.contains("c.pcapng can't be read") && !failure.reason.contains("makes it"), "{failure:?}");
+    for (capture, runs) in [("frames", 1), ("frames", 1), ("other frames", 2)] {
+        std::fs::write(bench.directory.join("c.pcapng"), capture).unwrap();
+        assert!(matches!(bench.run(false, &go)[0], Outcome::Finished(_)));
+        assert_eq!(bench.runs(), runs, "{capture}");
+    }
+}
+
+#[test]
 fn an_interrupted_run_leaves_finished_cells_only() {
     let bench = Bench::new("stop", &[("a", "one"), ("b", "endless"), ("c", "endless 2")]);
     let stop = AtomicBool::new(false);

@@ -2,6 +2,7 @@
 
 mod cells;
 mod progress;
+mod settings;
 mod verdict;
 
 use crate::output::OutputFile;
@@ -249,7 +250,7 @@ fn list(json: bool) -> Result<ExitCode> {
 }
 
 fn show(args: &ShowArgs) -> Result<ExitCode> {
-    let experiment = Experiment::find(&args.name)?;
+    let experiment = settings::find(&args.name)?;
     match args.json {
         true => emit(&format!("{:#}\n", report::description(&experiment)))?,
         false => emit(&text::description(&experiment))?,
@@ -262,7 +263,7 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         true => experiment::names().collect(),
         false => args.names.iter().map(String::as_str).collect(),
     };
-    let experiments = names.into_iter().map(Experiment::find).collect::<Result<Vec<_>, _>>()?;
+    let experiments = names.into_iter().map(settings::find).collect::<Result<Vec<_>, _>>()?;
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let ran = cells::run(&experiments, &args.common, |_| true)?;
     if args.json {
@@ -297,7 +298,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
             args.baseline.display()
         );
     }
-    let find = |result: &ExperimentResult| Experiment::find(result.file.as_deref().unwrap_or(&result.name));
+    let find = |result: &ExperimentResult| settings::find(result.file.as_deref().unwrap_or(&result.name));
     let experiments = baseline.experiments.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let known = |cell: &Cell| {
         let same = |result: &&ExperimentResult| result.name == cell.experiment.name;
