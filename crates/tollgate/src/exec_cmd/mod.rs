@@ -265,7 +265,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     if way == Way::Archived && (args.root || !args.share.is_empty()) {
         bail!("--root and --share need a kernel with virtiofs and overlay: CONFIG_VIRTIO_FS, CONFIG_OVERLAY_FS");
     }
-    let mut archive = image::archive(modules.as_ref(), way, !nets.nics.is_empty())?;
+    let mut archive = image::archive(modules.as_ref(), way, &nets.nics)?;
     let mut order = Records::default();
     give_order(args, &mut order, &environment, &directory, &user);
     let identified = args.ledger.is_some() || args.repeat.identifies();
