@@ -1,5 +1,6 @@
 //! The backend that executes the guest: this program, or the host's processor through KVM.
 
+use crate::usage::WrongArguments;
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use machine::kvm::Kvm;
@@ -21,7 +22,9 @@ impl Backend {
     pub fn open(self, software: Option<&str>, ledger: bool) -> Result<Option<Kvm>> {
         match (self, software) {
             (Self::Software, _) => Ok(None),
-            (Self::Kvm, Some(why)) => bail!("{why}: leave it out with --backend kvm, or use --backend software"),
+            (Self::Kvm, Some(why)) => {
+                bail!(WrongArguments::new(format!("{why}: leave it out with --backend kvm, or use --backend software")))
+            }
             (Self::Kvm, None) => Kvm::open().map(Some).map_err(|error| anyhow!(error).context("--backend kvm")),
             (Self::Auto, None) if !ledger => Ok(Kvm::open().ok()),
             (Self::Auto, _) => Ok(None),

@@ -33,6 +33,7 @@ mod table;
 mod terminal;
 mod tier;
 mod together;
+mod usage;
 
 use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         output::say(&format!("tollgate: error: {error:#}"));
-        ExitCode::from(FAILED)
+        let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
+        ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { FAILED })
     })
 }

@@ -3,6 +3,7 @@
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -61,7 +62,8 @@ pub fn distinct<'a>(outputs: impl Iterator<Item = Named<'a>>, inputs: impl Itera
         }
         let place = place(path);
         if let Some((other, _)) = known.iter().find(|(_, known)| *known == place) {
-            bail!("{other} and {option} name the same file: {}", path.display());
+            let text = format!("{other} and {option} name the same file: {}", path.display());
+            bail!(WrongArguments::new(text));
         }
         if written {
             known.push((option, place));

@@ -1,5 +1,6 @@
 //! Options that select the guest's platform.
 
+use crate::usage::WrongArguments;
 use anyhow::{Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -81,7 +82,8 @@ impl PlatformArgs {
     pub fn resolve(&self, profile: &Profile) -> Result<Platform> {
         let HvmArgs(switches) = &self.hvm;
         if let Some((switch, _)) = switches.given().next().filter(|_| self.platform != PlatformName::Hvm) {
-            bail!("--{} is a switch of the hypervisor: it needs --platform hvm", switch.name);
+            let text = format!("--{} is a switch of the hypervisor: it needs --platform hvm", switch.name);
+            bail!(WrongArguments::new(text));
         }
         Ok(match self.platform {
             PlatformName::Bare => Platform::Bare,

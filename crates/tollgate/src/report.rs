@@ -6,6 +6,7 @@ use crate::table::{
     Align::{Left, Right},
     Print, cycles, emit, emit_parts, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
 };
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use ledger::summary::{By, Cause, Row, Selection, Top, Who};
@@ -114,21 +115,35 @@ impl Chosen {
     }
 }
 
+/// Refuses options of which one would have no effect.
+fn check(args: &ReportArgs) -> Result<()> {
+    let estimates = !args.what_if.is_empty();
+    if args.task.is_some() && (args.by == Some(Table::CallSite) || estimates) {
+        bail!(WrongArguments::new("indirect branches are not recorded by task: leave out --task"));
+    }
+    // A document contains both the estimates and the tables.
+    if estimates && !args.json && (args.by.is_some() || args.top.is_some()) {
+        bail!(WrongArguments::new("--what-if prints no tables: leave out --by and --top, or use --json"));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<()> {
+    check(args)?;
     let ledger = read_ledger(&args.ledger)?;
     let selection = select(&ledger, args.region.as_deref())?;
     let selection = args.level.map_or(selection, |level| selection.at_level(level));
     let selection = select_task(selection, args.task.as_deref())?;
     let part = Part { region: args.region.as_deref(), task: args.task.as_deref() };
-    if part.task.is_some() && (args.by == Some(Table::CallSite) || !args.what_if.is_empty()) {
-        bail!("indirect branches are not recorded by task: leave out --task");
+    if args.by == Some(Table::CallSite) {
+        sites::has_branches(&ledger)?;
     }
     if args.stacks.wanted() {
         return stacks::run(&args.stacks, &ledger, selection, part.region, args.json);
     }
     if args.json {
-        let changes = sites::what_if_json(&ledger, selection, part.region, &args.what_if)?;
+        let changes = sites::what_if_json(&ledger, selection, &args.what_if)?;
         let chosen = Chosen { by: args.by, top: args.top };
         emit_parts(|print| document(&ledger, selection, part, chosen, changes, print))?;
     } else if args.what_if.is_empty() {
@@ -136,7 +151,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     } else {
         let mut out = String::new();
         head(&mut out, &ledger, &selection.total(), part);
-        sites::what_if_text(&mut out, &ledger, selection, part.region, &args.what_if)?;
+        sites::what_if_text(&mut out, &ledger, selection, &args.what_if)?;
         emit(&out)?;
     }
     ledger.verify().with_context(|| format!("{} contradicts itself", args.ledger.display()))?;
@@ -221,7 +236,7 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
         rows(&mut out, ["Top offenders", "symbol"], ledger, selection.top(By::Symbol, limit(top)), busy);
     }
     if by == Some(Table::CallSite) {
-        sites::text(&mut out, ledger, part.region, busy, limit(top));
+        sites::text(&mut out, selection, busy, limit(top));
     }
     if by == Some(Table::Address) {
         rows(&mut out, ["Addresses", "address"], ledger, selection.top(By::Address, limit(top)), busy);
@@ -470,7 +485,7 @@ fn members(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) ->
 /// Returns the selected tables: the one of `--by`, or those of the complete report.
 fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> Vec<(&'static str, Member)> {
     let rows = chosen.rows();
-    let sites = || Member::Many(sites::json(ledger, part.region, rows.unwrap_or(usize::MAX)));
+    let sites = || Member::Many(sites::json(selection, rows.unwrap_or(usize::MAX)));
     let Some(by) = chosen.by else {
         let mut all = vec![
             ("classes", classes_member(selection, rows)),
@@ -483,7 +498,8 @@ fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> 
             ("symbols", Member::Symbols),
             ("tasks", Member::Tasks),
         ];
-        if !ledger.branches.is_empty() {
+        // Indirect branches have no tasks.
+        if !ledger.branches.is_empty() && part.task.is_none() {
             all.push(("call_sites", sites()));
         }
         return all;

@@ -13,6 +13,7 @@ use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, print};
 use crate::tier::TierArgs;
+use crate::usage::{self, WrongArguments};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use contain::{Needs, Use};
@@ -492,19 +493,19 @@ impl<'a> Setup<'a> {
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let kvm = args.backend.open(args.needs_software(), args.ledger.is_some())?;
     if args.ledger.is_some() && args.host_clock() && kvm.is_none() {
-        bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
+        bail!(WrongArguments::new("--ledger needs --clock virtual: with the host's clock nothing is charged"));
     }
     let (tier, check_translation) = args.tier.resolve()?;
     if args.moments.identifies() && args.host_clock() {
-        bail!(
+        bail!(WrongArguments::new(
             "--save-at, --restore, --record and --replay need --clock virtual: by the host's clock no two runs are the same"
-        );
+        ));
     }
     if check_translation {
         check_needs(args)?;
     }
     output::distinct(args.outputs(), args.replayed())?;
-    net::apart(&[(None, args.nets())])?;
+    usage::networks(&[(None, args.nets())])?;
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;
@@ -614,24 +615,27 @@ fn repeats(args: &RunArgs) -> bool {
 /// Checks for options that a run with two machines does not support.
 fn check_needs(args: &RunArgs) -> Result<()> {
     if args.host_clock() {
-        bail!("--check-translation needs --clock virtual: with the host's clock, runs differ");
+        bail!(WrongArguments::new("--check-translation needs --clock virtual: with the host's clock, runs differ"));
     }
     if args.gdb.is_some() {
-        bail!("--check-translation runs two machines and supports no debugger: leave out --gdb");
+        bail!(WrongArguments::new("--check-translation runs two machines and supports no debugger: leave out --gdb"));
     }
     if args.moments.identifies() {
-        bail!(
+        bail!(WrongArguments::new(
             "--check-translation compares two machines from their beginning: leave out --save-at, --restore, --record and --replay"
-        );
+        ));
     }
     if args.ledger.is_some() {
-        bail!("--check-translation writes no ledger, but compares those of both tiers: leave out --ledger");
+        bail!(WrongArguments::new(
+            "--check-translation writes no ledger, but compares those of both tiers: leave out --ledger"
+        ));
     }
     if args.net.iter().any(|net| matches!(net, Net::Capture(_))) {
-        bail!("--check-translation runs two machines: leave out --net pcap");
+        bail!(WrongArguments::new("--check-translation runs two machines: leave out --net pcap"));
     }
     if let Some(disk) = args.disk.iter().find(|disk| !disk.ends_with(",ro")) {
-        bail!("--check-translation runs two machines, which can't both write to a disk: use --disk {disk},ro");
+        let text = "--check-translation runs two machines, which can't both write to a disk";
+        bail!(WrongArguments::new(format!("{text}: use --disk {disk},ro")));
     }
     Ok(())
 }

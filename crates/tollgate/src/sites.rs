@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use ledger::summary::{Direct, Saved, Selection, Site};
 use ledger::{Class, Family, Ledger, Taken, Ticks, Way};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 /// A hypothetical change for which `--what-if` estimates the charges.
@@ -24,6 +25,20 @@ pub enum WhatIf {
 
 const FORMS: &str = "direct(SITE), direct(SITE=TARGET,TARGET) or cached(CPUID.LEAF)";
 
+/// Returns the names in a list of targets, each once: a second compare with a target never meets it.
+fn parse_targets(list: &str) -> Result<Vec<String>, String> {
+    let mut targets: Vec<String> = Vec::new();
+    for name in list.split(',').map(str::trim) {
+        if name.is_empty() {
+            return Err("a target is missing after '=' or ','; direct(SITE) uses the most frequent target".to_owned());
+        }
+        if !targets.iter().any(|known| known == name) {
+            targets.push(name.to_owned());
+        }
+    }
+    Ok(targets)
+}
+
 impl FromStr for WhatIf {
     type Err = String;
 
@@ -33,11 +48,12 @@ impl FromStr for WhatIf {
         let inside = rest.strip_suffix(')').ok_or_else(wrong)?.trim();
         match verb.trim() {
             "direct" => {
-                let (place, targets) = inside.split_once('=').unwrap_or((inside, ""));
-                let named = |name: &&str| !name.is_empty();
-                let targets: Vec<String> = targets.split(',').map(str::trim).filter(named).map(str::to_owned).collect();
-                let place = place.trim().to_owned();
-                if place.is_empty() { Err(wrong()) } else { Ok(Self::Direct(Direct { place, targets })) }
+                let (place, targets) = match inside.split_once('=') {
+                    Some((place, list)) => (place.trim(), parse_targets(list)?),
+                    None => (inside, Vec::new()),
+                };
+                let direct = Direct { place: place.to_owned(), targets };
+                if place.is_empty() { Err(wrong()) } else { Ok(Self::Direct(direct)) }
             }
             "cached" => {
                 let leaf = inside.strip_prefix("CPUID.").or_else(|| inside.strip_prefix("cpuid.")).ok_or_else(wrong)?;
@@ -54,6 +70,8 @@ impl FromStr for WhatIf {
 
 /// The effect of a change.
 struct Outcome {
+    /// What the change replaces: a site, or a leaf of CPUID.
+    of: String,
     what: String,
     /// The number of executions, and the number of those that the change affects.
     count: u64,
@@ -67,7 +85,7 @@ impl From<Saved> for Outcome {
     fn from(saved: Saved) -> Self {
         let Saved { place, targets, count, direct, before, after } = saved;
         let what = format!("{place}: compare with {}, then a direct branch", targets.join(", "));
-        Self { what, count, changed: direct, before, after, assumes: DIRECT }
+        Self { of: place, what, count, changed: direct, before, after, assumes: DIRECT }
     }
 }
 
@@ -78,16 +96,14 @@ const CACHED: &str = "each CPUID is a load that hits the first-level cache. Read
 fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &WhatIf) -> Result<Vec<Outcome>> {
     match change {
         WhatIf::Direct(direct) => {
-            if ledger.branches.is_empty() {
-                bail!("the ledger has no indirect branches: run with --call-sites");
-            }
+            has_branches(ledger)?;
             let saved = ledger.made_direct(sites, direct);
             if saved.is_empty() {
-                bail!("no indirect call or jump is at '{}' (see --by call-site)", direct.place);
+                bail!("--what-if: {}", why_none(sites, direct));
             }
             let never = direct.targets.iter().find(|target| !goes_to(sites, &saved, target));
             if let Some(target) = never {
-                bail!("no branch at '{}' went to '{target}' (--json lists all targets)", direct.place);
+                bail!("--what-if: no branch at '{}' went to '{target}' (--json lists all targets)", direct.place);
             }
             Ok(saved.into_iter().map(Outcome::from).collect())
         }
@@ -104,6 +120,7 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             let load = Ticks::from(ledger.header.class_ticks[Class::Load as usize]);
             let what = format!("CPUID {leaf:#x}: read from memory");
             Ok(vec![Outcome {
+                of: format!("CPUID {leaf:#x}"),
                 what,
                 count,
                 changed: count,
@@ -112,6 +129,28 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
                 assumes: CACHED,
             }])
         }
+    }
+}
+
+/// Fails if the run kept no indirect branches.
+pub fn has_branches(ledger: &Ledger) -> Result<()> {
+    match ledger.branches.is_empty() {
+        true => bail!("the ledger has no indirect branches: run with --call-sites"),
+        false => Ok(()),
+    }
+}
+
+/// Returns the reason why no call or jump can be made direct.
+fn why_none(sites: &[Site], direct: &Direct) -> String {
+    let place = &direct.place;
+    match sites.iter().find(|site| direct.names(site)) {
+        Some(site) if site.place.starts_with(INDIRECT_THUNK) => {
+            format!(
+                "'{place}' is a thunk that many places jump to. The ledger does not have these places, so none can be made direct"
+            )
+        }
+        Some(_) => format!("'{place}' has returns only, which cannot be made direct"),
+        None => format!("no indirect call or jump is at '{place}' (see --by call-site)"),
     }
 }
 
@@ -136,32 +175,39 @@ fn difference(outcome: &Outcome) -> i128 {
     i128::from(outcome.after) - i128::from(outcome.before)
 }
 
+/// Returns the effects of all changes, and what more than one of them replaces.
+fn all_outcomes(ledger: &Ledger, selection: Selection, changes: &[WhatIf]) -> Result<(Vec<Outcome>, BTreeSet<String>)> {
+    let sites = selection.sites();
+    let (mut all, mut known, mut shared): (Vec<Outcome>, _, _) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for change in changes {
+        let outcomes = outcomes(ledger, selection, &sites, change)?;
+        // One change may replace branches of two levels that have one name.
+        let replaced: BTreeSet<String> = outcomes.iter().map(|outcome| outcome.of.clone()).collect();
+        shared.extend(replaced.intersection(&known).cloned());
+        known.extend(replaced);
+        all.extend(outcomes);
+    }
+    Ok((all, shared))
+}
+
 /// Returns the savings of the changes as a table.
-pub fn what_if_text(
-    out: &mut String,
-    ledger: &Ledger,
-    selection: Selection,
-    region: Option<&str>,
-    changes: &[WhatIf],
-) -> Result<()> {
-    let sites = ledger.sites(region);
+pub fn what_if_text(out: &mut String, ledger: &Ledger, selection: Selection, changes: &[WhatIf]) -> Result<()> {
+    let (outcomes, shared) = all_outcomes(ledger, selection, changes)?;
     let busy = selection.total().busy();
     let mut assumptions: Vec<&str> = Vec::new();
     let mut rows = Vec::new();
-    for change in changes {
-        for outcome in outcomes(ledger, selection, &sites, change)? {
-            if !assumptions.contains(&outcome.assumes) {
-                assumptions.push(outcome.assumes);
-            }
-            rows.push(vec![
-                signed_share(difference(&outcome), busy),
-                cycles(outcome.before),
-                cycles(outcome.after),
-                number(outcome.count),
-                number(outcome.changed),
-                outcome.what,
-            ]);
+    for outcome in outcomes {
+        if !assumptions.contains(&outcome.assumes) {
+            assumptions.push(outcome.assumes);
         }
+        rows.push(vec![
+            signed_share(difference(&outcome), busy),
+            cycles(outcome.before),
+            cycles(outcome.after),
+            number(outcome.count),
+            number(outcome.changed),
+            outcome.what,
+        ]);
     }
     out.push_str("\nWhat if\n\n");
     let headings = [
@@ -173,6 +219,9 @@ pub fn what_if_text(
         ("what", Left),
     ];
     table(out, &headings, &rows);
+    for of in shared {
+        out.push_str(&format!("\nMore than one change replaces {of}: their gains do not add up.\n"));
+    }
     for assumption in assumptions {
         out.push_str(&format!("\nAssumed: {assumption}.\n"));
     }
@@ -180,24 +229,20 @@ pub fn what_if_text(
 }
 
 /// Returns the savings of the changes as JSON.
-pub fn what_if_json(
-    ledger: &Ledger,
-    selection: Selection,
-    region: Option<&str>,
-    changes: &[WhatIf],
-) -> Result<Vec<Value>> {
-    let sites = ledger.sites(region);
-    let mut all = Vec::new();
-    for change in changes {
-        all.extend(outcomes(ledger, selection, &sites, change)?.into_iter().map(|outcome| {
-            json!({
-                "what": outcome.what, "count": outcome.count, "changed": outcome.changed,
-                "before_ticks": outcome.before, "after_ticks": outcome.after, "assumes": outcome.assumes,
-            })
-        }));
-    }
-    Ok(all)
+pub fn what_if_json(ledger: &Ledger, selection: Selection, changes: &[WhatIf]) -> Result<Vec<Value>> {
+    let (outcomes, shared) = all_outcomes(ledger, selection, changes)?;
+    let value = |outcome: Outcome| {
+        json!({
+            "what": outcome.what, "count": outcome.count, "changed": outcome.changed,
+            "before_ticks": outcome.before, "after_ticks": outcome.after, "assumes": outcome.assumes,
+            "overlaps": shared.contains(&outcome.of),
+        })
+    };
+    Ok(outcomes.into_iter().map(value).collect())
 }
+
+/// Beginning of the names of Linux's thunks for indirect calls and jumps.
+const INDIRECT_THUNK: &str = "__x86_indirect_";
 
 /// Returns the name of a site's kind. Linux has separate names for its thunks.
 fn way(site: &Site) -> String {
@@ -229,10 +274,10 @@ fn targets(site: &Site) -> String {
 }
 
 /// Appends the table of sites.
-pub fn text(out: &mut String, ledger: &Ledger, region: Option<&str>, busy: u64, top: usize) {
-    let sites = ledger.sites(region);
+pub fn text(out: &mut String, selection: Selection, busy: u64, top: usize) {
+    let sites = selection.sites();
     if sites.is_empty() {
-        out.push_str("\nThe ledger has no indirect branches: run with --call-sites.\n");
+        out.push_str("\nThis part of the run has no indirect branches.\n");
         return;
     }
     let shown: Vec<Vec<String>> = sites
@@ -265,7 +310,7 @@ pub fn text(out: &mut String, ledger: &Ledger, region: Option<&str>, busy: u64, 
 }
 
 /// Returns the first sites of the table as JSON.
-pub fn json(ledger: &Ledger, region: Option<&str>, top: usize) -> Vec<Value> {
+pub fn json(selection: Selection, top: usize) -> Vec<Value> {
     let target =
         |(name, taken): &(String, Taken)| json!({ "name": name, "count": taken.count, "missed": taken.missed });
     let site = |site: &Site| {
@@ -274,7 +319,7 @@ pub fn json(ledger: &Ledger, region: Option<&str>, top: usize) -> Vec<Value> {
             "missed": site.taken.missed, "ticks": site.ticks, "targets": site.targets.iter().map(target).collect::<Vec<_>>(),
         })
     };
-    ledger.sites(region).iter().take(top).map(site).collect()
+    selection.sites().iter().take(top).map(site).collect()
 }
 
 #[cfg(test)]
@@ -289,11 +334,69 @@ mod tests {
         };
         assert_eq!("direct(udp_rcv+0x10)".parse(), direct("udp_rcv+0x10", &[]));
         assert_eq!(" direct( f = a, b )".parse(), direct("f", &["a", "b"]));
+        assert_eq!("direct(f=a,b,a)".parse(), direct("f", &["a", "b"]));
         assert_eq!("cached(CPUID.0xd)".parse(), Ok(WhatIf::Cached { leaf: 0xd }));
         assert_eq!("cached(cpuid.1)".parse(), Ok(WhatIf::Cached { leaf: 1 }));
-        for wrong in ["", "direct", "direct()", "direct(=a)", "direct(a", "cached(1)", "cached(CPUID.x)", "batch(f, 2)"]
-        {
+        for wrong in [
+            "",
+            "direct",
+            "direct()",
+            "direct(=a)",
+            "direct(f=)",
+            "direct(f=a,)",
+            "direct(a",
+            "cached(1)",
+            "cached(CPUID.x)",
+            "batch(f, 2)",
+        ] {
             assert!(wrong.parse::<WhatIf>().is_err(), "{wrong}");
         }
+    }
+
+    const CODE: u64 = 0xffff_ffff_8100_0000;
+    const THUNK: u64 = CODE + 0x1000;
+
+    /// A function with a call, a jump to a thunk, and a return.
+    fn ledger() -> Ledger {
+        let mut recorder = ledger::Recorder::default();
+        let origin = recorder.origin(ledger::Origin::new(0, 0, 0x1000));
+        for (site, way) in [(CODE + 0x10, Way::Call), (THUNK + 0x10, Way::Return), (CODE + 0x30, Way::Return)] {
+            recorder.add_branch(origin, ledger::Branch { site, way, target: CODE + 0x100 }, false);
+        }
+        let mut symbols = ledger::Symbols::default();
+        let function = |(at, name)| ledger::Symbol::new(at, 0x40, name);
+        let functions = [(CODE, "udp_rcv"), (CODE + 0x100, "target"), (THUNK, "__x86_indirect_thunk_rax")];
+        symbols.add("", ledger::AddressSpace::default(), functions.map(function).to_vec());
+        let profile = ledger::Profile::named("skx").expect("is built in");
+        Ledger::new(ledger::Header::new(&profile, vec![0]), &recorder, &symbols)
+    }
+
+    /// The estimates for changes, or the reason why there are none.
+    fn estimates(changes: &[&str]) -> Result<String, String> {
+        let (ledger, mut out) = (ledger(), String::new());
+        let changes: Vec<WhatIf> = changes.iter().map(|text| text.parse().expect("is right")).collect();
+        let made = what_if_text(&mut out, &ledger, ledger.all(), &changes);
+        made.map(|()| out).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_site_that_cannot_be_direct_says_why() {
+        let refused = |change: &str| estimates(&[change]).expect_err("there is nothing to change");
+        assert!(refused("direct(__x86_indirect_thunk_rax+0x10)").contains("is a thunk that many places jump to"));
+        assert!(refused("direct(__x86_indirect_thunk_rax)").contains("is a thunk that many places jump to"));
+        assert!(refused("direct(udp_rcv+0x30)").contains("has returns only"));
+        assert!(refused("direct(nowhere)").contains("no indirect call or jump is at 'nowhere'"));
+    }
+
+    #[test]
+    fn changes_of_one_site_overlap() {
+        let note = "More than one change replaces udp_rcv+0x10: their gains do not add up.";
+        let both = ["direct(udp_rcv)", "direct(udp_rcv+0x10=target)"];
+        assert_eq!(estimates(&both).expect("are possible").matches(note).count(), 1);
+        assert!(!estimates(&both[..1]).expect("is possible").contains("add up"));
+        let ledger = ledger();
+        let changes = both.map(|text| text.parse().expect("is right"));
+        let values = what_if_json(&ledger, ledger.all(), &changes).expect("are possible");
+        assert!(values.len() == 2 && values.iter().all(|value| value["overlaps"] == true), "{values:?}");
     }
 }

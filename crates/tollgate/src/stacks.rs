@@ -29,8 +29,16 @@ pub struct StacksArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "top", "what_if"])]
     svg: Option<PathBuf>,
     /// Hides branches of the tree below this share
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.5, value_parser = parse_percent)]
     percent_limit: f64,
+}
+
+/// Parses a share of the whole.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("a number from 0 to 100".into()),
+    }
 }
 
 impl StacksArgs {
@@ -140,6 +148,12 @@ mod tests {
             stack("swapper/0;do_idle", 1_000),
         ];
         insta::assert_snapshot!(text(&ledger, &CallTree::of(&stacks), &Weigh::Crossings, 0.5));
+    }
+
+    #[test]
+    fn a_share_is_from_0_to_100() {
+        assert_eq!(["0", "0.5", "100"].map(parse_percent), [Ok(0.0), Ok(0.5), Ok(100.0)]);
+        assert!(["-1", "nan", "inf", "100.1", "", "5%"].into_iter().all(|text| parse_percent(text).is_err()));
     }
 
     #[test]

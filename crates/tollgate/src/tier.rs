@@ -1,5 +1,6 @@
 //! Options that select the execution tier.
 
+use crate::usage::WrongArguments;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use cpu::Tier;
@@ -42,7 +43,7 @@ impl TierArgs {
     pub fn resolve(&self) -> Result<(Tier, bool)> {
         let tier = self.tier.tier();
         if self.check_translation && tier == Tier::Interpreter {
-            bail!("--check-translation has nothing to check: it needs --tier translator or auto");
+            bail!(WrongArguments::new("--check-translation has nothing to check: it needs --tier translator or auto"));
         }
         Ok((tier, self.check_translation))
     }

@@ -2,10 +2,10 @@
 
 use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
-use crate::net;
 use crate::output::{self, OutputFile};
 use crate::run_cmd::{Console, RunArgs, Setup};
 use crate::terminal::{Terminal, print};
+use crate::usage::{self, WrongArguments};
 use anyhow::{Context, Result, bail};
 use contain::Needs;
 use ledger::Ticks;
@@ -83,19 +83,22 @@ impl Host for Beside {
 /// Runs the machines.
 pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     if all.len() > MOST {
-        bail!("{SEPARATOR}: {} machines are more than the {MOST} that a run can have", all.len());
+        let text = format!("{SEPARATOR}: {} machines are more than the {MOST} that a run can have", all.len());
+        bail!(WrongArguments::new(text));
     }
     let names: Vec<String> = all.iter().enumerate().map(|(number, args)| args.called(number)).collect();
     if names.iter().collect::<BTreeSet<_>>().len() != names.len() {
-        bail!("--name: two machines have the same name");
+        bail!(WrongArguments::new("--name: two machines have the same name"));
     }
     output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::replayed))?;
     let members: Vec<_> = names.iter().zip(all).map(|(name, args)| (Some(name.as_str()), args.nets())).collect();
-    net::apart(&members)?;
+    usage::networks(&members)?;
     let mut setups = Vec::new();
     for (number, args) in all.iter().enumerate() {
         if let Some(why) = args.needs_to_be_alone() {
-            bail!("{}: {why}: it is for a run with one machine, and this one has {}", names[number], all.len());
+            let text =
+                format!("{}: {why}: it is for a run with one machine, and this one has {}", names[number], all.len());
+            bail!(WrongArguments::new(text));
         }
         setups.push(Setup::new(args, None, Some(number as u8)).with_context(|| names[number].clone())?);
     }

@@ -91,8 +91,19 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 /// The run is refused in one line that contains `message`, before the guest does anything.
 #[track_caller]
 fn refused(arguments: &[&str], message: &str) {
+    refused_with(FAILED, arguments, message);
+}
+
+/// The same for options that no files and no host make right.
+#[track_caller]
+fn wrong(arguments: &[&str], message: &str) {
+    refused_with(WRONG_ARGUMENTS, arguments, message);
+}
+
+#[track_caller]
+fn refused_with(expected: i32, arguments: &[&str], message: &str) {
     let (status, printed, error) = run(arguments);
-    assert_eq!((status, printed.as_str()), (FAILED, ""), "{arguments:?}: {error}");
+    assert_eq!((status, printed.as_str()), (expected, ""), "{arguments:?}: {error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     assert!(error.starts_with("tollgate: error: ") && error.contains(message), "{error}");
 }
@@ -123,18 +134,18 @@ fn two_options_do_not_write_one_file() {
     let files = Files::new("distinct");
     let (kernel, file) = (files.good(), files.path("file"));
     let same = files.path("./file");
-    refused(&["--kernel", &kernel, "--ledger", &file, "--save-at", "1", &same], "name the same file");
-    refused(&["--kernel", &kernel, "--record", &file, "--save-at", "1", &same], "name the same file");
+    wrong(&["--kernel", &kernel, "--ledger", &file, "--save-at", "1", &same], "name the same file");
+    wrong(&["--kernel", &kernel, "--record", &file, "--save-at", "1", &same], "name the same file");
     let capture = format!("pcap:{same}");
     let nic = ["--kernel", &kernel, "--net", "bridge", "--net", &capture];
-    refused(&[&nic[..], &["--ledger", &file]].concat(), "name the same file");
-    refused(&[&nic[..], &["--and"], &nic[..]].concat(), "name the same file");
+    wrong(&[&nic[..], &["--ledger", &file]].concat(), "name the same file");
+    wrong(&[&nic[..], &["--and"], &nic[..]].concat(), "name the same file");
     let ledger = ["--kernel", &kernel, "--ledger", &file];
-    refused(&[&ledger[..], &["--and"], &ledger[..]].concat(), "name the same file");
+    wrong(&[&ledger[..], &["--and"], &ledger[..]].concat(), "name the same file");
     assert!(!Path::new(&file).exists());
     let replayed = files.put("replayed", b"frames");
     let [replay, capture] = [format!("generator:replay={replayed}"), format!("pcap:{replayed}")];
-    refused(&["--kernel", &kernel, "--net", &replay, "--net", &capture], "name the same file");
+    wrong(&["--kernel", &kernel, "--net", &replay, "--net", &capture], "name the same file");
     assert_eq!(std::fs::read(&replayed).unwrap(), b"frames");
 }
 
@@ -174,11 +185,11 @@ fn machines_of_one_run_are_told_apart() {
     };
     assert_eq!(fact("machine"), Some("2 of 2"));
     assert_eq!(fact("machine 1: kernel"), fact("kernel"));
-    refused(
+    wrong(
         &["--kernel", &guest, "--gdb", "1", "--and", "--kernel", &guest],
         "m1: --gdb: it is for a run with one machine",
     );
-    refused(&["--kernel", &guest, "--name", "m2", "--and", "--kernel", &guest], "two machines have the same name");
+    wrong(&["--kernel", &guest, "--name", "m2", "--and", "--kernel", &guest], "two machines have the same name");
     let (status, _, error) = run(&["--kernel", &guest, "--name", "a b", "--and", "--kernel", &guest]);
     assert_eq!(status, WRONG_ARGUMENTS, "{error}");
 }
@@ -221,20 +232,20 @@ fn networks_are_described_and_mistakes_named() {
     let described: serde_json::Value = serde_json::from_str(&described).unwrap();
     assert_eq!(described["symbols 0"], symbols);
     assert!(described["memory map"].as_array().is_some_and(|map| map.len() > 2), "{described}");
-    refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
+    wrong(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none excludes other --net options");
+    let none = ["--and", "--kernel", &guest, "--net", "none", "--net", "none"];
+    wrong(&[&["--kernel", &guest], &none[..]].concat(), "m2: --net none excludes other --net options");
+    wrong(&["--kernel", &guest, "--net", "sink", "--net", "pcap:x", "--net", "pcap:y"], "a run has only one capture");
     let same = ["--kernel", &guest, "--net", "bridge,mac=02:00:00:00:00:09"];
     let twice = |devices: &str| format!("{devices} have the same address on the bridge bridge: mac=02:00:00:00:00:09");
-    refused(&[&same[..], &same[2..]].concat(), &twice("net0 and net1"));
-    refused(&[&same[..], &["--and"], &same[..]].concat(), &twice("net0 of m1 and net0 of m2"));
+    wrong(&[&same[..], &same[2..]].concat(), &twice("net0 and net1"));
+    wrong(&[&same[..], &["--and"], &same[..]].concat(), &twice("net0 of m1 and net0 of m2"));
     let default = ["--net", "bridge,mac=02:74:67:00:00:02", "--net", "bridge"];
-    refused(
-        &[&["--kernel", &guest], &default[..]].concat(),
-        "net0 and net1 have the same address on the bridge bridge",
-    );
+    wrong(&[&["--kernel", &guest], &default[..]].concat(), "net0 and net1 have the same address on the bridge bridge");
     let forwards = ["--kernel", &guest, "--net", "user,forward=udp:2222:22"];
     let twice = "net0 of m1 and net0 of m2 forward the same port of the host: udp:2222";
-    refused(&[&forwards[..], &["--and"], &forwards[..]].concat(), twice);
-    refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
+    wrong(&[&forwards[..], &["--and"], &forwards[..]].concat(), twice);
+    wrong(&["--kernel", &guest, "--net", "pcap:x"], "add one, for example with --net user");
     refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);
     assert_eq!(status, WRONG_ARGUMENTS);
@@ -477,6 +488,59 @@ fn wrong_arguments_are_explained() {
     }
 }
 
+/// `tollgate report` with options: its exit status and what it says.
+fn reported(ledger: &str, options: &[&str]) -> (i32, String) {
+    let output = tollgate(&[&["report", ledger], options].concat());
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().expect("it was not killed"), text)
+}
+
+#[test]
+fn a_report_without_effect_is_refused() {
+    let files = Files::new("no-effect");
+    let ledger = files.path("ledger");
+    assert_eq!(run(&["--kernel", &files.good(), "--ledger", &ledger, "--call-sites"]).0, 0);
+    let change = "direct(f)";
+    for (status, options, message) in [
+        (WRONG_ARGUMENTS, &["--what-if", change, "--by", "kind"][..], "leave out --by and --top, or use --json"),
+        (WRONG_ARGUMENTS, &["--what-if", change, "--top", "3"], "leave out --by and --top, or use --json"),
+        (WRONG_ARGUMENTS, &["--what-if", change, "--task", "x"], "leave out --task"),
+        (WRONG_ARGUMENTS, &["--what-if", "direct(f=)"], "a target is missing"),
+        (WRONG_ARGUMENTS, &["--stacks", "--percent-limit", "-1"], "a number from 0 to 100"),
+        (WRONG_ARGUMENTS, &["--stacks", "--percent-limit", "nan"], "a number from 0 to 100"),
+        // The guest has no indirect branches.
+        (FAILED, &["--what-if", change], "run with --call-sites"),
+        (FAILED, &["--by", "call-site"], "run with --call-sites"),
+        (FAILED, &["--by", "call-site", "--json"], "run with --call-sites"),
+    ] {
+        let (seen, text) = reported(&ledger, options);
+        assert!(seen == status && text.contains(message), "{options:?}: {seen} {text}");
+    }
+}
+
+#[test]
+fn call_sites_are_those_of_a_level() {
+    let files = Files::new("level-sites");
+    // mov eax, the next instruction but one; jmp eax
+    let jump = [b"\xb8".as_slice(), &(ENTRY + 7).to_le_bytes(), b"\xff\xe0", PRINT, POWER_OFF].concat();
+    let (guest, ledger) = (files.guest("jump", &jump), files.path("ledger"));
+    assert_eq!(run(&["--kernel", &guest, "--ledger", &ledger, "--call-sites"]).0, 0);
+    let sites = |options: &[&str]| {
+        let (status, text) = reported(&ledger, &[&["--json", "--by", "call-site"], options].concat());
+        assert_eq!(status, 0, "{text}");
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["call_sites"].as_array().unwrap().len()
+    };
+    assert_eq!((sites(&[]), sites(&["--level", "0"]), sites(&["--level", "1"])), (1, 1, 0));
+    let (status, text) = reported(&ledger, &["--by", "call-site", "--level", "1"]);
+    assert!(status == 0 && text.ends_with("This part of the run has no indirect branches.\n"), "{text}");
+    let change = format!("direct({:#x})", ENTRY + 5);
+    assert_eq!(reported(&ledger, &["--what-if", &change]).0, 0);
+    let (status, text) = reported(&ledger, &["--what-if", &change, "--level", "1"]);
+    assert!(status == FAILED && text.contains("no indirect call or jump is at"), "{text}");
+    let (status, text) = reported(&ledger, &["--what-if", &change, "--json", "--by", "class"]);
+    assert!(status == 0 && text.contains("what_if"), "{text}");
+}
+
 #[test]
 fn a_file_that_is_no_ledger_is_so_named() {
     let files = Files::new("no-ledger");
@@ -494,7 +558,7 @@ fn a_ledger_that_cannot_be_written_is_known_before_the_run() {
     let good = files.good();
     refused(&["--kernel", &good, "--ledger", &files.path("nowhere/run.ledger")], "can't write the ledger");
     refused(&["--kernel", &good, "--ledger", &files.path("")], "is a directory");
-    refused(&["--kernel", &good, "--ledger", "run.ledger", "--clock", "host"], "--ledger needs --clock virtual");
+    wrong(&["--kernel", &good, "--ledger", "run.ledger", "--clock", "host"], "--ledger needs --clock virtual");
     let (status, _, error) = run(&["--kernel", &good, "--ledger", "/dev/full"]);
     assert_eq!(status, FAILED);
     assert!(error.starts_with("tollgate: error: can't write the ledger /dev/full: No space left"), "{error}");
@@ -585,8 +649,8 @@ fn impossible_platforms_are_refused() {
     let files = Files::new("platforms");
     let good = files.good();
     let with = |options: &[&str], message: &str| refused(&[&["--kernel", &good], options].concat(), message);
-    with(&["--mmu", "tdp"], "--mmu is a switch of the hypervisor: it needs --platform hvm");
-    with(&["--platform", "emulated", "--paravirt", "on"], "--paravirt is a switch");
+    wrong(&["--kernel", &good, "--mmu", "tdp"], "--mmu is a switch of the hypervisor: it needs --platform hvm");
+    wrong(&["--kernel", &good, "--platform", "emulated", "--paravirt", "on"], "--paravirt is a switch");
     let hvm = |options: &[&str], message: &str| with(&[&["--platform", "hvm"], options].concat(), message);
     hvm(
         &["--cpu", "core2", "--mmu", "tdp"],
@@ -622,7 +686,7 @@ fn options_that_kvm_does_not_have_are_refused() {
         (&["--save-at", "1", &saved], "--save-at, --restore, --record and --replay need"),
     ];
     for (options, message) in table {
-        refused(&[&["--kernel", &good, "--backend", "kvm"], options].concat(), message);
+        wrong(&[&["--kernel", &good, "--backend", "kvm"], options].concat(), message);
         // Such a run is always Tollgate's own, also on a host with KVM.
         if !options.contains(&"--gdb") && !options.contains(&"--mmu") && !options.contains(&"--save-at") {
             let (status, printed, error) = run(&[&["--kernel", &good, "--backend", "auto"], options].concat());
@@ -676,7 +740,7 @@ fn a_translation_can_be_checked() {
     let report: serde_json::Value = serde_json::from_str(error.lines().last().unwrap()).unwrap();
     assert_eq!((status, &report["ended"], &report["tiers_agree"]), (0, &"power off".into(), &true.into()), "{error}");
     let with = |options: &[&str], message: &str| {
-        refused(&[&["--kernel", &good, "--check-translation"], options].concat(), message);
+        wrong(&[&["--kernel", &good, "--check-translation"], options].concat(), message);
     };
     with(&["--tier", "interpreter"], "has nothing to check: it needs --tier translator or auto");
     with(&["--clock", "host"], "needs --clock virtual");

@@ -209,6 +209,27 @@ fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
 }
 
 #[test]
+fn a_network_device_needs_its_driver() {
+    let Some(output) = run(&["--net", "bridge,model=ixgbe", "--", "true"]) else { return };
+    let message = "tollgate: error: --net bridge,model=ixgbe: the kernel lacks the driver ixgbe (CONFIG_IXGBE)\n";
+    check(&output, NOT_EXECUTABLE, "", message);
+    if !repository().join("guests/linux/cache/kernel-amd64/vmlinuz").is_file() {
+        eprintln!("skipped: the kernel amd64 is not in guests/linux/cache");
+        return;
+    }
+    let command = ["--root", "--", "sh", "-c", "readlink /sys/class/net/eth0/device/driver | sed 's:.*/::'"];
+    for (nets, driver) in [
+        (&["--net", "bridge,model=ixgbe"][..], "ixgbe\n"),
+        // The first device has the first interface.
+        (&["--net", "bridge,model=ixgbe", "--net", "sink"], "ixgbe\n"),
+        (&["--net", "sink", "--net", "bridge,model=ixgbe"], "virtio_net\n"),
+    ] {
+        let output = program(&[&["--kernel", "amd64"], nets, &command].concat()).output().unwrap();
+        check(&output, 0, driver, "");
+    }
+}
+
+#[test]
 fn a_recorded_run_is_replayed_without_its_input() {
     if kernel().is_none() {
         return;

@@ -1,5 +1,6 @@
 //! Indirect branches by the place they are at: how often, where to, what they cost, and what they would cost otherwise.
 
+use super::Selection;
 use crate::branch::{Branch, BranchRuns, Taken, Way};
 use crate::ledger::Ledger;
 use crate::recorder::AddressSpace;
@@ -100,6 +101,45 @@ impl<'a> Prices<'a> {
     }
 }
 
+impl Selection<'_> {
+    /// The indirect branches that the run kept, the most expensive first. Address spaces are told apart only where there are no symbols. Branches
+    /// have no tasks, so a selection of tasks has the branches of all.
+    pub fn sites(self) -> Vec<Site> {
+        let prices = Prices::of(self.ledger);
+        let wanted = |runs: &&BranchRuns| {
+            self.region.is_none_or(|region| region == runs.region) && self.level.is_none_or(|level| level == runs.level)
+        };
+        let mut sites: BTreeMap<(u8, String, Way), BTreeMap<String, Taken>> = BTreeMap::new();
+        for runs in self.ledger.branches.iter().filter(wanted) {
+            let place = self.ledger.place(runs.space, runs.branch.site);
+            let target = self.ledger.place(runs.space, runs.branch.target);
+            let targets = sites.entry((runs.level, place, runs.branch.way)).or_default();
+            targets.entry(target).or_default().add(runs.taken);
+        }
+        let site = |((level, place, way), targets): ((u8, String, Way), BTreeMap<String, Taken>)| {
+            let mut taken = Taken::default();
+            targets.values().for_each(|more| taken.add(*more));
+            let mut targets: Vec<(String, Taken)> = targets.into_iter().collect();
+            targets.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.cmp(&b.0)));
+            Site { level, place, way, taken, ticks: prices.all(way, taken), targets }
+        };
+        let mut sites: Vec<Site> = sites.into_iter().map(site).collect();
+        sites.sort_by(|a, b| {
+            b.ticks.cmp(&a.ticks).then_with(|| (&a.place, a.way, a.level).cmp(&(&b.place, b.way, b.level)))
+        });
+        sites
+    }
+}
+
+impl Direct {
+    /// True if the change names this site, or the function that it is in.
+    pub fn names(&self, site: &Site) -> bool {
+        let whole = site.place.split_once('+').map_or(site.place.as_str(), |(function, _)| function);
+        let bare = site.place.split(' ').next().unwrap_or_default();
+        [whole, bare, site.place.as_str()].contains(&self.place.as_str())
+    }
+}
+
 impl Ledger {
     /// The function that an address is in, with its image, and the offset; or the address.
     pub fn place(&self, space: AddressSpace, address: u64) -> String {
@@ -119,42 +159,10 @@ impl Ledger {
         }
     }
 
-    /// The indirect branches that the run kept, of one region or of all, the most expensive first. Address spaces are told apart only where
-    /// there are no symbols.
-    pub fn sites(&self, region: Option<&str>) -> Vec<Site> {
-        let prices = Prices::of(self);
-        let wanted = |runs: &&BranchRuns| {
-            region.is_none_or(|name| self.regions.get(runs.region as usize).is_some_and(|region| region.name == name))
-        };
-        let mut sites: BTreeMap<(u8, String, Way), BTreeMap<String, Taken>> = BTreeMap::new();
-        for runs in self.branches.iter().filter(wanted) {
-            let place = self.place(runs.space, runs.branch.site);
-            let target = self.place(runs.space, runs.branch.target);
-            let targets = sites.entry((runs.level, place, runs.branch.way)).or_default();
-            targets.entry(target).or_default().add(runs.taken);
-        }
-        let site = |((level, place, way), targets): ((u8, String, Way), BTreeMap<String, Taken>)| {
-            let mut taken = Taken::default();
-            targets.values().for_each(|more| taken.add(*more));
-            let mut targets: Vec<(String, Taken)> = targets.into_iter().collect();
-            targets.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.cmp(&b.0)));
-            Site { level, place, way, taken, ticks: prices.all(way, taken), targets }
-        };
-        let mut sites: Vec<Site> = sites.into_iter().map(site).collect();
-        sites.sort_by(|a, b| {
-            b.ticks.cmp(&a.ticks).then_with(|| (&a.place, a.way, a.level).cmp(&(&b.place, b.way, b.level)))
-        });
-        sites
-    }
-
-    /// The predicted charges of each site that `direct` names.
+    /// The predicted charges of each call and jump that `direct` names. A return has no target of its own.
     pub fn made_direct(&self, sites: &[Site], direct: &Direct) -> Vec<Saved> {
         let prices = Prices::of(self);
-        let meant = |site: &&Site| {
-            let whole = site.place.split_once('+').map_or(site.place.as_str(), |(function, _)| function);
-            let bare = site.place.split(' ').next().unwrap_or_default();
-            site.way != Way::Return && [whole, bare, site.place.as_str()].contains(&direct.place.as_str())
-        };
+        let meant = |site: &&Site| site.way != Way::Return && direct.names(site);
         let saved = |site: &Site| {
             let frequent = site.targets.iter().take(1).map(|(name, _)| name.clone());
             let compared = if direct.targets.is_empty() { frequent.collect() } else { direct.targets.clone() };
@@ -231,7 +239,7 @@ mod tests {
     fn sites_have_their_targets_and_costs() {
         let ledger = ledger();
         let prices = Profile::named("skx").expect("is built in").costs();
-        let sites = ledger.sites(None);
+        let sites = ledger.all().sites();
         let site = sites.iter().find(|site| site.way == Way::Call).expect("is there");
         assert_eq!((site.place.as_str(), site.taken), ("udp_rcv+0x10", Taken { count: 8, missed: 4 }));
         let targets: Vec<_> = site.targets.iter().map(|(name, taken)| (name.as_str(), taken.count)).collect();
@@ -240,13 +248,23 @@ mod tests {
         assert_eq!(site.ticks, 8 * each + 4 * prices.of(Kind::new(Family::IndirectMiss, 0)));
         let retpoline = sites.iter().find(|site| site.way == Way::Retpoline).expect("is there");
         assert!(retpoline.ticks > 2 * prices.of(Kind::new(Family::ReturnMiss, 0)));
-        assert!(ledger.sites(Some("nowhere")).is_empty());
+    }
+
+    #[test]
+    fn a_level_has_its_own_sites() {
+        let mut ledger = ledger();
+        assert!(ledger.all().at_level(1).sites().is_empty());
+        ledger.branches.retain(|runs| runs.branch.way == Way::Retpoline);
+        ledger.branches.iter_mut().for_each(|runs| runs.level = 1);
+        let guest = ledger.all().at_level(1).sites();
+        assert_eq!((guest.len(), guest[0].level, guest[0].way), (1, 1, Way::Retpoline));
+        assert!(ledger.all().at_level(0).sites().is_empty());
     }
 
     #[test]
     fn a_direct_call_costs_a_compare_and_a_call() {
         let ledger = ledger();
-        let sites = ledger.sites(None);
+        let sites = ledger.all().sites();
         let class = |class: Class| u64::from(ledger.header.class_ticks[class as usize]);
         let compare = class(Class::Alu) + class(Class::Branch);
         let direct = |place: &str, targets: &[&str]| {

@@ -1,6 +1,7 @@
 //! The files for the command: its program with its dependencies, and a few files that programs commonly expect.
 
 use super::ExecArgs;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use guestfs::Packed;
 use guestfs::closure::Closure;
@@ -65,7 +66,7 @@ impl User {
         let (user, group) = text.split_once(':').unwrap_or((text, text));
         match (user.parse(), group.parse()) {
             (Ok(user), Ok(group)) => Ok(Self { ids: vec![user, group] }),
-            _ => bail!("--user {text}: root, or numbers as in 1000 or 1000:100"),
+            _ => bail!(WrongArguments::new(format!("--user {text}: root, or numbers as in 1000 or 1000:100"))),
         }
     }
 

@@ -1,9 +1,10 @@
 //! The initial RAM disk: process 1, the modules that it loads, and, for kernels that can't mount them, the command's files.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use guestfs::archive::Archive;
 use guestfs::kernel_modules::Modules;
 use guestfs::{Kind, Packed};
+use network::options::{Model, Nic};
 
 /// Process 1 (guests/linux/exec/init.c), compiled with this program.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/exec-init"));
@@ -11,8 +12,29 @@ const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/exec-init"));
 const NEEDED: [&str; 2] = ["virtio_pci", "virtio_console"];
 /// Modules for mounted files.
 const FILES: [&str; 2] = ["virtiofs", "overlay"];
-/// Modules for a network device.
-const NETWORK: &str = "virtio_net";
+
+/// Returns the driver of a network device.
+fn driver_of(nic: &Nic) -> &'static str {
+    match nic.model {
+        Model::Virtio => "virtio_net",
+        Model::Ixgbe => "ixgbe",
+    }
+}
+
+/// Returns the drivers of network devices. The first device's is loaded first, so that its interface is `eth0`.
+fn drivers(modules: &Modules, nics: &[Nic]) -> Result<Vec<&'static str>> {
+    let mut drivers = Vec::new();
+    for nic in nics {
+        let driver = driver_of(nic);
+        if !modules.has(driver) {
+            bail!("--net {}: the kernel lacks the driver {driver} ({})", nic.text, option_of(driver));
+        }
+        if !drivers.contains(&driver) {
+            drivers.push(driver);
+        }
+    }
+    Ok(drivers)
+}
 
 /// Returns the option of the kernel's configuration for a module.
 fn option_of(module: &str) -> String {
@@ -39,7 +61,7 @@ pub fn way(modules: Option<&Modules>) -> Way {
 }
 
 /// Returns the archive, without the command's files.
-pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Archive> {
+pub fn archive(modules: Option<&Modules>, way: Way, nics: &[Nic]) -> Result<Archive> {
     let mut archive = Archive::default();
     let directory = Kind::Directory as u32 | 0o755;
     for name in ["dev", "modules"] {
@@ -52,9 +74,7 @@ pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Arc
         if way == Way::Mounted {
             names.extend(FILES);
         }
-        if network {
-            names.push(NETWORK);
-        }
+        names.extend(drivers(modules, nics)?);
         let needs = || {
             let options: Vec<_> = names.iter().map(|name| option_of(name)).collect();
             format!(

@@ -20,6 +20,7 @@ use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
+use crate::usage;
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
@@ -241,7 +242,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
     output::distinct(ledger.chain(args.repeat.output()).chain(net::captured(&args.net)), net::replayed(&args.net))?;
-    net::apart(&[(None, &args.net)])?;
+    usage::networks(&[(None, &args.net)])?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
     let mut environment = files::environment(&args.env, &directory);
@@ -264,7 +265,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     if way == Way::Archived && (args.root || !args.share.is_empty()) {
         bail!("--root and --share need a kernel with virtiofs and overlay: CONFIG_VIRTIO_FS, CONFIG_OVERLAY_FS");
     }
-    let mut archive = image::archive(modules.as_ref(), way, !nets.nics.is_empty())?;
+    let mut archive = image::archive(modules.as_ref(), way, &nets.nics)?;
     let mut order = Records::default();
     give_order(args, &mut order, &environment, &directory, &user);
     let identified = args.ledger.is_some() || args.repeat.identifies();
