@@ -74,23 +74,15 @@ pub fn replayed(options: &[Net]) -> impl Iterator<Item = Named<'_>> {
 }
 
 impl Nets {
-    /// Parses the options.
+    /// Reads the files of options that [`crate::usage::networks`] accepts.
     pub fn new(options: &[Net]) -> Result<Self> {
         let mut nets = Self { nics: Vec::new(), capture: None, replays: Vec::new() };
-        let none = options.iter().filter(|net| **net == Net::None).count();
-        if none > 0 && options.len() > 1 {
-            bail!("--net none excludes other --net options");
-        }
         for net in options {
             match net {
                 Net::None => {}
                 Net::Nic(nic) => nets.nics.push(nic.clone()),
-                Net::Capture(file) if nets.capture.is_none() => nets.capture = Some(file.clone()),
-                Net::Capture(_) => bail!("--net pcap: a run has only one capture"),
+                Net::Capture(file) => nets.capture = Some(file.clone()),
             }
-        }
-        if nets.capture.is_some() && nets.nics.is_empty() {
-            bail!("--net pcap captures the frames of NICs: add one, for example with --net user");
         }
         for (number, nic) in nets.nics.iter_mut().enumerate() {
             let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
