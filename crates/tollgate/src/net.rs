@@ -1,6 +1,7 @@
 //! `--net`: the connections of a machine's NICs on this host, and the report on them.
 
 use crate::output::{Named, say};
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 use machine::Machine;
 use machine::host::HostFrame;
@@ -74,7 +75,7 @@ pub fn replayed(options: &[Net]) -> impl Iterator<Item = Named<'_>> {
 }
 
 impl Nets {
-    /// Reads the files of options that [`crate::usage::networks`] accepts.
+    /// Reads the files of options that [`check`] accepts.
     pub fn new(options: &[Net]) -> Result<Self> {
         let mut nets = Self { nics: Vec::new(), capture: None, replays: Vec::new() };
         for net in options {
@@ -91,9 +92,9 @@ impl Nets {
                 .map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
             if left_out != 0 {
                 let all = frames.len() + left_out;
-                eprintln!(
+                say(&format!(
                     "tollgate: {left_out} of the {all} packets of {file} are no complete frames, and are not sent"
-                );
+                ));
             }
             let frames = Arc::new(frames);
             config.replay = Some(frames.clone());
@@ -144,23 +145,52 @@ fn capture_name(nic: usize) -> String {
 /// The `--net` options of a machine, and its name if the run has several machines.
 pub type Member<'a> = (Option<&'a str>, &'a [Net]);
 
+/// Refuses `--net` options of a run that exclude each other.
+pub fn check(machines: &[Member]) -> Result<()> {
+    for (name, options) in machines {
+        let checked = combined(options);
+        match name {
+            Some(name) => checked.with_context(|| (*name).to_owned())?,
+            None => checked?,
+        }
+    }
+    apart(machines)
+}
+
+/// Refuses `--net` options of a machine that exclude each other.
+fn combined(options: &[Net]) -> Result<()> {
+    let count = |wanted: fn(&Net) -> bool| options.iter().filter(|net| wanted(net)).count();
+    let (nics, captures) = (count(|net| matches!(net, Net::Nic(_))), count(|net| matches!(net, Net::Capture(_))));
+    let wrong = |text| Err(WrongArguments::new(text).into());
+    if options.len() > 1 && options.contains(&Net::None) {
+        return wrong("--net none excludes other --net options");
+    }
+    match (captures, nics) {
+        (2.., _) => wrong("--net pcap: a run has only one capture"),
+        (1, 0) => wrong("--net pcap captures the frames of NICs: add one, for example with --net user"),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses two NICs of a run that exclude each other: they have one address on one bridge, or forward one port of the
 /// host.
-pub fn apart(machines: &[Member]) -> Result<()> {
+fn apart(machines: &[Member]) -> Result<()> {
     let (mut stations, mut ports) = (BTreeMap::new(), BTreeMap::new());
     for (name, nic, mac) in nics(machines) {
         match &nic.attachment {
             Attachment::Bridge(bridge) => {
                 if let Some(other) = stations.insert((bridge, mac), name.clone()) {
                     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-                    bail!("--net bridge: {other} and {name} have the same address on the bridge {bridge}: mac={mac}");
+                    let text = format!("{other} and {name} have the same address on the bridge {bridge}: mac={mac}");
+                    bail!(WrongArguments::new(format!("--net bridge: {text}")));
                 }
             }
             Attachment::User(forwards) => {
                 for Forward { udp, host, .. } in forwards {
                     if let Some(other) = ports.insert((udp, host), name.clone()) {
                         let protocol = if *udp { "udp" } else { "tcp" };
-                        bail!("--net user: {other} and {name} forward the same port of the host: {protocol}:{host}");
+                        let text = format!("{other} and {name} forward the same port of the host: {protocol}:{host}");
+                        bail!(WrongArguments::new(format!("--net user: {text}")));
                     }
                 }
             }

@@ -13,7 +13,7 @@ use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, print};
 use crate::tier::TierArgs;
-use crate::usage::{self, WrongArguments};
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use contain::{Needs, Use};
@@ -505,7 +505,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         check_needs(args)?;
     }
     output::distinct(args.outputs(), args.replayed())?;
-    usage::networks(&[(None, args.nets())])?;
+    net::check(&[(None, args.nets())])?;
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;

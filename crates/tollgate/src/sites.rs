@@ -70,7 +70,7 @@ impl FromStr for WhatIf {
 
 /// The effect of a change.
 struct Outcome {
-    /// What the change replaces: a site, or a leaf of CPUID.
+    /// The site or the leaf of CPUID that the change replaces.
     of: String,
     what: String,
     /// The number of executions, and the number of those that the change affects.

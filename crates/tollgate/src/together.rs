@@ -2,10 +2,11 @@
 
 use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
+use crate::net;
 use crate::output::{self, OutputFile};
 use crate::run_cmd::{Console, RunArgs, Setup};
 use crate::terminal::{Terminal, print};
-use crate::usage::{self, WrongArguments};
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use contain::Needs;
 use ledger::Ticks;
@@ -92,7 +93,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     }
     output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::replayed))?;
     let members: Vec<_> = names.iter().zip(all).map(|(name, args)| (Some(name.as_str()), args.nets())).collect();
-    usage::networks(&members)?;
+    net::check(&members)?;
     let mut setups = Vec::new();
     for (number, args) in all.iter().enumerate() {
         if let Some(why) = args.needs_to_be_alone() {

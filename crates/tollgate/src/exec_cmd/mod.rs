@@ -20,7 +20,6 @@ use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
-use crate::usage;
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
@@ -242,7 +241,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
     output::distinct(ledger.chain(args.repeat.output()).chain(net::captured(&args.net)), net::replayed(&args.net))?;
-    usage::networks(&[(None, &args.net)])?;
+    net::check(&[(None, &args.net)])?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
     let mut environment = files::environment(&args.env, &directory);

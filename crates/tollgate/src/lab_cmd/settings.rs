@@ -1,8 +1,8 @@
 //! Checks of an experiment's settings by the parsers of `tollgate run`, which the laboratory's library does not have. A wrong value is
 //! refused when the experiment is read, not by cells that fail one after the other.
 
+use crate::net;
 use crate::run_cmd;
-use crate::usage;
 use clap::{ArgMatches, Args, Command};
 use lab::experiment::{Experiment, ExperimentError, Settings};
 use machine::memory::{GuestRam, MemoryError};
@@ -113,7 +113,7 @@ fn check_net(matches: &ArgMatches) -> Result<(), String> {
             Net::None => {}
         }
     }
-    usage::networks(&[(None, &nets)]).map_err(|error| error.to_string().trim_start_matches("--net ").to_owned())
+    net::check(&[(None, &nets)]).map_err(|error| error.to_string().trim_start_matches("--net ").to_owned())
 }
 
 #[cfg(test)]
