@@ -35,6 +35,21 @@ package_of() {
     esac
 }
 
+# flavour_of NAME: sets `kind` (cloud or amd64) and `suite` (empty for the system's own) of a kernel that packages have; fails for another name.
+flavour_of() {
+    local own
+    own=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    suite=
+    case $1 in
+    cloud | amd64) kind=$1 ;;
+    backports) kind=cloud suite=$own-backports ;;
+    backports-amd64) kind=amd64 suite=$own-backports ;;
+    # apt takes nothing from these suites unless it is told to, so they do not change what the other scripts fetch.
+    cloud@*-backports | amd64@*-backports | cloud@experimental | amd64@experimental) kind=${1%%@*} suite=${1#*@} ;;
+    *) return 1 ;;
+    esac
+}
+
 # One script at a time works on the cache; the second waits, then finds everything made.
 lock_cache() {
     need flock
@@ -51,7 +66,7 @@ private_apt() {
 }
 
 private_apt_setup() {
-    local suite=${1:-} apt=$cache/apt file mirror codename keyring
+    local suite=${1:-} apt=$cache/apt file mirror codename own keyring
     mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$apt/sources.d"
     : >"$apt/status"
     for file in /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list; do
@@ -60,9 +75,11 @@ private_apt_setup() {
     private_apt update >&2 || die "apt-get update failed: is this machine offline? (the lists are kept in $apt)"
     [ -n "$suite" ] || return 0
     codename=${suite%-backports}
+    own=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    # A mirror has the suites of all releases beside each other.
     mirror=$(private_apt indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
-        awk -v release="$codename" '$1 == release && $2 == "main" { print $3; exit }')
-    [ -n "$mirror" ] || die "this system's apt sources have no suite $codename, so there is no $suite beside it"
+        awk -v release="$codename" -v own="$own" '($1 == release || $1 == own) && $2 == "main" { print $3; exit }')
+    [ -n "$mirror" ] || die "this system's apt sources have no suite $codename or $own, so there is no $suite beside it"
     keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     if [ -e $keyring ]; then keyring="[signed-by=$keyring]"; else keyring=; fi
     echo "deb $keyring $mirror $suite main" >"$apt/sources.d/zz-$suite.list"
@@ -189,8 +206,7 @@ build_net_tools() {
 fetch_headers() {
     local depends common kbuild first
     release=$(cat "$cache/kernel-$1/release")
-    suite=
-    [ "$1" != backports ] || suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")-backports
+    flavour_of "$1" || die "no kernel of packages is called $1"
     first=$(fetch_package "linux-headers-$release" $suite)
     depends=$(dpkg-deb -f "$first" Depends)
     # A dependency of the headers' package, by the beginning of its name.

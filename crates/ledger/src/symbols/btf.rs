@@ -25,7 +25,13 @@ mod kind {
     pub const TYPE_TAG: u32 = 18;
 }
 
-/// Bytes that follow a type, by its kind: a fixed number, and a number for each of its items. Kind 0 is no type.
+/// Bytes of the header up to the place of the layouts, which headers of Linux 7 can have.
+const LAYOUTS: usize = 24;
+/// Bytes of the layout of a kind: the fixed number, the number for each item, flags.
+const LAYOUT: usize = 4;
+
+/// Bytes that follow a type, by its kind: a fixed number, and a number for each of its items. Kind 0 is no type. BTF with layouts says so itself, also of
+/// kinds that are not among these.
 const FOLLOWS: [(usize, usize); 20] = [
     (0, 0),
     (4, 0),
@@ -74,6 +80,16 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
+/// The kind in the second word of a type: seven bits since Linux 7, of which earlier kernels use five.
+fn kind_of(info: u32) -> u32 {
+    info >> 24 & 0x7f
+}
+
+/// The number of items there: 24 bits since Linux 7, of which earlier kernels use sixteen.
+fn items(info: u32) -> usize {
+    (info & 0xff_ffff) as usize
+}
+
 /// A part of what follows the header.
 fn section(bytes: &[u8], header: usize, offset: usize) -> Option<&[u8]> {
     let start = header.checked_add(u32_at(bytes, offset)? as usize)?;
@@ -81,20 +97,25 @@ fn section(bytes: &[u8], header: usize, offset: usize) -> Option<&[u8]> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the index of types. Returns `None` if these bytes are no BTF, or one with unknown kinds.
+    /// Reads the index of types. Returns `None` if these bytes are no BTF, or one with unknown kinds and no layouts.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         if bytes.get(..2)? != MAGIC.to_le_bytes() {
             return None;
         }
         let header = u32_at(bytes, 4)? as usize;
         let (types, strings) = (section(bytes, header, 8)?, section(bytes, header, 16)?);
+        let layouts = if header >= LAYOUTS + 8 { section(bytes, header, LAYOUTS)? } else { &[] };
+        let follows = |kind: usize| match layouts.get(LAYOUT * kind..LAYOUT * kind + LAYOUT) {
+            Some(layout) => Some((usize::from(layout[0]), usize::from(layout[1]))),
+            None => FOLLOWS.get(kind).copied(),
+        };
         let mut places = Vec::new();
         let mut at = 0;
         while at < types.len() {
             let info = u32_at(types, at + 4)?;
-            let (fixed, each) = *FOLLOWS.get((info >> 24 & 0x1f) as usize)?;
+            let (fixed, each) = follows(kind_of(info) as usize)?;
             places.push(u32::try_from(at).ok()?);
-            at += TYPE + fixed + each * (info & 0xffff) as usize;
+            at += TYPE + fixed + each * items(info);
         }
         Some(Self { types, strings, places })
     }
@@ -108,7 +129,7 @@ impl<'a> Btf<'a> {
     }
 
     fn kind(&self, place: usize) -> Option<u32> {
-        Some(self.info(place)? >> 24 & 0x1f)
+        self.info(place).map(kind_of)
     }
 
     /// Returns true if the name at the start of a type or of a member is `name`.
@@ -147,7 +168,7 @@ impl<'a> Btf<'a> {
         let is_structure = |place: &usize| matches!(self.kind(*place), Some(kind::STRUCT | kind::UNION));
         let place = self.resolve(structure).filter(is_structure)?;
         let info = self.info(place)?;
-        let members = || (0..(info & 0xffff) as usize).map(|i| place + TYPE + MEMBER * i);
+        let members = || (0..items(info)).map(|i| place + TYPE + MEMBER * i);
         let of = |member: usize| u32_at(self.types, member + 4).map(TypeId);
         let offset = |member: usize| {
             let offset = u32_at(self.types, member + 8)?;
@@ -169,7 +190,7 @@ impl<'a> Btf<'a> {
     pub fn bits(&self, structure: TypeId, name: &str) -> Option<(u32, u32)> {
         let place = self.resolve(structure).filter(|place| self.kind(*place) == Some(kind::STRUCT))?;
         let info = self.info(place)?;
-        let members = (0..(info & 0xffff) as usize).map(|i| place + TYPE + MEMBER * i);
+        let members = (0..items(info)).map(|i| place + TYPE + MEMBER * i);
         let member = members.into_iter().find(|member| self.is_named(*member, name))?;
         let offset = u32_at(self.types, member + 8)?;
         (info >> 31 != 0 && offset >> 24 != 0).then_some((offset & 0xff_ffff, offset >> 24))
@@ -245,6 +266,21 @@ pub(super) mod tests {
             [24, 0, types, types, strings].iter().for_each(|n: &u32| out.extend_from_slice(&n.to_le_bytes()));
             [out, self.types.clone(), self.strings.clone()].concat()
         }
+
+        /// The same in the form of Linux 7: with the layout of each of the kinds up to `last`, of which those that are not known have one word for each
+        /// item.
+        pub fn bytes_with_layouts(&self, last: usize) -> Vec<u8> {
+            let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
+            let layouts = (0..=last).flat_map(|kind| {
+                let (fixed, each) = FOLLOWS.get(kind).copied().unwrap_or((0, 4));
+                [fixed as u8, each as u8, 0, 0]
+            });
+            let layouts: Vec<u8> = layouts.collect();
+            let mut out = vec![0x9f, 0xeb, 1, 0];
+            let header = [32, 0, types, types, strings, types + strings, layouts.len() as u32];
+            header.iter().for_each(|n: &u32| out.extend_from_slice(&n.to_le_bytes()));
+            [out, self.types.clone(), self.strings.clone(), layouts].concat()
+        }
     }
 
     fn example() -> Vec<u8> {
@@ -274,6 +310,30 @@ pub(super) mod tests {
         assert_eq!(btf.field(list.of, "a"), None);
         assert_eq!(btf.structure("int"), None);
         assert_eq!(btf.array(outer), None);
+    }
+
+    #[test]
+    fn kinds_that_are_not_known_are_skipped_where_the_btf_has_their_layout() {
+        let mut w = Writer::default();
+        let int = w.add("int", 1, 0, 4, &[0x20]);
+        w.add("new", 0x45, 2, 0, &[7, 7]);
+        w.structure("outer", 8, &[("first", int, 4)]);
+        assert!(Btf::parse(&w.bytes()).is_none());
+        assert!(Btf::parse(&w.bytes_with_layouts(0x44)).is_none());
+        let bytes = w.bytes_with_layouts(0x45);
+        let btf = Btf::parse(&bytes).expect("is BTF");
+        let outer = btf.structure("outer").expect("is there");
+        assert_eq!(btf.field(outer, "first"), Some(Field { offset: 4, of: TypeId(int) }));
+    }
+
+    #[test]
+    fn a_type_has_more_items_than_sixteen_bits_can_count() {
+        let mut w = Writer::default();
+        w.add("choice", 6, 0x1_0001, 4, &[0; 0x2_0002]);
+        let int = w.add("int", 1, 0, 4, &[0x20]);
+        w.structure("outer", 8, &[("first", int, 4)]);
+        let bytes = w.bytes();
+        assert!(Btf::parse(&bytes).expect("is BTF").structure("outer").is_some());
     }
 
     #[test]

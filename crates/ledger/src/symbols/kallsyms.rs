@@ -7,7 +7,7 @@
 //! and the base lie in front of the number of symbols, later behind the index of tokens. Linux 7 has no base: an offset counts
 //! from its own place in the table, and tables begin at multiples of 4 bytes where earlier kernels align them to 8.
 
-use super::{Raw, Symbol, functions};
+use super::{Raw, Symbol, functions, mark_data};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -117,7 +117,9 @@ pub(super) fn raw_kallsyms(image: &[u8], linear: Option<u64>) -> Result<Vec<Raw>
                 let (letter, name) = names.name(image, &tokens, place)?;
                 Some((address?, letter, name))
             });
-            return Ok(raw.collect());
+            let mut raw: Vec<Raw> = raw.collect();
+            mark_data(&mut raw);
+            return Ok(raw);
         }
     }
     Err(worst)

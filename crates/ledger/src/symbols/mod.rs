@@ -132,6 +132,22 @@ impl Symbols {
 /// A symbol of a kernel's table before sizes are known: address, letter of its type, name.
 type Raw = (u64, char, String);
 
+/// Gives the symbols of a kernel's data the letters of data. A symbol has the letter of its section, and the data of some kernels (7.3) lie in a section
+/// that is marked as code. Its first and last addresses are symbols of every kernel that lists data.
+fn mark_data(raw: &mut [Raw]) {
+    let address = |wanted: &str| raw.iter().find(|(_, _, name)| name == wanted).map(|symbol| symbol.0);
+    let (Some(start), Some(end)) = (address("_sdata"), address("_edata")) else { return };
+    for (_, letter, _) in raw.iter_mut().filter(|symbol| (start..=end).contains(&symbol.0)) {
+        *letter = match *letter {
+            'T' => 'D',
+            't' => 'd',
+            'W' => 'V',
+            'w' => 'v',
+            other => other,
+        };
+    }
+}
+
 /// Largest function. An address further behind the last symbol is in no function.
 const LONGEST: u64 = 1 << 20;
 

@@ -1,6 +1,6 @@
 //! Symbols from ELF files and from text.
 
-use super::{Raw, Symbol, demangle, functions};
+use super::{Raw, Symbol, demangle, functions, mark_data};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 use std::borrow::Cow;
 
@@ -76,7 +76,9 @@ pub fn system_map(text: &str, slide: u64) -> Vec<Symbol> {
         let name = words.next()?;
         words.next().is_none().then(|| (address.wrapping_add(slide), letter, name.to_owned()))
     });
-    functions(raw.collect())
+    let mut raw: Vec<Raw> = raw.collect();
+    mark_data(&mut raw);
+    functions(raw)
 }
 
 #[cfg(test)]
@@ -95,6 +97,15 @@ mod tests {
                 Symbol::new(0xffff_ffff_8200_0110, 0xf0, "verify"),
             ]
         );
+    }
+
+    #[test]
+    fn data_with_the_letters_of_code_is_data() {
+        let text = "ffffffff81000000 T _text\nffffffff81000000 T start\nffffffff81000100 T _etext\nffffffff83000000 T _sdata\n\
+                    ffffffff83000040 T modules\nffffffff83000080 t table\nffffffff830000c0 W weak\nffffffff83000100 T _edata\n\
+                    ffffffff83000200 T start_kernel\nffffffff83000300 T _einittext\n";
+        let names: Vec<String> = system_map(text, 0).into_iter().map(|symbol| symbol.name).collect();
+        assert_eq!(names, ["start", "_etext", "start_kernel", "_einittext"]);
     }
 
     /// A function that stays one, however the rest is compiled.

@@ -1,16 +1,14 @@
 //! Observation of the tasks of a Linux kernel: probes on some of its functions, and the layout of its `task_struct`.
 //!
-//!
-//! function | meaning |
+//! | function | meaning |
 //! |---|---|
 //! | `__switch_to(prev, next)` | the processor runs `next` from now on |
 //! | `wake_up_new_task(task)` | the current task has made `task` |
 //! | `__set_task_comm(task, name)` | the name of a task changes: it executes a program, or names itself |
-//!
-//! `__do_softirq()`, `handle_softirqs(ksirqd)` | soft interrupts are processed until it returns; the latter since Linux
+//! | `__do_softirq()`, `handle_softirqs(ksirqd)` | soft interrupts are processed until it returns; the latter since Linux
 //! 6.10, and in some earlier stable kernels |
 //!
-//! The functions have these names at least from Linux 5.10 to 6.12.
+//! The functions have these names at least from Linux 5.10 to 7.3.
 
 use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
@@ -71,10 +69,11 @@ impl TaskIdentity {
     }
 }
 
-/// Returns true if a function has this name. Compilers append a suffix to the names of functions that they derive:
-/// `handle_softirqs.isra.0`.
+/// Returns true if a function has this name. Compilers append a suffix to the names of functions that they derive, as in
+/// `handle_softirqs.isra.0`. The rarely executed rest of a function, `handle_softirqs.cold`, is not its beginning.
 fn is(symbol: &Symbol, name: &str) -> bool {
-    symbol.name.split('.').next() == Some(name)
+    let mut parts = symbol.name.split('.');
+    parts.next() == Some(name) && !parts.any(|suffix| suffix == "cold")
 }
 
 /// Returns true if a function of a kernel would be probed.

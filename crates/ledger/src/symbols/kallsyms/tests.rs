@@ -139,6 +139,26 @@ fn symbols_are_found_in_every_layout() {
 }
 
 #[test]
+fn data_in_a_section_that_is_marked_as_code_lead_to_the_modules() {
+    let mut symbols = symbols(300);
+    let data = symbols.iter().position(|symbol| symbol.1 == "dtable_0").unwrap();
+    let end = symbols.last().unwrap().0 + 8;
+    for (_, name) in &mut symbols[data..] {
+        let letter = if name.starts_with('d') { "t" } else { "T" };
+        name.replace_range(..1, letter);
+    }
+    symbols.insert(data, (symbols[data].0, "T_sdata".to_owned()));
+    symbols.push((end, "T_edata".to_owned()));
+    symbols.push((end + 64, "Tstart_kernel".to_owned()));
+    symbols.push((end + 128, "T_einittext".to_owned()));
+    let found = kallsyms(&image(&symbols, false, Layout::Placed), Some(LINEAR)).expect("is there");
+    let first = BASE + 64 * 350;
+    assert_eq!((found.landmarks.modules, found.landmarks.init_task), (Some(first + 8), Some(first + 32)));
+    let names: Vec<_> = found.functions[299..].iter().map(|function| function.name.as_str()).collect();
+    assert_eq!(names, ["function_299", "start_kernel", "_einittext"]);
+}
+
+#[test]
 fn offsets_from_their_own_places_need_the_place_of_the_image() {
     let image = image(&symbols(300), false, Layout::Placed);
     assert_eq!(kallsyms(&image, None), Err(KallsymsError::NoAddresses));
