@@ -10,6 +10,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use x86::page::PAGE;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Number of pages in an aligned group, see [`Ram::around`].
 pub const GROUP: usize = 8;
@@ -169,27 +170,41 @@ impl Ram {
         self.region(address).is_some_and(|(_, region)| region.hidden)
     }
 
-    /// Reads a value that does not cross a page. Returns `None` if it is not in RAM.
-    pub fn read<T: Copy>(&self, address: u64) -> Option<T> {
-        debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
+    /// Returns the host address of `size` bytes, and true if writes to them are ignored. Returns `None` if they are not in one page of RAM.
+    #[inline]
+    fn within_page(&self, address: u64, size: usize) -> Option<(*mut u8, bool)> {
+        let offset = (address & (PAGE - 1)) as usize;
+        if size > PAGE as usize - offset {
+            return None;
+        }
         let page = self.page(address)?;
-        // SAFETY: the page is mapped and the value is inside it; T is plain data in all uses in this crate.
-        Some(unsafe { page.host.add((address & (PAGE - 1)) as usize).cast::<T>().read_unaligned() })
+        Some((page.host.wrapping_add(offset), page.read_only))
     }
 
-    /// Writes a value that does not cross a page, regardless of marks. Returns false if it is not in RAM.
-    pub fn write<T: Copy>(&self, address: u64, value: T) -> bool {
-        debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
-        match self.page(address) {
-            Some(page) => {
-                if !page.read_only {
-                    // SAFETY: as in `read`.
-                    unsafe { page.host.add((address & (PAGE - 1)) as usize).cast::<T>().write_unaligned(value) };
-                }
-                true
-            }
-            None => false,
+    /// Reads a value. Returns `None` if it is not in RAM or crosses the end of a page.
+    ///
+    /// Only types of which any bytes are a value can be read. A `bool` is none of them:
+    ///
+    /// ```compile_fail,E0277
+    /// let ram = cpu::ram::Ram::anonymous(4096);
+    /// let truth: Option<bool> = ram.read(0);
+    /// ```
+    #[inline]
+    pub fn read<T: FromBytes>(&self, address: u64) -> Option<T> {
+        let (host, _) = self.within_page(address, size_of::<T>())?;
+        // SAFETY: the value's bytes are inside a page of RAM, and any bytes are a value of a type that is `FromBytes`.
+        Some(unsafe { host.cast::<T>().read_unaligned() })
+    }
+
+    /// Writes a value, regardless of marks. Returns false if it is not in RAM or crosses the end of a page.
+    #[inline]
+    pub fn write<T: IntoBytes>(&self, address: u64, value: T) -> bool {
+        let Some((host, read_only)) = self.within_page(address, size_of::<T>()) else { return false };
+        if !read_only {
+            // SAFETY: the value's bytes are inside a page of RAM, and a type that is `IntoBytes` has no uninitialized bytes.
+            unsafe { host.cast::<T>().write_unaligned(value) };
         }
+        true
     }
 
     /// Copies from visible RAM. Returns false unless all bytes are in it.
@@ -364,6 +379,18 @@ mod tests {
         assert!(!ram.read_bytes(POOL, &mut [0]) && !ram.write_bytes(POOL, &[0]));
         ram.arm_monitor(0, POOL);
         assert_eq!((ram.monitor(0), ram.marked(POOL)), (None, 0));
+    }
+
+    #[test]
+    fn values_that_cross_a_page_are_refused() {
+        let ram = Ram::with_hidden(PAGE, POOL, PAGE);
+        for (end, within) in [(PAGE, 0), (POOL + PAGE, POOL)] {
+            assert!(ram.write(end - 8, u64::MAX) && ram.read(end - 8) == Some(u64::MAX));
+            for address in [end - 7, end - 1] {
+                assert_eq!((ram.read::<u64>(address), ram.write(address, 0u64)), (None, false), "{address:#x}");
+            }
+            assert_eq!((ram.read(end - 1), ram.read::<[u8; 4097]>(within)), (Some(0xffu8), None));
+        }
     }
 
     #[test]

@@ -5,22 +5,23 @@
 
 use crate::state::Cpu;
 use ledger::Kind;
+use zerocopy::{FromBytes, IntoBytes};
 
 impl Cpu {
     /// Reads a value inside one page. Returns `None` outside of memory.
     #[inline(always)]
-    pub(super) fn structure<T: Copy>(&self, address: u64) -> Option<T> {
+    pub(super) fn structure<T: FromBytes>(&self, address: u64) -> Option<T> {
         self.wiring.ram.read::<T>(self.backing(address)?)
     }
 
     /// Writes a value inside one page, and reports the write to decoded code and to the emulating hypervisor.
-    pub(super) fn set_structure<T: Copy>(&mut self, address: u64, value: T) {
+    pub(super) fn set_structure<T: IntoBytes>(&mut self, address: u64, value: T) {
         self.note_structure(address, size_of::<T>() as u64);
         self.set_table(address, value);
     }
 
     /// Writes flags of a table entry, which are reported to hypervisors separately.
-    pub(super) fn set_table<T: Copy>(&mut self, address: u64, value: T) {
+    pub(super) fn set_table<T: IntoBytes>(&mut self, address: u64, value: T) {
         if let Some(host) = self.backing(address) {
             self.code_written(host, size_of::<T>() as u64);
             self.wiring.ram.write(host, value);
