@@ -199,7 +199,8 @@ impl Cpu {
             Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
             _ => self.wiring.model.costs.of(kind),
         };
-        let ticks = u32::try_from(price).ok().filter(|ticks| *ticks != 0 && *ticks < 1 << 24)?;
+        // A price of zero is a charge too: the event may be counted, and the instruction is executed inline.
+        let ticks = u32::try_from(price).ok().filter(|ticks| *ticks < 1 << 24)?;
         let counter = match self.wiring.model.recorded {
             true => Some(cache.event(rip, kind, price)?),
             false => None,

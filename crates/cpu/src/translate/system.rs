@@ -84,7 +84,9 @@ impl Emit<'_> {
 
     /// Charges an instruction's cost in addition to its class.
     fn charge_event(&mut self, Surcharge { counter, ticks }: Surcharge) {
-        self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks as i32));
+        if ticks != 0 {
+            self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks as i32));
+        }
         if let Some(counter) = counter {
             self.count_under(counter);
         }
