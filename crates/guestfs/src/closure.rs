@@ -1,7 +1,11 @@
 //! Dependencies of a program: the interpreter of a script, and the program interpreter and shared libraries of an ELF file, found in the same way as
 //! ld.so(8) finds them.
+//!
+//! A file in a shared directory may be a guest's. Programs and libraries that it names are packed only from the directories of PATH, of LD_LIBRARY_PATH
+//! and of the system's ld.so, none of which the file chooses.
 
-use crate::packed::{PackError, Packed};
+use crate::packed::{Added, PackError, Packed};
+use crate::shares::{Inside, Leaving, open_real};
 use object::LittleEndian as LE;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -25,6 +29,8 @@ const DEFAULT: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 /// Longest first line of a script, in bytes.
 const LONGEST_LINE: usize = 256;
+/// Directories of a system's programs, besides those of PATH.
+const PROGRAMS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The program interpreter and the libraries that an ELF file names.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -129,6 +135,18 @@ pub struct Closure {
     seen: BTreeSet<PathBuf>,
     /// Libraries that were not found, each with the file that needs it.
     pub missing: Vec<(String, PathBuf)>,
+    leaving: Vec<Leaving>,
+}
+
+/// A file whose dependencies are added.
+struct Dependent<'a> {
+    file: File,
+    /// Its real path.
+    path: &'a Path,
+    /// The path under which it was requested.
+    name: &'a Path,
+    /// True for a file in a shared directory.
+    shared: bool,
 }
 
 impl Closure {
@@ -142,6 +160,7 @@ impl Closure {
             configured: all,
             seen: BTreeSet::new(),
             missing: Vec::new(),
+            leaving: Vec::new(),
         }
     }
 
@@ -155,75 +174,122 @@ impl Closure {
         all.find_map(|place| Some(directory.join(place).join(name)).filter(|path| is_executable(path)))
     }
 
-    /// Adds a program, a library or any other file or directory, with its dependencies.
+    /// Adds a program, a library or any other file or directory, with its dependencies. Of a file in a shared directory only the dependencies are added.
     pub fn add(&mut self, tree: &mut Packed, path: &Path) -> Result<(), PackError> {
         let mut rest = vec![path.to_path_buf()];
-        while let Some(path) = rest.pop() {
-            if !self.seen.insert(path.clone()) {
+        while let Some(name) = rest.pop() {
+            if !self.seen.insert(name.clone()) {
                 continue;
             }
-            let mut added = tree.add(&path)?;
-            added.sort();
-            for file in added {
-                self.needs_of(&file, &path, tree, &mut rest)?;
+            match tree.add(&name)? {
+                Added::Files(mut added) => {
+                    added.sort();
+                    for path in &added {
+                        let file = open_real(path).map_err(|cause| PackError::Host { path: path.clone(), cause })?;
+                        self.needs_of(Dependent { file, path, name: &name, shared: false }, tree, &mut rest)?;
+                    }
+                }
+                Added::Shared(Inside::File(file, path)) => {
+                    self.needs_of(Dependent { file, path: &path, name: &name, shared: true }, tree, &mut rest)?;
+                }
+                Added::Shared(Inside::Leaving(leaving)) => self.leave(leaving),
+                Added::Shared(Inside::Other(_)) => {}
             }
         }
         Ok(())
     }
 
-    /// Adds the dependencies of one file. `name` is the path under which it was requested.
-    fn needs_of(
-        &mut self,
-        file: &Path,
-        name: &Path,
-        tree: &mut Packed,
-        rest: &mut Vec<PathBuf>,
-    ) -> Result<(), PackError> {
-        let failed = |cause| PackError::Host { path: file.to_path_buf(), cause };
-        let mut open = File::open(file).map_err(failed)?;
+    fn leave(&mut self, leaving: Leaving) {
+        if !self.leaving.contains(&leaving) {
+            self.leaving.push(leaving);
+        }
+    }
+
+    /// Returns the links and files of shared directories that name files elsewhere that were not packed.
+    pub fn leaving<'a>(&'a self, tree: &'a Packed) -> impl Iterator<Item = &'a Leaving> {
+        self.leaving.iter().filter(|leaving| leaving.to.exists() && !tree.has(&leaving.to))
+    }
+
+    /// Adds the dependencies of one file.
+    fn needs_of(&mut self, of: Dependent, tree: &mut Packed, rest: &mut Vec<PathBuf>) -> Result<(), PackError> {
+        let Dependent { mut file, path, name, shared } = of;
+        let failed = |cause| PackError::Host { path: path.to_path_buf(), cause };
         let mut start = [0; LONGEST_LINE];
-        let read = open.read(&mut start).map_err(failed)?;
+        let read = file.read(&mut start).map_err(failed)?;
         let start = &start[..read];
         if let Some((interpreter, program)) = script(start) {
             let program = program.and_then(|program| self.find(&program, Path::new("/")));
-            rest.extend([Some(interpreter), program].into_iter().flatten().filter(|path| path.is_file()));
+            let places = if shared { Some(self.places_of_programs()) } else { None };
+            let named = Some(interpreter).filter(|path| path.is_absolute() && path.is_file());
+            rest.extend(named.filter(|named| self.may_name(tree, path, named, places.as_deref())));
+            rest.extend(program.filter(|path| path.is_file()));
             return Ok(());
         }
         if !start.starts_with(b"\x7fELF") {
             return Ok(());
         }
         let mut bytes = start.to_vec();
-        open.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
         let Some(needs) = Needs::of(&bytes) else { return Ok(()) };
         if needs.interpreter.is_some() && Path::new(CACHE).is_file() {
             tree.add(Path::new(CACHE))?;
         }
+        let places = if shared { Some(self.places_of_libraries()) } else { None };
         // A library that was requested through a link may have its dependencies beside the link.
-        let origin = [file, name].map(|path| path.parent().unwrap_or(Path::new("/")).to_path_buf());
+        let origin = [path, name].map(|path| path.parent().unwrap_or(Path::new("/")).to_path_buf());
         for library in &needs.libraries {
-            match self.library(library, &needs, &origin) {
-                Some(found) => rest.push(found),
-                None => self.missing.push((String::from_utf8_lossy(library).into_owned(), file.to_path_buf())),
+            let found = self.libraries(library, &needs, &origin);
+            if found.is_empty() {
+                self.missing.push((String::from_utf8_lossy(library).into_owned(), path.to_path_buf()));
             }
+            rest.extend(found.into_iter().find(|found| self.may_name(tree, path, found, places.as_deref())));
         }
-        rest.extend(needs.interpreter.filter(|path| path.is_file()));
+        let interpreter = needs.interpreter.filter(|path| path.is_absolute() && path.is_file());
+        rest.extend(interpreter.filter(|named| self.may_name(tree, path, named, places.as_deref())));
         Ok(())
     }
 
-    fn library(&self, name: &[u8], needs: &Needs, origin: &[PathBuf]) -> Option<PathBuf> {
+    /// Returns true if a file may name a dependency: if that is in one of the directories `places`, or in a shared directory. None: it may name any file.
+    fn may_name(&mut self, tree: &Packed, from: &Path, named: &Path, places: Option<&[PathBuf]>) -> bool {
+        let Some(places) = places else { return true };
+        let parent = named.parent().and_then(|parent| parent.canonicalize().ok());
+        if parent.is_some_and(|parent| places.contains(&parent) || tree.shares().contains(&parent)) {
+            return true;
+        }
+        self.leave(Leaving { from: from.to_path_buf(), to: named.to_path_buf(), link: false });
+        false
+    }
+
+    /// Returns the directories of programs.
+    fn places_of_programs(&self) -> Vec<PathBuf> {
+        real(directories(&self.path, Path::new("/")).into_iter().chain(PROGRAMS.map(PathBuf::from)))
+    }
+
+    /// Returns the directories of libraries.
+    fn places_of_libraries(&self) -> Vec<PathBuf> {
+        let own = directories(&self.library_path, Path::new("/")).into_iter();
+        real(own.chain(self.configured.iter().cloned()).chain(DEFAULT.map(PathBuf::from)))
+    }
+
+    /// Returns the files that a library's name may mean, in the order of ld.so's search.
+    fn libraries(&self, name: &[u8], needs: &Needs, origin: &[PathBuf]) -> Vec<PathBuf> {
         let name = OsStr::from_bytes(name);
         if name.as_bytes().contains(&b'/') {
-            return Some(PathBuf::from(name)).filter(|path| path.is_file());
+            return Some(PathBuf::from(name)).into_iter().filter(|path| path.is_absolute() && path.is_file()).collect();
         }
         let of = |list: &[u8]| origin.iter().flat_map(|origin| directories(list, origin)).collect::<Vec<_>>();
         let rpath = if needs.runpath.is_empty() { of(&needs.rpath) } else { Vec::new() };
         let own = directories(&self.library_path, Path::new("/"));
         let (runpath, default) = (of(&needs.runpath), DEFAULT.map(PathBuf::from));
         let all = rpath.iter().chain(&own).chain(&runpath).chain(&self.configured).chain(&default);
-        all.map(|directory| directory.join(name)).find(|path| is_library(path))
+        all.map(|directory| directory.join(name)).filter(|path| is_library(path)).collect()
     }
 }
 
+/// Returns the real paths of directories that exist.
+fn real(directories: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    directories.filter(|path| path.is_absolute()).filter_map(|path| path.canonicalize().ok()).collect()
+}
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

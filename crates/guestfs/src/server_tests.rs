@@ -1,11 +1,11 @@
 use crate::attributes::Kind;
 use crate::host_tree::{HostTree, Limits};
-use crate::packed::Packed;
+use crate::packed::{Added, Packed};
 use crate::server::Server;
+use crate::testing::Directory;
 use crate::wire::operation;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 const ENOENT: i32 = -2;
 const EACCES_OR_LOOP: [i32; 3] = [-13, -40, -20];
@@ -18,25 +18,6 @@ const ENOSYS: i32 = -38;
 const ENAMETOOLONG: i32 = -36;
 const TOP: u64 = 1;
 const O_WRONLY: u32 = 1;
-
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("guestfs-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A guest.
 struct Guest(Server);
@@ -332,7 +313,8 @@ fn a_path_over_links_is_packed_with_the_links() {
     symlink("real", directory.0.join("link")).unwrap();
     symlink("loop", directory.0.join("loop")).unwrap();
     let mut tree = Packed::new();
-    assert_eq!(tree.add(&directory.0.join("link/f")).unwrap(), [directory.0.join("real/f")]);
+    let Added::Files(added) = tree.add(&directory.0.join("link/f")).unwrap() else { panic!("nothing is shared") };
+    assert_eq!(added, [directory.0.join("real/f")]);
     assert!(tree.has(&directory.0.join("link/f")) && tree.has(&directory.0.join("real/f")));
     assert!(tree.add(&directory.0.join("loop/f")).is_err());
     assert!(tree.add(&directory.0.join("absent")).is_err());
