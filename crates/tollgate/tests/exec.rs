@@ -189,6 +189,31 @@ fn a_command_whose_output_nobody_reads_gets_a_signal() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    if kernel().is_none() {
+        return;
+    }
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = |stream: &str| format!("tollgate: {stream} can't be written: No space left on device (os error 28)");
+    // Whether the command has ended by then or goes on for ever.
+    for command in ["echo hi", "yes"] {
+        let mut command = program(&["--kernel", "cloud", "--json", "--", "sh", "-c", command]);
+        let output = command.stdout(full()).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(NOT_EXECUTABLE), "{errors}");
+        assert!(errors.starts_with(&lost("standard output")), "{errors}");
+        let report: serde_json::Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+        assert_eq!(report["reason"], "output");
+    }
+    for options in
+        [&["--kernel", "cloud", "--", "sh", "-c", "echo hi >&2"][..], &["--kernel", "cloud", "--json", "--", "true"]]
+    {
+        let output = program(options).stderr(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(NOT_EXECUTABLE), "{options:?}");
+    }
+}
+
+#[test]
 fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
     let Some((image, modules)) = kernel() else { return };
     let tree = directory("tree");

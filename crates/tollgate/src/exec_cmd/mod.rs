@@ -87,7 +87,7 @@ Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   123  the kernel panicked
   124  --timeout or --limit expired
   125  the guest died, or ended before the command
-  126  the command could not be executed, or the machine could not be created
+  126  the command could not be executed, the machine could not be created, or the output could not be written
   127  the command was not found
   130  interrupted
 With --json, `reason` distinguishes them.")]
@@ -445,6 +445,9 @@ fn give_order(
 /// Determines the end of the run from the guest's messages and the state of the machine.
 fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) -> End {
     let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINTED_BY_FAULT != 0);
+    if let Some(lost) = &session.lost {
+        return End { lines: false, ..End::bad(ending::LOST_OUTPUT, crate::FAILED, lost.to_string()) };
+    }
     match (outcome, session.ended) {
         (_, Some(ended)) if matches!(outcome, Outcome::PowerOff) => {
             if broken && !args.oops_ok {
@@ -534,7 +537,7 @@ fn conclude(
             "settled_after": settled.filter(|seconds| seconds.is_finite()),
             "memory": crate::memory::report(machine.taken),
         });
-        say(&report.to_string());
+        output::result(&report.to_string())?;
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
     recorded?;
