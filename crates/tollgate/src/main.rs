@@ -18,6 +18,7 @@ mod identity;
 mod input;
 mod keep;
 mod lab_cmd;
+mod limits;
 mod memory;
 mod moments;
 mod net;
@@ -94,6 +95,23 @@ fn show(answer: &clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
+    match limits::prepare() {
+        Ok(()) => command(),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Reports an error, and returns its exit status.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    output::say(&format!("tollgate: error: {error:#}"));
+    limits::explain(error);
+    let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
+    ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { FAILED })
+}
+
+/// Runs the command of the command line. Its stack frame is large, so that it must not be a part of `main`'s.
+#[inline(never)]
+fn command() -> ExitCode {
     let parse = |line: Vec<OsString>| {
         let matches = with_negative_numbers(Cli::command()).try_get_matches_from(line).unwrap_or_else(|e| show(&e));
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| show(&e)).command
@@ -121,9 +139,5 @@ fn main() -> ExitCode {
             generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
         }
     };
-    result.unwrap_or_else(|error| {
-        output::say(&format!("tollgate: error: {error:#}"));
-        let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
-        ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { FAILED })
-    })
+    result.unwrap_or_else(|error| failed(&error))
 }

@@ -5,6 +5,7 @@ use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
+use crate::limits;
 use crate::moments::MomentArgs;
 use crate::net::{self, Connections, Nets};
 use crate::output::{self, Named, OutputFile, say};
@@ -381,6 +382,25 @@ impl RunArgs {
     }
 }
 
+/// Returns the error for a machine that can't be created.
+pub(crate) fn refused(error: MachineError, kernel: &Path) -> anyhow::Error {
+    match error {
+        MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", kernel.display())),
+        // Not an error of the kernel image.
+        error => anyhow!(error),
+    }
+}
+
+/// Allocates memory for translated code. Without it the machine runs, but slowly.
+pub(crate) fn prepare(machine: &mut Machine) {
+    if !machine.prepare() {
+        say(
+            "tollgate: the host refuses memory for translated code: the interpreter executes the guest, which is slower",
+        );
+        limits::hints(rustix::io::Errno::NOMEM.raw_os_error()).iter().for_each(|hint| say(hint));
+    }
+}
+
 /// The parts of a machine, as the options describe it.
 pub(crate) struct Setup<'a> {
     args: &'a RunArgs,
@@ -458,11 +478,8 @@ impl<'a> Setup<'a> {
 
     /// Creates the machine, with the functions of `--symbols`.
     pub(crate) fn boot(&self, config: Config) -> Result<Machine> {
-        let mut machine = Machine::new(config).map_err(|error| match error {
-            MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", self.args.kernel.display())),
-            // Not an error of the kernel image.
-            error => anyhow!(error),
-        })?;
+        limits::allow_machine(self.args.memory)?;
+        let mut machine = Machine::new(config).map_err(|error| refused(error, &self.args.kernel))?;
         let functions: Vec<&Symbol> = self.symbol_files.iter().flat_map(|(_, all)| all).collect();
         machine.use_functions(&functions);
         Ok(machine)
@@ -552,7 +569,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let sockets = args.gdb.as_ref().map(|address| gdb::Sockets::listen(address, args.sandbox)).transpose()?;
     let connections = setup.connections()?;
-    machine.prepare();
+    prepare(&mut machine);
     args.sandbox.confine(&match (&kvm, &sockets) {
         (Some(_), _) => Needs { uses: vec![Use::Kvm], ..Needs::default() },
         (None, Some(_)) => again(args),

@@ -83,7 +83,7 @@ impl Input {
         }
         let (sender, input) = sync_channel(READ_AHEAD);
         // The thread ends with the process: a blocked read of standard input can't be cancelled.
-        std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let mut buffer = [0; PIECE];
             while let Ok(n @ 1..) = std::io::stdin().read(&mut buffer) {
                 if sender.send(buffer[..n].to_vec()).is_err() {
@@ -91,6 +91,7 @@ impl Input {
                 }
             }
         });
+        thread?;
         Ok(Self::Stream(input, None))
     }
 

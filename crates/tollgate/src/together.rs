@@ -4,7 +4,7 @@ use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
 use crate::net;
 use crate::output::{self, OutputFile};
-use crate::run_cmd::{Console, RunArgs, Setup};
+use crate::run_cmd::{Console, RunArgs, Setup, prepare};
 use crate::terminal::Terminal;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
@@ -118,7 +118,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         let file = |path| OutputFile::create_for(args.sandbox, path, "ledger");
         files.push(args.ledger.as_deref().map(file).transpose()?);
         connections.push(setup.connections()?);
-        machine.prepare();
+        prepare(machine);
     }
     crate::memory::prepare();
     // A single machine without the sandbox turns it off for all of them.

@@ -217,6 +217,39 @@ fn a_slow_reader_of_a_non_blocking_pipe_gets_everything() {
     assert_eq!((all.len(), child.wait().unwrap().code()), (0x4_0000, Some(0)));
 }
 
+/// Runs the program under a limit of the shell, and returns the exit status and its messages.
+fn limited(limit: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]).args(arguments);
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_limit_that_is_too_low_is_named() {
+    let files = Files::new("limits");
+    let kernel = files.good();
+    for (limit, message) in [
+        (
+            "-f 10",
+            "cannot get executable memory: File too large (os error 27)\ntollgate: the limit on the size of files (`ulimit -f`) is 10 KiB: raise it, or use `ulimit -f unlimited`",
+        ),
+        ("-s 128", "the limit on the stack (`ulimit -s`) is 128 KiB, and at least 1024 KiB are needed"),
+        ("-d 1000", "the limit on the data segment (`ulimit -d`) is 1000 KiB, and at least 32768 KiB are needed"),
+        ("-d 200000", "the limit on the data segment (`ulimit -d`) is 200000 KiB, and at least 786432 KiB are needed"),
+        (
+            "-v 1000000",
+            "the limit on the address space (`ulimit -v`) is 1000000 KiB, and at least 1572864 KiB are needed",
+        ),
+    ] {
+        let (status, error) = limited(limit, &["run", "--kernel", &kernel]);
+        assert_eq!((status, error), (Some(FAILED), format!("tollgate: error: {message}\n")), "{limit}");
+    }
+    // A limit of one program only: it is raised as far as the user may.
+    assert_eq!(limited("-Ss 128", &["run", "--kernel", &kernel]), (Some(0), String::new()));
+}
+
 #[test]
 fn a_snapshot_that_cannot_be_written_does_not_cost_the_ledger() {
     let files = Files::new("full");

@@ -214,6 +214,22 @@ fn output_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
+fn a_command_needs_open_files() {
+    let limited = |limit: &str| {
+        let script = format!("ulimit {limit} && exec \"$0\" exec --kernel cloud -- echo hi");
+        let mut command = Command::new("bash");
+        command.current_dir(repository()).args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
+        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null()).output().unwrap()
+    };
+    let errors = "tollgate: error: the limit on open files (`ulimit -n`) is 20, and at least 64 are needed\n";
+    check(&limited("-n 20"), NOT_EXECUTABLE, "", errors);
+    if kernel().is_some() {
+        // It is raised as far as the user may.
+        check(&limited("-Sn 20"), 0, "hi\n", "");
+    }
+}
+
+#[test]
 fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
     let Some((image, modules)) = kernel() else { return };
     let tree = directory("tree");

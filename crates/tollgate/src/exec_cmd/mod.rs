@@ -12,6 +12,7 @@ mod settle;
 
 use crate::contain::Sandbox;
 use crate::ending;
+use crate::limits;
 use crate::net::{self, Addresses, Connections, Nets};
 use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
@@ -234,6 +235,8 @@ impl End {
 /// Runs the command.
 pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let start = Instant::now();
+    limits::allow_machine(args.memory)?;
+    limits::allow_files()?;
     cpu::host_supported()?;
     let directory = match &args.cwd {
         Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
@@ -334,10 +337,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }),
         None => None,
     };
-    let make = || {
-        let failed = |error| anyhow!("{error}").context(format!("can't boot {}", kernel.image.display()));
-        Machine::new(configure()?).map_err(failed)
-    };
+    let make = || Machine::new(configure()?).map_err(|error| crate::run_cmd::refused(error, &kernel.image));
     // If the files are in the initial RAM disk, each command has a boot of its own.
     let own = args.boot || args.seed.is_some() || way == Way::Archived;
     let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
@@ -363,7 +363,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     if args.stacks.given().is_some() {
         machine.use_programs(trees(args, packed.as_ref())?);
     }
-    machine.prepare();
+    crate::run_cmd::prepare(&mut machine);
     crate::memory::prepare();
     args.sandbox.confine(&needs(args, packed.as_ref()))?;
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
