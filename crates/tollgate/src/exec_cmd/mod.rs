@@ -2,10 +2,12 @@
 
 mod boots;
 mod control;
+mod controlled;
 mod files;
 mod image;
 mod kernel;
 mod layout;
+pub(crate) mod parameters;
 mod repeat;
 mod session;
 mod settle;
@@ -61,6 +63,8 @@ const NOT_FOUND: u8 = 127;
 const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
 /// Key of the settling time in a ledger: the time from the command's readiness until the guest was idle, in seconds; `inf` if it never was.
 pub const SETTLED: &str = "settled after";
+/// Key of the command's working directory in a ledger, if its name may affect the run of a diff.
+pub const DIRECTORY: &str = "working directory";
 /// Number of console lines shown if the guest's kernel caused the failure.
 const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
@@ -156,6 +160,9 @@ pub struct ExecArgs {
     /// Confines this process while the guest runs to the files and system calls that its machine needs
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     sandbox: Sandbox,
+    /// Gives the command the environment, the user and the working directory of `tollgate diff`
+    #[arg(long, hide = true)]
+    controlled: bool,
     /// Saves the ledger of the run; the command is the region `exec`
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
@@ -245,9 +252,12 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
     output::distinct(ledger.chain(args.repeat.output()).chain(net::captured(&args.net)), net::replayed(&args.net))?;
     net::check(&[(None, &args.net)])?;
-    let user = User::find(args.user.as_deref())?;
+    let user = if args.controlled { controlled::user(args)? } else { User::find(args.user.as_deref())? };
     let layout = args.seed.map(Layout::new);
-    let mut environment = files::environment(&args.env, &directory);
+    let mut environment = match args.controlled {
+        true => controlled::environment(&args.env, &directory),
+        false => files::environment(&args.env, &directory),
+    };
     environment.extend(layout.as_ref().map(Layout::variable));
     let packed = match args.root {
         true => None,
@@ -255,10 +265,22 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             Ok(packed) => Some(packed),
             Err(error) => {
                 let Some(missing) = error.downcast_ref::<files::NotFound>() else { return Err(error) };
-                say(&format!("tollgate: {missing}"));
+                let place =
+                    if args.controlled { " in the PATH of tollgate diff: give its path, or --env PATH" } else { "" };
+                say(&format!("tollgate: {missing}{place}"));
                 return Ok(ExitCode::from(if missing.directory { crate::FAILED } else { NOT_FOUND }));
             }
         },
+    };
+    let (packed, place) = match packed {
+        Some(packed) if args.controlled && args.cwd.is_none() && args.share.is_empty() => {
+            let placed = controlled::place(args, packed, &directory)?;
+            let pwd = environment.iter_mut().filter(|(name, _)| name == "PWD");
+            let set = args.env.iter().any(|option| option.split('=').next() == Some("PWD"));
+            pwd.filter(|_| !set).for_each(|(_, value)| *value = placed.directory.clone().into());
+            (Some(placed.files), Some((placed.directory, placed.kept)))
+        }
+        packed => (packed, None),
     };
     let kernel = Kernel::find(args.kernel.as_deref())?;
     let modules = kernel.load_modules()?;
@@ -269,11 +291,15 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     }
     let mut archive = image::archive(modules.as_ref(), way, &nets.nics)?;
     let mut order = Records::default();
-    give_order(args, &mut order, &environment, &directory, &user);
+    let inside = place.as_ref().map_or(&directory, |(inside, _)| inside);
+    give_order(args, &mut order, &environment, inside, &user);
     let identified = args.ledger.is_some() || args.repeat.identifies();
     let mut facts = Vec::new();
     if identified {
         facts.push(("command".to_owned(), command_text(&args.command)));
+        if place.as_ref().is_none_or(|(_, kept)| *kept) && args.controlled && args.cwd.is_none() {
+            facts.push((DIRECTORY.to_owned(), directory.display().to_string()));
+        }
         let hash = packed.clone().map(|mut packed| packed.hash()).transpose();
         let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
         let hash = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
@@ -368,7 +394,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     args.sandbox.confine(&needs(args, packed.as_ref()))?;
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
-    let mut session = session.since(start).with_console(args.console);
+    let mut session = session.since(start).with_console(args.console).with_parameters(&args.append);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
@@ -510,6 +536,7 @@ fn conclude(
     });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
+    let unknown = session.unknown.clone();
     drop(session);
     if let Some(text) = &end.text {
         say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.seconds()));
@@ -522,6 +549,9 @@ fn conclude(
     if let Some(mut ledger) = ledger {
         let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));
         ledger.facts.extend(facts);
+        if !unknown.is_empty() {
+            ledger.facts.push((parameters::UNKNOWN.to_owned(), unknown.join(" ")));
+        }
         ledger.write(machine, &machine.symbols(Vec::new()))?;
     }
     if args.json {
@@ -530,6 +560,7 @@ fn conclude(
             "reason": end.reason,
             "status": end.status,
             "command_status": ended.map(|ended| ended.status),
+            "unknown_parameters": unknown,
             "virtual_seconds": machine.seconds(),
             "began_after": seconds(times.began),
             "wrote_after": seconds(times.wrote),

@@ -1,7 +1,9 @@
 //! The host's side of a command: its streams, the terminal, and the guest's report of its end.
 
 use super::control::{CONTROL, ERRORS, Ended, Hearing, INPUT, OUTPUT, Records, Said};
+use super::parameters;
 use crate::net::Connections;
+use crate::output::say;
 use crate::streams::{Lost, Stream};
 use crate::terminal::Terminal;
 use ledger::Ticks;
@@ -84,6 +86,10 @@ pub struct Session {
     pub times: Times,
     /// The end of the command.
     pub ended: Option<Ended>,
+    /// Words that the user added to the kernel's command line.
+    added: Vec<String>,
+    /// Those of them that the kernel does not know.
+    pub unknown: Vec<String>,
     /// The reason why the command did not start.
     pub failed: Option<String>,
     /// True once the kernel has reported a fault.
@@ -118,6 +124,8 @@ impl Session {
             prepared: Rc::default(),
             times: Times::default(),
             ended: None,
+            added: Vec::new(),
+            unknown: Vec::new(),
             failed: None,
             broken: false,
             timed_out: false,
@@ -134,6 +142,12 @@ impl Session {
     /// Shows the kernel's messages if `show` is true.
     pub fn with_console(mut self, show: bool) -> Self {
         self.show_console = show;
+        self
+    }
+
+    /// Reports words of these, which the user added to the kernel's command line, that the kernel does not know.
+    pub fn with_parameters(mut self, words: &str) -> Self {
+        self.added = words.split_whitespace().map(str::to_owned).collect();
         self
     }
 
@@ -167,6 +181,13 @@ impl Session {
             Said::Began => self.times.began = Some(now),
             Said::Ended(ended) => (self.ended, self.times.ended) = (Some(ended), Some(now)),
             Said::Failed(why) => self.failed = Some(why),
+            Said::Unknown(words) if self.unknown.is_empty() => {
+                let unknown = |word: &String| self.added.contains(word) && !parameters::is_known(word);
+                self.unknown = words.into_iter().filter(unknown).collect();
+                parameters::warnings(&self.unknown).iter().for_each(|text| say(&format!("tollgate: {text}")));
+            }
+            // A program of the guest writes to the channel.
+            Said::Unknown(_) => {}
         }
     }
 
