@@ -251,6 +251,12 @@ impl Host for Console {
 /// Opens a disk of `--disk`.
 fn open_disk(argument: &str) -> Result<Disk> {
     let (path, read_only) = disk_path(argument);
+    if let (false, Some((file, mode))) = (path.exists(), argument.rsplit_once(','))
+        && !read_only
+        && Path::new(file).exists()
+    {
+        bail!("--disk {argument}: the mode '{mode}' is unknown: there is ro, and without it the guest may write");
+    }
     Ok(Disk::open(path, read_only)?)
 }
 

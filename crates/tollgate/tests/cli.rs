@@ -594,6 +594,11 @@ fn disks_are_checked() {
     let odd = files.put("odd.img", &[0; 1300]);
     assert_eq!(run(&["--kernel", &good, "--disk", &odd]).0, 0);
     assert_eq!(run(&["--kernel", &good, "--disk", &format!("{odd},ro")]).0, 0);
+    let disk = files.put("mode.img", &[0; 512]);
+    refused(&["--kernel", &good, "--disk", &format!("{disk},rx")], "the mode 'rx' is unknown: there is ro");
+    assert_eq!(run(&["--kernel", &good, "--disk", &format!("{disk},ro")]).0, 0);
+    let odd = files.put("odd.img,rx", &[0; 512]);
+    assert_eq!(run(&["--kernel", &good, "--disk", &odd]).0, 0);
 }
 
 #[test]

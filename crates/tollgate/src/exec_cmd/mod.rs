@@ -194,10 +194,7 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (path, writable) = match (text.strip_suffix(":rw"), text.strip_suffix(":ro")) {
-            (Some(path), _) => (path, true),
-            (None, path) => (path.unwrap_or(text), false),
-        };
+        let (path, writable) = share_mode(text)?;
         let path = Path::new(path).canonicalize().map_err(|error| error.to_string())?;
         if path.as_os_str().as_bytes().contains(&b'\n') {
             return Err("the name of the directory has a line break".into());
@@ -206,6 +203,20 @@ impl FromStr for Share {
             return Err("it is no directory".into());
         }
         Ok(Self { path, writable })
+    }
+}
+
+/// Splits an argument of `--share` into the directory and a flag that is true if the guest may change it. A directory whose name ends like a mode is
+/// shared under its name, if it exists.
+fn share_mode(text: &str) -> Result<(&str, bool), String> {
+    match text.rsplit_once(':') {
+        _ if Path::new(text).is_dir() => Ok((text, false)),
+        Some((path, "rw")) => Ok((path, true)),
+        Some((path, "ro")) => Ok((path, false)),
+        Some((path, mode)) if Path::new(path).is_dir() => {
+            Err(format!("the mode '{mode}' is unknown: there are ro (the default) and rw"))
+        }
+        _ => Ok((text, false)),
     }
 }
 
@@ -576,4 +587,41 @@ fn conclude(
         bail!("the capture is incomplete");
     }
     Ok(ExitCode::from(end.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_has_a_mode_that_exists() {
+        let directory = std::env::temp_dir().join(format!("tollgate-share-{}", std::process::id()));
+        for name in ["plain", "odd:rx", "odd:rw"] {
+            std::fs::create_dir_all(directory.join(name)).unwrap();
+        }
+        let share = |text: &str| {
+            let share = format!("{}/{text}", directory.display()).parse::<Share>()?;
+            Ok((share.path.file_name().unwrap().to_str().unwrap().to_owned(), share.writable))
+        };
+        let good = [
+            ("plain", ("plain", false)),
+            ("plain:ro", ("plain", false)),
+            ("plain:rw", ("plain", true)),
+            ("odd:rx", ("odd:rx", false)),
+            ("odd:rx:rw", ("odd:rx", true)),
+            ("odd:rw", ("odd:rw", false)),
+            ("odd:rw:ro", ("odd:rw", false)),
+        ];
+        for (text, (name, writable)) in good {
+            assert_eq!(share(text), Ok::<_, String>((name.to_owned(), writable)), "{text}");
+        }
+        for mode in ["rx", "RW", "r", "", "rw "] {
+            let message = format!("the mode '{mode}' is unknown: there are ro (the default) and rw");
+            assert_eq!(share(&format!("plain:{mode}")), Err(message));
+        }
+        for missing in ["nothing", "nothing:rw", "nothing:rx", "odd"] {
+            assert!(share(missing).unwrap_err().contains("No such file"), "{missing}");
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }
