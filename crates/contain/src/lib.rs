@@ -53,13 +53,13 @@ pub enum ContainError {
     #[error("the process already has {0} threads")]
     Threads(usize),
     /// The kernel rejected the Landlock rules.
-    #[error("Landlock: {0}")]
+    #[error("Landlock")]
     Files(#[from] landlock::RulesetError),
     /// The kernel rejected the seccomp filter.
-    #[error("seccomp: {0}")]
+    #[error("seccomp")]
     Calls(#[from] seccompiler::Error),
     /// The seccomp filter could not be built.
-    #[error("seccomp: {0}")]
+    #[error("seccomp")]
     Filter(#[from] seccompiler::BackendError),
     /// The handler that names a refused call could not be installed.
     #[error("can't handle SIGSYS: {0}")]

@@ -563,11 +563,10 @@ impl BlockCache {
         }
     }
 
-    /// Allocates the memory for translations, which the first translation would otherwise do.
-    pub fn prepare(&mut self) {
-        if self.tier != Tier::Interpreter {
-            self.translations.prepare();
-        }
+    /// Allocates the memory for translations, which the first translation would otherwise do. Returns false if the host refuses it: everything is
+    /// interpreted then.
+    pub fn prepare(&mut self) -> bool {
+        self.tier == Tier::Interpreter || self.translations.prepare()
     }
 
     /// Drops everything, and frees the memory.

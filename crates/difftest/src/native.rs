@@ -21,7 +21,7 @@ pub enum Unavailable {
     #[error("the host processor does not have {0}")]
     Feature(&'static str),
     /// Fixed addresses or executable memory are not available.
-    #[error("cannot map memory at {address:#x}: {source}")]
+    #[error("cannot map memory at {address:#x}")]
     Map {
         /// Address.
         address: u64,

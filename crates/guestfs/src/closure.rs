@@ -74,6 +74,22 @@ impl Needs {
     }
 }
 
+/// Returns true if a file needs others by the absolute name of a directory, or by a name that leads upwards from its own place. Of an ELF file only the
+/// names of its program interpreter, its libraries and their directories count; debugging information names the directory in which it was compiled.
+pub fn needs_place(bytes: &[u8], directory: &Path) -> bool {
+    let directory = directory.as_os_str().as_bytes();
+    let within = |text: &[u8]| text.windows(directory.len()).any(|window| window == directory);
+    match Needs::of(bytes) {
+        Some(Needs { interpreter, libraries, rpath, runpath }) => {
+            let upwards = |list: &[u8]| list.windows(3).any(|window| window == b"/..");
+            interpreter.is_some_and(|path| within(path.as_os_str().as_bytes()))
+                || libraries.iter().any(|name| within(name))
+                || [rpath, runpath].iter().any(|list| within(list) || upwards(list))
+        }
+        None => within(bytes),
+    }
+}
+
 /// Returns the interpreter in the first line of a script, and the program that `env` starts there.
 fn script(bytes: &[u8]) -> Option<(PathBuf, Option<Vec<u8>>)> {
     let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;

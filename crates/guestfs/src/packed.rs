@@ -455,6 +455,62 @@ impl Packed {
         all
     }
 
+    /// Returns the node of a directory, whose path has no links.
+    fn directory_at(&self, names: &[&[u8]]) -> Option<u64> {
+        let at = names.iter().try_fold(ROOT, |at, name| self.child(at, name))?;
+        matches!(self.node(at)?.content, Content::Directory(_)).then_some(at)
+    }
+
+    fn entries_of(&mut self, directory: u64) -> Option<&mut BTreeMap<Vec<u8>, u64>> {
+        match &mut self.nodes.get_mut(directory as usize)?.content {
+            Content::Directory(entries) => Some(entries),
+            Content::File(_) | Content::Link(_) => None,
+        }
+    }
+
+    /// Returns the tree with the entries of the directory `from` in the directory `to`, for which all users have all permissions. Directories that
+    /// become empty disappear, if they are not in `kept`. Paths have no links. The numbers of files depend only on the names in the returned tree,
+    /// not on the order in which files were added.
+    pub fn moved(mut self, from: &Path, to: &Path, kept: &[&Path]) -> Result<Self, PackError> {
+        let mut place = names(from);
+        let entries = self.directory_at(&place).and_then(|at| self.entries_of(at)).map(std::mem::take);
+        while let Some((last, above)) = place.split_last() {
+            let directory = self.directory_at(&place).and_then(|at| self.entries_of(at));
+            if directory.is_none_or(|entries| !entries.is_empty()) || kept.iter().any(|kept| names(kept) == place) {
+                break;
+            }
+            if let Some(entries) = self.directory_at(above).and_then(|at| self.entries_of(at)) {
+                entries.remove(*last);
+            }
+            place.pop();
+        }
+        self.make_directory(to, 0o777)?;
+        let real = self.real(to)?;
+        let real: Vec<&[u8]> = real.iter().map(Vec::as_slice).collect();
+        if let Some(all) = self.directory_at(&real).and_then(|to| self.entries_of(to)) {
+            all.extend(entries.unwrap_or_default());
+        }
+        Ok(self.renumbered())
+    }
+
+    /// Returns the same tree, with numbers in the order of [`Self::walk`].
+    pub fn renumbered(mut self) -> Self {
+        let order: Vec<u64> = [ROOT].into_iter().chain(self.walk().iter().map(|walked| walked.node)).collect();
+        let numbers: BTreeMap<u64, u64> =
+            order.iter().enumerate().map(|(new, old)| (*old, ROOT + new as u64)).collect();
+        let node = |old: &u64| {
+            let mut node = self.node(*old)?.clone();
+            if let Content::Directory(entries) = &mut node.content {
+                entries.values_mut().for_each(|number| *number = numbers[number]);
+            }
+            Some(node)
+        };
+        let moved: Vec<Node> = order.iter().filter_map(node).collect();
+        self.open.clear();
+        self.nodes = moved;
+        self
+    }
+
     /// Returns the files of the host whose contents are in the tree.
     pub fn host_files(&self) -> Vec<PathBuf> {
         let of = |node: &Node| match &node.content {

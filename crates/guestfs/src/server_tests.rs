@@ -358,3 +358,25 @@ fn what_a_guest_may_have_at_a_time_is_bounded() {
     guest.open(b, 0).unwrap();
     assert_eq!(guest.open(b, 0), Err(EMFILE));
 }
+
+#[test]
+fn a_tree_does_not_show_from_where_it_was_moved() {
+    let moved = |from: &str, first: &str, second: &str| {
+        let mut tree = Packed::new();
+        tree.make_directory(Path::new("/tmp"), 0o1777).unwrap();
+        for name in [first, second] {
+            tree.put_bytes(&Path::new(from).join(name), 0o644, name.as_bytes()).unwrap();
+        }
+        tree.put_bytes(Path::new("/etc/passwd"), 0o644, b"root").unwrap();
+        let tree = tree.moved(Path::new(from), Path::new("/here"), &[Path::new("/tmp")]).unwrap();
+        let all: Vec<_> = tree.walk().into_iter().map(|file| (file.node, file.path, file.attributes.mode)).collect();
+        assert!(tree.has(Path::new("/tmp")) && tree.has(Path::new("/here/a/b")), "{all:?}");
+        assert!(!tree.has(Path::new("/home")) && !tree.has(Path::new("/tmp/x")), "{all:?}");
+        all
+    };
+    let first = moved("/home/user/project", "a/b", "c");
+    assert_eq!(first, moved("/home", "c", "a/b"));
+    assert_eq!(first, moved("/tmp/x", "a/b", "c"));
+    assert_eq!(first, moved("/tmp", "a/b", "c"));
+    assert_eq!(first.iter().map(|(node, ..)| *node).collect::<Vec<_>>(), (1..=first.len() as u64).collect::<Vec<_>>());
+}

@@ -290,9 +290,9 @@ impl Machine {
     }
 
     /// Allocates the memory for translated code, which the run would otherwise do on first use. Afterwards no memory
-    /// becomes executable.
-    pub fn prepare(&mut self) {
-        self.vcpus.cache.prepare();
+    /// becomes executable. Returns false if the host refuses the memory: the interpreter then executes everything.
+    pub fn prepare(&mut self) -> bool {
+        self.vcpus.cache.prepare()
     }
 
     /// Runs until the guest ends the machine, or the host stops it.

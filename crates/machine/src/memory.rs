@@ -73,11 +73,12 @@ pub enum MemoryError {
     #[error("{0} bytes of guest memory is not a multiple of 4096")]
     NotPages(u64),
     /// The host refused the mapping.
-    #[error("the host cannot map {size} bytes for guest memory: {cause}")]
+    #[error("the host cannot map {size} bytes for guest memory")]
     Map {
         /// Requested size in bytes.
         size: u64,
         /// The host's error.
+        #[source]
         cause: io::Error,
     },
 }

@@ -1,7 +1,8 @@
 //! The end of a run: in words, as an exit status that scripts can trust, and as JSON.
 
 use crate::memory;
-use crate::output::OutputFile;
+use crate::output::{self, OutputFile, say};
+use crate::streams::Lost;
 use anyhow::{Context, Result, anyhow};
 use ledger::symbols::{Symbol, Symbols};
 use machine::{Cause, Machine, Outcome};
@@ -17,6 +18,8 @@ const TIMED_OUT: u8 = 124;
 const GUEST_DIED: u8 = 125;
 /// Exit status when the user stopped the guest: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
+/// Exit status when the reader of the output went away: 128 + SIGPIPE.
+const UNREAD: u8 = 141;
 
 /// The state at the end of a run.
 pub struct Ended<'a> {
@@ -24,6 +27,8 @@ pub struct Ended<'a> {
     pub outcome: Outcome,
     /// The host stopped it because its time was up.
     pub timed_out: bool,
+    /// The reason why not all of the guest's output arrived.
+    pub lost: Option<Lost>,
     /// Under --check-translation, without a difference.
     pub checked: bool,
     /// The machine's name, if it is one of several.
@@ -56,6 +61,8 @@ pub fn explain(outcome: Outcome, cause: Cause, timed_out: bool) -> (&'static str
     (ending.reason, ending.text, ending.status)
 }
 
+/// The reason of a run whose output could not be written.
+pub const LOST_OUTPUT: &str = "output";
 /// The reason of a run whose guest was asked to reboot.
 pub const REBOOT: &str = "reboot";
 
@@ -73,6 +80,14 @@ struct Ending {
 impl Ending {
     fn new(reason: &'static str, text: &str, status: u8) -> Self {
         Self { reason, text: text.to_owned(), status, bad: true }
+    }
+
+    /// The end of a run whose output did not arrive. A reader that goes away has seen what it wanted.
+    fn lost(lost: &Lost) -> Self {
+        match lost {
+            Lost::Failed(..) => Self::new(LOST_OUTPUT, &lost.to_string(), crate::FAILED),
+            Lost::NoReader => Self { bad: false, ..Self::new("unread", &lost.to_string(), UNREAD) },
+        }
     }
 
     /// The end of a run with `outcome` because of `cause`. After success, the exit status is the one that the guest has
@@ -114,13 +129,14 @@ pub fn conclude(
     symbol_files: Vec<(String, Vec<Symbol>)>,
     ledger: Option<LedgerFile>,
 ) -> Result<ExitCode> {
-    let Ended { outcome, timed_out, checked, machine: name, with_others } = ended;
+    let Ended { outcome, timed_out, lost, checked, machine: name, with_others } = ended;
     // Nothing is to be explained where all went well.
     let well = matches!(outcome, Outcome::PowerOff | Outcome::DebugExit(_));
     let symbols = if well && ledger.is_none() { Symbols::default() } else { machine.symbols(symbol_files) };
     let (outcome, cause) = machine.verdict(outcome, &symbols);
     let asked = machine.board.borrow().status();
     let mut ending = match with_others {
+        _ if let Some(lost) = lost.filter(|lost| lost.failed() || outcome == Outcome::Stopped) => Ending::lost(&lost),
         true => Ending { bad: false, ..Ending::new("stopped", "stopped with the machine that ended the run", 0) },
         false => Ending::of(outcome, cause, timed_out, asked),
     };
@@ -134,12 +150,12 @@ pub fn conclude(
     if ending.bad || checked {
         let agree = if checked { "; the tiers agree" } else { "" };
         let time = if machine.on_kvm.is_some() { "the host's" } else { "virtual" };
-        eprintln!("tollgate: {prefix}{} after {:.6} s of {time} time{agree}", ending.text, machine.seconds());
+        say(&format!("tollgate: {prefix}{} after {:.6} s of {time} time{agree}", ending.text, machine.seconds()));
     }
     // A kernel that panics has said where.
     if ending.bad && outcome != Outcome::Panic {
         for place in machine.places(&symbols) {
-            eprintln!("{place}");
+            say(&place.to_string());
         }
     }
     if let Some(ledger) = ledger {
@@ -147,7 +163,7 @@ pub fn conclude(
     }
     let lacking = machine.lacking();
     for what in &lacking {
-        eprintln!("tollgate: {prefix}{what}");
+        say(&format!("tollgate: {prefix}{what}"));
     }
     if json {
         let mut report = serde_json::json!({
@@ -176,7 +192,7 @@ pub fn conclude(
         if checked {
             report["tiers_agree"] = true.into();
         }
-        eprintln!("{report}");
+        output::result(&report.to_string())?;
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
     Ok(ExitCode::from(ending.status))

@@ -2,6 +2,7 @@
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
+use crate::output::say;
 use anyhow::{Context, Result};
 use machine::debugger::{Listener, Wire};
 use std::collections::VecDeque;
@@ -111,6 +112,10 @@ impl Drop for Sockets {
 }
 
 impl Listener for Sockets {
+    fn note(&mut self, text: &str) {
+        say(&format!("tollgate: {text}"));
+    }
+
     fn accept(&mut self, wait: Duration) -> io::Result<Option<Box<dyn Wire>>> {
         let mut left = wait;
         loop {

@@ -1,5 +1,6 @@
 //! `tollgate generate`: manual pages and completions for packages, generated from the program's options.
 
+use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::{Args, Command, Subcommand};
 use clap_complete::Shell;
@@ -39,8 +40,9 @@ fn visible(program: &Command) -> Command {
 pub fn run(args: &GenerateArgs, program: Command) -> Result<()> {
     match &args.what {
         What::Completions { shell } => {
-            clap_complete::generate(*shell, &mut visible(&program), "tollgate", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut visible(&program), "tollgate", &mut script);
+            emit(&String::from_utf8(script).context("the completions are not text")?)
         }
         What::Man { directory } => {
             std::fs::create_dir_all(directory).with_context(|| format!("can't make {}", directory.display()))?;

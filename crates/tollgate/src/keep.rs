@@ -4,6 +4,7 @@
 //! The contents arrive on standard input, preceded by their length (64 bits, little-endian). If the input ends early, no file is written.
 
 use crate::output::replace;
+use crate::streams::Stream;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
@@ -50,8 +51,8 @@ pub fn run(args: &KeepArgs) -> Result<()> {
         if came == length { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     });
     if let Err(error) = written {
-        // The reader reports the error.
-        print!("{error}");
+        // The reader reports the error, if it is still there.
+        let _ = Stream::Output.put(error.to_string().as_bytes());
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! The `tollgate` command line: parses, calls the libraries, prints.
 
 #![forbid(unsafe_code)]
+// These macros panic when the stream can't be written: `table::emit` and `output::say` report that or ignore it.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
 mod compare;
@@ -16,6 +18,7 @@ mod identity;
 mod input;
 mod keep;
 mod lab_cmd;
+mod limits;
 mod memory;
 mod moments;
 mod net;
@@ -29,6 +32,7 @@ mod sites;
 mod size;
 mod stack_args;
 mod stacks;
+mod streams;
 mod table;
 mod terminal;
 mod tier;
@@ -37,6 +41,7 @@ mod usage;
 
 use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 /// A software x86-64 hypervisor and performance laboratory.
@@ -79,10 +84,37 @@ fn with_negative_numbers(command: Parsed) -> Parsed {
         .mut_subcommands(with_negative_numbers)
 }
 
+/// Prints the help or an error of the command line, and ends the program.
+fn show(answer: &clap::Error) -> ! {
+    let lost = answer.print().err().filter(|error| error.kind() != ErrorKind::BrokenPipe && !answer.use_stderr());
+    let status = lost.map_or(answer.exit_code(), |error| {
+        output::say(&format!("tollgate: error: standard output can't be written: {error}"));
+        FAILED.into()
+    });
+    std::process::exit(status)
+}
+
 fn main() -> ExitCode {
+    match limits::prepare() {
+        Ok(()) => command(),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Reports an error, and returns its exit status.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    output::say(&format!("tollgate: error: {error:#}"));
+    limits::explain(error);
+    let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
+    ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { FAILED })
+}
+
+/// Runs the command of the command line. Its stack frame is large, so that it must not be a part of `main`'s.
+#[inline(never)]
+fn command() -> ExitCode {
     let parse = |line: Vec<OsString>| {
-        let matches = with_negative_numbers(Cli::command()).get_matches_from(line);
-        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command
+        let matches = with_negative_numbers(Cli::command()).try_get_matches_from(line).unwrap_or_else(|e| show(&e));
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| show(&e)).command
     };
     let mut commands: Vec<Command> = together::command_lines(std::env::args_os()).into_iter().map(parse).collect();
     let command = commands.remove(0);
@@ -107,9 +139,5 @@ fn main() -> ExitCode {
             generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
         }
     };
-    result.unwrap_or_else(|error| {
-        output::say(&format!("tollgate: error: {error:#}"));
-        let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
-        ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { FAILED })
-    })
+    result.unwrap_or_else(|error| failed(&error))
 }

@@ -3,6 +3,7 @@
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
+use crate::streams::{Lost, Stream};
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
@@ -11,7 +12,15 @@ use std::path::{Path, PathBuf};
 
 /// Prints a message on standard error. A failure can't be reported.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = Stream::Errors.put(format!("{text}\n").as_bytes());
+}
+
+/// Prints a line that was asked for, such as the result of `--json`, on standard error. A missing reader is not an error.
+pub fn result(text: &str) -> Result<()> {
+    match Stream::Errors.put(format!("{text}\n").as_bytes()) {
+        Err(lost @ Lost::Failed(..)) => Err(lost.into()),
+        Ok(()) | Err(Lost::NoReader) => Ok(()),
+    }
 }
 
 /// Free space that must be available before the work, in bytes.
@@ -38,13 +47,21 @@ enum Way {
 
 /// Writes a file beside its name, and moves it there when `fill` has succeeded.
 pub fn replace(path: &Path, beside: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let written =
-        File::create(beside).and_then(|mut file| fill(&mut file)).and_then(|()| std::fs::rename(beside, path));
+    let whole = |mut file: File| {
+        fill(&mut file)?;
+        close(file)
+    };
+    let written = File::create(beside).and_then(whole).and_then(|()| std::fs::rename(beside, path));
     if written.is_err() {
         // The file may not exist.
         let _ = std::fs::remove_file(beside);
     }
     written
+}
+
+/// Closes a file. Some file systems, such as NFS, report only then that the contents did not fit.
+fn close(file: File) -> io::Result<()> {
+    nix::unistd::close(file).map_err(Into::into)
 }
 
 /// An option and a file that it names.
@@ -128,7 +145,7 @@ impl OutputFile {
     /// Writes the whole file.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let written = match self.way {
-            Way::Direct(mut file) => file.write_all(bytes).and_then(|()| file.flush()).map_err(Into::into),
+            Way::Direct(mut file) => file.write_all(bytes).and_then(|()| close(file)).map_err(Into::into),
             Way::Beside(temporary) => replace(&self.path, &temporary, |file| file.write_all(bytes)).map_err(Into::into),
             Way::Kept(keeper) => keeper.write(bytes),
         };

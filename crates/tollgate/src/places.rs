@@ -3,8 +3,10 @@
 use anyhow::{Result, anyhow};
 use std::path::{Path, PathBuf};
 
-/// The directory in which packages install architecture-independent files.
-const INSTALLED: &str = "/usr/share/tollgate";
+/// The directory with the program's architecture-independent files, relative to the prefix of an installation.
+const SHARED: &str = "share/tollgate";
+/// The prefix of packages.
+const PREFIX: &str = "/usr";
 /// A file by which a checkout is recognized.
 const MARK: &str = "guests/linux/kernel";
 
@@ -15,11 +17,23 @@ pub fn checkout() -> Option<PathBuf> {
     above.find(|directory| directory.join(MARK).is_file()).map(Path::to_path_buf)
 }
 
-/// Returns the base directory of the experiments' images.
+/// Returns the directory of installed files: that of the program's own prefix, wherever its package was unpacked, or else that of packages.
+fn installed() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let own = program.as_deref().and_then(prefix);
+    let mut prefixes = own.into_iter().chain([Path::new(PREFIX)]);
+    prefixes.find_map(|prefix| Some(prefix.join(SHARED)).filter(|directory| directory.is_dir()))
+}
+
+/// Returns the prefix of a program in a directory `bin`.
+fn prefix(program: &Path) -> Option<&Path> {
+    let directory = program.parent()?;
+    directory.parent().filter(|_| directory.file_name().is_some_and(|name| name == "bin"))
+}
+
+/// Returns the base directory of the built-in experiments' images.
 pub fn guests() -> PathBuf {
-    let installed = Path::new(INSTALLED);
-    let otherwise = || if installed.is_dir() { installed.to_path_buf() } else { PathBuf::from(".") };
-    checkout().unwrap_or_else(otherwise)
+    checkout().or_else(installed).unwrap_or_else(|| PathBuf::from("."))
 }
 
 /// Returns the cache directory: `$XDG_CACHE_HOME/tollgate` or `~/.cache/tollgate`.
@@ -27,4 +41,15 @@ pub fn cache() -> Result<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
     Ok(base.ok_or_else(|| anyhow!("there is no directory for a cache: HOME is not set"))?.join("tollgate"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_above_bin() {
+        assert_eq!(prefix(Path::new("/tmp/root/usr/bin/tollgate")), Some(Path::new("/tmp/root/usr")));
+        assert_eq!(prefix(Path::new("/home/user/target/release/tollgate")), None);
+    }
 }

@@ -5,13 +5,16 @@ use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
+use crate::limits;
 use crate::moments::MomentArgs;
 use crate::net::{self, Connections, Nets};
 use crate::output::{self, Named, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
-use crate::terminal::{Escape, Terminal, print};
+use crate::streams::{Lost, Stream};
+use crate::table::emit;
+use crate::terminal::{Escape, Terminal};
 use crate::tier::TierArgs;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
@@ -72,9 +75,10 @@ image writes its workload's status), or 0. Otherwise:
   123  the kernel panicked
   124  --timeout or --limit expired
   125  the guest died (triple fault, or halted with interrupts off), or the hypervisor could not continue it
-  126  the machine could not be created, the ledger or a snapshot could not be written, the guest did not ask for its --workload,
-       the hypervisor's tables are inconsistent, or --check-translation found a difference
+  126  the machine could not be created, standard output, the ledger or a snapshot could not be written, the guest did not ask
+       for its --workload, the hypervisor's tables are inconsistent, or --check-translation found a difference
   130  interrupted
+  141  the reader of standard output went away
   2    invalid command line
 With --json, `reason` distinguishes them.")]
 pub struct RunArgs {
@@ -197,17 +201,27 @@ pub(crate) struct Console {
     deadline: Option<Instant>,
     limit: Option<Ticks>,
     pub(crate) timed_out: bool,
-    pub(crate) listening: bool,
+    /// The reason why the guest's output no longer arrives.
+    pub(crate) lost: Option<Lost>,
+}
+
+impl Console {
+    /// Writes the guest's output, until a write fails.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        if self.lost.is_none() {
+            self.lost = Stream::Output.put(bytes).err();
+        }
+    }
 }
 
 impl Host for Console {
     fn output(&mut self, bytes: &[u8]) {
-        self.listening &= print(bytes);
+        self.put(bytes);
     }
 
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
         self.timed_out = self.deadline.is_some_and(|d| Instant::now() >= d) || self.limit.is_some_and(|l| now >= l);
-        let stop = self.timed_out || self.terminal.stopped() || !self.listening;
+        let stop = self.timed_out || self.terminal.stopped() || self.lost.is_some();
         // The user's input may contain Tollgate's own keys.
         let input = if wanted || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
         Poll { input, stop, ..Poll::default() }
@@ -237,6 +251,12 @@ impl Host for Console {
 /// Opens a disk of `--disk`.
 fn open_disk(argument: &str) -> Result<Disk> {
     let (path, read_only) = disk_path(argument);
+    if let (false, Some((file, mode))) = (path.exists(), argument.rsplit_once(','))
+        && !read_only
+        && Path::new(file).exists()
+    {
+        bail!("--disk {argument}: the mode '{mode}' is unknown: there is ro, and without it the guest may write");
+    }
     Ok(Disk::open(path, read_only)?)
 }
 
@@ -301,13 +321,10 @@ fn describe(args: &RunArgs, machine: &Machine, nets: &Nets) -> Result<()> {
         let mut map: serde_json::Map<_, serde_json::Value> =
             facts.into_iter().map(|(key, value)| (key, value.into())).collect();
         map.insert(MEMORY_MAP.to_owned(), entries.into_iter().map(|(_, entry)| entry).collect());
-        println!("{}", serde_json::to_string_pretty(&map)?);
+        emit(&format!("{}\n", serde_json::to_string_pretty(&map)?))
     } else {
-        for (key, value) in facts {
-            println!("{key:<14} {value}");
-        }
+        emit(&facts.map(|(key, value)| format!("{key:<14} {value}\n")).collect::<String>())
     }
-    Ok(())
 }
 
 impl RunArgs {
@@ -368,6 +385,25 @@ impl RunArgs {
             (self.moments.identifies(), "--save-at, --restore, --record and --replay need a run that can be repeated"),
         ];
         table.into_iter().find(|(given, _)| *given).map(|(_, why)| why)
+    }
+}
+
+/// Returns the error for a machine that can't be created.
+pub(crate) fn refused(error: MachineError, kernel: &Path) -> anyhow::Error {
+    match error {
+        MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", kernel.display())),
+        // Not an error of the kernel image.
+        error => anyhow!(error),
+    }
+}
+
+/// Allocates memory for translated code. Without it the machine runs, but slowly.
+pub(crate) fn prepare(machine: &mut Machine) {
+    if !machine.prepare() {
+        say(
+            "tollgate: the host refuses memory for translated code: the interpreter executes the guest, which is slower",
+        );
+        limits::hints(rustix::io::Errno::NOMEM.raw_os_error()).iter().for_each(|hint| say(hint));
     }
 }
 
@@ -448,11 +484,8 @@ impl<'a> Setup<'a> {
 
     /// Creates the machine, with the functions of `--symbols`.
     pub(crate) fn boot(&self, config: Config) -> Result<Machine> {
-        let mut machine = Machine::new(config).map_err(|error| match error {
-            MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", self.args.kernel.display())),
-            // Not an error of the kernel image.
-            error => anyhow!(error),
-        })?;
+        limits::allow_machine(self.args.memory)?;
+        let mut machine = Machine::new(config).map_err(|error| refused(error, &self.args.kernel))?;
         let functions: Vec<&Symbol> = self.symbol_files.iter().flat_map(|(_, all)| all).collect();
         machine.use_functions(&functions);
         Ok(machine)
@@ -483,7 +516,7 @@ impl<'a> Setup<'a> {
             deadline: args.timeout.map(|t| Instant::now() + t),
             limit: args.limit.map(|limit| machine::machine::ticks(limit, self.profile.tsc_hz.value)),
             timed_out: false,
-            listening: true,
+            lost: None,
             connections,
         }
     }
@@ -542,7 +575,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let sockets = args.gdb.as_ref().map(|address| gdb::Sockets::listen(address, args.sandbox)).transpose()?;
     let connections = setup.connections()?;
-    machine.prepare();
+    prepare(&mut machine);
     args.sandbox.confine(&match (&kvm, &sockets) {
         (Some(_), _) => Needs { uses: vec![Use::Kvm], ..Needs::default() },
         (None, Some(_)) => again(args),
@@ -554,7 +587,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
         (None, None) => moments.run(&mut machine, &mut console),
         (None, Some(mut sockets)) => {
-            eprintln!("tollgate: the guest waits for a debugger at {sockets}");
+            say(&format!("tollgate: the guest waits for a debugger at {sockets}"));
             let again = Make {
                 machine: Box::new(|| make(tier).ok()),
                 begin: Box::new(|machine| {
@@ -564,7 +597,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
         }
     };
-    let timed_out = console.timed_out;
+    let (timed_out, lost) = (console.timed_out, console.lost.take());
     drop(console);
     let mut all_came = moments.finish(&machine);
     all_came &= nets.finish(&machine);
@@ -575,7 +608,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let status = conclude(
         args.json,
         &machine,
-        Ended { outcome, timed_out, checked: false, machine: None, with_others: false },
+        Ended { outcome, timed_out, lost, checked: false, machine: None, with_others: false },
         setup.symbol_files,
         ledger,
     )?;
@@ -649,13 +682,13 @@ fn check(
     symbol_files: Vec<(String, Vec<Symbol>)>,
 ) -> Result<ExitCode> {
     let run = machines.run(&mut console);
-    let timed_out = console.timed_out;
+    let (timed_out, lost) = (console.timed_out, console.lost.take());
     drop(console);
     match run {
         Ok(outcome) => conclude(
             args.json,
             machines.translated(),
-            Ended { outcome, timed_out, checked: true, machine: None, with_others: false },
+            Ended { outcome, timed_out, lost, checked: true, machine: None, with_others: false },
             symbol_files,
             None,
         ),
@@ -669,7 +702,7 @@ fn check(
                     "tiers_agree": false,
                     "difference": found.text,
                 });
-                eprintln!("{report}");
+                output::result(&report.to_string())?;
             }
             bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
         }

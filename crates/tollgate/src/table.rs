@@ -1,5 +1,6 @@
 //! Tables and numbers in the laboratory's style, ledgers from files, and output that tolerates a closed pipe.
 
+use crate::streams::Stream;
 use anyhow::{Context, Result, anyhow};
 pub use lab::format::*;
 use std::io::{ErrorKind, Write};
@@ -25,7 +26,7 @@ pub type Print<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
 /// Prints output in parts to standard output. A closed pipe ends the output and is not an error.
 pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
     const FAILED: &str = "standard output can't be written";
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(Stream::Output);
     let done = parts(&mut |part| out.write_all(part.as_bytes()).context(FAILED));
     let done = done.and_then(|()| out.flush().context(FAILED));
     let closed = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;

@@ -1,9 +1,10 @@
 //! The user's end of the guest's serial line: raw mode on a terminal, plain bytes in a pipe.
 
+use crate::streams::Stream;
 use nix::sys::termios::{LocalFlags, OutputFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl Input {
         }
         let (sender, input) = sync_channel(READ_AHEAD);
         // The thread ends with the process: a blocked read of standard input can't be cancelled.
-        std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let mut buffer = [0; PIECE];
             while let Ok(n @ 1..) = std::io::stdin().read(&mut buffer) {
                 if sender.send(buffer[..n].to_vec()).is_err() {
@@ -90,6 +91,7 @@ impl Input {
                 }
             }
         });
+        thread?;
         Ok(Self::Stream(input, None))
     }
 
@@ -236,9 +238,11 @@ impl Terminal {
             (true, b'x') => self.quit = true,
             (true, b'h' | b'?') => {
                 let shown = letter.to_ascii_lowercase();
-                eprint!(
+                let help = format!(
                     "\r\nCtrl-{letter} x  ends Tollgate\r\nCtrl-{letter} {shown}  sends Ctrl-{letter} to the guest\r\nCtrl-{letter} h  this help\r\n"
                 );
+                // The terminal may be gone, and the help with it.
+                let _ = Stream::Errors.put(help.as_bytes());
             }
             (true, _) if byte == escape || byte.to_ascii_uppercase() == letter as u8 => out.push(escape),
             (true, _) => {}
@@ -249,12 +253,6 @@ impl Terminal {
     pub fn wait(&mut self, limit: Duration) {
         self.input.wait(limit);
     }
-}
-
-/// Writes the guest's output. Returns false once the output is closed.
-pub fn print(bytes: &[u8]) -> bool {
-    let mut out = std::io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).is_ok()
 }
 
 /// Returns rows and columns of the terminal for the guest; those of a VT100 if they are unknown.

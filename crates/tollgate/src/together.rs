@@ -4,8 +4,8 @@ use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
 use crate::net;
 use crate::output::{self, OutputFile};
-use crate::run_cmd::{Console, RunArgs, Setup};
-use crate::terminal::{Terminal, print};
+use crate::run_cmd::{Console, RunArgs, Setup, prepare};
+use crate::terminal::Terminal;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use contain::Needs;
@@ -57,7 +57,7 @@ impl Host for Beside {
             out.extend_from_slice(piece);
             self.line.set((!piece.ends_with(b"\n")).then_some(self.number));
         }
-        self.console.listening &= print(&out);
+        self.console.put(&out);
     }
 
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
@@ -118,7 +118,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         let file = |path| OutputFile::create_for(args.sandbox, path, "ledger");
         files.push(args.ledger.as_deref().map(file).transpose()?);
         connections.push(setup.connections()?);
-        machine.prepare();
+        prepare(machine);
     }
     crate::memory::prepare();
     // A single machine without the sandbox turns it off for all of them.
@@ -140,7 +140,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         let mut hosts: Vec<&mut dyn Host> = hosts.iter_mut().map(|host| host as &mut dyn Host).collect();
         group.run(&mut hosts)
     };
-    let timed_out: Vec<bool> = hosts.iter().map(|host| host.console.timed_out).collect();
+    let mut told: Vec<_> = hosts.iter_mut().map(|host| (host.console.timed_out, host.console.lost.take())).collect();
     drop(hosts);
     let mut status = ExitCode::SUCCESS;
     let mut complete = true;
@@ -150,9 +150,11 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         let facts = [facts[number].clone(), beside(number, &names, &facts)].concat();
         let ledger = file.map(|file| LedgerFile { file, facts });
         let stopped = number != ended && outcomes[number] == Outcome::Stopped;
+        let (timed_out, lost) = std::mem::take(&mut told[number]);
         let ending = Ended {
             outcome: outcomes[number],
-            timed_out: timed_out[number],
+            timed_out,
+            lost,
             checked: false,
             machine: Some(&names[number]),
             with_others: stopped,

@@ -16,6 +16,7 @@ const PANICKED: i32 = 123;
 const TIMED_OUT: i32 = 124;
 const GUEST_DIED: i32 = 125;
 const FAILED: i32 = 126;
+const UNREAD: i32 = 141;
 
 /// mov edx, 0x3f8; mov al, '*'; out dx, al
 const PRINT: &[u8] = b"\xba\xf8\x03\0\0\xb0*\xee";
@@ -115,6 +116,138 @@ fn a_guest_runs() {
     assert_eq!((status, printed.as_str(), error.as_str()), (0, "*", ""));
     let exit = files.guest("exit", b"\xb0\x05\xe6\xf4\xeb\xfe");
     assert_eq!(run(&["--kernel", &exit]).0, 5 << 1 | 1);
+}
+
+/// Runs the program with its output on a full disk, and returns the exit status and its messages.
+fn on_a_full_disk(arguments: &[&str]) -> (i32, String) {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).stdout(full).output().unwrap();
+    (output.status.code().expect("it was not killed"), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+const FULL: &str = "standard output can't be written: No space left on device (os error 28)";
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_of_every_command() {
+    let files = Files::new("output-lost");
+    // Prints for ever: the run ends because of the output, and its ledger is complete.
+    let talks = files.guest("talks", &[PRINT, b"\xeb\xfd"].concat());
+    let ledger = files.path("ledger");
+    let (status, error) =
+        on_a_full_disk(&["run", "--kernel", &talks, "--sample", "1us", "--ledger", &ledger, "--json"]);
+    assert_eq!(status, FAILED, "{error}");
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines[0].starts_with(&format!("tollgate: {FULL} after ")), "{error}");
+    let report: serde_json::Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    assert_eq!((report["reason"].as_str(), report["status"].as_i64()), (Some("output"), Some(FAILED.into())));
+    assert!(tollgate(&["report", &ledger]).status.success());
+    // The guest is quicker than the message: it has powered off.
+    let (status, error) = on_a_full_disk(&["run", "--kernel", &files.good()]);
+    assert_eq!(status, FAILED, "{error}");
+    assert!(error.contains(FULL), "{error}");
+    let kernel = files.good();
+    for arguments in [
+        &["run", "--kernel", &kernel, "--dry-run"][..],
+        &["run", "--kernel", &kernel, "--dry-run", "--json"],
+        &["run", "--kernel", &kernel, "--check-translation"],
+        &["run", "--kernel", &kernel, "--and", "--kernel", &kernel],
+        &["report", &ledger],
+        &["report", &ledger, "--json"],
+        &["compare", &ledger, &ledger],
+        &["compare", &ledger, &ledger, "--json"],
+        &["export", "--format", "folded", &ledger],
+        &["cpu", "list"],
+        &["lab", "list"],
+        &["generate", "completions", "bash"],
+        &["--help"],
+        &["run", "--help"],
+        &["--version"],
+    ] {
+        let (status, error) = on_a_full_disk(arguments);
+        assert_eq!(status, FAILED, "{arguments:?}: {error}");
+        assert!(error.contains("standard output can't be written: "), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let files = Files::new("result-lost");
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let run = command.args(["run", "--json", "--kernel", &files.good()]).stderr(full()).output().unwrap();
+    assert_eq!((run.status.code(), &run.stdout[..]), (Some(FAILED), &b"*"[..]));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_run_without_a_word() {
+    let files = Files::new("unread");
+    let talks = files.guest("talks", &[PRINT, b"\xeb\xfd"].concat());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let command = command.args(["run", "--kernel", &talks]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(UNREAD), &b""[..]));
+    // A table has been seen as far as its reader wanted.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let mut child = command.args(["cpu", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
+}
+
+#[test]
+fn a_slow_reader_of_a_non_blocking_pipe_gets_everything() {
+    let files = Files::new("slow-reader");
+    // 0x40000 stars: more than a pipe holds.
+    let loud = [b"\xba\xf8\x03\0\0\xb0*\xb9\0\0\x04\0\xee\xe2\xfd", POWER_OFF].concat();
+    let loud = files.guest("loud", &loud);
+    let (mut reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["run", "--kernel", &loud]).stdout(Stdio::from(std::os::fd::OwnedFd::from(writer)));
+    let mut child = command.spawn().unwrap();
+    // The command holds the other end, which would keep the stream open.
+    drop(command);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let mut all = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut all).unwrap();
+    assert_eq!((all.len(), child.wait().unwrap().code()), (0x4_0000, Some(0)));
+}
+
+/// Runs the program under a limit of the shell, and returns the exit status and its messages.
+fn limited(limit: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]).args(arguments);
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_limit_that_is_too_low_is_named() {
+    let files = Files::new("limits");
+    let kernel = files.good();
+    for (limit, message) in [
+        (
+            "-f 10",
+            "cannot get executable memory: File too large (os error 27)\ntollgate: the limit on the size of files (`ulimit -f`) is 10 KiB: raise it, or use `ulimit -f unlimited`",
+        ),
+        ("-s 128", "the limit on the stack (`ulimit -s`) is 128 KiB, and at least 1024 KiB are needed"),
+        ("-d 1000", "the limit on the data segment (`ulimit -d`) is 1000 KiB, and at least 32768 KiB are needed"),
+        ("-d 200000", "the limit on the data segment (`ulimit -d`) is 200000 KiB, and at least 786432 KiB are needed"),
+        (
+            "-v 1000000",
+            "the limit on the address space (`ulimit -v`) is 1000000 KiB, and at least 1572864 KiB are needed",
+        ),
+    ] {
+        let (status, error) = limited(limit, &["run", "--kernel", &kernel]);
+        assert_eq!((status, error), (Some(FAILED), format!("tollgate: error: {message}\n")), "{limit}");
+    }
+    // A limit of one program only: it is raised as far as the user may.
+    assert_eq!(limited("-Ss 128", &["run", "--kernel", &kernel]), (Some(0), String::new()));
 }
 
 #[test]
@@ -461,6 +594,11 @@ fn disks_are_checked() {
     let odd = files.put("odd.img", &[0; 1300]);
     assert_eq!(run(&["--kernel", &good, "--disk", &odd]).0, 0);
     assert_eq!(run(&["--kernel", &good, "--disk", &format!("{odd},ro")]).0, 0);
+    let disk = files.put("mode.img", &[0; 512]);
+    refused(&["--kernel", &good, "--disk", &format!("{disk},rx")], "the mode 'rx' is unknown: there is ro");
+    assert_eq!(run(&["--kernel", &good, "--disk", &format!("{disk},ro")]).0, 0);
+    let odd = files.put("odd.img,rx", &[0; 512]);
+    assert_eq!(run(&["--kernel", &good, "--disk", &odd]).0, 0);
 }
 
 #[test]

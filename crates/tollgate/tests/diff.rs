@@ -89,3 +89,97 @@ fn a_wrong_use_is_told_apart() {
         assert_eq!(program(line).status.code(), Some(WRONG_USE), "{line:?}");
     }
 }
+
+/// A diff of a command from a directory, with a home directory and more of an environment.
+fn diff_from(directory: &Path, home: &str, options: &[&str], command: &[&str]) -> Option<Output> {
+    let cache = repository().join("guests/linux/cache");
+    if !cache.join("kernel-cloud/release").is_file() || !cache.join("unpacked").is_dir() {
+        eprintln!("skipped: the cloud kernel and its modules are not in guests/linux/cache");
+        return None;
+    }
+    let mut line = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    line.current_dir(directory).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    line.env("HOME", home)
+        .env("USER", home)
+        .env("LOGNAME", home)
+        .env("TZ", home)
+        .env("TERM", home)
+        .env("LC_TEST", home);
+    line.args(["diff", "--kernel", "cloud", "--a", "quiet", "--b", "mitigations=off"]).args(options);
+    Some(
+        line.args(["--keep"])
+            .arg(directory.join("kept"))
+            .arg("--")
+            .args(command)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap(),
+    )
+}
+
+#[test]
+fn a_result_does_not_depend_on_where_it_is_measured() {
+    let (short, long) = (directory("p"), directory("place/with/a/longer/name"));
+    let script = "echo $0 $PWD $HOME; pwd; env; ls -lid . / ./data; cat data; cat /proc/self/auxv | wc -c";
+    for place in [&short, &long] {
+        std::fs::write(place.join("script"), format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(place.join("script"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(place.join("data"), "data\n").unwrap();
+        let file = std::fs::File::options().write(true).open(place.join("data")).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000)).unwrap();
+    }
+    // Once with files of the directory, and once without.
+    for command in [&["./script", "data", "env", "ls", "cat", "wc"][..], &["sh", "-c", "env; pwd; ls -ld ."]] {
+        let options = ["--add", "env", "--add", "ls", "--add", "cat", "--add", "wc"];
+        let Some(first) = diff_from(&short, "/home/someone/with/a/long/name", &options, command) else { return };
+        assert!(first.status.success(), "{}{}", text(&first.stdout), text(&first.stderr));
+        let second = diff_from(&long, "/", &options, command).unwrap();
+        assert_eq!((text(&first.stdout), text(&first.stderr)), (text(&second.stdout), text(&second.stderr)));
+        let printed = |place: &Path| text(&std::fs::read(place.join("kept/a.output")).unwrap());
+        assert_eq!(printed(&short), printed(&long));
+        assert!(
+            printed(&short).contains("PWD=/tollgate\n") && printed(&short).contains("HOME=/root\n"),
+            "{}",
+            printed(&short)
+        );
+    }
+    // The environment is the shell's only where that is asked for.
+    let kept = diff_from(&short, "/", &["--keep-env", "--add", "env"], &["sh", "-c", "env"]).unwrap();
+    assert!(kept.status.success(), "{}", text(&kept.stderr));
+    let printed = text(&std::fs::read(short.join("kept/a.output")).unwrap());
+    assert!(printed.contains("HOME=/\n") && printed.contains(&format!("PWD={}\n", short.display())), "{printed}");
+    let set = diff_from(&short, "/", &["--env", "X=1", "--env", "TERM", "--add", "env"], &["sh", "-c", "env"]).unwrap();
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    let printed = text(&std::fs::read(short.join("kept/a.output")).unwrap());
+    assert!(printed.contains("X=1\n") && printed.contains("TERM=/\n"), "{printed}");
+}
+
+#[test]
+fn a_directory_that_a_file_names_is_mentioned() {
+    let place = directory("named");
+    std::fs::write(place.join("script"), format!("#!/bin/sh\ncat {}/data\n", place.display())).unwrap();
+    std::fs::write(place.join("data"), "data\n").unwrap();
+    let data = place.join("data");
+    let options = ["--add", "cat", "--add", data.to_str().unwrap()];
+    let Some(output) = diff_from(&place, "/", &options, &["sh", "./script"]) else { return };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let remark = format!("The command depends on the name of its working directory, {}", place.display());
+    assert!(text(&output.stdout).contains(&remark), "{}", text(&output.stdout));
+    let missing = diff_from(&place, "/", &[], &["no-such-command"]).unwrap();
+    assert!(text(&missing.stderr).contains("in the PATH of tollgate diff"), "{}", text(&missing.stderr));
+}
+
+#[test]
+fn a_parameter_that_the_kernel_does_not_know_is_named() {
+    let line = ["diff", "--kernel", "cloud", "--a", "mitigation=off", "--json", "--", "true"];
+    let Some(output) = run(&line) else { return };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let warning =
+        "A: the kernel does not know its parameter `mitigation=off`, which has no effect: is `mitigations=off` meant?";
+    assert_eq!(text(&output.stderr), format!("tollgate: {warning}\n"));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["notes"][0], warning);
+    let exec = program(&["exec", "--kernel", "cloud", "--append", "quite spectre_v2=off x.y=1", "--", "echo", "hi"]);
+    let warning = "tollgate: the kernel does not know its parameter `quite`, which has no effect: is `quiet` meant?\n";
+    assert_eq!((text(&exec.stdout), text(&exec.stderr)), ("hi\n".to_owned(), warning.to_owned()));
+}

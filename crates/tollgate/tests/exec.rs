@@ -189,6 +189,47 @@ fn a_command_whose_output_nobody_reads_gets_a_signal() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    if kernel().is_none() {
+        return;
+    }
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = |stream: &str| format!("tollgate: {stream} can't be written: No space left on device (os error 28)");
+    // Whether the command has ended by then or goes on for ever.
+    for command in ["echo hi", "yes"] {
+        let mut command = program(&["--kernel", "cloud", "--json", "--", "sh", "-c", command]);
+        let output = command.stdout(full()).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(NOT_EXECUTABLE), "{errors}");
+        assert!(errors.starts_with(&lost("standard output")), "{errors}");
+        let report: serde_json::Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+        assert_eq!(report["reason"], "output");
+    }
+    for options in
+        [&["--kernel", "cloud", "--", "sh", "-c", "echo hi >&2"][..], &["--kernel", "cloud", "--json", "--", "true"]]
+    {
+        let output = program(options).stderr(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(NOT_EXECUTABLE), "{options:?}");
+    }
+}
+
+#[test]
+fn a_command_needs_open_files() {
+    let limited = |limit: &str| {
+        let script = format!("ulimit {limit} && exec \"$0\" exec --kernel cloud -- echo hi");
+        let mut command = Command::new("bash");
+        command.current_dir(repository()).args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
+        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null()).output().unwrap()
+    };
+    let errors = "tollgate: error: the limit on open files (`ulimit -n`) is 20, and at least 64 are needed\n";
+    check(&limited("-n 20"), NOT_EXECUTABLE, "", errors);
+    if kernel().is_some() {
+        // It is raised as far as the user may.
+        check(&limited("-Sn 20"), 0, "hi\n", "");
+    }
+}
+
+#[test]
 fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
     let Some((image, modules)) = kernel() else { return };
     let tree = directory("tree");

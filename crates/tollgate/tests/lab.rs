@@ -162,6 +162,72 @@ fn an_experiment_that_is_wrong_is_refused_with_file_key_and_reason() {
     assert_eq!(status, 2);
 }
 
+#[test]
+fn what_a_guest_does_not_know_is_refused_before_a_cell_runs() {
+    let files = Files::new("unknown", &twice());
+    let run = |from: &str, to: &str| {
+        assert!(EXPERIMENT.contains(from));
+        std::fs::write(files.0.join("prints.toml"), EXPERIMENT.replacen(from, to, 1)).unwrap();
+        let (status, printed, errors) = files.lab(&["run", "./prints.toml"]);
+        assert_eq!(printed, "", "{errors}");
+        assert!(!files.0.join("out").exists() && errors.lines().count() == 1, "{errors}");
+        (status, errors)
+    };
+    let metric = "count = \"OUT 0x3f8 *\"";
+    let (status, errors) = run(metric, &format!("{metric}\nregion = \"syscal\""));
+    let message = "./prints.toml: row.out.metric.region: the guest 'one' has no region 'syscal': its programs do not contain the name\n";
+    assert_eq!((status, errors), (126, format!("tollgate: error: {message}")));
+    let long = "x".repeat(64);
+    let (status, errors) = run(metric, &format!("{metric}\nregion = \"{long}\""));
+    assert!(status == 126 && errors.contains("is no name of a region: 1 to 63 bytes"), "{errors}");
+    let long = "x".repeat(3000);
+    let row = |append: &str| format!("title = \"printed\"\nset = {{ append = \"{append}\" }}");
+    let column = format!("id = \"two\"\ntitle = \"Two\"\nset = {{ guest = \"two\", append = \"{long}\" }}");
+    let old = "id = \"two\"\ntitle = \"Two\"\nset = { guest = \"two\" }";
+    // Either is short enough, both together are not.
+    let both = EXPERIMENT.replacen("title = \"printed\"", &row(&long), 1).replacen(old, &column, 1);
+    std::fs::write(files.0.join("prints.toml"), both).unwrap();
+    let (status, _, errors) = files.lab(&["run", "./prints.toml"]);
+    let message =
+        "row.out.set.append: the command line of the cell out/two has 6001 bytes; the guest 'two' takes at most 4095";
+    assert!(status == 126 && errors.contains(message) && !files.0.join("out").exists(), "{errors}");
+}
+
+#[test]
+fn an_installed_program_finds_its_own_guests() {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/guests/syscall.elf");
+    if !built.is_file() {
+        eprintln!("skipped: target/guests is not built (make -C guests/bare)");
+        return;
+    }
+    // Outside of the checkout, as `dpkg -x` unpacks a package.
+    let place = std::env::temp_dir().join(format!("tollgate-installed-{}", std::process::id()));
+    let guests = place.join("usr/share/tollgate/target/guests");
+    for directory in [&place.join("usr/bin"), &guests, &place.join("home")] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    let program = place.join("usr/bin/tollgate");
+    std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), &program).unwrap();
+    std::fs::copy(&built, guests.join("syscall.elf")).unwrap();
+    let experiment = place.join("home/mine.toml");
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/processors.toml"), &experiment)
+        .unwrap();
+    let lab = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        let output = command.args(["lab", "run"]).args(arguments).current_dir(place.join("home")).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let built_in = lab(&["processors", "--only", "syscall/skx"]);
+    let own = lab(&["./mine.toml", "--only", "syscall/skx"]);
+    let missing = lab(&["processors", "--only", "fault/skx"]);
+    let elsewhere = lab(&["./mine.toml", "--only", "fault/skx"]);
+    std::fs::remove_dir_all(&place).unwrap();
+    assert_eq!((built_in, own), ((Some(0), String::new()), (Some(0), String::new())));
+    let message = "'make -C guests/bare' makes it in Tollgate's source tree, which --root names\n";
+    assert!(missing.0 == Some(126) && missing.1.ends_with(message), "{missing:?}");
+    assert!(elsewhere.1.contains("./target/guests/fault.elf can't be read"), "{elsewhere:?}");
+}
+
 fn wait(child: &mut Child) -> i32 {
     let begun = Instant::now();
     loop {

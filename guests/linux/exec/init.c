@@ -650,7 +650,27 @@ static unsigned long long number_of(const char *path, const char *word) {
     return number;
 }
 
-int main(void) {
+/* Names the words of the kernel's command line that the kernel does not know: it passes them to process 1, those with a value in the environment. */
+static void tell_unknown(char **arguments, char **environment) {
+    char text[4096];
+    size_t length = 0;
+    char **lists[] = {arguments + 1, environment};
+    for (int list = 0; list < 2; list++)
+        for (char **word = lists[list]; *word; word++) {
+            size_t size = strlen(*word);
+            int own = list && (!strncmp(*word, "HOME=", 5) || !strncmp(*word, "TERM=", 5));
+            if (own || length + size + 1 > sizeof text)
+                continue;
+            memcpy(text + length, *word, size);
+            length += size;
+            text[length++] = '\n';
+        }
+    if (length)
+        tell('u', text, (uint32_t)length - 1);
+}
+
+int main(int count, char **arguments, char **environment) {
+    (void)count;
     if (getpid() != 1) {
         fputs("init: only as process 1\n", stderr);
         return 2;
@@ -673,6 +693,7 @@ int main(void) {
     wait_for_order();
     tell('r', "", 0);
     read_order();
+    tell_unknown(arguments, environment);
     umask(0);
     make_root();
     set_network();

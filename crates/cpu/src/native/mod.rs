@@ -25,7 +25,7 @@ pub enum HostError {
     #[error("this host's processor lacks {0}; x86-64-v3 with AES and PCLMULQDQ is needed")]
     Missing(String),
     /// The host denies memory that is writable at one address and executable at another.
-    #[error("cannot get executable memory: {0}")]
+    #[error("cannot get executable memory")]
     Executable(#[from] std::io::Error),
 }
 

@@ -118,10 +118,7 @@ impl<'a> Cell<'a> {
             }
         }
         let on_kvm = self.settings.platform == Some(Platform::Kvm);
-        // The parser has checked that KVM has counterparts to the switches.
-        let words = if on_kvm { kvm::words(&self.settings).unwrap_or_default() } else { Vec::new() };
-        let append = self.settings.append.iter().chain(&words).map(String::as_str).collect::<Vec<_>>();
-        option("append", &append.join(" "));
+        option("append", &self.command_line());
         option("cpu", self.profile());
         if let Some(memory) = &self.settings.memory {
             option("memory", memory);
@@ -145,6 +142,14 @@ impl<'a> Cell<'a> {
             option("symbols", file);
         }
         arguments
+    }
+
+    /// The command line of its guest's kernel.
+    pub fn command_line(&self) -> String {
+        let on_kvm = self.settings.platform == Some(Platform::Kvm);
+        // The parser has checked that KVM has counterparts to the switches.
+        let words = if on_kvm { kvm::words(&self.settings).unwrap_or_default() } else { Vec::new() };
+        self.settings.append.iter().chain(&words).map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
     /// The command that runs it, as one would type it.

@@ -11,9 +11,11 @@ use std::io::Read;
 use std::path::Path;
 
 /// More than any experiment has, in bytes.
-const LARGEST: u64 = 1 << 20;
+const LARGEST: u64 = 8 << 20;
 /// The most rows, and the most columns.
-const MOST_LINES: usize = 64;
+const MOST_LINES: usize = 10_000;
+/// The most cells: those of a sweep that a cluster runs in a day.
+const MOST_CELLS: usize = 100_000;
 
 /// Exit statuses of `tollgate run` that say that the guest did not run to its end, and so never that all is well.
 const NEVER: &[(i32, &str)] =
@@ -423,6 +425,10 @@ pub(super) fn experiment(
         if lines.is_empty() || lines.len() > MOST_LINES {
             return Err(r.error(what, format!("there should be 1 to {MOST_LINES}, there are {}", lines.len())));
         }
+    }
+    let cells = parsed.row.len().saturating_mul(parsed.column.len());
+    if cells > MOST_CELLS {
+        return Err(r.error("row", format!("there should be at most {MOST_CELLS} cells, there are {cells}")));
     }
     for column in &parsed.column {
         if column.metric.is_some() || column.scale.is_some() || !column.published.is_empty() {

@@ -185,3 +185,48 @@ fn what_is_not_there_is_named() {
     let error = Experiment::find("./nowhere.toml").unwrap_err().to_string();
     assert!(error.contains("./nowhere.toml can't be read"), "{error}");
 }
+
+/// Returns the first code block of a language in a document.
+fn block(document: &str, language: &str) -> String {
+    let start = format!("```{language}\n");
+    let (_, rest) = document.split_once(&start).expect("the document has such a block");
+    rest.split("```").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_sweep_of_the_guide_is_an_experiment() {
+    let script = block(include_str!("../../../../docs/guides/slurm.md"), "sh");
+    let (script, run) = script.rsplit_once("tollgate lab run").unwrap();
+    assert!(run.starts_with(" ./sweep.toml "), "{run}");
+    let directory = std::env::temp_dir().join(format!("tollgate-sweep-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let ran = std::process::Command::new("sh").args(["-e", "-c", script]).current_dir(&directory).status().unwrap();
+    assert!(ran.success());
+    let sweep = Experiment::load(&directory.join("sweep.toml")).map_err(|error| error.to_string());
+    std::fs::remove_dir_all(&directory).unwrap();
+    let sweep = sweep.unwrap();
+    assert_eq!((sweep.rows.len(), sweep.columns.len(), sweep.cells().len()), (1000, 5, 5000));
+    assert_eq!(sweep.cells()[0].full_id(), "sweep/n1000/core2");
+}
+
+#[test]
+fn the_experiment_of_the_guide_is_one() {
+    let text = block(include_str!("../../../../docs/guides/lab.md"), "toml");
+    let experiment = parsed(&text).unwrap();
+    assert_eq!(experiment.cells().iter().map(Cell::id).collect::<Vec<_>>(), ["syscall/skx", "syscall/icx"]);
+}
+
+#[test]
+fn a_matrix_has_a_limit() {
+    let line = |kind: &str, n: usize| format!("[[{kind}]]\nid = \"{}{n}\"\ntitle = \"t\"\n", &kind[..1]);
+    let many = |kind: &str, count: usize| (0..count).map(|n| line(kind, n)).collect::<String>();
+    let (head, _) = GOOD.split_once("[[column]]").unwrap();
+    let text = |columns, rows| {
+        let set = head.replace("append", "guest = \"g\"\nappend") + "[metric]\nregion = \"work\"\nunit = \"us\"\n";
+        set + &many("column", columns) + &many("row", rows)
+    };
+    assert_eq!(parsed(&text(2, 1000)).unwrap().cells().len(), 2000);
+    assert_eq!(parsed(&text(1, 10_001)).unwrap_err(), "x.toml: row: there should be 1 to 10000, there are 10001");
+    let error = parsed(&text(101, 1000)).unwrap_err();
+    assert_eq!(error, "x.toml: row: there should be at most 100000 cells, there are 101000");
+}

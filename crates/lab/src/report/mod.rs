@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 /// The reason why a report can't be made.
 #[derive(Debug, thiserror::Error)]
-#[error("can't create the report: {0}")]
+#[error("can't create the report")]
 pub struct ReportError(#[from] minijinja::Error);
 
 /// Returns all results, with factors and differences. [`crate::check::Document`] reads this document.

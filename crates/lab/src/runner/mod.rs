@@ -187,6 +187,12 @@ impl Runner<'_> {
                         cell.captures().iter().any(|name| root.join(name).display().to_string() == error.path);
                     let reason = match capture {
                         true => error.to_string(),
+                        false if cell.experiment.file.is_none() => {
+                            format!(
+                                "{error}: '{}' makes it in Tollgate's source tree, which --root names",
+                                cell.guest().made_by
+                            )
+                        }
                         false => format!("{error}: '{}' makes it", cell.guest().made_by),
                     };
                     let failure = Failure { reason, tail: Vec::new(), ran: false };

@@ -20,6 +20,7 @@ mod monitor;
 mod registers;
 mod session;
 mod target;
+mod unreached;
 mod wire;
 
 pub use history::{History, Make};
@@ -135,6 +136,9 @@ impl Session<'_> {
                 begun = true;
                 self.attach();
                 let end = self.serve(wire, host);
+                if let Some(text) = unreached::describe(self) {
+                    listener.note(&text);
+                }
                 self.detach();
                 if let End::Over(outcome) = end {
                     return Ok(outcome);

@@ -1,6 +1,7 @@
 //! A debugger's session with a run: its breakpoints and watchpoints, and the execution up to the next stop.
 
 use super::history::{History, Position};
+use super::unreached::Reached;
 use crate::host::Host;
 use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
@@ -79,6 +80,8 @@ pub struct Session<'a> {
     pub(super) counted_since: Option<u64>,
     /// Outcome of a dead guest.
     dead: Option<Outcome>,
+    /// The breakpoints with which the guest has run since the debugger connected.
+    pub(super) reached: Reached,
 }
 
 impl<'a> Session<'a> {
@@ -96,12 +99,14 @@ impl<'a> Session<'a> {
             late: false,
             counted_since: None,
             dead: None,
+            reached: Reached::default(),
         }
     }
 
     /// Handles the connection of a debugger.
     pub fn attach(&mut self) {
         self.stops.clear();
+        self.reached = Reached::default();
         self.machine.stand_still();
         self.current = self.machine.vcpus.next();
         for vcpu in &mut self.machine.vcpus.all {
@@ -241,6 +246,7 @@ impl<'a> Session<'a> {
     /// Prepares the machine for [`Session::resume`].
     pub fn going_on(&mut self) {
         self.stops.clear();
+        self.reached.run_with(self.breakpoints.keys().copied());
         self.machine.start();
         match self.resume {
             Resume::Step { processor, .. } => {
@@ -271,6 +277,7 @@ impl<'a> Session<'a> {
         let stop = self.resumed(host, interrupted);
         if stop.is_some() {
             self.machine.stand_still();
+            self.reached.stopped_at(self.machine.vcpus.all[self.current].cpu.code_linear());
         }
         stop
     }

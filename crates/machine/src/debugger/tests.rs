@@ -103,11 +103,15 @@ fn expanded(payload: &str) -> String {
     text
 }
 
-struct Once(Option<Script>);
+struct Once(Option<Script>, Vec<String>);
 
 impl Listener for Once {
     fn accept(&mut self, _: Duration) -> io::Result<Option<Box<dyn Wire>>> {
         Ok(self.0.take().map(|script| Box::new(script) as Box<dyn Wire>))
+    }
+
+    fn note(&mut self, text: &str) {
+        self.1.push(text.to_owned());
     }
 }
 
@@ -121,7 +125,7 @@ fn session(tier: Tier, platform: &Platform, commands: Vec<Vec<u8>>) -> (Vec<Stri
     let client = Rc::new(RefCell::new(Client { commands: commands.into(), ..Client::default() }));
     let mut machine = machine(tier, platform);
     let again = Make { machine: Box::new(|| Some(self::machine(tier, platform))), begin: Box::new(|_| true) };
-    let mut listener = Once(Some(Script(client.clone())));
+    let mut listener = Once(Some(Script(client.clone())), Vec::new());
     let mut history = History::new(Some(again));
     if tier == Tier::Auto {
         history.keep_often();
@@ -302,7 +306,8 @@ fn a_run_that_began_at_a_snapshot_goes_back_to_it() {
         history.keep_often();
         let mut machine = machine(Tier::Auto, &platform);
         assert!(begin(&mut machine));
-        let outcome = machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone()))), history).unwrap();
+        let outcome =
+            machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone())), Vec::new()), history).unwrap();
         let answers = client.borrow().answers.clone();
         assert_eq!(outcome, Outcome::DebugExit(1), "{answers:?}");
         let at = |index: usize| value(&answers[index]);
@@ -356,7 +361,8 @@ fn with_the_hosts_clock_time_goes_on() {
     let config = testing::config(&program().0, Platform::Bare, Tier::Interpreter);
     let mut machine = Machine::new(Config { clock: ClockSource::Host, ..config }).unwrap();
     let history = History::new(None);
-    let outcome = machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone()))), history).unwrap();
+    let outcome =
+        machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone())), Vec::new()), history).unwrap();
     assert_eq!(outcome, Outcome::DebugExit(1));
     assert!(client.borrow().answers[1].starts_with("T05"), "{:?}", client.borrow().answers);
     // The guest itself takes 6 million cycles for its 6 million instructions, each of which takes the host more than
@@ -444,4 +450,31 @@ fn nonsense_ends_the_session_and_not_the_run() {
         assert_eq!(outcome, Outcome::DebugExit(1), "{payload:?}");
         assert!(ledger == expected, "{payload:?}");
     }
+}
+
+#[test]
+fn breakpoints_that_are_never_reached_are_named_with_the_reason() {
+    let [_, fill, _, end] = program().1;
+    let notes = |commands: &[String]| {
+        let commands = commands.iter().map(|command| packet(command)).collect();
+        let client = Rc::new(RefCell::new(Client { commands, ..Client::default() }));
+        let mut machine = machine(Tier::Auto, &Platform::Bare);
+        let mut listener = Once(Some(Script(client)), Vec::new());
+        machine.run_debugged(&mut Nobody, &mut listener, History::new(None)).unwrap();
+        listener.1
+    };
+    let set = |kind: u8, address: u64| format!("Z{kind},{address:x},1");
+    let go = || "c".to_owned();
+    // Each is reached in its turn, and one of them is removed before the guest runs.
+    let commands = [set(0, fill), set(1, end), set(0, 0x123), "z0,123,1".to_owned(), go(), go(), go()];
+    assert_eq!(notes(&commands), Vec::<String>::new());
+    let commands = [set(0, fill), set(1, fill + 1), go(), go()];
+    let text = format!("a breakpoint was never reached ({:#x}): that code was not executed", fill + 1);
+    assert_eq!(notes(&commands), [text]);
+    let kernel = |n: u64| 0xffff_ffff_8100_0000 + n;
+    let commands: Vec<String> = (0..6).map(|n| set(0, kernel(n))).chain([go(), go()]).collect();
+    let listed = (0..4).map(|n| format!("{:#x}", kernel(n))).collect::<Vec<_>>().join(", ");
+    let found = notes(&commands);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with(&format!("6 breakpoints were never reached ({listed}, ...): ")), "{found:?}");
 }

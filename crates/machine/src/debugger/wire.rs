@@ -22,6 +22,9 @@ pub trait Wire {
 pub trait Listener {
     /// Returns the next connection, if one arrives within `wait`.
     fn accept(&mut self, wait: Duration) -> io::Result<Option<Box<dyn Wire>>>;
+
+    /// Passes on a remark for the user, at the end of a connection.
+    fn note(&mut self, text: &str);
 }
 
 /// Buffer of bytes to be sent.

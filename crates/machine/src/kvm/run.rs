@@ -70,9 +70,14 @@ impl Machine {
         thread::scope(|scope| {
             for (index, runner) in runners.iter_mut().enumerate() {
                 let counts = counts.as_mut().and_then(|counts| counts.next());
-                scope.spawn(move || drive(hub, index, runner, counts));
+                let begun = thread::Builder::new().spawn_scoped(scope, move || drive(hub, index, runner, counts));
+                if let Err(error) = begun {
+                    hub.lock().fail(hub, index, format!("its thread can't be started: {error}"));
+                }
             }
-            scope.spawn(|| hub.pass_time());
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, || hub.pass_time()) {
+                hub.lock().fail(hub, 0, format!("the thread of the timers can't be started: {error}"));
+            }
             self.attend(hub, host);
         });
     }

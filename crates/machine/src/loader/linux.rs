@@ -196,6 +196,11 @@ fn claim(space: &mut LoadSpace, setup: &Setup) -> Result<u64, LoadError> {
     }
 }
 
+/// Returns the largest length of a command line for a bzImage.
+pub(super) fn longest_command_line(image: &Image) -> Option<usize> {
+    if is_bzimage(image) { Some(setup(image).ok()?.cmdline_max) } else { None }
+}
+
 pub(super) fn load_bzimage(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry, LoadError> {
     let setup = setup(&image)?;
     if options.cmdline.len() > setup.cmdline_max {

@@ -103,6 +103,12 @@ fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry
     }
 }
 
+/// Returns the largest length of a command line for an image, in bytes.
+pub fn longest_command_line(image: &[u8]) -> usize {
+    let image = Image(image);
+    linux::longest_command_line(&image).unwrap_or(MAX_COMMAND_LINE)
+}
+
 /// Returns true if the image takes modules with command lines, as multiboot and PVH images do, instead of one initial
 /// RAM disk.
 pub fn takes_modules(image: &[u8]) -> bool {

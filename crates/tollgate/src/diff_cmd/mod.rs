@@ -3,7 +3,7 @@
 mod runs;
 mod sides;
 
-use crate::output::OutputFile;
+use crate::output::{OutputFile, say};
 use crate::stack_args;
 use crate::table::emit;
 use anyhow::{Context, Result};
@@ -68,6 +68,9 @@ pub struct DiffArgs {
     /// Exits with status 1 if B costs more than this percentage above A, beyond noise
     #[arg(long, value_name = "PERCENT", value_parser = crate::lab_cmd::parse_percent)]
     fail_above: Option<f64>,
+    /// Gives the command this shell's environment, user and directory, as `tollgate exec` does. The result then depends on them
+    #[arg(long)]
+    keep_env: bool,
     /// Rows per table; 0 for all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -115,11 +118,13 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     }
     let file = |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
     let (junit, html) = (file(&args.junit, "test result")?, file(&args.html, "report")?);
-    let (a, b) = match runs::measure(args)? {
-        Measured::Both(a, b) => (a, b),
+    let (a, b, remarks) = match runs::measure(args)? {
+        Measured::Both(a, b, remarks) => (a, b, remarks),
         Measured::Ended(status) => return Ok(ExitCode::from(status)),
     };
-    let diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, args.fail_above);
+    remarks.iter().for_each(|remark| say(&format!("tollgate: {remark}")));
+    let mut diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, args.fail_above);
+    diff.notes.splice(0..0, remarks);
     let top = if args.top == 0 { usize::MAX } else { args.top };
     emit(&match (args.json, args.markdown) {
         (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("can't write the result as JSON")?),

@@ -1,7 +1,7 @@
 //! The runs of a diff. Each is a separate `tollgate exec`, whose ledger has the costs.
 
 use super::DiffArgs;
-use crate::exec_cmd::{Kernel, SETTLED, command_text};
+use crate::exec_cmd::{DIRECTORY, Kernel, SETTLED, command_text, parameters};
 use crate::output::say;
 use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
@@ -20,8 +20,8 @@ const NAMES: [&str; 2] = ["A", "B"];
 
 /// The outcome of all runs.
 pub enum Measured {
-    /// The runs of A and B.
-    Both(Runs, Runs),
+    /// The runs of A and B, and what a reader must know about them.
+    Both(Runs, Runs, Vec<String>),
     /// The exit status after a failure, which has been reported.
     Ended(u8),
 }
@@ -111,6 +111,7 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
         let mut arguments: Vec<OsString> = vec!["exec".into()];
         arguments.extend(sides[side].options.iter().cloned());
         arguments.push(format!("--settle={}", args.settle.as_secs_f64()).into());
+        arguments.extend((!args.keep_env).then(|| OsString::from("--controlled")));
         arguments.extend(args.sample.iter().map(|interval| OsString::from(format!("--sample={interval}"))));
         arguments.extend(seed.map(|seed| OsString::from(format!("--seed={seed}"))));
         arguments.extend([OsStr::new("--ledger"), ledger.as_os_str(), OsStr::new("--")].map(OsStr::to_owned));
@@ -120,9 +121,26 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
     seeds.into_iter().flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
 }
 
+/// Adds what a reader of the result must know about a run.
+fn remark(ledger: &ledger::Ledger, side: usize, remarks: &mut Vec<String>) {
+    let fact = |key: &str| ledger.header.metadata.get(key);
+    let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
+    let unknown = parameters::warnings(&words.collect::<Vec<_>>());
+    let unknown = unknown.into_iter().map(|text| format!("{}: {text}", NAMES[side]));
+    let place = fact(DIRECTORY).map(|directory| {
+        format!("The command depends on the name of its working directory, {directory}: from another one the result may differ.")
+    });
+    for text in unknown.chain(place) {
+        if !remarks.contains(&text) {
+            remarks.push(text);
+        }
+    }
+}
+
 /// Reads a run and the frequency of its cycles from its ledger; the stacks only if they are drawn.
-fn read(planned: &Planned, draws: bool) -> Result<(Run, u64)> {
+fn read(planned: &Planned, draws: bool, remarks: &mut Vec<String>) -> Result<(Run, u64)> {
     let ledger = read_ledger(&planned.ledger)?;
+    remark(&ledger, planned.side, remarks);
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
     let paid = Paid::of(&ledger).with_context(|| planned.ledger.display().to_string())?;
     let settled_after = settled.unwrap_or(f64::INFINITY);
@@ -176,14 +194,15 @@ pub fn measure(args: &DiffArgs) -> Result<Measured> {
     if let Some(status) = failure(args, &planned, &outcomes) {
         return Ok(Measured::Ended(status));
     }
+    let mut remarks = Vec::new();
     let mut both = sides.map(|side| Runs { title: side.title, tsc_hz: 0, runs: Vec::new() });
     for planned in &planned {
-        let (run, tsc_hz) = read(planned, args.html.is_some())?;
+        let (run, tsc_hz) = read(planned, args.html.is_some(), &mut remarks)?;
         both[planned.side].tsc_hz = tsc_hz;
         both[planned.side].runs.push(run);
     }
     let [a, b] = both;
-    Ok(Measured::Both(a, b))
+    Ok(Measured::Both(a, b, remarks))
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::ffi::OsString;
 
 /// Options of `exec` that a diff does not support, or defines itself.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
+    "controlled",
     "ledger",
     "json",
     "seed",

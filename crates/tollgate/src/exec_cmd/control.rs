@@ -64,6 +64,8 @@ pub enum Said {
     Ended(Ended),
     /// The command could not start, for this reason.
     Failed(String),
+    /// The kernel passed on these words of its command line, because it has no such parameters.
+    Unknown(Vec<String>),
 }
 
 /// Decodes the guest's messages.
@@ -97,6 +99,7 @@ fn understand(kind: u8, text: &str) -> Option<Said> {
         b'p' => Some(Said::Prepared),
         b'b' => Some(Said::Began),
         b'f' => Some(Said::Failed(text.to_owned())),
+        b'u' => Some(Said::Unknown(text.split('\n').map(str::to_owned).collect())),
         b'z' => {
             let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
             let mut next = || numbers.next().flatten();
@@ -117,6 +120,7 @@ mod tests {
         records.add(b'p', "");
         records.add(b'b', "");
         records.add(b'f', "no such thing");
+        records.add(b'u', "mitigation=off\nquite");
         records.add(b'z', "137 128 1");
         let bytes = records.take();
         assert!(records.is_empty());
@@ -124,6 +128,7 @@ mod tests {
             Said::Prepared,
             Said::Began,
             Said::Failed("no such thing".into()),
+            Said::Unknown(vec!["mitigation=off".into(), "quite".into()]),
             Said::Ended(Ended { status: 137, tainted: 128, killed_for_memory: 1 }),
         ];
         assert_eq!(Hearing::default().hear(&bytes), expected);

@@ -2,16 +2,19 @@
 
 mod boots;
 mod control;
+mod controlled;
 mod files;
 mod image;
 mod kernel;
 mod layout;
+pub(crate) mod parameters;
 mod repeat;
 mod session;
 mod settle;
 
 use crate::contain::Sandbox;
 use crate::ending;
+use crate::limits;
 use crate::net::{self, Addresses, Connections, Nets};
 use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
@@ -62,6 +65,8 @@ const NOT_FOUND: u8 = 127;
 const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
 /// Key of the settling time in a ledger: the time from the command's readiness until the guest was idle, in seconds; `inf` if it never was.
 pub const SETTLED: &str = "settled after";
+/// Key of the command's working directory in a ledger, if its name may affect the run of a diff.
+pub const DIRECTORY: &str = "working directory";
 /// Number of console lines shown if the guest's kernel caused the failure.
 const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
@@ -89,7 +94,7 @@ Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   123  the kernel panicked
   124  --timeout or --limit expired
   125  the guest died, or ended before the command
-  126  the command could not be executed, or the machine could not be created
+  126  the command could not be executed, the machine could not be created, or the output could not be written
   127  the command was not found
   130  interrupted
 With --json, `reason` distinguishes them.")]
@@ -157,6 +162,9 @@ pub struct ExecArgs {
     /// Confines this process while the guest runs to the files and system calls that its machine needs
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     sandbox: Sandbox,
+    /// Gives the command the environment, the user and the working directory of `tollgate diff`
+    #[arg(long, hide = true)]
+    controlled: bool,
     /// Saves the ledger of the run; the command is the region `exec`
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
@@ -191,10 +199,7 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (path, writable) = match (text.strip_suffix(":rw"), text.strip_suffix(":ro")) {
-            (Some(path), _) => (path, true),
-            (None, path) => (path.unwrap_or(text), false),
-        };
+        let (path, writable) = share_mode(text)?;
         let named = std::path::absolute(path).map_err(|error| error.to_string())?;
         let path = named.canonicalize().map_err(|error| error.to_string())?;
         if path.as_os_str().as_bytes().contains(&b'\n') {
@@ -204,6 +209,20 @@ impl FromStr for Share {
             return Err("it is no directory".into());
         }
         Ok(Self { named, path, writable })
+    }
+}
+
+/// Splits an argument of `--share` into the directory and a flag that is true if the guest may change it. A directory whose name ends like a mode is
+/// shared under its name, if it exists.
+fn share_mode(text: &str) -> Result<(&str, bool), String> {
+    match text.rsplit_once(':') {
+        _ if Path::new(text).is_dir() => Ok((text, false)),
+        Some((path, "rw")) => Ok((path, true)),
+        Some((path, "ro")) => Ok((path, false)),
+        Some((path, mode)) if Path::new(path).is_dir() => {
+            Err(format!("the mode '{mode}' is unknown: there are ro (the default) and rw"))
+        }
+        _ => Ok((text, false)),
     }
 }
 
@@ -263,6 +282,8 @@ impl End {
 /// Runs the command.
 pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let start = Instant::now();
+    limits::allow_machine(args.memory)?;
+    limits::allow_files()?;
     cpu::host_supported()?;
     let shares = args.shares()?;
     let directory = match &args.cwd {
@@ -279,9 +300,12 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     }
     output::distinct(outputs.into_iter(), net::replayed(&args.net))?;
     net::check(&[(None, &args.net)])?;
-    let user = User::find(args.user.as_deref())?;
+    let user = if args.controlled { controlled::user(args)? } else { User::find(args.user.as_deref())? };
     let layout = args.seed.map(Layout::new);
-    let mut environment = files::environment(&args.env, &directory);
+    let mut environment = match args.controlled {
+        true => controlled::environment(&args.env, &directory),
+        false => files::environment(&args.env, &directory),
+    };
     environment.extend(layout.as_ref().map(Layout::variable));
     let packed = match args.root {
         true => None,
@@ -289,10 +313,22 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             Ok(packed) => Some(packed),
             Err(error) => {
                 let Some(missing) = error.downcast_ref::<files::NotFound>() else { return Err(error) };
-                say(&format!("tollgate: {missing}"));
+                let place =
+                    if args.controlled { " in the PATH of tollgate diff: give its path, or --env PATH" } else { "" };
+                say(&format!("tollgate: {missing}{place}"));
                 return Ok(ExitCode::from(if missing.directory { crate::FAILED } else { NOT_FOUND }));
             }
         },
+    };
+    let (packed, place) = match packed {
+        Some(packed) if args.controlled && args.cwd.is_none() && args.share.is_empty() => {
+            let placed = controlled::place(args, packed, &directory)?;
+            let pwd = environment.iter_mut().filter(|(name, _)| name == "PWD");
+            let set = args.env.iter().any(|option| option.split('=').next() == Some("PWD"));
+            pwd.filter(|_| !set).for_each(|(_, value)| *value = placed.directory.clone().into());
+            (Some(placed.files), Some((placed.directory, placed.kept)))
+        }
+        packed => (packed, None),
     };
     let kernel = Kernel::find(args.kernel.as_deref())?;
     let modules = kernel.load_modules()?;
@@ -303,11 +339,15 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     }
     let mut archive = image::archive(modules.as_ref(), way, &nets.nics)?;
     let mut order = Records::default();
-    give_order(args, &mut order, &environment, &directory, &user);
+    let inside = place.as_ref().map_or(&directory, |(inside, _)| inside);
+    give_order(args, &mut order, &environment, inside, &user);
     let identified = args.ledger.is_some() || args.repeat.identifies();
     let mut facts = Vec::new();
     if identified {
         facts.push(("command".to_owned(), command_text(&args.command)));
+        if place.as_ref().is_none_or(|(_, kept)| *kept) && args.controlled && args.cwd.is_none() {
+            facts.push((DIRECTORY.to_owned(), directory.display().to_string()));
+        }
         let hash = packed.clone().map(|mut packed| packed.hash()).transpose();
         let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
         let hash = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
@@ -371,10 +411,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }),
         None => None,
     };
-    let make = || {
-        let failed = |error| anyhow!("{error}").context(format!("can't boot {}", kernel.image.display()));
-        Machine::new(configure()?).map_err(failed)
-    };
+    let make = || Machine::new(configure()?).map_err(|error| crate::run_cmd::refused(error, &kernel.image));
     // If the files are in the initial RAM disk, each command has a boot of its own.
     let own = args.boot || args.seed.is_some() || way == Way::Archived;
     let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
@@ -400,12 +437,12 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     if args.stacks.given().is_some() {
         machine.use_programs(trees(args, packed.as_ref())?);
     }
-    machine.prepare();
+    crate::run_cmd::prepare(&mut machine);
     crate::memory::prepare();
     args.sandbox.confine(&needs(args, packed.as_ref()))?;
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
-    let mut session = session.since(start).with_console(args.console);
+    let mut session = session.since(start).with_console(args.console).with_parameters(&args.append);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
@@ -482,6 +519,9 @@ fn give_order(
 /// Determines the end of the run from the guest's messages and the state of the machine.
 fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) -> End {
     let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINTED_BY_FAULT != 0);
+    if let Some(lost) = &session.lost {
+        return End { lines: false, ..End::bad(ending::LOST_OUTPUT, crate::FAILED, lost.to_string()) };
+    }
     match (outcome, session.ended) {
         (_, Some(ended)) if matches!(outcome, Outcome::PowerOff) => {
             if broken && !args.oops_ok {
@@ -544,6 +584,7 @@ fn conclude(
     });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
+    let unknown = session.unknown.clone();
     drop(session);
     if let Some(text) = &end.text {
         say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.seconds()));
@@ -556,6 +597,9 @@ fn conclude(
     if let Some(mut ledger) = ledger {
         let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));
         ledger.facts.extend(facts);
+        if !unknown.is_empty() {
+            ledger.facts.push((parameters::UNKNOWN.to_owned(), unknown.join(" ")));
+        }
         ledger.write(machine, &machine.symbols(Vec::new()))?;
     }
     if args.json {
@@ -564,6 +608,7 @@ fn conclude(
             "reason": end.reason,
             "status": end.status,
             "command_status": ended.map(|ended| ended.status),
+            "unknown_parameters": unknown,
             "virtual_seconds": machine.seconds(),
             "began_after": seconds(times.began),
             "wrote_after": seconds(times.wrote),
@@ -571,7 +616,7 @@ fn conclude(
             "settled_after": settled.filter(|seconds| seconds.is_finite()),
             "memory": crate::memory::report(machine.taken),
         });
-        say(&report.to_string());
+        output::result(&report.to_string())?;
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;
     recorded?;
@@ -579,4 +624,41 @@ fn conclude(
         bail!("the capture is incomplete");
     }
     Ok(ExitCode::from(end.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_has_a_mode_that_exists() {
+        let directory = std::env::temp_dir().join(format!("tollgate-share-{}", std::process::id()));
+        for name in ["plain", "odd:rx", "odd:rw"] {
+            std::fs::create_dir_all(directory.join(name)).unwrap();
+        }
+        let share = |text: &str| {
+            let share = format!("{}/{text}", directory.display()).parse::<Share>()?;
+            Ok((share.path.file_name().unwrap().to_str().unwrap().to_owned(), share.writable))
+        };
+        let good = [
+            ("plain", ("plain", false)),
+            ("plain:ro", ("plain", false)),
+            ("plain:rw", ("plain", true)),
+            ("odd:rx", ("odd:rx", false)),
+            ("odd:rx:rw", ("odd:rx", true)),
+            ("odd:rw", ("odd:rw", false)),
+            ("odd:rw:ro", ("odd:rw", false)),
+        ];
+        for (text, (name, writable)) in good {
+            assert_eq!(share(text), Ok::<_, String>((name.to_owned(), writable)), "{text}");
+        }
+        for mode in ["rx", "RW", "r", "", "rw "] {
+            let message = format!("the mode '{mode}' is unknown: there are ro (the default) and rw");
+            assert_eq!(share(&format!("plain:{mode}")), Err(message));
+        }
+        for missing in ["nothing", "nothing:rw", "nothing:rx", "odd"] {
+            assert!(share(missing).unwrap_err().contains("No such file"), "{missing}");
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }

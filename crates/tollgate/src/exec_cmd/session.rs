@@ -1,14 +1,16 @@
 //! The host's side of a command: its streams, the terminal, and the guest's report of its end.
 
 use super::control::{CONTROL, ERRORS, Ended, Hearing, INPUT, OUTPUT, Records, Said};
+use super::parameters;
 use crate::net::Connections;
+use crate::output::say;
+use crate::streams::{Lost, Stream};
 use crate::terminal::Terminal;
 use ledger::Ticks;
 use machine::host::{HostFrame, Piece};
 use machine::{Host, Poll};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,12 +86,18 @@ pub struct Session {
     pub times: Times,
     /// The end of the command.
     pub ended: Option<Ended>,
+    /// Words that the user added to the kernel's command line.
+    added: Vec<String>,
+    /// Those of them that the kernel does not know.
+    pub unknown: Vec<String>,
     /// The reason why the command did not start.
     pub failed: Option<String>,
     /// True once the kernel has reported a fault.
     pub broken: bool,
     /// True once a time limit has expired.
     pub timed_out: bool,
+    /// The reason why not all output arrived, other than a reader that went away.
+    pub lost: Option<Lost>,
 }
 
 impl Session {
@@ -116,9 +124,12 @@ impl Session {
             prepared: Rc::default(),
             times: Times::default(),
             ended: None,
+            added: Vec::new(),
+            unknown: Vec::new(),
             failed: None,
             broken: false,
             timed_out: false,
+            lost: None,
         }
     }
 
@@ -131,6 +142,12 @@ impl Session {
     /// Shows the kernel's messages if `show` is true.
     pub fn with_console(mut self, show: bool) -> Self {
         self.show_console = show;
+        self
+    }
+
+    /// Reports words of these, which the user added to the kernel's command line, that the kernel does not know.
+    pub fn with_parameters(mut self, words: &str) -> Self {
+        self.added = words.split_whitespace().map(str::to_owned).collect();
         self
     }
 
@@ -164,14 +181,23 @@ impl Session {
             Said::Began => self.times.began = Some(now),
             Said::Ended(ended) => (self.ended, self.times.ended) = (Some(ended), Some(now)),
             Said::Failed(why) => self.failed = Some(why),
+            Said::Unknown(words) if self.unknown.is_empty() => {
+                let unknown = |word: &String| self.added.contains(word) && !parameters::is_known(word);
+                self.unknown = words.into_iter().filter(unknown).collect();
+                parameters::warnings(&self.unknown).iter().for_each(|text| say(&format!("tollgate: {text}")));
+            }
+            // A program of the guest writes to the channel.
+            Said::Unknown(_) => {}
         }
     }
 
-    fn write(&mut self, stream: u8, to: &mut dyn Write, bytes: &[u8]) {
+    fn write(&mut self, channel: u8, stream: Stream, bytes: &[u8]) {
         self.times.wrote.get_or_insert_with(|| self.start.elapsed());
-        if to.write_all(bytes).and_then(|()| to.flush()).is_err() {
+        match stream.put(bytes) {
+            Ok(()) => {}
             // The command gets the signal of a pipe without a reader.
-            self.records.add(b'x', (stream - INPUT).to_string());
+            Err(Lost::NoReader) => self.records.add(b'x', (channel - INPUT).to_string()),
+            Err(lost) => drop(self.lost.get_or_insert(lost)),
         }
     }
 
@@ -208,8 +234,10 @@ impl Session {
 impl Host for Session {
     fn output(&mut self, bytes: &[u8]) {
         if self.show_console {
-            // The console is optional: write errors don't matter.
-            let _ = std::io::stderr().write_all(bytes);
+            // Without a reader of the kernel's messages, the command runs on.
+            if let Err(lost @ Lost::Failed(..)) = Stream::Errors.put(bytes) {
+                self.lost.get_or_insert(lost);
+            }
         }
         for byte in bytes {
             if self.tail.len() == TAIL {
@@ -227,7 +255,7 @@ impl Host for Session {
         self.timed_out = self.limits.deadline.is_some_and(|at| Instant::now() >= at)
             || self.limits.limit.is_some_and(|limit| now >= limit);
         let hopeless = !self.limits.oops_ok && self.patience.is_some_and(|until| now >= until);
-        Poll { stop: self.timed_out || hopeless || self.terminal.stopped(), ..Poll::default() }
+        Poll { stop: self.timed_out || hopeless || self.lost.is_some() || self.terminal.stopped(), ..Poll::default() }
     }
 
     fn frames(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
@@ -241,8 +269,8 @@ impl Host for Session {
     fn channel_output(&mut self, channel: u8, bytes: &[u8]) {
         match channel {
             CONTROL => self.hearing.hear(bytes).into_iter().for_each(|said| self.heard(said)),
-            OUTPUT => self.write(OUTPUT, &mut std::io::stdout().lock(), bytes),
-            ERRORS => self.write(ERRORS, &mut std::io::stderr().lock(), bytes),
+            OUTPUT => self.write(OUTPUT, Stream::Output, bytes),
+            ERRORS => self.write(ERRORS, Stream::Errors, bytes),
             _ => {}
         }
     }

@@ -15,7 +15,7 @@ use lab::store::{Pruning, Store};
 use ledger::pattern;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -48,10 +48,15 @@ pub fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Returns the base directory of image names. For an experiment in a user's file it is the current directory.
-fn root(experiments: &[Experiment]) -> PathBuf {
-    let built_in = experiments.iter().all(|experiment| experiment.file.is_none());
-    if built_in { places::guests() } else { PathBuf::from(".") }
+/// Returns the base directory of image names. For experiments in a user's files it is the current directory, unless only the directory of the built-in
+/// experiments has the images.
+fn root(experiments: &[Experiment], cells: &[Cell]) -> PathBuf {
+    let here = PathBuf::from(".");
+    let has_all = |root: &Path| cells.iter().flat_map(Cell::files).all(|file| root.join(file).is_file());
+    if experiments.iter().all(|experiment| experiment.file.is_none()) {
+        return places::guests();
+    }
+    if has_all(&here) { here } else { Some(places::guests()).filter(|root| has_all(root)).unwrap_or(here) }
 }
 
 /// Runs the cells of experiments that `--only` and `wanted` select.
@@ -62,6 +67,8 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     if cells.is_empty() {
         bail!("no cell is selected; `tollgate lab show NAME` lists the cells of an experiment");
     }
+    let root = common.root.clone().unwrap_or_else(|| root(experiments, &cells));
+    super::guests::check(&cells, &root)?;
     let stop = stop_on_signals()?;
     let place = match common.on {
         On::Local => Place::Here(match common.jobs {
@@ -75,7 +82,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     };
     let options = Options {
         program: std::env::current_exe().context("can't find this program's own file")?,
-        root: common.root.clone().unwrap_or_else(|| root(experiments)),
+        root,
         place,
         fresh: common.fresh,
         tier: common.tier.arguments(),

@@ -1,6 +1,7 @@
 //! `tollgate lab`: runs experiments in parallel, and compares them with published figures and with earlier runs.
 
 mod cells;
+mod guests;
 mod progress;
 mod settings;
 mod verdict;
@@ -183,7 +184,7 @@ struct Common {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_keep)]
     keep: Keep,
     /// Base directory of guest images [default: for built-in experiments, the checkout around the current directory or the program, else
-    /// /usr/share/tollgate; for others, the current directory]
+    /// the installed share/tollgate; for others, the current directory, or the former if only that has all images]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Runs finished cells again

@@ -1,0 +1,96 @@
+//! Words of the kernel's command line that the kernel does not know. A Linux kernel passes them to process 1 and does nothing else with them, so that a
+//! misspelled parameter would give a result without its effect.
+
+use std::fmt::Write;
+
+/// Key of the unknown words in a ledger, separated by spaces.
+pub const UNKNOWN: &str = "unknown kernel parameters";
+
+/// Largest number of differing letters between a word and the parameter that may be meant.
+const NEAR: usize = 2;
+
+/// Parameters of Linux kernels on x86 that change costs, places or the hardware in use (Documentation/admin-guide/kernel-parameters.txt). Among them are all
+/// that x86 code reads early by itself (`cmdline_find_option`): a kernel counts those as unknown, although they have their effect.
+#[rustfmt::skip]
+const KNOWN: [&str; 187] = [
+    "acpi", "acpi_enforce_resources", "acpi_rsdp", "align_va_addr", "apic", "apparmor", "audit", "bootconfig", "cgroup_disable", "cgroup_no_v1",
+    "clearcpuid", "clocksource", "cma", "console", "crashkernel", "debug", "debug_pagealloc", "debugpat", "default_hugepagesz", "dis_ucode_ldr",
+    "dyndbg", "eagerfpu", "earlycon", "earlyprintk", "efi", "ftrace", "gather_data_sampling", "hardened_usercopy", "highres", "hlt", "hpet",
+    "hugepages", "hugepagesz", "hugetlb_cma", "hugetlb_free_vmemmap", "hung_task_panic", "ibt", "idle", "ignore_loglevel", "ima",
+    "indirect_target_selection", "init", "init_on_alloc", "init_on_free", "initcall_debug", "intel_iommu", "intel_pstate", "io_delay", "iommu",
+    "irqaffinity", "isolcpus", "kasan", "kernelcore", "kfence.sample_interval", "kgdboc", "kprobe_event", "kvm_cma_resv_ratio", "l1d_flush", "l1tf",
+    "lapic", "lockdown", "log_buf_len", "loglevel", "lpj", "lsm", "maxcpus", "mce", "mds", "mem", "mem_encrypt", "mem_sleep", "memmap",
+    "memory_corruption_check", "memtest", "mitigations", "mmio_stale_data", "movable_node", "movablecore", "mtrr_gran_size", "net.ifnames", "netdev",
+    "nfsroot", "nmi_watchdog", "no5lvl", "no_console_suspend", "no_hash_pointers", "no_stf_barrier", "no_timer_check", "noaliencache", "noapic",
+    "noefi", "noexec", "nofxsr", "nohibernate", "nohlt", "nohpet", "nohugeiomap", "nohugevmalloc", "nohz", "nohz_full", "noinvpcid", "nokaslr",
+    "nolapic", "nopat", "nopcid", "nopku", "nopti", "nopv", "nopvspin", "norandmaps", "noreplace-smp", "noresume", "nosgx", "nosmap", "nosmep",
+    "nosmp", "nosmt", "nosoftlockup", "nospec_store_bypass_disable", "nospectre_bhb", "nospectre_v1", "nospectre_v2", "nousb", "nowatchdog",
+    "noxsave", "noxsaveopt", "noxsaves", "nr_cpus", "numa", "numa_balancing", "page_owner", "page_poison", "panic", "pci", "pcie_aspm",
+    "possible_cpus", "preempt", "processor.max_cstate", "psi", "pti", "quiet", "raid", "ramdisk_size", "random.trust_cpu", "randomize_kstack_offset",
+    "rcu_nocb_poll", "rcu_nocbs", "rcupdate.rcu_expedited", "rdinit", "reboot", "reg_file_data_sampling", "resume", "retbleed", "root", "security",
+    "selinux", "setcpuid", "sev", "skew_tick", "slab_nomerge", "slub_debug", "slub_max_order", "slub_min_objects", "softlockup_panic",
+    "spec_rstack_overflow", "spec_store_bypass_disable", "spectre_bhi", "spectre_v2", "spectre_v2_user", "split_lock_detect", "srbds",
+    "stack_depot_disable", "swapaccount", "swiotlb", "threadirqs", "trace_event", "transparent_hugepage", "tsc", "tsx", "tsx_async_abort", "vdso",
+    "vmscape", "vsyscall", "vsyscall32", "watchdog_thresh", "x2apic_phys", "xen_nopv",
+];
+
+/// Returns true if a parameter is known here, whether or not the kernel counts it as its own.
+pub fn is_known(word: &str) -> bool {
+    let name = plain(word.split('=').next().unwrap_or(word));
+    KNOWN.iter().any(|known| plain(known) == name)
+}
+
+/// Returns a name in the form in which names are compared: Linux makes no difference between dashes and underscores.
+fn plain(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// Describes unknown words for a person, a line for each.
+pub fn warnings(words: &[String]) -> Vec<String> {
+    words.iter().map(|word| warning(word)).collect()
+}
+
+fn warning(word: &str) -> String {
+    let (name, value) = word.split_once('=').map_or((word, ""), |(name, _)| (name, &word[name.len()..]));
+    let mut text = format!("the kernel does not know its parameter `{word}`, which has no effect");
+    if let Some(near) = nearest(name) {
+        // Writing to a string can't fail.
+        let _ = write!(text, ": is `{near}{value}` meant?");
+    }
+    text
+}
+
+/// Returns the known parameter whose name is nearest to an unknown one.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = plain(name);
+    let distance = |known: &str| strsim::damerau_levenshtein(&name, &plain(known));
+    let near = KNOWN.iter().map(|known| (distance(known), *known)).min()?;
+    // Two letters of four are another word.
+    (near.0 <= NEAR.min(name.len() / 3)).then_some(near.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_parameter_is_named() {
+        let said = |word: &str| warnings(&[word.to_owned()]).remove(0);
+        for (word, meant) in [
+            ("mitigation=off", "mitigations=off"),
+            ("mitgations=off", "mitigations=off"),
+            ("spectre_v3=off", "spectre_v2=off"),
+            ("quite", "quiet"),
+            ("nokasrl", "nokaslr"),
+        ] {
+            assert_eq!(
+                said(word),
+                format!("the kernel does not know its parameter `{word}`, which has no effect: is `{meant}` meant?")
+            );
+        }
+        assert!(is_known("spectre_v2=off") && is_known("noreplace_smp") && !is_known("mitigation=off"));
+        for word in ["x", "zzz=1", "tollgate_test=1", "hip=1"] {
+            assert_eq!(said(word), format!("the kernel does not know its parameter `{word}`, which has no effect"));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Limits on the resources of this process, which a shell sets by `ulimit`: what can be had is taken before the work, and an error that a limit
+//! causes names the limit.
+
+use crate::output::say;
+use anyhow::{Error, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A limit with its names.
+struct Limit {
+    resource: Resource,
+    /// The limited resource, for messages.
+    what: &'static str,
+    /// Option of `ulimit`.
+    option: char,
+    /// Bytes in a unit of `ulimit`, or 1 for numbers.
+    unit: u64,
+}
+
+/// The smallest stack that the program needs, in bytes.
+const STACK: u64 = 1 << 20;
+/// The preferred stack in bytes: the default of Linux distributions.
+const COMMON_STACK: u64 = 8 << 20;
+/// The preferred number of open files. A command of `exec` has the files open that it opens in the guest.
+const COMMON_FILES: u64 = 1 << 16;
+/// The smallest number of open files with which a guest gets the files of a command.
+pub const FILES: u64 = 64;
+/// The smallest data segment in bytes with which the program reads its command line. An allocation that fails ends it at once.
+const LEAST: u64 = 32 << 20;
+/// Address space in bytes that a machine needs beside guest memory: translated code and stubs, each mapped twice, images, ledger, threads.
+const SPACE_OF_MACHINE: u64 = 1 << 30;
+/// Data in bytes that a machine needs beside guest memory.
+const DATA_OF_MACHINE: u64 = 256 << 20;
+
+const FILE_SIZE: Limit = Limit { resource: Resource::Fsize, what: "the size of files", option: 'f', unit: 1024 };
+const STACK_SIZE: Limit = Limit { resource: Resource::Stack, what: "the stack", option: 's', unit: 1024 };
+const OPEN_FILES: Limit = Limit { resource: Resource::Nofile, what: "open files", option: 'n', unit: 1 };
+const SPACE: Limit = Limit { resource: Resource::As, what: "the address space", option: 'v', unit: 1024 };
+const DATA: Limit = Limit { resource: Resource::Data, what: "the data segment", option: 'd', unit: 1024 };
+const PROCESSES: Limit = Limit { resource: Resource::Nproc, what: "the user's processes", option: 'u', unit: 1 };
+
+impl Limit {
+    /// Returns the present limit, unless there is none.
+    fn current(&self) -> Option<u64> {
+        getrlimit(self.resource).current
+    }
+
+    /// Raises the limit towards `wanted` as far as the process may.
+    fn raise(&self, wanted: u64) {
+        let Rlimit { current, maximum } = getrlimit(self.resource);
+        let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        if current.is_some_and(|current| current < possible) {
+            // What is left is reported by `require`, or by the error that it causes.
+            let _ = setrlimit(self.resource, Rlimit { current: Some(possible), maximum });
+        }
+    }
+
+    /// Describes the limit and the command that changes it.
+    fn text(&self, current: u64) -> String {
+        let unit = if self.unit == 1 { "" } else { " KiB" };
+        format!("{} (`ulimit -{}`) is {}{unit}", self.what, self.option, current / self.unit)
+    }
+
+    /// Refuses a limit below `least`.
+    fn require(&self, least: u64) -> Result<()> {
+        match self.current() {
+            Some(current) if current < least => {
+                let least = format!("{}{}", least / self.unit, if self.unit == 1 { "" } else { " KiB" });
+                bail!("the limit on {}, and at least {least} are needed", self.text(current))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Prepares the process: raises limits where that costs nothing, and makes writes beyond the limit on file sizes fail, where the signal would end
+/// the program without a word.
+pub fn prepare() -> Result<()> {
+    STACK_SIZE.raise(COMMON_STACK);
+    STACK_SIZE.require(STACK)?;
+    SPACE.require(LEAST)?;
+    DATA.require(LEAST)?;
+    OPEN_FILES.raise(COMMON_FILES);
+    // A handler, as opposed to an ignored signal, does not reach the programs that this one starts.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    Ok(())
+}
+
+/// Refuses limits that a machine with this much guest memory, in bytes, would exceed: in the middle of its run it would end without its ledger.
+pub fn allow_machine(memory: u64) -> Result<()> {
+    SPACE.require(memory.saturating_add(SPACE_OF_MACHINE))?;
+    DATA.require(memory.saturating_add(DATA_OF_MACHINE))
+}
+
+/// Refuses a limit with which a guest can't get its files.
+pub fn allow_files() -> Result<()> {
+    OPEN_FILES.require(FILES)
+}
+
+/// Returns the limits that may be the cause of an error of the system.
+fn causes(code: i32) -> &'static [Limit] {
+    match rustix::io::Errno::from_raw_os_error(code) {
+        rustix::io::Errno::FBIG => &[FILE_SIZE],
+        rustix::io::Errno::MFILE => &[OPEN_FILES],
+        rustix::io::Errno::NOMEM => &[SPACE, DATA],
+        rustix::io::Errno::AGAIN => &[PROCESSES],
+        _ => &[],
+    }
+}
+
+/// Says which limit of this process may be the cause of an error.
+pub fn explain(error: &Error) {
+    let io = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).find_map(|io| io.raw_os_error());
+    for text in io.into_iter().flat_map(hints) {
+        say(&text);
+    }
+}
+
+/// Returns a line for each limit that may be the cause of an error of the system.
+pub fn hints(code: i32) -> Vec<String> {
+    let limited = causes(code).iter().filter_map(|limit| Some((limit, limit.current()?)));
+    let text = |(limit, current): (&Limit, u64)| {
+        format!("tollgate: the limit on {}: raise it, or use `ulimit -{} unlimited`", limit.text(current), limit.option)
+    };
+    limited.map(text).collect()
+}
