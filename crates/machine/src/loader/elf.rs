@@ -1,4 +1,4 @@
-//! ELF files: loadable segments, and the PVH entry note.
+//! ELF files: loadable segments, the entry point as a physical address, and notes.
 
 use super::LoadError;
 use super::bytes::Image;
@@ -8,22 +8,37 @@ use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 const HEADER: &str = "ELF header";
+const NOTE: &str = "ELF note";
+const LITTLE: LittleEndian = LittleEndian;
 const XEN_ELFNOTE_PHYS32_ENTRY: elf::NoteType = elf::NoteType(18);
 
 /// A loadable part of the file.
 pub(super) struct Segment<'a> {
+    /// Physical address.
     pub address: u64,
+    virtual_address: u64,
+    executable: bool,
     pub memory_len: u64,
     pub data: &'a [u8],
+}
+
+impl Segment<'_> {
+    /// Returns the physical address of a virtual address in the segment.
+    fn physical(&self, address: u64) -> Option<u64> {
+        let offset = address.wrapping_sub(self.virtual_address);
+        (offset < self.memory_len).then(|| self.address.wrapping_add(offset))
+    }
 }
 
 /// A parsed file.
 pub(super) struct Elf<'a> {
     /// True for ELF64.
     pub wide: bool,
-    pub entry: u64,
+    /// The entry point of the header, which may be physical or virtual.
+    entry: u64,
     pub segments: Vec<Segment<'a>>,
-    pub pvh_entry: Option<u32>,
+    /// The physical address in the PVH note.
+    pub pvh_entry: Option<u64>,
 }
 
 pub(super) fn is_elf(image: &Image) -> bool {
@@ -40,7 +55,6 @@ pub(super) fn parse(image: Image<'_>) -> Result<Elf<'_>, LoadError> {
 
 /// Reads a file with headers of one width, for the machine type that has such files.
 fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Machine) -> Result<Elf<'_>, LoadError> {
-    const LITTLE: LittleEndian = LittleEndian;
     image.slice(0, size_of::<H>() as u64, HEADER)?;
     let header = H::parse(image.0).ok().filter(|header| header.is_little_endian());
     let header = header.ok_or(LoadError::Malformed("the ELF file is not little-endian, or of an unknown version"))?;
@@ -76,33 +90,37 @@ fn segment<'a, P: ProgramHeader<Endian = LittleEndian>>(
     image: Image<'a>,
     program: &P,
 ) -> Result<Option<Segment<'a>>, LoadError> {
-    let (file_len, memory_len) = (program.p_filesz(LittleEndian).into(), program.p_memsz(LittleEndian).into());
+    let (file_len, memory_len) = (program.p_filesz(LITTLE).into(), program.p_memsz(LITTLE).into());
     if file_len > memory_len {
         return Err(LoadError::Malformed("an ELF segment is larger in the file than in memory"));
     }
     if memory_len == 0 {
         return Ok(None);
     }
-    let data = image.slice(program.p_offset(LittleEndian).into(), file_len, "ELF segment")?;
-    Ok(Some(Segment { address: program.p_paddr(LittleEndian).into(), memory_len, data }))
+    let data = image.slice(program.p_offset(LITTLE).into(), file_len, "ELF segment")?;
+    Ok(Some(Segment {
+        address: program.p_paddr(LITTLE).into(),
+        virtual_address: program.p_vaddr(LITTLE).into(),
+        executable: program.p_flags(LITTLE).0 & elf::PF_X.0 != 0,
+        memory_len,
+        data,
+    }))
 }
 
 /// Returns the PVH entry point, if it is among these notes.
 fn find_pvh_entry<P: ProgramHeader<Endian = LittleEndian>>(
     image: Image,
     program: &P,
-) -> Result<Option<u32>, LoadError> {
-    const NOTE: &str = "ELF note";
-    image.slice(program.p_offset(LittleEndian).into(), program.p_filesz(LittleEndian).into(), NOTE)?;
+) -> Result<Option<u64>, LoadError> {
+    image.slice(program.p_offset(LITTLE).into(), program.p_filesz(LITTLE).into(), NOTE)?;
     // A kernel's notes have a known alignment.
-    let Ok(Some(mut notes)) = program.notes(LittleEndian, image.0) else { return Ok(None) };
+    let Ok(Some(mut notes)) = program.notes(LITTLE, image.0) else { return Ok(None) };
     let cut = |_| LoadError::Malformed("an ELF note is longer than its segment");
     while let Some(note) = notes.next().map_err(cut)? {
-        if note.n_type(LittleEndian) == XEN_ELFNOTE_PHYS32_ENTRY && note.name() == b"Xen" {
+        if note.n_type(LITTLE) == XEN_ELFNOTE_PHYS32_ENTRY && note.name() == b"Xen" {
             let value = Image(note.desc());
             let entry = if value.len() >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
-            let entry = u32::try_from(entry);
-            return Ok(Some(entry.map_err(|_| LoadError::Malformed("the PVH entry point lies above 4 GiB"))?));
+            return Ok(Some(entry));
         }
     }
     Ok(None)
@@ -117,15 +135,40 @@ impl Elf<'_> {
         self.segments.iter().try_for_each(|s| space.fill(s.address, s.data, "ELF segment"))
     }
 
-    /// Returns `entry` if it is in a segment.
-    pub fn checked_entry(&self, entry: u64) -> Result<u64, LoadError> {
-        let inside = self.segments.iter().any(|s| entry.wrapping_sub(s.address) < s.memory_len);
-        if inside { Ok(entry) } else { Err(LoadError::EntryOutside(entry)) }
+    fn is_loaded(&self, physical: u64) -> bool {
+        self.segments.iter().any(|s| physical.wrapping_sub(s.address) < s.memory_len)
     }
 
-    /// Returns the entry point in the header, which must be below 4 GiB.
-    pub fn entry32(&self) -> Result<u32, LoadError> {
-        let entry = self.checked_entry(self.entry)?;
-        u32::try_from(entry).map_err(|_| LoadError::EntryOutside(entry))
+    /// Translates a virtual address by the first segment that contains it.
+    fn translate(&self, address: u64, only_code: bool) -> Option<u64> {
+        self.segments.iter().filter(|s| s.executable || !only_code).find_map(|s| s.physical(address))
+    }
+
+    /// Returns `entry`, which must be the physical address of a byte of a segment below 4 GiB.
+    pub fn physical_entry(&self, entry: u64) -> Result<u32, LoadError> {
+        match u32::try_from(entry) {
+            Ok(physical) if self.is_loaded(entry) => Ok(physical),
+            _ => Err(match self.translate(entry, false) {
+                Some(physical) if physical != entry => LoadError::EntryVirtual { entry, physical },
+                _ => LoadError::EntryOutside(entry),
+            }),
+        }
+    }
+
+    /// Returns the physical entry point of a file whose header may have a virtual one, as multiboot kernels have that are linked for
+    /// the upper half.
+    ///
+    /// As for QEMU and GRUB, the entry point is an address in a segment of code, which differs from the physical address
+    /// where the segment's addresses differ. An entry point in no such segment is a physical address, or one in data.
+    pub fn translated_entry(&self) -> Result<u32, LoadError> {
+        let entry = self.entry;
+        let physical = self.translate(entry, true).or_else(|| self.is_loaded(entry).then_some(entry));
+        let physical = physical.or_else(|| self.translate(entry, false)).ok_or(LoadError::EntryOutside(entry))?;
+        u32::try_from(physical).map_err(|_| LoadError::EntryOutside(entry))
+    }
+
+    /// Returns the entry point of a file that is entered by its header at a physical address.
+    pub fn header_entry(&self) -> Result<u32, LoadError> {
+        self.physical_entry(self.entry)
     }
 }

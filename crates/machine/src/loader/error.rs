@@ -56,11 +56,18 @@ pub enum LoadError {
     #[error("the kernel is an ELF file for another processor (machine {0}); an x86 image is needed")]
     WrongMachine(u16),
     /// A multiboot header requires a feature that isn't offered.
-    #[error("the multiboot header asks for features that are not offered (flags {0:#x})")]
+    #[error(
+        "the multiboot header requires features that multiboot 1 does not define (flags {0:#x}; bits 3 to 15 must be zero)"
+    )]
     MultibootFlags(u32),
     /// A multiboot header has a wrong checksum.
     #[error("the multiboot header at byte {0:#x} has a wrong checksum")]
     MultibootChecksum(usize),
+    /// The image has only a header of multiboot 2.
+    #[error(
+        "the kernel has a multiboot 2 header, which this loader cannot boot: give it a multiboot 1 header or a PVH note beside it"
+    )]
+    Multiboot2,
     /// There is not enough RAM at the address that the kernel requires.
     #[error(
         "the {what} needs memory from {start:#x} to {end:#x}, but the machine has {ram} bytes: give it more memory"
@@ -118,6 +125,17 @@ pub enum LoadError {
     /// The entry point is not inside the image.
     #[error("the entry point {0:#x} lies outside the loaded image")]
     EntryOutside(u64),
+    /// The entry point is a virtual address where a physical one is needed.
+    #[error(
+        "the entry point {entry:#x} is a virtual address, of the byte at {physical:#x}: a PVH note and the header of a vmlinux have physical \
+         ones. A kernel that relies on its own boot loader's page tables cannot be entered without a PVH note or a multiboot header"
+    )]
+    EntryVirtual {
+        /// Entry point.
+        entry: u64,
+        /// Its physical address.
+        physical: u64,
+    },
     /// No gap of RAM is large enough.
     #[error("the initrd ({len} bytes) does not fit into guest memory next to the kernel: give the machine more memory")]
     InitrdTooBig {

@@ -221,7 +221,7 @@ pub(super) fn load_vmlinux(space: &mut LoadSpace, file: &Elf, options: &Options)
     const ALIGNMENT: u32 = 0x100_0000;
     file.place(space)?;
     // The identity map of the entry state ends at 4 GiB.
-    let rip = u64::from(file.entry32()?);
+    let rip = u64::from(file.header_entry()?);
     let mut zero_page = zero_page(space, options)?;
     put(&mut zero_page, at::BOOT_FLAG, &BOOT_FLAG.to_le_bytes());
     put(&mut zero_page, at::HEADER, HEADER);

@@ -88,6 +88,7 @@ fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry
     if !elf::is_elf(&image) {
         return match header? {
             Some(header) => multiboot::load_flat(space, image, header, options),
+            None if multiboot::is_version_2(&image) => Err(LoadError::Multiboot2),
             None => Err(LoadError::NotAKernel(guess(image.0))),
         };
     }
@@ -98,6 +99,7 @@ fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry
     match header? {
         Some(header) if header.has_addresses() => multiboot::load_flat(space, image, header, options),
         Some(_) => multiboot::load_elf(space, &file, options),
+        None if multiboot::is_version_2(&image) => Err(LoadError::Multiboot2),
         None if file.wide => linux::load_vmlinux(space, &file, options),
         None => Err(LoadError::NotAKernel("a 32-bit ELF file without a multiboot header or a PVH entry")),
     }

@@ -42,6 +42,7 @@ fn elf64(address: u64) -> Vec<u8> {
     put(&mut image, 54, &[56, 0, 2, 0]);
     put(&mut image, 64, &[1, 0, 0, 0, 7]);
     put(&mut image, 64 + 8, &0x200u64.to_le_bytes());
+    put(&mut image, 64 + 16, &address.to_le_bytes());
     put(&mut image, 64 + 24, &address.to_le_bytes());
     put(&mut image, 64 + 32, &0x100u64.to_le_bytes());
     put(&mut image, 64 + 40, &0x2000u64.to_le_bytes());
@@ -72,12 +73,26 @@ fn multiboot(address: u32) -> Vec<u8> {
     put(&mut image, 42, &[32, 0, 1, 0]);
     put(&mut image, 52, &1u32.to_le_bytes());
     put(&mut image, 56, &0x200u32.to_le_bytes());
+    put(&mut image, 60, &address.to_le_bytes());
     put(&mut image, 64, &address.to_le_bytes());
     put(&mut image, 68, &0x100u32.to_le_bytes());
     put(&mut image, 72, &0x2000u32.to_le_bytes());
     put(&mut image, 0xb0, &header(0));
     image[0x200..].fill(0xcc);
     image
+}
+
+/// Changes the virtual address and flags of the ELF32 segment, and the entry point.
+fn link(image: &mut [u8], virtual_address: u32, flags: u32, entry: u32) {
+    put(image, 24, &entry.to_le_bytes());
+    put(image, 60, &virtual_address.to_le_bytes());
+    put(image, 76, &flags.to_le_bytes());
+}
+
+/// Changes the virtual address of the ELF64 segment, and the entry point.
+fn link64(image: &mut [u8], virtual_address: u64, entry: u64) {
+    put(image, 24, &entry.to_le_bytes());
+    put(image, 64 + 16, &virtual_address.to_le_bytes());
 }
 
 fn header(flags: u32) -> [u8; 12] {
@@ -416,12 +431,136 @@ fn a_multiboot_header_can_give_the_addresses() {
 }
 
 #[test]
+fn a_virtual_entry_point_of_a_multiboot_image_is_translated_by_its_segment() {
+    const CODE: u32 = 5;
+    const DATA: u32 = 6;
+    let entered = |image: &[u8]| load(&ram(64), image, &options()).map(|entry| entry.rip);
+    // The form of GNU Mach: linked at 0xc1000000, loaded at 16 MiB.
+    for flags in [CODE, DATA] {
+        let mut image = multiboot(KERNEL_AT as u32);
+        link(&mut image, 0xc100_0000, flags, 0xc100_0010);
+        assert_eq!(entered(&image).unwrap(), KERNEL_AT + 0x10);
+        // Also in the part that is not in the file, and nowhere else.
+        link(&mut image, 0xc100_0000, flags, 0xc100_1fff);
+        assert_eq!(entered(&image).unwrap(), KERNEL_AT + 0x1fff);
+        link(&mut image, 0xc100_0000, flags, 0xc100_2000);
+        assert!(matches!(fails(64, &image), LoadError::EntryOutside(0xc100_2000)));
+        link(&mut image, 0xc100_0000, flags, 0xc0ff_ffff);
+        assert!(matches!(fails(64, &image), LoadError::EntryOutside(0xc0ff_ffff)));
+        // A physical entry point of such a file.
+        link(&mut image, 0xc100_0000, flags, KERNEL_AT as u32 + 4);
+        assert_eq!(entered(&image).unwrap(), KERNEL_AT + 4);
+    }
+    // Where the two readings contradict each other, code counts before a physical address, and that before data.
+    for (flags, entry) in [(CODE, KERNEL_AT + 0x10), (DATA, KERNEL_AT + 0x1010)] {
+        let mut image = multiboot(KERNEL_AT as u32);
+        link(&mut image, KERNEL_AT as u32 + 0x1000, flags, KERNEL_AT as u32 + 0x1010);
+        assert_eq!(entered(&image).unwrap(), entry);
+    }
+    // An address space that ends with the segment.
+    let mut image = multiboot(KERNEL_AT as u32);
+    link(&mut image, 0xffff_f000, CODE, 0xffff_fffc);
+    assert_eq!(entered(&image).unwrap(), KERNEL_AT + 0xffc);
+    link(&mut image, 0xffff_f000, CODE, 0x10);
+    assert!(matches!(fails(64, &image), LoadError::EntryOutside(0x10)));
+}
+
+#[test]
+fn a_64_bit_multiboot_image_is_entered_in_protected_mode() {
+    let mut image = elf64(KERNEL_AT);
+    put(&mut image, 0xb0, &header(3));
+    put(&mut image, 56, &[1]);
+    for (linked, entry) in [(KERNEL_AT, KERNEL_AT + 16), (0xffff_ffff_8100_0000, 0xffff_ffff_8100_0010)] {
+        link64(&mut image, linked, entry);
+        let entry = load(&ram(64), &image, &options()).unwrap();
+        assert_eq!((entry.mode, entry.rip, entry.rax), (Mode::Protected32, KERNEL_AT + 16, 0x2bad_b002));
+    }
+}
+
+#[test]
+fn virtual_entry_points_of_other_images_are_named() {
+    const LINKED: u64 = 0xffff_ffff_8100_0000;
+    let mut image = elf64(KERNEL_AT);
+    link64(&mut image, LINKED, KERNEL_AT + 16);
+    assert_eq!(load(&ram(64), &image, &options()).unwrap().rip, KERNEL_AT + 16);
+    link64(&mut image, LINKED, LINKED + 16);
+    let named = |error: LoadError, at: u64| match error {
+        LoadError::EntryVirtual { entry, physical } => assert_eq!((entry, physical), (LINKED + at, KERNEL_AT + at)),
+        error => panic!("{error}"),
+    };
+    named(fails(64, &image), 16);
+    // The entry point of a PVH note of 8 bytes.
+    let mut image = pvh(KERNEL_AT);
+    link64(&mut image, LINKED, LINKED + 16);
+    assert_eq!(load(&ram(64), &image, &options()).unwrap().rip, KERNEL_AT + 32);
+    put(&mut image, 120 + 32, &24u64.to_le_bytes());
+    put(&mut image, 0x184, &[8]);
+    put(&mut image, 0x190, &(LINKED + 32).to_le_bytes());
+    named(fails(64, &image), 32);
+    put(&mut image, 0x190, &(1u64 << 32).to_le_bytes());
+    assert!(matches!(fails(64, &image), LoadError::EntryOutside(0x1_0000_0000)));
+}
+
+#[test]
+fn segments_and_entry_points_above_4_gib_are_loaded_or_refused() {
+    let high = elf64(1 << 32);
+    assert!(matches!(fails(64, &high), LoadError::Outside { start: 0x1_0000_0000, .. }));
+    // With memory there, the segment is loaded, but the entry state reaches 4 GiB.
+    assert!(matches!(fails(3 << 10 | 64, &high), LoadError::EntryOutside(0x1_0000_0010)));
+    let mut image = elf64(1 << 32);
+    put(&mut image, 0xb0, &header(0));
+    put(&mut image, 56, &[1]);
+    link64(&mut image, 0x10_0000, 0x10_0010);
+    assert!(matches!(fails(3 << 10 | 64, &image), LoadError::EntryOutside(0x10_0010)));
+    // Two segments: code at 16 MiB, data above 4 GiB.
+    let mut image = elf64(KERNEL_AT);
+    image.copy_within(64..120, 120);
+    put(&mut image, 120 + 24, &(1u64 << 32).to_le_bytes());
+    let ram = ram(3 << 10 | 64);
+    assert_eq!(load(&ram, &image, &options()).unwrap().rip, KERNEL_AT + 16);
+    assert_eq!(read::<1>(&ram, 1 << 32), [0xcc]);
+}
+
+#[test]
+fn a_multiboot_image_that_prefers_a_video_mode_is_told_that_there_is_none() {
+    let mut image = multiboot(MIB as u32);
+    put(&mut image, 0xb0, &header(7));
+    let ram = ram(16);
+    let entry = load(&ram, &image, &options()).unwrap();
+    assert_eq!(read32(&ram, entry.rbx) & (1 << 11 | 1 << 12), 0);
+    put(&mut image, 0xb0, &header(15));
+    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(15)));
+}
+
+#[test]
+fn multiboot_2_is_named_unless_there_is_another_way_in() {
+    let mut second = [0; 16];
+    for (index, word) in [0xe852_50d6, 0, 16, 0u32.wrapping_sub(0xe852_50d6 + 16)].into_iter().enumerate() {
+        put(&mut second, 4 * index, &word.to_le_bytes());
+    }
+    for mut image in [elf64(KERNEL_AT), vec![0xcc; 0x300]] {
+        put(&mut image, 0x1c0, &second);
+        assert!(matches!(fails(64, &image), LoadError::Multiboot2));
+        // A header with a wrong checksum, or at an address that is not a multiple of 8, is none.
+        image[0x1c8] ^= 1;
+        assert!(!matches!(load(&ram(64), &image, &options()), Err(LoadError::Multiboot2)));
+        image[0x1c0..0x1d0].fill(0);
+        put(&mut image, 0x1c4, &second);
+        assert!(!matches!(load(&ram(64), &image, &options()), Err(LoadError::Multiboot2)));
+    }
+    for mut image in [pvh(KERNEL_AT), multiboot(KERNEL_AT as u32), flat(0, 0)] {
+        put(&mut image, 0x1c0, &second);
+        load(&ram(64), &image, &options()).unwrap();
+    }
+}
+
+#[test]
 fn broken_multiboot_headers_are_refused() {
     let mut image = multiboot(MIB as u32);
     image[0xb8] ^= 1;
     assert!(matches!(fails(16, &image), LoadError::MultibootChecksum(0xb0)));
-    put(&mut image, 0xb0, &header(4));
-    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(4)));
+    put(&mut image, 0xb0, &header(8));
+    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(8)));
     put(&mut image, 0xb0, &[0; 12]);
     assert!(matches!(fails(16, &image), LoadError::NotAKernel(_)));
 }
