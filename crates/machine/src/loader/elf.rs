@@ -1,16 +1,56 @@
-//! ELF files: loadable segments, the entry point as a physical address, and notes.
+//! ELF files: loadable segments, the entry point as a physical address, notes, and signs that a file is not a kernel.
 
 use super::LoadError;
 use super::bytes::Image;
+use super::kind::{self, Kind};
 use super::space::LoadSpace;
 use object::LittleEndian;
 use object::elf::{self, FileHeader32, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 const HEADER: &str = "ELF header";
 const NOTE: &str = "ELF note";
+/// Offset of the machine number in both headers.
+const MACHINE_AT: u64 = 18;
 const LITTLE: LittleEndian = LittleEndian;
-const XEN_ELFNOTE_PHYS32_ENTRY: elf::NoteType = elf::NoteType(18);
+/// Sections and notes in each of them that are looked at.
+const MOST_SECTIONS: usize = 1024;
+const MOST_NOTES: usize = 64;
+/// Notes of owner `Xen`: the system of a paravirtualized guest, and the entry point of PVH.
+const XEN_ELFNOTE_GUEST_OS: u32 = 6;
+const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
+/// Notes of programs: the kernel that a program of the GNU C library needs, and the build of a Go program.
+const GNU_ABI_TAG: u32 = 1;
+const GO_BUILD_ID: u32 = 4;
+/// Interpreter of FreeBSD's kernel, which names no file.
+const FREEBSD_KERNEL: &[u8] = b"/red/herring";
+
+/// Machine numbers of ELF, by name.
+const MACHINES: [(u16, &str); 17] = [
+    (2, "SPARC"),
+    (3, "i386"),
+    (8, "MIPS"),
+    (15, "PA-RISC"),
+    (18, "SPARC"),
+    (20, "PowerPC"),
+    (21, "64-bit PowerPC"),
+    (22, "S/390"),
+    (40, "Arm"),
+    (43, "64-bit SPARC"),
+    (50, "IA-64"),
+    (62, "x86-64"),
+    (92, "OpenRISC"),
+    (183, "arm64"),
+    (243, "RISC-V"),
+    (258, "LoongArch"),
+    (0x9026, "Alpha"),
+];
+
+/// Names the processor of a machine number.
+pub(super) fn machine_name(machine: u16) -> String {
+    let known = MACHINES.iter().find(|(number, _)| *number == machine);
+    known.map_or_else(|| format!("machine {machine}"), |(_, name)| (*name).to_owned())
+}
 
 /// A loadable part of the file.
 pub(super) struct Segment<'a> {
@@ -39,6 +79,20 @@ pub(super) struct Elf<'a> {
     pub segments: Vec<Segment<'a>>,
     /// The physical address in the PVH note.
     pub pvh_entry: Option<u64>,
+    /// What the file is if it has neither a PVH note nor a multiboot header, and is known not to be a kernel without them.
+    pub stranger: Option<Kind>,
+}
+
+/// What notes say.
+#[derive(Default)]
+struct Notes {
+    pvh_entry: Option<u64>,
+    /// Programs of Linux.
+    program: bool,
+    /// Kernels and programs of BSDs.
+    bsd: bool,
+    /// Kernels other than Linux for paravirtualized guests of Xen.
+    xen_guest: bool,
 }
 
 pub(super) fn is_elf(image: &Image) -> bool {
@@ -56,13 +110,20 @@ pub(super) fn parse(image: Image<'_>) -> Result<Elf<'_>, LoadError> {
 /// Reads a file with headers of one width, for the machine type that has such files.
 fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Machine) -> Result<Elf<'_>, LoadError> {
     image.slice(0, size_of::<H>() as u64, HEADER)?;
+    if image.u8(5, HEADER)? == elf::ELFDATA2MSB.0 {
+        let [high, low] = image.u16(MACHINE_AT, HEADER)?.to_le_bytes();
+        return Err(LoadError::WrongMachine(u16::from_be_bytes([high, low])));
+    }
     let header = H::parse(image.0).ok().filter(|header| header.is_little_endian());
-    let header = header.ok_or(LoadError::Malformed("the ELF file is not little-endian, or of an unknown version"))?;
+    let header = header.ok_or(LoadError::Malformed("the ELF file has an unknown byte order or version"))?;
     if header.e_machine(LITTLE) != machine {
         return Err(LoadError::WrongMachine(header.e_machine(LITTLE).0));
     }
-    if !matches!(header.e_type(LITTLE), elf::ET_EXEC | elf::ET_DYN) {
-        return Err(LoadError::Malformed("the ELF file is not an executable (an object file or a core dump?)"));
+    match header.e_type(LITTLE) {
+        elf::ET_EXEC | elf::ET_DYN => {}
+        elf::ET_REL => return Err(LoadError::NotAKernel(kind::OBJECT)),
+        elf::ET_CORE => return Err(LoadError::NotAKernel(kind::CORE)),
+        _ => return Err(LoadError::Malformed("the ELF file is not an executable")),
     }
     let table = u64::from(header.e_phentsize(LITTLE)) * u64::from(header.e_phnum(LITTLE));
     if table != 0 {
@@ -71,15 +132,31 @@ fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Ma
     let programs = header.program_headers(LITTLE, image.0);
     let programs = programs.map_err(|_| LoadError::Malformed("the ELF program headers have an unknown size"))?;
     let entry = header.e_entry(LITTLE).into();
-    let mut file = Elf { wide: header.is_type_64(), entry, segments: Vec::new(), pvh_entry: None };
+    let mut file = Elf { wide: header.is_type_64(), entry, segments: Vec::new(), pvh_entry: None, stranger: None };
+    let mut notes = Notes::default();
+    let mut library = false;
     for program in programs {
         match program.p_type(LITTLE) {
             elf::PT_LOAD => file.segments.extend(segment(image, program)?),
-            elf::PT_NOTE => file.pvh_entry = file.pvh_entry.or(find_pvh_entry(image, program)?),
-            elf::PT_INTERP => return Err(LoadError::NotAKernel("an ELF program for an operating system")),
+            elf::PT_NOTE => read_notes(image, program, &mut notes)?,
+            elf::PT_INTERP => match program.interpreter(LITTLE, image.0) {
+                Ok(Some(FREEBSD_KERNEL)) => notes.bsd = true,
+                _ => notes.program = true,
+            },
+            elf::PT_TLS => notes.program = true,
+            elf::PT_DYNAMIC => library = true,
             _ => {}
         }
     }
+    read_note_sections(image, header, &mut notes);
+    file.pvh_entry = notes.pvh_entry;
+    let kinds = [
+        (notes.bsd, kind::BSD),
+        (notes.xen_guest, kind::XEN_GUEST),
+        (notes.program, kind::PROGRAM),
+        (library, kind::LIBRARY),
+    ];
+    file.stranger = kinds.into_iter().find_map(|(is, kind)| is.then_some(kind));
     if file.segments.is_empty() {
         return Err(LoadError::Malformed("the ELF file has nothing to load"));
     }
@@ -107,23 +184,54 @@ fn segment<'a, P: ProgramHeader<Endian = LittleEndian>>(
     }))
 }
 
-/// Returns the PVH entry point, if it is among these notes.
-fn find_pvh_entry<P: ProgramHeader<Endian = LittleEndian>>(
+/// Reads the notes of a segment.
+fn read_notes<P: ProgramHeader<Endian = LittleEndian>>(
     image: Image,
     program: &P,
-) -> Result<Option<u64>, LoadError> {
+    found: &mut Notes,
+) -> Result<(), LoadError> {
     image.slice(program.p_offset(LITTLE).into(), program.p_filesz(LITTLE).into(), NOTE)?;
     // A kernel's notes have a known alignment.
-    let Ok(Some(mut notes)) = program.notes(LITTLE, image.0) else { return Ok(None) };
+    let Ok(Some(mut notes)) = program.notes(LITTLE, image.0) else { return Ok(()) };
     let cut = |_| LoadError::Malformed("an ELF note is longer than its segment");
     while let Some(note) = notes.next().map_err(cut)? {
-        if note.n_type(LITTLE) == XEN_ELFNOTE_PHYS32_ENTRY && note.name() == b"Xen" {
-            let value = Image(note.desc());
-            let entry = if value.len() >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
-            return Ok(Some(entry));
-        }
+        read_note(note.name(), note.n_type(LITTLE).0, note.desc(), found)?;
     }
-    Ok(None)
+    Ok(())
+}
+
+/// Reads notes in sections, where kernels for Xen have them that have no segment of notes. A loader does not need sections: what cannot be
+/// read is left out.
+fn read_note_sections<H: FileHeader<Endian = LittleEndian>>(image: Image, header: &H, found: &mut Notes) {
+    let Ok(sections) = header.section_headers(LITTLE, image.0) else { return };
+    for section in sections.iter().take(MOST_SECTIONS) {
+        let Ok(Some(mut notes)) = section.notes(LITTLE, image.0) else { continue };
+        let mut seen = Notes::default();
+        for _ in 0..MOST_NOTES {
+            let Ok(Some(note)) = notes.next() else { break };
+            if read_note(note.name(), note.n_type(LITTLE).0, note.desc(), &mut seen).is_err() {
+                break;
+            }
+        }
+        found.pvh_entry = found.pvh_entry.or(seen.pvh_entry);
+        found.xen_guest |= seen.xen_guest;
+        found.bsd |= seen.bsd;
+    }
+}
+
+fn read_note(owner: &[u8], kind: u32, value: &[u8], found: &mut Notes) -> Result<(), LoadError> {
+    match (owner, kind) {
+        (b"Xen", XEN_ELFNOTE_PHYS32_ENTRY) => {
+            let value = Image(value);
+            let entry = if value.len() >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
+            found.pvh_entry = found.pvh_entry.or(Some(entry));
+        }
+        (b"Xen", XEN_ELFNOTE_GUEST_OS) => found.xen_guest |= !value.starts_with(b"linux"),
+        (b"GNU", GNU_ABI_TAG) | (b"Go", GO_BUILD_ID) => found.program = true,
+        (b"FreeBSD" | b"NetBSD" | b"OpenBSD", _) => found.bsd = true,
+        _ => {}
+    }
+    Ok(())
 }
 
 impl Elf<'_> {

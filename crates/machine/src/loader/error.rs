@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+pub use super::kind::Kind;
+
 /// Reason for which an image can't be booted. Each message is one line that says what to change.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -23,8 +25,8 @@ pub enum LoadError {
     #[error("the {0} is empty")]
     Empty(&'static str),
     /// The file is unknown, or has a known format that can't be booted.
-    #[error("the kernel is {0}; expected a Linux bzImage, an ELF vmlinux, or a multiboot image")]
-    NotAKernel(&'static str),
+    #[error("the file is {}; {}", .0.what, .0.advice)]
+    NotAKernel(Kind),
     /// A structure, or the data that it describes, extends beyond the end of the file.
     #[error("the kernel is truncated: its {what} ends at byte {end}, but the file has {len}")]
     Truncated {
@@ -49,11 +51,11 @@ pub enum LoadError {
     /// A bzImage whose only entry is in real mode.
     #[error(
         "the image has a Linux boot header without a 32-bit entry point (code32_start is 0): it starts in real mode and calls a BIOS, \
-         which this machine has not got (iPXE is such an image)"
+         which this machine has not got (iPXE is such an image): give the kernel that it would start"
     )]
     RealMode,
     /// An ELF file for a processor that is not x86.
-    #[error("the kernel is an ELF file for another processor (machine {0}); an x86 image is needed")]
+    #[error("the kernel is an ELF file for another processor ({name}); an x86 image is needed", name = super::elf::machine_name(*.0))]
     WrongMachine(u16),
     /// A multiboot header requires a feature that isn't offered.
     #[error(

@@ -96,9 +96,6 @@ pub(super) fn load_flat(
     options: &Options,
 ) -> Result<Entry, LoadError> {
     const WHAT: &str = "multiboot header";
-    if !header.has_addresses() {
-        return Err(LoadError::Malformed("the multiboot header has no addresses, and the file is not ELF"));
-    }
     let field = |index: u64| image.u32(header.offset + 12 + 4 * index, WHAT).map(u64::from);
     let (header_address, load, load_end, bss_end, entry) = (field(0)?, field(1)?, field(2)?, field(3)?, field(4)?);
     let malformed = LoadError::Malformed("the addresses in the multiboot header contradict each other");
