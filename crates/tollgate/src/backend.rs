@@ -12,7 +12,7 @@ pub enum Backend {
     Software,
     /// The host's processor through /dev/kvm: fast, with a ledger of exits only
     Kvm,
-    /// kvm if the host has it, unless a ledger or another option needs software
+    /// kvm if the host has it, unless KVM emulates kernels, or a ledger or another option needs software
     Auto,
 }
 
@@ -25,8 +25,14 @@ impl Backend {
             (Self::Kvm, Some(why)) => {
                 bail!(WrongArguments::new(format!("{why}: leave it out with --backend kvm, or use --backend software")))
             }
-            (Self::Kvm, None) => Kvm::open().map(Some).map_err(|error| anyhow!(error).context("--backend kvm")),
-            (Self::Auto, None) if !ledger => Ok(Kvm::open().ok()),
+            (Self::Kvm, None) => {
+                let kvm = Kvm::open().map_err(|error| anyhow!(error).context("--backend kvm"))?;
+                if let Some(emulated) = kvm.emulated() {
+                    eprintln!("tollgate: {emulated}");
+                }
+                Ok(Some(kvm))
+            }
+            (Self::Auto, None) if !ledger => Ok(Kvm::open().ok().filter(|kvm| kvm.emulated().is_none())),
             (Self::Auto, _) => Ok(None),
         }
     }

@@ -534,7 +534,7 @@ fn kernels_that_are_none_are_refused() {
     refused(&["--kernel", "/dev/zero"], "not a regular file");
     refused(&["--kernel", &files.put("photo", b"\xff\xd8\xff\xe0\x00\x10JFIF")], "is a JPEG picture");
     refused(&["--kernel", &files.put("empty", b"")], "the kernel is empty");
-    refused(&["--kernel", &files.put("text", b"hello\n")], "not in a format that is recognized");
+    refused(&["--kernel", &files.put("text", b"hello\n")], "the file is a text file");
     refused(&["--kernel", &files.put("zeroes", &[0; 100_000])], "all zeroes");
     refused(&["--kernel", &files.put("half", &good[..good.len() - 4])], "truncated");
     refused(&["--kernel", &files.good(), "--initrd", &files.path("missing")], "No such file");

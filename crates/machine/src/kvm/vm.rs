@@ -2,6 +2,7 @@
 
 use super::cpuid;
 use super::host::{self, Runner, io_error};
+use super::probe::{self, Emulated};
 use crate::memory::GuestRam;
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, Msrs, kvm_cpuid_entry2, kvm_msr_entry};
 use kvm_ioctls::{Cap, VcpuFd, VmFd};
@@ -72,6 +73,13 @@ pub struct Kvm {
     tsc_khz: u32,
     most: usize,
     shows_registers: bool,
+    emulated: Option<Emulated>,
+}
+
+/// Sets the addresses that KVM needs if the processor cannot run real mode.
+fn set_addresses(vm: &VmFd) -> Result<(), KvmError> {
+    call("KVM_SET_IDENTITY_MAP_ADDR", vm.set_identity_map_address(IDENTITY_MAP))?;
+    call("KVM_SET_TSS_ADDR", vm.set_tss_address(TASK_STATE))
 }
 
 impl Kvm {
@@ -96,8 +104,7 @@ impl Kvm {
             return Err(KvmError::Capability(name));
         }
         let vm = kvm.create_vm().map_err(|error| KvmError::NoHardware(io_error(error)))?;
-        call("KVM_SET_IDENTITY_MAP_ADDR", vm.set_identity_map_address(IDENTITY_MAP))?;
-        call("KVM_SET_TSS_ADDR", vm.set_tss_address(TASK_STATE))?;
+        set_addresses(&vm)?;
         let first = call("KVM_CREATE_VCPU", vm.create_vcpu(0))?;
         let tsc_khz = call("KVM_GET_TSC_KHZ", first.get_tsc_khz())?;
         let supported = call("KVM_GET_SUPPORTED_CPUID", kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES))?;
@@ -108,7 +115,13 @@ impl Kvm {
             tsc_khz,
             most: kvm.get_max_vcpus(),
             shows_registers: kvm.check_extension(Cap::SyncRegs),
+            emulated: probe::emulated(&kvm, |vm| set_addresses(vm).ok()),
         })
+    }
+
+    /// Returns what was measured if KVM emulates what a guest's kernel executes.
+    pub fn emulated(&self) -> Option<Emulated> {
+        self.emulated
     }
 
     /// Returns a profile of the host's processor in this machine: name, prices and other fields that do not matter here

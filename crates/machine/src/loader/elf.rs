@@ -1,29 +1,98 @@
-//! ELF files: loadable segments, and the PVH entry note.
+//! ELF files: loadable segments, the entry point as a physical address, notes, and signs that a file is not a kernel.
 
 use super::LoadError;
 use super::bytes::Image;
+use super::kind::{self, Kind};
 use super::space::LoadSpace;
 use object::LittleEndian;
 use object::elf::{self, FileHeader32, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 const HEADER: &str = "ELF header";
-const XEN_ELFNOTE_PHYS32_ENTRY: elf::NoteType = elf::NoteType(18);
+const NOTE: &str = "ELF note";
+/// Offset of the machine number in both headers.
+const MACHINE_AT: u64 = 18;
+const LITTLE: LittleEndian = LittleEndian;
+/// Sections and notes in each of them that are looked at.
+const MOST_SECTIONS: usize = 1024;
+const MOST_NOTES: usize = 64;
+/// Notes of owner `Xen`: the system of a paravirtualized guest, and the entry point of PVH.
+const XEN_ELFNOTE_GUEST_OS: u32 = 6;
+const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
+/// Notes of programs: the kernel that a program of the GNU C library needs, and the build of a Go program.
+const GNU_ABI_TAG: u32 = 1;
+const GO_BUILD_ID: u32 = 4;
+/// Interpreter of FreeBSD's kernel, which names no file.
+const FREEBSD_KERNEL: &[u8] = b"/red/herring";
+
+/// Machine numbers of ELF, by name.
+const MACHINES: [(u16, &str); 17] = [
+    (2, "SPARC"),
+    (3, "i386"),
+    (8, "MIPS"),
+    (15, "PA-RISC"),
+    (18, "SPARC"),
+    (20, "PowerPC"),
+    (21, "64-bit PowerPC"),
+    (22, "S/390"),
+    (40, "Arm"),
+    (43, "64-bit SPARC"),
+    (50, "IA-64"),
+    (62, "x86-64"),
+    (92, "OpenRISC"),
+    (183, "arm64"),
+    (243, "RISC-V"),
+    (258, "LoongArch"),
+    (0x9026, "Alpha"),
+];
+
+/// Names the processor of a machine number.
+pub(super) fn machine_name(machine: u16) -> String {
+    let known = MACHINES.iter().find(|(number, _)| *number == machine);
+    known.map_or_else(|| format!("machine {machine}"), |(_, name)| (*name).to_owned())
+}
 
 /// A loadable part of the file.
 pub(super) struct Segment<'a> {
+    /// Physical address.
     pub address: u64,
+    virtual_address: u64,
+    executable: bool,
     pub memory_len: u64,
     pub data: &'a [u8],
+}
+
+impl Segment<'_> {
+    /// Returns the physical address of a virtual address in the segment.
+    fn physical(&self, address: u64) -> Option<u64> {
+        let offset = address.wrapping_sub(self.virtual_address);
+        (offset < self.memory_len).then(|| self.address.wrapping_add(offset))
+    }
 }
 
 /// A parsed file.
 pub(super) struct Elf<'a> {
     /// True for ELF64.
     pub wide: bool,
-    pub entry: u64,
+    /// The entry point of the header, which may be physical or virtual.
+    entry: u64,
     pub segments: Vec<Segment<'a>>,
-    pub pvh_entry: Option<u32>,
+    /// The physical address in the PVH note.
+    pub pvh_entry: Option<u64>,
+    /// What the file is if it has neither a PVH note nor a multiboot header, and is known not to be a kernel without them.
+    pub stranger: Option<Kind>,
+}
+
+/// What notes say.
+#[derive(Default)]
+struct Notes {
+    pvh_entry: Option<u64>,
+    /// Programs of Linux.
+    program: bool,
+    /// Kernels and programs of BSDs.
+    bsd: bool,
+    /// Kernels other than Linux for paravirtualized guests of Xen.
+    xen_guest: bool,
 }
 
 pub(super) fn is_elf(image: &Image) -> bool {
@@ -40,15 +109,21 @@ pub(super) fn parse(image: Image<'_>) -> Result<Elf<'_>, LoadError> {
 
 /// Reads a file with headers of one width, for the machine type that has such files.
 fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Machine) -> Result<Elf<'_>, LoadError> {
-    const LITTLE: LittleEndian = LittleEndian;
     image.slice(0, size_of::<H>() as u64, HEADER)?;
+    if image.u8(5, HEADER)? == elf::ELFDATA2MSB.0 {
+        let [high, low] = image.u16(MACHINE_AT, HEADER)?.to_le_bytes();
+        return Err(LoadError::WrongMachine(u16::from_be_bytes([high, low])));
+    }
     let header = H::parse(image.0).ok().filter(|header| header.is_little_endian());
-    let header = header.ok_or(LoadError::Malformed("the ELF file is not little-endian, or of an unknown version"))?;
+    let header = header.ok_or(LoadError::Malformed("the ELF file has an unknown byte order or version"))?;
     if header.e_machine(LITTLE) != machine {
         return Err(LoadError::WrongMachine(header.e_machine(LITTLE).0));
     }
-    if !matches!(header.e_type(LITTLE), elf::ET_EXEC | elf::ET_DYN) {
-        return Err(LoadError::Malformed("the ELF file is not an executable (an object file or a core dump?)"));
+    match header.e_type(LITTLE) {
+        elf::ET_EXEC | elf::ET_DYN => {}
+        elf::ET_REL => return Err(LoadError::NotAKernel(kind::OBJECT)),
+        elf::ET_CORE => return Err(LoadError::NotAKernel(kind::CORE)),
+        _ => return Err(LoadError::Malformed("the ELF file is not an executable")),
     }
     let table = u64::from(header.e_phentsize(LITTLE)) * u64::from(header.e_phnum(LITTLE));
     if table != 0 {
@@ -57,15 +132,31 @@ fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Ma
     let programs = header.program_headers(LITTLE, image.0);
     let programs = programs.map_err(|_| LoadError::Malformed("the ELF program headers have an unknown size"))?;
     let entry = header.e_entry(LITTLE).into();
-    let mut file = Elf { wide: header.is_type_64(), entry, segments: Vec::new(), pvh_entry: None };
+    let mut file = Elf { wide: header.is_type_64(), entry, segments: Vec::new(), pvh_entry: None, stranger: None };
+    let mut notes = Notes::default();
+    let mut library = false;
     for program in programs {
         match program.p_type(LITTLE) {
             elf::PT_LOAD => file.segments.extend(segment(image, program)?),
-            elf::PT_NOTE => file.pvh_entry = file.pvh_entry.or(find_pvh_entry(image, program)?),
-            elf::PT_INTERP => return Err(LoadError::NotAKernel("an ELF program for an operating system")),
+            elf::PT_NOTE => read_notes(image, program, &mut notes)?,
+            elf::PT_INTERP => match program.interpreter(LITTLE, image.0) {
+                Ok(Some(FREEBSD_KERNEL)) => notes.bsd = true,
+                _ => notes.program = true,
+            },
+            elf::PT_TLS => notes.program = true,
+            elf::PT_DYNAMIC => library = true,
             _ => {}
         }
     }
+    read_note_sections(image, header, &mut notes);
+    file.pvh_entry = notes.pvh_entry;
+    let kinds = [
+        (notes.bsd, kind::BSD),
+        (notes.xen_guest, kind::XEN_GUEST),
+        (notes.program, kind::PROGRAM),
+        (library, kind::LIBRARY),
+    ];
+    file.stranger = kinds.into_iter().find_map(|(is, kind)| is.then_some(kind));
     if file.segments.is_empty() {
         return Err(LoadError::Malformed("the ELF file has nothing to load"));
     }
@@ -76,36 +167,71 @@ fn segment<'a, P: ProgramHeader<Endian = LittleEndian>>(
     image: Image<'a>,
     program: &P,
 ) -> Result<Option<Segment<'a>>, LoadError> {
-    let (file_len, memory_len) = (program.p_filesz(LittleEndian).into(), program.p_memsz(LittleEndian).into());
+    let (file_len, memory_len) = (program.p_filesz(LITTLE).into(), program.p_memsz(LITTLE).into());
     if file_len > memory_len {
         return Err(LoadError::Malformed("an ELF segment is larger in the file than in memory"));
     }
     if memory_len == 0 {
         return Ok(None);
     }
-    let data = image.slice(program.p_offset(LittleEndian).into(), file_len, "ELF segment")?;
-    Ok(Some(Segment { address: program.p_paddr(LittleEndian).into(), memory_len, data }))
+    let data = image.slice(program.p_offset(LITTLE).into(), file_len, "ELF segment")?;
+    Ok(Some(Segment {
+        address: program.p_paddr(LITTLE).into(),
+        virtual_address: program.p_vaddr(LITTLE).into(),
+        executable: program.p_flags(LITTLE).0 & elf::PF_X.0 != 0,
+        memory_len,
+        data,
+    }))
 }
 
-/// Returns the PVH entry point, if it is among these notes.
-fn find_pvh_entry<P: ProgramHeader<Endian = LittleEndian>>(
+/// Reads the notes of a segment.
+fn read_notes<P: ProgramHeader<Endian = LittleEndian>>(
     image: Image,
     program: &P,
-) -> Result<Option<u32>, LoadError> {
-    const NOTE: &str = "ELF note";
-    image.slice(program.p_offset(LittleEndian).into(), program.p_filesz(LittleEndian).into(), NOTE)?;
+    found: &mut Notes,
+) -> Result<(), LoadError> {
+    image.slice(program.p_offset(LITTLE).into(), program.p_filesz(LITTLE).into(), NOTE)?;
     // A kernel's notes have a known alignment.
-    let Ok(Some(mut notes)) = program.notes(LittleEndian, image.0) else { return Ok(None) };
+    let Ok(Some(mut notes)) = program.notes(LITTLE, image.0) else { return Ok(()) };
     let cut = |_| LoadError::Malformed("an ELF note is longer than its segment");
     while let Some(note) = notes.next().map_err(cut)? {
-        if note.n_type(LittleEndian) == XEN_ELFNOTE_PHYS32_ENTRY && note.name() == b"Xen" {
-            let value = Image(note.desc());
-            let entry = if value.len() >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
-            let entry = u32::try_from(entry);
-            return Ok(Some(entry.map_err(|_| LoadError::Malformed("the PVH entry point lies above 4 GiB"))?));
-        }
+        read_note(note.name(), note.n_type(LITTLE).0, note.desc(), found)?;
     }
-    Ok(None)
+    Ok(())
+}
+
+/// Reads notes in sections, where kernels for Xen have them that have no segment of notes. A loader does not need sections: what cannot be
+/// read is left out.
+fn read_note_sections<H: FileHeader<Endian = LittleEndian>>(image: Image, header: &H, found: &mut Notes) {
+    let Ok(sections) = header.section_headers(LITTLE, image.0) else { return };
+    for section in sections.iter().take(MOST_SECTIONS) {
+        let Ok(Some(mut notes)) = section.notes(LITTLE, image.0) else { continue };
+        let mut seen = Notes::default();
+        for _ in 0..MOST_NOTES {
+            let Ok(Some(note)) = notes.next() else { break };
+            if read_note(note.name(), note.n_type(LITTLE).0, note.desc(), &mut seen).is_err() {
+                break;
+            }
+        }
+        found.pvh_entry = found.pvh_entry.or(seen.pvh_entry);
+        found.xen_guest |= seen.xen_guest;
+        found.bsd |= seen.bsd;
+    }
+}
+
+fn read_note(owner: &[u8], kind: u32, value: &[u8], found: &mut Notes) -> Result<(), LoadError> {
+    match (owner, kind) {
+        (b"Xen", XEN_ELFNOTE_PHYS32_ENTRY) => {
+            let value = Image(value);
+            let entry = if value.len() >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
+            found.pvh_entry = found.pvh_entry.or(Some(entry));
+        }
+        (b"Xen", XEN_ELFNOTE_GUEST_OS) => found.xen_guest |= !value.starts_with(b"linux"),
+        (b"GNU", GNU_ABI_TAG) | (b"Go", GO_BUILD_ID) => found.program = true,
+        (b"FreeBSD" | b"NetBSD" | b"OpenBSD", _) => found.bsd = true,
+        _ => {}
+    }
+    Ok(())
 }
 
 impl Elf<'_> {
@@ -117,15 +243,40 @@ impl Elf<'_> {
         self.segments.iter().try_for_each(|s| space.fill(s.address, s.data, "ELF segment"))
     }
 
-    /// Returns `entry` if it is in a segment.
-    pub fn checked_entry(&self, entry: u64) -> Result<u64, LoadError> {
-        let inside = self.segments.iter().any(|s| entry.wrapping_sub(s.address) < s.memory_len);
-        if inside { Ok(entry) } else { Err(LoadError::EntryOutside(entry)) }
+    fn is_loaded(&self, physical: u64) -> bool {
+        self.segments.iter().any(|s| physical.wrapping_sub(s.address) < s.memory_len)
     }
 
-    /// Returns the entry point in the header, which must be below 4 GiB.
-    pub fn entry32(&self) -> Result<u32, LoadError> {
-        let entry = self.checked_entry(self.entry)?;
-        u32::try_from(entry).map_err(|_| LoadError::EntryOutside(entry))
+    /// Translates a virtual address by the first segment that contains it.
+    fn translate(&self, address: u64, only_code: bool) -> Option<u64> {
+        self.segments.iter().filter(|s| s.executable || !only_code).find_map(|s| s.physical(address))
+    }
+
+    /// Returns `entry`, which must be the physical address of a byte of a segment below 4 GiB.
+    pub fn physical_entry(&self, entry: u64) -> Result<u32, LoadError> {
+        match u32::try_from(entry) {
+            Ok(physical) if self.is_loaded(entry) => Ok(physical),
+            _ => Err(match self.translate(entry, false) {
+                Some(physical) if physical != entry => LoadError::EntryVirtual { entry, physical },
+                _ => LoadError::EntryOutside(entry),
+            }),
+        }
+    }
+
+    /// Returns the physical entry point of a file whose header may have a virtual one, as multiboot kernels have that are linked for
+    /// the upper half.
+    ///
+    /// As for QEMU and GRUB, the entry point is an address in a segment of code, which differs from the physical address
+    /// where the segment's addresses differ. An entry point in no such segment is a physical address, or one in data.
+    pub fn translated_entry(&self) -> Result<u32, LoadError> {
+        let entry = self.entry;
+        let physical = self.translate(entry, true).or_else(|| self.is_loaded(entry).then_some(entry));
+        let physical = physical.or_else(|| self.translate(entry, false)).ok_or(LoadError::EntryOutside(entry))?;
+        u32::try_from(physical).map_err(|_| LoadError::EntryOutside(entry))
+    }
+
+    /// Returns the entry point of a file that is entered by its header at a physical address.
+    pub fn header_entry(&self) -> Result<u32, LoadError> {
+        self.physical_entry(self.entry)
     }
 }

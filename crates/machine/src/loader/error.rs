@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+pub use super::kind::Kind;
+
 /// Reason for which an image can't be booted. Each message is one line that says what to change.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -23,8 +25,8 @@ pub enum LoadError {
     #[error("the {0} is empty")]
     Empty(&'static str),
     /// The file is unknown, or has a known format that can't be booted.
-    #[error("the kernel is {0}; expected a Linux bzImage, an ELF vmlinux, or a multiboot image")]
-    NotAKernel(&'static str),
+    #[error("the file is {}; {}", .0.what, .0.advice)]
+    NotAKernel(Kind),
     /// A structure, or the data that it describes, extends beyond the end of the file.
     #[error("the kernel is truncated: its {what} ends at byte {end}, but the file has {len}")]
     Truncated {
@@ -49,18 +51,25 @@ pub enum LoadError {
     /// A bzImage whose only entry is in real mode.
     #[error(
         "the image has a Linux boot header without a 32-bit entry point (code32_start is 0): it starts in real mode and calls a BIOS, \
-         which this machine has not got (iPXE is such an image)"
+         which this machine has not got (iPXE is such an image): give the kernel that it would start"
     )]
     RealMode,
     /// An ELF file for a processor that is not x86.
-    #[error("the kernel is an ELF file for another processor (machine {0}); an x86 image is needed")]
+    #[error("the kernel is an ELF file for another processor ({name}); an x86 image is needed", name = super::elf::machine_name(*.0))]
     WrongMachine(u16),
     /// A multiboot header requires a feature that isn't offered.
-    #[error("the multiboot header asks for features that are not offered (flags {0:#x})")]
+    #[error(
+        "the multiboot header requires features that multiboot 1 does not define (flags {0:#x}; bits 3 to 15 must be zero)"
+    )]
     MultibootFlags(u32),
     /// A multiboot header has a wrong checksum.
     #[error("the multiboot header at byte {0:#x} has a wrong checksum")]
     MultibootChecksum(usize),
+    /// The image has only a header of multiboot 2.
+    #[error(
+        "the kernel has a multiboot 2 header, which this loader cannot boot: give it a multiboot 1 header or a PVH note beside it"
+    )]
+    Multiboot2,
     /// There is not enough RAM at the address that the kernel requires.
     #[error(
         "the {what} needs memory from {start:#x} to {end:#x}, but the machine has {ram} bytes: give it more memory"
@@ -118,6 +127,17 @@ pub enum LoadError {
     /// The entry point is not inside the image.
     #[error("the entry point {0:#x} lies outside the loaded image")]
     EntryOutside(u64),
+    /// The entry point is a virtual address where a physical one is needed.
+    #[error(
+        "the entry point {entry:#x} is a virtual address, of the byte at {physical:#x}: a PVH note and the header of a vmlinux have physical \
+         ones. A kernel that relies on its own boot loader's page tables cannot be entered without a PVH note or a multiboot header"
+    )]
+    EntryVirtual {
+        /// Entry point.
+        entry: u64,
+        /// Its physical address.
+        physical: u64,
+    },
     /// No gap of RAM is large enough.
     #[error("the initrd ({len} bytes) does not fit into guest memory next to the kernel: give the machine more memory")]
     InitrdTooBig {

@@ -4,7 +4,7 @@ use super::bytes::{Image, put};
 use super::elf::Elf;
 use super::entry::{Entry, long64, protected32};
 use super::space::LoadSpace;
-use super::{LoadError, Module, Options};
+use super::{LoadError, Module, Options, kind};
 use crate::memory::layout;
 
 /// Offsets in the zero page (`struct boot_params`). The setup header has the same offsets in the file.
@@ -20,6 +20,8 @@ mod at {
     pub const JUMP_LENGTH: usize = 0x201;
     pub const HEADER: usize = 0x202;
     pub const VERSION: usize = 0x206;
+    /// Address of the version string, from the second sector on.
+    pub const KERNEL_VERSION: usize = 0x20e;
     pub const TYPE_OF_LOADER: usize = 0x210;
     pub const LOADFLAGS: usize = 0x211;
     pub const CODE32_START: usize = 0x214;
@@ -112,6 +114,9 @@ fn setup<'a>(image: &Image<'a>) -> Result<Setup<'a>, LoadError> {
     if u8(at::LOADFLAGS)? & LOADED_HIGH == 0 {
         return Err(LoadError::Malformed("a zImage, which loads below 1 MiB, cannot be booted"));
     }
+    if is_bios_disk_loader(image, u16(at::KERNEL_VERSION)?) {
+        return Err(LoadError::NotAKernel(kind::BIOS_DISK_LOADER));
+    }
     if u32(at::CODE32_START)? == 0 {
         return Err(LoadError::RealMode);
     }
@@ -145,6 +150,12 @@ fn setup<'a>(image: &Image<'a>) -> Result<Setup<'a>, LoadError> {
         cmdline_max: since(PROTOCOL_CMDLINE_SIZE, at::CMDLINE_SIZE, OLD_CMDLINE_MAX)?.min(u32::from(u16::MAX)) as usize,
         initrd_end: u64::from(since(PROTOCOL_INITRD_MAX, at::INITRD_ADDR_MAX, OLD_INITRD_MAX)?) + 1,
     })
+}
+
+/// Returns true for an image whose version string is that of MEMDISK. Its 32-bit part relies on the real-mode part, which is not executed.
+fn is_bios_disk_loader(image: &Image, version: u16) -> bool {
+    const NAME: &[u8] = b"MEMDISK ";
+    version != 0 && image.slice(u64::from(version) + SECTOR, NAME.len() as u64, SETUP).is_ok_and(|name| name == NAME)
 }
 
 /// Returns the protected-mode kernel, as far as it is in the file.
@@ -226,7 +237,7 @@ pub(super) fn load_vmlinux(space: &mut LoadSpace, file: &Elf, options: &Options)
     const ALIGNMENT: u32 = 0x100_0000;
     file.place(space)?;
     // The identity map of the entry state ends at 4 GiB.
-    let rip = u64::from(file.entry32()?);
+    let rip = u64::from(file.header_entry()?);
     let mut zero_page = zero_page(space, options)?;
     put(&mut zero_page, at::BOOT_FLAG, &BOOT_FLAG.to_le_bytes());
     put(&mut zero_page, at::HEADER, HEADER);

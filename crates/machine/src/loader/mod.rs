@@ -9,6 +9,7 @@ mod bytes;
 mod elf;
 mod entry;
 mod error;
+mod kind;
 mod linux;
 mod module;
 mod multiboot;
@@ -18,7 +19,7 @@ mod space;
 mod tests;
 
 pub use entry::{Entry, EntrySegment, EntryTable, Mode};
-pub use error::LoadError;
+pub use error::{Kind, LoadError};
 pub use module::{Module, join_modules, split_modules};
 
 use std::fs::File;
@@ -86,20 +87,31 @@ fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry
     }
     let header = multiboot::find(&image);
     if !elf::is_elf(&image) {
-        return match header? {
-            Some(header) => multiboot::load_flat(space, image, header, options),
-            None => Err(LoadError::NotAKernel(guess(image.0))),
+        return match header {
+            Ok(Some(header)) if header.has_addresses() => multiboot::load_flat(space, image, header, options),
+            // The magic of another file, such as a boot loader that looks for it in kernels.
+            _ if kind::is_known(&image) => Err(LoadError::NotAKernel(kind::of(&image))),
+            Ok(Some(_)) => Err(LoadError::Malformed("the multiboot header has no addresses, and the file is not ELF")),
+            Ok(None) if multiboot::is_version_2(&image) => Err(LoadError::Multiboot2),
+            Ok(None) => Err(LoadError::NotAKernel(kind::of(&image))),
+            Err(error) => Err(error),
         };
     }
     let file = elf::parse(image)?;
     if let Some(entry) = file.pvh_entry {
         return pvh::load(space, &file, entry, options);
     }
-    match header? {
-        Some(header) if header.has_addresses() => multiboot::load_flat(space, image, header, options),
-        Some(_) => multiboot::load_elf(space, &file, options),
-        None if file.wide => linux::load_vmlinux(space, &file, options),
-        None => Err(LoadError::NotAKernel("a 32-bit ELF file without a multiboot header or a PVH entry")),
+    match header {
+        Ok(Some(header)) if header.has_addresses() => multiboot::load_flat(space, image, header, options),
+        Ok(Some(_)) => multiboot::load_elf(space, &file, options),
+        Ok(None) if multiboot::is_version_2(&image) => Err(LoadError::Multiboot2),
+        header => match file.stranger {
+            Some(kind) => Err(LoadError::NotAKernel(kind)),
+            None => match header.map(|_| file.wide)? {
+                true => linux::load_vmlinux(space, &file, options),
+                false => Err(LoadError::NotAKernel(kind::ELF32)),
+            },
+        },
     }
 }
 
@@ -116,31 +128,4 @@ pub fn takes_modules(image: &[u8]) -> bool {
     !linux::is_bzimage(&image)
         && (matches!(multiboot::find(&image), Ok(Some(_)))
             || elf::is_elf(&image) && elf::parse(image).is_ok_and(|file| file.pvh_entry.is_some()))
-}
-
-/// First bytes of files that users pass by mistake.
-const SIGNATURES: [(&[u8], &str); 14] = [
-    (b"\xff\xd8\xff", "a JPEG picture"),
-    (b"\x89PNG", "a PNG picture"),
-    (b"GIF8", "a GIF picture"),
-    (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"!<arch>", "an ar archive (a Debian package, or a library)"),
-    (b"\x1f\x8b", "gzip data (an initrd, or a compressed kernel that must be unpacked first)"),
-    (b"\xfd7zXZ", "xz data (an initrd, or a compressed kernel that must be unpacked first)"),
-    (b"\x28\xb5\x2f\xfd", "zstd data (an initrd, or a compressed kernel that must be unpacked first)"),
-    (b"0707", "a cpio archive (an initrd)"),
-    (b"QFI\xfb", "a qcow2 disk image"),
-    (b"#!", "a script"),
-    (b"ELF", "an ELF file whose first byte is missing"),
-    (b"MZ", "a Windows or EFI program without a Linux boot header"),
-];
-
-fn guess(image: &[u8]) -> &'static str {
-    let known = SIGNATURES.iter().find(|(signature, _)| image.starts_with(signature));
-    match known {
-        Some((_, what)) => what,
-        None if image.iter().all(|&b| b == 0) => "all zeroes",
-        None => "not in a format that is recognized",
-    }
 }

@@ -1,4 +1,4 @@
-//! Multiboot 1 images (the Multiboot Specification, version 0.6.96).
+//! Multiboot 1 images (the Multiboot Specification, version 0.6.96), and the header of version 2, whose images are refused.
 
 use super::bytes::{Image, put};
 use super::elf::Elf;
@@ -11,14 +11,23 @@ const HEADER_MAGIC: u32 = 0x1bad_b002;
 const BOOT_MAGIC: u32 = 0x2bad_b002;
 /// The header is in the first 8 KiB of the file.
 const SEARCH: usize = 8192;
+/// Version 2: the first 32 KiB, magic, and alignment of the header.
+const SEARCH_2: usize = 32768;
+const HEADER_MAGIC_2: u32 = 0xe852_50d6;
+const ALIGNMENT_2: usize = 8;
 const LOADER_NAME: &str = "tollgate";
 
-/// Header flags: modules on page boundaries, memory information (both always provided), addresses in the header.
+/// Header flags: modules on page boundaries, memory information (both always provided), a preferred video mode, addresses in
+/// the header.
 const FLAG_PAGE_ALIGN: u32 = 1;
 const FLAG_MEMORY_INFO: u32 = 2;
+const FLAG_VIDEO: u32 = 4;
 const FLAG_ADDRESSES: u32 = 1 << 16;
 /// Flags that a loader must refuse if it doesn't know them.
 const MANDATORY: u32 = 0xffff;
+/// Known flags. The machine has no display; as in QEMU, an image that prefers a video mode boots without one, and finds no video
+/// information in its flags.
+const KNOWN: u32 = FLAG_PAGE_ALIGN | FLAG_MEMORY_INFO | FLAG_VIDEO;
 
 /// Flags of the information structure: memory sizes, command line, modules, memory map, loader name.
 const INFO_FLAGS: u32 = 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 9;
@@ -51,7 +60,7 @@ pub(super) fn find(image: &Image) -> Result<Option<Header>, LoadError> {
         let checksum = image.u32(offset + 8, "multiboot header")?;
         if HEADER_MAGIC.wrapping_add(flags).wrapping_add(checksum) != 0 {
             broken = broken.or(Some(4 * index));
-        } else if flags & MANDATORY & !(FLAG_PAGE_ALIGN | FLAG_MEMORY_INFO) != 0 {
+        } else if flags & MANDATORY & !KNOWN != 0 {
             return Err(LoadError::MultibootFlags(flags));
         } else {
             return Ok(Some(Header { offset, flags }));
@@ -60,9 +69,23 @@ pub(super) fn find(image: &Image) -> Result<Option<Header>, LoadError> {
     broken.map_or(Ok(None), |offset| Err(LoadError::MultibootChecksum(offset)))
 }
 
+/// Returns true if the image has a header of version 2.
+pub(super) fn is_version_2(image: &Image) -> bool {
+    let head = &image.0[..image.0.len().min(SEARCH_2)];
+    (0..head.len()).step_by(ALIGNMENT_2).any(|at| {
+        let word = |index: usize| {
+            head[at..].get(4 * index..4 * index + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        };
+        // Magic, architecture, length and checksum add up to zero.
+        let words = [word(0), word(1), word(2), word(3)];
+        words[0] == Some(HEADER_MAGIC_2)
+            && words.into_iter().try_fold(0u32, |sum, word| Some(sum.wrapping_add(word?))) == Some(0)
+    })
+}
+
 pub(super) fn load_elf(space: &mut LoadSpace, file: &Elf, options: &Options) -> Result<Entry, LoadError> {
     file.place(space)?;
-    start(space, file.entry32()?, options)
+    start(space, file.translated_entry()?, options)
 }
 
 /// Loads an image with addresses in its header.
@@ -73,9 +96,6 @@ pub(super) fn load_flat(
     options: &Options,
 ) -> Result<Entry, LoadError> {
     const WHAT: &str = "multiboot header";
-    if !header.has_addresses() {
-        return Err(LoadError::Malformed("the multiboot header has no addresses, and the file is not ELF"));
-    }
     let field = |index: u64| image.u32(header.offset + 12 + 4 * index, WHAT).map(u64::from);
     let (header_address, load, load_end, bss_end, entry) = (field(0)?, field(1)?, field(2)?, field(3)?, field(4)?);
     let malformed = LoadError::Malformed("the addresses in the multiboot header contradict each other");

@@ -13,9 +13,9 @@ const START_INFO_LEN: usize = 56;
 const MODULE_LEN: usize = 32;
 const MEMORY_ENTRY_LEN: usize = 24;
 
-pub(super) fn load(space: &mut LoadSpace, file: &Elf, entry: u32, options: &Options) -> Result<Entry, LoadError> {
+pub(super) fn load(space: &mut LoadSpace, file: &Elf, entry: u64, options: &Options) -> Result<Entry, LoadError> {
     file.place(space)?;
-    file.checked_entry(u64::from(entry))?;
+    let entry = file.physical_entry(entry)?;
     let mut modules = Vec::new();
     for module in options.modules {
         let start = space.initrd_high(&module.bytes, space.ram.low_end())?;

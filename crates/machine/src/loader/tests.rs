@@ -42,6 +42,7 @@ fn elf64(address: u64) -> Vec<u8> {
     put(&mut image, 54, &[56, 0, 2, 0]);
     put(&mut image, 64, &[1, 0, 0, 0, 7]);
     put(&mut image, 64 + 8, &0x200u64.to_le_bytes());
+    put(&mut image, 64 + 16, &address.to_le_bytes());
     put(&mut image, 64 + 24, &address.to_le_bytes());
     put(&mut image, 64 + 32, &0x100u64.to_le_bytes());
     put(&mut image, 64 + 40, &0x2000u64.to_le_bytes());
@@ -72,12 +73,26 @@ fn multiboot(address: u32) -> Vec<u8> {
     put(&mut image, 42, &[32, 0, 1, 0]);
     put(&mut image, 52, &1u32.to_le_bytes());
     put(&mut image, 56, &0x200u32.to_le_bytes());
+    put(&mut image, 60, &address.to_le_bytes());
     put(&mut image, 64, &address.to_le_bytes());
     put(&mut image, 68, &0x100u32.to_le_bytes());
     put(&mut image, 72, &0x2000u32.to_le_bytes());
     put(&mut image, 0xb0, &header(0));
     image[0x200..].fill(0xcc);
     image
+}
+
+/// Changes the virtual address and flags of the ELF32 segment, and the entry point.
+fn link(image: &mut [u8], virtual_address: u32, flags: u32, entry: u32) {
+    put(image, 24, &entry.to_le_bytes());
+    put(image, 60, &virtual_address.to_le_bytes());
+    put(image, 76, &flags.to_le_bytes());
+}
+
+/// Changes the virtual address of the ELF64 segment, and the entry point.
+fn link64(image: &mut [u8], virtual_address: u64, entry: u64) {
+    put(image, 24, &entry.to_le_bytes());
+    put(image, 64 + 16, &virtual_address.to_le_bytes());
 }
 
 fn header(flags: u32) -> [u8; 12] {
@@ -416,12 +431,136 @@ fn a_multiboot_header_can_give_the_addresses() {
 }
 
 #[test]
+fn a_virtual_entry_point_of_a_multiboot_image_is_translated_by_its_segment() {
+    const CODE: u32 = 5;
+    const DATA: u32 = 6;
+    let entered = |image: &[u8]| load(&ram(64), image, &options()).map(|entry| entry.rip);
+    // The form of GNU Mach: linked at 0xc1000000, loaded at 16 MiB.
+    for flags in [CODE, DATA] {
+        let mut image = multiboot(KERNEL_AT as u32);
+        link(&mut image, 0xc100_0000, flags, 0xc100_0010);
+        assert_eq!(entered(&image).unwrap(), KERNEL_AT + 0x10);
+        // Also in the part that is not in the file, and nowhere else.
+        link(&mut image, 0xc100_0000, flags, 0xc100_1fff);
+        assert_eq!(entered(&image).unwrap(), KERNEL_AT + 0x1fff);
+        link(&mut image, 0xc100_0000, flags, 0xc100_2000);
+        assert!(matches!(fails(64, &image), LoadError::EntryOutside(0xc100_2000)));
+        link(&mut image, 0xc100_0000, flags, 0xc0ff_ffff);
+        assert!(matches!(fails(64, &image), LoadError::EntryOutside(0xc0ff_ffff)));
+        // A physical entry point of such a file.
+        link(&mut image, 0xc100_0000, flags, KERNEL_AT as u32 + 4);
+        assert_eq!(entered(&image).unwrap(), KERNEL_AT + 4);
+    }
+    // Where the two readings contradict each other, code counts before a physical address, and that before data.
+    for (flags, entry) in [(CODE, KERNEL_AT + 0x10), (DATA, KERNEL_AT + 0x1010)] {
+        let mut image = multiboot(KERNEL_AT as u32);
+        link(&mut image, KERNEL_AT as u32 + 0x1000, flags, KERNEL_AT as u32 + 0x1010);
+        assert_eq!(entered(&image).unwrap(), entry);
+    }
+    // An address space that ends with the segment.
+    let mut image = multiboot(KERNEL_AT as u32);
+    link(&mut image, 0xffff_f000, CODE, 0xffff_fffc);
+    assert_eq!(entered(&image).unwrap(), KERNEL_AT + 0xffc);
+    link(&mut image, 0xffff_f000, CODE, 0x10);
+    assert!(matches!(fails(64, &image), LoadError::EntryOutside(0x10)));
+}
+
+#[test]
+fn a_64_bit_multiboot_image_is_entered_in_protected_mode() {
+    let mut image = elf64(KERNEL_AT);
+    put(&mut image, 0xb0, &header(3));
+    put(&mut image, 56, &[1]);
+    for (linked, entry) in [(KERNEL_AT, KERNEL_AT + 16), (0xffff_ffff_8100_0000, 0xffff_ffff_8100_0010)] {
+        link64(&mut image, linked, entry);
+        let entry = load(&ram(64), &image, &options()).unwrap();
+        assert_eq!((entry.mode, entry.rip, entry.rax), (Mode::Protected32, KERNEL_AT + 16, 0x2bad_b002));
+    }
+}
+
+#[test]
+fn virtual_entry_points_of_other_images_are_named() {
+    const LINKED: u64 = 0xffff_ffff_8100_0000;
+    let mut image = elf64(KERNEL_AT);
+    link64(&mut image, LINKED, KERNEL_AT + 16);
+    assert_eq!(load(&ram(64), &image, &options()).unwrap().rip, KERNEL_AT + 16);
+    link64(&mut image, LINKED, LINKED + 16);
+    let named = |error: LoadError, at: u64| match error {
+        LoadError::EntryVirtual { entry, physical } => assert_eq!((entry, physical), (LINKED + at, KERNEL_AT + at)),
+        error => panic!("{error}"),
+    };
+    named(fails(64, &image), 16);
+    // The entry point of a PVH note of 8 bytes.
+    let mut image = pvh(KERNEL_AT);
+    link64(&mut image, LINKED, LINKED + 16);
+    assert_eq!(load(&ram(64), &image, &options()).unwrap().rip, KERNEL_AT + 32);
+    put(&mut image, 120 + 32, &24u64.to_le_bytes());
+    put(&mut image, 0x184, &[8]);
+    put(&mut image, 0x190, &(LINKED + 32).to_le_bytes());
+    named(fails(64, &image), 32);
+    put(&mut image, 0x190, &(1u64 << 32).to_le_bytes());
+    assert!(matches!(fails(64, &image), LoadError::EntryOutside(0x1_0000_0000)));
+}
+
+#[test]
+fn segments_and_entry_points_above_4_gib_are_loaded_or_refused() {
+    let high = elf64(1 << 32);
+    assert!(matches!(fails(64, &high), LoadError::Outside { start: 0x1_0000_0000, .. }));
+    // With memory there, the segment is loaded, but the entry state reaches 4 GiB.
+    assert!(matches!(fails(3 << 10 | 64, &high), LoadError::EntryOutside(0x1_0000_0010)));
+    let mut image = elf64(1 << 32);
+    put(&mut image, 0xb0, &header(0));
+    put(&mut image, 56, &[1]);
+    link64(&mut image, 0x10_0000, 0x10_0010);
+    assert!(matches!(fails(3 << 10 | 64, &image), LoadError::EntryOutside(0x10_0010)));
+    // Two segments: code at 16 MiB, data above 4 GiB.
+    let mut image = elf64(KERNEL_AT);
+    image.copy_within(64..120, 120);
+    put(&mut image, 120 + 24, &(1u64 << 32).to_le_bytes());
+    let ram = ram(3 << 10 | 64);
+    assert_eq!(load(&ram, &image, &options()).unwrap().rip, KERNEL_AT + 16);
+    assert_eq!(read::<1>(&ram, 1 << 32), [0xcc]);
+}
+
+#[test]
+fn a_multiboot_image_that_prefers_a_video_mode_is_told_that_there_is_none() {
+    let mut image = multiboot(MIB as u32);
+    put(&mut image, 0xb0, &header(7));
+    let ram = ram(16);
+    let entry = load(&ram, &image, &options()).unwrap();
+    assert_eq!(read32(&ram, entry.rbx) & (1 << 11 | 1 << 12), 0);
+    put(&mut image, 0xb0, &header(15));
+    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(15)));
+}
+
+#[test]
+fn multiboot_2_is_named_unless_there_is_another_way_in() {
+    let mut second = [0; 16];
+    for (index, word) in [0xe852_50d6, 0, 16, 0u32.wrapping_sub(0xe852_50d6 + 16)].into_iter().enumerate() {
+        put(&mut second, 4 * index, &word.to_le_bytes());
+    }
+    for mut image in [elf64(KERNEL_AT), vec![0xcc; 0x300]] {
+        put(&mut image, 0x1c0, &second);
+        assert!(matches!(fails(64, &image), LoadError::Multiboot2));
+        // A header with a wrong checksum, or at an address that is not a multiple of 8, is none.
+        image[0x1c8] ^= 1;
+        assert!(!matches!(load(&ram(64), &image, &options()), Err(LoadError::Multiboot2)));
+        image[0x1c0..0x1d0].fill(0);
+        put(&mut image, 0x1c4, &second);
+        assert!(!matches!(load(&ram(64), &image, &options()), Err(LoadError::Multiboot2)));
+    }
+    for mut image in [pvh(KERNEL_AT), multiboot(KERNEL_AT as u32), flat(0, 0)] {
+        put(&mut image, 0x1c0, &second);
+        load(&ram(64), &image, &options()).unwrap();
+    }
+}
+
+#[test]
 fn broken_multiboot_headers_are_refused() {
     let mut image = multiboot(MIB as u32);
     image[0xb8] ^= 1;
     assert!(matches!(fails(16, &image), LoadError::MultibootChecksum(0xb0)));
-    put(&mut image, 0xb0, &header(4));
-    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(4)));
+    put(&mut image, 0xb0, &header(8));
+    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(8)));
     put(&mut image, 0xb0, &[0; 12]);
     assert!(matches!(fails(16, &image), LoadError::NotAKernel(_)));
 }
@@ -436,10 +575,10 @@ fn broken_elf_files_are_refused() {
     };
     assert!(matches!(fails(64, &change(18, &[183])), LoadError::WrongMachine(183)));
     assert!(matches!(fails(64, &change(4, &[3])), LoadError::Malformed(_)));
-    assert!(matches!(fails(64, &change(5, &[2])), LoadError::Malformed(_)));
-    assert!(matches!(fails(64, &change(16, &[1])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(5, &[2])), LoadError::WrongMachine(0x3e00)));
+    assert!(matches!(fails(64, &change(5, &[3])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(16, &[0])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(54, &[55])), LoadError::Malformed(_)));
-    assert!(matches!(fails(64, &change(64, &[3])), LoadError::NotAKernel(_)));
     assert!(matches!(fails(64, &change(64, &[0])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(32, &[0xff; 8])), LoadError::Truncated { .. }));
     assert!(matches!(fails(64, &change(64 + 8, &[0xff; 8])), LoadError::Truncated { .. }));
@@ -457,10 +596,11 @@ fn broken_elf_files_are_refused() {
 fn what_is_not_a_kernel_is_named() {
     for (bytes, word) in [
         (&b"\xff\xd8\xff\xe0\0\x10JFIF"[..], "JPEG"),
-        (b"MZ\x90\0 some program", "EFI"),
+        (b"MZ\x90\0 some program", "DOS program"),
         (b"\x1f\x8b\x08", "gzip"),
         (&[0; 4096], "zeroes"),
-        (b"hello, world", "not in a format"),
+        (b"hello, world", "a text file"),
+        (b"\x01\x02\x03", "not in a format"),
     ] {
         let message = fails(16, bytes).to_string();
         assert!(message.contains(word) && !message.contains('\n'), "{message}");
@@ -519,4 +659,165 @@ proptest! {
             prop_assert!(!error.to_string().contains('\n'));
         }
     }
+}
+
+/// Returns `len` zeroes with these bytes at these offsets.
+fn head(len: usize, parts: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut image = vec![0; len];
+    for (at, bytes) in parts {
+        put(&mut image, *at, bytes);
+    }
+    image
+}
+
+/// Returns the head of a PE file with one section.
+fn pe(machine: u16, subsystem: u16, section: &[u8]) -> Vec<u8> {
+    let (machine, subsystem) = (machine.to_le_bytes(), subsystem.to_le_bytes());
+    let parts: [(usize, &[u8]); 8] = [
+        (0, b"MZ"),
+        (0x3c, &[0x80]),
+        (0x80, b"PE\0\0"),
+        (0x84, &machine),
+        (0x86, &[1]),
+        (0x94, &[0xf0]),
+        (0x98 + 68, &subsystem),
+        (0x98 + 0xf0, section),
+    ];
+    head(0x400, &parts)
+}
+
+fn refused(image: &[u8], words: &[&str]) {
+    let message = fails(64, image).to_string();
+    assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
+    assert!(!message.contains('\n') && !message.contains("  "), "{message}");
+}
+
+#[test]
+fn boot_loaders_firmware_and_disks_are_named_with_what_is_missing() {
+    let jump = 0x1_0000 - 16;
+    for (image, words) in [
+        (pe(0x8664, 10, b".text\0\0\0"), ["UEFI application", "no UEFI firmware"]),
+        (pe(0x14c, 11, b".text\0\0\0"), ["UEFI application", "no UEFI firmware"]),
+        (pe(0xaa64, 10, b".text\0\0\0"), ["UEFI application (PE) for another processor", "x86"]),
+        (pe(0x8664, 10, b".linux\0\0"), ["unified kernel image", "objcopy"]),
+        (pe(0x8664, 3, b".text\0\0\0"), ["Windows program", "expected"]),
+        (head(64, &[(0, b"MZ")]), ["DOS program", "expected"]),
+        (head(0x9000, &[(0x1fe, &[0x55, 0xaa]), (0x8001, b"CD001")]), ["ISO 9660", "take kernel and initrd"]),
+        (head(0x9000, &[(0x1fe, &[0x55, 0xaa])]), ["boot sector", "no BIOS"]),
+        (head(440, &[(0, b"\x33\xc0\xfa\x8e\xd8")]), ["master boot record", "no BIOS"]),
+        (head(0x9000, &[(0x1fe, &[0x55, 0xaa]), (512, b"EFI PART")]), ["GPT", "--disk"]),
+        (head(0x9000, &[(0x1fe, &[0x55, 0xaa]), (0x36, b"FAT12   ")]), ["FAT file system", "--disk"]),
+        (head(0x9000, &[(0x438, b"\x53\xef")]), ["ext4", "--disk"]),
+        (head(0x1000, &[(0, b"QFI\xfb")]), ["qcow2", "qemu-img"]),
+        (head(0x1000, &[(0x28, b"_FVH")]), ["firmware volume", "no firmware"]),
+        (head(0x3000, &[(0, &[0, 4, 0, 0x14]), (0x1028, b"_FVH")]), ["firmware volume", "no firmware"]),
+        (head(0x1_0000, &[(jump, b"\xea\x5b\xe0\0\xf0")]), ["firmware ROM", "no firmware"]),
+        (head(0x400, &[(0, &[0x55, 0xaa, 2, 0xeb])]), ["option ROM", "no BIOS"]),
+        (head(0x400, &[(0, b"\xea\x05\0\xc0\x07")]), ["iPXE", "no BIOS"]),
+        (head(0x400, &[(0, b"\xea\x1c\x82\0\0")]), ["GRUB", "no BIOS"]),
+        (head(64, &[(0, b"\x1f\x8b\x08")]), ["gzip", "unpacked first"]),
+        (head(64, &[(0, b"070701")]), ["initramfs", "--initrd"]),
+        (head(64, &[(0x38, b"ARM\x64")]), ["arm64", "x86"]),
+        (head(64, &[(0, b"MZ"), (0x38, b"RSC\x05")]), ["RISC-V", "x86"]),
+        (head(64, &[(0, b"\x27\x05\x19\x56")]), ["uImage", "out of it"]),
+        (head(64, &[(0, b"!<arch>\ndebian-binary")]), ["Debian package", "out of it"]),
+    ] {
+        refused(&image, &words);
+    }
+    // A boot loader that looks for kernels with a multiboot header contains its magic.
+    let mut image = pe(0x8664, 10, b".text\0\0\0");
+    put(&mut image, 0x3f0, &0x1bad_b002u32.to_le_bytes());
+    refused(&image, &["UEFI application"]);
+    put(&mut image, 0x3f0, &header(0));
+    refused(&image, &["UEFI application"]);
+    let mut image = bzimage();
+    put(&mut image, 0x20e, &0x800u16.to_le_bytes());
+    put(&mut image, 0xa00, b"MEMDISK 6.04");
+    refused(&image, &["MEMDISK", "no BIOS"]);
+}
+
+/// Changes the second program header of an ELF64 file: type, and contents at 0x180.
+fn second(image: &mut [u8], kind: u32, contents: &[u8]) {
+    put(image, 120, &kind.to_le_bytes());
+    put(image, 120 + 8, &0x180u64.to_le_bytes());
+    put(image, 120 + 32, &(contents.len() as u64).to_le_bytes());
+    put(image, 120 + 48, &4u64.to_le_bytes());
+    put(image, 0x180, contents);
+}
+
+fn note(owner: &[u8], kind: u8, value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![owner.len() as u8, 0, 0, 0, value.len() as u8, 0, 0, 0, kind, 0, 0, 0];
+    for part in [owner, value] {
+        bytes.extend(part);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    bytes
+}
+
+#[test]
+fn elf_files_that_are_not_kernels_are_named() {
+    const DYNAMIC: u32 = 2;
+    const INTERP: u32 = 3;
+    const NOTE: u32 = 4;
+    const TLS: u32 = 7;
+    for (kind, contents, word) in [
+        (INTERP, b"/lib64/ld-linux-x86-64.so.2\0".to_vec(), "program for an operating system"),
+        (TLS, vec![], "program for an operating system"),
+        (NOTE, note(b"GNU\0", 1, &[0; 16]), "program for an operating system"),
+        (NOTE, note(b"Go\0", 4, b"id"), "program for an operating system"),
+        (DYNAMIC, vec![0; 16], "shared library"),
+        (INTERP, b"/red/herring\0".to_vec(), "BSD"),
+        (NOTE, note(b"NetBSD\0", 1, &[0; 4]), "BSD"),
+        (NOTE, note(b"Xen\0", 6, b"GNU Mach"), "Xen"),
+    ] {
+        let mut image = elf64(KERNEL_AT);
+        second(&mut image, kind, &contents);
+        refused(&image, &[word]);
+        put(&mut image, 0xb0, &0x1bad_b002u32.to_le_bytes());
+        refused(&image, &[word]);
+        // The same file boots with a multiboot header or with a PVH note, as FreeBSD's kernel has beside its interpreter.
+        put(&mut image, 0xb0, &header(0));
+        load(&ram(64), &image, &options()).unwrap();
+        let mut image = elf64(KERNEL_AT);
+        image.resize(0x400, 0);
+        second(&mut image, kind, &contents);
+        put(&mut image, 56, &[3]);
+        let pvh = note(b"Xen\0", 18, &(KERNEL_AT as u32 + 32).to_le_bytes());
+        image.copy_within(64..120, 176);
+        put(&mut image, 176, &[4, 0, 0, 0, 4]);
+        put(&mut image, 176 + 8, &0x300u64.to_le_bytes());
+        put(&mut image, 176 + 32, &(pvh.len() as u64).to_le_bytes());
+        put(&mut image, 176 + 48, &4u64.to_le_bytes());
+        put(&mut image, 0x300, &pvh);
+        assert_eq!(load(&ram(64), &image, &options()).unwrap().rip, KERNEL_AT + 32, "{word}");
+        // Notes in a section count as well.
+        put(&mut image, 176, &[0, 0, 0, 0]);
+        put(&mut image, 40, &0x340u64.to_le_bytes());
+        put(&mut image, 58, &[64, 0, 2]);
+        put(&mut image, 0x380 + 4, &[7]);
+        put(&mut image, 0x380 + 24, &0x300u64.to_le_bytes());
+        put(&mut image, 0x380 + 32, &(pvh.len() as u64).to_le_bytes());
+        put(&mut image, 0x380 + 48, &[4]);
+        assert_eq!(load(&ram(64), &image, &options()).unwrap().rip, KERNEL_AT + 32, "{word}");
+    }
+    // Linux for Xen has such a note as well, and is a vmlinux.
+    let mut image = elf64(KERNEL_AT);
+    second(&mut image, NOTE, &note(b"Xen\0", 6, b"linux"));
+    load(&ram(64), &image, &options()).unwrap();
+    for (kind, word) in [(1, "object file"), (4, "core dump")] {
+        let mut image = elf64(KERNEL_AT);
+        image[16] = kind;
+        refused(&image, &[word]);
+    }
+    for (machine, name) in [(183u16, "arm64"), (243, "RISC-V"), (9999, "machine 9999")] {
+        let mut image = elf64(KERNEL_AT);
+        put(&mut image, 18, &machine.to_le_bytes());
+        refused(&image, &[name]);
+        image[5] = 2;
+        put(&mut image, 18, &machine.to_be_bytes());
+        refused(&image, &[name]);
+    }
+    let mut image = multiboot(MIB as u32);
+    put(&mut image, 0xb0, &[0; 12]);
+    refused(&image, &["32-bit ELF file without a multiboot header or a PVH note"]);
 }
