@@ -47,6 +47,9 @@ const MOST_TRIES: usize = 64;
 /// Flags of open(2) that the guest's program controls. The server sets all others.
 const CHOSEN: OFlags =
     OFlags::RDONLY.union(OFlags::WRONLY).union(OFlags::RDWR).union(OFlags::TRUNC).union(OFlags::DSYNC);
+/// Bits of a mode that the host honours when a file is executed or created: a guest's root must not leave a program on the host that runs with the rights of
+/// the user of this process. The bit of the group stays on directories, where it decides about the group of new files.
+const SET_IDS: u32 = 0o6000;
 /// Flags of every open: never follow a link, never pass the file to another program, never acquire a terminal, never block.
 const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
@@ -315,6 +318,12 @@ fn timespec(when: Option<When>) -> Timespec {
     }
 }
 
+/// Returns the permissions of a mode that a guest may set on a file of this kind.
+fn permitted(mode: u32, kind: FileType) -> u32 {
+    let refused = if kind == FileType::Directory { 0o4000 } else { SET_IDS };
+    mode & 0o7777 & !refused
+}
+
 /// Returns a path that names the file of a descriptor without access.
 fn through(file: &OwnedFd) -> String {
     use std::os::fd::AsRawFd;
@@ -362,8 +371,12 @@ impl Tree for HostTree {
         }
         let file = self.reach(node)?;
         // The guest's own kernel implements pipes, sockets and devices.
-        if self.stat(&file)?.kind() != Kind::File {
+        let attributes = self.stat(&file)?;
+        if attributes.kind() != Kind::File {
             return Err(Errno::PERM);
+        }
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
+            self.without_set_ids(&file, attributes)?;
         }
         let opened = self.reopen(&file, flags | ALWAYS)?;
         self.handle(Open::File(opened.into()))
@@ -424,7 +437,7 @@ impl Tree for HostTree {
             New::Directory(mode) => fs::mkdirat(&at, name, Mode::from_raw_mode(*mode))?,
             New::Node(mode) => {
                 let kind = FileType::from_raw_mode(*mode);
-                fs::mknodat(&at, name, kind, Mode::from_raw_mode(*mode & 0o7777), 0)?;
+                fs::mknodat(&at, name, kind, Mode::from_raw_mode(permitted(*mode, kind)), 0)?;
             }
             New::Link(target) => fs::symlinkat(target.as_slice(), &at, name)?,
             New::Name(node) => {
@@ -434,7 +447,8 @@ impl Tree for HostTree {
         }
         if let New::Directory(mode) | New::Node(mode) = new {
             // The host process's umask does not apply to guests. The new file is its own, so this can hardly fail.
-            let _ = self.set_mode(&at, name, *mode & 0o7777);
+            let kind = if matches!(new, New::Directory(_)) { FileType::Directory } else { FileType::RegularFile };
+            let _ = self.set_mode(&at, name, permitted(*mode, kind));
         }
         self.look_up(directory, name)
     }
@@ -448,11 +462,14 @@ impl Tree for HostTree {
         let at = self.directory(directory)?;
         let chosen = OFlags::from_bits_retain(flags) & CHOSEN.union(OFlags::EXCL);
         let flags = chosen | ALWAYS | OFlags::CREATE;
-        let file = fs::openat2(&at, name, flags, Mode::from_raw_mode(mode), resolve())?;
+        let file =
+            fs::openat2(&at, name, flags, Mode::from_raw_mode(permitted(mode, FileType::RegularFile)), resolve())?;
         let attributes = self.stat(&file)?;
         if attributes.kind() != Kind::File {
             return Err(Errno::PERM);
         }
+        // The file may have been there already.
+        let attributes = self.without_set_ids(&file, attributes)?;
         let found = self.know(directory, name, attributes)?;
         let handle = self.handle(Open::File(file.into()))?;
         Ok((found, handle))
@@ -461,15 +478,18 @@ impl Tree for HostTree {
     fn change(&mut self, node: u64, handle: Option<u64>, change: &Change) -> Result<Attributes, Errno> {
         self.may_write()?;
         let file = self.reach(node)?;
-        let link = self.stat(&file)?.kind() == Kind::Link;
+        let attributes = self.stat(&file)?;
+        let kind = FileType::from_raw_mode(attributes.mode);
+        let link = kind == FileType::Symlink;
         if let Some(size) = change.size {
+            self.without_set_ids(&file, attributes)?;
             match handle.map(|handle| self.file(handle)) {
                 Some(Ok(open)) => fs::ftruncate(open, size)?,
                 _ => fs::ftruncate(self.reopen(&file, OFlags::WRONLY | ALWAYS)?, size)?,
             }
         }
         if let Some(mode) = change.mode.filter(|_| !link) {
-            fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty())?;
+            fs::chmodat(CWD, through(&file), Mode::from_raw_mode(permitted(mode, kind)), AtFlags::empty())?;
         }
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
@@ -520,10 +540,23 @@ impl Tree for HostTree {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Errno::INVAL);
         }
-        let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
+        let directories = (self.directory(from.0)?, self.directory(to.0)?);
+        self.rename_between(&directories, from, to, flags)
+    }
+}
+
+impl HostTree {
+    /// Renames between two open directories. Another process may have moved either of them since it was opened.
+    fn rename_between(
+        &mut self,
+        (source, target): &(OwnedFd, OwnedFd),
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let kept = if exchange { None } else { self.keep(to.0, to.1) };
-        fs::renameat_with(&source, from.1, &target, to.1, flags)?;
+        fs::renameat_with(source, from.1, target, to.1, flags)?;
         let moved = self.names.remove(&(from.0, from.1.to_vec()));
         let other = if exchange { self.names.remove(&(to.0, to.1.to_vec())) } else { None };
         if !exchange {
@@ -533,13 +566,27 @@ impl Tree for HostTree {
         self.moved(other, from);
         Ok(())
     }
-}
 
-impl HostTree {
+    /// Returns true if a node is `above` or below it.
+    fn is_at_or_below(&self, mut node: u64, above: u64) -> bool {
+        while node != above {
+            let Some(Node { parent, .. }) = self.nodes.get(&node) else { return false };
+            node = *parent;
+        }
+        true
+    }
+
     /// Records the new name of a node.
     fn moved(&mut self, node: Option<u64>, (parent, name): (u64, &[u8])) {
         let Some(number) = node else { return };
+        // If another process has moved a directory meanwhile, the new parent can be a node that is known below this one. The node would be its own
+        // ancestor. Its place is unknown: it loses its name, and the guest looks the new name up as a new node.
+        let circle = self.is_at_or_below(parent, number);
         let Some(node) = self.nodes.get_mut(&number) else { return };
+        if circle {
+            node.gone = true;
+            return;
+        }
         let before = std::mem::replace(&mut node.parent, parent);
         node.name = name.to_vec();
         self.names.insert((parent, name.to_vec()), number);
@@ -552,9 +599,94 @@ impl HostTree {
         self.drop_unknown(before);
     }
 
+    /// Removes the set-user-ID and set-group-ID bits of a file before the guest changes its contents, as the kernel does for processes without
+    /// CAP_FSETID. Returns the attributes after that.
+    fn without_set_ids(&self, file: &OwnedFd, attributes: Attributes) -> Result<Attributes, Errno> {
+        if attributes.kind() != Kind::File || attributes.mode & SET_IDS == 0 {
+            return Ok(attributes);
+        }
+        fs::chmodat(CWD, through(file), Mode::from_raw_mode(attributes.mode & 0o7777 & !SET_IDS), AtFlags::empty())?;
+        self.stat(file)
+    }
+
     fn set_mode(&self, directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
         let file =
             fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve())?;
         fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Directory;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    fn tree(directory: &Directory) -> HostTree {
+        HostTree::open(&directory.0, true).unwrap()
+    }
+
+    #[test]
+    fn no_node_becomes_its_own_ancestor() {
+        for exchange in [false, true] {
+            let directory = Directory::new();
+            std::fs::create_dir_all(directory.0.join("a/b")).unwrap();
+            std::fs::create_dir_all(directory.0.join("a/b/x")).unwrap();
+            let mut tree = tree(&directory);
+            let a = tree.look_up(ROOT, b"a").unwrap().node;
+            let b = tree.look_up(a, b"b").unwrap().node;
+            let directories = (tree.directory(ROOT).unwrap(), tree.directory(b).unwrap());
+            // Another process takes b out of a between the opening of the directories and the call.
+            std::fs::rename(directory.0.join("a/b"), directory.0.join("b")).unwrap();
+            let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+            let to: &[u8] = if exchange { b"x" } else { b"y" };
+            tree.rename_between(&directories, (ROOT, b"a"), (b, to), flags).unwrap();
+            assert!(directory.0.join("b").join(std::str::from_utf8(to).unwrap()).is_dir());
+            assert_eq!((tree.path(a), tree.path(b)), (Ok(None), Ok(None)));
+            assert_eq!(tree.attributes(b, None).unwrap_err(), Errno::STALE);
+            // The guest finds the directories again, and nothing is left when it has forgotten them.
+            let again = tree.look_up(ROOT, b"b").unwrap().node;
+            let inner = tree.look_up(again, to).unwrap().node;
+            assert!(tree.attributes(inner, None).is_ok());
+            for node in [a, b, inner, again] {
+                tree.forget(node, 1);
+            }
+            assert!(tree.nodes.is_empty() && tree.names.is_empty(), "{:?}", tree.nodes);
+        }
+    }
+
+    #[test]
+    fn a_guest_leaves_no_file_with_the_rights_of_the_host_s_user() {
+        let directory = Directory::new();
+        let mut tree = tree(&directory);
+        let mode = |name: &str| std::fs::metadata(directory.0.join(name)).unwrap().mode() & 0o7777;
+        let (made, handle) = tree.create(ROOT, b"made", 0o6755, OFlags::WRONLY.bits()).unwrap();
+        tree.close(handle);
+        assert_eq!(mode("made") & SET_IDS, 0);
+        tree.make(ROOT, b"node", &New::Node(0o106755)).unwrap();
+        tree.make(ROOT, b"directory", &New::Directory(0o6755)).unwrap();
+        assert_eq!((mode("node"), mode("directory")), (0o755, 0o2755));
+        let change = |mode| Change { mode: Some(mode), ..Change::default() };
+        let changed = tree.change(made.node, None, &change(0o107_777)).unwrap();
+        assert_eq!((changed.mode & 0o7777, mode("made")), (0o1777, 0o1777));
+        // A file that has the bits loses them when its contents change, however that happens.
+        let set = || {
+            let path = directory.0.join("made");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o6755)).unwrap();
+        };
+        set();
+        let read = Tree::open(&mut tree, made.node, OFlags::RDONLY.bits()).unwrap();
+        assert_eq!(mode("made"), 0o6755);
+        let written = Tree::open(&mut tree, made.node, OFlags::WRONLY.bits()).unwrap();
+        assert_eq!(mode("made"), 0o755);
+        set();
+        tree.change(made.node, None, &Change { size: Some(1), ..Change::default() }).unwrap();
+        assert_eq!(mode("made"), 0o755);
+        set();
+        let (_, third) = tree.create(ROOT, b"made", 0o644, OFlags::WRONLY.bits()).unwrap();
+        assert_eq!(mode("made"), 0o755);
+        for handle in [read, written, third] {
+            tree.close(handle);
+        }
     }
 }
