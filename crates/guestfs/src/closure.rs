@@ -1,7 +1,11 @@
 //! Dependencies of a program: the interpreter of a script, and the program interpreter and shared libraries of an ELF file, found in the same way as
 //! ld.so(8) finds them.
+//!
+//! A file in a shared directory may be a guest's. Programs and libraries that it names are packed only from the directories of PATH, of LD_LIBRARY_PATH
+//! and of the system's ld.so, none of which the file chooses.
 
-use crate::packed::{PackError, Packed};
+use crate::packed::{Added, PackError, Packed};
+use crate::shares::{Inside, Leaving, open_real};
 use object::LittleEndian as LE;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -25,6 +29,8 @@ const DEFAULT: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 /// Longest first line of a script, in bytes.
 const LONGEST_LINE: usize = 256;
+/// Directories of a system's programs, besides those of PATH.
+const PROGRAMS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The program interpreter and the libraries that an ELF file names.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -129,6 +135,18 @@ pub struct Closure {
     seen: BTreeSet<PathBuf>,
     /// Libraries that were not found, each with the file that needs it.
     pub missing: Vec<(String, PathBuf)>,
+    leaving: Vec<Leaving>,
+}
+
+/// A file whose dependencies are added.
+struct Dependent<'a> {
+    file: File,
+    /// Its real path.
+    path: &'a Path,
+    /// The path under which it was requested.
+    name: &'a Path,
+    /// True for a file in a shared directory.
+    shared: bool,
 }
 
 impl Closure {
@@ -142,6 +160,7 @@ impl Closure {
             configured: all,
             seen: BTreeSet::new(),
             missing: Vec::new(),
+            leaving: Vec::new(),
         }
     }
 
@@ -155,75 +174,122 @@ impl Closure {
         all.find_map(|place| Some(directory.join(place).join(name)).filter(|path| is_executable(path)))
     }
 
-    /// Adds a program, a library or any other file or directory, with its dependencies.
+    /// Adds a program, a library or any other file or directory, with its dependencies. Of a file in a shared directory only the dependencies are added.
     pub fn add(&mut self, tree: &mut Packed, path: &Path) -> Result<(), PackError> {
         let mut rest = vec![path.to_path_buf()];
-        while let Some(path) = rest.pop() {
-            if !self.seen.insert(path.clone()) {
+        while let Some(name) = rest.pop() {
+            if !self.seen.insert(name.clone()) {
                 continue;
             }
-            let mut added = tree.add(&path)?;
-            added.sort();
-            for file in added {
-                self.needs_of(&file, &path, tree, &mut rest)?;
+            match tree.add(&name)? {
+                Added::Files(mut added) => {
+                    added.sort();
+                    for path in &added {
+                        let file = open_real(path).map_err(|cause| PackError::Host { path: path.clone(), cause })?;
+                        self.needs_of(Dependent { file, path, name: &name, shared: false }, tree, &mut rest)?;
+                    }
+                }
+                Added::Shared(Inside::File(file, path)) => {
+                    self.needs_of(Dependent { file, path: &path, name: &name, shared: true }, tree, &mut rest)?;
+                }
+                Added::Shared(Inside::Leaving(leaving)) => self.leave(leaving),
+                Added::Shared(Inside::Other(_)) => {}
             }
         }
         Ok(())
     }
 
-    /// Adds the dependencies of one file. `name` is the path under which it was requested.
-    fn needs_of(
-        &mut self,
-        file: &Path,
-        name: &Path,
-        tree: &mut Packed,
-        rest: &mut Vec<PathBuf>,
-    ) -> Result<(), PackError> {
-        let failed = |cause| PackError::Host { path: file.to_path_buf(), cause };
-        let mut open = File::open(file).map_err(failed)?;
+    fn leave(&mut self, leaving: Leaving) {
+        if !self.leaving.contains(&leaving) {
+            self.leaving.push(leaving);
+        }
+    }
+
+    /// Returns the links and files of shared directories that name files elsewhere that were not packed.
+    pub fn leaving<'a>(&'a self, tree: &'a Packed) -> impl Iterator<Item = &'a Leaving> {
+        self.leaving.iter().filter(|leaving| leaving.to.exists() && !tree.has(&leaving.to))
+    }
+
+    /// Adds the dependencies of one file.
+    fn needs_of(&mut self, of: Dependent, tree: &mut Packed, rest: &mut Vec<PathBuf>) -> Result<(), PackError> {
+        let Dependent { mut file, path, name, shared } = of;
+        let failed = |cause| PackError::Host { path: path.to_path_buf(), cause };
         let mut start = [0; LONGEST_LINE];
-        let read = open.read(&mut start).map_err(failed)?;
+        let read = file.read(&mut start).map_err(failed)?;
         let start = &start[..read];
         if let Some((interpreter, program)) = script(start) {
             let program = program.and_then(|program| self.find(&program, Path::new("/")));
-            rest.extend([Some(interpreter), program].into_iter().flatten().filter(|path| path.is_file()));
+            let places = if shared { Some(self.places_of_programs()) } else { None };
+            let named = Some(interpreter).filter(|path| path.is_absolute() && path.is_file());
+            rest.extend(named.filter(|named| self.may_name(tree, path, named, places.as_deref())));
+            rest.extend(program.filter(|path| path.is_file()));
             return Ok(());
         }
         if !start.starts_with(b"\x7fELF") {
             return Ok(());
         }
         let mut bytes = start.to_vec();
-        open.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
         let Some(needs) = Needs::of(&bytes) else { return Ok(()) };
         if needs.interpreter.is_some() && Path::new(CACHE).is_file() {
             tree.add(Path::new(CACHE))?;
         }
+        let places = if shared { Some(self.places_of_libraries()) } else { None };
         // A library that was requested through a link may have its dependencies beside the link.
-        let origin = [file, name].map(|path| path.parent().unwrap_or(Path::new("/")).to_path_buf());
+        let origin = [path, name].map(|path| path.parent().unwrap_or(Path::new("/")).to_path_buf());
         for library in &needs.libraries {
-            match self.library(library, &needs, &origin) {
-                Some(found) => rest.push(found),
-                None => self.missing.push((String::from_utf8_lossy(library).into_owned(), file.to_path_buf())),
+            let found = self.libraries(library, &needs, &origin);
+            if found.is_empty() {
+                self.missing.push((String::from_utf8_lossy(library).into_owned(), path.to_path_buf()));
             }
+            rest.extend(found.into_iter().find(|found| self.may_name(tree, path, found, places.as_deref())));
         }
-        rest.extend(needs.interpreter.filter(|path| path.is_file()));
+        let interpreter = needs.interpreter.filter(|path| path.is_absolute() && path.is_file());
+        rest.extend(interpreter.filter(|named| self.may_name(tree, path, named, places.as_deref())));
         Ok(())
     }
 
-    fn library(&self, name: &[u8], needs: &Needs, origin: &[PathBuf]) -> Option<PathBuf> {
+    /// Returns true if a file may name a dependency: if that is in one of the directories `places`, or in a shared directory. None: it may name any file.
+    fn may_name(&mut self, tree: &Packed, from: &Path, named: &Path, places: Option<&[PathBuf]>) -> bool {
+        let Some(places) = places else { return true };
+        let parent = named.parent().and_then(|parent| parent.canonicalize().ok());
+        if parent.is_some_and(|parent| places.contains(&parent) || tree.shares().contains(&parent)) {
+            return true;
+        }
+        self.leave(Leaving { from: from.to_path_buf(), to: named.to_path_buf(), link: false });
+        false
+    }
+
+    /// Returns the directories of programs.
+    fn places_of_programs(&self) -> Vec<PathBuf> {
+        real(directories(&self.path, Path::new("/")).into_iter().chain(PROGRAMS.map(PathBuf::from)))
+    }
+
+    /// Returns the directories of libraries.
+    fn places_of_libraries(&self) -> Vec<PathBuf> {
+        let own = directories(&self.library_path, Path::new("/")).into_iter();
+        real(own.chain(self.configured.iter().cloned()).chain(DEFAULT.map(PathBuf::from)))
+    }
+
+    /// Returns the files that a library's name may mean, in the order of ld.so's search.
+    fn libraries(&self, name: &[u8], needs: &Needs, origin: &[PathBuf]) -> Vec<PathBuf> {
         let name = OsStr::from_bytes(name);
         if name.as_bytes().contains(&b'/') {
-            return Some(PathBuf::from(name)).filter(|path| path.is_file());
+            return Some(PathBuf::from(name)).into_iter().filter(|path| path.is_absolute() && path.is_file()).collect();
         }
         let of = |list: &[u8]| origin.iter().flat_map(|origin| directories(list, origin)).collect::<Vec<_>>();
         let rpath = if needs.runpath.is_empty() { of(&needs.rpath) } else { Vec::new() };
         let own = directories(&self.library_path, Path::new("/"));
         let (runpath, default) = (of(&needs.runpath), DEFAULT.map(PathBuf::from));
         let all = rpath.iter().chain(&own).chain(&runpath).chain(&self.configured).chain(&default);
-        all.map(|directory| directory.join(name)).find(|path| is_library(path))
+        all.map(|directory| directory.join(name)).filter(|path| is_library(path)).collect()
     }
 }
 
+/// Returns the real paths of directories that exist.
+fn real(directories: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    directories.filter(|path| path.is_absolute()).filter_map(|path| path.canonicalize().ok()).collect()
+}
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
@@ -274,6 +340,104 @@ mod tests {
         for part in ["libc.so", "ld-linux-x86-64.so.2"] {
             assert!(names.iter().any(|name| name.contains(part)), "{part}");
         }
+    }
+
+    /// An ELF file that needs this interpreter and libraries.
+    fn program(interpreter: &str, library: &str, runpath: &str) -> Vec<u8> {
+        let strings = format!("\0{library}\0{runpath}\0");
+        let (headers, phdrs, shdrs) = (64, 56, 64);
+        let start = headers + phdrs;
+        let dynamic: Vec<u64> = vec![1, 1, 29, library.len() as u64 + 2, 5, 0, 0, 0];
+        let dynamic_at = start + interpreter.len() + 1;
+        let strings_at = dynamic_at + dynamic.len() * 8;
+        let sections_at = strings_at + strings.len();
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(16, 0);
+        bytes.extend([3u16, 62].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend([0u64, headers as u64, sections_at as u64].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend([64u16, phdrs as u16, 1, shdrs as u16, 3, 2].into_iter().flat_map(u16::to_le_bytes));
+        let len = interpreter.len() as u64 + 1;
+        bytes.extend([3u32, 4].into_iter().flat_map(u32::to_le_bytes));
+        bytes.extend([start as u64, start as u64, start as u64, len, len, 1].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(interpreter.as_bytes());
+        bytes.push(0);
+        bytes.extend(dynamic.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(strings.as_bytes());
+        let section = |kind: u32, link: u32, at: usize, len: usize, entry: u64| {
+            let mut section: Vec<u8> = [0u32, kind].into_iter().flat_map(u32::to_le_bytes).collect();
+            section.extend([0u64, 0, at as u64, len as u64].into_iter().flat_map(u64::to_le_bytes));
+            section.extend([link, 0].into_iter().flat_map(u32::to_le_bytes));
+            section.extend([1u64, entry].into_iter().flat_map(u64::to_le_bytes));
+            section
+        };
+        bytes.extend(vec![0; shdrs]);
+        bytes.extend(section(6, 2, dynamic_at, dynamic.len() * 8, 16));
+        bytes.extend(section(3, 0, strings_at, strings.len(), 0));
+        bytes
+    }
+
+    #[test]
+    fn a_file_in_a_shared_directory_names_no_file_elsewhere() {
+        use crate::shares::Shares;
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        use std::sync::Arc;
+        let directory = crate::testing::Directory::new();
+        let (share, private) = (directory.0.join("share"), directory.0.join("private"));
+        std::fs::create_dir(&share).unwrap();
+        std::fs::create_dir(&private).unwrap();
+        let make = |path: &Path, bytes: &[u8]| {
+            std::fs::write(path, bytes).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let elf = program("/no/interpreter", "libnone.so", "");
+        assert_eq!(Needs::of(&elf).unwrap().libraries, [b"libnone.so"]);
+        for name in ["secret", "libsecret.so", "interpreter"] {
+            make(&private.join(name), &elf);
+        }
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let shares = Arc::new(Shares::open([&*share].into_iter()).unwrap());
+        let pack = |name: &str, path: &str, library_path: &str| {
+            let mut tree = Packed::beside(Arc::clone(&shares));
+            let mut closure = Closure::new(path.as_bytes(), library_path.as_bytes());
+            closure.add(&mut tree, &share.join(name)).unwrap();
+            let left: Vec<PathBuf> = closure.leaving(&tree).map(|leaving| leaving.to.clone()).collect();
+            let files: Vec<_> = tree.host_files().into_iter().filter(|path| path != Path::new(CACHE)).collect();
+            assert!(!files.iter().any(|path| path.starts_with(&share)), "{name}: {files:?}");
+            (files, left)
+        };
+        let (secret, library) = (private.join("secret"), private.join("libsecret.so"));
+        let interpreter = private.join("interpreter");
+        symlink(&private, share.join("link")).unwrap();
+        // A script's interpreter.
+        make(&share.join("script"), format!("#!{}\n", text(&secret)).as_bytes());
+        assert_eq!(pack("script", "/usr/bin", ""), (vec![], vec![secret.clone()]));
+        assert_eq!(pack("script", &text(&private), ""), (vec![secret.clone()], vec![]));
+        make(&share.join("around"), format!("#!{}\n", text(&share.join("link/secret"))).as_bytes());
+        assert_eq!(pack("around", "/usr/bin", "").0, [] as [PathBuf; 0]);
+        make(&share.join("up"), format!("#!{}/../private/secret\n", text(&share)).as_bytes());
+        assert_eq!(pack("up", "/usr/bin", "").0, [] as [PathBuf; 0]);
+        make(&share.join("shell"), b"#!/bin/sh\n");
+        assert!(pack("shell", "", "").0.iter().any(|path| is_executable(path)));
+        // The interpreter and the libraries of a program.
+        make(&share.join("program"), &program(&text(&interpreter), "libsecret.so", &text(&private)));
+        let (files, left) = pack("program", "/usr/bin", "");
+        assert!(!files.iter().any(|path| path.starts_with(&private)), "{files:?}");
+        assert_eq!(left, [library.clone(), interpreter.clone()]);
+        let (files, left) = pack("program", "/usr/bin", &text(&private));
+        assert!(files.contains(&library) && files.contains(&interpreter) && left.is_empty(), "{files:?} {left:?}");
+        make(&share.join("whole"), &program("/no/interpreter", &text(&library), ""));
+        assert_eq!(pack("whole", "", "").1, std::slice::from_ref(&library));
+        // A library beside the program is not packed, but what it needs is.
+        make(&share.join("origin"), &program("/no/interpreter", "liborigin.so", "$ORIGIN"));
+        make(&share.join("liborigin.so"), &program("/no/interpreter", "libc.so.6", ""));
+        let (files, left) = pack("origin", "", "");
+        assert!(files.iter().any(|path| text(path).contains("libc.so.6")) && left.is_empty(), "{files:?} {left:?}");
+        // A library of that name elsewhere is named by a link.
+        std::fs::remove_file(share.join("liborigin.so")).unwrap();
+        symlink(&library, share.join("liborigin.so")).unwrap();
+        assert_eq!(pack("origin", "", ""), (vec![], vec![library]));
     }
 
     #[test]

@@ -12,10 +12,14 @@ pub mod packed;
 pub mod server;
 #[cfg(test)]
 mod server_tests;
+pub mod shares;
+#[cfg(test)]
+mod testing;
 pub mod tree;
 mod wire;
 
 pub use attributes::{Attributes, Kind, Time};
 pub use packed::Packed;
 pub use server::Server;
+pub use shares::Shares;
 pub use tree::Tree;

@@ -2,20 +2,20 @@
 //! were added, provided that the host's files stay the same.
 
 use crate::attributes::{Attributes, Kind, Time};
+use crate::shares::{self, Inside, Leaving, MOST_LINKS, Shares, Step, Way, names, prepend};
 use crate::tree::{Entry, Found, ROOT, Tree};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest number of symbolic links on the way of one name, as in Linux.
-const MOST_LINKS: usize = 40;
 /// Block size in which `stat` counts.
 const BLOCK: u64 = 512;
 /// Validity of attributes that never change: a time in seconds that no run reaches.
@@ -45,7 +45,8 @@ pub enum PackError {
 /// The place of a file's contents.
 #[derive(Clone, Debug)]
 enum Source {
-    Host(PathBuf),
+    /// A file of the host: its real path, and its device and inode number.
+    Host(PathBuf, (u64, u64)),
     Bytes(Arc<[u8]>),
 }
 
@@ -93,10 +94,22 @@ pub struct Walked {
     pub target: Option<Vec<u8>>,
 }
 
+/// The outcome of [`Packed::add`].
+#[derive(Debug)]
+pub enum Added {
+    /// The added files, by their real paths.
+    Files(Vec<PathBuf>),
+    /// The name leads into a shared directory, and nothing was added.
+    Shared(Inside),
+}
+
 /// A packed tree.
 #[derive(Clone, Debug)]
 pub struct Packed {
     nodes: Vec<Node>,
+    shares: Arc<Shares>,
+    /// Links in added directories that lead out of them.
+    leaving: Vec<Leaving>,
     /// Recently read files of the host.
     open: Vec<(u64, Arc<File>)>,
 }
@@ -107,19 +120,6 @@ impl Default for Packed {
     }
 }
 
-/// The names of a path, without the root. Parent directories are resolved textually: `a/../b` is `b`.
-fn names(path: &Path) -> Vec<&[u8]> {
-    let mut names = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => names.push(name.as_bytes()),
-            Component::ParentDir => drop(names.pop()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    names
-}
-
 fn modified(metadata: &Metadata) -> Time {
     Time { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 }
 }
@@ -127,7 +127,17 @@ fn modified(metadata: &Metadata) -> Time {
 impl Packed {
     /// Creates an empty tree with a root directory.
     pub fn new() -> Self {
-        Self { nodes: vec![Node::directory(0o755)], open: Vec::new() }
+        Self::beside(Arc::default())
+    }
+
+    /// Creates an empty tree beside shared directories, whose contents are not packed.
+    pub fn beside(shares: Arc<Shares>) -> Self {
+        Self { nodes: vec![Node::directory(0o755)], shares, leaving: Vec::new(), open: Vec::new() }
+    }
+
+    /// Returns the shared directories.
+    pub(crate) fn shares(&self) -> &Arc<Shares> {
+        &self.shares
     }
 
     fn child(&self, directory: u64, name: &[u8]) -> Option<u64> {
@@ -182,8 +192,7 @@ impl Packed {
             if target.starts_with(b"/") {
                 real.clear();
             }
-            let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-            rest.extend(parts.rev().map(<[u8]>::to_vec));
+            prepend(&mut rest, target);
         }
         Ok(real)
     }
@@ -237,22 +246,19 @@ impl Packed {
         Ok(())
     }
 
-    /// Adds a file of the host under another path.
-    pub fn put_file(&mut self, path: &Path, from: &Path) -> Result<(), PackError> {
-        let failed = |cause| PackError::Host { path: from.to_path_buf(), cause };
-        let metadata = std::fs::metadata(from).map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
-        }
-        // Report an unreadable file before the run.
-        File::open(from).map_err(failed)?;
+    /// Adds a file of the host under its real path.
+    fn put_file(&mut self, path: &Path) -> Result<(), PackError> {
+        let failed = |cause| PackError::Host { path: path.to_path_buf(), cause };
+        // The file that is open here is the one that is packed, and an unreadable file is reported before the run.
+        let file = shares::open_real(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
         let (directory, name) = self.parent(path)?;
         let node = Node {
             mode: metadata.mode(),
             owner: (metadata.uid(), metadata.gid()),
             size: metadata.len(),
             modified: modified(&metadata),
-            content: Content::File(Source::Host(from.to_path_buf())),
+            content: Content::File(Source::Host(path.to_path_buf(), shares::identity(&metadata))),
         };
         self.put(directory, &name, node);
         Ok(())
@@ -264,59 +270,48 @@ impl Packed {
     }
 
     /// Adds a file or directory of the host under its own path, with the symbolic links on the way. A directory is added with its contents, of
-    /// which only files, directories and links count. Returns the added files, by their paths without links.
-    pub fn add(&mut self, path: &Path) -> Result<Vec<PathBuf>, PackError> {
-        let mut added = Vec::new();
-        self.add_path(path, true, &mut added)?;
-        Ok(added)
+    /// which only files, directories and links count. Nothing at or below a shared directory is added.
+    pub fn add(&mut self, path: &Path) -> Result<Added, PackError> {
+        self.add_path(path, true)
     }
 
     /// Adds a file or directory of the host under its own path. A directory is added without its contents.
     pub fn add_alone(&mut self, path: &Path) -> Result<(), PackError> {
-        self.add_path(path, false, &mut Vec::new())
+        self.add_path(path, false).map(drop)
     }
 
-    fn add_path(&mut self, path: &Path, recursive: bool, added: &mut Vec<PathBuf>) -> Result<(), PackError> {
-        let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
-        let (mut real, mut links) = (PathBuf::from("/"), 0);
-        while let Some(name) = rest.pop() {
-            if name == b".." {
-                real.pop();
-                continue;
-            }
-            let here = real.join(std::ffi::OsStr::from_bytes(&name));
-            let failed = |cause| PackError::Host { path: here.clone(), cause };
-            let metadata = std::fs::symlink_metadata(&here).map_err(failed)?;
-            if metadata.is_symlink() {
-                links += 1;
-                if links > MOST_LINKS {
-                    return Err(PackError::Links(path.to_path_buf()));
+    fn add_path(&mut self, path: &Path, recursive: bool) -> Result<Added, PackError> {
+        let mut added = Vec::new();
+        let shares = Arc::clone(&self.shares);
+        let way = shares.walk(path, &mut |step| match step {
+            Step::Directory(here, metadata) => self.make_directory(here, metadata.mode() & 0o7777),
+            Step::Link(here, target) => self.put_link(here, target),
+            Step::File(here) => self.add_file(here, &mut added),
+        })?;
+        match way {
+            Way::Outside(real) => {
+                if recursive && real.is_dir() {
+                    self.add_directory(&real, &real, &mut added)?;
                 }
-                let target = std::fs::read_link(&here).map_err(failed)?;
-                let target = target.as_os_str().as_bytes();
-                self.put_link(&here, target)?;
-                if target.starts_with(b"/") {
-                    real = PathBuf::from("/");
-                }
-                let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-                rest.extend(parts.rev().map(<[u8]>::to_vec));
-                continue;
+                Ok(Added::Files(added))
             }
-            if metadata.is_dir() {
-                self.make_directory(&here, metadata.mode() & 0o7777)?;
-            } else if metadata.is_file() && !self.has(&here) {
-                self.put_file(&here, &here)?;
-                added.push(here.clone());
+            Way::Inside(number, rest) => {
+                let found = shares.follow(number, rest);
+                found.map(Added::Shared).map_err(|cause| PackError::Host { path: path.to_path_buf(), cause })
             }
-            real = here;
         }
-        if recursive && real.is_dir() {
-            self.add_directory(&real, added)?;
+    }
+
+    fn add_file(&mut self, path: &Path, added: &mut Vec<PathBuf>) -> Result<(), PackError> {
+        if !self.has(path) {
+            self.put_file(path)?;
+            added.push(path.to_path_buf());
         }
         Ok(())
     }
 
-    fn add_directory(&mut self, path: &Path, added: &mut Vec<PathBuf>) -> Result<(), PackError> {
+    /// Adds the contents of a directory. `top` is the directory that was asked for.
+    fn add_directory(&mut self, path: &Path, top: &Path, added: &mut Vec<PathBuf>) -> Result<(), PackError> {
         let failed = |cause| PackError::Host { path: path.to_path_buf(), cause };
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(path).map_err(failed)? {
@@ -329,15 +324,27 @@ impl Packed {
             if metadata.is_symlink() {
                 let target = std::fs::read_link(&entry).map_err(failed)?;
                 self.put_link(&entry, target.as_os_str().as_bytes())?;
+                let to: PathBuf = names(&path.join(target)).into_iter().map(OsStr::from_bytes).collect();
+                let to = Path::new("/").join(to);
+                if !to.starts_with(top) {
+                    self.leaving.push(Leaving { from: entry, to, link: true });
+                }
             } else if metadata.is_dir() {
                 self.make_directory(&entry, metadata.mode() & 0o7777)?;
-                self.add_directory(&entry, added)?;
-            } else if metadata.is_file() && !self.has(&entry) {
-                self.put_file(&entry, &entry)?;
-                added.push(entry);
+                if self.shares.number(&entry, &metadata).is_none() {
+                    self.add_directory(&entry, top, added)?;
+                }
+            } else if metadata.is_file() {
+                self.add_file(&entry, added)?;
             }
         }
         Ok(())
+    }
+
+    /// Returns the links in added directories that lead out of them, to files that exist and are not packed.
+    pub fn leaving(&self) -> impl Iterator<Item = &Leaving> {
+        let lacks = |path: &Path| path.exists() && !self.has(path) && !self.shares.contains(path);
+        self.leaving.iter().filter(move |leaving| lacks(&leaving.to))
     }
 
     fn attributes_of(&self, number: u64) -> Option<Attributes> {
@@ -373,14 +380,18 @@ impl Packed {
     }
 
     /// Returns the open file of a node whose contents are in a file of the host.
-    fn host_file(&mut self, number: u64, path: &Path) -> Result<Arc<File>, Errno> {
+    /// A file that has taken the place of the packed one is not read.
+    fn host_file(&mut self, number: u64, path: &Path, identity: (u64, u64)) -> Result<Arc<File>, Errno> {
         if let Some(at) = self.open.iter().position(|(node, _)| *node == number) {
             let found = self.open.remove(at);
             let file = Arc::clone(&found.1);
             self.open.push(found);
             return Ok(file);
         }
-        let file = Arc::new(File::open(path).map_err(|error| errno(&error))?);
+        let file = Arc::new(shares::open_real(path).map_err(|error| errno(&error))?);
+        if shares::identity(&file.metadata().map_err(|error| errno(&error))?) != identity {
+            return Err(Errno::STALE);
+        }
         if self.open.len() == MOST_OPEN {
             self.open.remove(0);
         }
@@ -402,8 +413,8 @@ impl Packed {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
                 Ok(bytes[start..bytes.len().min(start.saturating_add(size))].to_vec())
             }
-            Source::Host(path) => {
-                let file = self.host_file(number, &path)?;
+            Source::Host(path, identity) => {
+                let file = self.host_file(number, &path, identity)?;
                 let mut bytes = vec![0; size];
                 let mut read = 0;
                 while read < size {
@@ -447,7 +458,7 @@ impl Packed {
     /// Returns the files of the host whose contents are in the tree.
     pub fn host_files(&self) -> Vec<PathBuf> {
         let of = |node: &Node| match &node.content {
-            Content::File(Source::Host(path)) => Some(path.clone()),
+            Content::File(Source::Host(path, _)) => Some(path.clone()),
             _ => None,
         };
         self.nodes.iter().filter_map(of).collect()

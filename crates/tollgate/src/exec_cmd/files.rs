@@ -1,14 +1,17 @@
 //! The files for the command: its program with its dependencies, and a few files that programs commonly expect.
 
 use super::ExecArgs;
+use crate::output::say;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
-use guestfs::Packed;
 use guestfs::closure::Closure;
+use guestfs::shares::Leaving;
+use guestfs::{Packed, Shares};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Environment variables that the command inherits, besides those that begin with `LC_`.
 const KEPT: [&str; 11] =
@@ -93,13 +96,19 @@ pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsStr
     all
 }
 
-/// Packs the files for a command, and returns them with the path of its program.
-pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &Path, user: &User) -> Result<Packed> {
+/// Packs the files for a command, except those in shared directories.
+pub fn pack(
+    args: &ExecArgs,
+    environment: &[(OsString, OsString)],
+    directory: &Path,
+    user: &User,
+    shares: Arc<Shares>,
+) -> Result<Packed> {
     let variable = |name: &str| {
         let found = environment.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_bytes().to_vec()).unwrap_or_default()
     };
-    let mut tree = Packed::new();
+    let mut tree = Packed::beside(shares);
     let mut closure = Closure::new(&variable("PATH"), &variable("LD_LIBRARY_PATH"));
     for (path, permissions) in DIRECTORIES {
         tree.add_alone(Path::new(path)).or_else(|_| tree.make_directory(Path::new(path), permissions))?;
@@ -121,7 +130,8 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
             let _ = tree.add(&path);
         }
     }
-    if let Some(terminal) = args.terminal().then(|| variable("TERM")).filter(|terminal| !terminal.is_empty()) {
+    let terminal = args.terminal().then(|| variable("TERM"));
+    if let Some(terminal) = terminal.filter(|name| !name.is_empty() && !name.contains(&b'/')) {
         let terminal = Path::new(OsStr::from_bytes(&terminal)).to_path_buf();
         let letter = terminal.to_string_lossy().chars().next().unwrap_or('x').to_string();
         let described = TERMINALS.map(|root| Path::new(root).join(&letter).join(&terminal));
@@ -154,7 +164,24 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
         }
     }
     write_accounts(&mut tree, user, &variable("USER"), &home)?;
+    closure.leaving(&tree).for_each(report);
+    if let Some(first) = tree.leaving().next() {
+        let text = format!("{} is a link out of its directory, to {}", first.from.display(), first.to.display());
+        let others = tree.leaving().count() - 1;
+        say(&format!("tollgate: --add: {text}, which is not packed, like the targets of {others} other links"));
+    }
     Ok(tree)
+}
+
+/// Tells the user that a file was not packed, because only a shared directory names it.
+fn report(Leaving { from, to, link }: &Leaving) {
+    let (from, to) = (from.display(), to.display());
+    let what = if *link {
+        format!("{from} is a link out of a shared directory, to {to}")
+    } else {
+        format!("{from}, in a shared directory, names {to}")
+    };
+    say(&format!("tollgate: {what}, which is not packed (--add {to} packs it)"));
 }
 
 /// Returns the words of a shell's `-c` argument, which may name programs and files.

@@ -27,7 +27,8 @@ use contain::Needs;
 use control::{CHANNELS, Records};
 use files::User;
 use guestfs::host_tree::HostTree;
-use guestfs::{Packed, Server, Tree};
+use guestfs::shares::Leaving;
+use guestfs::{Packed, Server, Shares, Tree};
 use image::Way;
 pub use kernel::Kernel;
 use layout::Layout;
@@ -46,6 +47,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Exit status after a process was killed for lack of memory.
@@ -178,6 +180,9 @@ pub struct ExecArgs {
 /// A directory that is shared with the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Share {
+    /// The name that the user gave, as an absolute path.
+    named: PathBuf,
+    /// The real path.
     path: PathBuf,
     writable: bool,
 }
@@ -190,14 +195,15 @@ impl FromStr for Share {
             (Some(path), _) => (path, true),
             (None, path) => (path.unwrap_or(text), false),
         };
-        let path = Path::new(path).canonicalize().map_err(|error| error.to_string())?;
+        let named = std::path::absolute(path).map_err(|error| error.to_string())?;
+        let path = named.canonicalize().map_err(|error| error.to_string())?;
         if path.as_os_str().as_bytes().contains(&b'\n') {
             return Err("the name of the directory has a line break".into());
         }
         if !path.is_dir() {
             return Err("it is no directory".into());
         }
-        Ok(Self { path, writable })
+        Ok(Self { named, path, writable })
     }
 }
 
@@ -213,6 +219,29 @@ impl ExecArgs {
     fn terminal(&self) -> bool {
         self.streams() != 0
     }
+
+    /// Opens the shared directories. A link in one of them does not name another one.
+    fn shares(&self) -> Result<Arc<Shares>> {
+        let open = |without: Option<usize>| {
+            let others = self.share.iter().enumerate().filter(|(number, _)| Some(*number) != without);
+            Shares::open(others.map(|(_, share)| &*share.path)).context("--share")
+        };
+        for (number, share) in self.share.iter().enumerate() {
+            stays("--share", &open(Some(number))?, &share.named)?;
+        }
+        Ok(Arc::new(open(None)?))
+    }
+}
+
+/// Checks that an option's path does not lead out of a shared directory by a link there.
+fn stays(option: &str, shares: &Shares, path: &Path) -> Result<()> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    // A file that is not there is reported where the file is used, or is made.
+    if let Ok(Some(Leaving { from, to, .. })) = shares.leaving(&absolute) {
+        let (from, to) = (from.display(), to.display());
+        bail!("{option} {}: {from} is a link out of a shared directory, to {to}", path.display());
+    }
+    Ok(())
 }
 
 /// The end of a run.
@@ -235,12 +264,20 @@ impl End {
 pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let start = Instant::now();
     cpu::host_supported()?;
+    let shares = args.shares()?;
     let directory = match &args.cwd {
-        Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
+        Some(directory) => {
+            stays("--cwd", &shares, directory)?;
+            directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?
+        }
         None => std::env::current_dir().context("can't determine the current directory")?,
     };
     let ledger = args.ledger.iter().map(|file| ("--ledger", &**file));
-    output::distinct(ledger.chain(args.repeat.output()).chain(net::captured(&args.net)), net::replayed(&args.net))?;
+    let outputs: Vec<_> = ledger.chain(args.repeat.output()).chain(net::captured(&args.net)).collect();
+    for (option, path) in &outputs {
+        stays(option, &shares, path)?;
+    }
+    output::distinct(outputs.into_iter(), net::replayed(&args.net))?;
     net::check(&[(None, &args.net)])?;
     let user = User::find(args.user.as_deref())?;
     let layout = args.seed.map(Layout::new);
@@ -248,7 +285,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     environment.extend(layout.as_ref().map(Layout::variable));
     let packed = match args.root {
         true => None,
-        false => match files::pack(args, &environment, &directory, &user) {
+        false => match files::pack(args, &environment, &directory, &user, shares) {
             Ok(packed) => Some(packed),
             Err(error) => {
                 let Some(missing) = error.downcast_ref::<files::NotFound>() else { return Err(error) };
@@ -381,7 +418,7 @@ fn trees(args: &ExecArgs, packed: Option<&Packed>) -> Result<Vec<NamedTree>> {
         None => Box::new(HostTree::open(Path::new("/"), false).context("--root")?),
     };
     let mut trees = vec![("root".to_owned(), root)];
-    for (number, Share { path, writable }) in args.share.iter().enumerate() {
+    for (number, Share { path, writable, .. }) in args.share.iter().enumerate() {
         let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
         trees.push((format!("share{number}"), Box::new(tree)));
     }
@@ -395,7 +432,7 @@ fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
         Some(packed) => needs.readable.extend(packed.host_files()),
         None => needs.readable.push("/".into()),
     }
-    for Share { path, writable } in &args.share {
+    for Share { path, writable, .. } in &args.share {
         let list = if *writable { &mut needs.writable } else { &mut needs.readable };
         list.push(path.clone());
     }
@@ -422,7 +459,7 @@ fn give_order(
         order.add(b'e', [name.as_bytes(), b"=", value.as_bytes()].concat());
     }
     order.add(b'c', directory.as_os_str().as_bytes());
-    for (number, Share { path, writable }) in args.share.iter().enumerate() {
+    for (number, Share { path, writable, .. }) in args.share.iter().enumerate() {
         let mode: &[u8] = if *writable { b"rw" } else { b"ro" };
         order.add(b'b', [format!("share{number}").as_bytes(), path.as_os_str().as_bytes(), mode].join(&b'\n'));
     }
