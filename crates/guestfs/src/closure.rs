@@ -358,6 +358,104 @@ mod tests {
         }
     }
 
+    /// An ELF file that needs this interpreter and libraries.
+    fn program(interpreter: &str, library: &str, runpath: &str) -> Vec<u8> {
+        let strings = format!("\0{library}\0{runpath}\0");
+        let (headers, phdrs, shdrs) = (64, 56, 64);
+        let start = headers + phdrs;
+        let dynamic: Vec<u64> = vec![1, 1, 29, library.len() as u64 + 2, 5, 0, 0, 0];
+        let dynamic_at = start + interpreter.len() + 1;
+        let strings_at = dynamic_at + dynamic.len() * 8;
+        let sections_at = strings_at + strings.len();
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(16, 0);
+        bytes.extend([3u16, 62].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend([0u64, headers as u64, sections_at as u64].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend([64u16, phdrs as u16, 1, shdrs as u16, 3, 2].into_iter().flat_map(u16::to_le_bytes));
+        let len = interpreter.len() as u64 + 1;
+        bytes.extend([3u32, 4].into_iter().flat_map(u32::to_le_bytes));
+        bytes.extend([start as u64, start as u64, start as u64, len, len, 1].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(interpreter.as_bytes());
+        bytes.push(0);
+        bytes.extend(dynamic.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(strings.as_bytes());
+        let section = |kind: u32, link: u32, at: usize, len: usize, entry: u64| {
+            let mut section: Vec<u8> = [0u32, kind].into_iter().flat_map(u32::to_le_bytes).collect();
+            section.extend([0u64, 0, at as u64, len as u64].into_iter().flat_map(u64::to_le_bytes));
+            section.extend([link, 0].into_iter().flat_map(u32::to_le_bytes));
+            section.extend([1u64, entry].into_iter().flat_map(u64::to_le_bytes));
+            section
+        };
+        bytes.extend(vec![0; shdrs]);
+        bytes.extend(section(6, 2, dynamic_at, dynamic.len() * 8, 16));
+        bytes.extend(section(3, 0, strings_at, strings.len(), 0));
+        bytes
+    }
+
+    #[test]
+    fn a_file_in_a_shared_directory_names_no_file_elsewhere() {
+        use crate::shares::Shares;
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        use std::sync::Arc;
+        let directory = crate::testing::Directory::new();
+        let (share, private) = (directory.0.join("share"), directory.0.join("private"));
+        std::fs::create_dir(&share).unwrap();
+        std::fs::create_dir(&private).unwrap();
+        let make = |path: &Path, bytes: &[u8]| {
+            std::fs::write(path, bytes).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let elf = program("/no/interpreter", "libnone.so", "");
+        assert_eq!(Needs::of(&elf).unwrap().libraries, [b"libnone.so"]);
+        for name in ["secret", "libsecret.so", "interpreter"] {
+            make(&private.join(name), &elf);
+        }
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let shares = Arc::new(Shares::open([&*share].into_iter()).unwrap());
+        let pack = |name: &str, path: &str, library_path: &str| {
+            let mut tree = Packed::beside(Arc::clone(&shares));
+            let mut closure = Closure::new(path.as_bytes(), library_path.as_bytes());
+            closure.add(&mut tree, &share.join(name)).unwrap();
+            let left: Vec<PathBuf> = closure.leaving(&tree).map(|leaving| leaving.to.clone()).collect();
+            let files: Vec<_> = tree.host_files().into_iter().filter(|path| path != Path::new(CACHE)).collect();
+            assert!(!files.iter().any(|path| path.starts_with(&share)), "{name}: {files:?}");
+            (files, left)
+        };
+        let (secret, library) = (private.join("secret"), private.join("libsecret.so"));
+        let interpreter = private.join("interpreter");
+        symlink(&private, share.join("link")).unwrap();
+        // A script's interpreter.
+        make(&share.join("script"), format!("#!{}\n", text(&secret)).as_bytes());
+        assert_eq!(pack("script", "/usr/bin", ""), (vec![], vec![secret.clone()]));
+        assert_eq!(pack("script", &text(&private), ""), (vec![secret.clone()], vec![]));
+        make(&share.join("around"), format!("#!{}\n", text(&share.join("link/secret"))).as_bytes());
+        assert_eq!(pack("around", "/usr/bin", "").0, [] as [PathBuf; 0]);
+        make(&share.join("up"), format!("#!{}/../private/secret\n", text(&share)).as_bytes());
+        assert_eq!(pack("up", "/usr/bin", "").0, [] as [PathBuf; 0]);
+        make(&share.join("shell"), b"#!/bin/sh\n");
+        assert!(pack("shell", "", "").0.iter().any(|path| is_executable(path)));
+        // The interpreter and the libraries of a program.
+        make(&share.join("program"), &program(&text(&interpreter), "libsecret.so", &text(&private)));
+        let (files, left) = pack("program", "/usr/bin", "");
+        assert!(!files.iter().any(|path| path.starts_with(&private)), "{files:?}");
+        assert_eq!(left, [library.clone(), interpreter.clone()]);
+        let (files, left) = pack("program", "/usr/bin", &text(&private));
+        assert!(files.contains(&library) && files.contains(&interpreter) && left.is_empty(), "{files:?} {left:?}");
+        make(&share.join("whole"), &program("/no/interpreter", &text(&library), ""));
+        assert_eq!(pack("whole", "", "").1, std::slice::from_ref(&library));
+        // A library beside the program is not packed, but what it needs is.
+        make(&share.join("origin"), &program("/no/interpreter", "liborigin.so", "$ORIGIN"));
+        make(&share.join("liborigin.so"), &program("/no/interpreter", "libc.so.6", ""));
+        let (files, left) = pack("origin", "", "");
+        assert!(files.iter().any(|path| text(path).contains("libc.so.6")) && left.is_empty(), "{files:?} {left:?}");
+        // A library of that name elsewhere is named by a link.
+        std::fs::remove_file(share.join("liborigin.so")).unwrap();
+        symlink(&library, share.join("liborigin.so")).unwrap();
+        assert_eq!(pack("origin", "", ""), (vec![], vec![library]));
+    }
+
     #[test]
     fn damaged_files_need_nothing() {
         let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();

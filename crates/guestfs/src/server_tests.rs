@@ -320,6 +320,67 @@ fn a_path_over_links_is_packed_with_the_links() {
     assert!(tree.add(&directory.0.join("absent")).is_err());
 }
 
+/// Files of a host that others change while a guest runs.
+#[test]
+fn a_file_that_takes_the_place_of_a_packed_one_is_not_read() {
+    let directory = Directory::new();
+    for sub in ["d", "other"] {
+        std::fs::create_dir(directory.0.join(sub)).unwrap();
+        std::fs::write(directory.0.join(sub).join("f"), sub).unwrap();
+    }
+    let pack = || {
+        let mut tree = Packed::new();
+        tree.add(&directory.0.join("d")).unwrap();
+        let node = tree.walk().last().unwrap().node;
+        (tree, node)
+    };
+    let (mut tree, node) = pack();
+    assert_eq!(tree.contents(node).unwrap(), b"d");
+    for link in [true, false] {
+        let (mut tree, node) = pack();
+        std::fs::rename(directory.0.join("d"), directory.0.join("moved")).unwrap();
+        if link {
+            symlink("other", directory.0.join("d")).unwrap();
+            assert_eq!(tree.contents(node).unwrap_err().raw_os_error(), 40);
+            std::fs::remove_file(directory.0.join("d")).unwrap();
+        } else {
+            std::fs::create_dir(directory.0.join("d")).unwrap();
+            std::fs::write(directory.0.join("d/f"), "e").unwrap();
+            assert_eq!(tree.contents(node).unwrap_err().raw_os_error(), 116);
+            std::fs::remove_dir_all(directory.0.join("d")).unwrap();
+        }
+        std::fs::rename(directory.0.join("moved"), directory.0.join("d")).unwrap();
+        assert_eq!(tree.contents(node).unwrap(), b"d");
+    }
+}
+
+#[test]
+fn links_of_an_added_directory_are_packed_as_links() {
+    let directory = Directory::new();
+    for sub in ["d/share", "d/sub", "out"] {
+        std::fs::create_dir_all(directory.0.join(sub)).unwrap();
+        std::fs::write(directory.0.join(sub).join("f"), "text").unwrap();
+    }
+    let out = directory.0.join("out/f");
+    symlink(&out, directory.0.join("d/away")).unwrap();
+    for (name, target) in [("d/near", "sub/f"), ("d/sub/up", "../sub/f"), ("d/none", "../absent"), ("d/s", "share/f")] {
+        symlink(target, directory.0.join(name)).unwrap();
+    }
+    let share = directory.0.join("d/share");
+    let shares = std::sync::Arc::new(crate::Shares::open([&*share].into_iter()).unwrap());
+    let mut tree = Packed::beside(shares);
+    let Added::Files(added) = tree.add(&directory.0.join("d")).unwrap() else { panic!("the directory is not shared") };
+    assert_eq!(added, [directory.0.join("d/sub/f")]);
+    assert!(tree.has(&share) && !tree.has(&share.join("f")) && !tree.has(&out));
+    let left: Vec<_> = tree.leaving().map(|leaving| leaving.from.clone()).collect();
+    assert_eq!(left, [directory.0.join("d/away")]);
+    tree.add(&out).unwrap();
+    assert_eq!(tree.leaving().count(), 0);
+    assert!(matches!(tree.add(&share.join("f")), Ok(Added::Shared(crate::shares::Inside::File(..)))));
+    assert!(tree.add(&share.join("absent")).is_err());
+    assert!(!tree.has(&share.join("f")));
+}
+
 /// A guest can't have more and more of the host's memory by knowing names, nor by listing directories.
 #[test]
 fn what_a_guest_may_have_at_a_time_is_bounded() {

@@ -28,7 +28,7 @@ const NAMING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 pub struct Leaving {
     /// The link or file.
     pub from: PathBuf,
-    /// What it names.
+    /// The file elsewhere.
     pub to: PathBuf,
     /// True for a link.
     pub link: bool,
@@ -205,7 +205,9 @@ impl Shares {
                     }
                     let target = fs::readlinkat(&file, "", Vec::new())?.into_bytes();
                     let to = path.join(OsStr::from_bytes(&target));
-                    let leaving = Leaving { from: here, to: to.clone(), link: true };
+                    // The file that the whole name means.
+                    let end = rest.iter().rev().fold(to.clone(), |to, name| to.join(OsStr::from_bytes(name)));
+                    let leaving = Leaving { from: here, to: end, link: true };
                     if target.starts_with(b"/") {
                         let Ok(below) = to.strip_prefix(&share.path) else { return Ok(Inside::Leaving(leaving)) };
                         way.truncate(1);
@@ -327,7 +329,8 @@ mod tests {
         assert!(shares.leaving(&share.join("absent")).is_err());
         // A link out of a directory on the way.
         symlink("../outside", share.join("away")).unwrap();
-        assert!(matches!(inside(&shares, &share.join("away/secret")), Ok(Inside::Leaving(_))));
+        let Ok(Inside::Leaving(leaving)) = inside(&shares, &share.join("away/secret")) else { panic!("it leads out") };
+        assert_eq!((leaving.from, leaving.to), (share.join("away"), share.join("../outside/secret")));
         symlink("circle", share.join("circle")).unwrap();
         assert_eq!(inside(&shares, &share.join("circle")).unwrap_err().raw_os_error(), Some(40));
         assert_eq!(inside(&shares, &share.join("near/x")).unwrap_err().raw_os_error(), Some(20));

@@ -2,6 +2,7 @@
 //! pass without having looked at anything where it is not there.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -163,6 +164,68 @@ fn a_shared_directory_is_read_only_unless_it_is_said() {
     let share = format!("{at}:rw");
     check(&run(&["--share", &share, "--", "sh", "-c", &script]).unwrap(), 0, "text\n", "");
     assert_eq!(std::fs::read_to_string(files.join("made")).unwrap(), "new\n");
+}
+
+/// What a guest has left in a shared directory does not make a later run give away a file beside it.
+#[test]
+fn nothing_in_a_shared_directory_names_files_elsewhere() {
+    let files = directory("planted");
+    let (share, secret) = (files.join("share"), files.join("secret"));
+    std::fs::create_dir_all(share.join("sub")).unwrap();
+    std::fs::write(&secret, "secret\n").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (at, secret) = (share.to_str().unwrap(), secret.to_str().unwrap());
+    let shared = format!("{at}:rw");
+    let plant = format!(
+        "ln -s {secret} {at}/absolute; ln -s ../secret {at}/relative; ln -s .. {at}/up; ln -s {at}/sub {at}/in"
+    );
+    let Some(output) = run(&["--share", &shared, "--", "sh", "-c", &plant]) else { return };
+    check(&output, 0, "", "");
+    std::fs::write(share.join("sub/file"), "text\n").unwrap();
+    let message = |from: &str, to: &str| {
+        format!("tollgate: {at}/{from} is a link out of a shared directory, to {to}, which is not packed")
+    };
+    for (name, link, to) in [
+        ("absolute", "absolute", secret.to_owned()),
+        ("relative", "relative", format!("{at}/../secret")),
+        ("up/secret", "up", format!("{at}/../secret")),
+    ] {
+        let name = format!("{at}/{name}");
+        let text_of_shell = format!("cat {name}");
+        for command in [&["cat", &name][..], &["sh", "-c", &text_of_shell], &[&name]] {
+            let output = run(&[&["--share", at, "--"], command].concat()).unwrap();
+            let (said, printed) = (text(&output.stderr), text(&output.stdout));
+            assert!(!printed.contains("secret") && output.status.code() != Some(0), "{name}: {printed}{said}");
+            assert!(said.contains(&message(link, &to)), "{name}: {said}");
+        }
+        let output = run(&["--share", at, "--add", &name, "--", "true"]).unwrap();
+        assert!(text(&output.stderr).contains(&message(link, &to)), "{}", text(&output.stderr));
+    }
+    // What a script or a program there names is packed from the system's directories only.
+    for (script, status) in [(format!("#!{secret}\n"), NOT_FOUND), ("#!/bin/sh\necho script\n".to_owned(), 0)] {
+        let path = share.join("script");
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let output = run(&["--share", at, "--", path.to_str().unwrap()]).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+        let named = format!("tollgate: {at}/script, in a shared directory, names {secret}, which is not packed");
+        assert_eq!(text(&output.stderr).contains(&named), status != 0, "{}", text(&output.stderr));
+    }
+    // Options of this host do not follow those links either.
+    let up = format!("{at}/up");
+    let ledger = format!("{at}/up/ledger");
+    for options in [["--share", &up], ["--cwd", &up], ["--ledger", &ledger]] {
+        let output = run(&[&["--share", &shared], &options[..], &["--", "true"]].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(NOT_EXECUTABLE));
+        assert!(text(&output.stderr).contains("is a link out of a shared directory"), "{}", text(&output.stderr));
+    }
+    // What the user names elsewhere is followed, and so are links that stay.
+    let own = files.join("own");
+    std::os::unix::fs::symlink("secret", &own).unwrap();
+    check(&run(&["--share", at, "--", "cat", own.to_str().unwrap()]).unwrap(), 0, "secret\n", "");
+    check(&run(&["--share", at, "--", "cat", &format!("{at}/in/file")]).unwrap(), 0, "text\n", "");
+    let output = run(&["--share", at, "--add", secret, "--", "cat", &format!("{at}/absolute")]).unwrap();
+    check(&output, 0, "secret\n", "");
 }
 
 #[test]
