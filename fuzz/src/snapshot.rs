@@ -36,6 +36,7 @@ struct Chunk {
 /// The contents of a snapshot, with `state` compressed.
 #[derive(Clone, Serialize, Deserialize)]
 struct Contents {
+    command: Vec<String>,
     machine: Vec<(String, String)>,
     #[serde(with = "serde_bytes")]
     state: Vec<u8>,

@@ -141,6 +141,8 @@ pub struct Machine {
     pub platform: Platform,
     /// Report of KVM, if the machine ran on KVM.
     pub on_kvm: Option<crate::kvm::Report>,
+    /// Options of the command line that describe the machine, for its snapshots.
+    pub command: Vec<String>,
     /// Description of the run, for its ledger.
     pub(crate) description: Vec<(&'static str, String)>,
     /// Names of files on this host, on which no ledger may depend.
@@ -248,6 +250,7 @@ impl Machine {
             profile: config.profile,
             platform: config.platform,
             on_kvm: None,
+            command: Vec::new(),
             description,
             names,
             image: config.kernel,

@@ -37,7 +37,7 @@ pub fn facts<'a>(
 }
 
 /// Returns the hash and length of a stream.
-fn of(from: &mut dyn Read) -> Result<String> {
+pub fn of(from: &mut dyn Read) -> Result<String> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; PIECE];
     let mut len = 0;

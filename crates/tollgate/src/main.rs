@@ -27,6 +27,7 @@ mod places;
 mod platform;
 mod recording;
 mod report;
+mod restored;
 mod run_cmd;
 mod sites;
 mod size;
@@ -67,6 +68,8 @@ enum Command {
     Keep(keep::KeepArgs),
 }
 
+/// The name of the command that runs machines.
+const RUN: &str = "run";
 /// Exit status when a command failed.
 const FAILED: u8 = 126;
 
@@ -82,6 +85,20 @@ fn with_negative_numbers(command: Parsed) -> Parsed {
     command
         .mut_args(|arg| if numeric(&arg) { arg.allow_hyphen_values(true) } else { arg })
         .mut_subcommands(with_negative_numbers)
+}
+
+/// Returns a command line with the options that the snapshot of `run --restore` adds.
+fn completed(mut line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+    if line.get(1).is_none_or(|command| command != RUN) {
+        return Ok(line);
+    }
+    let lenient = |run: Parsed| run.mut_arg("kernel", |kernel| kernel.required(false));
+    let command = with_negative_numbers(Cli::command()).mut_subcommand(RUN, lenient);
+    // An error is reported later, by the parser that knows what is required.
+    let Ok(matches) = command.try_get_matches_from(&line) else { return Ok(line) };
+    let words = matches.subcommand_matches(RUN).map(restored::words).transpose()?;
+    line.splice(2..2, words.into_iter().flatten());
+    Ok(line)
 }
 
 /// Prints the help or an error of the command line, and ends the program.
@@ -113,10 +130,19 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 #[inline(never)]
 fn command() -> ExitCode {
     let parse = |line: Vec<OsString>| {
+        let line = completed(line)?;
         let matches = with_negative_numbers(Cli::command()).try_get_matches_from(line).unwrap_or_else(|e| show(&e));
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| show(&e)).command
+        let mut command = Cli::from_arg_matches(&matches).unwrap_or_else(|e| show(&e)).command;
+        if let (Command::Run(args), Some(given)) = (&mut command, matches.subcommand_matches(RUN)) {
+            args.line = restored::line(given);
+        }
+        anyhow::Ok(command)
     };
-    let mut commands: Vec<Command> = together::command_lines(std::env::args_os()).into_iter().map(parse).collect();
+    let commands = together::command_lines(std::env::args_os()).into_iter().map(parse).collect();
+    let mut commands: Vec<Command> = match commands {
+        Ok(commands) => commands,
+        Err(error) => return failed(&error),
+    };
     let command = commands.remove(0);
     let result = match command {
         Command::Run(args) if commands.is_empty() => run_cmd::run(&args),

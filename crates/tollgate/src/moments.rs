@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Largest snapshot or recording, in bytes.
-const LARGEST: u64 = 1 << 40;
+pub const LARGEST: u64 = 1 << 40;
 
 /// Options that save and repeat runs.
 #[derive(Args)]
@@ -26,8 +26,8 @@ pub struct MomentArgs {
     /// disks stay in memory, and in the snapshot
     #[arg(long, num_args = 2, value_names = ["WHEN", "FILE"], action = clap::ArgAction::Append)]
     save_at: Vec<String>,
-    /// Starts from a snapshot instead of booting the kernel. Requires the same options as the saved run, except those of output files
-    /// and --tier
+    /// Starts from a snapshot instead of booting the kernel. Options that describe the machine are those of the saved run, as far as
+    /// they are not given; disks that the guest may write to, and networks of this host, must be given again
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
     /// Writes the user's input, with its virtual times, to a file for --replay

@@ -10,6 +10,7 @@ use crate::moments::MomentArgs;
 use crate::net::{self, Connections, Nets};
 use crate::output::{self, Named, OutputFile, say};
 use crate::platform::PlatformArgs;
+use crate::restored;
 use crate::size::parse_size;
 use crate::stack_args::StackArgs;
 use crate::streams::{Lost, Stream};
@@ -57,7 +58,7 @@ Examples:
   tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at start_kernel early.snapshot
-  tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
+  tollgate run --restore booted.snapshot --ledger rest.ledger
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --append 'console=ttyS0 tollgate.run=-' --workload 'hackbench -g 1'
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --net user,forward=tcp:2222:22 --net pcap:all.pcapng
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --net bridge,queues=4 --net bridge,queues=4
@@ -82,6 +83,9 @@ image writes its workload's status), or 0. Otherwise:
   2    invalid command line
 With --json, `reason` distinguishes them.")]
 pub struct RunArgs {
+    /// The given options that describe the machine, as words
+    #[arg(skip)]
+    pub(crate) line: Vec<String>,
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
     kernel: PathBuf,
@@ -484,8 +488,10 @@ impl<'a> Setup<'a> {
 
     /// Creates the machine, with the functions of `--symbols`.
     pub(crate) fn boot(&self, config: Config) -> Result<Machine> {
+        let command = restored::absolute(&self.args.line, &config.kernel);
         limits::allow_machine(self.args.memory)?;
         let mut machine = Machine::new(config).map_err(|error| refused(error, &self.args.kernel))?;
+        machine.command = command;
         let functions: Vec<&Symbol> = self.symbol_files.iter().flat_map(|(_, all)| all).collect();
         machine.use_functions(&functions);
         Ok(machine)

@@ -138,6 +138,46 @@ fn as_many_tasks_are_read_as_a_run_can_have() {
     assert!(matches!(read, Err(LedgerError::Malformed { section: "tasks", .. })));
 }
 
+#[test]
+fn a_changed_payload_with_its_checksum_is_refused_with_a_reason_or_is_a_ledger() {
+    let payload = sample().payload(VERSION);
+    // The generator of Knuth's MMIX: the same changes in every run.
+    let mut state = 1u64;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let (mut accepted, mut refused) = (0, 0);
+    for number in 0..4000 {
+        let mut forged = payload.clone();
+        for _ in 0..=below(3) {
+            let at = below(forged.len());
+            forged[at] ^= 1 << below(8);
+        }
+        if below(16) == 0 {
+            forged.truncate(below(forged.len()));
+        }
+        match Ledger::read(&around(&forged)) {
+            Err(error) => {
+                refused += 1;
+                assert!(!error.to_string().is_empty(), "{number}");
+            }
+            Ok(ledger) => {
+                accepted += 1;
+                // It may contradict itself, which is said, and what is written of it is read again.
+                if let Err(error) = ledger.verify() {
+                    assert!(!error.to_string().is_empty(), "{number}");
+                }
+                let _ = (ledger.all().total(), ledger.symbol(AddressSpace::default(), u64::MAX));
+                if let Ok(bytes) = ledger.to_bytes() {
+                    assert!(Ledger::read(&bytes).is_ok_and(|read| read == ledger), "{number}");
+                }
+            }
+        }
+    }
+    assert!(accepted > 100 && refused > 100, "{accepted} {refused}");
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

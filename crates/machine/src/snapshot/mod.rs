@@ -62,12 +62,29 @@ struct State {
 /// Contents of a snapshot file.
 #[derive(Serialize, Deserialize)]
 struct Contents<'a> {
+    /// Options of the command line that describe the machine.
+    command: Vec<String>,
     /// Description of the machine, by name and value.
     machine: Vec<(String, String)>,
     #[serde(borrow, with = "serde_bytes")]
     state: Cow<'a, [u8]>,
     #[serde(borrow)]
     memory: Vec<Chunk<'a>>,
+}
+
+/// The origin of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Options of the command line that describe the machine. A snapshot may come from anybody, and so do they.
+    pub command: Vec<String>,
+    /// Description of the machine and its images, by name and value.
+    pub facts: Vec<(String, String)>,
+}
+
+/// Returns the origin of a snapshot.
+pub fn made(file: &[u8]) -> Result<Made, SnapshotError> {
+    let contents: Contents = decode(file::open(Kind::Snapshot, file)?)?;
+    Ok(Made { command: contents.command, facts: contents.machine })
 }
 
 impl Machine {
@@ -114,6 +131,7 @@ impl Machine {
             triggered,
         };
         let contents = Contents {
+            command: self.command.clone(),
             machine: self.made_from(images),
             state: lz4_flex::block::compress_prepend_size(&encode(&state)?).into(),
             memory: pages::save(ram),
