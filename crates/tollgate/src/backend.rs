@@ -1,5 +1,6 @@
 //! The backend that executes the guest: this program, or the host's processor through KVM.
 
+use crate::output::say;
 use crate::usage::WrongArguments;
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
@@ -28,7 +29,7 @@ impl Backend {
             (Self::Kvm, None) => {
                 let kvm = Kvm::open().map_err(|error| anyhow!(error).context("--backend kvm"))?;
                 if let Some(emulated) = kvm.emulated() {
-                    eprintln!("tollgate: {emulated}");
+                    say(&format!("tollgate: {emulated}"));
                 }
                 Ok(Some(kvm))
             }

@@ -460,7 +460,7 @@ impl<'a> Setup<'a> {
     pub(crate) fn config(&self, tier: Tier) -> Result<Config> {
         let args = self.args;
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
-        let kernel = machine::loader::read_file(&args.kernel)?;
+        let kernel = machine::loader::read_kernel(&args.kernel)?;
         Ok(Config {
             memory: args.memory,
             cpus: args.cpus,

@@ -24,6 +24,14 @@ pub enum LoadError {
     /// The file is empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
+    /// The file is larger than any kernel.
+    #[error("the kernel's file has {len} bytes, and {max} are the limit: a disk image is given as --disk")]
+    TooLarge {
+        /// Length in bytes.
+        len: u64,
+        /// Maximum length in bytes.
+        max: u64,
+    },
     /// The file is unknown, or has a known format that can't be booted.
     #[error("the file is {}; {}", .0.what, .0.advice)]
     NotAKernel(Kind),

@@ -48,16 +48,37 @@ pub struct Options<'a> {
     pub low_memory: &'a [u8],
 }
 
-/// Reads a whole file that will be loaded.
+/// Largest kernel: its code is below 4 GiB. Larger files are disk images, which would fill the host's memory.
+const MAX_KERNEL: u64 = 4 << 30;
+/// Bytes by which a larger file is named.
+const HEAD: u64 = 128 << 10;
+
+/// Reads a whole file that will be loaded beside a kernel.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
+    read(path, u64::MAX).map(|(bytes, _)| bytes)
+}
+
+/// Reads a whole kernel. A file that is too large for one is named by its first bytes.
+pub fn read_kernel(path: &Path) -> Result<Vec<u8>, LoadError> {
+    match read(path, MAX_KERNEL)? {
+        (bytes, len) if len <= MAX_KERNEL => Ok(bytes),
+        (head, _) if kind::is_known(&Image(&head)) => Err(LoadError::NotAKernel(kind::of(&Image(&head)))),
+        (_, len) => Err(LoadError::TooLarge { len, max: MAX_KERNEL }),
+    }
+}
+
+/// Reads a file, or its first bytes if it has more than `max`. Returns the length of the file as well.
+fn read(path: &Path, max: u64) -> Result<(Vec<u8>, u64), LoadError> {
     let failed = |cause| LoadError::Read { path: path.to_path_buf(), cause };
-    let mut file = File::open(path).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
         return Err(LoadError::NotAFile(path.to_path_buf()));
     }
+    let wanted = if metadata.len() > max { HEAD } else { u64::MAX };
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
+    file.take(wanted).read_to_end(&mut bytes).map_err(failed)?;
+    Ok((bytes, metadata.len()))
 }
 
 /// Loads `image` into `ram`, which must be new: parts of the image that are zero are not written.

@@ -615,6 +615,26 @@ fn what_is_not_a_kernel_is_named() {
 }
 
 #[test]
+fn a_file_larger_than_any_kernel_is_named_and_not_read() {
+    use std::os::unix::fs::FileExt;
+    let path = std::env::temp_dir().join(format!("tollgate-large-kernel-{}", std::process::id()));
+    let file = File::create(&path).unwrap();
+    // A sparse file, which takes no room on the disk.
+    file.set_len(MAX_KERNEL + 1).unwrap();
+    file.write_all_at(b"\x01", 0).unwrap();
+    let unknown = read_kernel(&path).unwrap_err();
+    file.write_all_at(b"EFI PART", 512).unwrap();
+    let disk = read_kernel(&path).unwrap_err().to_string();
+    file.set_len(4096).unwrap();
+    let small = read_kernel(&path).map(|bytes| bytes.len());
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(unknown, LoadError::TooLarge { len, .. } if len == MAX_KERNEL + 1), "{unknown}");
+    assert!(disk.contains("a disk image with a GPT; give it as --disk"), "{disk}");
+    assert_eq!(small.unwrap(), 4096);
+    assert!(matches!(read_kernel(Path::new("/")), Err(LoadError::NotAFile(_))));
+}
+
+#[test]
 fn every_truncation_is_refused() {
     for image in [bzimage(), elf64(KERNEL_AT), pvh(KERNEL_AT), multiboot(MIB as u32)] {
         let ram = ram(64);

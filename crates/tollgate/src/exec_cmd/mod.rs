@@ -384,7 +384,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             cpus: args.cpus,
             profile: profile.clone(),
             kernel_name: kernel.image.display().to_string(),
-            kernel: machine::loader::read_file(&kernel.image)?,
+            kernel: machine::loader::read_kernel(&kernel.image)?,
             modules: vec![initrd],
             cmdline: cmdline.trim().to_owned(),
             parts: Parts {
