@@ -64,6 +64,10 @@ pub fn explained(
         Ldtilecfg | Sttilecfg | Tilerelease | Tilezero if undefined => {
             Some("Linux lets programs use tiles only if they ask for it, and the processor under test has not asked")
         }
+        // The model's program runs with CR4.PKE = 0, the host's kernel decides for itself. AMD's processors ignore repeat prefixes there.
+        _ if undefined && is_protection_keys(encoding) => {
+            Some("the host's kernel has enabled RDPKRU and WRPKRU, which the model's CR4 has not")
+        }
         _ if !amd && undefined && is_insertion(encoding) => {
             Some("Intel's processors ignore VEX.W of VPINSRD and VPEXTRD outside of 64-bit code")
         }
@@ -126,6 +130,10 @@ fn is_defined(bytes: &[u8], size: CodeSize) -> bool {
 
 fn repeats(encoding: &Encoding) -> bool {
     encoding.bytes[..encoding.len].iter().any(|byte| matches!(byte, 0xf2 | 0xf3))
+}
+
+fn is_protection_keys(encoding: &Encoding) -> bool {
+    encoding.bytes[..encoding.len].windows(3).any(|bytes| matches!(bytes, [0x0f, 0x01, 0xee | 0xef]))
 }
 
 fn is_lock_verw(encoding: &Encoding) -> bool {
