@@ -114,7 +114,6 @@ mod tests {
             setns,
             perf_event_open,
             userfaultfd,
-            prlimit64,
             seccomp,
             personality,
             pkey_mprotect,
