@@ -170,8 +170,6 @@ pub const TABLE: &[Call] = &[
     needed(Use::Kvm, Sysno::ioctl, &[Check::Bits(1, TYPE_OF_REQUEST, KVM_REQUESTS)]),
     // Translated code: an anonymous file is mapped twice, once writable and once executable.
     needed(Use::NewMachines, Sysno::memfd_create, &[]),
-    // A further machine looks at the limits of this process; it sets none.
-    needed(Use::NewMachines, Sysno::prlimit64, &[Check::Is(0, 0), Check::Null(2)]),
     needed(Use::NewMachines, Sysno::ftruncate, &[]),
     needed(
         Use::NewMachines,

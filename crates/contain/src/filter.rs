@@ -114,6 +114,7 @@ mod tests {
             setns,
             perf_event_open,
             userfaultfd,
+            prlimit64,
             seccomp,
             personality,
             pkey_mprotect,

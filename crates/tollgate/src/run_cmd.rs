@@ -426,6 +426,8 @@ pub(crate) struct Setup<'a> {
 impl<'a> Setup<'a> {
     /// Reads the files of the options except images. `member` is the machine's number in a run of several.
     pub(crate) fn new(args: &'a RunArgs, kvm: Option<&Kvm>, member: Option<u8>) -> Result<Self> {
+        // The limits are looked at before the process is confined.
+        limits::allow_machine(args.memory)?;
         let profile = Profile::find(args.cpu.as_deref().unwrap_or("skx"))?;
         let profile = match kvm {
             Some(kvm) => kvm.profile(profile),
@@ -489,7 +491,6 @@ impl<'a> Setup<'a> {
     /// Creates the machine, with the functions of `--symbols`.
     pub(crate) fn boot(&self, config: Config) -> Result<Machine> {
         let command = restored::absolute(&self.args.line, &config.kernel);
-        limits::allow_machine(self.args.memory)?;
         let mut machine = Machine::new(config).map_err(|error| refused(error, &self.args.kernel))?;
         machine.command = command;
         let functions: Vec<&Symbol> = self.symbol_files.iter().flat_map(|(_, all)| all).collect();
