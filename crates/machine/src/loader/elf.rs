@@ -193,11 +193,22 @@ fn read_notes<P: ProgramHeader<Endian = LittleEndian>>(
     image.slice(program.p_offset(LITTLE).into(), program.p_filesz(LITTLE).into(), NOTE)?;
     // A kernel's notes have a known alignment.
     let Ok(Some(mut notes)) = program.notes(LITTLE, image.0) else { return Ok(()) };
-    let cut = |_| LoadError::Malformed("an ELF note is longer than its segment");
-    while let Some(note) = notes.next().map_err(cut)? {
-        read_note(note.name(), note.n_type(LITTLE).0, note.desc(), found)?;
+    loop {
+        match notes.next() {
+            Ok(Some(note)) if is_padding(note.name(), note.n_type(LITTLE).0, note.desc()) => return Ok(()),
+            Ok(Some(note)) => read_note(note.name(), note.n_type(LITTLE).0, note.desc(), found)?,
+            // What follows the entry point's note cannot change how the kernel starts.
+            Err(_) if found.pvh_entry.is_none() => {
+                return Err(LoadError::Malformed("an ELF note is longer than its segment"));
+            }
+            Ok(None) | Err(_) => return Ok(()),
+        }
     }
-    Ok(())
+}
+
+/// Says whether this note is the zeros with which linkers fill a segment of notes up to a page.
+fn is_padding(owner: &[u8], kind: u32, value: &[u8]) -> bool {
+    owner.is_empty() && kind == 0 && value.is_empty()
 }
 
 /// Reads notes in sections, where kernels for Xen have them that have no segment of notes. A loader does not need sections: what cannot be

@@ -775,6 +775,26 @@ fn note(owner: &[u8], kind: u8, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn a_segment_of_notes_may_be_filled_up_with_zeros() {
+    const NOTE: u32 = 4;
+    let entry = note(b"Xen\0", 18, &(KERNEL_AT as u32 + 32).to_le_bytes());
+    let other = note(b"Linux\0", 1, &[0; 4]);
+    for padding in 0..40 {
+        let rip = |notes: &[u8]| {
+            let mut image = elf64(KERNEL_AT);
+            second(&mut image, NOTE, &[notes, &vec![0; padding]].concat());
+            load(&ram(64), &image, &options()).map(|entry| entry.rip)
+        };
+        assert_eq!(rip(&entry).unwrap(), KERNEL_AT + 32, "{padding}");
+        if padding == 0 || padding >= 12 {
+            assert_eq!(rip(&other).unwrap(), KERNEL_AT + 16, "{padding}");
+        } else {
+            assert!(matches!(rip(&other), Err(LoadError::Malformed(_))), "{padding}");
+        }
+    }
+}
+
+#[test]
 fn elf_files_that_are_not_kernels_are_named() {
     const DYNAMIC: u32 = 2;
     const INTERP: u32 = 3;
