@@ -76,7 +76,8 @@ lint: tools-build
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 	@! $(CARGO) tree --package tollgate --edges normal,build --prefix none | grep '^testkit ' || { echo 'tollgate is built with testkit, which is for tests only' >&2; exit 1; }
 	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets -- -D warnings
-	@command -v python3 >/dev/null || { echo 'skip  circles of imports, links: no python3'; exit 0; }; scripts/circles --most 5 --across 0 >/dev/null && scripts/check-links >/dev/null
+	$(CARGO) xtask rooms
+	@command -v python3 >/dev/null || { echo 'skip  links: no python3'; exit 0; }; scripts/check-links >/dev/null
 
 bench: tools-linux build
 	$(CARGO) bench -p cpu --bench interpreter

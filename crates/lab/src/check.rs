@@ -1,6 +1,7 @@
 //! Comparison of results with an earlier run: finds entries whose counts or cycles have grown.
 
-use crate::results::{CellResult, ExperimentResult, FORMAT, Interrupted, Tally};
+use crate::charges::Tally;
+use crate::results::{CellResult, ExperimentResult, FORMAT, Interrupted};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -172,7 +173,8 @@ pub fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Charges, Entries, Measured};
+    use crate::charges::Charges;
+    use crate::results::{Entries, Measured};
 
     fn result(exits: u64, ticks: u64) -> Vec<ExperimentResult> {
         let mut entries = Entries { total: Tally { count: 1000, ticks: 10_000 + ticks }, ..Entries::default() };

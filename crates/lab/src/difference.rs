@@ -1,7 +1,8 @@
 //! A comparison of two cells: the causes of the difference between their times.
 
+use crate::charges::{Charges, Tallies, Tally};
 use crate::experiment::{Experiment, Factor};
-use crate::results::{Charges, ExperimentResult, Measured, Tallies, Tally};
+use crate::results::{ExperimentResult, Measured};
 use crate::trust::Trust;
 use ledger::Kind;
 use serde::Serialize;

@@ -137,6 +137,23 @@ pub fn change(before: u64, after: u64) -> String {
     }
 }
 
+/// A value with as many decimals as its size needs.
+pub fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 1000.0 => 0,
+        v if v >= 100.0 => 1,
+        v if v >= 1.0 || v == 0.0 => 2,
+        v if v >= 0.1 => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A factor between two values.
+pub fn factor(value: f64) -> String {
+    format!("{}x", figure(value))
+}
+
 /// A frequency in GHz.
 pub fn gigahertz(hz: u64) -> String {
     format!("{:.3} GHz", hz as f64 / 1e9)
@@ -159,6 +176,12 @@ mod tests {
         assert_eq!([1_250, 2_000, 5].map(exact_cycles), ["1.25", "2", "0.005"]);
         assert_eq!([share(1, 3), share(1, 0)], ["33.33%", "-"]);
         assert_eq!([change(4, 5), change(0, 5), change(5, 0), change(0, 0)], ["+25.0%", "new", "gone", ""]);
+    }
+
+    #[test]
+    fn figures_have_the_decimals_they_need() {
+        let figures = [12345.6, 123.45, 61.184, 1.0, 0.9, 0.25, 0.01234, 0.0].map(figure);
+        assert_eq!(figures, ["12346", "123.5", "61.18", "1.00", "0.900", "0.250", "0.0123", "0.00"]);
     }
 
     #[test]

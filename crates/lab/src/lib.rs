@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod boots;
+pub mod charges;
 pub mod check;
 mod child;
 pub mod diff;

@@ -1,8 +1,8 @@
 //! A cell's value, from its ledger, from the output of its guest, or from the figures of its network sinks.
 
+use crate::charges::Charges;
 use crate::experiment::sink::{self, SinkError};
 use crate::experiment::{Measure, Metric, TimeUnit};
-use crate::results::Charges;
 use ledger::summary::Selection;
 use ledger::{Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
 use std::io::Read;
@@ -174,7 +174,7 @@ pub fn value(metric: &Metric, ledger: &Ledger, charges: &Charges, output: Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Tally;
+    use crate::charges::Tally;
     use crate::testing;
 
     #[test]

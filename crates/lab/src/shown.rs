@@ -4,8 +4,8 @@
 //! figures are divided by the published one of a cell, and ours by ours of the same cell.
 
 use crate::Experiment;
+use crate::format::{factor, figure};
 use crate::results::ExperimentResult;
-use crate::text::{factor, figure};
 
 /// A cell of a table, as text.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,28 +5,11 @@ use crate::difference::{self, Change, Difference, Pair};
 use crate::experiment::Layout;
 use crate::format::{
     Align::{Left, Right},
-    WIDTH, change, number, signed, table,
+    WIDTH, change, factor, number, signed, table,
 };
 use crate::results::ExperimentResult;
 use crate::shown;
 use ledger::TICKS_PER_CYCLE;
-
-/// A value with as many decimals as its size needs.
-pub fn figure(value: f64) -> String {
-    let decimals = match value.abs() {
-        v if v >= 1000.0 => 0,
-        v if v >= 100.0 => 1,
-        v if v >= 1.0 || v == 0.0 => 2,
-        v if v >= 0.1 => 3,
-        _ => 4,
-    };
-    format!("{value:.decimals$}")
-}
-
-/// A factor between two values.
-pub fn factor(value: f64) -> String {
-    format!("{}x", figure(value))
-}
 
 fn optional<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
@@ -288,11 +271,5 @@ mod tests {
     #[test]
     fn the_description_reads_well() {
         insta::assert_snapshot!(description(&testing::experiment()));
-    }
-
-    #[test]
-    fn figures_have_the_decimals_they_need() {
-        let figures = [12345.6, 123.45, 61.184, 1.0, 0.9, 0.25, 0.01234, 0.0].map(figure);
-        assert_eq!(figures, ["12346", "123.5", "61.18", "1.00", "0.900", "0.250", "0.0123", "0.00"]);
     }
 }

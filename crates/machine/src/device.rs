@@ -8,6 +8,9 @@ use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
+/// Maximum time between two polls of the host (input, interruption), in cycles.
+pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
+
 /// The addresses of a [`Claim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Space {

@@ -4,11 +4,12 @@
 //! another machine before it ends ([`Exchange::window`]). The order of execution within a window therefore changes
 //! nothing, and a run is as deterministic as that of a single machine.
 
+use crate::device::SLICE_CYCLES;
 use crate::devices::Clock;
 use crate::host::Host;
 use crate::host_time::Pace;
 use crate::machine::{Machine, Outcome};
-use crate::vcpus::{Pause, SLICE_CYCLES};
+use crate::vcpus::Pause;
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use network::time::{NANOSECOND, SECOND};
 use network::{Exchange, Time};

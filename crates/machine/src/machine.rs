@@ -1,7 +1,7 @@
 //! A whole machine: created from a configuration, run against a host, and inspected afterwards.
 
 use crate::MAX_CPUS;
-use crate::awaited::Awaited;
+use crate::awaited::{Awaited, Awaiting, Place};
 use crate::board::{Board, Parts};
 use crate::console::{Console, PanicWatch};
 use crate::device::Ending;
@@ -22,6 +22,7 @@ use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
 use ledger::stack::Keeps;
+use ledger::symbols::{ImageFunctions, Symbol};
 use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -536,5 +537,21 @@ impl Machine {
     /// Returns the virtual time in seconds.
     pub fn seconds(&self) -> f64 {
         self.vcpus.now() as f64 / self.ticks_per_second() as f64
+    }
+
+    /// Waits for the execution of places in functions; [`Machine::has_executed`] reports on them by index. Functions
+    /// are looked up in the machine's image, in the symbols of `files`, and in the tables of a running Linux kernel.
+    pub fn await_functions(&mut self, places: Vec<Place>, files: &[Symbol]) {
+        if places.is_empty() {
+            return;
+        }
+        let awaited = Awaited::new(places, ImageFunctions::of(&self.image), files);
+        awaited.place(&mut self.vcpus);
+        self.awaited = Some(awaited);
+    }
+
+    /// Returns the status of an awaited place.
+    pub fn has_executed(&self, number: usize) -> Awaiting {
+        self.awaited.as_ref().map_or(Awaiting::Unknown, |awaited| awaited.status(number))
     }
 }

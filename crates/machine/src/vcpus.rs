@@ -6,7 +6,7 @@
 
 use crate::acpi;
 use crate::board::Board;
-use crate::device::Ending;
+use crate::device::{Ending, SLICE_CYCLES};
 use crate::loader::Entry;
 use crate::memory::GuestRam;
 use crate::stacks::Stacks;
@@ -28,8 +28,6 @@ const QUANTUM_CYCLES: u64 = 20_000;
 const SPINNING_QUANTUM_CYCLES: u64 = 500;
 /// Time for which the smaller limit applies after a turn with a PAUSE, in cycles.
 const SPINNING_CYCLES: u64 = 200_000;
-/// Maximum time between two polls of the host (input, interruption), in cycles.
-pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
 
 /// Activity state of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ mod sentence;
 pub mod sheets;
 pub mod statistics;
 
+use crate::charges::Tallies;
 use crate::difference::{Change, changes};
 use crate::flame::Folded;
-use crate::results::Tallies;
 use ledger::TICKS_PER_CYCLE;
 pub use paid::Paid;
 use serde::Serialize;

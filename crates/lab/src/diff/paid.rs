@@ -1,6 +1,6 @@
 //! The costs of one run, from its ledger: those of the command's tasks, and separately those of the rest of the machine.
 
-use crate::results::{Tallies, Tally};
+use crate::charges::{Tallies, Tally};
 use ledger::summary::{By, Cause, Selection};
 use ledger::{Context, Ledger, TICKS_PER_CYCLE};
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::statistics::Interval;
 use super::{Answer, Side, Verdict};
+use crate::charges::Tally;
 use crate::difference::Change;
 use crate::format::number;
-use crate::results::Tally;
 
 /// Prefixes of large numbers.
 const SCALES: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];

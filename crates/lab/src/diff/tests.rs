@@ -1,5 +1,5 @@
 use super::*;
-use crate::results::Tally;
+use crate::charges::Tally;
 
 /// A run that pays for instructions and IRETs, in cycles.
 fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {

@@ -6,13 +6,13 @@ use super::flame::flame;
 use super::headline::Headline;
 use super::page::{Section, Table, render};
 use super::waterfall::{cycles, waterfall};
+use crate::charges::Tally;
 use crate::diff::sheets::sheets;
 use crate::diff::statistics::Sample;
 use crate::diff::{Answer, Diff};
 use crate::difference::Change;
 use crate::format::Align;
-use crate::results::Tally;
-use crate::text::figure;
+use crate::format::figure;
 use ledger::TICKS_PER_CYCLE;
 
 /// Rows per table of changes. Only the first sheet, the totals, is used here.

@@ -3,8 +3,8 @@
 use super::waterfall::share;
 use crate::Experiment;
 use crate::difference::{Difference, Pair};
+use crate::format::figure;
 use crate::results::{ExperimentResult, Measured};
-use crate::text::figure;
 use serde::Serialize;
 
 /// Relative changes up to this size count as equal.

@@ -2,10 +2,11 @@
 
 use crate::Experiment;
 use crate::difference::{Difference, factors};
+use crate::format::factor;
 use crate::format::{number, signed};
 use crate::results::ExperimentResult;
 use crate::shown;
-use crate::text::{absent, factor};
+use crate::text::absent;
 use ledger::TICKS_PER_CYCLE;
 
 /// Escapes text for a cell of a table.

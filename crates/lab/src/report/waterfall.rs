@@ -118,7 +118,7 @@ pub fn waterfall(from: &str, to: &str, total: &Change, causes: &[Change]) -> Wat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Tally;
+    use crate::charges::Tally;
 
     fn change(name: &str, before: u64, after: u64) -> Change {
         let tally = |cycles: u64| Tally { count: cycles, ticks: cycles * TICKS_PER_CYCLE };

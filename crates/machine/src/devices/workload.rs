@@ -4,9 +4,8 @@
 //!
 //! The answer comes some slices later, so that a machine that is saved when the guest asks has not received any of it.
 
-use crate::device::{At, Claim, Device, DeviceContext};
+use crate::device::{At, Claim, Device, DeviceContext, SLICE_CYCLES};
 use crate::state::{Saved, StateError, decode, encode, require};
-use crate::vcpus::SLICE_CYCLES;
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use serde::{Deserialize, Serialize};
 

@@ -7,8 +7,6 @@
 //! looks for the kernel's own tables in memory. The tables of a kernel that is found at run time (because another
 //! kernel has loaded it) supply the functions that are in no image.
 
-mod functions;
-
 use crate::kernel_symbols::{self, ALIGNMENT, IMAGE};
 use crate::memory::GuestRam;
 use crate::vcpus::Vcpus;
@@ -79,7 +77,7 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
-    fn new(places: Vec<Place>, image: ImageFunctions, files: &[Symbol]) -> Self {
+    pub(crate) fn new(places: Vec<Place>, image: ImageFunctions, files: &[Symbol]) -> Self {
         let function = |place: Place| {
             let linked_at = place.within(image.named(&place.function));
             let in_files: Vec<(u64, u64)> =
@@ -95,6 +93,15 @@ impl Awaited {
         Self { functions, stops: Rc::default(), image, excluded: BTreeSet::new(), kernel: None }
     }
 
+    /// Returns the status of a place, by its index.
+    pub(crate) fn status(&self, number: usize) -> Awaiting {
+        match self.functions.get(number) {
+            Some(function) if function.executed => Awaiting::Executed,
+            Some(function) if !function.at.is_empty() || !function.linked_at.is_empty() => Awaiting::NotExecuted,
+            _ => Awaiting::Unknown,
+        }
+    }
+
     /// Returns the addresses at which breakpoints are needed.
     fn wanted(&self) -> BTreeSet<u64> {
         let waiting = || self.functions.iter().filter(|function| !function.executed);
@@ -108,7 +115,7 @@ impl Awaited {
     }
 
     /// Sets the breakpoints that are needed.
-    fn place(&self, vcpus: &mut Vcpus) {
+    pub(crate) fn place(&self, vcpus: &mut Vcpus) {
         let wanted = self.wanted();
         for vcpu in &mut vcpus.all {
             match wanted.is_empty() {
