@@ -4,12 +4,12 @@
 use crate::layout::*;
 use crate::native;
 use crate::operands::{self, Plan};
-use crate::rng::Rng;
 use crate::state::State;
 use crate::values;
 use iced_x86::{
     Code, Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
+use testkit::random::Random;
 use x86::reg;
 
 /// Bytes written to the arena before the instruction.
@@ -56,7 +56,7 @@ const RDI: usize = reg::RDI as usize;
 
 /// Returns the arena's contents before every case.
 pub fn arena() -> Box<[u8; ARENA_LEN]> {
-    let mut rng = Rng::new(&[0x0061_7265_6e61]);
+    let mut rng = Random::of_path(&[0x0061_7265_6e61]);
     let mut arena = Box::new([0; ARENA_LEN]);
     for chunk in arena.chunks_mut(32) {
         for (to, from) in chunk.chunks_mut(8).zip(values::vector::<4>(&mut rng)) {
@@ -81,11 +81,11 @@ impl Generator {
 
     /// Returns the case of this number, or `None` if no attempt at it gave a case that is safe to run.
     pub fn case(&mut self, code: Code, index: u64) -> Option<Case> {
-        let mut rng = Rng::new(&[self.seed, code as u64, index, u64::from(self.bits)]);
+        let mut rng = Random::of_path(&[self.seed, code as u64, index, u64::from(self.bits)]);
         (0..24).find_map(|_| self.attempt(code, &mut rng))
     }
 
-    fn attempt(&mut self, code: Code, rng: &mut Rng) -> Option<Case> {
+    fn attempt(&mut self, code: Code, rng: &mut Random) -> Option<Case> {
         let (mut instruction, plan) = operands::instruction(code, rng, self.bits)?;
         let mut state = self.state(rng);
         let mut pokes = Vec::new();
@@ -116,7 +116,7 @@ impl Generator {
         exists && crate::forms::exclusion(i.code()).is_none()
     }
 
-    fn state(&self, rng: &mut Rng) -> State {
+    fn state(&self, rng: &mut Random) -> State {
         let mut state = State::default();
         for r in &mut state.gpr {
             *r = values::integer(rng);
@@ -129,9 +129,9 @@ impl Generator {
             _ => (rng.below(0x100) * 8).wrapping_sub(0x400),
         });
         // The flags are random: CF, PF, AF, ZF, SF and OF, and less often DF.
-        state.rflags = 0x202 | rng.bits() & 0x8d5 | u64::from(rng.chance(20)) << 10;
-        state.fs_base = (rng.bits() as i64 >> 52) as u64;
-        state.gs_base = (rng.bits() as i64 >> 52) as u64;
+        state.rflags = 0x202 | rng.next() & 0x8d5 | u64::from(rng.chance(20)) << 10;
+        state.fs_base = (rng.next() as i64 >> 52) as u64;
+        state.gs_base = (rng.next() as i64 >> 52) as u64;
         if self.bits == 32 {
             state.fs_base = 0;
             state.gs_base = 0;
@@ -155,10 +155,10 @@ impl Generator {
         let x = &mut state.x;
         x.mxcsr = values::mxcsr(rng);
         (x.fcw, x.fsw) = values::x87_words(rng);
-        x.fop = rng.bits() as u16 & 0x7ff;
-        x.fip = rng.bits() >> 17;
-        x.fdp = rng.bits() >> 17;
-        x.ftw = if rng.chance(60) { 0xff } else { rng.bits() as u8 };
+        x.fop = rng.next() as u16 & 0x7ff;
+        x.fip = rng.next() >> 17;
+        x.fdp = rng.next() >> 17;
+        x.ftw = if rng.chance(60) { 0xff } else { rng.next() as u8 };
         for st in &mut x.st {
             *st = values::extended(rng);
         }
@@ -166,7 +166,7 @@ impl Generator {
     }
 
     /// Sets the registers of the memory operand so that its address is the planned one.
-    fn solve(&self, i: &mut Instruction, plan: &Plan, state: &mut State, rng: &mut Rng) -> Option<()> {
+    fn solve(&self, i: &mut Instruction, plan: &Plan, state: &mut State, rng: &mut Random) -> Option<()> {
         let Some(target) = plan.target else { return Some(()) };
         let segment = match i.segment_prefix() {
             Register::FS => state.fs_base,
@@ -217,7 +217,14 @@ impl Generator {
     }
 
     /// Sets the registers of a gather: the base is somewhere in the arena, and each index leads to a place near it.
-    fn solve_vector(&self, i: &Instruction, plan: &Plan, state: &mut State, offset: u64, rng: &mut Rng) -> Option<()> {
+    fn solve_vector(
+        &self,
+        i: &Instruction,
+        plan: &Plan,
+        state: &mut State,
+        offset: u64,
+        rng: &mut Random,
+    ) -> Option<()> {
         let base = &mut state.gpr[i.memory_base().number()];
         let value = offset.wrapping_sub(i.memory_displacement64());
         *base = if i.memory_base().size() == 4 { *base & !0xffff_ffff | value & 0xffff_ffff } else { value };
@@ -239,8 +246,8 @@ impl Generator {
 
     /// Encodes the instruction, with some of the freedom that encodings have, and sometimes with prefixes that have no
     /// effect or that make it another instruction.
-    fn encode(&mut self, i: &Instruction, rng: &mut Rng) -> Option<Vec<u8>> {
-        let choices = rng.bits();
+    fn encode(&mut self, i: &Instruction, rng: &mut Random) -> Option<Vec<u8>> {
+        let choices = rng.next();
         self.encoder.set_prevent_vex2(choices & 3 == 0);
         self.encoder.set_vex_wig((choices >> 2 & 1) as u32);
         self.encoder.set_vex_lig((choices >> 3 & 1) as u32);
@@ -248,7 +255,7 @@ impl Generator {
         self.encoder.set_evex_lig((choices >> 5) as u32 % 3);
         self.buffer.clear();
         if choices >> 8 & 0x1f == 0 {
-            self.buffer.push(rng.pick(&[0x2e, 0x3e, 0x26, 0x36, 0x66, 0xf2, 0xf3, 0x66, 0xf2, 0xf3]));
+            self.buffer.push(rng.of(&[0x2e, 0x3e, 0x26, 0x36, 0x66, 0xf2, 0xf3, 0x66, 0xf2, 0xf3]));
         }
         let prefixes = self.buffer.len();
         self.encoder.set_buffer(std::mem::take(&mut self.buffer));
@@ -265,7 +272,7 @@ impl Generator {
     }
 
     /// Prepares particular instructions so that they are interesting or harmless.
-    fn special(&self, i: &Instruction, plan: &Plan, state: &mut State, pokes: &mut Vec<Poke>, rng: &mut Rng) {
+    fn special(&self, i: &Instruction, plan: &Plan, state: &mut State, pokes: &mut Vec<Poke>, rng: &mut Random) {
         let mut poke = |address: u64, bytes: &[u8]| {
             let writable =
                 (0..bytes.len()).take_while(|&n| rights(address.wrapping_add(n as u64)) == Rights::Write).count();
@@ -294,13 +301,13 @@ impl Generator {
                     1 => rng.below(0x2000),
                     _ => rng.below(24),
                 };
-                let noise = if narrow { rng.bits() & !0xffff_ffff } else { 0 };
+                let noise = if narrow { rng.next() & !0xffff_ffff } else { 0 };
                 state.gpr[RSI] = source & if narrow { 0xffff_ffff } else { !0 } | noise;
                 state.gpr[RDI] = destination | noise;
                 state.gpr[RCX] = count | noise;
                 // Memory holds runs of equal bytes, so that comparisons do not stop at once.
                 if matches!(m, Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq) {
-                    let bytes = [rng.bits() as u8; 64];
+                    let bytes = [rng.next() as u8; 64];
                     poke(source.wrapping_add(segment), &bytes);
                     poke(destination, &bytes[..rng.below(65) as usize]);
                 } else if matches!(m, Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq)
@@ -353,7 +360,7 @@ impl Generator {
             // TF would trap in the host's stub, AC would fault there, and the program may not set the rest.
             Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => {
                 let allowed = 0x8d5 | 1 << 10 | 1 << 14 | 1 << 21 | 1 << 9 | 3 << 12 | 1 << 16 | 1 << 19 | 1 << 20;
-                poke(state.gpr[RSP], &words(&[rng.bits() & allowed]));
+                poke(state.gpr[RSP], &words(&[rng.next() & allowed]));
             }
             Mnemonic::Ret => {
                 poke(state.gpr[RSP], &operands::indirect_target(rng, self.bits).to_le_bytes()[..self.bits as usize / 8])
@@ -378,7 +385,7 @@ impl Generator {
             | Mnemonic::Jrcxz
                 if rng.chance(60) =>
             {
-                state.gpr[RCX] = rng.pick(&[0, 1, 2, 0x1_0000, 0x1_0001, 0x1_0000_0000, 0x1_0000_0001]);
+                state.gpr[RCX] = rng.of(&[0, 1, 2, 0x1_0000, 0x1_0001, 0x1_0000_0000, 0x1_0000_0001]);
             }
             Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr if rng.chance(90) => {
                 poke(plan.target.unwrap_or(0), &values::mxcsr(rng).to_le_bytes());
@@ -397,14 +404,14 @@ impl Generator {
                     }
                 }
                 let target = plan.target.unwrap_or(0);
-                let junk = if rng.chance(5) { rng.bits() } else { 0 };
+                let junk = if rng.chance(5) { rng.next() } else { 0 };
                 // Processors of any linear-address width keep these pointers.
-                poke(target.wrapping_add(8), &words(&[rng.bits() >> 17, rng.bits() >> 17]));
+                poke(target.wrapping_add(8), &words(&[rng.next() >> 17, rng.next() >> 17]));
                 poke(target.wrapping_add(24), &values::mxcsr(rng).to_le_bytes());
-                poke(target.wrapping_add(512), &words(&[rng.bits() & 7, junk, 0, 0, 0, 0, 0, 0]));
+                poke(target.wrapping_add(512), &words(&[rng.next() & 7, junk, 0, 0, 0, 0, 0, 0]));
             }
             Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => {
-                poke(plan.target.unwrap_or(0).wrapping_add(8), &words(&[rng.bits() >> 17, rng.bits() >> 17]));
+                poke(plan.target.unwrap_or(0).wrapping_add(8), &words(&[rng.next() >> 17, rng.next() >> 17]));
                 poke(plan.target.unwrap_or(0).wrapping_add(24), &values::mxcsr(rng).to_le_bytes());
             }
             // Bit offsets reach far from the operand, so they are kept small.

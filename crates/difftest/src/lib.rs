@@ -16,7 +16,6 @@ pub mod layout;
 #[allow(unsafe_code, reason = "instructions are executed natively")]
 pub mod native;
 pub mod operands;
-pub mod rng;
 pub mod runner;
 #[allow(unsafe_code, reason = "a state of zeroes is one")]
 pub mod state;

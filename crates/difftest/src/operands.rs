@@ -1,10 +1,10 @@
 //! Random operands: turns a decoder code into an instruction.
 
 use crate::layout::*;
-use crate::rng::Rng;
 use crate::values;
 use iced_x86::{Code, EncodingKind, Instruction, OpKind, Register};
 use testkit::operands::{Class, Operands, Part, decorate};
+use testkit::random::Random;
 use x86::page::PAGE;
 
 /// The plan for the memory operand.
@@ -16,22 +16,22 @@ pub struct Plan {
     pub vector_index: u8,
 }
 
-fn gpr8(rng: &mut Rng, bits: u32) -> Register {
+fn gpr8(rng: &mut Random, bits: u32) -> Register {
     Register::AL + rng.below(if bits == 64 { 20 } else { 8 }) as u32
 }
 
-fn numbered(rng: &mut Rng, first: Register, bits: u32) -> Register {
+fn numbered(rng: &mut Random, first: Register, bits: u32) -> Register {
     first + rng.below(if bits == 64 { 16 } else { 8 }) as u32
 }
 
 /// Returns a random vector register; EVEX has 32 of them.
-fn vector(rng: &mut Rng, first: Register, bits: u32, evex: bool) -> Register {
+fn vector(rng: &mut Random, first: Register, bits: u32, evex: bool) -> Register {
     if evex && bits == 64 { first + rng.below(32) as u32 } else { numbered(rng, first, bits) }
 }
 
 /// Returns an address for an access of `size` bytes: anywhere in the data pages, aligned or not, often next to a page's
 /// end, and sometimes one that faults.
-pub fn target(rng: &mut Rng, size: u64) -> u64 {
+pub fn target(rng: &mut Random, size: u64) -> u64 {
     let size = size.clamp(1, 1024);
     let align = if rng.chance(60) { size.next_power_of_two().min(64) } else { 1 };
     let within = ARENA + 0x1000 + rng.below(0x2000 - size);
@@ -51,12 +51,12 @@ pub fn target(rng: &mut Rng, size: u64) -> u64 {
 }
 
 /// Returns an address that is not canonical at any paging depth.
-fn non_canonical(rng: &mut Rng) -> u64 {
-    rng.bits() & !(3 << 62) | 1 << (62 + rng.below(2))
+fn non_canonical(rng: &mut Random) -> u64 {
+    rng.next() & !(3 << 62) | 1 << (62 + rng.below(2))
 }
 
 /// Returns a branch target on the code page, away from the instruction itself.
-fn landing(rng: &mut Rng, near: bool) -> u64 {
+fn landing(rng: &mut Random, near: bool) -> u64 {
     loop {
         let offset = if near { 0x800 - 100 + rng.below(200) } else { rng.below(PAGE) };
         if !(0x7f0..0x820).contains(&offset) {
@@ -66,7 +66,7 @@ fn landing(rng: &mut Rng, near: bool) -> u64 {
 }
 
 /// Returns a target for indirect branches and returns, sometimes one that cannot be fetched.
-pub fn indirect_target(rng: &mut Rng, bits: u32) -> u64 {
+pub fn indirect_target(rng: &mut Random, bits: u32) -> u64 {
     match rng.below(20) {
         0 => ARENA + rng.below(ARENA_LEN as u64),
         1 if bits == 64 => non_canonical(rng),
@@ -76,7 +76,7 @@ pub fn indirect_target(rng: &mut Rng, bits: u32) -> u64 {
 
 /// Operands under construction.
 struct Chosen<'a> {
-    rng: &'a mut Rng,
+    rng: &'a mut Random,
     bits: u32,
     plan: Plan,
     /// True if the operand's address has the other width than usual.
@@ -111,7 +111,7 @@ impl Operands for Chosen<'_> {
             Class::Opmask => Register::K0 + rng.below(8) as u32,
             Class::X87 => Register::ST0 + rng.below(8) as u32,
             Class::Segment => Register::ES + rng.below(6) as u32,
-            Class::Control => rng.pick(&[Register::CR0, Register::CR2, Register::CR3, Register::CR4]),
+            Class::Control => rng.of(&[Register::CR0, Register::CR2, Register::CR3, Register::CR4]),
             Class::Debug => Register::DR0 + rng.below(8) as u32,
             Class::Test => unreachable!("not accepted"),
         }
@@ -126,7 +126,7 @@ impl Operands for Chosen<'_> {
         let full = if bits == 64 { Register::RAX } else { Register::EAX };
         let first = if narrow && bits == 64 { Register::EAX } else { full };
         if rng.chance(15) {
-            i.set_segment_prefix(rng.pick(&[
+            i.set_segment_prefix(rng.of(&[
                 if bits == 64 { Register::FS } else { Register::CS },
                 if bits == 64 { Register::GS } else { Register::DS },
                 Register::FS,
@@ -145,9 +145,9 @@ impl Operands for Chosen<'_> {
         i.set_memory_index_scale(1 << rng.below(4));
         let displacement = match rng.below(4) {
             0 => 0,
-            1 => rng.bits() as i8 as i64,
-            2 => rng.bits() as i32 as i64 >> rng.below(24),
-            _ => rng.bits() as i32 as i64,
+            1 => rng.next() as i8 as i64,
+            2 => rng.next() as i32 as i64 >> rng.below(24),
+            _ => rng.next() as i32 as i64,
         };
         let displacement = if bits == 64 { displacement as u64 } else { displacement as u32 as u64 };
         i.set_memory_displacement64(displacement);
@@ -155,11 +155,11 @@ impl Operands for Chosen<'_> {
         if let Part::Gathered { bytes, first: vector } = part {
             i.set_memory_base(numbered(rng, first, bits));
             i.set_memory_index(self::vector(rng, vector, bits, self.evex));
-            i.set_memory_displacement64((rng.bits() as i8 as i64) as u64 & if bits == 64 { !0 } else { 0xffff_ffff });
+            i.set_memory_displacement64((rng.next() as i8 as i64) as u64 & if bits == 64 { !0 } else { 0xffff_ffff });
             plan.vector_index = bytes;
             return;
         }
-        let index = |rng: &mut Rng| loop {
+        let index = |rng: &mut Random| loop {
             let index = numbered(rng, first, bits);
             if index.number() != 4 {
                 break index;
@@ -193,7 +193,7 @@ impl Operands for Chosen<'_> {
         i.set_memory_displacement64(address);
         i.set_memory_displ_size(if self.bits == 64 && !self.narrow { 8 } else { 4 });
         if self.rng.chance(20) {
-            i.set_segment_prefix(self.rng.pick(&[Register::FS, Register::GS, Register::SS, Register::ES]));
+            i.set_segment_prefix(self.rng.of(&[Register::FS, Register::GS, Register::SS, Register::ES]));
         }
         self.plan.target = Some(address);
     }
@@ -206,8 +206,8 @@ impl Operands for Chosen<'_> {
         let rng = &mut *self.rng;
         match kind {
             OpKind::Immediate8_2nd if rng.chance(80) => rng.below(4),
-            OpKind::Immediate8_2nd => rng.bits(),
-            OpKind::Immediate8 if rng.chance(50) => rng.bits(),
+            OpKind::Immediate8_2nd => rng.next(),
+            OpKind::Immediate8 if rng.chance(50) => rng.next(),
             _ => values::integer(rng),
         }
     }
@@ -234,7 +234,7 @@ impl Operands for Chosen<'_> {
 }
 
 /// Builds an instruction of this form with random operands. Returns `None` if this draw has no encoding.
-pub fn instruction(code: Code, rng: &mut Rng, bits: u32) -> Option<(Instruction, Plan)> {
+pub fn instruction(code: Code, rng: &mut Random, bits: u32) -> Option<(Instruction, Plan)> {
     let evex = code.op_code().encoding() == EncodingKind::EVEX;
     let mut chosen = Chosen { rng, bits, plan: Plan::default(), narrow: false, evex };
     let instruction = testkit::operands::instruction(code, &mut chosen)?;

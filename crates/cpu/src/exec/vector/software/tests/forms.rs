@@ -1,6 +1,6 @@
 //! Generates instructions of a form with fixed registers.
 
-use super::Random;
+use crate::testing::Random;
 use iced_x86::{Code, Instruction, OpCodeOperandKind, OpKind, Register, RoundingControl};
 
 /// Offset of the memory operand from RDI.

@@ -2,8 +2,8 @@
 
 use super::exact::{self, INDEFINITE, INEXACT, INVALID, Rounded, UNDERFLOW};
 use super::forms::variants;
-use super::values::Random;
 use super::{Function, Operands, find, rounds};
+use crate::testing::Random;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 /// Returns the function of the first form of a mnemonic whose name contains `name`, on registers.
@@ -11,7 +11,7 @@ fn function(name: &str, imm: u8) -> Function {
     let code = Code::values()
         .find(|code| format!("{code:?}").starts_with(&format!("EVEX_{name}")))
         .unwrap_or_else(|| panic!("no form {name}"));
-    let mut i: Instruction = variants(code, &mut Random(1))
+    let mut i: Instruction = variants(code, &mut Random::new(1))
         .into_iter()
         .find(|i| !(0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory))
         .expect("a form on registers");
@@ -57,7 +57,7 @@ fn pairs(random: &mut Random) -> Vec<[u16; 2]> {
 
 #[test]
 fn sums_products_and_quotients_are_exact_ones_rounded() {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let pairs = pairs(&mut random);
     let [add, subtract, multiply, divide] = ["Vaddsh", "Vsubsh", "Vmulsh", "Vdivsh"].map(|name| function(name, 0));
     for rounding in 0..4 {
@@ -74,7 +74,7 @@ fn sums_products_and_quotients_are_exact_ones_rounded() {
 
 #[test]
 fn fused_and_complex_operations_round_where_they_should() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let list = boundaries();
     let fused = function("Vfmadd231sh", 0);
     let negated = function("Vfnmsub213sh", 0);
@@ -203,12 +203,12 @@ fn integers_of_all_numbers_and_numbers_of_integers() {
             }
         }
     }
-    let mut random = Random(13);
+    let mut random = Random::new(13);
     for (name, width, is_signed) in to {
         let function = function(&format!("Vcvt{name}2ph_"), 0);
         for case in 0..20_000 * rounds() {
             let rounding = (case & 3) as u32;
-            let bits = random.bits() >> random.below(64);
+            let bits = random.next() >> random.below(64);
             let bits = if random.below(2) == 0 { bits.wrapping_neg() } else { bits } & (u64::MAX >> (64 - width));
             let value = if is_signed { i128::from((bits << (64 - width)) as i64 >> (64 - width)) } else { bits.into() };
             let mut o = values(rounding, 0, bits, 0);
@@ -245,7 +245,7 @@ fn conversions_between_formats() {
         assert_eq!(single.to_bits(), expected, "{x:04x}");
     }
     let [from_single, from_double] = ["Vcvtss2sh", "Vcvtsd2sh"].map(|name| function(name, 0));
-    let mut random = Random(17);
+    let mut random = Random::new(17);
     for case in 0..100_000 * rounds() {
         let rounding = (case & 3) as u32;
         // Near a half, or near the middle between two; denormals of the wider formats are zeros with DAZ.
@@ -253,7 +253,7 @@ fn conversions_between_formats() {
         let step = f64::from_bits(near.to_bits() ^ (random.below(2) << random.below(44)));
         let value = f64::from_bits(step.to_bits().wrapping_add(random.below(3)).wrapping_sub(1));
         let value = if random.below(2) == 0 { value } else { -value };
-        let value = if random.below(8) == 0 { f64::from(f32::from_bits(random.bits() as u32)) } else { value };
+        let value = if random.below(8) == 0 { f64::from(f32::from_bits(random.next() as u32)) } else { value };
         for (function, bits, double) in [
             (&from_single, u64::from((value as f32).to_bits()), f64::from(value as f32)),
             (&from_double, value.to_bits(), value),
@@ -361,7 +361,7 @@ fn exponents_significands_scales_and_classes() {
             assert_eq!(function.run(&values(0, 0, x.into(), 0)).k as u32, class >> bit & 1, "{x:04x} class {bit}");
         }
     }
-    let mut random = Random(19);
+    let mut random = Random::new(19);
     for case in 0..100_000 * rounds() {
         let rounding = (case & 3) as u32;
         let [x, y] = [random.next() as u16, random.next() as u16 & 0x83ff | (0x2c00 + 0x400 * random.below(10) as u16)];

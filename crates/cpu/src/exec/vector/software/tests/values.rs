@@ -1,27 +1,8 @@
 //! Operand generator: random bits, small numbers, limits, and every kind of floating-point value.
 
 use super::{Operands, Shape};
+use crate::testing::Random;
 use iced_x86::{Instruction, OpKind};
-
-/// A generator (xorshift64*) whose sequence is the same in every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 7
-    }
-
-    pub fn bits(&mut self) -> u64 {
-        self.next() << 32 ^ self.next()
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 /// Returns a number with `fraction` bits of fraction in `width` bits, of a random kind.
 fn float(random: &mut Random, width: u32, fraction: u32) -> u64 {
@@ -45,9 +26,9 @@ fn float(random: &mut Random, width: u32, fraction: u32) -> u64 {
         1 => all,
         2 => 1,
         3 => 1 << random.below(u64::from(fraction)),
-        4 => (random.bits() & all) >> random.below(u64::from(fraction)),
-        5 => random.bits() & all & !((1 << random.below(u64::from(fraction))) - 1),
-        _ => random.bits() & all,
+        4 => (random.next() & all) >> random.below(u64::from(fraction)),
+        5 => random.next() & all & !((1 << random.below(u64::from(fraction))) - 1),
+        _ => random.next() & all,
     };
     sign | exponent << fraction | significand
 }
@@ -55,7 +36,7 @@ fn float(random: &mut Random, width: u32, fraction: u32) -> u64 {
 fn element(random: &mut Random, size: usize, kind: u64) -> u64 {
     let width = 8 * size as u32;
     match kind {
-        0 => random.bits(),
+        0 => random.next(),
         1 => random.below(16),
         2 => match random.below(6) {
             0 => 0,
@@ -70,7 +51,7 @@ fn element(random: &mut Random, size: usize, kind: u64) -> u64 {
             2 => float(random, 16, 10),
             4 => float(random, 32, 23),
             8 => float(random, 64, 52),
-            _ => random.bits(),
+            _ => random.next(),
         },
     }
 }
@@ -100,8 +81,8 @@ pub fn operands(i: &Instruction, shape: &Shape, random: &mut Random, case: u64) 
             match case % 8 {
                 0 => u64::MAX,
                 1 => 0,
-                2 => random.bits() | 1,
-                _ => random.bits(),
+                2 => random.next() | 1,
+                _ => random.next(),
             }
         } else {
             u64::MAX
