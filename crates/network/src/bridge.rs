@@ -39,8 +39,8 @@ impl Bridge {
                 self.learned.insert(source, (from, now));
             }
         }
+        // A group address is never learned.
         match self.learned.get(&destination) {
-            _ if is_group(destination) => Way::Everywhere,
             Some((port, seen)) if now.saturating_sub(*seen) < AGEING => {
                 if *port == from {
                     Way::Nowhere
@@ -54,7 +54,8 @@ impl Bridge {
 
     /// Returns true if a bridge with this number of ports can have this state at that time.
     pub fn is_possible(&self, ports: usize, now: Time) -> bool {
-        self.learned.len() <= MOST && self.learned.values().all(|(port, seen)| *port < ports && *seen <= now)
+        let station = |(mac, (port, seen)): (&Mac, &(usize, Time))| !is_group(*mac) && *port < ports && *seen <= now;
+        self.learned.len() <= MOST && self.learned.iter().all(station)
     }
 }
 
@@ -94,8 +95,30 @@ mod tests {
             bridge.forward(0, 0, &bytes);
         }
         assert_eq!(bridge.learned.len(), MOST);
-        // Silent stations make room.
+        // Silent stations make room; those that have been heard since stay.
+        let mut heard = frame(1, 0);
+        heard[7..11].copy_from_slice(&9u32.to_be_bytes());
+        bridge.forward(1, 2, &heard);
         bridge.forward(AGEING, 0, &frame(1, 7));
-        assert_eq!(bridge.learned.len(), 1);
+        assert_eq!(bridge.learned.len(), 2);
+        let to_it: Vec<u8> = [&heard[6..12], &heard[..6], &[0; 48]].concat();
+        assert_eq!(bridge.forward(AGEING, 0, &to_it), Way::Port(2));
+    }
+
+    #[test]
+    fn a_bridge_has_only_ports_and_times_that_exist() {
+        let mut bridge = Bridge::default();
+        bridge.forward(5, 2, &frame(9, 1));
+        bridge.forward(7, 0, &frame(9, 2));
+        let cases = [(3, 7, true), (3, 8, true), (2, 7, false), (3, 6, false), (2, 6, false)];
+        for (ports, now, possible) in cases {
+            assert_eq!(bridge.is_possible(ports, now), possible, "{ports} ports at {now}");
+        }
+        let stations = |count: u32| Bridge {
+            learned: (0..count).map(|n| ([2, 0, 0, 0, (n >> 8) as u8, n as u8], (0, 0))).collect(),
+        };
+        assert!(stations(MOST as u32).is_possible(1, 0));
+        assert!(!stations(MOST as u32 + 1).is_possible(1, 0));
+        assert!(!Bridge { learned: [([1, 0, 0, 0, 0, 0], (0, 0))].into() }.is_possible(1, 0), "a group sends nothing");
     }
 }

@@ -407,6 +407,35 @@ mod tests {
     }
 
     #[test]
+    fn times_of_old_captures_have_seconds_and_fractions() {
+        for (resolution, unit) in [(TsResolution::MicroSecond, 1_000_000), (TsResolution::NanoSecond, 1_000)] {
+            let header = PcapHeader { ts_resolution: resolution, ..PcapHeader::default() };
+            let mut file = PcapWriter::with_header(Vec::new(), header).unwrap().into_writer();
+            for (seconds, fraction) in [(5u32, 3u32), (8, 1)] {
+                file.extend([seconds, fraction, 60, 60].map(u32::to_be_bytes).concat());
+                file.extend([1; 60]);
+            }
+            let frames = read(&file, true).unwrap().frames;
+            assert_eq!(frames, [(0, vec![1; 60]), (3 * crate::time::SECOND - 2 * unit, vec![1; 60])]);
+        }
+    }
+
+    #[test]
+    fn a_section_has_a_limited_number_of_interfaces() {
+        let interfaces = vec![(String::new(), 1); MOST_INTERFACES + 1];
+        let captured = |count: usize| {
+            let file = Bytes::default();
+            let mut capture = Capture::new(Box::new(file.clone()), &interfaces[..count]).unwrap();
+            capture.frame(count - 1, 0, Direction::In, &[0; 60]);
+            capture.finish().unwrap();
+            let bytes = file.0.lock().unwrap().clone();
+            read(&bytes, true).map(|replay| replay.frames.len())
+        };
+        assert!(matches!(captured(MOST_INTERFACES), Ok(1)));
+        assert!(matches!(captured(MOST_INTERFACES + 1), Err(CaptureError::TooMany)));
+    }
+
+    #[test]
     fn parts_of_packets_are_left_out_of_old_captures_too() {
         let header = PcapHeader { snaplen: 64, datalink: DataLink::ETHERNET, ..PcapHeader::default() };
         let mut file = PcapWriter::with_header(Vec::new(), header).unwrap().into_writer();
@@ -423,6 +452,8 @@ mod tests {
         // Bit 26: the length is known; bits 28 to 31: it is two units of 16 bits.
         let link = DataLink::from(2 << 28 | 1 << 26 | u32::from(DataLink::ETHERNET));
         assert_eq!(ethernet(link).unwrap(), 4);
+        let known = |word: u32| ethernet(DataLink::from(word | u32::from(DataLink::ETHERNET))).unwrap();
+        assert_eq!([3 << 28 | 1 << 26, 1 << 26, 3 << 28].map(known), [6, 0, 0]);
         assert!(ethernet(DataLink::from(1 << 26 | u32::from(DataLink::RAW))).is_err());
         let header = PcapHeader { datalink: link, ..PcapHeader::default() };
         let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();

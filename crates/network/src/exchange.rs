@@ -111,6 +111,7 @@ mod tests {
     use crate::frame::Offloads;
     use crate::headers::Mac;
     use crate::options::{Net, Nic};
+    use crate::time::SECOND;
 
     const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
@@ -168,6 +169,38 @@ mod tests {
         exchange.collect(0, &mut networks[0]);
         exchange.forward(Time::MAX, |_, _, _, _| panic!("nobody is there"));
         assert_eq!(exchange.next(), None);
+    }
+
+    #[test]
+    fn a_frame_for_a_known_station_goes_to_its_port_alone() {
+        let nics = [nic("bridge"), nic("bridge")];
+        let mut networks = [0u16, 1].map(|number| Network::member(number, nics.iter().zip(MACS)));
+        let mut exchange = Exchange::new(networks.iter());
+        let mut sent = |network: usize, port: usize, now: Time, frame: Frame| {
+            networks[network].send(port, now, frame);
+            exchange.collect(network, &mut networks[network]);
+            let mut reached = Vec::new();
+            exchange.forward(Time::MAX, |network, port, _, _| reached.push((network, port)));
+            reached
+        };
+        let everyone = [0xff; 6];
+        assert_eq!(sent(1, 0, 0, frame(everyone, MACS[0])), [(0, 0), (0, 1), (1, 1)]);
+        assert_eq!(sent(0, 1, SECOND, frame(MACS[0], MACS[1])), [(1, 0)]);
+        // Nothing is returned to the port from which it came.
+        assert_eq!(sent(1, 0, 2 * SECOND, frame(MACS[0], [2; 6])), []);
+    }
+
+    #[test]
+    fn frames_of_one_time_are_all_forwarded() {
+        let nics = [nic("bridge"), nic("bridge"), nic("bridge")];
+        let mut network = Network::member(0, nics.iter().zip([MACS[0], MACS[1], [2; 6]]));
+        let mut exchange = Exchange::new([&network].into_iter());
+        (0..2).for_each(|port| network.send(port, 0, frame([0xff; 6], MACS[port])));
+        exchange.collect(0, &mut network);
+        let mut reached = Vec::new();
+        exchange.forward(Time::MAX, |_, port, at, frame| reached.push((at, port, frame.bytes[11])));
+        let at = 1_067_200;
+        assert_eq!(reached, [(at, 1, 1), (at, 2, 1), (at, 0, 2), (at, 2, 2)]);
     }
 
     #[test]

@@ -538,3 +538,6 @@ impl Network {
         self.crossing = saved.crossing.into_iter().collect();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,6 @@
 
 use crate::headers::Headers;
 use crate::segment;
-use crate::time::Rate;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a frame: an IP packet of 64 KiB with an Ethernet header and two VLAN tags, without the check
@@ -150,9 +149,81 @@ impl Frame {
             None => segment::complete(self).into_iter().collect(),
         }
     }
+}
 
-    /// Returns the time for which a link of that rate is occupied.
-    pub fn duration(&self, rate: Rate) -> crate::Time {
-        rate.duration(self.occupies().0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::PacketBuilder;
+
+    fn udp(v6: bool, payload: usize) -> Frame {
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let step = match v6 {
+            false => builder.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64),
+            true => builder.ipv6([1; 16], [2; 16], 64),
+        };
+        let mut bytes = Vec::new();
+        step.udp(1, 2).write(&mut bytes, &vec![0; payload]).unwrap();
+        Frame::new(bytes).unwrap()
+    }
+
+    fn large(frame: Frame, kind: Kind, size: u16, ecn: bool) -> Frame {
+        Frame { segments: Some(Segments { kind, size, ecn }), ..frame }
+    }
+
+    #[test]
+    fn frames_have_a_minimum_and_a_maximum_length() {
+        let possible = |len: usize| Frame::new(vec![0; len]).is_some();
+        assert_eq!([13, 14, LONGEST, LONGEST + 1].map(possible), [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_frame_occupies_its_padding_and_each_of_its_segments() {
+        let whole = |len: u64| len + OVERHEAD;
+        for (frame, expected) in [
+            (Frame::new(vec![0; 14]).unwrap(), (whole(60), 1)),
+            (Frame::new(vec![0; 61]).unwrap(), (whole(61), 1)),
+            // 42 bytes of headers.
+            (large(udp(false, 3000), Kind::Udp, 1000, false), (3 * whole(1042), 3)),
+            (large(udp(false, 3001), Kind::Udp, 1000, false), (3 * whole(1042) + whole(60), 4)),
+            (large(udp(false, 0), Kind::Udp, 1000, false), (whole(60), 1)),
+            // These can't be segmented.
+            (large(udp(false, 3000), Kind::Udp, 0, false), (whole(3042), 1)),
+            (large(Frame::new(vec![0; 100]).unwrap(), Kind::Udp, 10, false), (whole(100), 1)),
+        ] {
+            assert_eq!(frame.occupies(), expected, "{:?}, {} bytes", frame.segments, frame.bytes.len());
+        }
+    }
+
+    #[test]
+    fn each_offload_is_for_its_own_kind_of_frame() {
+        let partial = Frame { partial: Some(Partial { start: 34, offset: 6 }), ..udp(false, 9) };
+        let frames = [
+            partial.clone(),
+            large(udp(false, 9), Kind::Tcp4, 5, false),
+            large(udp(false, 9), Kind::Tcp6, 5, false),
+            large(udp(false, 9), Kind::Udp, 5, false),
+            large(udp(true, 9), Kind::Udp, 5, false),
+        ];
+        let none = Offloads::default();
+        let offloads = [
+            Offloads { checksum: true, ..none },
+            Offloads { tcp4: true, ..none },
+            Offloads { tcp6: true, ..none },
+            Offloads { udp4: true, ..none },
+            Offloads { udp6: true, ..none },
+        ];
+        for (at, frame) in frames.iter().enumerate() {
+            assert_eq!(offloads.map(|some| frame.suits(some)), std::array::from_fn(|other| other == at), "{at}");
+            assert!(!frame.suits(none), "{at}");
+        }
+        // Congestion notification and a partial checksum are wanted in addition.
+        let ecn = Frame { segments: large(udp(false, 9), Kind::Tcp4, 5, true).segments, ..partial };
+        for wanted in 0..8 {
+            let [checksum, tcp4, ecn_too] = [1, 2, 4].map(|bit| wanted & bit != 0);
+            let some = Offloads { checksum, tcp4, ecn: ecn_too, ..none };
+            assert_eq!(ecn.suits(some), wanted == 7, "{some:?}");
+        }
+        assert!(udp(false, 9).suits(none));
     }
 }

@@ -265,11 +265,6 @@ impl Generator {
         }
     }
 
-    /// Returns true if it has started, and sends nothing more on its link.
-    pub fn is_over(&self, lane: &Lane) -> bool {
-        self.progress.began.is_some() && self.upcoming(lane).is_none()
-    }
-
     fn pass(&mut self, bytes: u64) {
         let Progress { number, bytes: occupied, sent, .. } = &mut self.progress;
         (*number, *sent) = (number.saturating_add(1), sent.saturating_add(1));
@@ -446,12 +441,90 @@ mod tests {
     }
 
     #[test]
+    fn no_frame_departs_after_the_duration() {
+        for (duration, frames) in [(10 * 67_200 - 1, 10), (10 * 67_200, 10), (10 * 67_200 + 1, 11)] {
+            let config = Config { duration: Some(duration), ..Config::default() };
+            assert_eq!(arrivals(config, Rate::TEN_GIGABITS, usize::MAX).len(), frames, "{duration}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_frame_of_a_configuration_is_known() {
+        let replay = |lens: &[usize]| {
+            let frames = lens.iter().map(|len| (0, vec![0; *len])).collect();
+            Config { replay: Some(Arc::new(frames)), sizes: Sizes::Fixed(1518), ..Config::default() }
+        };
+        let sizes = |sizes| Config { sizes, ..Config::default() };
+        // In addition to its size, a frame occupies 20 bytes of preamble and gap.
+        for (config, expected) in [
+            (sizes(Sizes::Fixed(64)), 84),
+            (sizes(Sizes::Fixed(1518)), 1538),
+            (sizes(Sizes::Imix), (7 * 64 + 4 * 594 + 1518) / 12 + 20),
+            (replay(&[300, 200, 400]), 224),
+            (replay(&[300, 14]), 84),
+        ] {
+            assert_eq!(config.smallest(), expected, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn flows_take_turns_and_differ_in_one_field() {
+        for vary in [Vary::Ports, Vary::Addresses] {
+            let config = Config { vary, flows: 3, to: Some([6; 6]), ..Config::default() };
+            let (mut generator, mut lane) = (Generator::new(config, 0, [2; 6]), Lane::new(Rate::TEN_GIGABITS, 0));
+            assert_eq!((generator.began(), generator.take(&mut lane)), (None, None), "it has not started");
+            generator.begin(5);
+            generator.begin(9);
+            assert_eq!(generator.began(), Some(5));
+            for flow in [0, 1, 2, 0, 1] {
+                let (address, port) = if vary == Vary::Ports { (0, flow) } else { (flow, 0) };
+                let frame = generator.take(&mut lane).unwrap().bytes;
+                let headers = crate::headers::Headers::of(&frame).unwrap();
+                assert_eq!(headers.source, std::net::IpAddr::from([198, 18, 0, 1 + address]));
+                assert_eq!(headers.transport.unwrap().source, 10_000 + u16::from(port));
+                assert_eq!(crate::headers::macs(&frame), Some(([6; 6], [0x02, 0x74, 0x67, 0xff, 0, 1])));
+            }
+        }
+    }
+
+    #[test]
+    fn trials_have_rates_and_counts_of_their_own() {
+        let trials = Trials { length: 10_000_000, settle: 0, tolerance: 0, parts: 100 };
+        let config = Config { trials: Some(trials), ..Config::default() };
+        let (mut generator, mut lane) = (Generator::new(config.clone(), 0, [2; 6]), Lane::new(Rate::TEN_GIGABITS, 0));
+        assert_eq!(generator.config(), &config);
+        let mut times = |generator: &mut Generator, most: usize| -> Vec<(Time, u64)> {
+            let next = || {
+                let at = generator.next_arrival(&lane)?;
+                let frame = generator.take(&mut lane)?;
+                Some((at, Stamp::of(&frame.bytes[HEADERS..])?.number))
+            };
+            std::iter::from_fn(next).take(most).collect()
+        };
+        let trial = |began: Time, distance: Time, first: u64, count: u64| -> Vec<(Time, u64)> {
+            (0..count).map(|n| (began + n * distance + 67_200, first + n)).collect()
+        };
+        generator.begin_trial(0, 500_000);
+        assert_eq!(times(&mut generator, 99), trial(0, 2_000_000, 0, 5));
+        assert_eq!((generator.sent_in_trial(), generator.sent()), (5, 5));
+        generator.begin_trial(20_000_000, 1_000_000);
+        assert_eq!(times(&mut generator, 3), trial(20_000_000, 1_000_000, 5, 3));
+        assert_eq!((generator.sent_in_trial(), generator.sent(), generator.began()), (3, 8, Some(20_000_000)));
+        // What is saved in a trial is continued.
+        let mut other = Generator::new(config, 0, [2; 6]);
+        other.go_on_from(generator.progress().clone());
+        assert_eq!(times(&mut other, 99), trial(23_000_000, 1_000_000, 8, 7));
+    }
+
+    #[test]
     fn the_mix_has_its_shares() {
         let config =
             Config { sizes: Sizes::Imix, vary: Vary::Addresses, flows: 300, count: Some(1200), ..Config::default() };
         let times = arrivals(config, Rate::TEN_GIGABITS, usize::MAX);
         let count = |size| times.iter().filter(|(_, len)| *len == size).count();
         assert_eq!((count(64), count(594), count(1518)), (700, 400, 100));
+        let sizes: Vec<usize> = times.iter().map(|(_, len)| *len).collect();
+        assert_eq!(sizes, IMIX.map(|size| size as usize).repeat(100));
     }
 
     #[test]
@@ -471,16 +544,27 @@ mod tests {
 
     #[test]
     fn learning_frames_come_first() {
-        for pace in [Pace::Line, Pace::Frames(1_000_000), Pace::Bits(Rate::TEN_GIGABITS)] {
-            let config = Config { pace, flows: 3, learn: 2, sizes: Sizes::Imix, ..Config::default() };
-            let times = arrivals(config.clone(), Rate::TEN_GIGABITS, 30);
-            let plain = arrivals(Config { learn: 0, ..config }, Rate::TEN_GIGABITS, 30);
-            for (number, (at, size)) in times.iter().take(6).enumerate() {
-                assert_eq!((*at - Rate::TEN_GIGABITS.duration(*size as u64 + 20)), number as u64 * LEARNING);
+        let slow = Rate::new(1_000_000_000).unwrap();
+        let wire = |size: usize| size as u64 + 20;
+        for (pace, burst) in
+            [(Pace::Line, 1), (Pace::Frames(500_000), 1), (Pace::Frames(500_000), 4), (Pace::Bits(slow), 1)]
+        {
+            // The learning frames are a whole mix and three frames of the next one.
+            let config = Config { pace, burst, flows: 3, learn: 5, sizes: Sizes::Imix, ..Config::default() };
+            let times = arrivals(config, Rate::TEN_GIGABITS, 45);
+            let (mut free, mut bytes) = (0, 0);
+            for (number, (at, size)) in times.iter().enumerate() {
+                let (learning, others) = (number.min(15) as u64, number.saturating_sub(15) as u64);
+                let due = match pace {
+                    Pace::Frames(_) => others / u64::from(burst) * u64::from(burst) * 2_000_000,
+                    // The others continue the mix at its position.
+                    Pace::Bits(_) => slow.duration(bytes),
+                    _ => 0,
+                };
+                free = free.max(learning * LEARNING + due) + Rate::TEN_GIGABITS.duration(wire(*size));
+                assert_eq!(*at, free, "{pace:?}, frame {number}");
+                bytes += if number < 15 { 0 } else { wire(*size) };
             }
-            // The others have the same distances as without bursts, although a mix continues at its position.
-            let rest = times[29].0 - times[6].0;
-            assert!(rest.abs_diff(plain[23].0 - plain[0].0) < 4_000_000, "{pace:?}: {rest}");
         }
     }
 
@@ -511,7 +595,7 @@ mod tests {
             got.push((at, generator.take(&mut lane).unwrap().bytes[0]));
         }
         assert_eq!(got, [(67_210, 1), (500_000 + 99_200 + 10, 2), (500_000 + 99_200 + 67_200 + 10, 3)]);
-        assert!(generator.is_over(&lane));
+        assert_eq!((generator.take(&mut lane), generator.sent()), (None, 3));
     }
 
     #[test]

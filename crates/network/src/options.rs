@@ -513,9 +513,102 @@ mod tests {
         assert_eq!(nic("generator:rate=1K,replay=a.pcap").text, "generator:rate=1K,replay");
     }
 
+    fn generator(text: &str) -> Config {
+        match nic(text).attachment {
+            Attachment::Generator(config) => *config,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_generator_has_what_its_options_say() {
+        let usual = Config::default();
+        let trials = Trials { length: SECOND / 1000, settle: SETTLE, tolerance: 0, parts: 100 };
+        let paced = |pace| Config { pace, paced: true, ..usual.clone() };
+        for (text, expected) in [
+            ("flows=1", usual.clone()),
+            ("port=53", Config { port: 53, ..usual.clone() }),
+            ("checksum=on", Config { checksums: true, ..usual.clone() }),
+            ("to=02:00:00:00:00:07", Config { to: Some([2, 0, 0, 0, 0, 7]), ..usual.clone() }),
+            ("vary=ports", usual.clone()),
+            ("start=ready", usual.clone()),
+            ("start=1.5ms", Config { start: Start::At(1_500_000_000), ..usual.clone() }),
+            ("learn=7", Config { learn: 7, ..usual.clone() }),
+            ("size=9018", Config { sizes: Sizes::Fixed(9018), ..usual.clone() }),
+            ("source=10.0.0.1", Config { source: [10, 0, 0, 1].into(), ..usual.clone() }),
+            ("destination=10.0.0.1", Config { destination: [10, 0, 0, 1].into(), ..usual.clone() }),
+            ("duration=50000s", Config { duration: Some(LONGEST), ..usual.clone() }),
+            ("count=99999999999999999", Config { count: Some(99_999_999_999_999_999), ..usual.clone() }),
+            ("count=1.25k", Config { count: Some(1250), ..usual.clone() }),
+            ("count=2.m", Config { count: Some(2_000_000), ..usual.clone() }),
+            ("search=1ms", Config { trials: Some(trials), ..usual.clone() }),
+            (
+                "search=1ms,settle=5us,loss=9",
+                Config { trials: Some(Trials { settle: 5_000_000, tolerance: 9, ..trials }), ..usual.clone() },
+            ),
+            // The largest rates of a link of 10 Gb/s.
+            ("rate=line", paced(Pace::Line)),
+            ("rate=14880952", paced(Pace::Frames(14_880_952))),
+            ("rate=10Gbit", paced(Pace::Bits(Rate::TEN_GIGABITS))),
+            // A capture has its own times, unless the user sets a rate.
+            ("replay=a", Config { pace: Pace::Recorded, ..usual.clone() }),
+            ("replay=a,rate=recorded", paced(Pace::Recorded)),
+            ("replay=a,rate=line", paced(Pace::Line)),
+            ("replay=a,rate=5", paced(Pace::Frames(5))),
+        ] {
+            assert_eq!(generator(&format!("generator:{text}")), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_nic_has_an_address_and_a_way_to_the_host() {
+        for (text, member, number, address, host) in [
+            ("sink", 0, 0, [2, 0x74, 0x67, 0, 0, 1], false),
+            ("user", 0, 1, [2, 0x74, 0x67, 0, 0, 2], true),
+            ("tap:abcdefghijklmno,model=virtio", 3, 0, [2, 0x74, 0x67, 0, 3, 1], true),
+            ("bridge,mac=02:00:00:00:00:01", 1, 9, [2, 0, 0, 0, 0, 1], false),
+        ] {
+            let nic = nic(text);
+            assert_eq!((nic.address(member, number), nic.reaches_host()), (address, host), "{text}");
+            assert_eq!((nic.model, nic.queues, nic.ring, nic.mtu), (Model::Virtio, 1, 256, None));
+        }
+        assert_eq!(nic("sink").attachment, Attachment::Sink);
+    }
+
     #[test]
     fn mistakes_are_named() {
+        let kinds = "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected";
+        let hardware = "a hardware address of one station is expected, such as 02:00:00:00:00:01";
+        let device = "tap needs the name of a device: tap:NAME";
+        let station = "source: the address of one station is expected";
+        let count = "count: a number from 1 on is expected";
         for (text, expected) in [
+            ("none:", kinds),
+            ("pcap:a,b", "pcap needs a file: pcap:FILE"),
+            ("tap:abcdefghijklmnop", device),
+            ("tap:a/b", device),
+            ("user:port=1", "user has no port"),
+            ("generator:forward=1:1", "generator has no forward"),
+            ("generator:count=0", count),
+            ("generator:count=.5K", count),
+            ("generator:count=x", count),
+            ("generator:count=x.5K", count),
+            ("generator:count=1.xK", count),
+            ("generator:count=1.0005K", count),
+            ("generator:count=100000000000000000", count),
+            ("generator:rate=14880953", "rate: the link takes 14880952 frames of this size a second at most"),
+            ("generator:rate=10.000000001Gbit", "rate: it exceeds that of the link"),
+            ("generator:source=255.255.255.255", station),
+            ("generator:source=0.0.0.0", station),
+            ("generator:search=1ms,learn=1", "learn: a search has no learning frames"),
+            ("generator:search=1ms,duration=5s", "a search has trials of its own length: leave out count and duration"),
+            (
+                "generator:duration=50000.1s",
+                "duration: a time of at most 50000s, such as 500ns, 20us, 10ms or 1.5s, is expected",
+            ),
+            ("bridge,mac=02:00:00:00:00:+1", hardware),
+            ("bridge,mac=0:002:00:00:00:01", hardware),
+            ("bridge,mac=00:00:00:00:00:00", hardware),
             ("", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
             ("generator:search=0ms", "search: a trial takes some time"),
             ("generator:loss=10,settle=1ms", "settle and loss belong to a search: give search=TIME"),

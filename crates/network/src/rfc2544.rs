@@ -90,18 +90,18 @@ impl Search {
     }
 }
 
-/// Searches for a throughput with a function that returns the number of frames sent and received at a rate.
-pub fn throughput(mut search: Search, mut trial: impl FnMut(u64) -> (u64, u64)) -> Search {
-    while let Some(rate) = search.rate() {
-        let (sent, received) = trial(rate);
-        search.tried(sent, received);
-    }
-    search
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Searches for a throughput with a function that returns the number of frames sent and received at a rate.
+    fn throughput(mut search: Search, mut trial: impl FnMut(u64) -> (u64, u64)) -> Search {
+        while let Some(rate) = search.rate() {
+            let (sent, received) = trial(rate);
+            search.tried(sent, received);
+        }
+        search
+    }
 
     #[test]
     fn the_search_finds_the_capacity_to_one_percent_of_itself() {
@@ -131,7 +131,48 @@ mod tests {
     }
 
     #[test]
+    fn a_search_halves_what_is_left_and_then_stands() {
+        let mut search = throughput(Search::new(1_000, 10, 100, 0), |rate| (rate, rate.min(600)));
+        let rates: Vec<u64> = search.trials().iter().map(|trial| trial.rate).collect();
+        assert_eq!(rates, [1_000, 500, 750, 625, 562, 593, 609, 601, 597]);
+        assert_eq!((search.rate(), search.throughput()), (None, Some(597)));
+        let end = search.clone();
+        search.tried(5, 5);
+        assert_eq!(search, end);
+        assert_eq!(Search::new(1_000, 10, 100, 0).throughput(), None, "it has not ended");
+    }
+
+    #[test]
+    fn forged_states_of_a_search_are_impossible() {
+        let trial = Trial { rate: 5, sent: 5, received: 5 };
+        let search = Search { low: 5, high: 9, parts: 100, floor: 9, tolerance: 0, rate: 9, trials: vec![trial; 128] };
+        assert!(search.is_possible());
+        assert!(Search { low: 9, parts: 1, ..search.clone() }.is_possible());
+        for forged in [
+            Search { low: 10, ..search.clone() },
+            Search { rate: 10, ..search.clone() },
+            Search { floor: 0, ..search.clone() },
+            Search { floor: 10, ..search.clone() },
+            Search { parts: 0, ..search.clone() },
+            Search { trials: vec![trial; 129], ..search.clone() },
+        ] {
+            assert!(!forged.is_possible(), "{forged:?}");
+        }
+    }
+
+    #[test]
     fn loss_within_the_tolerance_is_none() {
+        for (sent, lost, tolerance, well) in [
+            (1_000, 0, 0, true),
+            (1_000, 1, 999, false),
+            (1_000, 1, 1_000, true),
+            (1_000, 2, 1_999, false),
+            (4, 4, 1_000_000, true),
+        ] {
+            let mut search = Search::new(9, 1, 100, tolerance);
+            search.tried(sent, sent - lost);
+            assert_eq!(search.throughput(), well.then_some(9), "{lost} of {sent} with {tolerance}");
+        }
         let trial = |rate: u64| (rate, rate - rate.div_ceil(2000));
         assert_eq!(throughput(Search::new(1_000_000, 1, 100, 0), trial).throughput(), Some(0));
         assert_eq!(throughput(Search::new(1_000_000, 1, 100, 500), trial).throughput(), Some(1_000_000));

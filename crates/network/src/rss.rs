@@ -115,6 +115,35 @@ mod tests {
     }
 
     #[test]
+    fn the_hash_of_ipv6_is_the_published_one() {
+        for (source, sport, destination, dport, addresses, ports) in [
+            ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x2cc1_8cd5, 0x4020_7d3d),
+            ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0x0f0c_461c, 0xdde5_1bbf),
+        ] {
+            let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+            let ip = || PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6(address(source), address(destination), 64);
+            let (mut tcp, mut udp) = (Vec::new(), Vec::new());
+            ip().tcp(sport, dport, 0, 0).write(&mut tcp, &[]).unwrap();
+            ip().udp(sport, dport).write(&mut udp, &[]).unwrap();
+            assert_eq!(hash(&tcp, &KEY, |_| true), Some((ports, Input::Tcp6)));
+            assert_eq!(hash(&udp, &KEY, |_| true), Some((ports, Input::Udp6)));
+            assert_eq!(hash(&udp, &KEY, |input| input != Input::Udp6), Some((addresses, Input::Ip6)));
+        }
+    }
+
+    #[test]
+    fn a_short_key_ends_with_zeros() {
+        for (key, input, expected) in [
+            (&[][..], [0xff, 0xff], 0),
+            (&[0x80], [0x80, 0], 0x8000_0000),
+            (&[0, 0, 0, 1], [1, 1], 0x8080),
+            (&[0, 0, 0, 0, 0x81], [0, 0x81], 0x4001),
+        ] {
+            assert_eq!(toeplitz(key, &input), expected, "{key:x?}");
+        }
+    }
+
+    #[test]
     fn both_directions_of_a_flow_have_one_symmetric_hash() {
         let frame = |source, sport, destination, dport| {
             let mut frame = Vec::new();

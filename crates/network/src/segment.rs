@@ -52,7 +52,8 @@ fn transport_sum(bytes: &[u8], headers: &Headers, transport: &TransportHeader) -
     sum.add_slice(&bytes[transport.at..headers.end]).ones_complement().to_be()
 }
 
-/// Returns true if the checksum of a frame's transport header is correct. A frame without a transport header passes.
+/// Returns true if the checksum of a frame's transport header is correct. A frame without a transport header, or
+/// without a checksum, has none that is correct.
 pub fn is_right(bytes: &[u8]) -> bool {
     let Some(headers) = Headers::of(bytes) else { return false };
     let Some(transport) = headers.transport else { return false };
@@ -216,6 +217,116 @@ mod tests {
         let takes = Offloads { checksum: true, ..Offloads::default() };
         assert_eq!(frame.clone().for_receiver(takes), std::slice::from_ref(&frame));
         assert_eq!(frame.for_receiver(Offloads::default())[0].bytes, whole);
+    }
+
+    #[test]
+    fn segments_have_identifications_and_checksums() {
+        let tagged = |payload: &[u8]| {
+            let mut bytes = Vec::new();
+            let options = [1, 1, 1, 0, 1, 1, 1, 0].as_slice().try_into().unwrap();
+            let ip = etherparse::Ipv4Header { identification: 0xffff, options, ..Default::default() };
+            let ip = etherparse::IpHeaders::Ipv4(
+                etherparse::Ipv4Header { source: [10, 0, 0, 1], destination: [10, 0, 0, 2], time_to_live: 64, ..ip },
+                Default::default(),
+            );
+            let step = PacketBuilder::ethernet2([2; 6], [4; 6]).single_vlan(5.try_into().unwrap()).ip(ip).udp(1, 2);
+            step.write(&mut bytes, payload).unwrap();
+            bytes
+        };
+        for bytes in [tagged(&[7; 25]), udp(&[7; 25])] {
+            let first = u16::from_be_bytes(bytes[Headers::of(&bytes).unwrap().ip + 4..][..2].try_into().unwrap());
+            let pieces = large(bytes, Kind::Udp, 10).finish();
+            assert_eq!(pieces.len(), 3);
+            for (number, piece) in pieces.iter().enumerate() {
+                let strict = etherparse::SlicedPacket::from_ethernet(&piece.bytes).unwrap();
+                let Some(etherparse::NetSlice::Ipv4(ip)) = strict.net else { panic!("no IPv4") };
+                let ip = ip.header().to_header();
+                assert_eq!(ip.identification, first.wrapping_add(number as u16));
+                assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+                let Some(etherparse::TransportSlice::Udp(udp)) = strict.transport else { panic!("no UDP") };
+                assert_eq!(udp.checksum(), udp.to_header().calc_checksum_ipv4(&ip, udp.payload()).unwrap());
+                assert_eq!(udp.payload().len(), [10, 10, 5][number]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_sent_as_ones() {
+        let checksum = |payload: [u8; 2]| {
+            let piece = large(udp(&payload), Kind::Udp, 2).finish().remove(0).bytes;
+            assert!(is_right(&piece));
+            [piece[40], piece[41]]
+        };
+        let other = checksum([0, 0]);
+        assert_eq!(checksum(other), [0xff, 0xff]);
+        // The same for a checksum that is completed: the covered bytes are these and zeros.
+        for (covered, expected) in [([0x12, 0x34], [0xed, 0xcb]), ([0xff, 0xff], [0xff, 0xff])] {
+            let mut bytes = vec![0; 60];
+            bytes[14..16].copy_from_slice(&covered);
+            let frame =
+                |offset| Frame { partial: Some(Partial { start: 14, offset }), ..Frame::new(bytes.clone()).unwrap() };
+            // The last two bytes of the frame are the last place.
+            assert_eq!(complete(frame(45)), None);
+            let done = complete(frame(44)).unwrap();
+            assert_eq!((&done.bytes[58..], done.partial, done.checked), (&expected[..], None, true));
+        }
+    }
+
+    #[test]
+    fn only_a_correct_checksum_is_right() {
+        let whole = udp(b"payload");
+        let change = |at: usize, new: &[u8]| {
+            let mut bytes = whole.clone();
+            bytes[at..at + new.len()].copy_from_slice(new);
+            bytes
+        };
+        for (what, bytes, right) in [
+            ("it is sent", whole.clone(), true),
+            ("TCP", tcp(false, b"payload"), true),
+            ("a byte is changed", change(45, &[7]), false),
+            ("there is none", change(40, &[0, 0]), false),
+            ("no transport header", change(23, &[99]), false),
+            ("no IP", vec![0; 60], false),
+        ] {
+            assert_eq!(is_right(&bytes), right, "{what}");
+        }
+        // A TCP checksum of zero is not one that is missing.
+        let zero = {
+            let mut bytes = tcp(false, &[0, 0]);
+            let sum = [bytes[50], bytes[51]];
+            bytes[54..].copy_from_slice(&sum);
+            bytes[50..52].fill(0);
+            bytes
+        };
+        assert!(is_right(&zero));
+    }
+
+    #[test]
+    fn the_window_reduction_is_repeated_without_the_rule_for_it() {
+        let frame = Frame::new(tcp(false, &[0; 30])).unwrap();
+        let segments = Some(Segments { kind: Kind::Tcp4, size: 10, ecn: false });
+        let flags: Vec<u8> = Frame { segments, ..frame }.finish().iter().map(|piece| piece.bytes[47]).collect();
+        assert_eq!(flags, [0x90, 0x90, 0x99], "CWR and ACK; PSH and FIN in the last");
+    }
+
+    #[test]
+    fn a_packet_is_cut_as_its_own_kind_alone_and_within_limits() {
+        let frames = [tcp(false, &[0; 9]), tcp(true, &[0; 9]), udp(&[0; 9])];
+        for (at, bytes) in frames.iter().enumerate() {
+            for (other, kind) in [Kind::Tcp4, Kind::Tcp6, Kind::Udp].into_iter().enumerate() {
+                let pieces = large(bytes.clone(), kind, 5).finish().len();
+                assert_eq!(pieces, if at == other { 2 } else { 0 }, "{at} {kind:?}");
+            }
+        }
+        let count = |payload: usize| large(udp(&vec![0; payload]), Kind::Udp, 1).finish().len();
+        assert_eq!([MOST, MOST + 1].map(count), [MOST, 0]);
+        // Padding counts for the length of the frame.
+        let padded = |len: usize| {
+            let mut bytes = udp(&[0; 9]);
+            bytes.resize(len, 0);
+            cut(&Frame { bytes, ..large(udp(&[]), Kind::Udp, 5) }).len()
+        };
+        assert_eq!([LONGEST, LONGEST + 1].map(padded), [2, 0]);
     }
 
     #[test]

@@ -184,6 +184,96 @@ mod tests {
     use crate::lane::Lane;
     use crate::time::{Rate, SECOND};
 
+    /// Returns a datagram with a stamp and some bytes of padding.
+    fn stamped(stream: u16, number: u64, time: Time, padding: usize) -> Vec<u8> {
+        let builder = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        let (stamp, mut frame) = (Stamp { stream, number, time }.to_bytes(), Vec::new());
+        builder.udp(1, 2).write(&mut frame, &[&stamp[..], &vec![0; padding]].concat()).unwrap();
+        frame
+    }
+
+    #[test]
+    fn a_stamp_is_what_was_stamped() {
+        let stamp = Stamp { stream: 0x1234, number: 0x5678_9abc_def0, time: 0x1122_3344_5566_7788 };
+        let mut bytes = stamp.to_bytes();
+        assert_eq!(bytes[..4], *b"tg\x12\x34");
+        assert_eq!((Stamp::of(&bytes), Stamp::of(&bytes[..STAMP - 1])), (Some(stamp), None));
+        bytes[1] ^= 1;
+        assert_eq!(Stamp::of(&bytes), None);
+    }
+
+    #[test]
+    fn bytes_rate_and_latency_are_those_of_the_frames() {
+        let mut sink = Sink::default();
+        for (number, at, expected) in [(0, SECOND, 0.0), (2, SECOND + SECOND / 2, 2.0), (1, SECOND + SECOND / 4, 4.0)] {
+            sink.take(at, &stamped(3, number, at - 5_500_999, 100 * number as usize));
+            assert_eq!(sink.streams().next().unwrap().1.rate(), expected);
+        }
+        let (number, stream) = sink.streams().next().unwrap();
+        // Frames of 60, 160 and 260 bytes, with their check sequences; the last was sent before the second.
+        assert_eq!((number, stream.frames, stream.bytes, stream.reordered, stream.lost()), (3, 3, 480 + 12, 1, 0));
+        let latency = stream.latency().unwrap();
+        assert_eq!((latency.len(), latency.min(), latency.max()), (3, 5_500, 5_503));
+        sink.take(2 * SECOND, &stamped(3, 9, 0, 0));
+        let stream = sink.streams().next().unwrap().1;
+        assert_eq!((stream.lost(), stream.latency().unwrap().len()), (6, 3));
+    }
+
+    #[test]
+    fn streams_and_marks_without_end_take_no_memory() {
+        let mut sink = Sink::default();
+        for stream in 0..MOST as u16 {
+            sink.mark(stream + 1, 5);
+            sink.take(0, &stamped(stream, 5, 1, 0));
+        }
+        // Stream 0 had no place for a mark.
+        sink.mark(0, 9);
+        assert_eq!((sink.received_since_mark(0), sink.received_since_mark(1)), (1, 1));
+        sink.mark(1, 6);
+        assert_eq!(sink.received_since_mark(1), 0, "a known stream is marked again");
+        for stream in [0, MOST as u16, MOST as u16 - 1] {
+            sink.take(0, &stamped(stream, 6, 1, 0));
+        }
+        let received = |stream: usize| sink.received(stream as u16);
+        assert_eq!(([0, 1, MOST - 1, MOST].map(received), sink.others), ([2, 1, 2, 0], 1));
+        assert!(sink.is_possible());
+    }
+
+    #[test]
+    fn forged_states_of_a_sink_are_impossible() {
+        let far = 1 << 62;
+        let with = |change: &dyn Fn(&mut Stream)| {
+            let mut sink = Sink::default();
+            sink.take(5, &stamped(0, 0, 1, 0));
+            sink.streams.values_mut().for_each(change);
+            sink
+        };
+        let filled = |streams: usize, marks: usize, others: u64| Sink {
+            others,
+            streams: (0..streams).map(|number| (number as u16, Stream { frames: 1, ..Stream::new(0) })).collect(),
+            marks: (0..marks).map(|number| (number as u16, (0, 0))).collect(),
+        };
+        for (what, sink, possible) in [
+            ("the largest numbers", filled(MOST, MOST, far - 1), true),
+            ("too many streams", filled(MOST + 1, 0, 0), false),
+            ("too many marks", filled(0, MOST + 1, 0), false),
+            ("too many others", filled(0, 0, far), false),
+            (
+                "the most of a stream",
+                with(&|s| (s.frames, s.bytes, s.reordered, s.next) = (far - 1, far - 1, far - 1, 1 << 48)),
+                true,
+            ),
+            ("no frame", with(&|s| s.frames = 0), false),
+            ("too many frames", with(&|s| s.frames = far), false),
+            ("too many bytes", with(&|s| s.bytes = far), false),
+            ("too many out of order", with(&|s| s.reordered = far), false),
+            ("a number of more than 48 bits", with(&|s| s.next = (1 << 48) + 1), false),
+            ("an end before the start", with(&|s| s.span = (5, 4)), false),
+        ] {
+            assert_eq!(sink.is_possible(), possible, "{what}");
+        }
+    }
+
     #[test]
     fn frames_without_a_time_have_no_latency() {
         let (mut lane, mut sink) = (Lane::new(Rate::TEN_GIGABITS, 0), Sink::default());

@@ -150,6 +150,13 @@ mod tests {
         let mut frames = Frames::default();
         frames.push(&[0xff; 8]);
         assert_eq!(frames.next_frame(), Err(TooLong(u32::MAX)));
+        // The longest frame, and one byte more.
+        for (len, expected) in [(LONGEST, Ok(Some(vec![5; LONGEST]))), (LONGEST + 1, Err(TooLong(LONGEST as u32 + 1)))]
+        {
+            let mut frames = Frames::default();
+            frames.push(&with_length(&vec![5; len]));
+            assert_eq!(frames.next_frame(), expected);
+        }
     }
 
     /// One end of a pair of pipes.
@@ -160,10 +167,15 @@ mod tests {
         sent: Vec<u8>,
         /// Number of bytes that it still accepts.
         room: usize,
+        /// Errors of the next calls.
+        errors: VecDeque<ErrorKind>,
     }
 
     impl Read for Pipe {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            if let Some(error) = self.errors.pop_front() {
+                return Err(error.into());
+            }
             match (self.incoming.is_empty(), self.closed) {
                 (true, false) => Err(ErrorKind::WouldBlock.into()),
                 _ => self.incoming.read(buffer),
@@ -173,6 +185,9 @@ mod tests {
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if let Some(error) = self.errors.pop_front() {
+                return Err(error.into());
+            }
             let len = bytes.len().min(self.room);
             self.room -= len;
             self.sent.extend(&bytes[..len]);
@@ -200,6 +215,23 @@ mod tests {
     }
 
     #[test]
+    fn an_interrupted_call_is_repeated_and_a_broken_link_is_closed() {
+        let mut link = Link::new(Pipe { room: 1000, ..Pipe::default() });
+        link.stream.incoming = with_length(&[1; 60]).into();
+        link.stream.errors = [ErrorKind::Interrupted, ErrorKind::Interrupted].into();
+        assert_eq!(link.receive(9), (vec![vec![1; 60]], Condition::Open));
+        link.stream.errors = [ErrorKind::ConnectionReset].into();
+        assert_eq!(link.receive(9), (vec![], Condition::Closed));
+        link.send(&[2; 60]);
+        link.stream.errors = [ErrorKind::Interrupted, ErrorKind::BrokenPipe].into();
+        link.flush();
+        assert_eq!((link.stream.sent.len(), link.stream.errors.len()), (0, 0));
+        link.stream.errors = [ErrorKind::Interrupted].into();
+        link.flush();
+        assert_eq!(link.stream.sent, with_length(&[2; 60]));
+    }
+
+    #[test]
     fn frames_wait_for_the_other_end_up_to_a_limit() {
         let mut link = Link::new(Pipe { room: 70, ..Pipe::default() });
         link.send(&[1; 60]);
@@ -212,5 +244,9 @@ mod tests {
         link.stream.room = 0;
         (0..200).for_each(|_| link.send(&[0; LONGEST]));
         assert!((MOST_WAITING..MOST_WAITING + LONGEST + LENGTH).contains(&link.outgoing.len()));
+        // What fills it exactly is taken.
+        let mut link = Link::new(Pipe::default());
+        (0..=MOST_WAITING / 64).for_each(|_| link.send(&[0; 60]));
+        assert_eq!(link.outgoing.len(), MOST_WAITING);
     }
 }

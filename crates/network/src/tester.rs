@@ -211,3 +211,156 @@ fn is_request(frame: &[u8]) -> bool {
     let transport = Headers::of(frame).and_then(|headers| headers.transport);
     transport.is_some_and(|transport| transport.kind == Transport::Udp && transport.destination == REQUEST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::Trials;
+    use crate::time::Rate;
+    use etherparse::PacketBuilder;
+
+    const NIC: Mac = [2; 6];
+    const LENGTH: Time = 10_000_000;
+
+    fn lane() -> Lane {
+        Lane::new(Rate::TEN_GIGABITS, 0)
+    }
+
+    fn searching() -> Tester {
+        let trials = Trials { length: LENGTH, settle: 500, tolerance: 0, parts: 100 };
+        Tester::new(Some(Config { trials: Some(trials), ..Config::default() }), 7, NIC)
+    }
+
+    #[test]
+    fn a_generator_starts_as_it_is_told() {
+        let wire = 67_200;
+        for (start, now, first) in [
+            (Start::Ready, 5, Some(5 + wire)),
+            (Start::At(9), 5, Some(9 + wire)),
+            (Start::At(9), 11, Some(11 + wire)),
+            (Start::Request, 5, None),
+        ] {
+            let mut tester = Tester::new(Some(Config { start, ..Config::default() }), 0, NIC);
+            assert_eq!(tester.next_arrival(&lane()), None);
+            tester.ready(now, &lane());
+            // It starts once.
+            tester.ready(now + 1000, &lane());
+            assert_eq!(tester.next_arrival(&lane()), first, "{start:?} at {now}");
+        }
+        let mut sink = Tester::new(None, 0, NIC);
+        sink.ready(0, &lane());
+        assert_eq!((sink.next_arrival(&lane()), sink.take(&mut lane()), sink.decision()), (None, None, None));
+    }
+
+    #[test]
+    fn only_a_datagram_to_the_discard_port_is_a_request() {
+        let ip = || PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        let (mut udp, mut other, mut tcp) = (Vec::new(), Vec::new(), Vec::new());
+        ip().udp(1, 9).write(&mut udp, &[]).unwrap();
+        ip().udp(9, 10).write(&mut other, &[]).unwrap();
+        ip().tcp(1, 9, 0, 0).write(&mut tcp, &[]).unwrap();
+        for (start, frame, begins) in [
+            (Start::Request, &udp, true),
+            (Start::Request, &other, false),
+            (Start::Request, &tcp, false),
+            (Start::Request, &vec![0; 60], false),
+            (Start::Ready, &udp, false),
+        ] {
+            let mut tester = Tester::new(Some(Config { start, ..Config::default() }), 0, NIC);
+            assert_eq!(tester.receive(5, frame, &lane()), None);
+            assert_eq!(tester.generator().unwrap().began(), begins.then_some(5), "{start:?} {frame:x?}");
+            assert_eq!(tester.sink().others, 1);
+        }
+    }
+
+    /// Returns an ARP request for an address of 198.18.0.0/24 from another.
+    fn request(target: u8, sender: u8) -> Vec<u8> {
+        let mut bytes = [[0xff; 6], NIC].concat();
+        bytes.extend([0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);
+        bytes.extend(NIC);
+        bytes.extend([198, 18, 0, sender, 0, 0, 0, 0, 0, 0, 198, 18, 0, target]);
+        bytes
+    }
+
+    #[test]
+    fn a_tester_answers_for_every_address_but_the_destination() {
+        let config = || Config { mac: [4; 6], ..Config::default() };
+        let mut generator = Tester::new(Some(config()), 0, NIC);
+        let mut sink = Tester::new(None, 0, NIC);
+        let changed = |at: usize| {
+            let mut bytes = request(3, 9);
+            bytes[at] ^= 4;
+            bytes
+        };
+        let answers = |tester: &mut Tester, frame: &[u8]| tester.receive(0, frame, &lane()).map(|frame| frame.bytes);
+        let reply = |mac: Mac, target: u8| {
+            let addresses = [&mac[..], &[198, 18, 0, target], &NIC, &[198, 18, 0, 9]].concat();
+            Some([&NIC[..], &mac, &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2], &addresses].concat())
+        };
+        let default = Config::default().mac;
+        for (what, frame, of_generator, of_sink) in [
+            ("another address", request(3, 9), reply([4; 6], 3), reply(default, 3)),
+            ("the generator's address", request(1, 9), reply([4; 6], 1), reply(default, 1)),
+            ("the destination address", request(2, 9), None, reply(default, 2)),
+            ("its own address", request(3, 3), None, None),
+            ("another protocol", changed(13), None, None),
+            ("other lengths of addresses", changed(19), None, None),
+            ("no request", changed(21), None, None),
+            ("only a part", request(3, 9)[..41].to_vec(), None, None),
+        ] {
+            assert_eq!(answers(&mut generator, &frame), of_generator, "{what}");
+            assert_eq!(answers(&mut sink, &frame), of_sink, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_search_has_trials_until_it_is_decided() {
+        let mut tester = searching();
+        assert_eq!((tester.stream(), tester.search(), tester.decision()), (7, None, None));
+        tester.ready(1_000, &lane());
+        let search = tester.search().unwrap();
+        // The rate of the link, and one frame in a trial.
+        assert_eq!((search.rate(), search.floor()), (Some(14_880_952), 100_000));
+        let end = 1_000 + LENGTH + 500;
+        assert_eq!(tester.decision(), Some(end));
+        let mut lane = lane();
+        let sent = std::iter::from_fn(|| tester.take(&mut lane)).count() as u64;
+        tester.decide(end - 1, sent);
+        assert_eq!((tester.decision(), tester.search().unwrap().trials().len()), (Some(end), 0));
+        tester.decide(end, sent - 1);
+        // The next trial has half of the rate.
+        assert_eq!(tester.decision(), Some(end + LENGTH + 500));
+        assert_eq!(tester.search().unwrap().rate(), Some(7_440_476));
+        // A restored search goes on.
+        let saved = tester.save();
+        let mut restored = searching();
+        assert!(restored.accepts(&saved));
+        restored.restore(saved.clone());
+        assert_eq!((restored.save(), restored.decision()), (saved, tester.decision()));
+        assert_eq!(restored.next_arrival(&lane), tester.next_arrival(&lane));
+        assert_eq!(restored.take(&mut lane.clone()), tester.take(&mut lane));
+    }
+
+    #[test]
+    fn a_tester_accepts_a_state_of_its_own_kind_alone() {
+        let testers = [Tester::new(None, 0, NIC), Tester::new(Some(Config::default()), 0, NIC), {
+            let mut tester = searching();
+            tester.ready(0, &lane());
+            tester
+        }];
+        let accepted = testers.each_ref().map(|here| testers.each_ref().map(|other| here.accepts(&other.save())));
+        // A search without a state is one that has not begun.
+        assert_eq!(accepted, [[true, false, false], [false, true, false], [false, true, true]]);
+        let forge = |change: &dyn Fn(&mut State)| {
+            let mut saved = testers[2].save();
+            change(&mut saved.0);
+            testers[2].accepts(&saved)
+        };
+        assert!(!forge(&|state| state.sink.others = 1 << 62));
+        // The lower rate is larger than the upper one.
+        let trials: Vec<(u64, u64, u64)> = Vec::new();
+        let bytes = postcard::to_allocvec(&(9u64, 1u64, 100u64, 1u64, 0u32, 0u64, trials)).unwrap();
+        let impossible: Search = postcard::from_bytes(&bytes).unwrap();
+        assert!(!forge(&|state| state.search = Some(impossible.clone())));
+    }
+}

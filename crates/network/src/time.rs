@@ -40,11 +40,6 @@ impl Rate {
         let bits = u128::from(bytes) * 8;
         u64::try_from((bits * u128::from(SECOND)).div_ceil(u128::from(self.0.max(1)))).unwrap_or(Time::MAX)
     }
-
-    /// Returns true if [`Rate::new`] can create the rate.
-    pub fn is_valid(self) -> bool {
-        Self::new(self.0).is_some()
-    }
 }
 
 #[cfg(test)]
@@ -60,6 +55,15 @@ mod tests {
         }
         assert_eq!(SECOND / Rate::TEN_GIGABITS.duration(84), 14_880_952);
         assert_eq!(SECOND / Rate::TEN_GIGABITS.duration(1538), 812_743);
-        assert_eq!(Rate::new(999), None);
+    }
+
+    #[test]
+    fn rates_have_limits_and_durations_are_rounded_up() {
+        let most = 1_000_000_000_000;
+        assert_eq!([999, most + 1].map(Rate::new), [None; 2]);
+        assert_eq!([1_000, most].map(|bits| Rate::new(bits).map(Rate::bits)), [Some(1_000), Some(most)]);
+        assert_eq!(Rate::TEN_GIGABITS.megabits(), 10_000);
+        assert_eq!(Rate::new(3_000_000_000).unwrap().duration(1), 2_667);
+        assert_eq!(Rate::new(1_000).unwrap().duration(u64::MAX), Time::MAX);
     }
 }
