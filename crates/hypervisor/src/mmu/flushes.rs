@@ -63,5 +63,6 @@ mod tests {
         assert_eq!(both, Flushes { all: true, current: true, ..Flushes::default() });
         assert!(current.of_current() && !both.of_current() && both.and(loaded).of_current());
         assert!(Flushes::RESET.and(loaded).guest && !Flushes::default().any());
+        assert!([all, current, loaded, Flushes::RESET].into_iter().all(Flushes::any));
     }
 }

@@ -120,3 +120,64 @@ impl Tracks {
 pub const fn block(gfn: u64, level: u8) -> u64 {
     gfn & !(frames(level) - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_found_by_frame_and_level() {
+        let mut rmaps = Rmaps::default();
+        let at = |page, index| EntryRef { page, index };
+        for (gfn, level, entry) in [(7, 1, at(1, 0)), (7, 1, at(2, 0)), (7, 2, at(1, 1)), (8, 1, at(1, 0))] {
+            rmaps.add(gfn, level, entry);
+        }
+        assert_eq!((rmaps.len(), rmaps.get(7, 1)), (4, &[at(1, 0), at(2, 0)][..]));
+        let mut all: Vec<_> = rmaps.iter().collect();
+        all.sort_unstable();
+        let expected = [(at(1, 0), (7, 1)), (at(1, 0), (8, 1)), (at(1, 1), (7, 2)), (at(2, 0), (7, 1))];
+        assert_eq!(all, expected);
+        assert!(!rmaps.remove(7, 1, at(3, 0)) && !rmaps.remove(9, 1, at(1, 0)));
+        assert!(rmaps.remove(7, 1, at(1, 0)) && !rmaps.remove(7, 1, at(1, 0)));
+        assert_eq!((rmaps.len(), rmaps.get(7, 1), rmaps.get(7, 3)), (3, &[at(2, 0)][..], &[][..]));
+        for (gfn, level, entry) in [(7, 1, at(2, 0)), (7, 2, at(1, 1)), (8, 1, at(1, 0))] {
+            assert!(rmaps.remove(gfn, level, entry));
+        }
+        assert!(rmaps.heads.is_empty(), "nothing is kept for frames that nothing maps");
+    }
+
+    /// A frame with two users is watched until both have left.
+    #[test]
+    fn watched_frames_forbid_large_pages_around_them() {
+        let gfn = 0x4_0201;
+        for (level, writes) in [(1, false), (2, true)] {
+            let mut tracks = Tracks::default();
+            for users in [1, 2, 1, 0] {
+                let more = users == 2 || tracks.is_empty();
+                tracks.shadowed(gfn, level, more);
+                assert_eq!(tracks.writes_seen(gfn), writes && users != 0);
+                assert!(!tracks.writes_seen(gfn + 1) && tracks.large_allowed(gfn, 1));
+                let around = [(2, gfn), (2, gfn - 1), (2, gfn + 0x1fe), (3, 0x4_0000), (3, 0x7_ffff)];
+                for (level, near) in around {
+                    assert_eq!(tracks.large_allowed(near, level), users == 0, "{near:#x} {level} {users}");
+                }
+                for (level, far) in [(2, gfn - 2), (2, gfn + 0x1ff), (3, 0x3_ffff), (3, 0x8_0000)] {
+                    assert!(tracks.large_allowed(far, level), "{far:#x} {level}");
+                }
+                assert_eq!(tracks.is_empty(), users == 0);
+            }
+        }
+        let (mut once, mut each) = (Tracks::default(), Tracks::default());
+        once.add_users(gfn, 1);
+        once.add_users(gfn, 2);
+        (0..3).for_each(|_| each.shadowed(gfn, 2, true));
+        assert_eq!(once, each);
+        each.see_writes(gfn + 1, false);
+        assert_eq!(once, each, "nobody leaves who has not come");
+    }
+
+    #[test]
+    fn a_block_begins_at_a_multiple_of_its_size() {
+        assert_eq!([1, 2, 3].map(|level| block(0x7_ffff, level)), [0x7_ffff, 0x7_fe00, 0x4_0000]);
+    }
+}

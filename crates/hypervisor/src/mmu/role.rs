@@ -178,3 +178,108 @@ impl Role {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mmu::Nested;
+
+    const PAGED: Guest = Guest {
+        cr0: CR0_PE | CR0_PG,
+        cr3: 0,
+        cr4: 0,
+        efer: 0,
+        pdpte: [0; 4],
+        rflags: 2,
+        cpl: 0,
+        pkru: 0,
+        pkrs: 0,
+        nested: None,
+    };
+
+    fn role(change: impl Fn(&mut Guest)) -> Role {
+        let mut guest = PAGED;
+        change(&mut guest);
+        Paging::of(&guest).shadow_role()
+    }
+
+    /// Registers, and what the role of the topmost pages has because of them. What does not matter in a paging mode
+    /// must not be in the role, since it would divide pages that are the same.
+    #[test]
+    fn roles_have_what_the_paging_mode_depends_on() {
+        let legacy = Role { level: 2, access: ALL, four_byte: true, ..Role::default() };
+        let pae = Role { four_byte: false, ..legacy };
+        let long = Role { level: 4, long: true, ..pae };
+        let direct = Role { level: 2, access: ALL, direct: true, ..Role::default() };
+        let set_long = |guest: &mut Guest| {
+            guest.cr4 |= CR4_PAE;
+            guest.efer |= EFER_LME | EFER_LMA;
+        };
+        assert_eq!(role(|guest| guest.cr0 = CR0_PE), direct);
+        let everything = |guest: &mut Guest| *guest = Guest { cr0: CR0_WP, cr4: !0, efer: !0, ..*guest };
+        assert_eq!(role(everything), direct, "without paging nothing matters");
+        assert_eq!(role(|guest| guest.nested = Some(Nested::default())), Role { guest_mode: true, ..legacy });
+        for (bits, expected) in [
+            (0, legacy),
+            (CR4_PSE, Role { pse: true, ..legacy }),
+            (CR4_PAE, pae),
+            (CR4_PAE | CR4_PSE, pae),
+            (CR4_SMEP, Role { smep_andnot_wp: true, ..legacy }),
+            (CR4_SMAP, Role { smap_andnot_wp: true, ..legacy }),
+            (CR4_PGE | CR4_FSGSBASE | CR4_PCIDE | CR4_PKE, legacy),
+        ] {
+            assert_eq!(role(|guest| guest.cr4 = bits), expected, "{bits:#x}");
+            let (cr0_wp, smep_andnot_wp, smap_andnot_wp) = (true, false, false);
+            let protected = Role { cr0_wp, smep_andnot_wp, smap_andnot_wp, ..expected };
+            assert_eq!(role(|guest| (guest.cr0, guest.cr4) = (guest.cr0 | CR0_WP, bits)), protected, "{bits:#x}");
+        }
+        assert_eq!(role(|guest| guest.efer = EFER_NXE), legacy, "entries of 4 bytes have no bit 63");
+        assert_eq!(role(|guest| (guest.cr4, guest.efer) = (CR4_PAE, EFER_NXE)), Role { nxe: true, ..pae });
+        assert_eq!(role(set_long), long);
+        let five = |guest: &mut Guest| {
+            set_long(guest);
+            guest.cr4 |= CR4_LA57;
+        };
+        assert_eq!(role(five), Role { level: 5, ..long });
+        assert_eq!(role(|guest| guest.cr4 = CR4_PAE | CR4_LA57), pae);
+    }
+
+    /// 1024 entries of 4 bytes are two shadow pages at the last level, and four at the one above.
+    #[test]
+    fn quadrants_divide_tables_of_4_byte_entries() {
+        let directory = |quadrant| Role { level: 2, access: ALL, four_byte: true, quadrant, ..Role::default() };
+        for (quadrant, index, entry) in
+            [(0, 0, 0), (0, 1, 0), (0, 511, 255), (1, 0, 256), (3, 510, 1023), (3, 511, 1023)]
+        {
+            assert_eq!(directory(quadrant).guest_offset(index), entry * 4, "{quadrant} {index}");
+        }
+        for (quadrant, index, entry) in [(0, 0, 0), (0, 1, 1), (0, 511, 511), (1, 0, 512), (1, 511, 1023)] {
+            assert_eq!(Role { level: 1, ..directory(quadrant) }.guest_offset(index), entry * 4);
+        }
+        assert_eq!(Role { four_byte: false, ..directory(0) }.guest_offset(511), 511 * 8);
+        // The two shadow entries of one directory entry point to the two halves of the guest's page table.
+        let halves = [6, 7].map(|index| directory(3).child(index, false, ALL));
+        assert_eq!(halves, [0, 1].map(|quadrant| Role { level: 1, ..directory(quadrant) }));
+        // A large page has no table of the guest, and a wide entry no halves.
+        let piece = directory(3).child(7, true, 0);
+        assert_eq!(piece, Role { level: 1, direct: true, access: 0, four_byte: false, ..directory(0) });
+        let wide = Role { four_byte: false, level: 4, ..directory(0) };
+        assert_eq!(wide.child(511, false, ALL), Role { level: 3, ..wide });
+    }
+
+    #[test]
+    fn the_mode_of_a_role_is_the_one_it_came_from() {
+        for bits in 0..32 {
+            let bit = |number: u32, register: u64| if bits >> number & 1 != 0 { register } else { 0 };
+            let guest = Guest {
+                cr0: CR0_PG | bit(0, CR0_WP),
+                cr4: bit(1, CR4_PAE) | bit(2, CR4_PSE),
+                efer: if bits >> 1 & 1 != 0 { bit(3, EFER_LMA) | bit(4, EFER_NXE) } else { 0 },
+                ..PAGED
+            };
+            let paging = Paging::of(&guest);
+            let expected = Paging { pse: paging.pse && !paging.pae, ..paging };
+            assert_eq!(paging.shadow_role().paging(), expected);
+        }
+    }
+}

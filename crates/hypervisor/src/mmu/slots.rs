@@ -158,6 +158,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use x86::page::SHIFT;
 
     fn config(gfn: u64, pages: u64, hpa: u64) -> SlotConfig {
         SlotConfig { gfn, pages, hpa, read_only: false, log_dirty: false }
@@ -187,5 +188,77 @@ mod tests {
         assert!(!slot(0x200, 0x400, 0x20_1000).has_block(0x3ff, 512));
         assert!(!slot(0x201, 0x400, 0x20_1000).has_block(0x3ff, 512));
         assert!(slot(0x201, 0x400, 0x20_1000).has_block(0x400, 512));
+        // The slot begins or ends with the block, or one frame from it.
+        assert!(slot(0x200, 0x200, 0).has_block(0x200, 512));
+        assert!(!slot(0x200, 0x1ff, 0).has_block(0x200, 512));
+        assert!(!slot(0x201, 0x1ff, 0x1000).has_block(0x201, 512));
+    }
+
+    #[test]
+    fn slots_touch_but_do_not_overlap() {
+        let ram = Ram::with_hidden(1 << 20, 0x1000_0000, 1 << 20);
+        let mut slots = Slots::default();
+        slots.insert(config(0x100, 0x10, 0), &ram).unwrap();
+        let overlap = |gfn| Err(MmuError::SlotOverlap { gfn });
+        for (gfn, pages) in [(0xff, 2), (0x10f, 1), (0x100, 1), (0x100, 0x10), (0xf0, 0x100), (0x104, 2)] {
+            assert_eq!(slots.insert(config(gfn, pages, 0), &ram), overlap(gfn), "{gfn:#x}");
+        }
+        slots.insert(config(0x110, 0x10, 0x1_0000), &ram).unwrap();
+        slots.insert(config(0xf0, 0x10, 0xf_0000), &ram).unwrap();
+        assert_eq!(slots.iter().map(|slot| slot.config.gfn).collect::<Vec<_>>(), [0xf0, 0x100, 0x110]);
+        assert_eq!(slots.pages(), 0x30);
+        for (gfn, first) in [(0xf0, Some(0xf0)), (0xff, Some(0xf0)), (0x100, Some(0x100)), (0x120, None), (0xef, None)]
+        {
+            assert_eq!(slots.find(gfn).map(|slot| slot.config.gfn), first);
+            assert_eq!(slots.find_mut(gfn).map(|slot| slot.config.gfn), first);
+        }
+        assert_eq!((slots.translate(0xff_fff), slots.translate(0x11f_fff)), (Some(0xff_fff), Some(0x1_ffff)));
+        assert!(slots.remove(0x101).is_none() && slots.remove(0x100).is_some());
+        assert!(slots.find(0x100).is_none() && slots.find(0x110).is_some());
+    }
+
+    #[test]
+    fn a_slot_is_whole_pages_of_visible_memory() {
+        let ram = Ram::with_hidden(1 << 20, 0x1000_0000, 1 << 20);
+        let range = |gfn| Err(MmuError::SlotRange { gfn });
+        let no_ram = |gfn| Err(MmuError::SlotNotRam { gfn });
+        for (gfn, pages, hpa, expected) in [
+            (0, 0x100, 0, Ok(())),
+            (0, 0, 0, range(0)),
+            (0, 1, 0x800, range(0)),
+            (GFN_END - 0x10, 0x10, 0, Ok(())),
+            (GFN_END - 0x10, 0x11, 0, range(GFN_END - 0x10)),
+            (u64::MAX, 2, 0, range(u64::MAX)),
+            (0, 1, 0xf_f000, Ok(())),
+            (0, 2, 0xf_f000, no_ram(0)),
+            (0, 0x101, 0, no_ram(0)),
+            (0, 1, 0x1000_0000, no_ram(0)),
+            (0, 1, 0x8000_0000, no_ram(0)),
+        ] {
+            let inserted = Slots::default().insert(config(gfn, pages, hpa), &ram);
+            assert_eq!(inserted, expected, "{gfn:#x} {pages:#x} {hpa:#x}");
+        }
+        // The largest address has 52 bits.
+        assert_eq!(GFN_END << SHIFT, 1 << 52);
+    }
+
+    #[test]
+    fn the_log_has_a_bit_for_each_frame() {
+        let mut slot = Slot { config: config(0x100, 130, 0), dirty: Vec::new() };
+        assert!(!slot.mark_dirty(0x100), "nothing is logged");
+        slot.set_logging(true);
+        for (gfn, word, bit) in [(0x100, 0, 0), (0x13f, 0, 63), (0x140, 1, 0), (0x181, 2, 1)] {
+            assert_eq!((slot.mark_dirty(gfn), slot.mark_dirty(gfn)), (true, false), "{gfn:#x}");
+            assert_eq!(slot.dirty[word] >> bit, 1, "{gfn:#x}");
+        }
+        assert_eq!(slot.dirty, [1 << 63 | 1, 1, 2]);
+        assert!(!slot.mark_dirty(0xff) && !slot.mark_dirty(0x182));
+        slot.set_logging(false);
+        assert!(slot.dirty.is_empty() && !slot.config.log_dirty);
+        for (pages, words) in [(1, 1), (64, 1), (65, 2)] {
+            let mut slot = Slot { config: config(0, pages, 0), dirty: Vec::new() };
+            slot.set_logging(true);
+            assert_eq!(slot.dirty.len(), words);
+        }
     }
 }

@@ -258,4 +258,94 @@ mod tests {
             assert_eq!(format.piece(large, 2, 5), format.leaf(0x4060_5000, 1, ALL, true));
         }
     }
+
+    /// The bits of SDM vol. 3, tables 4-20 and 28-6: all others of an entry are ignored by the processor, or its address.
+    #[test]
+    fn entries_have_the_bits_of_the_manual() {
+        let paging = Format::Paging { mmio: true };
+        let (flags, plain) = (Format::Ept { flags: true }, Format::Ept { flags: false });
+        let logged = 1 << 58;
+        for (format, level, access, used, bits) in [
+            (paging, 1, ALL, true, 0x467),
+            (paging, 1, ALL, false, 0x447),
+            (paging, 2, ALL, true, 0x4e7),
+            (paging, 1, WRITE, false, NX | 0x443),
+            (paging, 1, USER, true, NX | 0x25),
+            (paging, 1, EXEC, true, 0x21),
+            (flags, 1, ALL, true, logged | 0x337),
+            (flags, 1, ALL, false, logged | 0x237),
+            (flags, 3, ALL, true, logged | 0x3b7),
+            (flags, 1, READ, true, 0x131),
+            (flags, 1, READ | EXEC | USER_EXEC, true, 0x535),
+            (flags, 1, USER_EXEC, false, 0x430),
+            (plain, 1, ALL, true, logged | 0x37),
+            (plain, 1, EXEC, true, 0x34),
+        ] {
+            let entry = format.leaf(0x4000_0000, level, access, used);
+            assert_eq!(entry, 0x4000_0000 | bits, "{format:?} level {level} access {access:#x}");
+            assert_eq!((format.access(entry), address(entry)), (access, 0x4000_0000));
+            assert!(format.is_leaf(entry, level) && !format.is_table(entry, level));
+        }
+        let tables = [paging, flags, plain].map(|format| format.table(0x5000, false));
+        assert_eq!(tables, [0x5027, 0x5107, 0x5007]);
+        let tables = [paging, flags, plain].map(|format| format.table(0x5000, true));
+        assert_eq!(tables, [0x5027, 0x5507, 0x5407]);
+        assert_eq!(Format::pdpte(0x5000), 0x5001);
+        // Write-protected: for the log, and for ever.
+        for (format, for_log, for_ever) in
+            [(paging, 0x425, 0x25), (flags, logged | 0x135, 0x135), (plain, logged | 0x35, 0x35)]
+        {
+            let entry = format.leaf(0, 1, ALL, true);
+            assert_eq!(
+                (format.write_protected(entry, true), format.write_protected(entry, false)),
+                (for_log, for_ever)
+            );
+        }
+    }
+
+    #[test]
+    fn devices_have_entries_up_to_the_largest_frame() {
+        let paging = Format::Paging { mmio: true };
+        let reserved = 1 << 51;
+        assert_eq!(paging.mmio((1 << 39) - 1), Some(reserved | 0x7_ffff_ffff_f007));
+        assert_eq!((paging.mmio(1 << 39), Format::Paging { mmio: false }.mmio(0)), (None, None));
+        assert!(!paging.is_mmio(reserved | RW) && !paging.is_present(reserved | P) && !paging.is_present(RW));
+        for format in [Format::Ept { flags: true }, Format::Ept { flags: false }] {
+            assert_eq!(format.mmio((1 << 36) - 1), Some(0xffff_ffff_f006));
+            assert_eq!(format.mmio(1 << 36), None);
+            assert!(!format.is_mmio(7) && !format.is_mmio(2) && !format.is_mmio(4));
+            assert!(format.is_present(ept::USER_EXECUTE) && !format.is_present(EPT_WRITE_BACK));
+        }
+    }
+
+    /// SDM vol. 3, 4.10.4.3: a change that only grants more needs no invalidation, because the fault that follows from
+    /// an old translation invalidates it.
+    #[test]
+    fn only_what_takes_something_away_is_flushed() {
+        for format in FORMATS {
+            let paging = matches!(format, Format::Paging { .. });
+            // EPT entries that are writable and unreadable mark devices.
+            let accesses = || (0..16u8).filter(|access| paging || access & READ != 0 || access & WRITE == 0);
+            for (old, new) in accesses().flat_map(|old| accesses().map(move |new| (old, new))) {
+                let [from, to] = [old, new].map(|access| format.leaf(0x20_0000, 1, access, true));
+                let (old, new) = (format.access(from), format.access(to));
+                let taken = old & !new != 0 || paging && (old ^ new) & USER != 0;
+                assert_eq!(format.needs_flush(from, to), taken, "{format:?} {old:#x} {new:#x}");
+                assert!(!format.needs_flush(0, to));
+                assert_eq!(format.needs_flush(from, 0), format.is_present(from));
+            }
+            let entry = format.leaf(0x20_0000, 2, ALL, true);
+            assert!(format.needs_flush(entry, format.leaf(0x40_0000, 2, ALL, true)));
+            assert!(format.needs_flush(entry, format.table(0x20_0000, false)));
+            assert!(!format.needs_flush(format.mmio(0x200).unwrap(), entry));
+        }
+    }
+
+    #[test]
+    fn levels_divide_an_address() {
+        let address = 0o123_456_701_234_567_0000;
+        assert_eq!([5, 4, 3, 2, 1].map(|level| index(address, level)), [0o123, 0o456, 0o701, 0o234, 0o567]);
+        assert_eq!([1, 2, 3, 4].map(frames), [1, 0o1000, 0o1000_000, 0o1000_000_000]);
+        assert_eq!([1, 2, 3].map(frames_shift), [0, 9, 18]);
+    }
 }

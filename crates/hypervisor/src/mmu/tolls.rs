@@ -60,3 +60,36 @@ impl Tolls {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_added_and_taken_once() {
+        let mut tolls = Tolls::default();
+        assert!(tolls.is_empty());
+        tolls.add(Operation::Fault, 2);
+        tolls.add(Operation::Fault, 1);
+        tolls.add(Operation::TableWrite, 7);
+        tolls.add(Operation::RmapAdd, 0);
+        assert!(!tolls.is_empty());
+        assert_eq!((tolls.count(Operation::Fault), tolls.count(Operation::RmapAdd)), (3, 0));
+        let mut charged = Vec::new();
+        tolls.drain(|operation, count| charged.push((operation, count)));
+        let mut expected = [(Operation::Fault, 3), (Operation::TableWrite, 7)];
+        expected.sort_by_key(|(operation, _)| *operation as usize);
+        assert_eq!(charged, expected);
+        assert!(tolls.is_empty());
+    }
+
+    #[test]
+    fn saved_counts_are_one_for_each_operation_and_have_32_bits() {
+        let most = u64::from(u32::MAX);
+        let counts = |len: usize, last: u64| [vec![1; len - 1], vec![last]].concat();
+        let saved = counts(Operation::COUNT, most);
+        assert_eq!(Vec::from(Tolls::try_from(saved.clone()).unwrap()), saved);
+        assert!(Tolls::try_from(counts(Operation::COUNT, most + 1)).is_err());
+        assert!(Tolls::try_from(counts(Operation::COUNT + 1, 1)).is_err());
+    }
+}

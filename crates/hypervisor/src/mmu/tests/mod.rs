@@ -1,6 +1,7 @@
 //! Tests with a processor that is reduced to its page walks, on each of the MMUs and on plain guest tables: the results
 //! must agree.
 
+mod checks;
 mod nested;
 mod stress;
 mod units;

@@ -5,23 +5,23 @@ use crate::config::Cr0Wp;
 use ledger::Operation;
 use testkit::Random;
 
-const RAM: u64 = 8 << 20;
+pub(super) const RAM: u64 = 8 << 20;
 /// Tables of a 64-bit guest, or (directory and table) of a 32-bit guest.
-const ROOT: u64 = 0x10_0000;
-const PDPT: u64 = 0x10_1000;
-const DIRECTORY: u64 = 0x10_2000;
-const TABLE: u64 = 0x10_3000;
+pub(super) const ROOT: u64 = 0x10_0000;
+pub(super) const PDPT: u64 = 0x10_1000;
+pub(super) const DIRECTORY: u64 = 0x10_2000;
+pub(super) const TABLE: u64 = 0x10_3000;
 /// Table that maps the tables at [`WINDOW`].
-const WINDOW_TABLE: u64 = 0x10_4000;
-const WINDOW: u64 = 0x20_0000;
-const DATA: u64 = 0x30_0000;
-const USER_RW: u64 = 0x67;
+pub(super) const WINDOW_TABLE: u64 = 0x10_4000;
+pub(super) const WINDOW: u64 = 0x20_0000;
+pub(super) const DATA: u64 = 0x30_0000;
+pub(super) const USER_RW: u64 = 0x67;
 
-fn config(mmu: MmuMode) -> VmConfig {
+pub(super) fn config(mmu: MmuMode) -> VmConfig {
     VmConfig { mmu, unrestricted_guest: false, ..VmConfig::default() }
 }
 
-fn long(cr0: u64) -> Guest {
+pub(super) fn long(cr0: u64) -> Guest {
     Guest {
         cr0: CR0_PE | CR0_PG | cr0,
         cr3: ROOT,
@@ -33,7 +33,7 @@ fn long(cr0: u64) -> Guest {
 }
 
 /// Sets up a guest: pages 0 to 15 of linear memory are data, the tables are at [`WINDOW`].
-fn long_guest(rig: &Rig) -> Guest {
+pub(super) fn long_guest(rig: &Rig) -> Guest {
     for (gpa, value) in [
         (ROOT, PDPT | USER_RW),
         (PDPT, DIRECTORY | USER_RW),
@@ -49,13 +49,13 @@ fn long_guest(rig: &Rig) -> Guest {
     long(CR0_WP)
 }
 
-fn write_table(rig: &mut Rig, guest: &Guest, gpa: u64, value: u64) {
+pub(super) fn write_table(rig: &mut Rig, guest: &Guest, gpa: u64, value: u64) {
     let met = rig.access(guest, WINDOW + gpa - ROOT, Access::Write, Privilege::Supervisor);
     assert_eq!(met, Met::Memory(gpa));
     rig.write(gpa, &value.to_le_bytes());
 }
 
-fn read(rig: &mut Rig, guest: &Guest, linear: u64) -> Met {
+pub(super) fn read(rig: &mut Rig, guest: &Guest, linear: u64) -> Met {
     rig.access(guest, linear, Access::Read, Privilege::User)
 }
 
@@ -414,7 +414,7 @@ fn a_root_without_memory_faults_as_reserved_bits_do() {
 }
 
 /// Returns a 32-bit guest with `count` page directories that map page 0 to different data.
-fn legacy_guests(rig: &Rig, count: u64) -> Vec<Guest> {
+pub(super) fn legacy_guests(rig: &Rig, count: u64) -> Vec<Guest> {
     let guest = |number: u64| {
         let (directory, table) = (ROOT + number * 0x2000, ROOT + number * 0x2000 + 0x1000);
         rig.ram().write(directory, (table | USER_RW) as u32);
