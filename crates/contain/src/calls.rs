@@ -178,6 +178,44 @@ pub const TABLE: &[Call] = &[
     ),
 ];
 
+/// Flags of open(2) with which a call creates a new file for writing and follows no link.
+const NEW_FILE: u32 = (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW) as u32;
+/// Flags of open(2) that must be as in [`NEW_FILE`].
+const KIND_OF_OPEN: u32 = NEW_FILE | CHANGES | (libc::O_PATH | libc::O_DIRECTORY) as u32;
+
+/// The permitted calls of the process that writes or removes one file in a directory that it has open.
+pub const KEEPER: &[Call] = &[
+    // The contents arrive by a pipe, and an error leaves by a pipe.
+    any(Sysno::read),
+    any(Sysno::write),
+    any(Sysno::close),
+    any(Sysno::poll),
+    // The standard library looks at a descriptor before it closes it, if it was built with assertions.
+    only(Sysno::fcntl, &[Check::Is(1, libc::F_GETFD as u32)]),
+    // The file. Landlock decides about the directory.
+    only(Sysno::openat, &[Check::Bits(2, KIND_OF_OPEN, NEW_FILE)]),
+    any(Sysno::renameat),
+    only(Sysno::unlinkat, &[Check::Is(2, 0)]),
+    // Memory. No call makes memory executable.
+    any(Sysno::brk),
+    any(Sysno::munmap),
+    any(Sysno::mremap),
+    any(Sysno::madvise),
+    only(Sysno::mmap, &[Check::Bits(2, EXECUTABLE, 0)]),
+    only(Sysno::mprotect, &[Check::Bits(2, EXECUTABLE, 0)]),
+    // Signals and the end of the process.
+    any(Sysno::sigaltstack),
+    any(Sysno::rt_sigprocmask),
+    any(Sysno::rt_sigreturn),
+    any(Sysno::restart_syscall),
+    any(Sysno::futex),
+    any(Sysno::getpid),
+    any(Sysno::gettid),
+    only(Sysno::tgkill, &[Check::Own(0)]),
+    any(Sysno::exit),
+    any(Sysno::exit_group),
+];
+
 /// Calls that fail with an error, instead of ending the process, where they are not needed. The C library and the Rust runtime try these calls and
 /// work without them: at the start of a thread, and in a panic that prints its stack.
 pub const TRIED: &[(u16, Sysno)] = &[

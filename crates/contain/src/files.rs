@@ -2,9 +2,10 @@
 
 use crate::Needs;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
 };
+use std::os::fd::BorrowedFd;
 
 /// The newest Landlock ABI that this program knows. Older kernels enforce the subset of the rights that they support.
 const KNOWN: ABI = ABI::V6;
@@ -29,14 +30,30 @@ fn changing() -> BitFlags<AccessFs> {
         | AccessFs::Refer
 }
 
-/// Confines the calling thread, and the threads it starts later, to the files that `needs` names.
-pub fn confine(needs: &Needs) -> Result<(), RulesetError> {
+/// Returns the rights in a directory in which one file is written under a temporary name and renamed, or removed. Reading is not among them.
+fn replacing() -> BitFlags<AccessFs> {
+    AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile
+}
+
+/// Returns rules that permit nothing yet.
+fn nothing() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
-        .create()?
+        .create()
+}
+
+/// Confines the calling thread to writing and removing files in a directory.
+pub fn confine_to(directory: BorrowedFd) -> Result<(), RulesetError> {
+    nothing()?.add_rule(PathBeneath::new(directory, replacing()))?.restrict_self()?;
+    Ok(())
+}
+
+/// Confines the calling thread, and the threads it starts later, to the files that `needs` names.
+pub fn confine(needs: &Needs) -> Result<(), RulesetError> {
+    nothing()?
         .add_rules(path_beneath_rules(&needs.readable, reading()))?
         .add_rules(path_beneath_rules(&needs.writable, changing()))?
         .restrict_self()?;

@@ -1,7 +1,7 @@
 //! The table of system calls as filters for seccomp(2).
 
 use crate::Needs;
-use crate::calls::{Check, TABLE, TRIED};
+use crate::calls::{Call, Check, TABLE, TRIED};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -28,9 +28,9 @@ fn number(call: Sysno) -> i64 {
     i64::from(call.id())
 }
 
-fn rules(needs: &Needs) -> Result<Rules, BackendError> {
+fn rules(calls: impl Iterator<Item = &'static Call>) -> Result<Rules, BackendError> {
     let mut rules = Rules::new();
-    for row in TABLE.iter().filter(|row| needs.has(row.needed)) {
+    for row in calls {
         let known = rules.get(&number(row.call)).map(Vec::is_empty);
         if row.checks.is_empty() {
             rules.insert(number(row.call), Vec::new());
@@ -46,9 +46,14 @@ fn program(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Res
     SeccompFilter::new(rules, otherwise, action, TargetArch::x86_64)?.try_into()
 }
 
-/// Returns the filters. A call must pass all of them.
-pub fn programs(needs: &Needs) -> Result<Vec<BpfProgram>, BackendError> {
-    let mut allowed = rules(needs)?;
+/// Returns the rows of the table that apply to a process with these needs.
+pub fn needed(needs: &Needs) -> impl Iterator<Item = &'static Call> {
+    TABLE.iter().filter(|row| needs.has(row.needed))
+}
+
+/// Returns the filters that permit these calls. A call must pass all filters.
+pub fn programs(calls: impl Iterator<Item = &'static Call>) -> Result<Vec<BpfProgram>, BackendError> {
+    let mut allowed = rules(calls)?;
     let mut tried: BTreeMap<u16, Rules> = BTreeMap::new();
     for (error, call) in TRIED.iter().filter(|(_, call)| !rules_have(&allowed, *call)) {
         tried.entry(*error).or_default().insert(number(*call), Vec::new());
@@ -71,6 +76,11 @@ fn rules_have(rules: &Rules, call: Sysno) -> bool {
 mod tests {
     use super::*;
     use crate::Use;
+    use crate::calls::KEEPER;
+
+    fn rules(needs: &Needs) -> Result<Rules, BackendError> {
+        super::rules(needed(needs))
+    }
 
     #[test]
     fn a_row_without_checks_outweighs_those_with() {
@@ -123,6 +133,10 @@ mod tests {
             pidfd_open,
         ] {
             assert!(!rules_have(&rules, call), "{call}");
+        }
+        let keeper = super::rules(KEEPER.iter()).unwrap();
+        for call in keeper.keys().filter_map(|number| Sysno::new(*number as usize)) {
+            assert!(rules_have(&rules, call), "{call}: a keeper needs no more than a machine with all needs");
         }
     }
 }

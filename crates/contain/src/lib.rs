@@ -7,19 +7,23 @@
 //! - Seccomp (seccomp(2)) restricts system calls to a [table](calls), some of them to certain arguments. Any other call prints its name and ends the
 //!   process by SIGSYS.
 //!
-//! Descriptors that are already open remain usable: the process opens its files, sockets, terminals and /dev/kvm first. The confinement can't be
-//! lifted, and threads inherit it.
+//! Descriptors that the process has opened remain usable: it opens its files, sockets, terminals and /dev/kvm first. [`Inherited`] closes those that it has
+//! from the program that started it. The confinement can't be lifted, and threads inherit it.
 
 #![deny(unsafe_code)]
 
 pub mod calls;
+mod descriptors;
 mod files;
 mod filter;
 #[allow(unsafe_code, reason = "a signal's handler is installed, and reads what the kernel says of the call")]
 mod refused;
 
 pub use calls::Use;
+pub use descriptors::Inherited;
 
+use calls::{Call, KEEPER};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -71,14 +75,33 @@ pub enum ContainError {
 /// # Errors
 /// Returns an error if the process has several threads, or if the kernel rejects a rule or a filter.
 pub fn confine(needs: &Needs) -> Result<(), ContainError> {
-    // The number of threads is unknown if /proc is not mounted.
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-    if threads != 1 {
-        return Err(ContainError::Threads(threads));
-    }
+    has_one_thread()?;
     files::confine(needs)?;
+    filter(filter::needed(needs))
+}
+
+/// Confines this process, which must have one thread, to what the process needs that writes or removes one file in an open directory: it creates new
+/// files there, renames and removes them. It can't read a file, and opens none that exists.
+///
+/// # Errors
+/// Returns an error if the process has several threads, or if the kernel rejects a rule or a filter.
+pub fn confine_keeper(directory: BorrowedFd) -> Result<(), ContainError> {
+    has_one_thread()?;
+    files::confine_to(directory)?;
+    filter(KEEPER.iter())
+}
+
+fn has_one_thread() -> Result<(), ContainError> {
+    // The number of threads is unknown if /proc is not mounted.
+    match std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) {
+        1 => Ok(()),
+        threads => Err(ContainError::Threads(threads)),
+    }
+}
+
+fn filter(calls: impl Iterator<Item = &'static Call>) -> Result<(), ContainError> {
     refused::announce().map_err(ContainError::Signal)?;
-    for program in filter::programs(needs)? {
+    for program in filter::programs(calls)? {
         seccompiler::apply_filter(&program)?;
     }
     Ok(())

@@ -1,13 +1,13 @@
 //! Tests that forbidden operations fail in a confined process and that its work goes on. Each attempt runs in a child process: this program, started again.
 #![allow(unsafe_code, reason = "system calls are made as a program does that has been taken over")]
 
-use contain::calls::{TABLE, TRIED};
-use contain::{Needs, Use, confine};
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode};
+use contain::calls::{KEEPER, TABLE, TRIED};
+use contain::{Inherited, Needs, Use, confine, confine_keeper};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -111,6 +111,95 @@ const DENIED: &[(&str, Deed)] = &[
     }),
 ];
 
+/// The part of [`Files`] in which a keeper writes.
+const KEPT: &str = "writable";
+/// Flags with which a keeper creates its file.
+const NEW: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn open_in(files: &Files, part: &str, name: &str, flags: OFlags) -> std::io::Result<File> {
+    Ok(fs::openat(CWD, files.0.join(part).join(name), flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// Attempts of a keeper that end the process.
+const REFUSED_TO_KEEPERS: &[(&str, Sysno, Deed)] = &[
+    ("a keeper reads", Sysno::openat, |files| drop(File::open(files.file(KEPT)))),
+    ("a keeper opens what exists", Sysno::openat, |files| drop(open_in(files, KEPT, "file", OFlags::WRONLY))),
+    ("a keeper opens what may exist", Sysno::openat, |files| drop(open_in(files, KEPT, "a", NEW - OFlags::EXCL))),
+    ("a keeper may follow a link", Sysno::openat, |files| drop(open_in(files, KEPT, "a", NEW - OFlags::NOFOLLOW))),
+    ("a keeper empties a file", Sysno::openat, |files| drop(open_in(files, KEPT, "a", NEW | OFlags::TRUNC))),
+    ("a keeper opens a directory", Sysno::openat, |files| drop(open_in(files, KEPT, ".", OFlags::PATH))),
+    ("a keeper removes a directory", Sysno::unlinkat, |files| {
+        let _ = fs::unlinkat(CWD, files.0.join(KEPT), AtFlags::REMOVEDIR);
+    }),
+    ("a keeper gets executable memory", Sysno::mmap, |_| {
+        map(libc::PROT_READ | libc::PROT_EXEC, ANONYMOUS);
+    }),
+    ("a keeper signals", Sysno::tgkill, |_| make(Sysno::tgkill, [FIRST, FIRST, 0, 0, 0, 0])),
+];
+
+/// Attempts of a keeper that fail with an error.
+const DENIED_TO_KEEPERS: &[(&str, Deed)] = &[
+    ("a keeper makes a file elsewhere", |files| denied(open_in(files, "other", "new", NEW))),
+    ("a keeper makes a file above", |files| denied(open_in(files, "writable/..", "new", NEW))),
+    ("a keeper removes a file elsewhere", |files| {
+        denied(fs::unlinkat(CWD, files.file("other"), AtFlags::empty()).map_err(Into::into));
+    }),
+    ("a keeper moves a file in", |files| {
+        denied(fs::renameat(CWD, files.file("other"), CWD, files.0.join("writable/new")).map_err(Into::into));
+    }),
+    ("a keeper moves a file out", |files| {
+        denied(fs::renameat(CWD, files.file("writable"), CWD, files.0.join("out")).map_err(Into::into));
+    }),
+];
+
+/// Operations that a keeper needs.
+fn keep(directory: impl AsFd) {
+    let create = |name: &str| fs::openat(&directory, name, NEW, Mode::RUSR | Mode::WUSR).map(File::from);
+    create("new").unwrap().write_all(&vec![b'x'; 1 << 20]).unwrap();
+    assert_eq!(create("new").map(drop), Err(rustix::io::Errno::EXIST));
+    fs::renameat(&directory, "new", &directory, "file").unwrap();
+    create("new").unwrap();
+    fs::unlinkat(&directory, "new", AtFlags::empty()).unwrap();
+}
+
+/// Does what is asked for in a confined keeper.
+fn attempt_of_keeper(name: &str, files: &Files) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::openat(CWD, files.0.join(KEPT), flags, Mode::empty()).unwrap();
+    confine_keeper(directory.as_fd()).unwrap();
+    if let Some((_, _, deed)) = REFUSED_TO_KEEPERS.iter().find(|(known, ..)| *known == name) {
+        deed(files);
+    } else if let Some((_, deed)) = DENIED_TO_KEEPERS.iter().find(|(known, _)| *known == name) {
+        deed(files);
+        exit(3);
+    } else if let Ok(number) = name.parse() {
+        // SAFETY: the filter knows no call with this number, so it is not made.
+        unsafe { libc::syscall(number, 0, 0, 0, 0, 0, 0) };
+    } else {
+        keep(directory);
+        exit(3);
+    }
+    println!("it went on");
+}
+
+/// Looks at descriptors that the test has left open for this process: a file, a file with a lock.
+fn attempt_with_descriptors(open: [RawFd; 2], files: &Files) {
+    let inherited = Inherited::list().unwrap();
+    let mut own = File::open(files.file("other")).unwrap();
+    // Names lead to an inherited descriptor until the process is confined.
+    assert_eq!(std::fs::read_to_string(format!("/proc/self/fd/{}", open[0])).unwrap(), "text");
+    inherited.close();
+    confine(&Needs::default()).unwrap();
+    // SAFETY: the call only returns the flags of a descriptor.
+    let is_open = |number| unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
+    assert_eq!([0, 1, 2, open[0], open[1]].map(is_open), [true, true, true, false, true]);
+    let mut text = String::new();
+    own.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "text");
+    exit(3);
+}
+
 /// Operations that the process needs.
 fn work(files: &Files, open: &mut File) {
     assert_eq!(std::fs::read_to_string(files.file("readable")).unwrap(), "text");
@@ -176,12 +265,16 @@ fn attempt(name: &str, files: &Files) {
 }
 
 /// Runs an attempt in a child process and returns its exit status, its signal, and its messages.
-fn outcome(name: &str, files: &Files) -> (Option<i32>, Option<i32>, String) {
+fn outcome_of(kind: &str, name: &str, files: &Files) -> (Option<i32>, Option<i32>, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg("attempt").arg(name).arg(&files.0).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
+    command.arg(kind).arg(name).arg(&files.0).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), output.status.signal(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn outcome(name: &str, files: &Files) -> (Option<i32>, Option<i32>, String) {
+    outcome_of("attempt", name, files)
 }
 
 fn fresh(directory: &Path) -> Files {
@@ -195,11 +288,16 @@ fn fresh(directory: &Path) -> Files {
 }
 
 #[track_caller]
-fn check_refused(name: &str, called: &str, files: &Files) {
-    let (status, signal, said) = outcome(name, files);
+fn check_refused_to(kind: &str, name: &str, called: &str, files: &Files) {
+    let (status, signal, said) = outcome_of(kind, name, files);
     assert_eq!((status, signal), (None, Some(libc::SIGSYS)), "{name}: {said}");
     assert!(said.contains(&format!("the sandbox has refused the system call {called} (number ")), "{name}: {said}");
     assert!(!said.contains("it went on"), "{name}: {said}");
+}
+
+#[track_caller]
+fn check_refused(name: &str, called: &str, files: &Files) {
+    check_refused_to("attempt", name, called, files);
 }
 
 fn refused_calls_are_named(files: &Files) {
@@ -211,20 +309,53 @@ fn refused_calls_are_named(files: &Files) {
     assert_eq!(outcome("spawn", files).1, Some(libc::SIGSYS));
 }
 
-/// No call that the table does not have is made, whatever its number.
-fn all_other_calls_are_refused(files: &Files) {
-    let needed = |needed| matches!(needed, Use::Always | Use::Files | Use::Changes);
-    let known: Vec<u32> = TABLE.iter().filter(|row| needed(row.needed)).map(|row| row.call.id() as u32).collect();
+/// No call that is not among the known ones is made by a process of a kind.
+fn check_all_others(kind: &str, known: &[u32], files: &Files) {
     let tried: Vec<u32> = TRIED.iter().map(|(_, call)| call.id() as u32).collect();
     const X32: u32 = 1 << 30;
     /// Calls that only a trampoline of the kernel's can make (Linux: uretprobe, uprobe); no filter sees them.
     const TRAMPOLINES: [u32; 2] = [335, 336];
     let all = (0..480).chain([999, X32 | Sysno::getpid.id() as u32]);
-    let exempt = [&known[..], &tried, &TRAMPOLINES].concat();
+    let exempt = [known, &tried, &TRAMPOLINES].concat();
     for number in all.filter(|number| !exempt.contains(number)) {
         let name = Sysno::new(number as usize).map_or("without a name", |call| call.name());
-        check_refused(&number.to_string(), name, files);
+        check_refused_to(kind, &number.to_string(), name, files);
     }
+}
+
+/// A keeper creates, renames and removes files in its directory, and nothing else.
+fn a_keeper_does_nothing_else(files: &Files) {
+    let files = fresh(&files.0);
+    let (status, signal, said) = outcome_of("keeper", "keep", &files);
+    assert_eq!((status, signal), (Some(3), None), "{said}");
+    assert_eq!(std::fs::metadata(files.file(KEPT)).unwrap().len(), 1 << 20);
+    for (name, call, _) in REFUSED_TO_KEEPERS {
+        check_refused_to("keeper", name, call.name(), &files);
+    }
+    for (name, _) in DENIED_TO_KEEPERS.iter().filter(|_| landlock()) {
+        let files = fresh(&files.0);
+        let (status, signal, said) = outcome_of("keeper", name, &files);
+        assert_eq!((status, signal), (Some(3), None), "{name}: {said}");
+    }
+    check_all_others("keeper", &KEEPER.iter().map(|row| row.call.id() as u32).collect::<Vec<_>>(), &files);
+}
+
+fn inherited_descriptors_are_closed_unless_they_hold_a_lock(files: &Files) {
+    let files = fresh(&files.0);
+    // Without O_CLOEXEC, the child has the descriptors.
+    let open = |part: &str| File::from(fs::openat(CWD, files.file(part), OFlags::RDONLY, Mode::empty()).unwrap());
+    let (plain, locked) = (open("readable"), open("writable"));
+    locked.lock().unwrap();
+    let name = format!("{} {}", plain.as_raw_fd(), locked.as_raw_fd());
+    let (status, signal, said) = outcome_of("descriptors", &name, &files);
+    assert_eq!((status, signal), (Some(3), None), "{said}");
+}
+
+/// No call that the table does not have is made, whatever its number.
+fn all_other_calls_are_refused(files: &Files) {
+    let needed = |needed| matches!(needed, Use::Always | Use::Files | Use::Changes);
+    let known: Vec<u32> = TABLE.iter().filter(|row| needed(row.needed)).map(|row| row.call.id() as u32).collect();
+    check_all_others("attempt", &known, files);
     // The filter does not name those: they end the process at once.
     assert_eq!(outcome("32 bits", files).1, Some(libc::SIGSYS));
 }
@@ -263,17 +394,30 @@ fn a_process_with_threads_is_not_confined(_: &Files) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [word, name, directory] = &arguments[..]
-        && word == "attempt"
+        && let files = Files(directory.into())
     {
-        return attempt(name, &Files(directory.into()));
+        match word.as_str() {
+            "attempt" => return attempt(name, &files),
+            "keeper" => return attempt_of_keeper(name, &files),
+            "descriptors" => {
+                let (plain, locked) = name.split_once(' ').unwrap();
+                return attempt_with_descriptors([plain, locked].map(|number| number.parse().unwrap()), &files);
+            }
+            _ => {}
+        }
     }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("attempts-{}", std::process::id()));
     type Test = fn(&Files);
-    let tests: [(&str, Test); 5] = [
+    let tests: [(&str, Test); 7] = [
         ("refused_calls_are_named", refused_calls_are_named),
         ("all_other_calls_are_refused", all_other_calls_are_refused),
         ("names_lead_nowhere_else", names_lead_nowhere_else),
         ("the_work_goes_on", the_work_goes_on),
+        ("a_keeper_does_nothing_else", a_keeper_does_nothing_else),
+        (
+            "inherited_descriptors_are_closed_unless_they_hold_a_lock",
+            inherited_descriptors_are_closed_unless_they_hold_a_lock,
+        ),
         ("a_process_with_threads_is_not_confined", a_process_with_threads_is_not_confined),
     ];
     if arguments.iter().any(|argument| argument == "--list") {

@@ -53,6 +53,9 @@ const SET_IDS: u32 = 0o6000;
 /// Flags of every open: never follow a link, never pass the file to another program, never acquire a terminal, never block.
 const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
+/// Flags of a descriptor that only names a file.
+const NAMING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// A node known to the guest.
 #[derive(Debug)]
 struct Node {
@@ -147,7 +150,7 @@ impl HostTree {
             return file.try_clone().map_err(|error| errno(&error));
         }
         let path = self.path(node)?.ok_or(Errno::STALE)?;
-        self.beneath(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        self.beneath(&path, NAMING, Mode::empty())
     }
 
     fn beneath(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
@@ -255,7 +258,7 @@ impl HostTree {
 
     fn directory(&self, node: u64) -> Result<OwnedFd, Errno> {
         let path = self.path(node)?.ok_or(Errno::NOENT)?;
-        self.beneath(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        self.beneath(&path, NAMING | OFlags::DIRECTORY, Mode::empty())
     }
 
     fn may_write(&self) -> Result<(), Errno> {
@@ -318,6 +321,11 @@ fn timespec(when: Option<When>) -> Timespec {
     }
 }
 
+/// Returns true if flags of open(2) allow changes of the file's contents.
+fn writes(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
+}
+
 /// Returns the permissions of a mode that a guest may set on a file of this kind.
 fn permitted(mode: u32, kind: FileType) -> u32 {
     let refused = if kind == FileType::Directory { 0o4000 } else { SET_IDS };
@@ -366,7 +374,7 @@ impl Tree for HostTree {
 
     fn open(&mut self, node: u64, flags: u32) -> Result<u64, Errno> {
         let flags = OFlags::from_bits_retain(flags) & CHOSEN;
-        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
+        if writes(flags) {
             self.may_write()?;
         }
         let file = self.reach(node)?;
@@ -375,7 +383,7 @@ impl Tree for HostTree {
         if attributes.kind() != Kind::File {
             return Err(Errno::PERM);
         }
-        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
+        if writes(flags) {
             self.without_set_ids(&file, attributes)?;
         }
         let opened = self.reopen(&file, flags | ALWAYS)?;
@@ -445,11 +453,12 @@ impl Tree for HostTree {
                 fs::linkat(CWD, through(&file), &at, name, AtFlags::SYMLINK_FOLLOW)?;
             }
         }
-        if let New::Directory(mode) | New::Node(mode) = new {
-            // The host process's umask does not apply to guests. The new file is its own, so this can hardly fail.
-            let kind = if matches!(new, New::Directory(_)) { FileType::Directory } else { FileType::RegularFile };
-            let _ = self.set_mode(&at, name, permitted(*mode, kind));
-        }
+        // The host process's umask does not apply to guests. The new file is its own, so this can hardly fail.
+        let _ = match new {
+            New::Directory(mode) => self.set_mode(&at, name, *mode, FileType::Directory),
+            New::Node(mode) => self.set_mode(&at, name, *mode, FileType::from_raw_mode(*mode)),
+            New::Link(_) | New::Name(_) => Ok(()),
+        };
         self.look_up(directory, name)
     }
 
@@ -460,16 +469,9 @@ impl Tree for HostTree {
         }
         self.has_room(directory, name)?;
         let at = self.directory(directory)?;
-        let chosen = OFlags::from_bits_retain(flags) & CHOSEN.union(OFlags::EXCL);
-        let flags = chosen | ALWAYS | OFlags::CREATE;
         let file =
-            fs::openat2(&at, name, flags, Mode::from_raw_mode(permitted(mode, FileType::RegularFile)), resolve())?;
+            self.open_or_create(&at, name, permitted(mode, FileType::RegularFile), OFlags::from_bits_retain(flags))?;
         let attributes = self.stat(&file)?;
-        if attributes.kind() != Kind::File {
-            return Err(Errno::PERM);
-        }
-        // The file may have been there already.
-        let attributes = self.without_set_ids(&file, attributes)?;
         let found = self.know(directory, name, attributes)?;
         let handle = self.handle(Open::File(file.into()))?;
         Ok((found, handle))
@@ -482,6 +484,12 @@ impl Tree for HostTree {
         let kind = FileType::from_raw_mode(attributes.mode);
         let link = kind == FileType::Symlink;
         if let Some(size) = change.size {
+            // To open a pipe or a device of the host would have effects there.
+            match kind {
+                FileType::RegularFile => {}
+                FileType::Directory => return Err(Errno::ISDIR),
+                _ => return Err(Errno::INVAL),
+            }
             self.without_set_ids(&file, attributes)?;
             match handle.map(|handle| self.file(handle)) {
                 Some(Ok(open)) => fs::ftruncate(open, size)?,
@@ -498,12 +506,8 @@ impl Tree for HostTree {
         if change.accessed.is_some() || change.modified.is_some() {
             let times =
                 Timestamps { last_access: timespec(change.accessed), last_modification: timespec(change.modified) };
-            if link {
-                let Some(Node { parent, name, .. }) = self.nodes.get(&node) else { return Err(Errno::STALE) };
-                fs::utimensat(self.directory(*parent)?, name.as_slice(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
-            } else {
-                fs::utimensat(CWD, through(&file), &times, AtFlags::empty())?;
-            }
+            // The descriptor itself names the file: whatever has taken a link's place meanwhile stays as it is.
+            fs::utimensat(&file, "", &times, AtFlags::EMPTY_PATH)?;
         }
         self.stat(&file)
     }
@@ -609,10 +613,47 @@ impl HostTree {
         self.stat(file)
     }
 
-    fn set_mode(&self, directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
-        let file =
-            fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve())?;
-        fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty())
+    /// Opens a regular file in a directory, and creates it if the name is free.
+    fn open_or_create(&self, directory: &OwnedFd, name: &[u8], mode: u32, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let chosen = (flags & CHOSEN) | ALWAYS;
+        for _ in 0..MOST_TRIES {
+            let new = chosen | OFlags::CREATE | OFlags::EXCL;
+            match fs::openat2(directory, name, new, Mode::from_raw_mode(mode), resolve()) {
+                Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
+                // Another process has renamed a directory.
+                Err(Errno::AGAIN) => continue,
+                result => return result,
+            }
+            // What is there is opened only if it is a regular file: to open a pipe or a device has effects on the host.
+            match fs::openat2(directory, name, NAMING, Mode::empty(), resolve()) {
+                // Another process has removed the file, or has renamed a directory.
+                Err(Errno::NOENT | Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+                Ok(file) => {
+                    let attributes = self.stat(&file)?;
+                    match attributes.kind() {
+                        Kind::File => {}
+                        Kind::Directory => return Err(Errno::ISDIR),
+                        Kind::Link => return Err(Errno::LOOP),
+                        _ => return Err(Errno::PERM),
+                    }
+                    if writes(chosen) {
+                        self.without_set_ids(&file, attributes)?;
+                    }
+                    return self.reopen(&file, chosen);
+                }
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Sets the mode of a file that was just made, unless a file of another kind has taken its place.
+    fn set_mode(&self, directory: &OwnedFd, name: &[u8], mode: u32, kind: FileType) -> Result<(), Errno> {
+        let file = fs::openat2(directory, name, NAMING, Mode::empty(), resolve())?;
+        if FileType::from_raw_mode(fs::fstat(&file)?.st_mode) != kind {
+            return Err(Errno::STALE);
+        }
+        fs::chmodat(CWD, through(&file), Mode::from_raw_mode(permitted(mode, kind)), AtFlags::empty())
     }
 }
 
@@ -688,5 +729,20 @@ mod tests {
         for handle in [read, written, third] {
             tree.close(handle);
         }
+    }
+
+    #[test]
+    fn a_mode_is_set_only_on_a_file_of_the_kind_that_was_made() {
+        let directory = Directory::new();
+        let path = directory.0.join("name");
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let tree = tree(&directory);
+        let at = tree.directory(ROOT).unwrap();
+        // Between the making of a directory and this call, another process has put a file in its place.
+        assert_eq!(tree.set_mode(&at, b"name", 0o2755, FileType::Directory), Err(Errno::STALE));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        tree.set_mode(&at, b"name", 0o2755, FileType::RegularFile).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
     }
 }

@@ -1,5 +1,6 @@
 //! Modules of a Linux kernel, read from its module directory: their names, dependencies and contents.
 
+use crate::shares::open_beneath;
 use flate2::read::GzDecoder;
 use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
@@ -32,10 +33,20 @@ pub enum ModuleError {
     Other(PathBuf),
 }
 
+/// The file of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// At this path, which was found in the directory.
+    Found(PathBuf),
+    /// At this path from the build tree, which a list in the tree names. The list must not name a file elsewhere.
+    Listed(PathBuf),
+}
+
 /// The modules of a kernel.
 #[derive(Debug)]
 pub struct Modules {
-    files: BTreeMap<String, PathBuf>,
+    directory: PathBuf,
+    files: BTreeMap<String, Place>,
     builtin: BTreeSet<String>,
 }
 
@@ -45,24 +56,24 @@ fn name_of(file: &str) -> Option<String> {
     matches!(rest, "" | ".xz" | ".gz" | ".zst").then(|| name.replace('-', "_"))
 }
 
-fn collect(directory: &Path, depth: usize, files: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
+fn collect(directory: &Path, depth: usize, files: &mut BTreeMap<String, Place>) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let kind = entry.file_type()?;
         if kind.is_dir() && depth < DEEPEST {
             collect(&entry.path(), depth + 1, files)?;
         } else if let Some(name) = name_of(&entry.file_name().to_string_lossy()) {
-            files.entry(name).or_insert_with(|| entry.path());
+            files.entry(name).or_insert_with(|| Place::Found(entry.path()));
         }
     }
     Ok(())
 }
 
 /// Returns the name and the file of a module in `modules.order` of a build tree. Older kernels prefix the path with `kernel/`, newer ones list the object.
-fn listed(tree: &Path, line: &str) -> Option<(String, PathBuf)> {
+fn listed(line: &str) -> Option<(String, Place)> {
     let path = line.trim().strip_prefix("kernel/").unwrap_or(line.trim());
     let path = path.strip_suffix(".o").map_or(path.to_owned(), |start| format!("{start}.ko"));
-    Some((name_of(path.rsplit('/').next()?)?, tree.join(&path)))
+    Some((name_of(path.rsplit('/').next()?)?, Place::Listed(path.into())))
 }
 
 impl Modules {
@@ -77,17 +88,17 @@ impl Modules {
         let order = directory.join("modules.order");
         match std::fs::read_to_string(&order) {
             // A build tree is large, but has a list of its modules.
-            Ok(list) if !is_installed => files.extend(list.lines().filter_map(|line| listed(directory, line))),
+            Ok(list) if !is_installed => files.extend(list.lines().filter_map(listed)),
             _ => collect(if is_installed { &installed } else { directory }, 0, &mut files).map_err(failed)?,
         }
         let list = std::fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
         let builtin = list.lines().filter_map(|line| name_of(line.rsplit('/').next()?)).collect();
-        Ok(Self { files, builtin })
+        Ok(Self { directory: directory.to_path_buf(), files, builtin })
     }
 
     /// Returns a kernel without modules.
     pub fn none() -> Self {
-        Self { files: BTreeMap::new(), builtin: BTreeSet::new() }
+        Self { directory: PathBuf::new(), files: BTreeMap::new(), builtin: BTreeSet::new() }
     }
 
     /// Returns true if nothing is known of any module: a directory without lists and files.
@@ -118,12 +129,17 @@ impl Modules {
         if !seen.insert(name.to_owned()) {
             return Ok(());
         }
-        let Some(path) = self.files.get(name) else {
+        let Some(place) = self.files.get(name) else {
             let known = self.builtin.contains(name);
             return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned())) };
         };
-        let bytes = read(path).map_err(|cause| ModuleError::Read { path: path.clone(), cause })?;
-        let dependencies = dependencies(&bytes).ok_or_else(|| ModuleError::Other(path.clone()))?;
+        let (path, file) = match place {
+            Place::Found(path) => (path.clone(), std::fs::File::open(path)),
+            Place::Listed(path) => (self.directory.join(path), open_beneath(&self.directory, path)),
+        };
+        let bytes = file.and_then(|file| read(file, &path));
+        let bytes = bytes.map_err(|cause| ModuleError::Read { path: path.clone(), cause })?;
+        let dependencies = dependencies(&bytes).ok_or(ModuleError::Other(path))?;
         for dependency in &dependencies {
             self.load_one(dependency, seen, loaded)?;
         }
@@ -132,9 +148,8 @@ impl Modules {
     }
 }
 
-/// Reads a file and unpacks it.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = std::fs::File::open(path)?;
+/// Reads a file, and unpacks it if its name says that it is packed.
+fn read(file: std::fs::File, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut unpacker: Box<dyn Read> = match path.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => Box::new(XzReader::new(file, true)),
@@ -158,6 +173,8 @@ fn dependencies(module: &[u8]) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Directory;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn names_are_the_kernels() {
@@ -174,11 +191,37 @@ mod tests {
 
     #[test]
     fn a_tree_lists_its_modules() {
-        let fuse = Some(("fuse".to_owned(), PathBuf::from("/tree/fs/fuse/fuse.ko")));
-        for line in ["kernel/fs/fuse/fuse.ko", "fs/fuse/fuse.ko", "fs/fuse/fuse.o"] {
-            assert_eq!(listed(Path::new("/tree"), line), fuse, "{line}");
+        let fuse = Some(("fuse".to_owned(), Place::Listed("fs/fuse/fuse.ko".into())));
+        for line in ["kernel/fs/fuse/fuse.ko", "fs/fuse/fuse.ko", "fs/fuse/fuse.o", " fs/fuse/fuse.ko "] {
+            assert_eq!(listed(line), fuse, "{line}");
         }
-        assert_eq!(listed(Path::new("/tree"), ""), None);
+        assert_eq!(listed(""), None);
+    }
+
+    #[test]
+    fn a_list_names_no_file_outside_of_its_tree() {
+        let directory = Directory::new();
+        let tree = directory.0.join("tree");
+        std::fs::create_dir_all(tree.join("fs")).unwrap();
+        std::fs::create_dir(tree.join("arch")).unwrap();
+        let outside = directory.0.join("outside.ko");
+        for file in [&outside, &tree.join("fs/inside.ko")] {
+            std::fs::write(file, "no module").unwrap();
+        }
+        symlink(&outside, tree.join("fs/absolute.ko")).unwrap();
+        symlink("../../outside.ko", tree.join("fs/relative.ko")).unwrap();
+        symlink("inside.ko", tree.join("fs/linked.ko")).unwrap();
+        let lines = ["fs/inside.ko", "fs/linked.ko", "fs/absolute.ko", "fs/relative.ko", "../outside.ko"];
+        let first = |line: &str| {
+            std::fs::write(tree.join("modules.order"), line).unwrap();
+            let modules = Modules::of_directory(&tree).unwrap();
+            let name = modules.files.keys().next().unwrap().clone();
+            modules.load(&[&name]).unwrap_err()
+        };
+        for line in lines.iter().copied().chain([outside.to_str().unwrap()]) {
+            let read = matches!(first(line), ModuleError::Other(_));
+            assert_eq!(read, ["fs/inside.ko", "fs/linked.ko"].contains(&line), "{line}");
+        }
     }
 
     #[test]

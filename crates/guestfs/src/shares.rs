@@ -18,8 +18,7 @@ use std::path::{Component, Path, PathBuf};
 /// Largest number of symbolic links on the way of one name, as in Linux.
 pub(crate) const MOST_LINKS: usize = 40;
 /// Flags of every open of a file that is only read.
-const READING: OFlags =
-    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW);
+const READING: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 /// Flags of a descriptor that only names a file.
 const NAMING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -97,19 +96,25 @@ pub(crate) fn prepend(rest: &mut Vec<Vec<u8>>, target: &[u8]) {
 /// Opens a regular file for reading by its real path: no link on the way is followed.
 pub(crate) fn open_real(path: &Path) -> io::Result<File> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = match fs::openat2(CWD, path, READING, Mode::empty(), resolve) {
+    let file = match fs::openat2(CWD, path, NAMING, Mode::empty(), resolve) {
         // Kernels before 5.6 have no openat2, and some containers refuse it.
-        Err(Errno::NOSYS | Errno::PERM) => fs::openat(CWD, path, READING, Mode::empty()),
+        Err(Errno::NOSYS | Errno::PERM) => fs::openat(CWD, path, NAMING, Mode::empty()),
         result => result,
     };
-    regular(file?.into())
+    reopen(&file?)
 }
 
-fn regular(file: File) -> io::Result<File> {
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+/// Opens a regular file for reading by its path from a directory: no link and no `..` leads out of the directory.
+pub(crate) fn open_beneath(directory: &Path, path: &Path) -> io::Result<File> {
+    let root = fs::openat(CWD, directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let file = match fs::openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        Err(Errno::NOSYS | Errno::PERM) if path.components().all(|name| matches!(name, Component::Normal(_))) => {
+            fs::openat(&root, path, NAMING, Mode::empty())
+        }
+        result => result,
+    };
+    reopen(&file?)
 }
 
 impl Shares {
@@ -245,11 +250,14 @@ impl Shares {
     }
 }
 
-/// Opens a regular file for reading through its descriptor, without another lookup.
+/// Opens a regular file for reading through its descriptor, without another lookup. Other files are not opened: to open a device or a pipe has effects.
 fn reopen(file: &OwnedFd) -> io::Result<File> {
     use std::os::fd::AsRawFd;
+    if FileType::from_raw_mode(fs::fstat(file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    regular(fs::openat(CWD, path, READING.difference(OFlags::NOFOLLOW), Mode::empty())?.into())
+    Ok(fs::openat(CWD, path, READING, Mode::empty())?.into())
 }
 
 /// Returns the device and inode number of an open file.

@@ -2,13 +2,17 @@
 //! starts the helper first. The helper writes one file when it has received all contents, or removes one file, and does nothing else.
 //!
 //! The contents arrive on standard input, preceded by their length (64 bits, little-endian). If the input ends early, no file is written.
+//!
+//! The helper, too, is confined before it reads anything of the machine's: it has only the directory of the file and the two pipes open, can create, rename
+//! and remove files there, and reads and opens no other file.
 
-use crate::output::replace;
+use crate::contain::confine_keeper;
+use crate::output::Place;
 use crate::streams::Stream;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +21,8 @@ use std::process::{Child, Command, Stdio};
 const EXECUTABLE: &str = "/proc/self/exe";
 /// The name of the command.
 const COMMAND: &str = "keep";
+/// Bytes that are read at a time: the size of a pipe.
+const BUFFER: usize = 64 << 10;
 
 /// Writes standard input to a file once it is complete. Internal to `run` and `exec`.
 #[derive(Args)]
@@ -24,19 +30,22 @@ pub struct KeepArgs {
     /// Removes the file when standard input ends
     #[arg(long)]
     remove: bool,
-    /// Temporary name of the file until it is complete
-    #[arg(long, value_name = "FILE")]
-    beside: Option<PathBuf>,
+    /// Temporary name of the file, in the same directory, until it is complete
+    #[arg(long, value_name = "NAME")]
+    beside: Option<OsString>,
     /// The file
     file: PathBuf,
 }
 
 /// Runs the command.
 pub fn run(args: &KeepArgs) -> Result<()> {
+    let place =
+        Place::of(&args.file).with_context(|| format!("can't open the directory of {}", args.file.display()))?;
+    confine_keeper(place.directory())?;
     let mut input = std::io::stdin().lock();
     let Some(beside) = args.beside.as_ref().filter(|_| !args.remove) else {
-        std::io::copy(&mut input, &mut std::io::sink())?;
-        return std::fs::remove_file(&args.file).with_context(|| format!("can't remove {}", args.file.display()));
+        copy(&mut input, |_| Ok(()))?;
+        return place.remove().with_context(|| format!("can't remove {}", args.file.display()));
     };
     let mut length = [0; 8];
     match input.read_exact(&mut length) {
@@ -46,8 +55,8 @@ pub fn run(args: &KeepArgs) -> Result<()> {
         Err(error) => return Err(error.into()),
     }
     let length = u64::from_le_bytes(length);
-    let written = replace(&args.file, beside, |file| {
-        let came = std::io::copy(&mut input.take(length), file)?;
+    let written = place.replace(beside, |file| {
+        let came = copy(&mut input.take(length), |bytes| file.write_all(bytes))?;
         if came == length { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     });
     if let Err(error) = written {
@@ -55,6 +64,23 @@ pub fn run(args: &KeepArgs) -> Result<()> {
         let _ = Stream::Output.put(error.to_string().as_bytes());
     }
     Ok(())
+}
+
+/// Reads the input to its end and returns its length. `std::io::copy` would use system calls that move data between files, which a confined process
+/// does not have.
+fn copy(input: &mut impl Read, mut put: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
+    let (mut buffer, mut copied) = (vec![0; BUFFER], 0);
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return Ok(copied),
+            Ok(count) => {
+                put(&buffer[..count])?;
+                copied += count as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Returns a command that starts this program. If a dynamic loader was told to start it (`ld-linux-x86-64.so.2 tollgate`), the executable of the
@@ -97,22 +123,24 @@ fn mapped_files(address: u64) -> (Option<PathBuf>, Vec<OsString>) {
 pub struct Keeper(Child);
 
 impl Keeper {
-    fn start(options: &[&str], paths: &[&Path]) -> Result<Self> {
+    fn start(option: &OsStr, file: &Path) -> Result<Self> {
         let mut command = this_program();
-        command.arg(COMMAND).args(options).args(paths);
+        command.arg(COMMAND).arg(option).arg("--").arg(file);
         // A key that ends the run must not end the helper before its work.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         Ok(Self(command.spawn().context("can't start the process that writes files (--sandbox off runs without it)")?))
     }
 
     /// Starts a process that writes a file, under the name `beside` until it is complete.
-    pub fn writer(file: &Path, beside: &Path) -> Result<Self> {
-        Self::start(&["--beside"], &[beside, file])
+    pub fn writer(file: &Path, beside: &OsStr) -> Result<Self> {
+        let mut option = OsString::from("--beside=");
+        option.push(beside);
+        Self::start(&option, file)
     }
 
     /// Starts a process that removes a file when this process ends for any reason.
     pub fn remover(file: &Path) -> Result<Self> {
-        Self::start(&["--remove"], &[file])
+        Self::start("--remove".as_ref(), file)
     }
 
     /// Sends the contents and waits until the file is written.

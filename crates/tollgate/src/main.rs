@@ -112,6 +112,7 @@ fn show(answer: &clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
+    contain::remember_inherited();
     match limits::prepare() {
         Ok(()) => command(),
         Err(error) => failed(&error),

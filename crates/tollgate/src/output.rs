@@ -6,8 +6,11 @@ use crate::keep::Keeper;
 use crate::streams::{Lost, Stream};
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Prints a message on standard error. A failure can't be reported.
@@ -25,6 +28,8 @@ pub fn result(text: &str) -> Result<()> {
 
 /// Free space that must be available before the work, in bytes.
 const ROOM: usize = 256 << 10;
+/// Permissions of a new file, before the umask.
+const NEW_FILE: u32 = 0o666;
 
 /// A file that will be written.
 pub struct OutputFile {
@@ -40,23 +45,68 @@ enum Way {
     Direct(File),
     /// Under this temporary name beside the final one, then renamed. The temporary file exists only during the write, so a process that
     /// is killed during its work leaves nothing behind.
-    Beside(PathBuf),
+    Beside(Place, OsString),
     /// By another process, in the same way.
     Kept(Keeper),
 }
 
-/// Writes a file beside its name, and moves it there when `fill` has succeeded.
-pub fn replace(path: &Path, beside: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let whole = |mut file: File| {
-        fill(&mut file)?;
-        close(file)
-    };
-    let written = File::create(beside).and_then(whole).and_then(|()| std::fs::rename(beside, path));
-    if written.is_err() {
-        // The file may not exist.
-        let _ = std::fs::remove_file(beside);
+/// A name of a file in an open directory. Whatever happens to the directory's own name, the file stays in it.
+pub struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// Opens the directory of a file, which need not exist.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or(ErrorKind::InvalidFilename)?.to_owned();
+        let directory =
+            fs::openat(CWD, parent(path), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { directory, name })
     }
-    written
+
+    /// Returns the descriptor of the directory.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Creates a new file of another name in the directory.
+    fn create(&self, name: &OsStr) -> io::Result<File> {
+        // A file or a link of that name is somebody else's.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(fs::openat(&self.directory, name, flags, Mode::from_raw_mode(NEW_FILE))?.into())
+    }
+
+    /// Writes the file under the name `beside`, and gives it its name when `fill` has succeeded.
+    pub fn replace(&self, beside: &OsStr, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+        let mut file = self.create(beside)?;
+        let rename = || fs::renameat(&self.directory, beside, &self.directory, &self.name).map_err(Into::into);
+        let written = fill(&mut file).and_then(|()| close(file)).and_then(|()| rename());
+        if written.is_err() {
+            // The error that is reported is the first one.
+            let _ = fs::unlinkat(&self.directory, beside, AtFlags::empty());
+        }
+        written
+    }
+
+    /// Removes the file.
+    pub fn remove(&self) -> io::Result<()> {
+        Ok(fs::unlinkat(&self.directory, &self.name, AtFlags::empty())?)
+    }
+
+    /// Writes as much as must be available before the work, and removes it.
+    fn try_room(&self, beside: &OsStr) -> io::Result<()> {
+        // A process with the same number was killed while it wrote.
+        let _ = fs::unlinkat(&self.directory, beside, AtFlags::empty());
+        let tried = self.create(beside)?.write_all(&[0; ROOM]);
+        let _ = fs::unlinkat(&self.directory, beside, AtFlags::empty());
+        tried
+    }
+}
+
+/// Returns the directory of a path.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Closes a file. Some file systems, such as NFS, report only then that the contents did not fit.
@@ -91,8 +141,7 @@ pub fn distinct<'a>(outputs: impl Iterator<Item = Named<'a>>, inputs: impl Itera
 
 /// Returns the absolute path of a file that need not exist.
 fn place(path: &Path) -> PathBuf {
-    let parent = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
-    let beside = || Some(parent?.canonicalize().ok()?.join(path.file_name()?));
+    let beside = || Some(parent(path).canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
@@ -116,12 +165,11 @@ impl OutputFile {
                     // The symbolic link stays.
                     path = target;
                 }
-                let temporary = path.with_added_extension(format!("partial-{}", std::process::id()));
-                let tried = std::fs::write(&temporary, [0; ROOM]);
-                // The file may not exist.
-                let _ = std::fs::remove_file(&temporary);
-                tried.with_context(failed)?;
-                Way::Beside(temporary)
+                let place = Place::of(&path).with_context(failed)?;
+                let mut temporary = place.name.clone();
+                temporary.push(format!(".partial-{}", std::process::id()));
+                place.try_room(&temporary).with_context(failed)?;
+                Way::Beside(place, temporary)
             }
         };
         Ok(Self { what, path, way })
@@ -131,7 +179,7 @@ impl OutputFile {
     pub fn create_for(sandbox: Sandbox, path: &Path, what: &'static str) -> Result<Self> {
         let file = Self::create(path, what)?;
         let way = match (file.way, sandbox) {
-            (Way::Beside(temporary), Sandbox::On) => Way::Kept(Keeper::writer(&file.path, &temporary)?),
+            (Way::Beside(_, temporary), Sandbox::On) => Way::Kept(Keeper::writer(&file.path, &temporary)?),
             (way, _) => way,
         };
         Ok(Self { way, ..file })
@@ -146,7 +194,9 @@ impl OutputFile {
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let written = match self.way {
             Way::Direct(mut file) => file.write_all(bytes).and_then(|()| close(file)).map_err(Into::into),
-            Way::Beside(temporary) => replace(&self.path, &temporary, |file| file.write_all(bytes)).map_err(Into::into),
+            Way::Beside(place, temporary) => {
+                place.replace(&temporary, |file| file.write_all(bytes)).map_err(Into::into)
+            }
             Way::Kept(keeper) => keeper.write(bytes),
         };
         written.with_context(|| format!("can't write the {} {}", self.what, self.path.display()))

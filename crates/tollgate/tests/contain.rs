@@ -1,5 +1,7 @@
 //! The process of a run is confined while its guest executes, and does what it is for.
 
+use std::collections::BTreeMap;
+use std::fs::DirEntry;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,9 +40,21 @@ struct Run(Child);
 
 impl Run {
     fn begin(directory: &Path, options: &[&str]) -> Self {
-        let guest = spinning_guest(directory);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.arg("run").arg("--kernel").arg(guest).args(options);
+        command.arg("run").arg("--kernel").arg(spinning_guest(directory)).args(options);
+        Self::begin_as(command, directory)
+    }
+
+    /// Begins a run with other descriptors, which redirections of a shell open.
+    fn begin_with(directory: &Path, redirections: &str, options: &[&str]) -> Self {
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(format!("exec {redirections}; exec \"$@\"")).arg("bash");
+        command.arg(env!("CARGO_BIN_EXE_tollgate")).arg("run").arg("--kernel").arg(spinning_guest(directory));
+        command.args(options);
+        Self::begin_as(command, directory)
+    }
+
+    fn begin_as(mut command: Command, directory: &Path) -> Self {
         command.current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         Self(command.spawn().unwrap())
     }
@@ -57,10 +71,29 @@ impl Run {
 
     /// Of each thread, whether it has a filter for system calls (proc_pid_status(5)).
     fn filtered(&self) -> Vec<bool> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
-        let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
-        status.map(|status| status.contains("\nSeccomp:\t2\n") && status.contains("\nNoNewPrivs:\t1\n")).collect()
+        filtered(self.0.id())
     }
+
+    /// The processes that this one has started.
+    fn children(&self) -> Vec<u32> {
+        let id = self.0.id();
+        let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        list.split_whitespace().map(|id| id.parse().unwrap()).collect()
+    }
+}
+
+/// Of each thread of a process, whether it has a filter for system calls (proc_pid_status(5)).
+fn filtered(process: u32) -> Vec<bool> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    status.map(|status| status.contains("\nSeccomp:\t2\n") && status.contains("\nNoNewPrivs:\t1\n")).collect()
+}
+
+/// The files that a process has open, by the numbers of its descriptors.
+fn descriptors(process: u32) -> BTreeMap<u32, PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let number = |entry: &DirEntry| entry.file_name().to_str().unwrap().parse().unwrap();
+    entries.filter_map(|entry| Some((number(&entry), std::fs::read_link(entry.path()).ok()?))).collect()
 }
 
 impl Drop for Run {
@@ -80,6 +113,66 @@ fn guests_run_in_a_confined_process() {
     }
     let mut run = Run::begin(&directory, &["--timeout", "300", "--sandbox", "off"]);
     run.until("both threads are there", |run| run.filtered() == [false, false]);
+}
+
+#[test]
+fn the_process_that_writes_files_is_confined() {
+    let directory = directory("keep");
+    let mut run = Run::begin(&directory, &["--timeout", "300", "--ledger", "ledger"]);
+    run.until("the keeper is confined", |run| matches!(run.children()[..], [keeper] if filtered(keeper) == [true]));
+    let open = descriptors(run.children()[0]);
+    // Two pipes, no messages, and the directory of the file.
+    let pipes = [0, 1].map(|number| open[&number].to_str().unwrap().starts_with("pipe:"));
+    assert_eq!((pipes, open.keys().len()), ([true, true], 4), "{open:?}");
+    assert_eq!((open[&2].as_path(), &open[&3]), (Path::new("/dev/null"), &directory.canonicalize().unwrap()));
+}
+
+#[test]
+fn a_file_or_a_link_that_another_has_made_is_not_written() {
+    let directory = directory("others");
+    for contents in ["", "\x03\0\0\0\0\0\0\0abc"] {
+        std::fs::write(directory.join("victim"), "text").unwrap();
+        // Remove the link of the last time.
+        let _ = std::fs::remove_file(directory.join("beside"));
+        std::os::unix::fs::symlink("victim", directory.join("beside")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["keep", "--beside", "beside", "--", "file"]).current_dir(&directory);
+        let mut keeper = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        keeper.stdin.take().unwrap().write_all(contents.as_bytes()).unwrap();
+        let output = keeper.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!((output.status.success(), said.contains("exists")), (true, !contents.is_empty()), "{said}");
+        assert_eq!(std::fs::read_to_string(directory.join("victim")).unwrap(), "text");
+        assert!(!directory.join("file").exists() && directory.join("beside").is_symlink());
+    }
+}
+
+#[test]
+fn descriptors_of_the_program_that_started_it_are_closed() {
+    let directory = directory("inherited");
+    std::fs::write(directory.join("secret"), "text").unwrap();
+    let redirections = "9<secret 8>lock && flock 8";
+    let mut run = Run::begin_with(&directory, redirections, &["--timeout", "300", "--ledger", "ledger"]);
+    run.until("both are confined", |run| {
+        run.filtered() == [true, true] && matches!(run.children()[..], [keeper] if filtered(keeper) == [true])
+    });
+    let has = |process: u32, name: &str| descriptors(process).values().any(|path| path.ends_with(name));
+    for process in [run.0.id(), run.children()[0]] {
+        // Whoever has locked a file for this program wants the lock for as long as it runs.
+        assert_eq!(["secret", "lock"].map(|name| has(process, name)), [false, true], "{:?}", descriptors(process));
+    }
+}
+
+#[test]
+fn options_name_descriptors_of_the_program_that_started_it() {
+    let directory = directory("named");
+    let options = ["--limit", "0.002", "--ledger", "/dev/fd/9", "--record", "/proc/self/fd/8"];
+    let mut run = Run::begin_with(&directory, "9>ledger 8>input", &options);
+    assert_eq!(run.0.wait().unwrap().code(), Some(124));
+    let report =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["report", "ledger"]).current_dir(&directory).output();
+    assert!(report.unwrap().status.success());
+    assert_ne!(std::fs::metadata(directory.join("input")).unwrap().len(), 0);
 }
 
 #[test]

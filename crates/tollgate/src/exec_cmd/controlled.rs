@@ -38,16 +38,7 @@ pub fn user(args: &ExecArgs) -> Result<User> {
 pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsString)> {
     let mut all: Vec<(OsString, OsString)> = ENVIRONMENT.map(|(name, value)| (name.into(), value.into())).to_vec();
     all.push(("PWD".into(), directory.into()));
-    for option in options {
-        let (name, value) = match option.split_once('=') {
-            Some((name, value)) => (name, Some(OsString::from(value))),
-            None => (option.as_str(), std::env::var_os(option)),
-        };
-        all.retain(|(other, _)| other != name);
-        all.extend(value.map(|value| (name.into(), value)));
-    }
-    all.sort();
-    all
+    super::files::with_options(all, options)
 }
 
 /// A tree of files, and the working directory in it.

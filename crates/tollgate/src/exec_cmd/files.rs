@@ -84,6 +84,11 @@ pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsStr
     let kept = |name: &OsStr| KEPT.iter().any(|kept| *kept == name) || name.as_bytes().starts_with(b"LC_");
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| kept(name)).collect();
     all.push(("PWD".into(), directory.into()));
+    with_options(all, options)
+}
+
+/// Returns an environment with the variables of `--env`, in order: `NAME=VALUE`, or `NAME` for the host's value.
+pub fn with_options(mut all: Vec<(OsString, OsString)>, options: &[String]) -> Vec<(OsString, OsString)> {
     for option in options {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(OsString::from(value))),
