@@ -68,6 +68,7 @@ demo-linux: tools-linux build
 test: tools-build build
 	$(MAKE) --no-print-directory -C guests/bare
 	$(CARGO) test --workspace --no-fail-fast
+	scripts/check-parameters
 	scripts/check-guests
 
 lint: tools-build

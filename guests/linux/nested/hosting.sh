@@ -1,27 +1,7 @@
-# Shared by the workloads of an image that hosts virtual machines (sourced, not run): parameters from the kernel command line, KVM's
-# modules, and QEMU with a machine inside. docs/guides/nested.md describes the parameters.
+# Shared by the workloads of an image that hosts virtual machines (sourced, not run): KVM's modules, and QEMU with a machine inside.
+# docs/guides/nested.md describes the parameters.
 
-fail() {
-    echo "tollgate: $*"
-    exit 1
-}
-
-# The words of the kernel command line, one a line; quotes keep spaces together and are dropped.
-words=$(awk '{
-    for (i = 1; i <= length($0); i++) {
-        c = substr($0, i, 1)
-        if (c == "\"") quoted = !quoted
-        else if (c == " " && !quoted) { print word; word = "" }
-        else word = word c
-    }
-    print word
-}' /proc/cmdline)
-
-# parameter NAME DEFAULT: what the kernel command line has for tollgate.NAME=.
-parameter() {
-    found=$(echo "$words" | sed -n "s/^tollgate\.$1=//p" | tail -n 1)
-    echo "${found:-$2}"
-}
+. /lib/parameters.sh
 
 # The parameters that the kernel command line gives a module, as modprobe takes them: kvm_intel.ept=0.
 module_parameters() { echo "$words" | sed -n "s/^$1\.//p" | tr '\n' ' '; }
@@ -75,6 +55,7 @@ qemu() {
 # of its console are l2 on the first host, l3 on a host inside (tollgate.level=2).
 run_linux() {
     machine=l$(($(parameter level 1) + 1))
+    whole_command_line "$4" || fail "the command line of $machine is longer than the 2047 bytes that its kernel reads: make tollgate.inner= shorter"
     cat >/tmp/$machine.sh <<END
 . /lib/hosting.sh
 qemu -smp "\$1" -m "\$2" -kernel /l2/vmlinuz -initrd "\$3" -append "\$4" >/tmp/$machine.fifo

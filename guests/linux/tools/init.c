@@ -1,6 +1,6 @@
 /* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk
    (root=/dev/vda); as /sbin/init, or without root=, it runs the workload that the kernel command line names
-   (tollgate.run=; with `-` the machine names it), tells the machine its exit status, and powers the machine off. */
+   (tollgate.run=, or tollgate.run-base64= for values of any bytes; with `-` the machine names it), tells the machine its exit status, and powers the machine off. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -147,6 +147,31 @@ static const char *kernel_argument(const char *key) {
     return found;
 }
 
+/* Returns what `text` encodes in base64; NULL if it is not base64, or there is no memory. */
+static char *decoded(const char *text) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t length = strcspn(text, "="), padding = strlen(text + length);
+    if (strspn(text, digits) != length || strspn(text + length, "=") != padding || (length + padding) % 4 || padding > 2)
+        return NULL;
+    char *bytes = malloc(length / 4 * 3 + 3), *end = bytes;
+    if (!bytes)
+        return NULL;
+    unsigned value = 0;
+    for (size_t i = 0; i < length; i++) {
+        value = value << 6 | (unsigned)(strchr(digits, text[i]) - digits);
+        if (i % 4)
+            *end++ = (char)(value >> (6 - i % 4 * 2));
+    }
+    *end = 0;
+    return bytes;
+}
+
+/* Prints how a workload ended, in one line whatever its text is. */
+static void say_end(const char *workload, int status) {
+    int shown = (int)strcspn(workload, "\n\r");
+    say("workload %.*s%s: status %d, up %.6f s", shown, workload, workload[shown] ? "..." : "", status, now());
+}
+
 /* Loads the modules in the order of the image: each after its dependencies. */
 static void load_modules(void) {
     FILE *order = fopen("/modules/order", "r");
@@ -268,9 +293,26 @@ int init_main(int argc, char **argv) {
         power_off(NO_WORKLOAD);
     }
     char *workload = strdup(argument ? argument : "demo");
+    /* A quotation mark within a value lets the next space end it. */
+    size_t marks = 0;
+    for (const char *at = argument && !asks ? strchr(argument, '"') : NULL; at; at = strchr(at + 1, '"'))
+        marks++;
+    if (marks % 2) {
+        say("tollgate.run= is cut at a space between quotation marks within it: give it as tollgate.run-base64=, encoded by: base64 -w 0");
+        power_off(NO_WORKLOAD);
+    }
+    const char *encoded = argument ? NULL : kernel_argument("tollgate.run-base64");
+    if (encoded) {
+        free(workload);
+        workload = decoded(encoded);
+        if (!workload) {
+            say("tollgate.run-base64= is not base64");
+            power_off(NO_WORKLOAD);
+        }
+    }
     int status = workload ? run_workload(workload) : NO_WORKLOAD;
     if (on_serial_port)
         open_serial_port_again();
-    say("workload %s: status %d, up %.6f s", workload ? workload : "", status, now());
+    say_end(workload ? workload : "", status);
     power_off(status);
 }
