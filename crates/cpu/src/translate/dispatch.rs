@@ -417,7 +417,8 @@ impl Cpu {
         }
         self.micro.clock = running.base.wrapping_add(running.budget as u64);
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
-        self.micro.predictor.set_top(running.returns);
+        // SAFETY: translated code moves from entry to entry of the ring that this predictor has exposed.
+        unsafe { self.micro.predictor.set_top(running.returns) };
         self.take_system_flags(running);
         // The host's MXCSR has the value for compiled code.
         self.arch.vector.loaded = NOT_LOADED;
