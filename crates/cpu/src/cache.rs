@@ -7,7 +7,8 @@
 
 use crate::breakpoints::Breakpoints;
 use crate::counters::{Counters, DRAIN, MOST_BLOCKS, MOST_NUMBERS};
-use crate::decode::{MAX_LENGTH, mode, operation};
+use crate::decode::{MAX_LENGTH, operation};
+use crate::mode;
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
@@ -54,7 +55,7 @@ pub struct Block {
     pub shape: ShapeId,
     /// Most recent successors: predictions, which are checked before they are used.
     links: [u32; 2],
-    /// Decoding mode, see [`crate::decode::mode`].
+    /// Decoding mode, see [`crate::mode`].
     pub mode: u8,
     /// True if the block has a probe.
     pub probe: bool,

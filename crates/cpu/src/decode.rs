@@ -1,53 +1,16 @@
 //! Decoder: iced-x86 decodes the bytes, and the instruction table binds operations.
 
 use crate::exec;
-use crate::fault::{Exec, Flow};
-use crate::op::{NO_REG, Op, SEG_FLAT};
+use crate::mode;
+use crate::op::{Form, NO_REG, Op, SEG_FLAT};
 use crate::state::Cpu;
 use crate::table;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
 use ledger::Class;
-use x86::control::CR4_CET;
-use x86::{rights, seg};
+use x86::seg;
 
 /// Maximum length of an instruction.
 pub const MAX_LENGTH: usize = 15;
-
-/// Decoding modes.
-pub mod mode {
-    /// 16-bit code.
-    pub const BITS16: u8 = 0;
-    /// 32-bit code (protected or compatibility mode).
-    pub const BITS32: u8 = 1;
-    /// 64-bit mode.
-    pub const BITS64: u8 = 2;
-    /// Flag for protected mode outside virtual-8086 mode, where some instructions exist that real mode lacks.
-    pub const PROTECTED: u8 = 4;
-    /// Flag for AMD processors, which decode some bytes differently from Intel's.
-    pub const AMD: u8 = 8;
-    /// Flag for code whose calls and returns use a shadow stack, or for which a bitmap affects tracking: such code is
-    /// not translated.
-    pub const SHADOWED: u8 = 16;
-    /// Flag for code in which indirect branches are tracked.
-    pub const TRACKED: u8 = 32;
-    /// Flags for any kind of control-flow enforcement.
-    pub const ENFORCED: u8 = SHADOWED | TRACKED;
-}
-
-impl Cpu {
-    /// Returns the mode in which code is decoded.
-    #[inline]
-    pub fn decode_mode(&self) -> u8 {
-        let vendor = if self.wiring.capabilities.amd { mode::AMD } else { 0 };
-        let added = vendor | if self.arch.cr4 & CR4_CET != 0 { self.cet_mode() } else { 0 };
-        if self.engine.long64 {
-            return mode::BITS64 | mode::PROTECTED | added;
-        }
-        let protected = if self.protected() && !self.v8086() { mode::PROTECTED } else { 0 };
-        let width = if self.arch.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
-        width | protected | added
-    }
-}
 
 /// Returns the number of a register within its class, and true for AH, CH, DH and BH.
 fn number(register: Register) -> (u8, bool) {
@@ -97,7 +60,7 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
         asize: 8,
         flags: 0,
         class: Class::System,
-        code: instruction.code() as u16,
+        form: Form::of(instruction),
     };
     // 16-bit branches truncate EIP, but sequential execution of 16-bit code increments EIP as in 32-bit code.
     if mode & 3 != mode::BITS64 {
@@ -316,13 +279,3 @@ fn undefined(mut instruction: Instruction) -> Instruction {
 /// Error: the instruction extends beyond the given bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct NeedMore;
-
-/// Executes an operation that is not part of a block.
-#[inline]
-pub fn execute(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // The caller may have used the host's MXCSR in the meantime.
-    cpu.arch.vector.loaded = crate::arch::NOT_LOADED;
-    cpu.arch.rip = op.next;
-    cpu.engine.ilen = op.len;
-    (op.exec)(cpu, op)
-}

@@ -20,7 +20,7 @@ pub struct Engine {
     pub ilen: u8,
     /// True in 64-bit mode: CS.L and EFER.LMA.
     pub long64: bool,
-    /// Decoding mode, see [`crate::decode::mode`].
+    /// Decoding mode, see [`crate::mode`].
     pub mode: u8,
     /// True if translated code must track indirect branches, below CPL 3 and at CPL 3.
     pub tracked: [bool; 2],

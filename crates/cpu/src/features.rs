@@ -1,10 +1,11 @@
 //! Instruction-set extensions of a model, from its CPUID contents.
 //!
-//! The check is made when an instruction is decoded. An instruction that the model lacks becomes #UD (or, for TZCNT and
-//! LZCNT, the older instruction with the same opcode), so that a processor of 2006 does not execute AVX2.
+//! The check is made when an instruction is decoded ([`crate::table::view`]). An instruction that the model lacks becomes
+//! #UD (or, for TZCNT and LZCNT, the older instruction with the same opcode), so that a processor of 2006 does not
+//! execute AVX2.
 
 use crate::model::{CpuidEntry, CpuidRegs};
-use iced_x86::{Code, CpuidFeature, Instruction};
+use iced_x86::{Code, CpuidFeature};
 use ledger::profile::{CpuidLeaf, Profile};
 
 /// A set of extensions.
@@ -143,8 +144,8 @@ fn bit_of(regs: &CpuidRegs, reg: Reg, bit: u8) -> bool {
     value >> bit & 1 != 0
 }
 
-/// Returns the mnemonic and the extensions of an instruction, given by the decoder's code number in
-/// [`crate::op::Op::code`], if the real processor of a profile has it.
+/// Returns the mnemonic and the extensions of an instruction, given by the decoder's code number, if the real processor
+/// of a profile has it.
 pub fn of_real_processor(code: u32, profile: &Profile) -> Option<(String, String)> {
     let code = Code::try_from(code as usize).ok()?;
     let real = |leaf, subleaf| {
@@ -199,11 +200,6 @@ impl Features {
                 set |= 1 << i;
             }
         }
-        // Processors without these extensions ignore the instructions.
-        use iced_x86::Mnemonic::{Prefetchw, Rdsspd, Rdsspq};
-        if matches!(code.mnemonic(), Prefetchw | Rdsspd | Rdsspq) {
-            set = 0;
-        }
         Self(set)
     }
 
@@ -211,26 +207,6 @@ impl Features {
     #[inline]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
-    }
-
-    /// Returns the instruction as a processor with this set decodes it, or `None` if it has no such instruction.
-    pub fn view(self, instruction: &Instruction) -> Option<Instruction> {
-        if self == Self::ALL || self.contains(Self::needed(instruction.code())) {
-            return Some(*instruction);
-        }
-        // Without the extension, the mandatory prefix of TZCNT and LZCNT is a REP that BSF and BSR ignore.
-        let older = match instruction.code() {
-            Code::Tzcnt_r16_rm16 => Code::Bsf_r16_rm16,
-            Code::Tzcnt_r32_rm32 => Code::Bsf_r32_rm32,
-            Code::Tzcnt_r64_rm64 => Code::Bsf_r64_rm64,
-            Code::Lzcnt_r16_rm16 => Code::Bsr_r16_rm16,
-            Code::Lzcnt_r32_rm32 => Code::Bsr_r32_rm32,
-            Code::Lzcnt_r64_rm64 => Code::Bsr_r64_rm64,
-            _ => return None,
-        };
-        let mut instruction = *instruction;
-        instruction.set_code(older);
-        Some(instruction)
     }
 }
 
@@ -271,13 +247,5 @@ mod tests {
         assert_eq!(extensions(code, leaf(f | vl)), Some(vec![CpuidFeature::AVX512VL, CpuidFeature::AVX512F]));
         assert_eq!(extensions(code, leaf(f)), None);
         assert_eq!(extensions(Code::INVALID, leaf(f | vl)), None);
-    }
-
-    #[test]
-    fn tzcnt_without_bmi1_is_bsf() {
-        let mut i = Instruction::default();
-        i.set_code(Code::Tzcnt_r32_rm32);
-        assert_eq!(sse2_only().view(&i).unwrap().code(), Code::Bsf_r32_rm32);
-        assert_eq!(Features::ALL.view(&i).unwrap().code(), Code::Tzcnt_r32_rm32);
     }
 }

@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use x86::flags::*;
+use zerocopy::{FromBytes, IntoBytes};
 
 const CARRY: u32 = 1 << 31;
 const PARTIAL: u32 = 1 << 30;
@@ -40,8 +41,15 @@ impl<'d> Deserialize<'d> for Lazy {
     }
 }
 
+mod sealed {
+    /// Types that may implement [`Int`](super::Int): accesses to guest memory trust its size.
+    pub trait Sealed {}
+}
+
 /// An operand size, over which integer instructions are generic.
-pub trait Int: Copy + Eq + 'static {
+///
+/// Guest memory is accessed as these types, in [`Int::SIZE`] bytes: no other module can add one.
+pub trait Int: sealed::Sealed + Copy + Eq + FromBytes + IntoBytes + 'static {
     /// Size in bytes.
     const SIZE: u8;
     /// Size in bits.
@@ -57,9 +65,10 @@ pub trait Int: Copy + Eq + 'static {
 }
 
 macro_rules! int {
-    ($t:ty, $s:ty, $size:expr) => {
+    ($t:ty, $s:ty) => {
+        impl sealed::Sealed for $t {}
         impl Int for $t {
-            const SIZE: u8 = $size;
+            const SIZE: u8 = size_of::<$t>() as u8;
             const MASK: u64 = <$t>::MAX as u64;
             #[inline(always)]
             fn to_u64(self) -> u64 {
@@ -76,10 +85,10 @@ macro_rules! int {
         }
     };
 }
-int!(u8, i8, 1);
-int!(u16, i16, 2);
-int!(u32, i32, 4);
-int!(u64, i64, 8);
+int!(u8, i8);
+int!(u16, i16);
+int!(u32, i32);
+int!(u64, i64);
 
 /// Moves the top two bits of a carry-out vector and its bit 3 to their positions in `aux`.
 #[inline(always)]

@@ -3,9 +3,9 @@
 //! The driver of a processor (a board, a hypervisor) sees the interface of VMX hardware: [`Cpu::run`] executes until an
 //! [`Exit`].
 //!
-//! Reading order: [`state`] (the processor's state), [`op`] (a decoded instruction), [`decode`] and [`table`]
-//! (decoding), [`cache`] (blocks), [`run`] (the loop), [`exec`] (instruction handlers), [`mem`], [`tlb`], [`walk`] and
-//! [`paging`] (memory), [`vmx`] (VMX operation).
+//! Reading order: [`state`] (the processor's state), `op` (a decoded instruction), [`row`] (what an instruction is),
+//! [`table`] and [`decode`] (decoding), [`cache`] (blocks), [`run`] (the loop), `exec` (instruction handlers), `mem`,
+//! [`tlb`], [`walk`] and [`paging`] (memory), [`vmx`] (VMX operation).
 
 #![deny(unsafe_code)]
 
@@ -22,23 +22,24 @@ pub mod charged;
 mod charging;
 pub mod counters;
 pub mod decode;
-pub mod decoded;
-pub mod engine;
-pub mod exec;
-pub mod f80;
+mod decoded;
+mod engine;
+mod exec;
+mod f80;
 pub mod fault;
 pub mod features;
-pub mod flags;
+mod flags;
 #[allow(unsafe_code, reason = "its tables are found by translated code")]
-pub mod front;
+mod front;
 #[allow(unsafe_code, reason = "memory of the host is mapped")]
 pub mod mapping;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
-pub mod mem;
+mod mem;
 pub mod micro;
+pub mod mode;
 pub mod model;
 pub mod native;
-pub mod op;
+mod op;
 pub mod paging;
 #[cfg(test)]
 mod paging_tests;
@@ -50,6 +51,7 @@ mod probing;
 mod raise;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
+pub mod row;
 pub mod run;
 pub mod sampling;
 pub mod saved;
@@ -61,11 +63,11 @@ pub mod table;
 mod testing;
 pub mod tier;
 pub mod tlb;
-pub mod translate;
+mod translate;
 pub mod vmx;
 pub mod walk;
 pub mod wiring;
-pub mod xstate;
+mod xstate;
 
 pub use bus::{Bus, Ident};
 pub use cache::BlockCache;

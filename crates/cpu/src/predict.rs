@@ -206,7 +206,10 @@ impl Predictor {
     }
 
     /// Sets the newest entry after translated code has moved along the ring.
-    pub(crate) fn set_top(&mut self, top: *mut Return) {
+    ///
+    /// # Safety
+    /// `top` must be an entry of this predictor's ring: [`Self::expose`] has returned it, or an entry linked to it.
+    pub(crate) unsafe fn set_top(&mut self, top: *mut Return) {
         self.top = top;
     }
 }

@@ -3,11 +3,13 @@
 use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
 use crate::cache::{BlockCache, MAX_BLOCK, NONE};
-use crate::decode::{MAX_LENGTH, execute, mode, operation};
+use crate::decode::{MAX_LENGTH, operation};
 use crate::fault::{Cause, Exec, Flow};
-use crate::op::Op;
+use crate::mode;
+use crate::op::{Form, Op};
 use crate::saved::SavedBlock;
 use crate::state::Cpu;
+use crate::table;
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
@@ -298,7 +300,7 @@ impl Cpu {
                     0 => Ok(()),
                     _ => self.expect_endbranch(&op),
                 };
-                match expected.and_then(|()| execute(self, &op)) {
+                match expected.and_then(|()| op.execute(self)) {
                     Ok(_) => {
                         self.micro.clock += ticks;
                         if self.wiring.model.recorded {
@@ -429,7 +431,7 @@ impl Cpu {
 
     /// Returns the instruction as decoded by this model; invalid if the model lacks it.
     pub(crate) fn as_model(&self, instruction: Instruction) -> Instruction {
-        self.wiring.features.view(&instruction).unwrap_or_else(|| {
+        table::view(self.wiring.features, &instruction).unwrap_or_else(|| {
             let mut unknown = instruction;
             unknown.set_code(iced_x86::Code::INVALID);
             unknown
@@ -440,8 +442,8 @@ impl Cpu {
     /// model lacks keeps its name, under which it is counted.
     pub fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
         let (mut op, ends) = operation(&self.as_model(*instruction), mode);
-        if op.code == iced_x86::Code::INVALID as u16 {
-            op.code = instruction.code() as u16;
+        if op.form.code() == iced_x86::Code::INVALID as u16 {
+            op.form = Form::of(instruction);
         }
         (op, ends)
     }

@@ -9,6 +9,7 @@ use crate::fault::{Cause, Exec, Fault};
 use crate::features::Features;
 use crate::flags::Int;
 use crate::micro::Micro;
+use crate::mode;
 use crate::model::Model;
 use crate::ram::Ram;
 use crate::wiring::Wiring;
@@ -202,6 +203,19 @@ impl Cpu {
     /// Returns the current I/O privilege level.
     pub fn iopl(&self) -> u8 {
         (self.arch.flags >> 12) as u8 & 3
+    }
+
+    /// Returns the mode in which code is decoded.
+    #[inline]
+    pub fn decode_mode(&self) -> u8 {
+        let vendor = if self.wiring.capabilities.amd { mode::AMD } else { 0 };
+        let added = vendor | if self.arch.cr4 & CR4_CET != 0 { self.cet_mode() } else { 0 };
+        if self.engine.long64 {
+            return mode::BITS64 | mode::PROTECTED | added;
+        }
+        let protected = if self.protected() && !self.v8086() { mode::PROTECTED } else { 0 };
+        let width = if self.arch.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
+        width | protected | added
     }
 
     /// Handles a change of CPL, CS, CR0, CR4 or EFER: updates derived state, access rights on the fast path, and the

@@ -5,39 +5,10 @@
 //! next to their handlers, one file per family, and are collected here.
 
 use crate::exec;
-use crate::op::{Handler, Op};
-use iced_x86::{Instruction, Mnemonic};
-use ledger::Class;
+use crate::features::Features;
+use crate::row::{Lacking, Row};
+use iced_x86::{Code, Instruction, Mnemonic};
 use std::sync::OnceLock;
-
-/// Selects the handler of an instruction whose operands are already in `op`; may change `op` (its class, `imm`, ...).
-/// Returns `None` if this form does not exist (#UD).
-pub type Bind = fn(&Instruction, &mut Op) -> Option<Handler>;
-
-/// A row: one mnemonic.
-pub struct Row {
-    /// The mnemonic.
-    pub mnemonic: Mnemonic,
-    /// Function that selects the handler.
-    pub bind: Bind,
-    /// Class as which it is charged; [`Class::Alu`] with a memory operand becomes Load, Store or ReadModifyWrite.
-    pub class: Class,
-    /// True if it always is the last of its block: branches, and instructions that change mode, mappings or interrupt
-    /// state, or read the time.
-    pub ends: bool,
-}
-
-impl Row {
-    /// Creates the row of an instruction after which the block continues.
-    pub const fn new(mnemonic: Mnemonic, class: Class, bind: Bind) -> Self {
-        Self { mnemonic, bind, class, ends: false }
-    }
-
-    /// Creates the row of an instruction that ends its block.
-    pub const fn end(mnemonic: Mnemonic, class: Class, bind: Bind) -> Self {
-        Self { mnemonic, bind, class, ends: true }
-    }
-}
 
 /// Rows by family name.
 pub static FAMILIES: &[(&str, &[Row])] = &[
@@ -105,7 +76,61 @@ pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {
     index[mnemonic as usize]
 }
 
-/// Returns the name of a decoder's code number, as stored in [`crate::op::Op::code`].
+/// Returns the extensions that an encoding needs, of those that are checked when it is decoded.
+fn needs(code: Code) -> Features {
+    static NEEDS: OnceLock<Vec<Features>> = OnceLock::new();
+    NEEDS.get_or_init(|| Code::values().map(Features::needed).collect())[code as usize]
+}
+
+/// Returns the instruction as a processor with these extensions decodes it, or `None` if it has no such instruction.
+pub fn view(features: Features, instruction: &Instruction) -> Option<Instruction> {
+    let code = instruction.code();
+    if features.contains(needs(code)) {
+        return Some(*instruction);
+    }
+    match row(code.mnemonic())?.lacking {
+        Lacking::Undefined => None,
+        Lacking::Ignored => Some(*instruction),
+        Lacking::Older(codes) => {
+            let (_, older) = codes.iter().find(|(newer, _)| *newer == code)?;
+            let mut instruction = *instruction;
+            instruction.set_code(*older);
+            Some(instruction)
+        }
+    }
+}
+
+/// Returns the name of a decoder's code number, by which the ledger counts undefined instructions.
 pub fn code_name(code: u32) -> Option<String> {
     iced_x86::Code::try_from(code as usize).ok().map(|code| format!("{code:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CpuidEntry, CpuidRegs};
+
+    #[test]
+    fn without_an_extension_its_instructions_are_undefined_ignored_or_older_ones() {
+        // SSE and SSE2.
+        let regs = CpuidRegs { edx: 1 << 26 | 1 << 25, ..CpuidRegs::default() };
+        let sse2 = Features::of(&[CpuidEntry { leaf: 1, subleaf: None, regs }]);
+        let seen = |features, code| {
+            let mut i = Instruction::default();
+            i.set_code(code);
+            view(features, &i).map(|i| i.code())
+        };
+        for (code, expected) in [
+            (Code::Paddb_xmm_xmmm128, Some(Code::Paddb_xmm_xmmm128)),
+            (Code::VEX_Vpaddb_ymm_ymm_ymmm256, None),
+            (Code::Prefetchw_m8, Some(Code::Prefetchw_m8)),
+            (Code::Rdsspq_r64, Some(Code::Rdsspq_r64)),
+            (Code::Tzcnt_r16_rm16, Some(Code::Bsf_r16_rm16)),
+            (Code::Tzcnt_r32_rm32, Some(Code::Bsf_r32_rm32)),
+            (Code::Lzcnt_r64_rm64, Some(Code::Bsr_r64_rm64)),
+        ] {
+            assert_eq!(seen(sse2, code), expected, "{code:?}");
+            assert_eq!(seen(Features::ALL, code), Some(code), "{code:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! There are two levels with sizes from the profile, tagged with VPID, EPT pointer and PCID, with global entries.
 //! Replacement is round-robin within a set, so a hit changes nothing, and a fast path in front
-//! ([`crate::front::Front`]) may serve entries that are present here without an effect on the counts. Flushes do not
+//! (`front.rs`) may serve entries that are present here without an effect on the counts. Flushes do not
 //! touch entries: each entry carries the time stamp of its fill, and is valid only while it is newer than the last
 //! flush that applies to it.
 

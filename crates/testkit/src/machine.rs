@@ -9,7 +9,7 @@ use super::assemble;
 use cpu::arch::Segment;
 use cpu::bus::{Bus, Ident};
 use cpu::cache::BlockCache;
-use cpu::decode::{MAX_LENGTH, execute};
+use cpu::decode::MAX_LENGTH;
 use cpu::fault::{Cause, Flow};
 use cpu::model::Model;
 use cpu::ram::Ram;
@@ -191,8 +191,8 @@ impl Machine {
     /// Returns the width of code in bits.
     pub fn bits(&self) -> u32 {
         match self.cpu.decode_mode() & 3 {
-            cpu::decode::mode::BITS16 => 16,
-            cpu::decode::mode::BITS32 => 32,
+            cpu::mode::BITS16 => 16,
+            cpu::mode::BITS32 => 32,
             _ => 64,
         }
     }
@@ -251,7 +251,7 @@ pub fn step_bytes(cpu: &mut Cpu, bytes: &[u8]) -> Result<Flow, Raised> {
     let (start, mode) = (cpu.arch.rip, cpu.decode_mode());
     let instruction = Cpu::decode_one(bytes, start, mode).unwrap_or_default();
     let (op, _) = cpu.operation_of(&instruction, mode);
-    let result = execute(cpu, &op);
+    let result = op.execute(cpu);
     cpu.engine.ilen = 0;
     result.map_err(|_| {
         cpu.arch.rip = start;

@@ -62,7 +62,7 @@ pub struct Arch {
     pub attention: u32,
     /// Current privilege level.
     pub cpl: u8,
-    /// ES, CS, SS, DS, FS, GS, and a flat segment ([`crate::op::SEG_FLAT`]).
+    /// ES, CS, SS, DS, FS, GS, and a flat segment (`SEG_FLAT`).
     pub seg: [Segment; 8],
     /// Control register 0.
     pub cr0: u64,

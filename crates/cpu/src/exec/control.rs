@@ -5,33 +5,33 @@ use crate::exec::{far, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Branch, Class, Family, Kind, Way};
 use x86::{reg, seg};
 
 /// Instruction table rows of near branches.
 pub static ROWS: &[Row] = &[
-    Row::end(Jo, Class::Branch, jcc::<0>),
-    Row::end(Jno, Class::Branch, jcc::<1>),
-    Row::end(Jb, Class::Branch, jcc::<2>),
-    Row::end(Jae, Class::Branch, jcc::<3>),
-    Row::end(Je, Class::Branch, jcc::<4>),
-    Row::end(Jne, Class::Branch, jcc::<5>),
-    Row::end(Jbe, Class::Branch, jcc::<6>),
-    Row::end(Ja, Class::Branch, jcc::<7>),
-    Row::end(Js, Class::Branch, jcc::<8>),
-    Row::end(Jns, Class::Branch, jcc::<9>),
-    Row::end(Jp, Class::Branch, jcc::<10>),
-    Row::end(Jnp, Class::Branch, jcc::<11>),
-    Row::end(Jl, Class::Branch, jcc::<12>),
-    Row::end(Jge, Class::Branch, jcc::<13>),
-    Row::end(Jle, Class::Branch, jcc::<14>),
-    Row::end(Jg, Class::Branch, jcc::<15>),
-    Row::end(Jmp, Class::Jump, jmp),
-    Row::end(Call, Class::Call, call),
-    Row::end(Ret, Class::Return, ret),
+    Row::end(Jo, Class::Branch, jcc::<0>).treated(Treatment::Branch),
+    Row::end(Jno, Class::Branch, jcc::<1>).treated(Treatment::Branch),
+    Row::end(Jb, Class::Branch, jcc::<2>).treated(Treatment::Branch),
+    Row::end(Jae, Class::Branch, jcc::<3>).treated(Treatment::Branch),
+    Row::end(Je, Class::Branch, jcc::<4>).treated(Treatment::Branch),
+    Row::end(Jne, Class::Branch, jcc::<5>).treated(Treatment::Branch),
+    Row::end(Jbe, Class::Branch, jcc::<6>).treated(Treatment::Branch),
+    Row::end(Ja, Class::Branch, jcc::<7>).treated(Treatment::Branch),
+    Row::end(Js, Class::Branch, jcc::<8>).treated(Treatment::Branch),
+    Row::end(Jns, Class::Branch, jcc::<9>).treated(Treatment::Branch),
+    Row::end(Jp, Class::Branch, jcc::<10>).treated(Treatment::Branch),
+    Row::end(Jnp, Class::Branch, jcc::<11>).treated(Treatment::Branch),
+    Row::end(Jl, Class::Branch, jcc::<12>).treated(Treatment::Branch),
+    Row::end(Jge, Class::Branch, jcc::<13>).treated(Treatment::Branch),
+    Row::end(Jle, Class::Branch, jcc::<14>).treated(Treatment::Branch),
+    Row::end(Jg, Class::Branch, jcc::<15>).treated(Treatment::Branch),
+    Row::end(Jmp, Class::Jump, jmp).treated(Treatment::Jump),
+    Row::end(Call, Class::Call, call).treated(Treatment::Call),
+    Row::end(Ret, Class::Return, ret).treated(Treatment::Return),
     Row::end(Loop, Class::Branch, |_, _| Some(looping::<0>)),
     Row::end(Loope, Class::Branch, |_, _| Some(looping::<1>)),
     Row::end(Loopne, Class::Branch, |_, _| Some(looping::<2>)),
@@ -101,7 +101,7 @@ fn counter_width(op: &Op) -> u8 {
         Code::Loopne_rel8_16_RCX,
         Code::Loopne_rel8_64_RCX,
     ];
-    let is = |list: &[Code]| list.iter().any(|c| *c as u16 == op.code);
+    let is = |list: &[Code]| list.iter().any(|c| *c as u16 == op.form.code());
     if is(CX) {
         2
     } else if is(RCX) {

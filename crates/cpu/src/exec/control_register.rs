@@ -5,8 +5,8 @@ use crate::capability::Capability;
 use crate::exec::get1;
 use crate::fault::{Cause, Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
@@ -17,11 +17,12 @@ use x86::{page, rights, seg};
 pub static ROWS: &[Row] = &[
     Row::end(Lmsw, Class::System, |i, _| {
         Some(if i.op0_kind() == OpKind::Memory { lmsw_memory } else { lmsw_register })
-    }),
+    })
+    .of_system(),
     Row::end(Smsw, Class::System, |i, _| {
         Some(if i.op0_kind() == OpKind::Memory { smsw_memory } else { smsw_register })
     }),
-    Row::end(Clts, Class::System, |_, _| Some(clts)),
+    Row::end(Clts, Class::System, |_, _| Some(clts)).of_system(),
 ];
 
 /// Parameter of the charge for a CR3 write without flush.

@@ -7,14 +7,14 @@ use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 use x86::{descriptor, reg, seg, vector};
 
 /// Instruction table row of the far return; the far forms of JMP and CALL are in the rows of these instructions.
-pub static ROWS: &[Row] = &[Row::end(Retf, Class::Microcode, bind_return)];
+pub static ROWS: &[Row] = &[Row::end(Retf, Class::Microcode, bind_return).of_system()];
 
 /// Binds JMP ptr16:n and JMP m16:n.
 pub(crate) fn bind_jump(i: &Instruction, op: &mut Op) -> Option<Handler> {

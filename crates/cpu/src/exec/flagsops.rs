@@ -5,8 +5,8 @@ use crate::capability::Capability;
 use crate::exec::stack_access::{peek, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
 use x86::control::*;
@@ -15,15 +15,17 @@ use x86::{flags, reg};
 /// Instruction table rows of flag instructions.
 pub static ROWS: &[Row] = &[
     Row::new(Pushf, Class::Microcode, |_, op| sized(op, 2, pushf)),
-    Row::new(Pushfd, Class::Microcode, |_, op| sized(op, 4, pushf)),
-    Row::new(Pushfq, Class::Microcode, |_, op| sized(op, 8, pushf)),
+    Row::new(Pushfd, Class::Microcode, |_, op| sized(op, 4, pushf)).common(),
+    Row::new(Pushfq, Class::Microcode, |_, op| sized(op, 8, pushf)).treated(Treatment::PushFlags).common(),
     Row::end(Popf, Class::Microcode, |_, op| sized(op, 2, popf)),
     Row::end(Popfd, Class::Microcode, |_, op| sized(op, 4, popf)),
     Row::end(Popfq, Class::Microcode, |_, op| sized(op, 8, popf)),
-    Row::new(Cli, Class::Microcode, |_: &Instruction, _| Some(cli)),
-    Row::end(Sti, Class::Microcode, |_, _| Some(sti)),
-    Row::new(Clac, Class::Microcode, |_, _| Some(access_control::<false>)),
-    Row::new(Stac, Class::Microcode, |_, _| Some(access_control::<true>)),
+    Row::new(Cli, Class::Microcode, |_: &Instruction, _| Some(cli)).treated(Treatment::MaskInterrupts),
+    Row::end(Sti, Class::Microcode, |_, _| Some(sti)).treated(Treatment::EnableInterrupts),
+    Row::new(Clac, Class::Microcode, |_, _| Some(access_control::<false>))
+        .treated(Treatment::AccessControl { set: false }),
+    Row::new(Stac, Class::Microcode, |_, _| Some(access_control::<true>))
+        .treated(Treatment::AccessControl { set: true }),
 ];
 
 fn sized(op: &mut Op, size: u8, handler: Handler) -> Option<Handler> {

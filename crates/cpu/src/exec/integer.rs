@@ -4,32 +4,32 @@ use crate::exec::{control_register, debug, get0, get1, segment, set0, set1, size
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
+use crate::row::{Flags, Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 
 /// Instruction table rows of moves and arithmetic.
 pub static ROWS: &[Row] = &[
-    Row::new(Mov, Class::Alu, mov),
-    Row::new(Movzx, Class::Alu, movzx),
-    Row::new(Movsx, Class::Alu, movsx),
-    Row::new(Movsxd, Class::Alu, movsx),
-    Row::new(Lea, Class::Alu, lea),
-    Row::new(Xchg, Class::Alu, xchg),
-    Row::new(Add, Class::Alu, binary::<ops::Add>),
-    Row::new(Or, Class::Alu, binary::<ops::Or>),
-    Row::new(Adc, Class::Alu, binary::<ops::Adc>),
-    Row::new(Sbb, Class::Alu, binary::<ops::Sbb>),
-    Row::new(And, Class::Alu, binary::<ops::And>),
-    Row::new(Sub, Class::Alu, binary::<ops::Sub>),
-    Row::new(Xor, Class::Alu, binary::<ops::Xor>),
-    Row::new(Cmp, Class::Alu, compare::<ops::Sub>),
-    Row::new(Test, Class::Alu, compare::<ops::And>),
-    Row::new(Inc, Class::Alu, unary::<ops::Inc>),
-    Row::new(Dec, Class::Alu, unary::<ops::Dec>),
-    Row::new(Neg, Class::Alu, unary::<ops::Neg>),
-    Row::new(Not, Class::Alu, unary::<ops::Not>),
+    Row::new(Mov, Class::Alu, mov).treated(Treatment::Move).common(),
+    Row::new(Movzx, Class::Alu, movzx).native(Flags::Listed).common(),
+    Row::new(Movsx, Class::Alu, movsx).native(Flags::Listed).common(),
+    Row::new(Movsxd, Class::Alu, movsx).treated(Treatment::ExtendDouble).common(),
+    Row::new(Lea, Class::Alu, lea).treated(Treatment::Lea).common(),
+    Row::new(Xchg, Class::Alu, xchg).native(Flags::Listed).common(),
+    Row::new(Add, Class::Alu, binary::<ops::Add>).native(Flags::Listed).common(),
+    Row::new(Or, Class::Alu, binary::<ops::Or>).native(Flags::Same).common(),
+    Row::new(Adc, Class::Alu, binary::<ops::Adc>).native(Flags::Listed).common(),
+    Row::new(Sbb, Class::Alu, binary::<ops::Sbb>).native(Flags::Listed).common(),
+    Row::new(And, Class::Alu, binary::<ops::And>).native(Flags::Same).common(),
+    Row::new(Sub, Class::Alu, binary::<ops::Sub>).native(Flags::Listed).common(),
+    Row::new(Xor, Class::Alu, binary::<ops::Xor>).native(Flags::Same).common(),
+    Row::new(Cmp, Class::Alu, compare::<ops::Sub>).native(Flags::Listed).common(),
+    Row::new(Test, Class::Alu, compare::<ops::And>).native(Flags::Same).common(),
+    Row::new(Inc, Class::Alu, unary::<ops::Inc>).native(Flags::Listed).common(),
+    Row::new(Dec, Class::Alu, unary::<ops::Dec>).native(Flags::Listed).common(),
+    Row::new(Neg, Class::Alu, unary::<ops::Neg>).native(Flags::Listed).common(),
+    Row::new(Not, Class::Alu, unary::<ops::Not>).native(Flags::Listed).common(),
 ];
 
 /// A binary operation that sets flags.

@@ -6,8 +6,8 @@ use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
 use x86::control::CR4_VME;
@@ -15,9 +15,9 @@ use x86::{flags, reg, rights, seg, vector};
 
 /// Instruction table rows of interrupt returns.
 pub static ROWS: &[Row] = &[
-    Row::end(Iret, Class::System, sized::<2>),
-    Row::end(Iretd, Class::System, sized::<4>),
-    Row::end(Iretq, Class::System, sized::<8>),
+    Row::end(Iret, Class::System, sized::<2>).of_system(),
+    Row::end(Iretd, Class::System, sized::<4>).of_system(),
+    Row::end(Iretq, Class::System, sized::<8>).of_system(),
 ];
 
 fn sized<const SIZE: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {

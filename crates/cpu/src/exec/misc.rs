@@ -4,28 +4,30 @@ use crate::exec::{get0, get1, set0, set1, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
+use crate::row::{Flags, Lacking, Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
 use x86::{flags, reg, vector};
 
 /// Instruction table rows of miscellaneous instructions.
 pub static ROWS: &[Row] = &[
-    Row::new(Xadd, Class::Alu, xadd),
-    Row::new(Cmpxchg, Class::Alu, cmpxchg),
+    Row::new(Xadd, Class::Alu, xadd).native(Flags::Listed).common(),
+    Row::new(Cmpxchg, Class::Alu, cmpxchg).native(Flags::Listed).common(),
     Row::new(Cmpxchg8b, Class::ReadModifyWrite, |_, _| Some(cmpxchg8b)),
-    Row::new(Cmpxchg16b, Class::ReadModifyWrite, |_, _| Some(cmpxchg16b)),
-    Row::new(Lahf, Class::Alu, |_, _| Some(lahf)),
-    Row::new(Sahf, Class::Alu, |_, _| Some(sahf)),
-    Row::new(Clc, Class::Alu, |_, _| Some(|cpu, _| carry(cpu, false))),
-    Row::new(Stc, Class::Alu, |_, _| Some(|cpu, _| carry(cpu, true))),
+    Row::new(Cmpxchg16b, Class::ReadModifyWrite, |_, _| Some(cmpxchg16b)).treated(Treatment::CompareExchange16),
+    Row::new(Lahf, Class::Alu, |_, _| Some(lahf)).common(),
+    Row::new(Sahf, Class::Alu, |_, _| Some(sahf)).common(),
+    Row::new(Clc, Class::Alu, |_, _| Some(|cpu, _| carry(cpu, false))).native(Flags::Listed).common(),
+    Row::new(Stc, Class::Alu, |_, _| Some(|cpu, _| carry(cpu, true))).native(Flags::Listed).common(),
     Row::new(Cmc, Class::Alu, |_, _| {
         Some(|cpu, _| {
             let cf = !cpu.arch.lazy.cf();
             carry(cpu, cf)
         })
-    }),
+    })
+    .native(Flags::Listed)
+    .common(),
     Row::new(Cld, Class::Alu, |_, _| Some(cld)),
     Row::new(Std, Class::Alu, |_, _| Some(std_flag)),
     Row::new(Salc, Class::Alu, |_, _| Some(salc)),
@@ -36,28 +38,28 @@ pub static ROWS: &[Row] = &[
     Row::new(Aam, Class::Microcode, |_, _| Some(aam)),
     Row::new(Daa, Class::Microcode, |_, _| Some(daa::<false>)),
     Row::new(Das, Class::Microcode, |_, _| Some(daa::<true>)),
-    Row::new(Nop, Class::Nop, nop),
-    Row::new(Endbr32, Class::Nop, nop),
-    Row::new(Endbr64, Class::Nop, nop),
-    Row::new(Reservednop, Class::Nop, nop),
+    Row::new(Nop, Class::Nop, nop).treated(Treatment::Nothing).common(),
+    Row::new(Endbr32, Class::Nop, nop).treated(Treatment::Nothing).common(),
+    Row::new(Endbr64, Class::Nop, nop).treated(Treatment::Nothing).common(),
+    Row::new(Reservednop, Class::Nop, nop).treated(Treatment::Nothing),
     // NOP without shadow stacks (SDM vol. 2, RDSSPD/RDSSPQ); programs such as libgcc's unwinder rely on it.
-    Row::new(Rdsspd, Class::Nop, nop),
-    Row::new(Rdsspq, Class::Nop, nop),
+    Row::new(Rdsspd, Class::Nop, nop).treated(Treatment::Nothing).lacking(Lacking::Ignored),
+    Row::new(Rdsspq, Class::Nop, nop).treated(Treatment::Nothing).lacking(Lacking::Ignored),
     // Hints in the range 0F 18 to 0F 1F, which has been reserved for NOPs since multi-byte NOPs exist.
-    Row::new(Cldemote, Class::Nop, nop),
-    Row::new(Prefetchit0, Class::Nop, nop),
-    Row::new(Prefetchit1, Class::Nop, nop),
-    Row::new(Prefetch, Class::Nop, nop),
-    Row::new(Prefetchw, Class::Nop, nop),
-    Row::new(Prefetchwt1, Class::Nop, nop),
-    Row::new(Prefetchnta, Class::Nop, nop),
-    Row::new(Prefetcht0, Class::Nop, nop),
-    Row::new(Prefetcht1, Class::Nop, nop),
-    Row::new(Prefetcht2, Class::Nop, nop),
-    Row::end(Pause, Class::Pause, |_, _| Some(pause)),
-    Row::new(Lfence, Class::Fence, nop),
-    Row::new(Sfence, Class::Fence, nop),
-    Row::new(Mfence, Class::Fence, nop),
+    Row::new(Cldemote, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetchit0, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetchit1, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetch, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetchw, Class::Nop, nop).treated(Treatment::Nothing).lacking(Lacking::Ignored),
+    Row::new(Prefetchwt1, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetchnta, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetcht0, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetcht1, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetcht2, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::end(Pause, Class::Pause, |_, _| Some(pause)).treated(Treatment::Pause),
+    Row::new(Lfence, Class::Fence, nop).treated(Treatment::Nothing),
+    Row::new(Sfence, Class::Fence, nop).treated(Treatment::Nothing),
+    Row::new(Mfence, Class::Fence, nop).treated(Treatment::Nothing),
     Row::new(Clflush, Class::CacheLine, cache_line),
     Row::new(Clflushopt, Class::CacheLine, cache_line),
     Row::new(Clwb, Class::CacheLine, cache_line),

@@ -48,7 +48,7 @@ use ledger::{Family, Kind};
 
 /// Raises #UD for an instruction that the processor lacks, and counts it by name.
 pub fn undefined(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    cpu.charge(Kind::new(Family::Undefined, u32::from(op.code)), 1);
+    cpu.charge(Kind::new(Family::Undefined, u32::from(op.form.code())), 1);
     Err(cpu.ud())
 }
 

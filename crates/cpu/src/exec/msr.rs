@@ -4,8 +4,8 @@ use crate::arch::{AMD_REGISTERS, Msrs, attention};
 use crate::capability::Capability;
 use crate::fault::{Exec, Flow};
 use crate::op::Op;
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
@@ -14,8 +14,10 @@ use x86::msr::*;
 use x86::{reg, seg};
 
 /// Instruction table rows of MSR access.
-pub static ROWS: &[Row] =
-    &[Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)), Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr))];
+pub static ROWS: &[Row] = &[
+    Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)),
+    Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr)).treated(Treatment::WriteMsr).of_system(),
+];
 
 /// Fixed-range MTRRs in the order of [`Msrs::mtrr_fixed`].
 const MTRR_FIXED: [u32; 11] = [

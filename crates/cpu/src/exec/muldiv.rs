@@ -4,18 +4,18 @@ use crate::exec::{get0, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
+use crate::row::{Flags, Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 use x86::{reg, vector};
 
 /// Instruction table rows of multiplication and division.
 pub static ROWS: &[Row] = &[
-    Row::new(Mul, Class::Mul, |_, op| sized!(op.size; mul<>)),
-    Row::new(Imul, Class::Mul, imul),
-    Row::new(Div, Class::Div, |_, op| sized!(op.size; div<>)),
-    Row::new(Idiv, Class::Div, |_, op| sized!(op.size; idiv<>)),
+    Row::new(Mul, Class::Mul, |_, op| sized!(op.size; mul<>)).native(Flags::Listed).common(),
+    Row::new(Imul, Class::Mul, imul).native(Flags::Listed).common(),
+    Row::new(Div, Class::Div, |_, op| sized!(op.size; div<>)).treated(Treatment::Divide).common(),
+    Row::new(Idiv, Class::Div, |_, op| sized!(op.size; idiv<>)).treated(Treatment::Divide).common(),
 ];
 
 #[inline(always)]

@@ -6,19 +6,19 @@ use crate::exec::get1;
 use crate::exec::stack_access::{peek, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
 use x86::{reg, rights, seg, vector};
 
 /// Instruction table rows of far-pointer loads.
 pub static ROWS: &[Row] = &[
-    Row::new(Lds, Class::Microcode, far_pointer::<{ seg::DS }>),
-    Row::new(Les, Class::Microcode, far_pointer::<{ seg::ES }>),
-    Row::end(Lss, Class::Microcode, far_pointer::<{ seg::SS }>),
-    Row::new(Lfs, Class::Microcode, far_pointer::<{ seg::FS }>),
-    Row::new(Lgs, Class::Microcode, far_pointer::<{ seg::GS }>),
+    Row::new(Lds, Class::Microcode, far_pointer::<{ seg::DS }>).treated(Treatment::LoadSegment),
+    Row::new(Les, Class::Microcode, far_pointer::<{ seg::ES }>).treated(Treatment::LoadSegment),
+    Row::end(Lss, Class::Microcode, far_pointer::<{ seg::SS }>).treated(Treatment::LoadSegment),
+    Row::new(Lfs, Class::Microcode, far_pointer::<{ seg::FS }>).treated(Treatment::LoadSegment),
+    Row::new(Lgs, Class::Microcode, far_pointer::<{ seg::GS }>).treated(Treatment::LoadSegment),
 ];
 
 impl Cpu {

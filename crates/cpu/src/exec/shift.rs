@@ -8,24 +8,24 @@ use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
+use crate::row::{Flags, Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
 use x86::reg;
 
 /// Instruction table rows of shifts and rotates.
 pub static ROWS: &[Row] = &[
-    Row::new(Shl, Class::Alu, shift::<Left>),
-    Row::new(Sal, Class::Alu, shift::<Left>),
-    Row::new(Shr, Class::Alu, shift::<Right>),
-    Row::new(Sar, Class::Alu, shift::<Arithmetic>),
-    Row::new(Rol, Class::Alu, shift::<RotateLeft>),
-    Row::new(Ror, Class::Alu, shift::<RotateRight>),
-    Row::new(Rcl, Class::Alu, shift::<CarryLeft>),
-    Row::new(Rcr, Class::Alu, shift::<CarryRight>),
-    Row::new(Shld, Class::Alu, double::<true>),
-    Row::new(Shrd, Class::Alu, double::<false>),
+    Row::new(Shl, Class::Alu, shift::<Left>).native(Flags::ByCount).common(),
+    Row::new(Sal, Class::Alu, shift::<Left>).native(Flags::ByCount).common(),
+    Row::new(Shr, Class::Alu, shift::<Right>).native(Flags::ByCount).common(),
+    Row::new(Sar, Class::Alu, shift::<Arithmetic>).native(Flags::ByCount).common(),
+    Row::new(Rol, Class::Alu, shift::<RotateLeft>).native(Flags::ByCount).common(),
+    Row::new(Ror, Class::Alu, shift::<RotateRight>).native(Flags::ByCount).common(),
+    Row::new(Rcl, Class::Alu, shift::<CarryLeft>).common(),
+    Row::new(Rcr, Class::Alu, shift::<CarryRight>).common(),
+    Row::new(Shld, Class::Alu, double::<true>).treated(Treatment::DoubleShift).common(),
+    Row::new(Shrd, Class::Alu, double::<false>).treated(Treatment::DoubleShift).common(),
 ];
 
 /// A shift or rotate by `count`, which has been masked to 5 or 6 bits and is nonzero.

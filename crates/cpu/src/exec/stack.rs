@@ -5,21 +5,21 @@ use crate::exec::stack_access::{peek, pop, push, set_stack_pointer, stack_width}
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, address_mask};
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 use x86::{reg, seg};
 
 /// Instruction table rows of stack instructions.
 pub static ROWS: &[Row] = &[
-    Row::new(Push, Class::Store, push_any),
-    Row::new(Pop, Class::Load, pop_any),
+    Row::new(Push, Class::Store, push_any).treated(Treatment::Push).common(),
+    Row::new(Pop, Class::Load, pop_any).treated(Treatment::Pop).common(),
     Row::new(Pusha, Class::Store, |_, _| Some(push_all::<u16>)),
     Row::new(Pushad, Class::Store, |_, _| Some(push_all::<u32>)),
     Row::new(Popa, Class::Load, |_, _| Some(pop_all::<u16>)),
     Row::new(Popad, Class::Load, |_, _| Some(pop_all::<u32>)),
-    Row::new(Leave, Class::Load, leave),
+    Row::new(Leave, Class::Load, leave).treated(Treatment::Leave).common(),
     Row::new(Enter, Class::Microcode, enter),
 ];
 

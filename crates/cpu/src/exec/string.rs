@@ -9,9 +9,9 @@ use crate::exec::{sized, vector};
 use crate::fault::{Cause, Exec, Fault, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
 use crate::stops::Iterated;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
 use x86::page::PAGE;
@@ -19,21 +19,21 @@ use x86::{flags, reg, seg};
 
 /// Instruction table rows of string instructions.
 pub static ROWS: &[Row] = &[
-    Row::new(Movsb, Class::String, string::<Move>),
-    Row::new(Movsw, Class::String, string::<Move>),
-    Row::new(Movsd, Class::String, movsd),
-    Row::new(Movsq, Class::String, string::<Move>),
-    Row::new(Stosb, Class::String, string::<Store>),
-    Row::new(Stosw, Class::String, string::<Store>),
-    Row::new(Stosd, Class::String, string::<Store>),
-    Row::new(Stosq, Class::String, string::<Store>),
+    Row::new(Movsb, Class::String, string::<Move>).treated(Treatment::String),
+    Row::new(Movsw, Class::String, string::<Move>).treated(Treatment::String),
+    Row::new(Movsd, Class::String, movsd).treated(Treatment::String),
+    Row::new(Movsq, Class::String, string::<Move>).treated(Treatment::String),
+    Row::new(Stosb, Class::String, string::<Store>).treated(Treatment::String),
+    Row::new(Stosw, Class::String, string::<Store>).treated(Treatment::String),
+    Row::new(Stosd, Class::String, string::<Store>).treated(Treatment::String),
+    Row::new(Stosq, Class::String, string::<Store>).treated(Treatment::String),
     Row::new(Lodsb, Class::String, string::<Load>),
     Row::new(Lodsw, Class::String, string::<Load>),
     Row::new(Lodsd, Class::String, string::<Load>),
     Row::new(Lodsq, Class::String, string::<Load>),
     Row::new(Cmpsb, Class::String, string::<Compare>),
     Row::new(Cmpsw, Class::String, string::<Compare>),
-    Row::new(Cmpsd, Class::String, cmpsd),
+    Row::new(Cmpsd, Class::String, cmpsd).treated(Treatment::Vector),
     Row::new(Cmpsq, Class::String, string::<Compare>),
     Row::new(Scasb, Class::String, string::<Scan>),
     Row::new(Scasw, Class::String, string::<Scan>),

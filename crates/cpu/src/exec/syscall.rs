@@ -5,8 +5,8 @@ use crate::capability::Capability;
 use crate::exec::descriptor::is_null;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
 use x86::control::EFER_SCE;
@@ -15,12 +15,12 @@ use x86::{flags, reg, rights, seg};
 
 /// Instruction table rows of fast system calls.
 pub static ROWS: &[Row] = &[
-    Row::end(Syscall, Class::System, |_, _| Some(syscall)),
-    Row::end(Sysret, Class::System, |_, op| sized(op, 4, sysret)),
-    Row::end(Sysretq, Class::System, |_, op| sized(op, 8, sysret)),
-    Row::end(Sysenter, Class::System, |_: &Instruction, _| Some(sysenter)),
-    Row::end(Sysexit, Class::System, |_, op| sized(op, 4, sysexit)),
-    Row::end(Sysexitq, Class::System, |_, op| sized(op, 8, sysexit)),
+    Row::end(Syscall, Class::System, |_, _| Some(syscall)).of_system(),
+    Row::end(Sysret, Class::System, |_, op| sized(op, 4, sysret)).of_system(),
+    Row::end(Sysretq, Class::System, |_, op| sized(op, 8, sysret)).of_system(),
+    Row::end(Sysenter, Class::System, |_: &Instruction, _| Some(sysenter)).of_system(),
+    Row::end(Sysexit, Class::System, |_, op| sized(op, 4, sysexit)).of_system(),
+    Row::end(Sysexitq, Class::System, |_, op| sized(op, 8, sysexit)).of_system(),
 ];
 
 fn sized(op: &mut Op, size: u8, handler: Handler) -> Option<Handler> {

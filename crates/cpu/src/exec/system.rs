@@ -7,8 +7,8 @@ use crate::exec::{get0, set0};
 use crate::fault::{Cause, Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
-use crate::table::Row;
 use crate::vmx::Flush;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
@@ -20,17 +20,17 @@ use x86::{reg, seg, vector};
 
 /// Instruction table rows of system instructions.
 pub static ROWS: &[Row] = &[
-    Row::end(Hlt, Class::System, |_, _| Some(hlt)),
-    Row::end(Monitor, Class::System, |i, op| Some(monitor_bind(i, op))),
-    Row::end(Mwait, Class::System, |_, _| Some(mwait)),
+    Row::end(Hlt, Class::System, |_, _| Some(hlt)).of_system(),
+    Row::end(Monitor, Class::System, |i, op| Some(monitor_bind(i, op))).of_system(),
+    Row::end(Mwait, Class::System, |_, _| Some(mwait)).of_system(),
     Row::end(Invlpg, Class::System, |_, _| Some(invlpg)),
     Row::end(Invpcid, Class::System, |_, _| Some(invpcid)),
     Row::end(Wbinvd, Class::System, |_, _| Some(cache_flush::<false>)),
     Row::end(Wbnoinvd, Class::System, |_, _| Some(cache_flush::<false>)),
     Row::end(Invd, Class::System, |_, _| Some(cache_flush::<true>)),
-    Row::end(Swapgs, Class::System, |_, _| Some(swapgs)),
-    Row::end(Rdtsc, Class::ReadTsc, |_, _| Some(rdtsc)),
-    Row::end(Rdtscp, Class::ReadTsc, |_, _| Some(rdtscp)),
+    Row::end(Swapgs, Class::System, |_, _| Some(swapgs)).treated(Treatment::SwapBases),
+    Row::end(Rdtsc, Class::ReadTsc, |_, _| Some(rdtsc)).treated(Treatment::ReadTime),
+    Row::end(Rdtscp, Class::ReadTsc, |_, _| Some(rdtscp)).treated(Treatment::ReadTime),
     Row::end(Rdpmc, Class::ReadTsc, |_, _| Some(rdpmc)),
     Row::new(Rdpid, Class::Microcode, |_, _| Some(rdpid)),
     Row::new(Rdfsbase, Class::Microcode, |_, op| {
@@ -45,9 +45,9 @@ pub static ROWS: &[Row] = &[
     Row::new(Wrgsbase, Class::Microcode, |_, op| {
         base(op, write_base::<{ seg::GS }, u32>, write_base::<{ seg::GS }, u64>)
     }),
-    Row::end(Int, Class::System, |_, _| Some(int)),
-    Row::end(Int1, Class::System, |_, _| Some(int1)),
-    Row::end(Int3, Class::System, |_, _| Some(|cpu, _| trap(cpu, vector::BP))),
+    Row::end(Int, Class::System, |_, _| Some(int)).of_system(),
+    Row::end(Int1, Class::System, |_, _| Some(int1)).of_system(),
+    Row::end(Int3, Class::System, |_, _| Some(|cpu, _| trap(cpu, vector::BP))).of_system(),
     Row::end(Into, Class::System, |_, _| Some(into)),
     Row::new(Bound, Class::Microcode, bound),
 ];

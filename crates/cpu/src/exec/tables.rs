@@ -5,8 +5,8 @@ use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
 use crate::exec::{get0, get1, set0};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 use x86::vmx::reason;
@@ -14,12 +14,12 @@ use x86::{descriptor, vector};
 
 /// Instruction table rows of descriptor-table instructions.
 pub static ROWS: &[Row] = &[
-    Row::end(Lgdt, Class::System, |_, _| Some(load_table::<true>)),
-    Row::end(Lidt, Class::System, |_, _| Some(load_table::<false>)),
+    Row::end(Lgdt, Class::System, |_, _| Some(load_table::<true>)).of_system(),
+    Row::end(Lidt, Class::System, |_, _| Some(load_table::<false>)).of_system(),
     Row::end(Sgdt, Class::System, |_, _| Some(store_table::<true>)),
     Row::end(Sidt, Class::System, |_, _| Some(store_table::<false>)),
-    Row::end(Lldt, Class::System, |i, op| selector(i, op, lldt)),
-    Row::end(Ltr, Class::System, |i, op| selector(i, op, ltr)),
+    Row::end(Lldt, Class::System, |i, op| selector(i, op, lldt)).of_system(),
+    Row::end(Ltr, Class::System, |i, op| selector(i, op, ltr)).of_system(),
     Row::end(Sldt, Class::System, |i, op| selector(i, op, sldt)),
     Row::end(Str, Class::System, |i, op| selector(i, op, str_)),
     Row::new(Verr, Class::Microcode, |i, op| selector(i, op, verr)),
@@ -89,7 +89,7 @@ pub(crate) fn operand_16(op: &Op) -> bool {
     use iced_x86::Code;
     [Code::Lgdt_m1632_16, Code::Lidt_m1632_16, Code::Sgdt_m1632_16, Code::Sidt_m1632_16]
         .iter()
-        .any(|c| *c as u16 == op.code)
+        .any(|c| *c as u16 == op.form.code())
 }
 
 fn store_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {

@@ -78,10 +78,14 @@ const GENERAL: [Register; 4] = [Register::RAX, Register::R10, Register::R11, Reg
 /// MXCSR of compiled code: all exceptions masked, round to nearest, no flags.
 pub const HOST_MXCSR: u32 = 0x1f80;
 
-/// Loads the host's MXCSR, which must be [`HOST_MXCSR`] except for flags. Loading a value that differs from the current
-/// one is slow.
+/// Flags of MXCSR.
+const FLAGS: u32 = 0x3f;
+
+/// Loads the flags of a value into the host's MXCSR, whose other bits stay those of [`HOST_MXCSR`]. Loading a value that
+/// differs from the current one is slow.
 pub fn load_mxcsr(value: u32) {
-    debug_assert_eq!(value & !0x3f, HOST_MXCSR);
+    debug_assert_eq!(value & !FLAGS, HOST_MXCSR);
+    let value = HOST_MXCSR | value & FLAGS;
     // SAFETY: all exceptions stay masked and rounding is to nearest; compiled code relies on nothing else, and ignores
     // the flags.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, readonly)) };

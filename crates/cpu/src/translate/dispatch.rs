@@ -7,11 +7,11 @@ use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
 use crate::counters::CHEAPEST;
-use crate::decode::mode;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::fault::Flow;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
+use crate::mode;
 use crate::native::{self, HOST_MXCSR};
 use crate::op::Op;
 use crate::state::Cpu;
@@ -417,7 +417,8 @@ impl Cpu {
         }
         self.micro.clock = running.base.wrapping_add(running.budget as u64);
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
-        self.micro.predictor.set_top(running.returns);
+        // SAFETY: translated code moves from entry to entry of the ring that this predictor has exposed.
+        unsafe { self.micro.predictor.set_top(running.returns) };
         self.take_system_flags(running);
         // The host's MXCSR has the value for compiled code.
         self.arch.vector.loaded = NOT_LOADED;

@@ -38,7 +38,6 @@ mod x87;
 pub(crate) use dispatch::Before;
 pub use key::{KEYS, Key};
 pub use layout::Running;
-pub use listing::Listing;
 
 use crate::native::Executable;
 use emit::{Aim, Link};

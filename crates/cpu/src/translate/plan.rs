@@ -1,8 +1,11 @@
-//! Translation plans of a block's instructions: native execution, code of the translator, or a handler call.
+//! Translation plans of a block's instructions: native execution, code of the translator, or a handler call. The row of
+//! an instruction states its treatment; a plan is the treatment of one form in its block.
 
 use super::key::{AccessMode, Key};
 use crate::op::{Op, SEG_FLAT};
-use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register, RflagsBits};
+use crate::row::{Flags, Treatment};
+use crate::table;
+use iced_x86::{Instruction, OpAccess, OpKind, Register, RflagsBits};
 use ledger::{Class, Family, Kind};
 use x86::msr::SPEC_CTRL;
 use x86::seg;
@@ -107,119 +110,24 @@ impl Plan {
     }
 }
 
-/// Returns true if the host executes the instruction as the interpreter does, except for undefined flags.
-fn is_native(mnemonic: Mnemonic) -> bool {
-    use Mnemonic::*;
-    matches!(
-        mnemonic,
-        Mov | Movzx
-            | Movsx
-            | Movsxd
-            | Xchg
-            | Add
-            | Or
-            | Adc
-            | Sbb
-            | And
-            | Sub
-            | Xor
-            | Cmp
-            | Test
-            | Inc
-            | Dec
-            | Neg
-            | Not
-            | Cmovo
-            | Cmovno
-            | Cmovb
-            | Cmovae
-            | Cmove
-            | Cmovne
-            | Cmovbe
-            | Cmova
-            | Cmovs
-            | Cmovns
-            | Cmovp
-            | Cmovnp
-            | Cmovl
-            | Cmovge
-            | Cmovle
-            | Cmovg
-            | Seto
-            | Setno
-            | Setb
-            | Setae
-            | Sete
-            | Setne
-            | Setbe
-            | Seta
-            | Sets
-            | Setns
-            | Setp
-            | Setnp
-            | Setl
-            | Setge
-            | Setle
-            | Setg
-            | Cbw
-            | Cwde
-            | Cdqe
-            | Cwd
-            | Cdq
-            | Cqo
-            | Bswap
-            | Movbe
-            | Cmpxchg
-            | Xadd
-            | Clc
-            | Stc
-            | Cmc
-            | Popcnt
-            | Shl
-            | Sal
-            | Shr
-            | Sar
-            | Rol
-            | Ror
-            | Shld
-            | Shrd
-            | Imul
-            | Mul
-            | Bt
-            | Bts
-            | Btr
-            | Btc
-            | Bsf
-            | Bsr
-            | Tzcnt
-            | Lzcnt
-            | Rorx
-            | Shlx
-            | Shrx
-            | Sarx
-            | Pdep
-            | Pext
-            | Mulx
-            | Andn
-            | Blsr
-            | Blsi
-            | Blsmsk
-            | Bzhi
-            | Bextr
-            | Crc32
-            | Adcx
-            | Adox
-    )
+/// Returns the translator's treatment of an instruction.
+pub fn treatment(i: &Instruction) -> Treatment {
+    table::row(i.mnemonic()).map_or(Treatment::Handler, |row| row.treatment)
+}
+
+/// Returns the differences between the host's flags and the interpreter's after native execution.
+fn flags(i: &Instruction) -> Flags {
+    match treatment(i) {
+        Treatment::Native(flags) => flags,
+        Treatment::DoubleShift => Flags::ByCount,
+        Treatment::BitTest => Flags::Same,
+        _ => Flags::Listed,
+    }
 }
 
 /// Returns the flags that an instruction leaves undefined.
-pub fn undefined_flags(instruction: &Instruction) -> u32 {
-    use Mnemonic::*;
-    match instruction.mnemonic() {
-        // All processors clear AF, or change only CF.
-        And | Or | Xor | Test | Bt | Bts | Btr | Btc => 0,
-        _ => instruction.rflags_undefined() & ARITHMETIC,
-    }
+fn undefined_flags(i: &Instruction) -> u32 {
+    if flags(i) == Flags::Same { 0 } else { i.rflags_undefined() & ARITHMETIC }
 }
 
 /// The six arithmetic flags of the decoder library.
@@ -227,26 +135,23 @@ pub const ARITHMETIC: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
 
 /// Returns the flags that an instruction always writes if it changes any.
-fn written_flags(instruction: &Instruction) -> u32 {
-    use Mnemonic::*;
-    match instruction.mnemonic() {
-        Bt | Bts | Btr | Btc => RflagsBits::CF,
+fn written_flags(i: &Instruction) -> u32 {
+    match treatment(i) {
+        Treatment::BitTest => RflagsBits::CF,
         // Undefined flags may be unchanged.
-        _ => instruction.rflags_modified() & !undefined_flags(instruction),
+        _ => i.rflags_modified() & !undefined_flags(i),
     }
 }
 
 /// Returns true if an instruction changes flags only for some counts.
 fn conditional_flags(i: &Instruction) -> bool {
-    use Mnemonic::*;
-    matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd)
+    flags(i) == Flags::ByCount
         && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL)
 }
 
 /// Returns the plan if 32-bit code differs from 64-bit code.
 fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
     use iced_x86::Code::*;
-    let near = i.op0_kind() == OpKind::NearBranch32;
     Some(match i.code() {
         Push_r32 | Pushd_imm8 | Pushd_imm32 => Plan::Push,
         Pop_r32 => Plan::Pop,
@@ -258,16 +163,19 @@ fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
         // In 64-bit mode these bytes are prefixes; the emitter uses other encodings.
         Inc_r32 | Dec_r32 => Plan::Native,
         Pushfd | Pushd_ES | Pushd_CS | Pushd_SS | Pushd_DS | Popd_ES | Popd_SS | Popd_DS => Plan::Handler,
-        _ if i.mnemonic() == Mnemonic::Jmp && near => Plan::Jump,
-        _ if i.is_jcc_short_or_near() && near => Plan::Branch,
-        _ if matches!(
-            i.mnemonic(),
-            Mnemonic::Push | Mnemonic::Pop | Mnemonic::Leave | Mnemonic::Jmp | Mnemonic::Call
-        ) =>
-        {
-            Plan::Handler
-        }
-        _ if matches!(i.mnemonic(), Mnemonic::Ret | Mnemonic::Vzeroupper | Mnemonic::Vzeroall) => Plan::Handler,
+        VEX_Vzeroupper | VEX_Vzeroall => Plan::Handler,
+        _ => plan_narrow_row(i, op)?,
+    })
+}
+
+/// Returns the plan if 32-bit code differs from 64-bit code in all forms of an instruction.
+fn plan_narrow_row(i: &Instruction, op: &Op) -> Option<Plan> {
+    let near = i.op0_kind() == OpKind::NearBranch32;
+    Some(match treatment(i) {
+        Treatment::Jump if near => Plan::Jump,
+        Treatment::Branch if near => Plan::Branch,
+        Treatment::Push | Treatment::Pop | Treatment::Leave => Plan::Handler,
+        Treatment::Jump | Treatment::Call | Treatment::Return => Plan::Handler,
         // Memory operands with 16-bit addresses, or through CS, FS or GS.
         _ if op.has(Op::MEM) && !segment_fits(op, true) => Plan::Handler,
         _ => return None,
@@ -276,70 +184,96 @@ fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
 
 /// Returns the plan for an instruction with operation `op`, in 32-bit code if `narrow`, else in 64-bit mode.
 fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
-    use Mnemonic::*;
-    if op.code != i.code() as u16 {
+    if op.form.code() != i.code() as u16 {
         // The model lacks the instruction.
         return Plan::Handler;
     }
     if narrow && let Some(plan) = plan_narrow(i, op) {
         return plan;
     }
+    use iced_x86::Code;
     let canonical = |address: u64| ((address as i64) << 16 >> 16) as u64 == address;
-    match i.mnemonic() {
+    let (code, treatment) = (i.code(), treatment(i));
+    let to_memory = i.op0_kind() == OpKind::Memory;
+    match treatment {
         // This includes hints.
-        _ if op.class == Class::Nop => return Plan::Nothing,
-        // There is nothing to wait for.
-        Lfence | Sfence | Mfence => return Plan::Nothing,
-        Lea if i.op0_register().is_gpr() => return Plan::Lea,
-        // AMD processors read 32 bits, Intel's read 16.
-        Movsxd if i.code() == iced_x86::Code::Movsxd_r16_rm16 => return Plan::Handler,
-        Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
-            return match i.code() {
-                iced_x86::Code::Push_r64 | iced_x86::Code::Pushq_imm8 | iced_x86::Code::Pushq_imm32 => Plan::Push,
-                iced_x86::Code::Push_rm64 if i.op0_kind() == OpKind::Memory && native_memory(i, op, narrow) => {
-                    Plan::Push
+        Treatment::Nothing => Plan::Nothing,
+        Treatment::Handler | Treatment::LoadSegment => Plan::Handler,
+        Treatment::Native(_) => plan_native(i, op, narrow),
+        Treatment::DoubleShift if op.size == 2 => Plan::Handler,
+        Treatment::DoubleShift => plan_native(i, op, narrow),
+        Treatment::BitTest => match plan_native(i, op, narrow) {
+            // A bit offset in a register may select a bit beyond the operand.
+            Plan::Native if to_memory && i.op1_kind() == OpKind::Register => {
+                if op.size == 8 && op.asize == 8 {
+                    Plan::BitInMemory
+                } else {
+                    Plan::Handler
                 }
-                _ => Plan::Handler,
-            };
+            }
+            plan => plan,
+        },
+        Treatment::Move if i.op1_kind() == OpKind::Register && i.op1_register().is_cr() => Plan::ReadControl,
+        Treatment::Move if i.op1_kind() == OpKind::Register && i.op1_register().is_segment_register() => {
+            if !to_memory || native_memory(i, op, narrow) { Plan::Selector } else { Plan::Handler }
         }
-        Pop if i.code() == iced_x86::Code::Pop_r64 => return Plan::Pop,
-        Leave if i.code() == iced_x86::Code::Leaveq => return Plan::Leave,
-        Pushfq => return Plan::PushFlags,
-        Cli => return Plan::MaskInterrupts,
-        Sti => return Plan::EnableInterrupts,
-        Rdtsc | Rdtscp => return Plan::ReadTime,
-        Pause => return Plan::Pause,
-        Swapgs => return Plan::SwapBases,
-        Wrmsr => return Plan::WriteMsr,
-        Cmpxchg16b if segment_fits(op, narrow) => return Plan::CompareExchange16,
-        Div | Idiv if op.size >= 4 && divisor_fits(i, op, narrow) => return Plan::Divide { keeps_flags: true },
-        Mov if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register && i.op1_register().is_cr() => {
-            return Plan::ReadControl;
+        Treatment::Move => plan_native(i, op, narrow),
+        // AMD processors read 32 bits, Intel's read 16.
+        Treatment::ExtendDouble if code == Code::Movsxd_r16_rm16 => Plan::Handler,
+        Treatment::ExtendDouble => plan_native(i, op, narrow),
+        Treatment::String if is_string(i, op) => Plan::String,
+        Treatment::Vector | Treatment::Opmask | Treatment::String if super::vector::need(i, op).is_some() => {
+            if has_memory(i) && !segment_fits(op, narrow) {
+                Plan::Handler
+            } else {
+                Plan::Vector
+            }
         }
-        Mov if i.op1_kind() == OpKind::Register && i.op1_register().is_segment_register() => {
-            let memory = i.op0_kind() == OpKind::Memory;
-            return if !memory || native_memory(i, op, narrow) { Plan::Selector } else { Plan::Handler };
+        Treatment::Vector | Treatment::Opmask | Treatment::String => Plan::Handler,
+        Treatment::X87 { .. } => {
+            if has_memory(i) && !segment_fits(op, narrow) {
+                Plan::Handler
+            } else {
+                Plan::X87
+            }
         }
-        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if is_string(i, op) => return Plan::String,
-        Stac => return Plan::AccessControl { set: true },
-        Clac => return Plan::AccessControl { set: false },
-        Jmp if i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => return Plan::Jump,
-        Call if i.code() == iced_x86::Code::Call_rel32_64 && canonical(op.imm) => return Plan::Call,
-        Ret if matches!(i.code(), iced_x86::Code::Retnq | iced_x86::Code::Retnq_imm16) => return Plan::Return,
-        Jmp if matches!(i.code(), iced_x86::Code::Jmp_rm64) => return Plan::Indirect { call: false },
-        Call if matches!(i.code(), iced_x86::Code::Call_rm64) => return Plan::Indirect { call: true },
-        _ if i.is_jcc_short_or_near() && i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => {
-            return Plan::Branch;
-        }
-        _ => {}
+        Treatment::Lea if i.op0_register().is_gpr() => Plan::Lea,
+        Treatment::Push if matches!(code, Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32) => Plan::Push,
+        Treatment::Push if code == Code::Push_rm64 && to_memory && native_memory(i, op, narrow) => Plan::Push,
+        Treatment::Pop if code == Code::Pop_r64 => Plan::Pop,
+        Treatment::Leave if code == Code::Leaveq => Plan::Leave,
+        Treatment::PushFlags => Plan::PushFlags,
+        Treatment::MaskInterrupts => Plan::MaskInterrupts,
+        Treatment::EnableInterrupts => Plan::EnableInterrupts,
+        Treatment::AccessControl { set } => Plan::AccessControl { set },
+        Treatment::ReadTime => Plan::ReadTime,
+        Treatment::Pause => Plan::Pause,
+        Treatment::SwapBases => Plan::SwapBases,
+        Treatment::WriteMsr => Plan::WriteMsr,
+        Treatment::CompareExchange16 if segment_fits(op, narrow) => Plan::CompareExchange16,
+        Treatment::Divide if op.size >= 4 && divisor_fits(i, op, narrow) => Plan::Divide { keeps_flags: true },
+        Treatment::Branch if i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => Plan::Branch,
+        Treatment::Jump if i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => Plan::Jump,
+        Treatment::Jump if code == Code::Jmp_rm64 => Plan::Indirect { call: false },
+        Treatment::Call if code == Code::Call_rel32_64 && canonical(op.imm) => Plan::Call,
+        Treatment::Call if code == Code::Call_rm64 => Plan::Indirect { call: true },
+        Treatment::Return if matches!(code, Code::Retnq | Code::Retnq_imm16) => Plan::Return,
+        Treatment::Lea
+        | Treatment::Push
+        | Treatment::Pop
+        | Treatment::Leave
+        | Treatment::CompareExchange16
+        | Treatment::Divide
+        | Treatment::Branch
+        | Treatment::Jump
+        | Treatment::Call
+        | Treatment::Return => Plan::Handler,
     }
-    let registers =
-        if super::vector::need(i, op).is_some() { Some(Plan::Vector) } else { super::x87::form(i).map(|_| Plan::X87) };
-    if let Some(plan) = registers {
-        let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-        return if memory && !segment_fits(op, narrow) { Plan::Handler } else { plan };
-    }
-    let registers_fit = (0..i.op_count()).all(|n| match i.op_kind(n) {
+}
+
+/// Returns the plan of an instruction that is native if the translator can replace its operands.
+fn plan_native(i: &Instruction, op: &Op, narrow: bool) -> Plan {
+    let fits = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => i.op_register(n).is_gpr(),
         OpKind::Memory => native_memory(i, op, narrow),
         kind => {
@@ -348,21 +282,11 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
                 || kind == OpKind::Immediate32to64
         }
     });
-    if !is_native(i.mnemonic()) || !registers_fit {
-        return Plan::Handler;
-    }
-    // For counts above 16, processors differ in the result.
-    if matches!(i.mnemonic(), Shld | Shrd) && op.size == 2 {
-        return Plan::Handler;
-    }
-    // A bit offset in a register may select a bit beyond the operand.
-    if matches!(i.mnemonic(), Bt | Bts | Btr | Btc)
-        && i.op0_kind() == OpKind::Memory
-        && i.op1_kind() == OpKind::Register
-    {
-        return if op.size == 8 && op.asize == 8 { Plan::BitInMemory } else { Plan::Handler };
-    }
-    Plan::Native
+    if fits { Plan::Native } else { Plan::Handler }
+}
+
+fn has_memory(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
 fn divisor_fits(i: &Instruction, op: &Op, narrow: bool) -> bool {
@@ -381,13 +305,10 @@ fn is_string(i: &Instruction, op: &Op) -> bool {
 
 /// Returns the charge of translated code for an instruction in addition to its class.
 pub fn event(i: &Instruction, key: Key) -> Option<Kind> {
-    use Mnemonic::*;
-    Some(match i.mnemonic() {
-        Swapgs if key.access != AccessMode::User => Kind::new(Family::Swapgs, 0),
-        Wrmsr if key.access != AccessMode::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
-        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if i.has_rep_prefix() => {
-            Kind::new(Family::Instruction, Class::StringStep as u32)
-        }
+    Some(match treatment(i) {
+        Treatment::SwapBases if key.access != AccessMode::User => Kind::new(Family::Swapgs, 0),
+        Treatment::WriteMsr if key.access != AccessMode::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
+        Treatment::String if i.has_rep_prefix() => Kind::new(Family::Instruction, Class::StringStep as u32),
         _ => return None,
     })
 }
@@ -422,9 +343,9 @@ fn segment_fits(op: &Op, narrow: bool) -> bool {
 
 /// Returns true if an instruction loads a segment register.
 fn loads_segment(i: &Instruction) -> bool {
-    match i.mnemonic() {
-        Mnemonic::Mov | Mnemonic::Pop => i.op0_kind() == OpKind::Register && i.op0_register().is_segment_register(),
-        mnemonic => matches!(mnemonic, Mnemonic::Lds | Mnemonic::Les | Mnemonic::Lss | Mnemonic::Lfs | Mnemonic::Lgs),
+    match treatment(i) {
+        Treatment::Move | Treatment::Pop => i.op0_kind() == OpKind::Register && i.op0_register().is_segment_register(),
+        treatment => treatment == Treatment::LoadSegment,
     }
 }
 
@@ -440,7 +361,7 @@ pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan
             let dead = die(ARITHMETIC, &instructions[n + 1..], &plans[n + 1..]);
             plans[n] = Plan::Divide { keeps_flags: !dead };
         }
-        if matches!(instructions[n].mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) && plans[n] == Plan::Native {
+        if plans[n] == Plan::Native && flags(&instructions[n]) == Flags::Differ {
             plans[n] = if super::fix::can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
         }
         if plans[n] == Plan::Native {
@@ -457,10 +378,9 @@ pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan
 /// the block.
 fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
     for (i, plan) in instructions.iter().zip(plans) {
-        let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
         match plan {
             Plan::Nothing | Plan::Lea => continue,
-            Plan::Native if !memory => {}
+            Plan::Native if !has_memory(i) => {}
             _ => return false,
         }
         if i.rflags_read() & flags != 0 {

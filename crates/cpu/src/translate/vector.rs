@@ -9,15 +9,16 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{Need, TEST, field};
-use crate::exec::vector::{evex, rows};
+use super::plan::treatment;
 use crate::native::{executes, wide};
 use crate::op::Op;
-use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
+use crate::row::Treatment;
+use iced_x86::{EncodingKind, Instruction, OpKind, Register};
 use ledger::Class;
 
-/// Returns the requirement of an instruction, if the host executes it as the interpreter does.
+/// Returns the requirement of an instruction that the vector units execute, if the host executes this form as the
+/// interpreter does.
 pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
-    use Mnemonic::*;
     let arithmetic = match op.class {
         Class::Vector | Class::Crypto => false,
         Class::VectorFp | Class::VectorDiv => true,
@@ -29,35 +30,9 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
         EncodingKind::EVEX => return need_wide(i, arithmetic),
         _ => return None,
     };
-    if evex::rows::OPMASKS.iter().any(|row| row.mnemonic == i.mnemonic()) {
+    if treatment(i) == Treatment::Opmask {
         return need_wide(i, false);
     }
-    // Approximations differ between hosts; the others access memory in pieces, use RCX, or are not supported by every
-    // host.
-    let listed = [rows::APPROXIMATE, rows::MASKED, rows::GATHERS, rows::SHA]
-        .into_iter()
-        .flatten()
-        .any(|row| row.mnemonic == i.mnemonic());
-    let special = matches!(
-        i.mnemonic(),
-        Ldmxcsr
-            | Stmxcsr
-            | Vldmxcsr
-            | Vstmxcsr
-            | Emms
-            | Pcmpestri
-            | Pcmpestri64
-            | Pcmpestrm
-            | Pcmpestrm64
-            | Pcmpistri
-            | Pcmpistrm
-            | Vpcmpestri
-            | Vpcmpestri64
-            | Vpcmpestrm
-            | Vpcmpestrm64
-            | Vpcmpistri
-            | Vpcmpistrm
-    );
     let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => {
             let register = i.op_register(n);
@@ -66,15 +41,11 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
         OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32),
         kind => kind == OpKind::Immediate8,
     });
-    (!listed && !special && operands && executes(i)).then_some(Need::new(vex, arithmetic))
+    (operands && executes(i)).then_some(Need::new(vex, arithmetic))
 }
 
 /// Returns the requirement of an instruction on AVX-512 registers.
 fn need_wide(i: &Instruction, arithmetic: bool) -> Option<Need> {
-    let listed = [rows::GATHERS, evex::rows::SCATTERS, evex::rows::APPROXIMATE]
-        .into_iter()
-        .flatten()
-        .any(|row| row.mnemonic == i.mnemonic());
     let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => {
             let register = i.op_register(n);
@@ -83,7 +54,7 @@ fn need_wide(i: &Instruction, arithmetic: bool) -> Option<Need> {
         OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32 | 64),
         kind => kind == OpKind::Immediate8,
     });
-    (!listed && operands && wide() && executes(i)).then_some(Need::wide(arithmetic))
+    (operands && wide() && executes(i)).then_some(Need::wide(arithmetic))
 }
 
 impl Emit<'_> {

@@ -10,10 +10,12 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{BIAS, FIRST, Need, Running, TEST, field};
+use super::plan::treatment;
 use crate::arch::{F80, X87};
 use crate::cache::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
 use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
+use crate::row::Treatment;
 use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use std::arch::{asm, naked_asm};
@@ -69,36 +71,6 @@ pub struct Unit {
     image: FxsaveImage,
 }
 
-/// Translation of an x87 instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct X87Form {
-    /// True if it records itself in the pointers.
-    notes: bool,
-    /// True if it writes its memory operand.
-    writes: bool,
-}
-
-/// Returns the form of an instruction, if the host executes it as the interpreter does.
-pub fn form(i: &Instruction) -> Option<X87Form> {
-    use Mnemonic::*;
-    let (notes, writes) = match i.mnemonic() {
-        Fld | Fild | Fld1 | Fldl2t | Fldl2e | Fldpi | Fldlg2 | Fldln2 | Fldz => (true, false),
-        Fcmovb | Fcmovnb | Fcmove | Fcmovne | Fcmovbe | Fcmovnbe | Fcmovu | Fcmovnu | Fxch => (true, false),
-        Fst | Fstp | Fist | Fistp | Fisttp => (true, true),
-        Fadd | Fsub | Fsubr | Fmul | Fdiv | Fdivr => (true, false),
-        Faddp | Fsubp | Fsubrp | Fmulp | Fdivp | Fdivrp => (true, false),
-        Fiadd | Fisub | Fisubr | Fimul | Fidiv | Fidivr => (true, false),
-        Fabs | Fchs | Fsqrt | Frndint | Fscale => (true, false),
-        Fcom | Fcomp | Fcompp | Fucom | Fucomp | Fucompp | Ficom | Ficomp | Ftst => (true, false),
-        Fcomi | Fcomip | Fucomi | Fucomip | Fxam => (true, false),
-        Fincstp | Fdecstp | Ffree | Ffreep | Fnop => (true, false),
-        Wait | Fnclex | Fldcw => (false, false),
-        Fnstcw | Fnstsw => (false, true),
-        _ => return None,
-    };
-    Some(X87Form { notes, writes })
-}
-
 fn has_memory(i: &Instruction) -> bool {
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
@@ -107,18 +79,18 @@ impl Emit<'_> {
     /// Emits the current instruction.
     pub fn x87(&mut self) -> bool {
         let mut i = *self.instruction();
-        let Some(form) = form(&i) else { return false };
+        let Treatment::X87 { notes, writes } = treatment(&i) else { return false };
         self.ready(Need::X87);
         if i.mnemonic() == Mnemonic::Wait {
             return true;
         }
         if !has_memory(&i) {
-            if form.notes && !self.next_notes() {
+            if notes && !self.next_notes() {
                 self.note(field!(x87.last));
             }
             return self.native(&i);
         }
-        let notes_data = form.notes && self.source.data_pointers;
+        let notes_data = notes && self.source.data_pointers;
         if notes_data {
             self.let_go();
             if !self.address(FIRST, false, false) {
@@ -126,7 +98,7 @@ impl Emit<'_> {
             }
             self.asm.flagless_store(field!(x87.at_hand), FIRST);
         }
-        let Some(stub) = self.probe(form.writes) else { return false };
+        let Some(stub) = self.probe(writes) else { return false };
         let mut otherwise = None;
         if i.mnemonic() == Mnemonic::Fldcw {
             otherwise = Some(self.check_control());
@@ -136,7 +108,7 @@ impl Emit<'_> {
             self.asm.flagless_store(field!(x87.data), TEST);
             self.note(field!(x87.last_data));
         }
-        if form.notes {
+        if notes {
             self.note(field!(x87.last));
         }
         self.at_operand(&mut i);
@@ -160,9 +132,9 @@ impl Emit<'_> {
     /// Returns true if the next instruction certainly records itself, so that this one need not.
     fn next_notes(&self) -> bool {
         let Some(next) = self.part().instructions.get(self.at + 1) else { return false };
-        next.code() as u16 == self.part().ops[self.at + 1].code
+        next.code() as u16 == self.part().ops[self.at + 1].form.code()
             && !has_memory(next)
-            && form(next).is_some_and(|form| form.notes)
+            && matches!(treatment(next), Treatment::X87 { notes: true, .. })
     }
 
     /// Lets the handler load a control word that unmasks an exception or has a reserved precision.

@@ -10,7 +10,6 @@ use super::invalidate::{Flush, Invalidation};
 use super::software::{GuestVmx, Offer};
 use crate::arch::attention;
 use crate::cache::BlockCache;
-use crate::decode::execute;
 use crate::fault::{Cause, Exec};
 use crate::state::Cpu;
 use crate::tlb::Entry;
@@ -392,7 +391,7 @@ impl Cpu {
         let (op, _) = self.operation_of(&instruction, mode);
         // Repeated instructions stop after one iteration.
         self.engine.stop_at = 0;
-        execute(self, &op).map(|_| ())
+        op.execute(self).map(|_| ())
     }
 
     /// Returns the exception that stopped the instruction.

@@ -1,5 +1,7 @@
 //! The encodings in random programs.
 
+use cpu::row::Role;
+use cpu::table::row;
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind as Kind};
 use std::sync::LazyLock;
 
@@ -38,12 +40,10 @@ fn has_feature(code: Code, names: &[&str]) -> bool {
 }
 
 fn forms(bits: u32) -> Forms {
-    use Mnemonic::*;
-    let rows: Vec<Mnemonic> =
-        cpu::table::FAMILIES.iter().flat_map(|(_, rows)| rows.iter().map(|row| row.mnemonic)).collect();
+    let role = |code: Code| row(code.mnemonic()).map(|row| row.role);
     let exists = |code: &Code| {
         let info = code.op_code();
-        rows.contains(&code.mnemonic())
+        role(*code).is_some()
             && matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX)
             && info.is_available_in_mode(bits)
             && if bits == 64 { info.intel_decoder64() } else { info.intel_decoder32() }
@@ -56,143 +56,12 @@ fn forms(bits: u32) -> Forms {
     let usable = |code: &Code| exists(code) && !is_new(*code);
     let wide = Code::values().filter(exists).filter(|code| is_wide(*code));
     let common = Code::values().filter(usable).filter(|code| {
-        matches!(
-            code.mnemonic(),
-            Mov | Movzx
-                | Movsx
-                | Movsxd
-                | Xchg
-                | Add
-                | Or
-                | Adc
-                | Sbb
-                | And
-                | Sub
-                | Xor
-                | Cmp
-                | Test
-                | Inc
-                | Dec
-                | Neg
-                | Not
-                | Lea
-                | Cmovb
-                | Cmove
-                | Cmovg
-                | Cmovs
-                | Cmovp
-                | Cmovo
-                | Cmovbe
-                | Setb
-                | Sete
-                | Setl
-                | Setp
-                | Seto
-                | Seta
-                | Sets
-                | Cbw
-                | Cwde
-                | Cdqe
-                | Cwd
-                | Cdq
-                | Cqo
-                | Bswap
-                | Movbe
-                | Cmpxchg
-                | Xadd
-                | Clc
-                | Stc
-                | Cmc
-                | Popcnt
-                | Shl
-                | Sal
-                | Shr
-                | Sar
-                | Rol
-                | Ror
-                | Rcl
-                | Rcr
-                | Shld
-                | Shrd
-                | Imul
-                | Mul
-                | Div
-                | Idiv
-                | Bt
-                | Bts
-                | Btr
-                | Btc
-                | Bsf
-                | Bsr
-                | Tzcnt
-                | Lzcnt
-                | Rorx
-                | Shlx
-                | Shrx
-                | Sarx
-                | Pdep
-                | Pext
-                | Mulx
-                | Andn
-                | Blsr
-                | Blsi
-                | Blsmsk
-                | Bzhi
-                | Bextr
-                | Crc32
-                | Adcx
-                | Adox
-                | Push
-                | Pop
-                | Leave
-                | Pushfq
-                | Pushfd
-                | Lahf
-                | Sahf
-                | Nop
-                | Endbr64
-                | Endbr32
-        ) && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
+        role(*code) == Some(Role::Common)
+            && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
     });
     let all = Code::values().filter(usable).filter(|code| {
-        !matches!(
-            code.mnemonic(),
-            Hlt | Mwait
-                | Monitor
-                | Mwaitx
-                | Monitorx
-                | Umwait
-                | Tpause
-                | Iret
-                | Iretd
-                | Iretq
-                | Sysret
-                | Sysretq
-                | Sysexit
-                | Sysexitq
-                | Syscall
-                | Sysenter
-                | Lgdt
-                | Lidt
-                | Lldt
-                | Ltr
-                | Lmsw
-                | Clts
-                | Wrmsr
-                | Rsm
-                | Int
-                | Int1
-                | Int3
-                | Retf
-                | Vmxon
-                | Vmxoff
-                | Vmlaunch
-                | Vmresume
-                | Vmcall
-                | Vmmcall
-                | Vmfunc
-                | Xsetbv
-        ) && !code.is_jmp_far_indirect()
+        role(*code) != Some(Role::System)
+            && !code.is_jmp_far_indirect()
             && !code.is_call_far_indirect()
             && !code.is_jmp_far()
             && !code.is_call_far()

@@ -3,8 +3,8 @@
 use super::code;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use crate::walk::Privilege;
 use iced_x86::{Code, Instruction, Mnemonic::*};
 use ledger::Class;

@@ -12,8 +12,8 @@ mod tests;
 
 use crate::arch::attention;
 use crate::capability::Capability;
-use crate::decode::mode;
 use crate::fault::{Exec, Fault};
+use crate::mode;
 use crate::op::{Op, SEG_FLAT};
 use crate::state::Cpu;
 use crate::walk::{Access, Privilege};
@@ -138,7 +138,7 @@ impl Cpu {
     pub(crate) fn expect_endbranch(&mut self, op: &Op) -> Exec {
         let wanted = if self.engine.long64 { Code::Endbr64 } else { Code::Endbr32 };
         // INT3 is executed first, as debuggers expect.
-        if op.code == wanted as u16 || op.code == Code::Int3 as u16 {
+        if [wanted as u16, Code::Int3 as u16].contains(&op.form.code()) {
             return Ok(());
         }
         let enforced = self.enforced(self.arch.cpl);

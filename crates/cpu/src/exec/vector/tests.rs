@@ -295,7 +295,7 @@ fn supported(code: Code) -> bool {
     })
 }
 
-fn compare(rows: &[crate::table::Row], seed: u64) {
+fn compare(rows: &[crate::row::Row], seed: u64) {
     let mnemonics: Vec<_> = rows.iter().map(|row| row.mnemonic).collect();
     compare_mnemonics(&mnemonics, seed);
 }

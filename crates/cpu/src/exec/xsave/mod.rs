@@ -13,8 +13,8 @@ mod tests;
 use crate::exec::vector::misc::MXCSR_MASK;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, SEG_FLAT};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use crate::xstate::{Component, HEADER_END};
 use component::{CONTENTS, Contents, PIECE};
 use iced_x86::{Instruction, Mnemonic::*};
@@ -44,7 +44,7 @@ pub static ROWS: &[Row] = &[
     Row::end(Xrstors, Class::StateSave, |_, _| Some(xrstor::<false, true>)),
     Row::end(Xrstors64, Class::StateSave, |_, _| Some(xrstor::<true, true>)),
     Row::new(Xgetbv, Class::Microcode, |_, _| Some(xgetbv)),
-    Row::end(Xsetbv, Class::System, |_, _| Some(xsetbv)),
+    Row::end(Xsetbv, Class::System, |_, _| Some(xsetbv)).of_system(),
     Row::new(Rdpkru, Class::Microcode, |_, _| Some(rdpkru)),
     Row::end(Wrpkru, Class::System, |_, _| Some(wrpkru)),
 ];

@@ -9,8 +9,8 @@ use super::{NO_VMCS, Operation};
 use crate::exec;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
+use crate::row::Row;
 use crate::state::Cpu;
-use crate::table::Row;
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
 use x86::control::*;
@@ -21,18 +21,18 @@ use x86::vmx::{error, reason, region, secondary, vmcs};
 
 /// Instruction table rows of VMX.
 pub static ROWS: &[Row] = &[
-    Row::end(Vmcall, Class::System, |_, _| Some(vmcall)),
-    Row::end(Vmmcall, Class::System, |_, _| Some(vmmcall)),
-    Row::end(Vmfunc, Class::System, |_, _| Some(vmfunc)),
+    Row::end(Vmcall, Class::System, |_, _| Some(vmcall)).of_system(),
+    Row::end(Vmmcall, Class::System, |_, _| Some(vmmcall)).of_system(),
+    Row::end(Vmfunc, Class::System, |_, _| Some(vmfunc)).of_system(),
     Row::end(Vmclear, Class::System, |_, _| Some(vmclear)),
-    Row::end(Vmlaunch, Class::System, |_, _| Some(vmlaunch)),
+    Row::end(Vmlaunch, Class::System, |_, _| Some(vmlaunch)).of_system(),
     Row::end(Vmptrld, Class::System, |_, _| Some(vmptrld)),
     Row::end(Vmptrst, Class::System, |_, _| Some(vmptrst)),
     Row::end(Vmread, Class::System, |_, _| Some(vmread)),
-    Row::end(Vmresume, Class::System, |_, _| Some(vmresume)),
+    Row::end(Vmresume, Class::System, |_, _| Some(vmresume)).of_system(),
     Row::end(Vmwrite, Class::System, |_, op| from_register(op, vmwrite)),
-    Row::end(Vmxoff, Class::System, |_, _| Some(vmxoff)),
-    Row::end(Vmxon, Class::System, |_, _| Some(vmxon)),
+    Row::end(Vmxoff, Class::System, |_, _| Some(vmxoff)).of_system(),
+    Row::end(Vmxon, Class::System, |_, _| Some(vmxon)).of_system(),
     Row::end(Invept, Class::System, |_, op| from_register(op, invept)),
     Row::end(Invvpid, Class::System, |_, op| from_register(op, invvpid)),
 ];

@@ -2,20 +2,15 @@
 
 use super::{form, gather, opmask};
 use crate::exec::vector::bind;
-use crate::table::Row;
+use crate::exec::vector::rows::rows;
+use crate::row::{Row, Treatment};
 use iced_x86::Mnemonic::*;
 use ledger::Class;
-
-/// Creates rows of one class and binder.
-macro_rules! rows {
-    ($class:ident, $bind:path; $($mnemonic:ident)*) => {
-        &[$(Row::new($mnemonic, Class::$class, $bind)),*]
-    };
-}
 
 /// Moves, broadcasts, conversions between widths, compress and expand.
 pub static MOVES: &[Row] = rows! {
     Vector, form::integer;
+    Vector:
     Vblendmpd Vblendmps Vbroadcastf32x2 Vbroadcastf32x4 Vbroadcastf32x8 Vbroadcastf64x2 Vbroadcastf64x4
     Vbroadcasti32x2 Vbroadcasti32x4 Vbroadcasti32x8 Vbroadcasti64x2 Vbroadcasti64x4 Vcompresspd Vcompressps
     Vexpandpd Vexpandps Vextractf32x4 Vextractf32x8 Vextractf64x2 Vextractf64x4 Vextracti32x4 Vextracti32x8
@@ -30,6 +25,7 @@ pub static MOVES: &[Row] = rows! {
 /// Integer arithmetic, logic, comparisons into opmasks, permutations.
 pub static INTEGER: &[Row] = rows! {
     Vector, form::integer;
+    Vector:
     Valignd Valignq Vcvtne2ps2bf16 Vcvtneps2bf16 Vdbpsadbw Vdpbf16ps
     Vpabsq Vpandd Vpandnd Vpandnq Vpandq Vpcmpb Vpcmpd Vpcmpq Vpcmpub Vpcmpud Vpcmpuq Vpcmpuw Vpcmpw Vpconflictd
     Vpconflictq Vpermb Vpermi2b Vpermi2d Vpermi2pd Vpermi2ps Vpermi2q Vpermi2w Vpermt2b Vpermt2d Vpermt2pd Vpermt2ps
@@ -43,6 +39,7 @@ pub static INTEGER: &[Row] = rows! {
 /// Floating-point arithmetic and conversions.
 pub static FLOAT: &[Row] = rows! {
     VectorFp, form::float;
+    Vector:
     Vfpclasspd Vfpclassps Vfpclasssd Vfpclassss
     Vcvtpd2qq Vcvtpd2udq Vcvtpd2uqq Vcvtps2qq Vcvtps2udq Vcvtps2uqq Vcvtqq2pd Vcvtqq2ps Vcvtsd2usi Vcvtss2usi
     Vcvttpd2qq Vcvttpd2udq Vcvttpd2uqq Vcvttps2qq Vcvttps2udq Vcvttps2uqq Vcvttsd2usi Vcvttss2usi Vcvtudq2pd
@@ -55,24 +52,28 @@ pub static FLOAT: &[Row] = rows! {
 /// Dot products of integers, which also have VEX encodings.
 pub static VNNI: &[Row] = rows! {
     Vector, bind::integer;
+    Vector:
     Vpdpbusd Vpdpbusds Vpdpwssd Vpdpwssds
 };
 
 /// Arithmetic in GF(2^8), in every encoding.
 pub static GALOIS: &[Row] = rows! {
     Vector, bind::integer;
+    Vector:
     Gf2p8affineinvqb Gf2p8affineqb Gf2p8mulb Vgf2p8affineinvqb Vgf2p8affineqb Vgf2p8mulb
 };
 
 /// Scatters.
 pub static SCATTERS: &[Row] = rows! {
     Vector, gather::bind;
+    Handler:
     Vpscatterdd Vpscatterdq Vpscatterqd Vpscatterqq Vscatterdpd Vscatterdps Vscatterqpd Vscatterqps
 };
 
 /// Opmasks.
 pub static OPMASKS: &[Row] = rows! {
     Vector, opmask::bind;
+    Opmask:
     Kaddb Kaddd Kaddq Kaddw Kandb Kandd Kandnb Kandnd Kandnq Kandnw Kandq Kandw Kmovb Kmovd Kmovq Kmovw Knotb Knotd
     Knotq Knotw Korb Kord Korq Kortestb Kortestd Kortestq Kortestw Korw Kshiftlb Kshiftld Kshiftlq Kshiftlw Kshiftrb
     Kshiftrd Kshiftrq Kshiftrw Ktestb Ktestd Ktestq Ktestw Kunpckbw Kunpckdq Kunpckwd Kxnorb Kxnord Kxnorq Kxnorw
@@ -82,6 +83,7 @@ pub static OPMASKS: &[Row] = rows! {
 /// Approximations of reciprocals and of reciprocal square roots, which differ between processors.
 pub static APPROXIMATE: &[Row] = rows! {
     VectorFp, form::approximate;
+    Handler:
     Vrcp14pd Vrcp14ps Vrcp14sd Vrcp14ss Vrsqrt14pd Vrsqrt14ps Vrsqrt14sd Vrsqrt14ss
     Vrcpph Vrcpsh Vrsqrtph Vrsqrtsh
 };
@@ -89,12 +91,14 @@ pub static APPROXIMATE: &[Row] = rows! {
 /// Moves of half precision.
 pub static HALF_MOVES: &[Row] = rows! {
     Vector, form::integer;
+    Vector:
     Vmovsh Vmovw
 };
 
 /// Arithmetic of half precision.
 pub static HALF: &[Row] = rows! {
     VectorFp, form::float;
+    Vector:
     Vaddph Vaddsh Vcmpph Vcmpsh Vcomish Vcvtdq2ph Vcvtpd2ph Vcvtph2dq Vcvtph2pd Vcvtph2psx Vcvtph2qq Vcvtph2udq
     Vcvtph2uqq Vcvtph2uw Vcvtph2w Vcvtps2phx Vcvtqq2ph Vcvtsd2sh Vcvtsh2sd Vcvtsh2si Vcvtsh2ss Vcvtsh2usi Vcvtsi2sh
     Vcvtss2sh Vcvttph2dq Vcvttph2qq Vcvttph2udq Vcvttph2uqq Vcvttph2uw Vcvttph2w Vcvttsh2si Vcvttsh2usi Vcvtudq2ph
@@ -110,5 +114,6 @@ pub static HALF: &[Row] = rows! {
 /// Division and square root of half precision.
 pub static HALF_DIVISION: &[Row] = rows! {
     VectorDiv, form::float;
+    Vector:
     Vdivph Vdivsh Vsqrtph Vsqrtsh
 };
