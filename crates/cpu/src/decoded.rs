@@ -18,9 +18,10 @@ impl Cpu {
     pub(crate) fn describe_block(&self, block: SavedBlock, ops: &[Op], recorder: &mut Recorder) -> NewBlock {
         let mut shape: Shape = Vec::new();
         for op in ops {
-            match shape.iter_mut().find(|(class, _)| *class == op.class) {
-                Some((_, n)) => *n += 1,
-                None => shape.push((op.class, 1)),
+            let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
+            match shape.iter_mut().find(|(class, ..)| *class == op.class) {
+                Some((_, n, sum)) => (*n, *sum) = (*n + 1, *sum + ticks),
+                None => shape.push((op.class, 1, ticks)),
             }
         }
         shape.sort_unstable();

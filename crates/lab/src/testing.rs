@@ -65,7 +65,7 @@ pub fn ledger(exits: u64) -> Ledger {
     let [kernel, user, host] = [(level, 0), (level, 3), (0, 0)]
         .map(|(level, ring)| recorder.origin(Origin { region, ..Origin::new(level, ring, 0x1000) }));
     let (price, mut clock) = (1000, 0);
-    let shape = recorder.shape(&vec![(Class::Alu, 3), (Class::Load, 1)]);
+    let shape = recorder.shape(&vec![(Class::Alu, 3, 3 * price), (Class::Load, 1, price)]);
     for (origin, rip, runs) in [(kernel, 0xffff_8000_0000_0010, 500), (user, 0x40_0000, 300)] {
         recorder.add_block(origin, rip, shape, runs);
         clock += 4 * price * runs;

@@ -15,13 +15,15 @@ use crate::stack::{self, Stacks};
 use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
 use crate::unreadable::{BEFORE_HYPERVISORS, LARGEST_PAYLOAD, LedgerError, VERSION};
 use crate::wire::{Reader, fnv1a, put, put_cut};
-use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
+use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin, Ticks};
 use entries::{Blocks, Counts, Events, Position};
 use std::collections::BTreeMap;
 
-/// The version without stacks, which is written where there are none.
+/// The version in which shapes had no ticks: every instruction of a class had the price in the header.
+const BEFORE_TICKS: u16 = 6;
+/// The version without stacks.
 const BEFORE_STACKS: u16 = 5;
-/// The version without branches and stacks, which is written where there are none.
+/// The version without branches and stacks.
 const BEFORE_BRANCHES: u16 = 4;
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
@@ -58,16 +60,11 @@ impl Ledger {
     /// The file's bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>, TooLarge> {
         let entries = self.blocks.len() + self.events.len();
-        let version = match (self.stacks.keeps.is_nothing(), self.branches.is_empty()) {
-            (false, _) => VERSION,
-            (true, false) => BEFORE_STACKS,
-            (true, true) => BEFORE_BRANCHES,
-        };
-        let payload = self.payload(version);
+        let payload = self.payload(VERSION);
         if payload.len() > LARGEST_PAYLOAD || entries > MOST_ENTRIES || self.symbols.len() > MOST_ENTRIES {
             return Err(TooLarge { bytes: payload.len(), entries, symbols: self.symbols.len() });
         }
-        Ok(framed(&payload, version))
+        Ok(framed(&payload, VERSION))
     }
 
     /// The ledger in a file's bytes.
@@ -136,9 +133,12 @@ impl Ledger {
         put(&mut out, self.shapes.len() as u64);
         for shape in &self.shapes {
             put(&mut out, shape.len() as u64);
-            for (class, count) in shape {
+            for (class, count, ticks) in shape {
                 put(&mut out, *class as u64);
                 put(&mut out, u64::from(*count));
+                if version > BEFORE_TICKS {
+                    put(&mut out, *ticks);
+                }
             }
         }
         put(&mut out, self.symbols.len() as u64);
@@ -295,8 +295,11 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     r.section("shapes");
     let shapes = sorted_list(r, 1, MOST_ENTRIES, |r| {
         list(r, 2, Class::COUNT, |r| {
-            let class = Class::from_index(r.up_to(255)? as usize);
-            Ok((class.ok_or_else(|| r.malformed("there is no such class"))?, r.up_to(u64::from(u32::MAX))? as u32))
+            let class =
+                Class::from_index(r.up_to(255)? as usize).ok_or_else(|| r.malformed("there is no such class"))?;
+            let count = r.up_to(u64::from(u32::MAX))? as u32;
+            let even = Ticks::from(header.class_ticks[class as usize]).saturating_mul(Ticks::from(count));
+            Ok((class, count, if version > BEFORE_TICKS { r.number()? } else { even }))
         })
     })?;
     r.section("symbols");

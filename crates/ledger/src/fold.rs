@@ -5,7 +5,7 @@
 use crate::entry::{BlockRuns, EventCharge};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{AddressSpace, Amount, Shape};
-use crate::{Class, Family, Kind, Origin};
+use crate::{Family, Kind, Origin};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::iter::Peekable;
@@ -67,7 +67,6 @@ pub(crate) trait Functions {
 pub(crate) struct Recording<'a> {
     pub(crate) origins: &'a [Origin],
     pub(crate) shapes: &'a [Shape],
-    pub(crate) class_ticks: &'a [u32; Class::COUNT],
     pub(crate) functions: &'a dyn Functions,
     /// The coarseness with which the run was recorded.
     pub(crate) recorded: Coarseness,
@@ -190,8 +189,8 @@ where
     B: Iterator<Item = BlockRuns>,
     E: Iterator<Item = EventCharge>,
 {
-    let price = |&(class, count): &(Class, u32)| u128::from(context.class_ticks[class as usize]) * u128::from(count);
-    let costs: Vec<u128> = context.shapes.iter().map(|shape| shape.iter().map(price).sum()).collect();
+    let ticks = |shape: &Shape| shape.iter().map(|part| u128::from(part.2)).sum();
+    let costs: Vec<u128> = context.shapes.iter().map(ticks).collect();
     let mut sizes = [0usize; u128::BITS as usize + 1];
     let mut walk = Places::new(blocks(), events());
     while walk.next().is_some() {
@@ -330,9 +329,9 @@ impl<'a> Folding<'a> {
             sums.entry((target, kind)).or_default().add(Amount { count, ticks });
         };
         for block in blocks {
-            for &(class, count) in &self.context.shapes[block.shape as usize] {
+            for &(class, count, ticks) in &self.context.shapes[block.shape as usize] {
                 let count = u64::from(count).saturating_mul(block.runs);
-                let ticks = count.saturating_mul(u64::from(self.context.class_ticks[class as usize]));
+                let ticks = ticks.saturating_mul(block.runs);
                 add(Kind::new(Family::Instruction, class as u32), count, ticks);
             }
         }

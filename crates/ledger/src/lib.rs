@@ -33,7 +33,7 @@ pub use ledger::{Header, Ledger, Totals, VerifyError};
 pub use operation::Operation;
 pub use profile::Profile;
 pub use recorder::coarse::{Coarseness, Range};
-pub use recorder::{AddressSpace, Amount, Origin, OriginId, Recorder, Region, RegionId, Shape, ShapeId};
+pub use recorder::{AddressSpace, Amount, Origin, OriginId, Recorder, Region, RegionId, Shape, ShapeId, evenly_priced};
 pub use symbols::{Symbol, Symbols};
 pub use task::{Context, Task, TaskId, TaskKind};
 pub use unreadable::{LedgerError, VERSION};

@@ -1,6 +1,6 @@
 //! The recorder: collects charges while a machine runs.
 //!
-//! Ordinary instructions arrive as executions of blocks: a block has a [`Shape`] (its number of instructions per class), and only
+//! Ordinary instructions arrive as executions of blocks: a block has a [`Shape`] (its instructions by class: number and ticks), and only
 //! its executions are counted. Everything else arrives as single charges.
 //!
 //! A charge belongs to an [`Origin`]: privilege, address space, task, and the task's *region of interest*, a part of the run that the guest named.
@@ -97,8 +97,14 @@ pub struct OriginId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ShapeId(pub u32);
 
-/// Instructions of a block by class, sorted by class.
-pub type Shape = Vec<(Class, u32)>;
+/// Instructions of a block by class, sorted by class: their number, and the ticks of one execution of them all.
+pub type Shape = Vec<(Class, u32, Ticks)>;
+
+/// Returns the shape of a block with these numbers of instructions, sorted by class, where every instruction of a class has the same price.
+pub fn evenly_priced(counts: &[(Class, u32)], class_ticks: &[u32; Class::COUNT]) -> Shape {
+    let ticks = |class: Class, count: u32| Ticks::from(class_ticks[class as usize]) * Ticks::from(count);
+    counts.iter().map(|&(class, count)| (class, count, ticks(class, count))).collect()
+}
 
 /// A count and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -349,9 +355,9 @@ impl Recorder {
             return new;
         };
         let before = self.tables.classes.len();
-        for &(class, count) in &self.shapes[shape.0 as usize] {
-            let sum = self.tables.classes.entry((range.start, id, class)).or_default();
-            *sum = sum.saturating_add(u64::from(count).saturating_mul(runs));
+        for &(class, count, ticks) in &self.shapes[shape.0 as usize] {
+            let amount = Amount { count: u64::from(count).saturating_mul(runs), ticks: ticks.saturating_mul(runs) };
+            self.tables.classes.entry((range.start, id, class)).or_default().add(amount);
         }
         self.tables.classes.len() != before || self.shapes_used != shapes
     }
@@ -441,11 +447,10 @@ impl Recorder {
         for (origin, rip, kind, amount) in events.iter() {
             self.put_event(origin, rip, kind, amount);
         }
-        for ((rip, origin, class), count) in classes {
+        for ((rip, origin, class), amount) in classes {
             let origin = self.coarse_origin(origin, rip);
             let start = self.range(origin, rip).map_or(rip, |range| range.start);
-            let sum = self.tables.classes.entry((start, origin, class)).or_default();
-            *sum = sum.saturating_add(count);
+            self.tables.classes.entry((start, origin, class)).or_default().add(amount);
         }
     }
 
@@ -581,9 +586,9 @@ impl Recorder {
     }
 
     /// Returns instructions of blocks whose addresses were not kept, in no particular order: (origin, first address of the range, class,
-    /// count).
-    pub fn classes(&self) -> impl Iterator<Item = (OriginId, u64, Class, u64)> + '_ {
-        self.tables.classes.iter().map(|((rip, origin, class), count)| (*origin, *rip, *class, *count))
+    /// amount).
+    pub fn classes(&self) -> impl Iterator<Item = (OriginId, u64, Class, Amount)> + '_ {
+        self.tables.classes.iter().map(|((rip, origin, class), amount)| (*origin, *rip, *class, *amount))
     }
 }
 

@@ -309,11 +309,10 @@ impl<'a> Selection<'a> {
     /// Returns instructions by class, in the order of [`Class::ALL`].
     pub fn classes(self) -> Vec<Amount> {
         let mut classes = vec![Amount::default(); Class::COUNT];
-        let price = |class: Class| u64::from(self.ledger.header.class_ticks[class as usize]);
         for block in self.blocks() {
-            for &(class, count) in &self.ledger.shapes[block.shape as usize] {
+            for &(class, count, ticks) in &self.ledger.shapes[block.shape as usize] {
                 let count = u64::from(count).saturating_mul(block.runs);
-                classes[class as usize].add(Amount { count, ticks: count.saturating_mul(price(class)) });
+                classes[class as usize].add(Amount { count, ticks: ticks.saturating_mul(block.runs) });
             }
         }
         self.charges(|_, cause, kind, amount| {

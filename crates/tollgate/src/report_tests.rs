@@ -17,9 +17,9 @@ pub(crate) fn sample(scale: u64) -> Ledger {
     let mut clock = 0;
     for (origin, rip, runs) in [(kernel, KERNEL, 9000 * scale), (kernel, KERNEL + 0x80, 400), (user, 0x40_1000, 50_000)]
     {
-        let shape = vec![(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
-        clock +=
-            shape.iter().map(|(class, n)| u64::from(costs.class[*class as usize]) * u64::from(*n)).sum::<u64>() * runs;
+        let counts = [(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
+        let shape = ledger::evenly_priced(&counts, &costs.class);
+        clock += shape.iter().map(|part| part.2).sum::<u64>() * runs;
         let shape = recorder.shape(&shape);
         recorder.add_block(origin, rip, shape, runs);
     }
@@ -74,9 +74,9 @@ pub(crate) fn guest() -> Ledger {
         [(0, 0), (0, 3), (1, 0), (1, 3)].map(|(level, ring)| recorder.origin(Origin::new(level, ring, 0x100_0000)));
     let mut clock = 0;
     for (origin, rip, runs) in [(kernel, KERNEL, 9000), (user, 0x40_1000, 50_000)] {
-        let shape = vec![(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
-        clock +=
-            shape.iter().map(|(class, n)| u64::from(costs.class[*class as usize]) * u64::from(*n)).sum::<u64>() * runs;
+        let counts = [(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
+        let shape = ledger::evenly_priced(&counts, &costs.class);
+        clock += shape.iter().map(|part| part.2).sum::<u64>() * runs;
         let shape = recorder.shape(&shape);
         recorder.add_block(origin, rip, shape, runs);
     }

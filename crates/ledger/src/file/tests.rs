@@ -211,6 +211,16 @@ fn many() -> Ledger {
 }
 
 #[test]
+fn shapes_of_older_files_have_the_ticks_of_their_classes() {
+    let ledger = sample();
+    let read = Ledger::read(&framed(&ledger.payload(BEFORE_TICKS), BEFORE_TICKS));
+    assert_eq!(read, Ok(ledger.clone()), "its prices are even");
+    let mut uneven = ledger;
+    uneven.shapes[0][0].2 += 1;
+    assert_eq!(Ledger::read(&uneven.to_bytes().unwrap()), Ok(uneven));
+}
+
+#[test]
 fn older_files_with_more_entries_are_folded_as_they_are_read() {
     let ledger = many();
     let read = Ledger::read(&framed(&ledger.payload(2), 2)).expect("is readable");

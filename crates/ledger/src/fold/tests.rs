@@ -1,7 +1,7 @@
 use super::*;
 use crate::ledger::{Header, Ledger};
 use crate::summary::By;
-use crate::{Profile, Recorder, Symbol, Symbols};
+use crate::{Class, Profile, Recorder, Symbol, Symbols, evenly_priced};
 use std::collections::BTreeMap;
 
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -12,8 +12,8 @@ fn run(addresses: u64) -> (Header, Recorder, Symbols) {
     let costs = profile.costs();
     let mut recorder = Recorder::default();
     let mut clock = 0;
-    let shape = vec![(Class::Alu, 2), (Class::Load, 1)];
-    let price: u64 = shape.iter().map(|(class, n)| u64::from(costs.class[*class as usize]) * u64::from(*n)).sum();
+    let shape = evenly_priced(&[(Class::Alu, 2), (Class::Load, 1)], &costs.class);
+    let price: u64 = shape.iter().map(|part| part.2).sum();
     let id = recorder.shape(&shape);
     for space in 1..4 {
         let kernel = recorder.origin(Origin::new(0, 0, space << 12));
@@ -117,7 +117,7 @@ fn what_cannot_be_folded_stays() {
 fn coarsely(single: Option<u64>) -> Recorder {
     let mut recorder = Recorder::with_room(1000);
     let user = recorder.origin(Origin::new(0, 3, 0x1000));
-    let alu = recorder.shape(&vec![(Class::Alu, 1)]);
+    let alu = recorder.shape(&vec![(Class::Alu, 1, price(&Profile::named("skx").expect("is built in")))]);
     for i in 0..5000 {
         recorder.add_block(user, 0x40_0000 + i, alu, 1);
         if let Some(ticks) = single {
@@ -152,7 +152,7 @@ fn code_without_symbols_does_not_fold_into_an_image() {
     let profile = Profile::named("skx").expect("is built in");
     let mut recorder = Recorder::default();
     let kernel = recorder.origin(Origin::new(0, 0, 0x1000));
-    let alu = recorder.shape(&vec![(Class::Alu, 1)]);
+    let alu = recorder.shape(&vec![(Class::Alu, 1, price(&profile))]);
     let mut symbols = Vec::new();
     for i in 0..300 {
         symbols.push(Symbol::new(KERNEL + 0x1000 * i, 0x100, &format!("f{i}")));

@@ -19,7 +19,7 @@ pub struct Saved {
     regions: Vec<Region>,
     blocks: Vec<(OriginId, u64, ShapeId, u64)>,
     events: Vec<(OriginId, u64, Kind, Amount)>,
-    classes: Vec<((u64, OriginId, Class), u64)>,
+    classes: Vec<((u64, OriginId, Class), Amount)>,
     areas: Vec<((OriginId, u64), Option<u32>)>,
     branches: Vec<(OriginId, Branch, Taken)>,
     stacks: SavedStacks,
@@ -73,7 +73,7 @@ impl Recorder {
             regions: self.regions.clone(),
             blocks: self.tables.blocks.iter().collect(),
             events: self.tables.events.iter().collect(),
-            classes: self.tables.classes.iter().map(|(key, count)| (*key, *count)).collect(),
+            classes: self.tables.classes.iter().map(|(key, amount)| (*key, *amount)).collect(),
             areas: self.tables.areas.iter().map(|(key, count)| (*key, *count)).collect(),
             branches: self.branches.save(),
             stacks: self.stacks.save(),
@@ -130,7 +130,7 @@ mod tests {
             let task = recorder.task(Task::new(TaskKind::Process, i as u32 % 7, 0, "t"));
             let region = recorder.region(if i % 3 == 0 { "a" } else { "b" });
             let origin = recorder.origin(Origin { task, region, ..Origin::new(0, 3, (i % 5) << 12) });
-            let shape = recorder.shape(&vec![(Class::Alu, i as u32 % 4 + 1)]);
+            let shape = recorder.shape(&vec![(Class::Alu, i as u32 % 4 + 1, u64::from(i as u32 % 3))]);
             recorder.add_block(origin, i << 8, shape, i);
             let branch = Branch { site: i << 4, way: Way::Call, target: i % 11 };
             recorder.add_branch(origin, branch, i % 2 == 0);

@@ -198,7 +198,7 @@ pub(super) struct Tables {
     pub(super) blocks: Runs,
     pub(super) events: Charges,
     /// Instructions of blocks without addresses, by the first address of their range.
-    pub(super) classes: FxHashMap<(u64, OriginId, Class), u64>,
+    pub(super) classes: FxHashMap<(u64, OriginId, Class), Amount>,
     /// Number of entries by area, where it is counted; `None` for a dense area.
     pub(super) areas: FxHashMap<(OriginId, u64), Option<u32>>,
 }

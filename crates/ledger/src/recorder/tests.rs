@@ -13,15 +13,15 @@ fn equal_origins_and_shapes_have_one_number() {
     let a = origin(&mut r, 1);
     assert_ne!(a, origin(&mut r, 2));
     assert_eq!(a, origin(&mut r, 1));
-    let shape = r.shape(&vec![(Class::Alu, 3)]);
-    assert_eq!(shape, r.shape(&vec![(Class::Alu, 3)]));
-    assert_ne!(shape, r.shape(&vec![(Class::Alu, 4)]));
+    let shape = r.shape(&vec![(Class::Alu, 3, 900)]);
+    assert_eq!(shape, r.shape(&vec![(Class::Alu, 3, 900)]));
+    assert_ne!(shape, r.shape(&vec![(Class::Alu, 4, 900)]));
 }
 
 #[test]
 fn runs_add_up_beyond_32_bits() {
     let mut r = Recorder::default();
-    let (o, s) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1)]));
+    let (o, s) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1, 300)]));
     for _ in 0..5 {
         r.add_block(o, 0xffff_ffff_8100_0000, s, u64::from(u32::MAX));
     }
@@ -100,7 +100,8 @@ fn charges() -> Vec<impl Fn(&mut Recorder)> {
                 0 => recorder.add(id, rip, Kind::new(Family::Rdmsr, i as u32), 1, 10),
                 1 => recorder.add(id, rip, Kind::new(Family::Syscall, 0), i, 100 * i),
                 _ => {
-                    let shape = recorder.shape(&vec![(Class::Alu, 1 + i as u32 % 90), (Class::Jump, 1)]);
+                    let shape =
+                        recorder.shape(&vec![(Class::Alu, 1 + i as u32 % 90, 300 + i % 7), (Class::Jump, 1, 1000)]);
                     recorder.add_block(id, rip, shape, 1 + i % 4);
                 }
             }
@@ -115,18 +116,21 @@ fn contents(recorder: &Recorder) -> Vec<String> {
     let shape = |id: ShapeId| &recorder.shapes()[id.0 as usize];
     let blocks = recorder.blocks().map(|(o, rip, s, runs)| format!("{:?} {rip:#x} {:?} {runs}", origin(o), shape(s)));
     let events = recorder.events().map(|(o, rip, kind, sum)| format!("{:?} {rip:#x} {kind:?} {sum:?}", origin(o)));
-    let classes = recorder.classes().map(|(o, rip, class, n)| format!("{:?} {rip:#x} {class:?} {n}", origin(o)));
+    let classes = recorder.classes().map(|(o, rip, class, n)| format!("{:?} {rip:#x} {class:?} {n:?}", origin(o)));
     let mut all: Vec<String> = blocks.chain(events).chain(classes).collect();
     all.sort_unstable();
     all
 }
 
-/// Ticks of events, and instructions.
+/// Ticks of everything, and instructions.
 fn sums(recorder: &Recorder) -> (u64, u64) {
-    let ticks = recorder.events().map(|event| event.3.ticks).sum();
-    let of = |id: ShapeId| recorder.shapes()[id.0 as usize].iter().map(|part| u64::from(part.1)).sum::<u64>();
-    let blocks: u64 = recorder.blocks().map(|block| of(block.2) * block.3).sum();
-    (ticks, blocks + recorder.classes().map(|class| class.3).sum::<u64>())
+    let mut sums = (recorder.events().map(|event| event.3.ticks).sum(), 0);
+    for (_, _, shape, runs) in recorder.blocks() {
+        for (_, count, ticks) in &recorder.shapes()[shape.0 as usize] {
+            sums = (sums.0 + ticks * runs, sums.1 + u64::from(*count) * runs);
+        }
+    }
+    recorder.classes().fold(sums, |sums, (.., amount)| (sums.0 + amount.ticks, sums.1 + amount.count))
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn code_of_the_kernel_stays_exact_longest() {
     let mut r = small(1000, 1000);
     r.dense_from = 1 << 20;
     let (kernel, user) = (origin(&mut r, 1), r.origin(Origin::new(0, 3, 1)));
-    let shape = r.shape(&vec![(Class::Alu, 2)]);
+    let shape = r.shape(&vec![(Class::Alu, 2, 600)]);
     for i in 0..900 {
         r.add_block(kernel, 0xffff_ffff_8100_0000 + i, shape, 1);
     }
@@ -172,7 +176,7 @@ fn code_of_the_kernel_stays_exact_longest() {
     r.finish();
     assert_eq!(r.coarseness().index(), 3);
     assert_eq!(r.blocks().count(), 900);
-    let pages: BTreeMap<u64, u64> = r.classes().map(|(_, rip, _, n)| (rip, n)).collect();
+    let pages: BTreeMap<u64, u64> = r.classes().map(|(_, rip, _, sum)| (rip, sum.count)).collect();
     assert_eq!(pages.len(), 50_000usize.div_ceil(4096));
     assert_eq!(pages[&0x40_0000], 4096 * 6);
 }
@@ -187,7 +191,7 @@ fn no_guest_makes_a_recorder_grow_without_end() {
         let id = r.origin(Origin { region, task, ..Origin::new(1, (i % 4) as u8, mixed & !0xfff) });
         r.add(id, mixed, Kind::new(Family::Wrmsr, i as u32), 1, 1);
         r.add(id, !mixed, Kind::new(Family::PortIn, mixed as u32), 1, 1);
-        let shape = r.shape(&vec![(Class::Alu, i as u32)]);
+        let shape = r.shape(&vec![(Class::Alu, i as u32, 300 * i)]);
         r.add_block(id, mixed, shape, 1);
         r.forget_shapes();
         assert!(i % 500 != 0 || entries(&r) <= 2000);
@@ -195,7 +199,8 @@ fn no_guest_makes_a_recorder_grow_without_end() {
     assert!(entries(&r) <= 2000, "{}", entries(&r));
     assert!(r.shapes().len() <= IDLE_SHAPES + 51, "{}", r.shapes().len());
     let (ticks, instructions) = sums(&r);
-    assert_eq!((ticks, instructions), (200_000, (0..100_000).sum()));
+    let all: u64 = (0..100_000).sum();
+    assert_eq!((ticks, instructions), (200_000 + 300 * all, all));
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn shapes_that_no_block_has_are_forgotten() {
     let mut r = Recorder::default();
     let id = origin(&mut r, 1);
     for i in 0..IDLE_SHAPES as u32 + 10 {
-        let shape = r.shape(&vec![(Class::Load, i)]);
+        let shape = r.shape(&vec![(Class::Load, i, 500)]);
         if i % 10_000 == 0 {
             r.add_block(id, u64::from(i), shape, 5);
         }
@@ -212,7 +217,7 @@ fn shapes_that_no_block_has_are_forgotten() {
     r.forget_shapes();
     assert_eq!(r.shapes().len(), 7);
     assert_eq!(contents(&r), before);
-    let again = r.shape(&vec![(Class::Load, 20_000)]);
+    let again = r.shape(&vec![(Class::Load, 20_000, 500)]);
     assert_eq!(r.shapes().len(), 7);
     r.add_block(id, 20_000, again, 1);
     assert_eq!(r.blocks().map(|block| block.3).max(), Some(6));
@@ -221,7 +226,7 @@ fn shapes_that_no_block_has_are_forgotten() {
 #[test]
 fn nothing_charged_leaves_nothing() {
     let mut r = Recorder::default();
-    let (id, shape) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1)]));
+    let (id, shape) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1, 300)]));
     r.add_block(id, 1, shape, 0);
     r.add(id, 1, Kind::new(Family::Iret, 0), 0, 0);
     assert_eq!(entries(&r), 0);
@@ -232,7 +237,7 @@ fn dense_code_folds_and_sparse_code_stays_exact() {
     let program = 0x10_0000u64;
     let charge = |r: &mut Recorder, backwards: bool| {
         let id = origin(r, 1);
-        let shape = r.shape(&vec![(Class::Alu, 2)]);
+        let shape = r.shape(&vec![(Class::Alu, 2, 600)]);
         for i in 0..20_000u64 {
             let i = if backwards { 19_999 - i } else { i };
             r.add_block(id, 0x400_0000 + 3 * i, shape, 1);
@@ -250,7 +255,7 @@ fn dense_code_folds_and_sparse_code_stays_exact() {
     assert_eq!(r.classes().count(), 60_000usize.div_ceil(4096));
     assert_eq!(r.range(OriginId(0), 0x400_1000), Some(Range { start: 0x400_1000, len: 4096 }));
     assert_eq!(r.range(OriginId(0), program), None);
-    assert_eq!(sums(&r), (140_000, 80_000));
+    assert_eq!(sums(&r), (140_000 + 40_000 * 600, 80_000));
     let mut other = small(1000, 1000);
     charge(&mut other, true);
     assert_eq!(contents(&r), contents(&other));
@@ -261,7 +266,7 @@ fn an_area_that_was_dense_still_counts_for_what_it_was() {
     // Six areas of 150 and one of 250 are 1150: too much. Had the large one come first, it would have been folded before.
     let charge = |r: &mut Recorder, areas: &[u64]| {
         let id = origin(r, 1);
-        let shape = r.shape(&vec![(Class::Alu, 1)]);
+        let shape = r.shape(&vec![(Class::Alu, 1, 300)]);
         for &area in areas {
             for i in 0..if area == 9 { 250 } else { 150 } {
                 r.add_block(id, area * AREA + 16 * i, shape, 1);
@@ -303,7 +308,7 @@ fn a_recorder_is_a_map_of_sums() {
             let sum = events.entry((origin, rip, kind)).or_default();
             *sum = (sum.0 + pick(20, 16), sum.1 + pick(30, 1 << 20));
         } else {
-            let shape = vec![(Class::Alu, pick(13, 2) as u32), (Class::Load, 1)];
+            let shape = vec![(Class::Alu, pick(13, 2) as u32, pick(17, 3)), (Class::Load, 1, 500)];
             let runs = 1 + (pick(20, 1 << 33));
             let id_of_shape = r.shape(&shape);
             r.add_block(id, rip, id_of_shape, runs);
@@ -326,22 +331,22 @@ fn executions_beyond_32_bits_are_folded_and_kept_by_another_shape_s_number() {
     let runs = 5 * u64::from(u32::MAX);
     let mut r = small(2, 1000);
     let user = r.origin(Origin::new(0, 3, 1));
-    let shape = r.shape(&vec![(Class::Alu, 3), (Class::Load, 1)]);
+    let shape = r.shape(&vec![(Class::Alu, 3, 900), (Class::Load, 1, 500)]);
     for rip in 0..3 {
         r.add_block(user, 0x40_0000 + rip, shape, runs);
     }
     let classes: BTreeMap<_, _> = r.classes().map(|(_, rip, class, n)| ((rip, class), n)).collect();
-    assert_eq!(classes[&(0x40_0000, Class::Alu)], 9 * runs);
-    assert_eq!(classes[&(0x40_0000, Class::Load)], 3 * runs);
+    assert_eq!(classes[&(0x40_0000, Class::Alu)], Amount { count: 9 * runs, ticks: 2700 * runs });
+    assert_eq!(classes[&(0x40_0000, Class::Load)], Amount { count: 3 * runs, ticks: 1500 * runs });
     let mut r = Recorder::default();
     let id = origin(&mut r, 1);
     for i in 0..IDLE_SHAPES as u32 + 2 {
-        r.shape(&vec![(Class::Load, i)]);
+        r.shape(&vec![(Class::Load, i, 500)]);
     }
     let last = ShapeId(IDLE_SHAPES as u32 + 1);
     r.add_block(id, 7, last, runs);
     r.forget_shapes();
-    assert_eq!(r.shapes(), [vec![(Class::Load, IDLE_SHAPES as u32 + 1)]]);
+    assert_eq!(r.shapes(), [vec![(Class::Load, IDLE_SHAPES as u32 + 1, 500)]]);
     assert_eq!(r.blocks().collect::<Vec<_>>(), [(id, 7, ShapeId(0), runs)]);
 }
 
@@ -393,7 +398,7 @@ fn steps_become_coarser() {
 fn what_is_charged_often_does_not_make_an_area_dense() {
     let mut r = small(1000, 1000);
     let id = origin(&mut r, 1);
-    let shape = r.shape(&vec![(Class::Alu, 1)]);
+    let shape = r.shape(&vec![(Class::Alu, 1, 300)]);
     for i in 0..2000 {
         r.add_block(id, 9 * AREA + i, shape, 1);
     }
@@ -413,7 +418,7 @@ fn what_is_charged_often_does_not_make_an_area_dense() {
 #[test]
 fn short_tasks_by_the_thousand_are_charged_by_name_and_addresses_stay() {
     let mut r = small(1000, 1000);
-    let shape = r.shape(&vec![(Class::Alu, 1)]);
+    let shape = r.shape(&vec![(Class::Alu, 1, 300)]);
     for number in 1..=500 {
         let task =
             r.task(Task::new(crate::TaskKind::Process, number, number, if number % 2 == 0 { "sh" } else { "cc" }));
