@@ -2,7 +2,7 @@
 //!
 //! They are counts and charge nothing: the cost of a branch is charged as an instruction, and as an event if it was mispredicted.
 
-use crate::recorder::{AddressSpace, OriginId};
+use crate::charge::{AddressSpace, OriginId};
 use crate::unreadable::LedgerError;
 use crate::wire::Reader;
 use rustc_hash::FxHashMap;

@@ -1,6 +1,6 @@
 //! The items of a ledger's lists.
 
-use crate::recorder::AddressSpace;
+use crate::charge::AddressSpace;
 use crate::{Kind, Ticks};
 
 /// A function, or other named range of addresses, that something was charged to.

@@ -4,19 +4,21 @@
 //! payload needs, and whatever is wrong is an error. The writer knows the reader's limits, and writes nothing beyond them.
 
 mod entries;
+pub(crate) mod fields;
 
 use crate::branch;
+use crate::coarse::{Coarseness, Range};
 use crate::entry::SavedSymbol;
 use crate::fold::{Folded, MOST_ENTRIES};
 use crate::ledger::{Header, Ledger, SavedFunctions};
-use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{AddressSpace, LONGEST_REGION_NAME, MOST_REGIONS, Region};
+use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
 use crate::stack::{self, Stacks};
-use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
+use crate::task::{LONGEST_COMM, MOST_TASKS, Task, TaskKind};
 use crate::unreadable::{BEFORE_HYPERVISORS, LARGEST_PAYLOAD, LedgerError, VERSION};
 use crate::wire::{Reader, fnv1a, put, put_cut};
-use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin, Ticks};
+use crate::{Class, Family, FoldedPlace, Ticks};
 use entries::{Blocks, Counts, Events, Position};
+use fields::{BEFORE_FOLDING, BEFORE_GUESTS, address_space, kind, list, origin, put_kind, put_origin, sorted_list};
 use std::collections::BTreeMap;
 
 /// The version in which shapes had no ticks: every instruction of a class had the price in the header.
@@ -27,10 +29,6 @@ const BEFORE_STACKS: u16 = 5;
 const BEFORE_BRANCHES: u16 = 4;
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
-/// The version whose entries were as many as a payload has room for, without [`Folded`].
-const BEFORE_FOLDING: u16 = 2;
-/// The version in which guests of a hypervisor on the machine were not told apart: no origin and no symbol had a guest.
-const BEFORE_GUESTS: u16 = 3;
 /// Uncompressed bytes in a frame, at most.
 const FRAME: usize = 1 << 20;
 /// Bytes in front of the frames: magic, version, length and hash of the frames.
@@ -189,32 +187,6 @@ impl Ledger {
     }
 }
 
-/// An origin, without its region.
-pub(crate) fn put_origin(out: &mut Vec<u8>, origin: &Origin, version: u16) {
-    put(out, u64::from(origin.level));
-    put(out, u64::from(origin.ring));
-    if version > BEFORE_FOLDING {
-        put(out, origin.context as u64);
-        put(out, u64::from(origin.task.0));
-    }
-    if version > BEFORE_GUESTS {
-        put(out, origin.guest);
-    }
-    put(out, origin.space);
-}
-
-/// The same again, of a ledger with so many tasks.
-pub(crate) fn origin(r: &mut Reader, version: u16, tasks: usize) -> Result<Origin, LedgerError> {
-    let (level, ring) = (r.up_to(2)? as u8, r.up_to(3)? as u8);
-    let (context, task) = match version > BEFORE_FOLDING {
-        true => (r.up_to(Context::ALL.len() as u64 - 1)?, r.up_to(tasks as u64 - 1)?),
-        false => (0, 0),
-    };
-    let (context, task) = (Context::ALL[context as usize], TaskId(task as u32));
-    let AddressSpace { guest, root } = address_space(r, version)?;
-    Ok(Origin { context, task, guest, ..Origin::new(level, ring, root) })
-}
-
 /// A file of a payload.
 fn framed(payload: &[u8], version: u16) -> Vec<u8> {
     let mut out = vec![0; PREAMBLE];
@@ -231,26 +203,6 @@ fn framed(payload: &[u8], version: u16) -> Vec<u8> {
     out[10..18].copy_from_slice(&length.to_le_bytes());
     out[18..26].copy_from_slice(&hash.to_le_bytes());
     out
-}
-
-pub(crate) fn put_kind(out: &mut Vec<u8>, kind: Kind) {
-    put(out, kind.family as u64);
-    put(out, u64::from(kind.param));
-}
-
-/// A kind of the first `families` families.
-pub(crate) fn kind(reader: &mut Reader, families: u64) -> Result<Kind, LedgerError> {
-    let number = reader.up_to(255)?;
-    let family = Family::from_index(number as usize).filter(|_| number < families);
-    let family = family.ok_or_else(|| reader.malformed("there is no such family of events"))?;
-    let param = reader.up_to(u64::from(u32::MAX))? as u32;
-    if family == Family::Instruction && Class::from_index(param as usize).is_none() {
-        return Err(reader.malformed("there is no such class"));
-    }
-    if family == Family::Operation && Operation::from_index(param as usize).is_none() {
-        return Err(reader.malformed("there is no such operation"));
-    }
-    Ok(Kind::new(family, param))
 }
 
 fn unpack(mut frames: &[u8]) -> Result<Vec<u8>, LedgerError> {
@@ -361,11 +313,6 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     Ok(ledger)
 }
 
-fn address_space(r: &mut Reader, version: u16) -> Result<AddressSpace, LedgerError> {
-    let guest = if version > BEFORE_GUESTS { r.number()? } else { 0 };
-    Ok(AddressSpace { guest, root: r.number()? })
-}
-
 /// The tasks: first the one that stands for none, then the others in order.
 fn tasks(r: &mut Reader) -> Result<Vec<Task>, LedgerError> {
     r.section("tasks");
@@ -409,35 +356,6 @@ fn header(r: &mut Reader, families: u64) -> Result<Header, LedgerError> {
     r.section("names");
     let names = map(r, 3, MOST_NAMES, |r| Ok((kind(r, families)?, r.string(LONGEST_NAME)?)))?;
     Ok(Header { profile, tsc_hz, class_ticks, clocks, metadata, names })
-}
-
-/// A list of at most `most` items of at least `bytes` bytes each.
-fn list<T>(
-    r: &mut Reader,
-    bytes: usize,
-    most: usize,
-    mut item: impl FnMut(&mut Reader) -> Result<T, LedgerError>,
-) -> Result<Vec<T>, LedgerError> {
-    let count = r.count(bytes)?;
-    if count > most {
-        return Err(r.malformed("there are too many"));
-    }
-    let mut items = Vec::with_capacity(count.min(1 << 16));
-    for _ in 0..count {
-        items.push(item(r)?);
-    }
-    Ok(items)
-}
-
-/// The same of items that are in order.
-pub(crate) fn sorted_list<T: Ord>(
-    r: &mut Reader,
-    bytes: usize,
-    most: usize,
-    item: impl FnMut(&mut Reader) -> Result<T, LedgerError>,
-) -> Result<Vec<T>, LedgerError> {
-    let items = list(r, bytes, most, item)?;
-    if items.is_sorted_by(|a, b| a < b) { Ok(items) } else { Err(r.malformed("is out of order")) }
 }
 
 fn map<K: Ord, V>(

@@ -2,9 +2,9 @@
 //! that they are in, and where that does not do, functions into their image, and so on. Nothing is lost but detail: all sums
 //! by what still is told apart stay exact.
 
+use crate::charge::{AddressSpace, Amount, Shape};
+use crate::coarse::{Coarseness, Range};
 use crate::entry::{BlockRuns, EventCharge};
-use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{AddressSpace, Amount, Shape};
 use crate::{Family, Kind, Origin};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;

@@ -1,10 +1,11 @@
 //! A ledger: the charges of a run by origin and cause, ready to be saved, compared and reported.
 
 use crate::branch::BranchRuns;
+use crate::charge::{AddressSpace, Amount, OriginId, RegionId, Shape};
+use crate::coarse::{Coarseness, Range};
 use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
 use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
-use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{AddressSpace, Amount, OriginId, Recorder, Region, RegionId, Shape};
+use crate::recorder::{Recorder, Region};
 use crate::stack::Stacks;
 use crate::symbols::Symbols;
 use crate::task::{Task, TaskId};
@@ -423,7 +424,7 @@ fn sorted<T: Clone + Ord>(items: &[T]) -> (Vec<T>, Vec<u32>) {
 pub(crate) mod tests {
     use super::*;
     use crate::Operation;
-    use crate::recorder::evenly_priced;
+    use crate::charge::evenly_priced;
     use crate::symbols::Symbol;
 
     /// Returns a small run with every kind of entry, charged consistently: its clock is the sum of its charges.

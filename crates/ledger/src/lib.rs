@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod branch;
+pub mod charge;
+pub mod coarse;
 pub mod costs;
 mod entry;
 pub mod event;
@@ -25,6 +27,8 @@ mod unreadable;
 mod wire;
 
 pub use branch::{Branch, BranchRuns, Taken, Way};
+pub use charge::{AddressSpace, Amount, Origin, OriginId, RegionId, Shape, ShapeId, evenly_priced};
+pub use coarse::{Coarseness, Range};
 pub use costs::{Costs, Geometry, Sets};
 pub use entry::{BlockRuns, EventCharge, SavedSymbol};
 pub use event::{Class, Family, Kind};
@@ -32,8 +36,7 @@ pub use fold::{Folded, FoldedPlace, MOST_ENTRIES};
 pub use ledger::{Header, Ledger, Totals, VerifyError};
 pub use operation::Operation;
 pub use profile::Profile;
-pub use recorder::coarse::{Coarseness, Range};
-pub use recorder::{AddressSpace, Amount, Origin, OriginId, Recorder, Region, RegionId, Shape, ShapeId, evenly_priced};
+pub use recorder::{Recorder, Region};
 pub use symbols::{Symbol, Symbols};
 pub use task::{Context, Task, TaskId, TaskKind};
 pub use unreadable::{LedgerError, VERSION};

@@ -8,7 +8,7 @@
 mod files;
 mod wire;
 
-use crate::recorder::OriginId;
+use crate::charge::OriginId;
 use crate::{Amount, Kind, Origin, Ticks};
 pub use files::{Files, LONGEST_PATH, file_of, in_file};
 use rustc_hash::FxHashMap;

@@ -6,10 +6,11 @@ mod lines;
 mod sites;
 mod stacks;
 
+use crate::charge::Amount;
 use crate::entry::BlockRuns;
 use crate::ledger::Ledger;
 use crate::pattern;
-use crate::recorder::{Amount, Region};
+use crate::recorder::Region;
 use crate::{Class, Family, Kind};
 pub use lines::{Line, Lines, Who};
 use rustc_hash::FxHashMap;

@@ -1,8 +1,9 @@
 //! Blocks and events in a payload: checked once, and then read as often as somebody walks through them, without a list of
 //! them in memory.
 
-use super::{LedgerError, kind};
+use super::fields::kind;
 use crate::entry::{BlockRuns, EventCharge};
+use crate::unreadable::LedgerError;
 use crate::wire::{Reader, put};
 
 /// The numbers of regions, origins, shapes and families that entries may refer to.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::entry::BlockRuns;
 use crate::ledger::tests::{charged, sample};
+use crate::{AddressSpace, Kind, Origin, TaskId};
 use proptest::prelude::*;
 
 #[test]

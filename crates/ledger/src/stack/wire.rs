@@ -1,7 +1,7 @@
 //! The section of a ledger file with the stacks.
 
 use super::{Keeps, MOST_CHARGES, MOST_NODES, MOST_RECORDS, Moment, Node, Record, StackCharge, StackId, Stacks, What};
-use crate::file::{kind, origin, put_kind, put_origin, sorted_list};
+use crate::file::fields::{kind, origin, put_kind, put_origin, sorted_list};
 use crate::unreadable::LedgerError;
 use crate::wire::{Reader, put};
 use crate::{Family, Origin, RegionId};

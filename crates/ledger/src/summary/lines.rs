@@ -1,9 +1,9 @@
 //! The line of a table that a charge belongs to, and the line's name.
 
 use super::By;
+use crate::coarse::{HALF, Range};
 use crate::entry::SavedSymbol;
 use crate::ledger::Ledger;
-use crate::recorder::coarse::{HALF, Range};
 use crate::{Context, Task, TaskKind};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;

@@ -2,8 +2,8 @@
 
 use super::Selection;
 use crate::branch::{Branch, BranchRuns, Taken, Way};
+use crate::charge::AddressSpace;
 use crate::ledger::Ledger;
-use crate::recorder::AddressSpace;
 use crate::{Class, Family, Ticks};
 use std::collections::BTreeMap;
 

@@ -22,8 +22,8 @@ pub use kallsyms::{Kallsyms, KallsymsError, Landmarks, kallsyms};
 pub use modules::modules;
 pub use text::{ElfError, elf, system_map};
 
+use crate::charge::AddressSpace;
 use crate::entry::SavedSymbol;
-use crate::recorder::AddressSpace;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

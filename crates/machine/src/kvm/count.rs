@@ -2,7 +2,7 @@
 //! only to the processor.
 
 use super::registers::State;
-use ledger::recorder::{Amount, Origin};
+use ledger::{Amount, Origin};
 use ledger::{Kind, Recorder, Ticks};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

@@ -9,8 +9,8 @@
 //! noticed. Once an area folds, its earlier entries still count as if they were present, so that the required room
 //! never shrinks while a guest runs.
 
-use super::Origin;
 use crate::Kind;
+use crate::charge::Origin;
 use serde::{Deserialize, Serialize};
 use x86::page::PAGE;
 
