@@ -1,7 +1,10 @@
 //! CPUID for the guest: the processor's values, without features that are not virtualized, plus the hypervisor's
 //! leaves.
 
+mod hidden;
 pub(crate) mod runtime;
+
+pub(crate) use hidden::hidden_cr4;
 
 use self::runtime::RuntimeCpuid;
 use crate::config::VmConfig;
@@ -9,33 +12,10 @@ use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page}
 use crate::vm::Hypervisor;
 use cpu::Cpu;
 use cpu::model::CpuidRegs;
-use x86::control::*;
+use hidden::{HIDDEN, VMX};
 
 /// Leaves reserved for hypervisors.
 const HYPERVISOR_LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4fff_ffff;
-
-/// Features hidden from the guest: leaf, bit of ECX, and true if that applies to shadow paging only.
-const HIDDEN: &[(u32, u32, bool)] = &[
-    // MONITOR: the guest must not block the processor in MWAIT.
-    (1, 3, false),
-    // VMX, SMX.
-    (1, 5, false),
-    (1, 6, false),
-    // Performance counters.
-    (1, 15, false),
-    // Protection keys require the guest's own tables.
-    (7, 3, true),
-    (7, 4, true),
-    // Protection keys of supervisor pages.
-    (7, 31, false),
-    // Shadow stacks.
-    (7, 7, false),
-    // SVM.
-    (0x8000_0001, 2, false),
-];
-
-/// Leaf and ECX bit of VMX.
-const VMX: (u32, u32) = (1, 5);
 
 fn set(word: &mut u32, bit: u32, on: bool) {
     *word = (*word & !(1 << bit)) | if on { 1 << bit } else { 0 };
@@ -102,11 +82,4 @@ fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs 
         }
         _ => CpuidRegs::default(),
     }
-}
-
-/// Returns the bits of CR4 that CPUID does not offer although the processor has them.
-pub fn hidden_cr4(config: &VmConfig) -> u64 {
-    let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
-    let vmx = if config.nested { 0 } else { CR4_VMXE };
-    vmx | CR4_PKS | CR4_CET | shadow
 }

@@ -1,6 +1,6 @@
 //! VMX instructions, which exit: L1's are executed, those of L2 are reported to L1.
 
-use super::shadow_vmcs::{is_frequent, is_rare_state};
+use super::shadow_fields::{is_frequent, is_rare_state};
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::mmu::NestedInvept;

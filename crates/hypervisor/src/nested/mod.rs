@@ -16,10 +16,11 @@ mod exit;
 mod instruction;
 mod merge;
 mod offer;
+mod shadow_fields;
 mod shadow_vmcs;
 
 pub(crate) use offer::offer;
-pub(crate) use shadow_vmcs::ShadowFields;
+pub(crate) use shadow_fields::ShadowFields;
 
 use cpu::vmx::{Controls, GuestVmx, VmExit};
 use ledger::Ticks;
