@@ -85,7 +85,7 @@ impl Ending {
     /// The end of a run whose output did not arrive. A reader that goes away has seen what it wanted.
     fn lost(lost: &Lost) -> Self {
         match lost {
-            Lost::Failed(..) => Self::new(LOST_OUTPUT, &lost.to_string(), crate::FAILED),
+            Lost::Failed(..) => Self::new(LOST_OUTPUT, &lost.to_string(), crate::usage::FAILED),
             Lost::NoReader => Self { bad: false, ..Self::new("unread", &lost.to_string(), UNREAD) },
         }
     }

@@ -7,7 +7,7 @@
 //! and remove files there, and reads and opens no other file.
 
 use crate::contain::confine_keeper;
-use crate::output::Place;
+use crate::destination::Destination;
 use crate::streams::Stream;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -40,7 +40,7 @@ pub struct KeepArgs {
 /// Runs the command.
 pub fn run(args: &KeepArgs) -> Result<()> {
     let place =
-        Place::of(&args.file).with_context(|| format!("can't open the directory of {}", args.file.display()))?;
+        Destination::of(&args.file).with_context(|| format!("can't open the directory of {}", args.file.display()))?;
     confine_keeper(place.directory())?;
     let mut input = std::io::stdin().lock();
     let Some(beside) = args.beside.as_ref().filter(|_| !args.remove) else {

@@ -8,6 +8,7 @@ mod backend;
 mod compare;
 mod contain;
 mod cpu_cmd;
+mod destination;
 mod diff_cmd;
 mod ending;
 mod exec_cmd;
@@ -70,8 +71,6 @@ enum Command {
 
 /// The name of the command that runs machines.
 const RUN: &str = "run";
-/// Exit status when a command failed.
-const FAILED: u8 = 126;
 
 /// Value names of numeric options. A value of theirs that begins with a minus sign is an invalid number, not an option.
 const NUMBERS: [&str; 5] = ["N", "SIZE", "SECONDS", "PERCENT", "DAYS"];
@@ -106,7 +105,7 @@ fn show(answer: &clap::Error) -> ! {
     let lost = answer.print().err().filter(|error| error.kind() != ErrorKind::BrokenPipe && !answer.use_stderr());
     let status = lost.map_or(answer.exit_code(), |error| {
         output::say(&format!("tollgate: error: standard output can't be written: {error}"));
-        FAILED.into()
+        usage::FAILED.into()
     });
     std::process::exit(status)
 }
@@ -124,7 +123,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     output::say(&format!("tollgate: error: {error:#}"));
     limits::explain(error);
     let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
-    ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { FAILED })
+    ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { usage::FAILED })
 }
 
 /// Runs the command of the command line. Its stack frame is large, so that it must not be a part of `main`'s.
@@ -155,7 +154,7 @@ fn command() -> ExitCode {
             together::run(&std::iter::once(*args).chain(others).collect::<Vec<_>>())
         }
         Command::Exec(args) => exec_cmd::run(&args),
-        Command::Diff(args) => diff_cmd::run(&args),
+        Command::Diff(args) => diff_cmd::run(&args, Cli::command()),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),

@@ -704,7 +704,7 @@ fn check(
             if args.json {
                 let report = serde_json::json!({
                     "ended": "the tiers differ",
-                    "status": crate::FAILED,
+                    "status": crate::usage::FAILED,
                     "virtual_seconds": machines.seconds(),
                     "tiers_agree": false,
                     "difference": found.text,

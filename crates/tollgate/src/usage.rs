@@ -1,6 +1,9 @@
-//! Command lines that are wrong whatever the files and the host are, and that the parser of options accepts.
+//! Exit statuses, and command lines that are wrong whatever the files and the host are, and that the parser of options accepts.
 
 use std::fmt::{self, Display, Formatter};
+
+/// Exit status when a command failed.
+pub const FAILED: u8 = 126;
 
 /// A wrong command line, such as options that exclude each other. The program ends with [`WrongArguments::STATUS`].
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use crate::output::{OutputFile, say};
 use crate::stack_args;
 use crate::table::emit;
 use anyhow::{Context, Result};
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
 use lab::diff::{Diff, sheets};
 use lab::report;
 use runs::Measured;
@@ -99,22 +99,24 @@ pub struct DiffArgs {
     command: Vec<OsString>,
 }
 
-/// Reports an invalid command line, as the parser does.
-fn wrong_use(text: &str) -> ! {
-    let mut program = crate::Cli::command();
+/// Reports an invalid command line, as the parser of `program` does.
+fn wrong_use(mut program: clap::Command, text: &str) -> ! {
     program.build();
     let diff = program.find_subcommand_mut("diff").expect("the command is in the list of commands");
     diff.error(ErrorKind::ArgumentConflict, text).exit()
 }
 
-/// Runs the command.
-pub fn run(args: &DiffArgs) -> Result<ExitCode> {
+/// Runs the command. `program` is the parser of the whole command line.
+pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     match args.kernels.len() {
         0 | 2 => {}
-        _ => wrong_use("two kernels are compared, A and B: to compare settings of one kernel, give it by --kernel"),
+        _ => wrong_use(
+            program,
+            "two kernels are compared, A and B: to compare settings of one kernel, give it by --kernel",
+        ),
     }
     if !args.kernels.is_empty() && (0..2).any(|side| args.sides.kernel(side).is_some()) {
-        wrong_use("kernels are given as A and B, or by --kernel");
+        wrong_use(program, "kernels are given as A and B, or by --kernel");
     }
     let file = |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
     let (junit, html) = (file(&args.junit, "test result")?, file(&args.html, "report")?);

@@ -159,7 +159,7 @@ fn failure(args: &DiffArgs, planned: &[Planned], outcomes: &[Ended]) -> Option<u
         Ended::Badly(status, tail) => {
             Some((format!("{} ended with status {status}", named(planned)), *status, &tail[..]))
         }
-        Ended::TooLong => Some((format!("{} printed too much", named(planned)), crate::FAILED, &[][..])),
+        Ended::TooLong => Some((format!("{} printed too much", named(planned)), crate::usage::FAILED, &[][..])),
         Ended::Well | Ended::Stopped => None,
     });
     if let Some((text, status, tail)) = bad {

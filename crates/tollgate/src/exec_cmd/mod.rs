@@ -316,7 +316,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
                 let place =
                     if args.controlled { " in the PATH of tollgate diff: give its path, or --env PATH" } else { "" };
                 say(&format!("tollgate: {missing}{place}"));
-                return Ok(ExitCode::from(if missing.directory { crate::FAILED } else { NOT_FOUND }));
+                return Ok(ExitCode::from(if missing.directory { crate::usage::FAILED } else { NOT_FOUND }));
             }
         },
     };
@@ -520,7 +520,7 @@ fn give_order(
 fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) -> End {
     let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINTED_BY_FAULT != 0);
     if let Some(lost) = &session.lost {
-        return End { lines: false, ..End::bad(ending::LOST_OUTPUT, crate::FAILED, lost.to_string()) };
+        return End { lines: false, ..End::bad(ending::LOST_OUTPUT, crate::usage::FAILED, lost.to_string()) };
     }
     match (outcome, session.ended) {
         (_, Some(ended)) if matches!(outcome, Outcome::PowerOff) => {
@@ -542,7 +542,7 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
             End { reason: "ended", status: ended.status, text: None, lines: false }
         }
         (Outcome::PowerOff, None) => match &session.failed {
-            Some(why) => End::bad("failed", crate::FAILED, why.clone()),
+            Some(why) => End::bad("failed", crate::usage::FAILED, why.clone()),
             None => End::bad("lost", LOST, "the guest powered off before the command ended"),
         },
         _ if broken && !args.oops_ok && !session.timed_out && matches!(outcome, Outcome::Stopped) => {

@@ -156,7 +156,7 @@ impl Ran {
         let cells: usize = self.results.iter().map(|result| result.cells.len()).sum();
         ExitCode::from(match self.failures.len() {
             0 => otherwise,
-            failed if failed == cells && ran == 0 => crate::FAILED,
+            failed if failed == cells && ran == 0 => crate::usage::FAILED,
             _ => FAILED,
         })
     }
