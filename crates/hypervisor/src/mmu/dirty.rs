@@ -55,8 +55,8 @@ impl Mmu {
             }
         } else if let (Some(first), Some(last)) = (frames.first(), frames.last()) {
             for at in self.entries_of(*first..*last + 1) {
-                // If two slots share memory, the entry may belong to the other one.
-                if self.mapped_frame(at).checked_sub(gfn).is_some_and(dirty) {
+                let logged = |frame: u64| frame.checked_sub(gfn).is_some_and(dirty);
+                if self.mapped_frames(at).any(logged) {
                     flush |= self.write_protect_entry(at, true);
                 }
             }
@@ -67,16 +67,19 @@ impl Mmu {
         Some(log)
     }
 
-    /// Returns the first frame of a mapping entry: by its host address, because trees do not record the frame.
-    fn mapped_frame(&self, at: EntryRef) -> u64 {
+    /// Returns the first frames that a mapping entry may be for. The trees of `shadow-nocache` do not record the frame:
+    /// there, it is that of the host address in any of the slots that have this memory.
+    fn mapped_frames(&self, at: EntryRef) -> impl Iterator<Item = u64> {
         let page = self.pool.page(at.page);
-        if page.keeping == Keeping::Hashed {
-            return page.frame(usize::from(at.index));
-        }
+        let is_recorded = page.keeping == Keeping::Hashed || self.mode == MmuMode::Tdp;
+        let recorded = is_recorded.then(|| page.frame(usize::from(at.index)));
         let hpa = spte::address(self.pool.entry(at));
-        let holds = |slot: &&super::Slot| hpa.wrapping_sub(slot.config.hpa) >> 12 < slot.config.pages;
-        let inside = |slot: &super::Slot| slot.config.gfn + ((hpa - slot.config.hpa) >> 12);
-        self.slots.iter().find(holds).map_or(0, inside)
+        let inside = move |slot: &super::Slot| {
+            let number = hpa.wrapping_sub(slot.config.hpa) >> 12;
+            (number < slot.config.pages).then_some(slot.config.gfn + number)
+        };
+        let others = self.slots.iter().filter(move |_| !is_recorded).filter_map(inside);
+        recorded.into_iter().chain(others)
     }
 
     /// Returns all entries that map pages in a range of frames.
@@ -90,8 +93,8 @@ impl Mmu {
             for index in 0..512 {
                 let at = EntryRef { page, index };
                 if self.format.is_leaf(self.pool.entry(at), level) {
-                    let first = self.mapped_frame(at);
-                    if first < range.end && range.start < first + frames(level) {
+                    let overlaps = |first: u64| first < range.end && range.start < first + frames(level);
+                    if self.mapped_frames(at).any(overlaps) {
                         found.push(at);
                     }
                 }
@@ -105,11 +108,12 @@ impl Mmu {
     /// or there is no room.
     fn split(&mut self, at: EntryRef) -> bool {
         let page = self.pool.page(at.page);
-        let (role, gfn) = (page.role, self.mapped_frame(at));
+        let role = page.role;
         let entry = self.pool.entry(at);
         if role.level == 1 || !role.direct || self.pool.available() < Self::MIN_FREE {
             return false;
         }
+        let Some(gfn) = self.mapped_frames(at).next() else { return false };
         self.drop_entry(at);
         let Some(child) = self.get_page(gfn, role.child(0, true, role.access)) else { return true };
         self.stats.split += 1;
@@ -138,6 +142,7 @@ impl Mmu {
     /// Returns true if an entry maps less than a possible large page.
     fn could_be_large(&self, at: EntryRef) -> bool {
         let role = self.pool.page(at.page).role;
-        role.direct && self.mapping_level(self.mapped_frame(at), MAX_LEVEL) > role.level
+        let larger = |gfn| self.mapping_level(gfn, MAX_LEVEL) > role.level;
+        role.direct && self.mapped_frames(at).any(larger)
     }
 }

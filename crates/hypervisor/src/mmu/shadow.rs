@@ -290,3 +290,29 @@ impl Mmu {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use x86::control::CR4_SMAP;
+
+    /// Implicit accesses are those of a supervisor to a page that SMAP protects, while RFLAGS.AC permits explicit ones.
+    #[test]
+    fn only_smap_with_ac_hides_implicit_accesses() {
+        let fault = |ac: u64, cpl: u8, smap: bool, access: u8, error: u32| {
+            let guest = Guest { rflags: 2 | ac, cpl, cr4: CR4_SMAP, ..Guest::default() };
+            may_be_implicit(&guest, &Paging { smap, ..Paging::default() }, access, error)
+        };
+        let ac = x86::flags::AC;
+        for write in [0, code::WRITE] {
+            assert!(fault(ac, 0, true, USER, code::PRESENT | write) && fault(ac, 2, true, USER | WRITE, code::PRESENT));
+            assert!(!fault(0, 0, true, USER, code::PRESENT | write), "AC is clear");
+            assert!(!fault(ac, 3, true, USER, code::PRESENT | write), "AC means nothing at CPL 3");
+            assert!(!fault(ac, 0, false, USER, code::PRESENT | write), "no SMAP");
+            assert!(!fault(ac, 0, true, WRITE | EXEC, code::PRESENT | write), "a supervisor page");
+            assert!(!fault(ac, 0, true, USER, write), "not present");
+            assert!(!fault(ac, 0, true, USER, code::PRESENT | code::USER | write), "of user code");
+        }
+        assert!(!fault(ac, 0, true, USER, code::PRESENT | code::FETCH));
+    }
+}

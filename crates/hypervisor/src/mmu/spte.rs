@@ -343,9 +343,10 @@ mod tests {
 
     #[test]
     fn levels_divide_an_address() {
-        let address = 0o123_456_701_234_567_0000;
-        assert_eq!([5, 4, 3, 2, 1].map(|level| index(address, level)), [0o123, 0o456, 0o701, 0o234, 0o567]);
-        assert_eq!([1, 2, 3, 4].map(frames), [1, 0o1000, 0o1000_000, 0o1000_000_000]);
+        let indexes = [83, 302, 449, 156, 375];
+        let address = indexes.iter().fold(0, |address, index| address << 9 | *index as u64) << 12;
+        assert_eq!([5, 4, 3, 2, 1].map(|level| index(address, level)), indexes);
+        assert_eq!([1, 2, 3, 4].map(frames), [1, 1 << 9, 1 << 18, 1 << 27]);
         assert_eq!([1, 2, 3].map(frames_shift), [0, 9, 18]);
     }
 }

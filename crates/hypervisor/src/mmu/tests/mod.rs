@@ -2,7 +2,11 @@
 //! must agree.
 
 mod checks;
+mod costs;
+mod memory;
 mod nested;
+mod permissions;
+mod roots;
 mod stress;
 mod units;
 

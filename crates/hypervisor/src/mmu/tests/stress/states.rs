@@ -1,6 +1,7 @@
 //! Tests of saved states: an MMU that is saved and restored continues as the original does, and any modified saved
 //! state is either rejected or usable.
 
+use super::super::super::pool::{Keeping, Page};
 use super::*;
 use serde_json::Value;
 
@@ -306,4 +307,164 @@ fn each_forgery_has_its_name() {
     assert!(tables.starts_with("the hypervisor's saved tables are inconsistent"), "{tables}");
     let shared = "virtual CPU 1: it has no page of PDPTEs of its own";
     assert_eq!(refused(&|file| file.vcpus = file.vcpus.replacen("\"pdptes\":2", "\"pdptes\":1", 1)), shared);
+}
+
+/// A pointer into a saved state, and another value there.
+type Change<'a> = (&'a str, Value);
+
+/// Returns a file whose parts have other values.
+fn changed(file: &File, mmu: &[Change], vcpus: &[Change]) -> File {
+    let apply = |text: &str, changes: &[Change]| {
+        let mut tree: Value = serde_json::from_str(text).unwrap();
+        for (pointer, value) in changes {
+            *tree.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value.clone();
+        }
+        tree.to_string()
+    };
+    File { mmu: apply(&file.mmu, mmu), vcpus: apply(&file.vcpus, vcpus), ..file.clone() }
+}
+
+/// Values at the limits of what a state may have, and beyond. A state without a reason for a refusal is accepted.
+#[test]
+fn each_part_of_a_state_has_its_limits() {
+    use super::super::units::long_guest;
+    use serde_json::json;
+    let counter = |name: &str| format!("the saved counter of {name} is out of range");
+    let page = |number: u32, what: &str| format!("saved table page {number} {what}");
+    let vcpu = |what: &str| format!("virtual CPU 0: {what}");
+    let written = |at: u64| format!("the saved state reports a write to {at:#x}, which is not RAM");
+    let (long, fine) = (1u64 << 62, String::new());
+    let users = |users: u64, version: u64| json!({"4128": {"users": users, "version": version}});
+    let pdpts = counter("users of page directory pointer tables");
+    let (no_role, no_level) = (page(3, "has a role that no table has"), page(3, "has a level that no table has"));
+    let (unlike, no_top) = (vcpu("its roots do not fit its paging"), vcpu("one of its roots is no table at the top"));
+    let (one_table, no_pdptes) = (vcpu("its root is not one table"), vcpu("it has no page of PDPTEs of its own"));
+    let too_many = vcpu("it keeps more roots than this MMU mode has");
+    let caches = vcpu("its CR3 cache has no such entries");
+    let no_empty = |number| page(number, "is not the root that maps nothing");
+    let no_root = |number| page(number, "is not a root in use");
+    let format =
+        |flags| json!({"execute_only": true, "flags": flags, "pages_2m": true, "pages_1g": true, "mode_based": false});
+    // Pages 0 to 2 are special. Page 3 is the root; a page for each level follows.
+    let root = "/pool/pages/3/1";
+    let at = |name: &str| format!("{root}/{name}");
+    let shadow = [
+        ("/generation".to_owned(), json!(long - 1), fine.clone()),
+        ("/generation".to_owned(), json!(long), counter("generations")),
+        ("/flushes".to_owned(), json!(long), counter("flushes")),
+        ("/pool/next_order".to_owned(), json!(long - 1), fine.clone()),
+        ("/pool/next_order".to_owned(), json!(long), counter("table pages")),
+        ("/stats/faults".to_owned(), json!(long - 1), fine.clone()),
+        ("/stats/faults".to_owned(), json!(long), counter("statistics")),
+        ("/stats/peak_pages".to_owned(), json!(long), counter("statistics")),
+        ("/last_write".to_owned(), json!([0, (1u32 << 30) - 1]), fine.clone()),
+        ("/last_write".to_owned(), json!([0, 1u32 << 30]), counter("writes in a row")),
+        ("/pdpts".to_owned(), users(1, long - 1), fine.clone()),
+        ("/pdpts".to_owned(), users((1 << 24) - 1, 0), fine.clone()),
+        ("/pdpts".to_owned(), users(0, 0), pdpts.clone()),
+        ("/pdpts".to_owned(), users(1 << 24, 0), pdpts.clone()),
+        ("/pdpts".to_owned(), users(1, long), counter("page directory pointer tables")),
+        ("/pdpts".to_owned(), json!({"4129": {"users": 1, "version": 0}}), pdpts),
+        ("/written".to_owned(), json!([[8, 8], [RAM - 4, 4]]), fine.clone()),
+        ("/written".to_owned(), json!([[8, 9]]), written(8)),
+        ("/written".to_owned(), json!([[RAM, 4]]), written(RAM)),
+        ("/written".to_owned(), json!([[POOL, 4]]), written(POOL)),
+        (at("gfn"), json!(1u64 << 40), page(3, "is for a frame that does not exist")),
+        (at("gfns/511"), json!(1u64 << 40), page(3, "is for a frame that does not exist")),
+        (at("gfns/511"), json!((1u64 << 40) - 1), fine.clone()),
+        (at("gfns"), json!([]), page(3, "has not one frame for each entry")),
+        (at("writes"), json!(1u32 << 30), page(3, "was written to too often")),
+        (at("writes"), json!((1u32 << 30) - 1), fine.clone()),
+        (at("unsync"), json!(true), page(3, "cannot be out of synchronization")),
+        (at("role/level"), json!(0), no_level.clone()),
+        (at("role/level"), json!(6), no_level.clone()),
+        (at("role/access"), json!(8), no_role.clone()),
+        (at("role/quadrant"), json!(4), no_role.clone()),
+        (at("role/ept"), format(true), page(3, "shadows EPT that there is not")),
+        (at("order"), json!(1u64 << 40), page(3, "was made at no time of its own")),
+        ("/pool/pages/4/1/order".to_owned(), json!(3), page(4, "was made at no time of its own")),
+        ("/pool/pages/0/1/unsync".to_owned(), json!(true), page(0, "has a role that it cannot have")),
+        ("/pool/pages/0/1/role/level".to_owned(), json!(1), page(0, "has a role that it cannot have")),
+        ("/pool/free/0".to_owned(), json!(3), page(3, "is there twice, or not at all")),
+        ("/pool/pages/3/0".to_owned(), json!(1 << 20), page(1 << 20, "is there twice, or not at all")),
+        (at("keeping"), json!("Free"), counter("free table pages")),
+        ("/pool/free".to_owned(), json!([]), counter("free table pages")),
+        ("/empty_root".to_owned(), json!(3), no_empty(3)),
+        ("/empty_root".to_owned(), json!(1), no_pdptes.clone()),
+        ("/empty_root".to_owned(), json!(1 << 20), no_empty(1 << 20)),
+        ("/tdp_roots".to_owned(), json!([3]), no_root(3)),
+    ];
+    let shadow_vcpus = [
+        ("/0/pdptes", json!(0), no_pdptes.clone()),
+        ("/0/pdptes", json!(3), no_pdptes.clone()),
+        ("/0/pdptes", json!(1 << 20), no_pdptes),
+        ("/0/cache/last", json!(1), caches.clone()),
+        ("/0/cache/active", json!(0), caches),
+        ("/0/cache/sets", json!([null, null, null, null]), fine.clone()),
+        ("/0/paging/guest_mode", json!(true), vcpu("it does not know whether its guest runs, or its guest's own")),
+        ("/0/paging/wp", json!(false), unlike.clone()),
+        ("/0/own/role/level", json!(5), unlike.clone()),
+        ("/0/own/is_pae", json!(true), unlike.clone()),
+        ("/0/own/place", json!(4), fine.clone()),
+        ("/0/own/place", json!(5), unlike.clone()),
+        ("/0/own/pages/0", json!(null), one_table.clone()),
+        ("/0/own/pages/3", json!(3), one_table),
+        ("/0/own/pages/0", json!(0), fine.clone()),
+        ("/0/own/pages/0", json!(1), no_top.clone()),
+        ("/0/own/pages/0", json!(4), no_top.clone()),
+        ("/0/own/pages/0", json!(60), no_top.clone()),
+        ("/0/own/pages/0", json!(1 << 20), no_top.clone()),
+        ("/0/own", json!(null), fine.clone()),
+    ];
+    let tdp = [
+        (at("role/direct"), json!(false), page(3, "shadows a guest table")),
+        (at("role/level"), json!(5), no_level),
+        (at("role/access"), json!(15), no_role),
+        (at("invalid"), json!(true), page(3, "is invalid, but could never be found")),
+        (at("gfns"), json!([1]), page(3, "has not one frame for each entry")),
+        ("/tdp_roots".to_owned(), json!([]), fine.clone()),
+        ("/tdp_roots".to_owned(), json!([3, 3]), no_root(3)),
+        ("/tdp_roots".to_owned(), json!([4]), no_root(4)),
+        ("/tdp_roots".to_owned(), json!([0]), no_root(0)),
+        ("/tdp_roots".to_owned(), json!([1 << 20]), no_root(1 << 20)),
+    ];
+    let tdp_vcpus = [
+        ("/0/own/pages/0", json!(0), no_top),
+        ("/0/own/role/nxe", json!(false), unlike),
+        ("/0/cache/sets", json!([null]), too_many.clone()),
+    ];
+    for (mode, mmus, vcpus) in
+        [(MmuMode::Shadow, &shadow[..], &shadow_vcpus[..]), (MmuMode::Tdp, &tdp[..], &tdp_vcpus[..])]
+    {
+        let config = VmConfig { mmu: mode, unrestricted_guest: false, ..VmConfig::default() };
+        let mut rig = Rig::new(&config, RAM);
+        let guest = long_guest(&rig);
+        rig.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
+        let file = save(&rig);
+        let outcome = |file: &File| restore(&mut Rig::new(&config, RAM), file).err().unwrap_or_default();
+        assert_eq!(outcome(&file), "");
+        let mut wrong = Vec::new();
+        let own = serde_json::to_value(&rig.vcpu).unwrap()["own"].clone();
+        let kept =
+            [(3, &fine), (4, &too_many)].map(|(len, expected)| ("/0/kept", json!(vec![&own; len]), expected.clone()));
+        for (pointer, value, expected) in mmus {
+            let outcome = outcome(&changed(&file, &[(pointer, value.clone())], &[]));
+            if outcome != *expected {
+                wrong.push(format!("{pointer} {value}: {outcome}, not {expected}"));
+            }
+        }
+        for (pointer, value, expected) in vcpus.iter().chain(&kept) {
+            let outcome = outcome(&changed(&file, &[], &[(pointer, value.clone())]));
+            if outcome != *expected {
+                wrong.push(format!("{pointer} {value}: {outcome}, not {expected}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{mode}:\n{}", wrong.join("\n"));
+        let special = serde_json::to_value(Page { keeping: Keeping::Special, order: 3, ..Page::default() }).unwrap();
+        let ownerless = changed(&file, &[(root, special)], &[("/0/own", Value::Null)]);
+        assert_eq!(outcome(&ownerless), page(3, "belongs to no virtual CPU"), "{mode}");
+        let mut entry = file.clone();
+        entry.tables[511] = 1;
+        assert_eq!(outcome(&entry), no_empty(0));
+    }
 }
