@@ -123,6 +123,50 @@ impl HostTree {
         Self { limits, ..self }
     }
 
+    /// Checks that the records of nodes, names and open files agree with each other and with the limits. For tests.
+    ///
+    /// # Panics
+    /// Panics if they do not.
+    pub fn check(&self) {
+        for ((parent, name), number) in &self.names {
+            let node = &self.nodes[number];
+            assert!(!node.gone && node.parent == *parent && node.name == *name, "{number}: {node:?}");
+        }
+        let mut children: HashMap<u64, u64> = HashMap::new();
+        for (number, node) in &self.nodes {
+            *children.entry(node.parent).or_default() += 1;
+            assert!(node.gone || self.names.get(&(node.parent, node.name.clone())) == Some(number), "{node:?}");
+            assert!(node.known != 0 || node.children != 0, "{node:?} is of no use");
+            // A circle would have no end.
+            let (mut at, mut steps) = (node.parent, 0);
+            while at != ROOT {
+                at = self.nodes[&at].parent;
+                steps += 1;
+                assert!(steps <= self.nodes.len(), "{node:?} is its own ancestor");
+            }
+        }
+        for (number, node) in &self.nodes {
+            assert_eq!(node.children, children.get(number).copied().unwrap_or(0), "{node:?}");
+        }
+        let removed = self.nodes.values().filter(|node| node.removed.is_some()).count();
+        let entries =
+            self.open.values().map(|open| if let Open::Directory(entries) = open { entries.len() } else { 0 });
+        assert_eq!((self.removed, self.entries), (removed, entries.sum()));
+        let Limits { nodes, open, entries, removed } = self.limits;
+        assert!(
+            self.nodes.len() <= nodes && self.open.len() <= open,
+            "{} nodes, {} open",
+            self.nodes.len(),
+            self.open.len()
+        );
+        assert!(
+            self.entries <= entries && self.removed <= removed,
+            "{} entries, {} removed",
+            self.entries,
+            self.removed
+        );
+    }
+
     /// Checks that there is room for another node.
     fn has_room(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let room = self.nodes.len() < self.limits.nodes || self.names.contains_key(&(parent, name.to_vec()));
@@ -622,7 +666,12 @@ impl HostTree {
                 Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
                 // Another process has renamed a directory.
                 Err(Errno::AGAIN) => continue,
-                result => return result,
+                Err(error) => return Err(error),
+                Ok(file) => {
+                    // The host process's umask does not apply to guests. The file is its own, so this can hardly fail.
+                    let _ = fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty());
+                    return Ok(file);
+                }
             }
             // What is there is opened only if it is a regular file: to open a pipe or a device has effects on the host.
             match fs::openat2(directory, name, NAMING, Mode::empty(), resolve()) {
@@ -658,91 +707,4 @@ impl HostTree {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Directory;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-
-    fn tree(directory: &Directory) -> HostTree {
-        HostTree::open(&directory.0, true).unwrap()
-    }
-
-    #[test]
-    fn no_node_becomes_its_own_ancestor() {
-        for exchange in [false, true] {
-            let directory = Directory::new();
-            std::fs::create_dir_all(directory.0.join("a/b")).unwrap();
-            std::fs::create_dir_all(directory.0.join("a/b/x")).unwrap();
-            let mut tree = tree(&directory);
-            let a = tree.look_up(ROOT, b"a").unwrap().node;
-            let b = tree.look_up(a, b"b").unwrap().node;
-            let directories = (tree.directory(ROOT).unwrap(), tree.directory(b).unwrap());
-            // Another process takes b out of a between the opening of the directories and the call.
-            std::fs::rename(directory.0.join("a/b"), directory.0.join("b")).unwrap();
-            let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-            let to: &[u8] = if exchange { b"x" } else { b"y" };
-            tree.rename_between(&directories, (ROOT, b"a"), (b, to), flags).unwrap();
-            assert!(directory.0.join("b").join(std::str::from_utf8(to).unwrap()).is_dir());
-            assert_eq!((tree.path(a), tree.path(b)), (Ok(None), Ok(None)));
-            assert_eq!(tree.attributes(b, None).unwrap_err(), Errno::STALE);
-            // The guest finds the directories again, and nothing is left when it has forgotten them.
-            let again = tree.look_up(ROOT, b"b").unwrap().node;
-            let inner = tree.look_up(again, to).unwrap().node;
-            assert!(tree.attributes(inner, None).is_ok());
-            for node in [a, b, inner, again] {
-                tree.forget(node, 1);
-            }
-            assert!(tree.nodes.is_empty() && tree.names.is_empty(), "{:?}", tree.nodes);
-        }
-    }
-
-    #[test]
-    fn a_guest_leaves_no_file_with_the_rights_of_the_host_s_user() {
-        let directory = Directory::new();
-        let mut tree = tree(&directory);
-        let mode = |name: &str| std::fs::metadata(directory.0.join(name)).unwrap().mode() & 0o7777;
-        let (made, handle) = tree.create(ROOT, b"made", 0o6755, OFlags::WRONLY.bits()).unwrap();
-        tree.close(handle);
-        assert_eq!(mode("made") & SET_IDS, 0);
-        tree.make(ROOT, b"node", &New::Node(0o106755)).unwrap();
-        tree.make(ROOT, b"directory", &New::Directory(0o6755)).unwrap();
-        assert_eq!((mode("node"), mode("directory")), (0o755, 0o2755));
-        let change = |mode| Change { mode: Some(mode), ..Change::default() };
-        let changed = tree.change(made.node, None, &change(0o107_777)).unwrap();
-        assert_eq!((changed.mode & 0o7777, mode("made")), (0o1777, 0o1777));
-        // A file that has the bits loses them when its contents change, however that happens.
-        let set = || {
-            let path = directory.0.join("made");
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o6755)).unwrap();
-        };
-        set();
-        let read = Tree::open(&mut tree, made.node, OFlags::RDONLY.bits()).unwrap();
-        assert_eq!(mode("made"), 0o6755);
-        let written = Tree::open(&mut tree, made.node, OFlags::WRONLY.bits()).unwrap();
-        assert_eq!(mode("made"), 0o755);
-        set();
-        tree.change(made.node, None, &Change { size: Some(1), ..Change::default() }).unwrap();
-        assert_eq!(mode("made"), 0o755);
-        set();
-        let (_, third) = tree.create(ROOT, b"made", 0o644, OFlags::WRONLY.bits()).unwrap();
-        assert_eq!(mode("made"), 0o755);
-        for handle in [read, written, third] {
-            tree.close(handle);
-        }
-    }
-
-    #[test]
-    fn a_mode_is_set_only_on_a_file_of_the_kind_that_was_made() {
-        let directory = Directory::new();
-        let path = directory.0.join("name");
-        std::fs::write(&path, "").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let tree = tree(&directory);
-        let at = tree.directory(ROOT).unwrap();
-        // Between the making of a directory and this call, another process has put a file in its place.
-        assert_eq!(tree.set_mode(&at, b"name", 0o2755, FileType::Directory), Err(Errno::STALE));
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
-        tree.set_mode(&at, b"name", 0o2755, FileType::RegularFile).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
-    }
-}
+mod tests;

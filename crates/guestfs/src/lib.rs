@@ -7,8 +7,6 @@ pub mod archive;
 pub mod attributes;
 pub mod closure;
 pub mod host_tree;
-#[cfg(test)]
-mod host_tree_tests;
 pub mod kernel_modules;
 pub mod packed;
 pub mod server;
