@@ -6,6 +6,14 @@
 //! Reading order: [`state`] (the processor's state), `op` (a decoded instruction), [`row`] (what an instruction is),
 //! [`table`] and [`decode`] (decoding), [`cache`] (blocks), [`run`] (the loop), `exec` (instruction handlers), `mem`,
 //! [`tlb`], [`walk`] and [`paging`] (memory), [`vmx`] (VMX operation).
+//!
+//! Handlers trust the contents of decoded operations, so no other crate can make or change one:
+//!
+//! ```compile_fail,E0603
+//! fn change(operation: &mut cpu::op::Op) {
+//!     operation.imm = 0;
+//! }
+//! ```
 
 #![deny(unsafe_code)]
 

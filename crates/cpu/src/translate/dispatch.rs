@@ -1,7 +1,7 @@
 //! Entry into translated code, and its callbacks.
 
 use super::key::AccessMode;
-use super::layout::{NEEDS, Running};
+use super::layout::{Handover, NEEDS, Running};
 use super::trace::{HandlerSite, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
@@ -28,34 +28,6 @@ const WARMTH: u16 = 10;
 
 /// Flags that are stored separately or never pushed; LAHF gives the bit that is always set.
 const KEPT_APART: u64 = flags::IF | flags::AC | flags::RF | flags::VM | 2;
-
-/// State shared by translated code and its callbacks.
-pub struct Handover {
-    cpu: *mut Cpu,
-    cache: *mut BlockCache,
-    /// State in the current area.
-    running: *mut Running,
-    /// Time at which translated code must be left.
-    until: Ticks,
-    /// Origin to which blocks are charged.
-    origin: OriginId,
-    /// Origin of the counters to which the current area refers.
-    counted: Option<OriginId>,
-    /// Time since which it refers to them.
-    since: Ticks,
-    /// Upper bound for the handlers' own time since then, in addition to their charges.
-    spent: Ticks,
-    /// True if the last block ended in its handler, and the translation of its successor was not known.
-    indirect: bool,
-}
-
-impl Handover {
-    /// Ends a counting period: returns a lower bound of the time in which one origin's counters were used.
-    fn spend(&mut self, now: Ticks) -> Ticks {
-        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
-        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
-    }
-}
 
 /// Predecessor of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -36,7 +36,7 @@ pub enum Aim {
     Load,
     /// [`super::entry::load_wide`].
     LoadWide,
-    /// [`super::x87::load`].
+    /// [`super::unit::load`].
     LoadX87,
 }
 

@@ -5,7 +5,7 @@
 //! stack.
 
 use super::layout::{BIAS, LOADED, LOADED_HIGH, LOADED_UPPER, Running};
-use super::x87;
+use super::unit;
 use crate::arch::VectorState;
 use crate::op::Op;
 use std::arch::naked_asm;
@@ -165,9 +165,9 @@ macro_rules! saving {
             only = const LOADED,
             with_high = const LOADED_HIGH,
             host_mxcsr = const at!(host_mxcsr),
-            x87_loaded = const x87::LOADED as isize - BIAS as isize,
-            x87_control = const x87::CONTROL as isize - BIAS as isize,
-            x87_image = const x87::IMAGE as isize - BIAS as isize,
+            x87_loaded = const unit::LOADED as isize - BIAS as isize,
+            x87_control = const unit::CONTROL as isize - BIAS as isize,
+            x87_image = const unit::IMAGE as isize - BIAS as isize,
             flags = const at!(flags),
             host_stack = const at!(host_stack),
             $($name = $kind $value,)*
@@ -361,7 +361,7 @@ macro_rules! refilling {
             registers = const at!(registers),
             flags = const at!(flags),
             loaded = const at!(loaded),
-            x87_loaded = const x87::LOADED as isize - BIAS as isize,
+            x87_loaded = const unit::LOADED as isize - BIAS as isize,
             budget = const at!(budget),
             context = const at!(context),
             ops = const at!(ops),

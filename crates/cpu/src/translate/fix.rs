@@ -2,36 +2,13 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{self, FIRST, SECOND, TEST};
-use crate::op::Op;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use super::fit::by_cl;
+use super::layout::{FIRST, SECOND, TEST};
+use iced_x86::{Instruction, Mnemonic, Register};
 
 /// Bits of AH after LAHF.
 const ZF_AF_CF: u8 = 0x40 | 0x10 | 0x01;
 const AF: u8 = 0x10;
-
-/// Returns true if [`fix`] supports the instruction: shifts and rotates of registers by an immediate, shifts of 32 or
-/// 64 bits by CL, multiplications of 32 or 64 bits, and bit scans of registers.
-pub fn can_fix(i: &Instruction, op: &Op) -> bool {
-    use Mnemonic::*;
-    let register = i.op0_kind() == OpKind::Register;
-    let wide_enough = register && i.op0_register().size() >= 4;
-    let high = matches!(i.op0_register(), Register::AH | Register::CH | Register::DH | Register::BH);
-    let pinned = || layout::host(i.op0_register().full_register().number() as u8).is_some();
-    match i.mnemonic() {
-        Shl | Sal | Shr | Sar if by_cl(i) => wide_enough && pinned(),
-        Shl | Sal | Shr | Sar | Rol | Ror if i.op1_kind() == OpKind::Immediate8 => {
-            let count = i.immediate8() & if op.size == 8 { 63 } else { 31 };
-            // For counts of the operand's size and more, results differ between processors.
-            register && !high && count != 0 && (wide_enough || count < op.size * 8)
-        }
-        Mul | Imul if i.op_count() == 1 => op.size >= 4,
-        Imul => wide_enough,
-        // If no bit is set, the destination is unchanged.
-        Bsf | Bsr => wide_enough && i.op1_kind() == OpKind::Register && pinned(),
-        _ => false,
-    }
-}
 
 /// Emits the instruction, already with host registers, and sets the interpreter's flags.
 pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
@@ -107,10 +84,6 @@ fn correct(emit: &mut Emit, mask: u8, keep_carry: bool) {
     }
     emit.asm.bytes(&[0x04, 0x7f, 0x9e]); // add al, 127; sahf
     emit.asm.flagless_copy(R::RAX, FIRST);
-}
-
-fn by_cl(i: &Instruction) -> bool {
-    i.op_count() > 1 && i.op1_kind() == OpKind::Register && i.op1_register() == Register::CL
 }
 
 /// A shift by CL: AF is clear and OF is as if the count were 1, unless the count is 0, which leaves all flags. The count

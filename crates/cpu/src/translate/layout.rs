@@ -4,10 +4,15 @@
 //! and it serves as the shift count that turns addresses into page numbers, without another register.
 
 use super::asm::{M, R};
-use crate::arch::VectorState;
+use crate::arch::{F80, VectorState, X87};
+use crate::cache::BlockCache;
+use crate::counters::CHEAPEST;
+use crate::f80::status::EXCEPTIONS;
 use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
 use crate::op::Op;
 use crate::predict::{Return, Target};
+use crate::state::Cpu;
+use ledger::{OriginId, Ticks};
 use std::mem::offset_of;
 
 /// Offset of the stack pointer in the area.
@@ -107,7 +112,7 @@ pub struct Running {
     /// The host's stack pointer.
     pub(super) host_stack: u64,
     /// Argument for [`super::dispatch::slow`].
-    pub(super) context: *mut super::dispatch::Handover,
+    pub(super) context: *mut Handover,
     /// Base value of [`BUDGET`].
     pub(super) base: u64,
     /// Nonzero in non-root mode.
@@ -116,8 +121,84 @@ pub struct Running {
     pub(super) jumps: *const Jump,
     /// All operations.
     pub(super) ops: *const Op,
-    /// See [`super::x87`].
-    pub(super) x87: super::x87::Unit,
+    /// See [`super::unit`].
+    pub(super) x87: Unit,
+}
+
+/// State shared by translated code and its callbacks.
+pub struct Handover {
+    pub(super) cpu: *mut Cpu,
+    pub(super) cache: *mut BlockCache,
+    /// State in the current area.
+    pub(super) running: *mut Running,
+    /// Time at which translated code must be left.
+    pub(super) until: Ticks,
+    /// Origin to which blocks are charged.
+    pub(super) origin: OriginId,
+    /// Origin of the counters to which the current area refers.
+    pub(super) counted: Option<OriginId>,
+    /// Time since which it refers to them.
+    pub(super) since: Ticks,
+    /// Upper bound for the handlers' own time since then, in addition to their charges.
+    pub(super) spent: Ticks,
+    /// True if the last block ended in its handler, and the translation of its successor was not known.
+    pub(super) indirect: bool,
+}
+
+impl Handover {
+    /// Ends a counting period: returns a lower bound of the time in which one origin's counters were used.
+    pub(super) fn spend(&mut self, now: Ticks) -> Ticks {
+        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
+        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
+    }
+}
+
+/// Memory image of FXSAVE.
+#[repr(C, align(16))]
+pub struct FxsaveImage {
+    pub(super) control: u16,
+    pub(super) status: u16,
+    pub(super) tags: u8,
+    /// Opcode and pointers of the host.
+    pub(super) pointers: [u8; 19],
+    pub(super) mxcsr: u32,
+    pub(super) mxcsr_mask: u32,
+    /// ST(0) to ST(7).
+    pub(super) st: [F80; 8],
+    pub(super) vector: [u8; 352],
+}
+
+/// The control word of compiled code.
+pub const HOST_CONTROL: u16 = 0x37f;
+
+/// Precision control and its reserved value, which processors may interpret differently.
+pub const PRECISION: u16 = 0x300;
+pub const RESERVED_PRECISION: u16 = 0x100;
+
+/// x87 data in [`Running`].
+#[repr(C)]
+pub struct Unit {
+    /// Nonzero if the unit contains the guest's state.
+    pub(super) loaded: u64,
+    /// The processor's state.
+    pub(super) state: *mut X87,
+    /// Index plus 1 of the last recorded instruction's operation; 0 for none.
+    pub(super) last: u64,
+    /// Index plus 1 of the last one with a memory operand, if each records that operand's address.
+    pub(super) last_data: u64,
+    /// Address of that operand.
+    pub(super) data: u64,
+    /// Address of the current operand.
+    pub(super) at_hand: u64,
+    /// Exception masks, as bits of a control word.
+    pub(super) exceptions: u64,
+    /// Precision control, as bits of a control word.
+    pub(super) precision: u64,
+    /// See [`HOST_CONTROL`].
+    pub(super) host_control: u64,
+    /// RAX and RDX while the unit is loaded.
+    pub(super) kept: [u64; 2],
+    pub(super) image: FxsaveImage,
 }
 
 impl Running {
@@ -126,6 +207,28 @@ impl Running {
         self.missing = [1; NEEDS];
         self.loaded = 0;
         self.x87.reset();
+    }
+}
+
+impl Unit {
+    /// Initializes the fields of a new area: the unit does not contain the guest's state.
+    pub fn reset(&mut self) {
+        self.loaded = 0;
+        self.last = 0;
+        self.last_data = 0;
+        self.exceptions = EXCEPTIONS.into();
+        self.precision = PRECISION.into();
+        self.host_control = HOST_CONTROL.into();
+    }
+
+    /// Sets the address of the processor's state.
+    pub fn of(&mut self, state: *mut X87) {
+        self.state = state;
+    }
+
+    /// Returns true if the unit contains the guest's state.
+    pub fn loaded(&self) -> bool {
+        self.loaded != 0
     }
 }
 
@@ -144,7 +247,7 @@ pub struct Need(u8);
 pub const NEEDS: usize = 7;
 
 impl Need {
-    /// The guest's x87 state in the host's x87 unit: see [`super::x87`].
+    /// The guest's x87 state in the host's x87 unit: see [`super::unit`].
     pub const X87: Self = Self(4);
 
     /// AVX-512, without or with arithmetic.

@@ -8,9 +8,9 @@
 //! interpreter's, charged on entry and left at the same boundaries; a translation is a trace of several blocks
 //! (`trace`).
 //!
-//! Reading order: `plan` (the translation of an instruction), `trace` (selection of blocks), `group` (operands that are
+//! Reading order: `plan` (the translation of an instruction), `fit` (what the host executes), `trace` (selection of blocks), `group` (operands that are
 //! probed for together), `emit` (code emission), `branch` (ends of blocks), `vector`, `x87`, `string`, `divide`,
-//! `system` (kinds of instructions), `entry` (entry and exit), `dispatch` (callers and callbacks), and this file:
+//! `system` (kinds of instructions), `entry` (entry and exit), `unit` (the x87 unit's state), `dispatch` (callers and callbacks), and this file:
 //! storage, linking and removal of translations.
 
 mod address;
@@ -22,6 +22,7 @@ mod divide;
 mod emit;
 #[allow(unsafe_code, reason = "translated code is machine code")]
 mod entry;
+mod fit;
 mod fix;
 mod group;
 mod key;
@@ -31,8 +32,9 @@ mod plan;
 mod string;
 mod system;
 mod trace;
-mod vector;
 #[allow(unsafe_code, reason = "translated code is machine code")]
+mod unit;
+mod vector;
 mod x87;
 
 pub(crate) use dispatch::Before;
@@ -329,7 +331,7 @@ impl Translations {
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
-                    memory.write(LOAD_X87_AT, &way_out(x87::load as *const () as u64));
+                    memory.write(LOAD_X87_AT, &way_out(unit::load as *const () as u64));
                     // mov ecx, code; jmp exit
                     let mut leave = [0xb9, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
                     leave[1..5].copy_from_slice(&Code::Return.encode().to_le_bytes());

@@ -1,10 +1,10 @@
 //! Translation plans of a block's instructions: native execution, code of the translator, or a handler call. The row of
 //! an instruction states its treatment; a plan is the treatment of one form in its block.
 
+use super::fit::{can_fix, need, treatment};
 use super::key::{AccessMode, Key};
 use crate::op::{Op, SEG_FLAT};
 use crate::row::{Flags, Treatment};
-use crate::table;
 use iced_x86::{Instruction, OpAccess, OpKind, Register, RflagsBits};
 use ledger::{Class, Family, Kind};
 use x86::msr::SPEC_CTRL;
@@ -108,11 +108,6 @@ impl Plan {
     pub fn leaves(self) -> bool {
         matches!(self, Self::Branch | Self::Jump | Self::Call | Self::Return | Self::Indirect { .. })
     }
-}
-
-/// Returns the translator's treatment of an instruction.
-pub fn treatment(i: &Instruction) -> Treatment {
-    table::row(i.mnemonic()).map_or(Treatment::Handler, |row| row.treatment)
 }
 
 /// Returns the differences between the host's flags and the interpreter's after native execution.
@@ -222,12 +217,8 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         Treatment::ExtendDouble if code == Code::Movsxd_r16_rm16 => Plan::Handler,
         Treatment::ExtendDouble => plan_native(i, op, narrow),
         Treatment::String if is_string(i, op) => Plan::String,
-        Treatment::Vector | Treatment::Opmask | Treatment::String if super::vector::need(i, op).is_some() => {
-            if has_memory(i) && !segment_fits(op, narrow) {
-                Plan::Handler
-            } else {
-                Plan::Vector
-            }
+        Treatment::Vector | Treatment::Opmask | Treatment::String if need(i, op).is_some() => {
+            if has_memory(i) && !segment_fits(op, narrow) { Plan::Handler } else { Plan::Vector }
         }
         Treatment::Vector | Treatment::Opmask | Treatment::String => Plan::Handler,
         Treatment::X87 { .. } => {
@@ -362,12 +353,12 @@ pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan
             plans[n] = Plan::Divide { keeps_flags: !dead };
         }
         if plans[n] == Plan::Native && flags(&instructions[n]) == Flags::Differ {
-            plans[n] = if super::fix::can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
+            plans[n] = if can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
         }
         if plans[n] == Plan::Native {
             let undefined = undefined_flags(&instructions[n]);
             if undefined != 0 && !die(undefined, &instructions[n + 1..], &plans[n + 1..]) {
-                plans[n] = if super::fix::can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
+                plans[n] = if can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
             }
         }
     }

@@ -9,53 +9,6 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{Need, TEST, field};
-use super::plan::treatment;
-use crate::native::{executes, wide};
-use crate::op::Op;
-use crate::row::Treatment;
-use iced_x86::{EncodingKind, Instruction, OpKind, Register};
-use ledger::Class;
-
-/// Returns the requirement of an instruction that the vector units execute, if the host executes this form as the
-/// interpreter does.
-pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
-    let arithmetic = match op.class {
-        Class::Vector | Class::Crypto => false,
-        Class::VectorFp | Class::VectorDiv => true,
-        _ => return None,
-    };
-    let vex = match i.code().encoding() {
-        EncodingKind::Legacy => false,
-        EncodingKind::VEX => true,
-        EncodingKind::EVEX => return need_wide(i, arithmetic),
-        _ => return None,
-    };
-    if treatment(i) == Treatment::Opmask {
-        return need_wide(i, false);
-    }
-    let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
-        OpKind::Register => {
-            let register = i.op_register(n);
-            register.is_xmm() || register.is_ymm() || (register.is_gpr() && register != Register::CH)
-        }
-        OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32),
-        kind => kind == OpKind::Immediate8,
-    });
-    (operands && executes(i)).then_some(Need::new(vex, arithmetic))
-}
-
-/// Returns the requirement of an instruction on AVX-512 registers.
-fn need_wide(i: &Instruction, arithmetic: bool) -> Option<Need> {
-    let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
-        OpKind::Register => {
-            let register = i.op_register(n);
-            register.is_vector_register() || register.is_k() || register.is_gpr()
-        }
-        OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32 | 64),
-        kind => kind == OpKind::Immediate8,
-    });
-    (operands && wide() && executes(i)).then_some(Need::wide(arithmetic))
-}
 
 impl Emit<'_> {
     /// Ensures that the vector registers, or the x87 unit, contain the guest's values and that the current instruction

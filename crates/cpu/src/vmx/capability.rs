@@ -1,12 +1,11 @@
-//! The VMX capability MSRs: controls and features that software may use (SDM vol. 3, appendix A). The profile gives
-//! those of the real processor; features that are not executed here are removed.
+//! VMX capabilities: controls and features that software may use, as the capability MSRs say (SDM vol. 3, appendix A).
+//! The profile gives those of the real processor; features that are not executed here are removed.
 
 use crate::state::Cpu;
 use ledger::profile::{AllowedSettings, Vmx};
-use x86::control::{CR0_NE, CR0_PE, CR0_PG, CR4_VMXE};
-use x86::msr::*;
-use x86::vmx::capability::{basic, ept_vpid, misc};
-use x86::vmx::{entry, exit, pin, primary, region, secondary};
+use x86::control::{CR0_NE, CR0_PE, CR0_PG};
+use x86::vmx::capability::{ept_vpid, misc};
+use x86::vmx::{entry, exit, pin, primary, secondary};
 
 /// Controls of the default1 class, which software sets unless it reads the TRUE capability MSRs (SDM vol. 3, A.2).
 mod default1 {
@@ -132,7 +131,8 @@ impl Settings {
         self.may & control == control
     }
 
-    fn register(&self, of_true: bool) -> u64 {
+    /// Returns the value of the capability MSR, or of the TRUE one.
+    pub(super) fn register(&self, of_true: bool) -> u64 {
         u64::from(self.may) << 32 | u64::from(if of_true { self.must } else { self.plain })
     }
 }
@@ -266,37 +266,5 @@ impl Cpu {
     /// its guest.
     pub(super) fn software_capabilities(&self) -> Option<&VmxCapabilities> {
         self.offered_to_guest().map(|offer| &offer.vmx).or(self.wiring.model.vmx.as_ref())
-    }
-
-    /// Reads a VMX capability MSR. Returns `None` if the processor lacks it.
-    pub(crate) fn vmx_msr(&self, index: u32) -> Option<u64> {
-        let c = self.software_capabilities()?;
-        let when = |there: bool, value: u64| there.then_some(value);
-        match index {
-            VMX_BASIC => {
-                let size = region::SIZE << basic::SIZE_SHIFT;
-                let write_back = x86::ept::WRITE_BACK << basic::TYPE_SHIFT;
-                let controls = if c.has_true { basic::TRUE_CONTROLS } else { 0 };
-                Some(u64::from(c.revision) | size | write_back | basic::STRING_IO_INFORMATION | controls)
-            }
-            VMX_PINBASED_CTLS => Some(c.pin.register(false)),
-            VMX_PROCBASED_CTLS => Some(c.primary.register(false)),
-            VMX_EXIT_CTLS => Some(c.exit.register(false)),
-            VMX_ENTRY_CTLS => Some(c.entry.register(false)),
-            VMX_MISC => Some(c.misc),
-            VMX_CR0_FIXED0 => Some(CR0_FIXED),
-            VMX_CR0_FIXED1 => Some(u64::from(u32::MAX)),
-            VMX_CR4_FIXED0 => Some(CR4_VMXE),
-            VMX_CR4_FIXED1 => Some(self.cr4_bits()),
-            VMX_VMCS_ENUM => Some(super::fields::highest_index(c) << x86::vmx::vmcs::INDEX_SHIFT),
-            VMX_PROCBASED_CTLS2 => when(c.primary.offers(primary::SECONDARY), c.secondary.register(false)),
-            VMX_EPT_VPID_CAP => when(c.secondary.may & (secondary::EPT | secondary::VPID) != 0, c.ept_vpid),
-            VMX_TRUE_PINBASED_CTLS => when(c.has_true, c.pin.register(true)),
-            VMX_TRUE_PROCBASED_CTLS => when(c.has_true, c.primary.register(true)),
-            VMX_TRUE_EXIT_CTLS => when(c.has_true, c.exit.register(true)),
-            VMX_TRUE_ENTRY_CTLS => when(c.has_true, c.entry.register(true)),
-            VMX_VMFUNC => when(c.secondary.offers(secondary::VM_FUNCTIONS), 1 << x86::vmx::function::EPTP_SWITCHING),
-            _ => None,
-        }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::controls::Controls;
 use super::invalidate::{Flush, Invalidation};
-use super::software::{GuestVmx, Offer};
+use super::offer::{GuestVmx, Offer};
 use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::fault::{Cause, Exec};

@@ -30,6 +30,7 @@ pub(crate) mod instructions;
 mod invalidate;
 mod io;
 mod msr;
+mod offer;
 mod registers;
 pub(crate) mod root;
 mod software;
@@ -54,8 +55,8 @@ pub use fields::exists as field_exists;
 pub use information::VmExit;
 pub use instructions::Pauses;
 pub use invalidate::{Flush, Invalidation, Invept, Invvpid};
+pub use offer::{GuestVmx, Offer};
 pub use root::Operation;
-pub use software::{GuestVmx, Offer};
 pub use transition::EntryFailure;
 pub use vmcs::{ShadowVmcs, Vmcs};
 

@@ -2,52 +2,24 @@
 //! transitions that [`root`](super::root) implements for software on the processor, executed in emulation.
 //!
 //! There are three operations. If the guest hypervisor executes a VMX instruction, [`Cpu::emulate_in`] executes it in
-//! root mode, on the guest's own [`Operation`]. If that was a successful VM entry, the outcome is [`Outcome::Entered`]:
-//! the registers are those of the nested guest, whose controls are in [`GuestVmx::running`] from then on. Emulation for
-//! the nested guest takes place in non-root mode with these controls, and if they cause an exit, the outcome is
-//! [`Outcome::Exit`]. Finally [`Cpu::exit_in_software`] completes an exit: the registers are the guest hypervisor's
-//! again.
+//! root mode, on the guest's own [`Operation`](super::root::Operation). If that was a successful VM entry, the outcome
+//! is [`Outcome::Entered`]: the registers are those of the nested guest, whose controls are in [`GuestVmx::running`]
+//! from then on. Emulation for the nested guest takes place in non-root mode with these controls, and if they cause an
+//! exit, the outcome is [`Outcome::Exit`]. Finally [`Cpu::exit_in_software`] completes an exit: the registers are the
+//! guest hypervisor's again.
 
-use super::capability::VmxCapabilities;
 use super::controls::Controls;
 use super::emulate::{Emulation, GuestView, Outcome, Surroundings};
 use super::information::VmExit;
-use super::root::Operation;
+use super::offer::{GuestVmx, Offer};
 use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::state::Cpu;
 use ledger::Ticks;
-use serde::{Deserialize, Serialize};
 use x86::reg;
 use x86::vmx::qualification::control_register as access;
 use x86::vmx::qualification::io;
 use x86::vmx::{interruptibility, interruption, pin, primary, reason, secondary};
-
-/// VMX state of a guest hypervisor.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GuestVmx {
-    /// VMX operation of the guest hypervisor.
-    pub operation: Operation,
-    /// Controls of the nested guest while it runs, with addresses in the guest hypervisor's memory.
-    pub running: Option<Box<Controls>>,
-}
-
-impl GuestVmx {
-    /// Returns true if a saved state is consistent.
-    pub fn is_whole(&self) -> bool {
-        let on = self.operation.is_on() || self.running.is_none();
-        on && self.operation.is_whole() && self.running.as_ref().is_none_or(|controls| controls.fits())
-    }
-}
-
-/// VMX features that a hypervisor offers to guests that are hypervisors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Controls and features.
-    pub vmx: VmxCapabilities,
-    /// Bits of CR4 that the processor has, and the guest does not.
-    pub hidden_cr4: u64,
-}
 
 impl Controls {
     /// Returns true if an exception exits.

@@ -25,7 +25,7 @@ fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
         return None;
     }
     if !executes(i) {
-        return evex::form::without_units(i, op);
+        return evex::select::without_units(i, op);
     }
     let (form, vex) = form(i, mxcsr)?;
     op.imm = std::ptr::from_ref(form) as u64;

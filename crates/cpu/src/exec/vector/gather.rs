@@ -2,9 +2,10 @@
 
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::ready;
+use crate::exec::vector::index::place;
 use crate::exec::vector::mask::{bytes, set_bytes};
 use crate::fault::{Exec, Flow};
-use crate::op::{Handler, Op, address_mask};
+use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use iced_x86::{EncodingKind, Instruction, Mnemonic::*};
 
@@ -37,25 +38,6 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
         (_, 4) => run::<8, 4>,
         _ => run::<8, 8>,
     })
-}
-
-/// Returns the linear address of an element.
-pub(super) fn place<const INDEX: usize>(
-    cpu: &mut Cpu,
-    op: &Op,
-    indices: &[u8],
-    n: usize,
-    len: u64,
-    write: bool,
-) -> Exec<u64> {
-    let mut index = [0; 8];
-    index[..INDEX].copy_from_slice(&indices[n * INDEX..(n + 1) * INDEX]);
-    let index = match INDEX {
-        4 => u64::from_le_bytes(index) as i32 as u64,
-        _ => u64::from_le_bytes(index),
-    };
-    let offset = cpu.reg(op.base).wrapping_add(index << (op.scale & 3)).wrapping_add(op.disp);
-    cpu.linear(op.seg, offset & address_mask(op.asize), len, write)
 }
 
 fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {

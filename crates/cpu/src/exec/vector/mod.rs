@@ -14,6 +14,7 @@ pub mod execute;
 #[allow(unsafe_code, reason = "an operation holds a pointer to its form")]
 pub mod form;
 pub mod gather;
+mod index;
 pub mod mask;
 pub mod misc;
 pub mod moves;

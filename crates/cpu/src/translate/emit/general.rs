@@ -4,9 +4,10 @@ use super::Emit;
 use crate::exec::vector::{evex, form};
 use crate::op::NO_REG;
 use crate::translate::asm::{M, R};
+use crate::translate::fit::need;
+use crate::translate::fix;
 use crate::translate::layout::{FIRST, SECOND, TEST, host, memory_register};
 use crate::translate::plan::writes;
-use crate::translate::{fix, vector};
 use iced_x86::{EncodingKind, Instruction, OpAccess, OpKind, Register};
 
 impl Emit<'_> {
@@ -71,7 +72,7 @@ impl Emit<'_> {
         let memory = (0..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory);
         let info = self.factory.info(&i);
         let accesses: [OpAccess; 5] = std::array::from_fn(|n| info.op_access(n as u32));
-        let need = vector::need(&i, self.op());
+        let need = need(&i, self.op());
         if let Some(need) = need {
             self.ready(need);
         }

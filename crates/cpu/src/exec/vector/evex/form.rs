@@ -1,11 +1,10 @@
 //! Forms of decoded EVEX instructions.
 
 use super::memory::Access;
-use super::{execute, substitute};
 use crate::exec::vector::software::{self, Function};
 use crate::native::{Kind, WidePlan, WideStub, host_has, wide};
-use crate::op::{Handler, Op};
-use iced_x86::{EncodingKind, Instruction, Register, RoundingControl};
+use crate::op::Op;
+use iced_x86::{Instruction, Register, RoundingControl};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +21,7 @@ pub enum Level {
 
 /// Use of MXCSR and of the host's units by an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     /// The instruction does not use MXCSR.
     Integer,
     /// The instruction uses MXCSR, and raises exceptions.
@@ -62,7 +61,7 @@ pub struct Form {
 static FORMS: Mutex<BTreeMap<(u8, u64), &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
-    /// Returns the form of an operation whose handler is [`execute::run`].
+    /// Returns the form of an operation whose handler is [`run`](super::execute::run).
     #[inline(always)]
     pub fn of(op: &Op) -> &'static Self {
         // SAFETY: `bind` stored the address of a leaked form there, for exactly the handlers that call this.
@@ -70,38 +69,8 @@ impl Form {
     }
 }
 
-/// Binds an instruction that does not use MXCSR.
-pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Integer) } else { None }
-}
-
-/// Binds an instruction that can signal SIMD floating-point exceptions.
-pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Float) } else { None }
-}
-
-/// Binds an instruction whose results differ between hosts.
-pub fn approximate(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, Level::Avx512, Family::Approximate)
-}
-
-/// Binds an instruction in another encoding that the host's units lack, but that software can compute.
-pub fn without_units(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    let (same, level) = substitute::of(i)?;
-    if level == Level::Sse {
-        (op.r1, op.r2) = (op.r0, op.r1);
-    }
-    bind(&same, op, level, Family::Integer)
-}
-
-fn bind(i: &Instruction, op: &mut Op, level: Level, family: Family) -> Option<Handler> {
-    let form = form(i, level, family)?;
-    op.imm = std::ptr::from_ref(form) as u64;
-    op.size = (i.op_mask() as u32).saturating_sub(Register::K0 as u32) as u8 & 7;
-    Some(execute::run)
-}
-
-fn form(i: &Instruction, level: Level, family: Family) -> Option<&'static Form> {
+/// Returns the form of an instruction, or `None` if neither the host nor software can execute it.
+pub(super) fn form(i: &Instruction, level: Level, family: Family) -> Option<&'static Form> {
     let mxcsr = family != Family::Integer;
     let plan = WidePlan::new(i, mxcsr)?;
     let key = (level as u8, plan.key());

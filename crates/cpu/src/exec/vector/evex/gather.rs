@@ -3,7 +3,7 @@
 
 use super::execute::{bytes, set_bytes};
 use super::ready;
-use crate::exec::vector::gather::place;
+use crate::exec::vector::index::place;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;

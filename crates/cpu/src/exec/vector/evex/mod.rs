@@ -12,10 +12,11 @@ pub mod gather;
 mod memory;
 pub mod opmask;
 pub mod rows;
+pub mod select;
 mod substitute;
 
-pub use form::{float, integer};
 pub(crate) use memory::alignment;
+pub use select::{float, integer};
 
 use crate::fault::{Exec, Fault};
 use crate::state::Cpu;

@@ -1,6 +1,6 @@
 //! Instruction table rows of mnemonics that exist only in EVEX encoding, and of instructions on opmasks.
 
-use super::{form, gather, opmask};
+use super::{gather, opmask, select};
 use crate::exec::vector::bind;
 use crate::exec::vector::rows::rows;
 use crate::row::{Row, Treatment};
@@ -9,7 +9,7 @@ use ledger::Class;
 
 /// Moves, broadcasts, conversions between widths, compress and expand.
 pub static MOVES: &[Row] = rows! {
-    Vector, form::integer;
+    Vector, select::integer;
     Vector:
     Vblendmpd Vblendmps Vbroadcastf32x2 Vbroadcastf32x4 Vbroadcastf32x8 Vbroadcastf64x2 Vbroadcastf64x4
     Vbroadcasti32x2 Vbroadcasti32x4 Vbroadcasti32x8 Vbroadcasti64x2 Vbroadcasti64x4 Vcompresspd Vcompressps
@@ -24,7 +24,7 @@ pub static MOVES: &[Row] = rows! {
 
 /// Integer arithmetic, logic, comparisons into opmasks, permutations.
 pub static INTEGER: &[Row] = rows! {
-    Vector, form::integer;
+    Vector, select::integer;
     Vector:
     Valignd Valignq Vcvtne2ps2bf16 Vcvtneps2bf16 Vdbpsadbw Vdpbf16ps
     Vpabsq Vpandd Vpandnd Vpandnq Vpandq Vpcmpb Vpcmpd Vpcmpq Vpcmpub Vpcmpud Vpcmpuq Vpcmpuw Vpcmpw Vpconflictd
@@ -38,7 +38,7 @@ pub static INTEGER: &[Row] = rows! {
 
 /// Floating-point arithmetic and conversions.
 pub static FLOAT: &[Row] = rows! {
-    VectorFp, form::float;
+    VectorFp, select::float;
     Vector:
     Vfpclasspd Vfpclassps Vfpclasssd Vfpclassss
     Vcvtpd2qq Vcvtpd2udq Vcvtpd2uqq Vcvtps2qq Vcvtps2udq Vcvtps2uqq Vcvtqq2pd Vcvtqq2ps Vcvtsd2usi Vcvtss2usi
@@ -82,7 +82,7 @@ pub static OPMASKS: &[Row] = rows! {
 
 /// Approximations of reciprocals and of reciprocal square roots, which differ between processors.
 pub static APPROXIMATE: &[Row] = rows! {
-    VectorFp, form::approximate;
+    VectorFp, select::approximate;
     Handler:
     Vrcp14pd Vrcp14ps Vrcp14sd Vrcp14ss Vrsqrt14pd Vrsqrt14ps Vrsqrt14sd Vrsqrt14ss
     Vrcpph Vrcpsh Vrsqrtph Vrsqrtsh
@@ -90,14 +90,14 @@ pub static APPROXIMATE: &[Row] = rows! {
 
 /// Moves of half precision.
 pub static HALF_MOVES: &[Row] = rows! {
-    Vector, form::integer;
+    Vector, select::integer;
     Vector:
     Vmovsh Vmovw
 };
 
 /// Arithmetic of half precision.
 pub static HALF: &[Row] = rows! {
-    VectorFp, form::float;
+    VectorFp, select::float;
     Vector:
     Vaddph Vaddsh Vcmpph Vcmpsh Vcomish Vcvtdq2ph Vcvtpd2ph Vcvtph2dq Vcvtph2pd Vcvtph2psx Vcvtph2qq Vcvtph2udq
     Vcvtph2uqq Vcvtph2uw Vcvtph2w Vcvtps2phx Vcvtqq2ph Vcvtsd2sh Vcvtsh2sd Vcvtsh2si Vcvtsh2ss Vcvtsh2usi Vcvtsi2sh
@@ -113,7 +113,7 @@ pub static HALF: &[Row] = rows! {
 
 /// Division and square root of half precision.
 pub static HALF_DIVISION: &[Row] = rows! {
-    VectorDiv, form::float;
+    VectorDiv, select::float;
     Vector:
     Vdivph Vdivsh Vsqrtph Vsqrtsh
 };
