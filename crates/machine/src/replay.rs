@@ -8,6 +8,7 @@
 //! A journal holds the input of a run, by turns. Recordings are made from it, and a debugger reverses the run along it.
 
 use crate::host::{HostFrame, Piece, Poll};
+use crate::state::{StateError, require};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -57,6 +58,16 @@ pub struct Turns {
     taken: u64,
     /// True if the machine had nothing to do in the last turn and waits for input.
     waits: bool,
+}
+
+/// Bound of a saved number of turns, so that the turns of the rest of a run do not overflow.
+const MOST_TURNS: u64 = 1 << 62;
+
+impl Turns {
+    /// Checks that a machine can be at this position.
+    pub(crate) fn check(self) -> Result<(), StateError> {
+        require(self.taken < MOST_TURNS, "a number of turns that no machine takes")
+    }
 }
 
 impl Journal {

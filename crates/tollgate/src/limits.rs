@@ -1,5 +1,5 @@
-//! Limits on the resources of this process, which a shell sets by `ulimit`: what can be had is taken before the work, and an error that a limit
-//! causes names the limit.
+//! Limits on the resources of this process, which a shell sets by `ulimit`. At its start the program raises the limits that it may raise and
+//! refuses limits that are too low for it. A later error that a limit may have caused names the limit.
 
 use crate::output::say;
 use anyhow::{Error, Result, bail};
@@ -22,11 +22,12 @@ struct Limit {
 const STACK: u64 = 1 << 20;
 /// The preferred stack in bytes: the default of Linux distributions.
 const COMMON_STACK: u64 = 8 << 20;
-/// The preferred number of open files. A command of `exec` has the files open that it opens in the guest.
+/// The preferred number of open files. Each file that a command of `exec` has open in the guest is also open in this process.
 const COMMON_FILES: u64 = 1 << 16;
 /// The smallest number of open files with which a guest gets the files of a command.
 pub const FILES: u64 = 64;
-/// The smallest data segment in bytes with which the program reads its command line. An allocation that fails ends it at once.
+/// The smallest address space and data segment, in bytes, with which the program starts. With less, an allocation would fail and end the
+/// program at once.
 const LEAST: u64 = 32 << 20;
 /// Address space in bytes that a machine needs beside guest memory: translated code and stubs, each mapped twice, images, ledger, threads.
 const SPACE_OF_MACHINE: u64 = 1 << 30;
@@ -51,7 +52,7 @@ impl Limit {
         let Rlimit { current, maximum } = getrlimit(self.resource);
         let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
         if current.is_some_and(|current| current < possible) {
-            // What is left is reported by `require`, or by the error that it causes.
+            // If the limit cannot be raised, `require` refuses it, or the error that it causes later names it.
             let _ = setrlimit(self.resource, Rlimit { current: Some(possible), maximum });
         }
     }
@@ -74,8 +75,8 @@ impl Limit {
     }
 }
 
-/// Prepares the process: raises limits where that costs nothing, and makes writes beyond the limit on file sizes fail, where the signal would end
-/// the program without a word.
+/// Prepares the process: raises the limits on the stack and on open files, and refuses limits that are too low. Without the handler of SIGXFSZ, a
+/// write beyond the limit on file sizes would end the program without a message; with the handler, the write fails with an error.
 pub fn prepare() -> Result<()> {
     STACK_SIZE.raise(COMMON_STACK);
     STACK_SIZE.require(STACK)?;
@@ -87,13 +88,14 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Refuses limits that a machine with this much guest memory, in bytes, would exceed: in the middle of its run it would end without its ledger.
+/// Refuses limits that a machine with this much guest memory, in bytes, would exceed. The program would otherwise end in the middle of a run,
+/// without a ledger.
 pub fn allow_machine(memory: u64) -> Result<()> {
     SPACE.require(memory.saturating_add(SPACE_OF_MACHINE))?;
     DATA.require(memory.saturating_add(DATA_OF_MACHINE))
 }
 
-/// Refuses a limit with which a guest can't get its files.
+/// Refuses a limit on open files with which no guest can be given files.
 pub fn allow_files() -> Result<()> {
     OPEN_FILES.require(FILES)
 }
@@ -109,7 +111,7 @@ fn causes(code: i32) -> &'static [Limit] {
     }
 }
 
-/// Says which limit of this process may be the cause of an error.
+/// Prints the limits of this process that may be the cause of an error.
 pub fn explain(error: &Error) {
     let io = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).find_map(|io| io.raw_os_error());
     for text in io.into_iter().flat_map(hints) {

@@ -33,6 +33,9 @@ pub struct SavedError(&'static str);
 /// Bound of the number of origins: the number of spaces times a few other distinctions.
 const MOST_ORIGINS: usize = MOST_SPACES * 8;
 
+/// Bound of saved counts and sums, so that the charges of the rest of a run do not overflow.
+const MOST_CHARGED: u64 = 1 << 62;
+
 fn require(holds: bool, otherwise: &'static str) -> Result<(), SavedError> {
     if holds { Ok(()) } else { Err(SavedError(otherwise)) }
 }
@@ -52,6 +55,10 @@ impl Saved {
         let is_block = |shape: &ShapeId| self.used.get(shape.0 as usize) == Some(&true);
         require(self.blocks.iter().all(|(origin, _, shape, _)| is_origin(origin) && is_block(shape)), "a block")?;
         require(self.events.iter().all(|(origin, ..)| is_origin(origin)), "an event")?;
+        let is_sum = |amount: &Amount| amount.count < MOST_CHARGED && amount.ticks < MOST_CHARGED;
+        require(self.events.iter().all(|(.., amount)| is_sum(amount)), "an event's count or cost")?;
+        require(self.regions.iter().all(|region| region.begun < MOST_CHARGED), "a region's count")?;
+        require(self.stacks.lost < MOST_CHARGED, "the number of lost records")?;
         require(self.classes.iter().all(|((_, origin, _), _)| is_origin(origin)), "a class")?;
         require(self.areas.iter().all(|((origin, _), _)| is_origin(origin)), "an area")?;
         let is_branch = |taken: &Taken| taken.missed <= taken.count;
@@ -164,7 +171,7 @@ mod tests {
         let mut recorder = Recorder::default();
         charge(&mut recorder, 1);
         let right = recorder.save();
-        let damage: [fn(&mut Saved); 9] = [
+        let damage: [fn(&mut Saved); 13] = [
             |s| s.blocks[0].0 = OriginId(9999),
             |s| s.blocks[0].2 = ShapeId(9999),
             |s| s.origins[0].task = TaskId(9999),
@@ -174,6 +181,10 @@ mod tests {
             |s| s.events[3].0 = OriginId(u32::MAX),
             |s| s.branches[2].0 = OriginId(u32::MAX),
             |s| s.branches[2].2.missed = u64::MAX,
+            |s| s.events[3].3.count = u64::MAX,
+            |s| s.events[3].3.ticks = MOST_CHARGED,
+            |s| s.regions[0].begun = u64::MAX,
+            |s| s.stacks.lost = u64::MAX,
         ];
         for damage in damage {
             let mut wrong = right.clone();

@@ -13,16 +13,17 @@ const NOTE: &str = "ELF note";
 /// Offset of the machine number in both headers.
 const MACHINE_AT: u64 = 18;
 const LITTLE: LittleEndian = LittleEndian;
-/// Sections and notes in each of them that are looked at.
+/// Largest number of sections that are searched for notes, and of notes that are read in each of them.
 const MOST_SECTIONS: usize = 1024;
 const MOST_NOTES: usize = 64;
-/// Notes of owner `Xen`: the system of a paravirtualized guest, and the entry point of PVH.
+/// Types of notes whose owner is `Xen`: the operating system of a paravirtualized guest, and the entry point for PVH.
 const XEN_ELFNOTE_GUEST_OS: u32 = 6;
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
-/// Notes of programs: the kernel that a program of the GNU C library needs, and the build of a Go program.
+/// Types of notes in programs: the oldest kernel on which a program with the GNU C library runs (owner `GNU`), and the build of a Go program
+/// (owner `Go`).
 const GNU_ABI_TAG: u32 = 1;
 const GO_BUILD_ID: u32 = 4;
-/// Interpreter of FreeBSD's kernel, which names no file.
+/// The interpreter that FreeBSD's kernel asks for. No file has this name.
 const FREEBSD_KERNEL: &[u8] = b"/red/herring";
 
 /// Machine numbers of ELF, by name.
@@ -79,19 +80,19 @@ pub(super) struct Elf<'a> {
     pub segments: Vec<Segment<'a>>,
     /// The physical address in the PVH note.
     pub pvh_entry: Option<u64>,
-    /// What the file is if it has neither a PVH note nor a multiboot header, and is known not to be a kernel without them.
+    /// The kind of a file that cannot be a kernel unless it has a PVH note or a multiboot header. `None` if the file may be one without them.
     pub stranger: Option<Kind>,
 }
 
-/// What notes say.
+/// Facts that the notes of a file contain.
 #[derive(Default)]
 struct Notes {
     pvh_entry: Option<u64>,
-    /// Programs of Linux.
+    /// True if the file is a program for Linux.
     program: bool,
-    /// Kernels and programs of BSDs.
+    /// True if the file is a kernel or a program of a BSD.
     bsd: bool,
-    /// Kernels other than Linux for paravirtualized guests of Xen.
+    /// True if the file is a kernel other than Linux for paravirtualized guests of Xen.
     xen_guest: bool,
 }
 
@@ -197,7 +198,7 @@ fn read_notes<P: ProgramHeader<Endian = LittleEndian>>(
         match notes.next() {
             Ok(Some(note)) if is_padding(note.name(), note.n_type(LITTLE).0, note.desc()) => return Ok(()),
             Ok(Some(note)) => read_note(note.name(), note.n_type(LITTLE).0, note.desc(), found)?,
-            // What follows the entry point's note cannot change how the kernel starts.
+            // Notes after the one with the entry point do not change how the kernel starts, so an error in them does no harm.
             Err(_) if found.pvh_entry.is_none() => {
                 return Err(LoadError::Malformed("an ELF note is longer than its segment"));
             }
@@ -211,8 +212,8 @@ fn is_padding(owner: &[u8], kind: u32, value: &[u8]) -> bool {
     owner.is_empty() && kind == 0 && value.is_empty()
 }
 
-/// Reads notes in sections, where kernels for Xen have them that have no segment of notes. A loader does not need sections: what cannot be
-/// read is left out.
+/// Reads the notes in sections: kernels for Xen without a segment of notes have them there. Sections are not needed to load a file, so
+/// sections and notes that cannot be read are ignored.
 fn read_note_sections<H: FileHeader<Endian = LittleEndian>>(image: Image, header: &H, found: &mut Notes) {
     let Ok(sections) = header.section_headers(LITTLE, image.0) else { return };
     for section in sections.iter().take(MOST_SECTIONS) {
@@ -274,11 +275,11 @@ impl Elf<'_> {
         }
     }
 
-    /// Returns the physical entry point of a file whose header may have a virtual one, as multiboot kernels have that are linked for
-    /// the upper half.
+    /// Returns the physical entry point of a file whose header may contain a virtual address. Multiboot kernels that are linked for the
+    /// upper half of the address space have such a header.
     ///
-    /// As for QEMU and GRUB, the entry point is an address in a segment of code, which differs from the physical address
-    /// where the segment's addresses differ. An entry point in no such segment is a physical address, or one in data.
+    /// QEMU and GRUB take the address in the header as a virtual address in a segment of code, and so does this function. If no segment of
+    /// code contains it as a virtual address, it is a physical address within any segment, or else a virtual address in a segment of data.
     pub fn translated_entry(&self) -> Result<u32, LoadError> {
         let entry = self.entry;
         let physical = self.translate(entry, true).or_else(|| self.is_loaded(entry).then_some(entry));

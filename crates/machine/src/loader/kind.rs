@@ -1,7 +1,7 @@
 //! Names files that are not kernels, and says what to do with them.
 //!
-//! The table is searched from the top: formats that contain others come first. An ISO image, for instance, often begins with a boot
-//! sector.
+//! The first row of the table that matches a file names it. A format whose files can also match another row therefore comes
+//! before that row: an ISO image, for instance, often begins with a boot sector.
 
 use super::bytes::Image;
 
@@ -10,7 +10,7 @@ use super::bytes::Image;
 pub struct Kind {
     /// Name, with an article.
     pub what: &'static str,
-    /// What is missing, or what to do instead.
+    /// Advice for the user: the part that this machine lacks, or another way to use the file.
     pub advice: &'static str,
 }
 
@@ -235,14 +235,15 @@ fn pe(image: &Image) -> Option<Pe> {
     })
 }
 
-/// An EFI stub with a kernel in a section, made by `ukify` or `objcopy`.
+/// Recognizes an EFI stub that has a kernel in one of its sections. `ukify` and `objcopy` make such files.
 fn is_unified(image: &Image) -> bool {
     let Some(pe) = pe(image) else { return false };
     let name = |index: u16| image.slice(pe.section_table + u64::from(index) * SECTION_LEN, 8, "PE section").ok();
     (0..pe.sections).map_while(name).any(|name| name == b".linux\0\0")
 }
 
-/// The signature of a firmware volume is in its header, which begins a block of flash; a reset vector may be before the first.
+/// Recognizes an image of flash memory with a firmware volume. A volume begins at a block of the flash memory, with a header that contains the
+/// signature. Other data, such as a reset vector, may come before the first volume.
 fn is_firmware_volume(image: &Image) -> bool {
     const BLOCK: usize = 0x1000;
     const BLOCKS: usize = 16;
@@ -250,13 +251,13 @@ fn is_firmware_volume(image: &Image) -> bool {
     image.0.chunks(BLOCK).take(BLOCKS).any(|block| block.get(SIGNATURE..SIGNATURE + 4) == Some(b"_FVH"))
 }
 
-/// An option ROM has a signature, its length in units of 512 bytes, and a jump.
+/// Recognizes an option ROM, which begins with a signature, its length in units of 512 bytes, and a jump.
 fn is_option_rom(image: &Image) -> bool {
     matches!(image.0, [0x55, 0xaa, length, ..] if *length != 0) && image.len() >= 512
 }
 
-/// A ROM is a multiple of 64 KiB that ends with the processor's first instruction, at 16 bytes from its end: a jump, alone or after CLI and
-/// CLD.
+/// Recognizes a firmware ROM. Its size is a multiple of 64 KiB, and the first instruction that a processor executes after a reset is 16 bytes
+/// before its end. That instruction is a jump, or a CLI that is followed by CLD and a jump.
 fn is_firmware_rom(image: &Image) -> bool {
     const UNIT: u64 = 0x1_0000;
     const RESET: u64 = 16;
@@ -265,14 +266,15 @@ fn is_firmware_rom(image: &Image) -> bool {
     image.len().is_multiple_of(UNIT) && matches!(reset, Some([0xe9..=0xeb, ..] | [0xfa, 0xfc, 0xe9, _]))
 }
 
-/// Code of a master boot record, which a tool writes into the first 440 bytes of a disk: it disables interrupts and makes a stack below itself.
+/// Recognizes a file with the code of a master boot record, which a tool writes into the first 440 bytes of a disk. The code begins by disabling
+/// interrupts and setting up a stack.
 fn is_boot_record(image: &Image) -> bool {
     const RECORD: u64 = 512;
     const STARTS: [&[u8]; 3] = [b"\x33\xc0\xfa", b"\x33\xed", b"\xfa\x31\xc0"];
     image.len() < RECORD && STARTS.iter().any(|start| image.0.starts_with(start))
 }
 
-/// Printable ASCII and white space.
+/// Recognizes text: printable ASCII characters and white space.
 fn is_text(image: &Image) -> bool {
     const LOOKED_AT: usize = 4096;
     let head = &image.0[..image.0.len().min(LOOKED_AT)];

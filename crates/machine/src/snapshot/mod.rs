@@ -7,6 +7,8 @@
 //!
 //! `file.rs` defines the layout of the file, `pages.rs` that of memory.
 
+#[cfg(test)]
+mod damage_tests;
 pub(crate) mod error;
 pub(crate) mod file;
 #[allow(unsafe_code, reason = "pages are copied by host pointers")]
@@ -19,7 +21,7 @@ pub use error::SnapshotError;
 use crate::console::PanicWatch;
 use crate::machine::{ClockSource, Machine, WORKLOAD};
 use crate::replay::Turns;
-use crate::state::{DeviceState, decode, encode};
+use crate::state::{DeviceState, Plain, decode, encode};
 use crate::tasks::TasksState;
 use crate::vcpus::Activity;
 use cpu::arch::Arch;
@@ -153,6 +155,8 @@ impl Machine {
         if state.processors.len() != count {
             return Err(SnapshotError::Processors(state.processors.len(), count));
         }
+        state.watch.check(&self.watch)?;
+        state.turns.check()?;
         let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
         pages::restore(&ram, &contents.memory)?;
         drop(contents.memory);

@@ -164,7 +164,11 @@ fn observe(
     cpu.arch.msr.lstar = if linux { 0x1234 } else { 0 };
     cpu.mode_changed();
     let mut vcpus = Vcpus::new(vec![cpu], board, None, ram.clone());
-    let functions: Vec<_> = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name)).collect();
+    // The rarely executed part of a function has its name too, and is at a lower address in a real kernel.
+    let cold = Symbol::new(START, 1, "handle_softirqs.isra.0.cold");
+    assert!(!kernel::is_probed(&cold));
+    let parts = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name));
+    let functions: Vec<_> = std::iter::once(cold).chain(parts).collect();
     vcpus.tasks.use_functions(functions.clone());
     vcpus.all[0].activity = Activity::Running;
     drop(ram.take_written());

@@ -1,5 +1,5 @@
-//! Checks of an experiment against its guests' files, before a cell runs: names of regions, and the length of command lines. A file that can't be
-//! read is reported by the cells that need it.
+//! Checks an experiment against the files of its guests before a cell runs: the names of regions, and the lengths of command lines. A file that
+//! can't be read is no error here, because each cell that needs the file reports it.
 
 use lab::experiment::{Cell, ExperimentError, Image};
 use machine::loader::longest_command_line;
@@ -12,14 +12,14 @@ const LONGEST_NAME: usize = 63;
 const LARGEST: u64 = 1 << 30;
 /// Beginning and end of an initial RAM disk that is not compressed (cpio, newc).
 const ARCHIVE: (&[u8], &[u8]) = (b"070701", b"TRAILER!!!");
-/// Characters after which a program or a script puts the rest of a name at run time.
+/// Characters with which a placeholder begins: a program or a script replaces it at run time by the rest of a name.
 const FILLED_IN: &[u8] = b"%${";
 
-/// What is known of a guest's files.
+/// Facts about the files of a guest.
 struct Known {
     /// Largest length of the kernel's command line in bytes.
     longest: usize,
-    /// The file in which the guest's programs are, if their texts are not compressed.
+    /// The file that contains the guest's programs. `None` if it is compressed, so that names in it cannot be found.
     programs: Option<Vec<u8>>,
 }
 
@@ -44,7 +44,7 @@ impl Known {
     }
 }
 
-/// Returns true if a text contains a name as a whole, or a beginning of it that is completed at run time.
+/// Returns true if a text contains a name as a whole word, or a beginning of the name with a placeholder behind it.
 fn contains(text: &[u8], name: &[u8]) -> bool {
     let within = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
     let Some(first) = name.first() else { return true };
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_built_in_experiments_name_regions_of_their_guests() {
-        // Of guests that have been built here.
+        // Only guests that have been built in this checkout have files to check against.
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for name in lab::experiment::names() {
             let experiment = lab::experiment::Experiment::named(name).unwrap();
