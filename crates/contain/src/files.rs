@@ -1,6 +1,6 @@
 //! Landlock: the files that the process may open by name, and the limits beyond files.
 
-use crate::Needs;
+use crate::needs::Needs;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,

@@ -1,7 +1,7 @@
 //! The table of system calls as filters for seccomp(2).
 
-use crate::Needs;
 use crate::calls::{Call, Check, TABLE, TRIED};
+use crate::needs::Needs;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,

@@ -16,39 +16,17 @@ pub mod calls;
 mod descriptors;
 mod files;
 mod filter;
+mod needs;
 #[allow(unsafe_code, reason = "a signal's handler is installed, and reads what the kernel says of the call")]
 mod refused;
 
 pub use calls::Use;
 pub use descriptors::Inherited;
+pub use needs::Needs;
 
 use calls::{Call, KEEPER};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use thiserror::Error;
-
-/// The resources that a process still needs once it is confined.
-#[derive(Clone, Debug, Default)]
-pub struct Needs {
-    /// Files, and directories with all their contents, that the process reads.
-    pub readable: Vec<PathBuf>,
-    /// Files, and directories with all their contents, that the process reads and changes.
-    pub writable: Vec<PathBuf>,
-    /// Purposes of system calls beyond those that every machine needs.
-    pub uses: Vec<Use>,
-}
-
-impl Needs {
-    /// Returns true if `wanted` is among the uses.
-    fn has(&self, wanted: Use) -> bool {
-        match wanted {
-            Use::Always => true,
-            Use::Files => !self.readable.is_empty() || !self.writable.is_empty(),
-            Use::Changes => !self.writable.is_empty(),
-            other => self.uses.contains(&other),
-        }
-    }
-}
 
 /// The reason why a process could not be confined.
 #[derive(Debug, Error)]

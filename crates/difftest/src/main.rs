@@ -6,7 +6,7 @@ mod sweep_cmd;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use difftest::forms::{self, Form};
-use difftest::runner::{Mismatch, Tally};
+use difftest::runner::{Mismatch, Runner, Tally};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -142,7 +142,7 @@ fn run(options: &Options) -> Result<bool> {
     let indices = options.index.map_or(0..per_form, |i| i..i + 1);
     cpu::native::limit_to_256_bits(options.host_vectors == 256);
     if let Some(shard) = &options.shard {
-        shard::work(options, &forms, indices, shard)?;
+        shard::work(Runner::new(options.seed, options.mode)?, &forms, indices, shard)?;
         return Ok(true);
     }
     let mut report = Report {

@@ -1,7 +1,6 @@
 //! Work spread over processes: each has its own fixed addresses and signal handlers. Workers write one JSON message per
 //! line.
 
-use crate::Options;
 use anyhow::{Context, Result, anyhow, bail};
 use difftest::forms::Form;
 use difftest::runner::{Mismatch, Report, Runner, Tally};
@@ -54,9 +53,8 @@ pub fn share(shard: &str) -> Result<(u64, u64)> {
 }
 
 /// Does a worker's share: every N-th case of each form.
-pub fn work(options: &Options, forms: &[Form], indices: Range<u64>, shard: &str) -> Result<()> {
+pub fn work(mut runner: Runner, forms: &[Form], indices: Range<u64>, shard: &str) -> Result<()> {
     let (own, of) = share(shard)?;
-    let mut runner = Runner::new(options.seed, options.mode)?;
     let mut out = std::io::stdout().lock();
     let mut failed = None;
     let mut say = |message: &Message| {

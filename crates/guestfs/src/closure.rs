@@ -4,7 +4,8 @@
 //! A file in a shared directory may be a guest's. Programs and libraries that it names are packed only from the directories of PATH, of LD_LIBRARY_PATH
 //! and of the system's ld.so, none of which the file chooses.
 
-use crate::packed::{Added, PackError, Packed};
+use crate::pack_error::PackError;
+use crate::packed::{Added, Packed};
 use crate::shares::{Inside, Leaving, open_real};
 use object::LittleEndian as LE;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};

@@ -8,6 +8,7 @@ pub mod attributes;
 pub mod closure;
 pub mod host_tree;
 pub mod kernel_modules;
+mod pack_error;
 pub mod packed;
 pub mod server;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub mod tree;
 mod wire;
 
 pub use attributes::{Attributes, Kind, Time};
+pub use pack_error::PackError;
 pub use packed::Packed;
 pub use server::Server;
 pub use shares::Shares;

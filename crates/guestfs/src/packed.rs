@@ -2,6 +2,7 @@
 //! were added, provided that the host's files stay the same.
 
 use crate::attributes::{Attributes, Kind, Time};
+use crate::pack_error::PackError;
 use crate::shares::{self, Inside, Leaving, MOST_LINKS, Shares, Step, Way, names, prepend};
 use crate::tree::{Entry, Found, ROOT, Tree};
 use rustix::io::Errno;
@@ -22,25 +23,6 @@ const BLOCK: u64 = 512;
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// Largest number of the host's files that are kept open.
 const MOST_OPEN: usize = 32;
-
-/// The reason why a file can't be added.
-#[derive(Debug, thiserror::Error)]
-pub enum PackError {
-    /// The host's file can't be read.
-    #[error("{path}: {cause}")]
-    Host {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        cause: io::Error,
-    },
-    /// A path that must be a directory is already something else.
-    #[error("{0} is packed already, and is not a directory")]
-    NoDirectory(PathBuf),
-    /// Symbolic links form a loop.
-    #[error("{0} has too many symbolic links on its path")]
-    Links(PathBuf),
-}
 
 /// The place of a file's contents.
 #[derive(Clone, Debug)]

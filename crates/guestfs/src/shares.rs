@@ -4,7 +4,7 @@
 //! must not make the host read another file. The rule: a name is followed as on the host until it enters a shared directory. From there on only
 //! links that stay in the directory are followed, relative to descriptors, so that no concurrent change leads out either.
 
-use crate::packed::PackError;
+use crate::pack_error::PackError;
 use rustix::fs::{self, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -5,7 +5,6 @@
 //! a wire: a link is occupied for as long as the segments take.
 
 use crate::headers::Headers;
-use crate::segment;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a frame: an IP packet of 64 KiB with an Ethernet header and two VLAN tags, without the check
@@ -129,25 +128,6 @@ impl Frame {
             }) && (offloads.ecn || !segments.ecn)
         });
         segments && (self.partial.is_none() || offloads.checksum)
-    }
-
-    /// Returns the frames for a receiver that accepts these offloads: the frame as it is, or its segments.
-    pub fn for_receiver(self, offloads: Offloads) -> Vec<Self> {
-        if self.suits(offloads) {
-            return vec![self];
-        }
-        if self.segments.is_some() {
-            return self.finish();
-        }
-        segment::complete(self).into_iter().collect()
-    }
-
-    /// Returns the frames as on a wire: segments, with checksums. There is none if the frame is inconsistent.
-    pub fn finish(self) -> Vec<Self> {
-        match self.segments {
-            Some(_) => segment::cut(&self),
-            None => segment::complete(self).into_iter().collect(),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Software implementation of NIC offloads: checksums and segmentation.
 
-use crate::frame::{Frame, Kind, LONGEST, Segments};
+use crate::frame::{Frame, Kind, LONGEST, Offloads, Segments};
 use crate::headers::{Headers, Transport, TransportHeader};
 use etherparse::checksum::Sum16BitWords;
 use std::net::IpAddr;
@@ -13,6 +13,27 @@ mod flag {
     pub const FIN: u8 = 1 << 0;
     pub const PSH: u8 = 1 << 3;
     pub const CWR: u8 = 1 << 7;
+}
+
+impl Frame {
+    /// Returns the frames for a receiver that accepts these offloads: the frame as it is, or its segments.
+    pub fn for_receiver(self, offloads: Offloads) -> Vec<Self> {
+        if self.suits(offloads) {
+            return vec![self];
+        }
+        if self.segments.is_some() {
+            return self.finish();
+        }
+        complete(self).into_iter().collect()
+    }
+
+    /// Returns the frames as on a wire: segments, with checksums. There is none if the frame is inconsistent.
+    pub fn finish(self) -> Vec<Self> {
+        match self.segments {
+            Some(_) => cut(&self),
+            None => complete(self).into_iter().collect(),
+        }
+    }
 }
 
 /// Completes the partial checksum of a frame, if there is one. Returns `None` if it is outside the frame.
@@ -145,7 +166,7 @@ fn adjust(piece: &mut [u8], headers: &Headers, transport: &TransportHeader, plac
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Offloads, Partial};
+    use crate::frame::Partial;
     use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, UdpHeader};
 
     fn tcp(v6: bool, payload: &[u8]) -> Vec<u8> {
