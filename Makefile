@@ -9,6 +9,7 @@ FILES ?=
 TESTS ?=
 TARGET ?= decode
 TIME ?= 600
+TARGETS ?= --lib
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo demo-linux guests guests-linux test lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb tools-build tools-linux
@@ -24,7 +25,7 @@ help:
 	@echo 'make bench-scaling   1 to 8 processors, 128 MB to 8 GB of memory: time and memory, beside QEMU where it is installed'
 	@echo 'make kvm-unit-tests SRC=dir [ARGS=...]   run kvm-unit-tests images built in dir (see scripts/kvm-unit-tests --help)'
 	@echo 'make fuzz [TARGET=decode] [TIME=600]     fuzz one target (a file of fuzz/fuzz_targets) for TIME seconds'
-	@echo 'make mutants CRATE=lab [FILES=GLOB] [TESTS=NAME]   what the tests of a crate do not notice'
+	@echo 'make mutants CRATE=lab [FILES=GLOB] [TESTS=NAME] [TARGETS=--lib]   what the tests of a crate do not notice'
 	@echo 'make deb             a Debian package (by cargo-deb), with manual pages, completions and bare-metal guests'
 	@echo 'make clean           remove what was built (the package cache under guests/linux/cache stays)'
 
@@ -102,13 +103,13 @@ fuzz: tools-build
 	    -timeout=10 -rss_limit_mb=2048 -fork=1 -ignore_crashes=1 -ignore_timeouts=1 -ignore_ooms=1 $(ARGS)
 	@cd fuzz && ! ls artifacts/$(TARGET)/* 2>/dev/null
 
-# Changes one expression at a time and runs the crate's unit tests. A change that no test notices is in
+# Changes one expression at a time and runs the crate's unit tests, or those of TARGETS (options of `cargo test`). A change that no test notices is in
 # target/mutants/mutants.out/missed.txt and makes the command fail; snapshots are compared, never written.
 mutants: tools-build
 	@scripts/check-tools cargo-mutants
 	@[ -n "$(CRATE)" ] || { echo 'make mutants wants CRATE=name, a directory of crates/' >&2; exit 2; }
 	INSTA_UPDATE=no $(CARGO) mutants --package $(CRATE) $(if $(FILES),--file '$(FILES)') --timeout 300 --output target/mutants \
-	    --cargo-arg=--lib $(ARGS) -- $(TESTS)
+	    $(addprefix --cargo-arg=,$(TARGETS)) $(ARGS) -- $(TESTS)
 
 clean:
 	$(CARGO) clean

@@ -2,8 +2,8 @@
 
 use std::{fs, io};
 use tollgate_fuzz::{
-    capture, decode, devices, files, hypervisor, ixgbe, ledger, loader, nested, passt, profile, restore, snapshot,
-    translate, virtio, vmx,
+    capture, decode, devices, files, hypervisor, ixgbe, ledger, loader, nested, passt, profile, restore, shared,
+    snapshot, translate, virtio, vmx,
 };
 
 fn main() -> io::Result<()> {
@@ -19,6 +19,7 @@ fn main() -> io::Result<()> {
         ("passt", passt::seeds()),
         ("profile", profile::seeds()),
         ("restore", restore::seeds()),
+        ("shared", shared::seeds()),
         ("snapshot", snapshot::seeds()),
         ("translate", translate::seeds()),
         ("capture", capture::seeds()),

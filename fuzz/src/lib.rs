@@ -13,6 +13,7 @@ pub mod passt;
 pub mod profile;
 pub mod restore;
 mod rig;
+pub mod shared;
 pub mod snapshot;
 pub mod translate;
 pub mod virtio;
