@@ -338,11 +338,13 @@ fn a_plug_is_one_port_of_its_network() {
     assert_eq!(plugs[0].next_arrival(), Some(at + WAY));
     assert_eq!(plugs[0].receive(at + WAY), Some(frame(EVERYONE, MACS[1])));
     plugs[0].lost(1);
-    plugs[1].send(at + WAY, frame(EVERYONE, MACS[1]));
-    plugs[0].discard(LATE);
+    (0..2).for_each(|_| plugs[1].send(at + WAY, frame(EVERYONE, MACS[1])));
+    assert_eq!(plugs[0].discard(LATE), 2);
+    plugs[1].send(LATE, frame(EVERYONE, MACS[1]));
+    assert_eq!(plugs[0].next_arrival(), Some(LATE + at));
     plugs[0].listen(LATE, false, Offloads::default());
     assert_eq!(plugs[0].next_arrival(), None);
-    assert_eq!(counts(&shared.lock().unwrap(), 0), [0, 0, 2, 0]);
+    assert_eq!(counts(&shared.lock().unwrap(), 0), [0, 0, 3, 0]);
 }
 
 /// The connections of the networks whose states are saved.
