@@ -38,7 +38,7 @@ impl Cpu {
     }
 
     /// Updates the origin after a change of level, CPL, CR3 or charged task.
-    pub fn origin_changed(&mut self) {
+    pub(crate) fn origin_changed(&mut self) {
         if self.engine.emulation.is_some() {
             return;
         }

@@ -31,7 +31,7 @@ mod charging;
 pub mod counters;
 pub mod decode;
 mod decoded;
-mod engine;
+pub mod engine;
 mod exec;
 mod f80;
 pub mod fault;

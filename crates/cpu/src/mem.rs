@@ -94,7 +94,7 @@ impl Cpu {
     }
 
     /// Handles a load of CR3 (or INVPCID of one PCID): the fast path's entries of `flushed` are dropped.
-    pub fn space_changed(&mut self, flushed: Option<u16>) {
+    pub(crate) fn space_changed(&mut self, flushed: Option<u16>) {
         if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_mapping();
             return;
@@ -115,7 +115,7 @@ impl Cpu {
     /// Makes the page of `linear` the one being executed; [`Fetch::physical`](crate::front::Fetch::physical) becomes
     /// its address.
     #[inline]
-    pub fn enter_page(&mut self, linear: u64) -> Exec {
+    pub(crate) fn enter_page(&mut self, linear: u64) -> Exec {
         let Some(physical) = self.engine.front.code_page(linear, self.arch.cpl == 3) else {
             return self.enter_new_page(linear);
         };
@@ -581,14 +581,14 @@ impl Cpu {
 
     /// Handles a page that may have got its first marked line: writes to it must leave the fast path.
     #[inline]
-    pub fn follow_marks(&mut self) {
+    pub(crate) fn follow_marks(&mut self) {
         let epoch = self.wiring.ram.epoch();
         self.engine.front.follow_marks(epoch);
     }
 
     /// Reads at a linear address with the current privilege. `segment` only selects between #SS and #GP.
     #[inline(always)]
-    pub fn read_linear<T: Int>(&mut self, linear: u64, segment: u8) -> Exec<T> {
+    pub(crate) fn read_linear<T: Int>(&mut self, linear: u64, segment: u8) -> Exec<T> {
         if let Some(host) = self.engine.front.read(linear, u64::from(T::SIZE)) {
             // SAFETY: a matching slot guarantees that the page is RAM at this host address, and the value is inside it.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
@@ -599,7 +599,7 @@ impl Cpu {
 
     /// Writes at a linear address with the current privilege.
     #[inline(always)]
-    pub fn write_linear<T: Int>(&mut self, linear: u64, segment: u8, value: T) -> Exec {
+    pub(crate) fn write_linear<T: Int>(&mut self, linear: u64, segment: u8, value: T) -> Exec {
         if let Some(host) = self.engine.front.write(linear, u64::from(T::SIZE)) {
             // SAFETY: as in `read_linear`; the page is writable.
             unsafe { host.cast::<T>().write_unaligned(value) };
@@ -611,7 +611,7 @@ impl Cpu {
 
     /// Reads at an offset in a segment.
     #[inline(always)]
-    pub fn read_seg<T: Int>(&mut self, segment: u8, offset: u64) -> Exec<T> {
+    pub(crate) fn read_seg<T: Int>(&mut self, segment: u8, offset: u64) -> Exec<T> {
         let linear =
             if segment >= SEG_FLAT { offset } else { self.linear(segment, offset, u64::from(T::SIZE), false)? };
         self.read_linear(linear, segment)
@@ -619,7 +619,7 @@ impl Cpu {
 
     /// Writes at an offset in a segment.
     #[inline(always)]
-    pub fn write_seg<T: Int>(&mut self, segment: u8, offset: u64, value: T) -> Exec {
+    pub(crate) fn write_seg<T: Int>(&mut self, segment: u8, offset: u64, value: T) -> Exec {
         let linear = if segment >= SEG_FLAT { offset } else { self.linear(segment, offset, u64::from(T::SIZE), true)? };
         self.write_linear(linear, segment, value)
     }
@@ -659,7 +659,7 @@ impl Cpu {
     /// Ensures that a write of up to one page at `linear` will not fault.
     #[cold]
     #[inline(never)]
-    pub fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
+    pub(crate) fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
         if self.engine.front.write_in(self.front_mode(privilege), linear, size).is_some() {
             return Ok(());
         }
@@ -676,7 +676,7 @@ impl Cpu {
     /// Ensures that a read of up to one page at `linear` will not fault.
     #[cold]
     #[inline(never)]
-    pub fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
+    pub(crate) fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
         if self.engine.front.read_in(self.front_mode(privilege), linear, size).is_some() {
             return Ok(());
         }
@@ -691,19 +691,19 @@ impl Cpu {
 
     /// Returns the linear address of an instruction's memory operand of `size` bytes.
     #[inline]
-    pub fn operand_linear(&mut self, op: &Op, size: u64, write: bool) -> Exec<u64> {
+    pub(crate) fn operand_linear(&mut self, op: &Op, size: u64, write: bool) -> Exec<u64> {
         let offset = op.ea(self);
         if op.seg >= SEG_FLAT { Ok(offset) } else { self.linear(op.seg, offset, size, write) }
     }
 
     /// Reads a memory operand of any length up to a page (vectors, save areas), all or nothing.
-    pub fn load_bytes(&mut self, op: &Op, out: &mut [u8]) -> Exec {
+    pub(crate) fn load_bytes(&mut self, op: &Op, out: &mut [u8]) -> Exec {
         let linear = self.operand_linear(op, out.len() as u64, false)?;
         self.read_bytes(linear, op.seg, out)
     }
 
     /// Writes a memory operand of any length up to a page, all or nothing.
-    pub fn store_bytes(&mut self, op: &Op, from: &[u8]) -> Exec {
+    pub(crate) fn store_bytes(&mut self, op: &Op, from: &[u8]) -> Exec {
         let linear = self.operand_linear(op, from.len() as u64, true)?;
         self.write_bytes(linear, op.seg, from)
     }
@@ -804,13 +804,13 @@ impl Cpu {
 
     /// Returns the host address of `len` readable bytes inside one page, if it is on the fast path.
     #[inline]
-    pub fn front_read(&self, linear: u64, len: u64) -> Option<*const u8> {
+    pub(crate) fn front_read(&self, linear: u64, len: u64) -> Option<*const u8> {
         self.engine.front.read(linear, len)
     }
 
     /// Returns the host address of `len` writable bytes inside one page, if it is on the fast path.
     #[inline]
-    pub fn front_write(&self, linear: u64, len: u64) -> Option<*mut u8> {
+    pub(crate) fn front_write(&self, linear: u64, len: u64) -> Option<*mut u8> {
         self.engine.front.write(linear, len)
     }
 
@@ -855,7 +855,7 @@ impl Cpu {
     }
 
     /// Reads a descriptor, TSS field or similar: an implicit supervisor access at any CPL.
-    pub fn read_system<T: Int>(&mut self, linear: u64) -> Exec<T> {
+    pub(crate) fn read_system<T: Int>(&mut self, linear: u64) -> Exec<T> {
         if self.long_mode() && !self.canonical(linear) {
             return Err(self.gp(0));
         }
@@ -864,7 +864,7 @@ impl Cpu {
     }
 
     /// Writes a descriptor, TSS field or similar: an implicit supervisor access at any CPL.
-    pub fn write_system<T: Int>(&mut self, linear: u64, value: T) -> Exec {
+    pub(crate) fn write_system<T: Int>(&mut self, linear: u64, value: T) -> Exec {
         if self.long_mode() && !self.canonical(linear) {
             return Err(self.gp(0));
         }

@@ -22,7 +22,7 @@ pub struct Micro {
     /// Virtualization level of the current code: 0 on the machine itself, 1 in a guest of a hypervisor on it.
     pub level: u8,
     /// Address space that is charged if CR3 is not the guest's own, as under shadow paging; set before
-    /// [`Cpu::origin_changed`](crate::Cpu::origin_changed).
+    /// `Cpu::origin_changed`.
     pub charged_space: Option<u64>,
     /// Other parts of the charged origin; set by [`Cpu::set_charged`](crate::Cpu::set_charged).
     pub charged: Charged,

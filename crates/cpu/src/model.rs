@@ -1,6 +1,6 @@
 //! Processor model: prices, sizes and CPUID.
 
-use crate::vmx::VmxCapabilities;
+use crate::vmx::capability::VmxCapabilities;
 use ledger::profile::{CpuidLeaf, Profile};
 use ledger::{Costs, Geometry};
 

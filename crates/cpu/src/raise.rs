@@ -14,7 +14,7 @@ impl Cpu {
 
     /// Raises an exception with an error code.
     #[cold]
-    pub fn raise_code(&mut self, vector: u8, code: u32) -> Fault {
+    pub(crate) fn raise_code(&mut self, vector: u8, code: u32) -> Fault {
         self.engine.fault = Cause::Exception(vector, Some(code));
         Fault
     }
@@ -33,20 +33,20 @@ impl Cpu {
 
     /// Raises #NM.
     #[cold]
-    pub fn nm(&mut self) -> Fault {
+    pub(crate) fn nm(&mut self) -> Fault {
         self.raise(vector::NM)
     }
 
     /// Raises #PF with an error code, at a linear address. CR2 is written on delivery.
     #[cold]
-    pub fn page_fault(&mut self, address: u64, code: u32) -> Fault {
+    pub(crate) fn page_fault(&mut self, address: u64, code: u32) -> Fault {
         self.engine.fault_address = address;
         self.raise_code(vector::PF, code)
     }
 
     /// Raises #DB with the DR6 bits that it sets.
     #[cold]
-    pub fn debug_trap(&mut self, dr6: u64) -> Fault {
+    pub(crate) fn debug_trap(&mut self, dr6: u64) -> Fault {
         self.engine.fault_dr6 = dr6;
         self.raise(vector::DB)
     }

@@ -704,7 +704,7 @@ impl Cpu {
     }
 
     /// Delivers the fault in [`fault`](crate::engine::Engine::fault).
-    pub fn deliver_fault(&mut self) {
+    pub(crate) fn deliver_fault(&mut self) {
         match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
             Cause::Ahead => self.give_way(),
@@ -721,7 +721,7 @@ impl Cpu {
 
     /// Charges more instructions of a class that are not part of the block's count (iterations of string instructions).
     #[inline]
-    pub fn charge_class(&mut self, class: Class, count: u64) {
+    pub(crate) fn charge_class(&mut self, class: Class, count: u64) {
         let ticks = u64::from(self.wiring.model.costs.class[class as usize]) * count;
         self.charge_ticks(Kind::new(Family::Instruction, class as u32), count, ticks);
     }

@@ -40,7 +40,7 @@ impl Cpu {
     }
 
     /// Skips the samples up to now: a halted processor has executed nothing to be sampled.
-    pub fn skip_samples(&mut self) {
+    pub(crate) fn skip_samples(&mut self) {
         let passed = self.micro.clock.checked_div(self.wiring.sample_every);
         self.engine.sample_at =
             passed.map_or(Ticks::MAX, |passed| (passed + 1).saturating_mul(self.wiring.sample_every));

@@ -148,7 +148,7 @@ impl Cpu {
     }
 
     /// Writes a register with an operand size known at run time (1 means the low byte).
-    pub fn set_sized(&mut self, number: u8, size: u8, value: u64) {
+    pub(crate) fn set_sized(&mut self, number: u8, size: u8, value: u64) {
         match size {
             1 => self.set::<u8>(number, value as u8),
             2 => self.set::<u16>(number, value as u16),
@@ -201,7 +201,7 @@ impl Cpu {
     }
 
     /// Returns the current I/O privilege level.
-    pub fn iopl(&self) -> u8 {
+    pub(crate) fn iopl(&self) -> u8 {
         (self.arch.flags >> 12) as u8 & 3
     }
 
@@ -258,7 +258,7 @@ impl Cpu {
     }
 
     /// Charges an event whose price the caller knows (for example, time spent halted).
-    pub fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
+    pub(crate) fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
         if self.engine.emulation.is_some() {
             // The hypervisor has its own prices for emulated operations.
             return;
@@ -307,7 +307,7 @@ impl Cpu {
     }
 
     /// Returns the time-stamp counter as it is outside of non-root mode.
-    pub fn machine_tsc(&self) -> u64 {
+    pub(crate) fn machine_tsc(&self) -> u64 {
         self.tsc_of(self.micro.clock)
     }
 

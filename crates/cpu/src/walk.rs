@@ -98,7 +98,7 @@ impl Cpu {
     /// Returns true if the flags of a translation alone permit an access, the common case. Otherwise
     /// [`Self::permitted`] decides.
     #[inline]
-    pub fn plainly_permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
+    pub(crate) fn plainly_permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
         use perm::*;
         let (mask, wanted) = match access {
             Access::Read => (EPT_NO_READ, 0),

@@ -7,7 +7,8 @@ pub use registers::*;
 pub use tiles::*;
 
 use crate::flags::Lazy;
-use crate::vmx::{NonRoot, VmExit};
+use crate::vmx::information::VmExit;
+use crate::vmx::state::NonRoot;
 use serde::{Deserialize, Serialize};
 use x86::debug::{DR6_FIXED, DR7_FIXED};
 

@@ -73,17 +73,17 @@ fn class(vector: u8) -> u8 {
 
 impl Cpu {
     /// Delivers an exception.
-    pub fn deliver_exception(&mut self, vector: u8, code: Option<u32>) {
+    pub(crate) fn deliver_exception(&mut self, vector: u8, code: Option<u32>) {
         self.deliver(Event::new(vector, code, Source::Exception), 0);
     }
 
     /// Delivers an external interrupt.
-    pub fn deliver_interrupt(&mut self, vector: u8) {
+    pub(crate) fn deliver_interrupt(&mut self, vector: u8) {
         self.deliver(Event::new(vector, None, Source::External), 0);
     }
 
     /// Delivers an NMI. Further NMIs are blocked until IRET.
-    pub fn deliver_nmi(&mut self) {
+    pub(crate) fn deliver_nmi(&mut self) {
         self.arch.nmi_blocked = true;
         self.deliver(Event::new(vector::NMI, None, Source::Nmi), 0);
     }

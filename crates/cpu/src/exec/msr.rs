@@ -118,7 +118,7 @@ fn on_board(cpu: &Cpu, index: u32) -> bool {
 
 impl Cpu {
     /// Reads a model-specific register. Returns `None` for #GP.
-    pub fn read_msr(&mut self, index: u32) -> Option<u64> {
+    pub(crate) fn read_msr(&mut self, index: u32) -> Option<u64> {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: false });
             let who = self.ident();
@@ -209,7 +209,7 @@ impl Cpu {
     }
 
     /// Writes a model-specific register. Returns false for #GP.
-    pub fn write_msr(&mut self, index: u32, value: u64) -> bool {
+    pub(crate) fn write_msr(&mut self, index: u32, value: u64) -> bool {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: true });
             let who = self.ident();

@@ -3,6 +3,7 @@
 
 use super::controls::Controls;
 use super::information::VmExit;
+use super::state::TrapExit;
 use crate::arch::attention;
 use crate::exec::interrupt::{Event, Source};
 use crate::fault::{Cause, Exec, Fault};
@@ -47,13 +48,6 @@ const OUTSTANDING: u64 = 32;
 /// Returns the priority class of a vector: its bits 7:4.
 fn class(vector: u8) -> u8 {
     vector >> 4
-}
-
-/// An exit that follows the instruction that caused it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct TrapExit {
-    reason: u32,
-    qualification: u64,
 }
 
 impl Cpu {

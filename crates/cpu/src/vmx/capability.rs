@@ -1,7 +1,6 @@
 //! VMX capabilities: controls and features that software may use, as the capability MSRs say (SDM vol. 3, appendix A).
 //! The profile gives those of the real processor; features that are not executed here are removed.
 
-use crate::state::Cpu;
 use ledger::profile::{AllowedSettings, Vmx};
 use x86::control::{CR0_NE, CR0_PE, CR0_PG};
 use x86::vmx::capability::{ept_vpid, misc};
@@ -254,17 +253,3 @@ impl VmxCapabilities {
 
 /// Bits of CR0 that VMX operation fixes to 1 (SDM vol. 3, A.7).
 pub(super) const CR0_FIXED: u64 = CR0_PE | CR0_NE | CR0_PG;
-
-impl Cpu {
-    /// Returns the controls and features for the active hypervisor; guest software finds them in capability MSRs.
-    pub(crate) fn vmx_capabilities(&self) -> &VmxCapabilities {
-        let software = self.software_capabilities().filter(|_| self.arch.vmx.operation.is_on());
-        software.unwrap_or(&VmxCapabilities::EXECUTED)
-    }
-
-    /// Returns the controls and features for guest software: the processor's, or those that a hypervisor emulates for
-    /// its guest.
-    pub(super) fn software_capabilities(&self) -> Option<&VmxCapabilities> {
-        self.offered_to_guest().map(|offer| &offer.vmx).or(self.wiring.model.vmx.as_ref())
-    }
-}

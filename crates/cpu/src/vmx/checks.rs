@@ -149,7 +149,7 @@ impl Cpu {
 
     /// Checks that the guest's state (26.3.1), which is in the processor's fields, can be entered with these controls.
     /// Without unrestricted guest some states, on the way into and out of protected mode, cannot.
-    pub fn check_guest(&self, c: &Controls) -> Check {
+    pub(crate) fn check_guest(&self, c: &Controls) -> Check {
         self.check_registers(c)?;
         self.check_segments(c)?;
         self.check_tables(c)?;

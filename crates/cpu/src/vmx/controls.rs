@@ -1,6 +1,6 @@
 //! Contents of a VMCS that are not in registers: the controls of non-root mode, and other guest state.
 
-use super::root::NO_VMCS;
+use super::root::operation::NO_VMCS;
 use super::vmcs::ShadowVmcs;
 use std::rc::Rc;
 use x86::page::OFFSET;

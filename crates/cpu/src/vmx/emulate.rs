@@ -8,6 +8,7 @@
 use super::controls::Controls;
 use super::invalidate::{Flush, Invalidation};
 use super::offer::{GuestVmx, Offer};
+use super::state::GuestView;
 use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::fault::{Cause, Exec};
@@ -21,23 +22,6 @@ use x86::debug::DR6_BS;
 use x86::page::PAGE;
 use x86::vmx::interruptibility;
 use x86::{flags, vector};
-
-/// Registers of a guest for which a hypervisor may keep values that differ from the processor's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct GuestView {
-    /// CR0.
-    pub cr0: u64,
-    /// CR3.
-    pub cr3: u64,
-    /// CR4.
-    pub cr4: u64,
-    /// IA32_EFER.
-    pub efer: u64,
-    /// PDPTEs, used under PAE paging outside long mode.
-    pub pdpte: [u64; 4],
-    /// XCR0.
-    pub xcr0: u64,
-}
 
 impl GuestView {
     /// Returns the values of the processor's own registers.

@@ -2,6 +2,7 @@
 
 use super::controls::Controls;
 use super::information::VmExit;
+use super::state::Delivering;
 use crate::arch::attention;
 use crate::exec::interrupt::{Event, Source};
 use crate::fault::{Cause, Exec, Fault};
@@ -10,14 +11,6 @@ use x86::debug::DR6_CONDITIONS;
 use x86::vmx::qualification::ept as qualification;
 use x86::vmx::{activity, exit, interruption, pin, primary, reason};
 use x86::{flags, vector};
-
-/// An event in delivery: interruption information, error code, and length of the instruction that caused it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Delivering {
-    info: u32,
-    code: u32,
-    length: u32,
-}
 
 /// Returns true if an exception exits because of the exception bitmap.
 pub(super) fn in_bitmap(controls: &Controls, vector: u8, code: Option<u32>) -> bool {

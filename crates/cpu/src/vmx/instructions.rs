@@ -1,6 +1,7 @@
 //! Instructions that exit: conditions and exit information. Handlers call these functions after the checks for faults
 //! that have priority over an exit (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
 
+use super::state::Pauses;
 use crate::exec;
 use crate::fault::{Exec, Fault};
 use crate::op::{NO_REG, Op, SEG_FLAT};
@@ -8,15 +9,6 @@ use crate::state::Cpu;
 use ledger::TICKS_PER_CYCLE;
 use x86::seg;
 use x86::vmx::{primary, reason, secondary};
-
-/// A PAUSE loop in privileged guest code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Pauses {
-    /// Cycle of the first PAUSE.
-    first: u64,
-    /// Cycle of the last PAUSE.
-    last: u64,
-}
 
 /// Returns the address-size field of instruction information.
 pub(super) fn address_size(asize: u8) -> u32 {

@@ -1,6 +1,6 @@
 //! VMX capability MSRs, and exits of RDMSR and WRMSR.
 
-use super::capability::CR0_FIXED;
+use super::capability::{CR0_FIXED, VmxCapabilities};
 use super::fields::highest_index;
 use crate::fault::Exec;
 use crate::state::Cpu;
@@ -11,6 +11,18 @@ use x86::vmx::capability::basic;
 use x86::vmx::{primary, reason, region, secondary};
 
 impl Cpu {
+    /// Returns the controls and features for the active hypervisor; guest software finds them in capability MSRs.
+    pub(crate) fn vmx_capabilities(&self) -> &VmxCapabilities {
+        let software = self.software_capabilities().filter(|_| self.arch.vmx.operation.is_on());
+        software.unwrap_or(&VmxCapabilities::EXECUTED)
+    }
+
+    /// Returns the controls and features for guest software: the processor's, or those that a hypervisor emulates for
+    /// its guest.
+    pub(super) fn software_capabilities(&self) -> Option<&VmxCapabilities> {
+        self.offered_to_guest().map(|offer| &offer.vmx).or(self.wiring.model.vmx.as_ref())
+    }
+
     /// Reads a VMX capability MSR. Returns `None` if the processor lacks it.
     pub(crate) fn vmx_msr(&self, index: u32) -> Option<u64> {
         let c = self.software_capabilities()?;

@@ -2,7 +2,7 @@
 
 use super::capability::VmxCapabilities;
 use super::controls::Controls;
-use super::root::Operation;
+use super::root::operation::Operation;
 use serde::{Deserialize, Serialize};
 
 /// VMX state of a guest hypervisor.

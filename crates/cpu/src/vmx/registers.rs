@@ -39,13 +39,13 @@ fn shadowed(register: u64, mask: u64, shadow: u64) -> u64 {
 
 impl Cpu {
     /// Returns CR0 as read by MOV and SMSW.
-    pub fn cr0_read(&self) -> u64 {
+    pub(crate) fn cr0_read(&self) -> u64 {
         let c = &self.arch.vmx.controls;
         if self.arch.vmx.active { shadowed(self.arch.cr0, c.cr0_mask, c.cr0_shadow) } else { self.arch.cr0 }
     }
 
     /// Returns CR4 as read by MOV.
-    pub fn cr4_read(&self) -> u64 {
+    pub(crate) fn cr4_read(&self) -> u64 {
         let c = &self.arch.vmx.controls;
         if self.arch.vmx.active { shadowed(self.arch.cr4, c.cr4_mask, c.cr4_shadow) } else { self.arch.cr4 }
     }

@@ -2,16 +2,17 @@
 //! transitions that [`root`](super::root) implements for software on the processor, executed in emulation.
 //!
 //! There are three operations. If the guest hypervisor executes a VMX instruction, [`Cpu::emulate_in`] executes it in
-//! root mode, on the guest's own [`Operation`](super::root::Operation). If that was a successful VM entry, the outcome
+//! root mode, on the guest's own [`Operation`](super::root::operation::Operation). If that was a successful VM entry, the outcome
 //! is [`Outcome::Entered`]: the registers are those of the nested guest, whose controls are in [`GuestVmx::running`]
 //! from then on. Emulation for the nested guest takes place in non-root mode with these controls, and if they cause an
 //! exit, the outcome is [`Outcome::Exit`]. Finally [`Cpu::exit_in_software`] completes an exit: the registers are the
 //! guest hypervisor's again.
 
 use super::controls::Controls;
-use super::emulate::{Emulation, GuestView, Outcome, Surroundings};
+use super::emulate::{Emulation, Outcome, Surroundings};
 use super::information::VmExit;
 use super::offer::{GuestVmx, Offer};
+use super::state::GuestView;
 use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::state::Cpu;

@@ -143,7 +143,7 @@ impl Cpu {
     /// Stops the running instruction for a VM exit: a handler or a walk returns this instead of a fault. The caller
     /// fills further fields of [`vm_exit`](crate::arch::Arch::vm_exit) afterwards.
     #[cold]
-    pub fn exit_fault(&mut self, reason: u32, qualification: u64) -> Fault {
+    pub(crate) fn exit_fault(&mut self, reason: u32, qualification: u64) -> Fault {
         self.arch.vm_exit =
             VmExit { reason, qualification, instruction_length: u32::from(self.engine.ilen), ..VmExit::default() };
         self.engine.fault = Cause::VmExit;

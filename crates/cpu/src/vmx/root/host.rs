@@ -2,7 +2,7 @@
 
 use super::super::capability::CR0_FIXED;
 use super::super::checks::{Check, require};
-use super::super::emulate::GuestView;
+use super::super::state::GuestView;
 use super::super::vmcs::Vmcs;
 use super::cet;
 use crate::arch::{Segment, TableRegister};

@@ -5,7 +5,7 @@ use super::super::capability::CR0_FIXED;
 use super::super::fields::{exists, is_information, mask, place};
 use super::super::vmcs::{Vmcs, field_address, store_launch_state};
 use super::super::{Invept, Invvpid};
-use super::{NO_VMCS, Operation};
+use super::operation::{NO_VMCS, Operation};
 use crate::exec;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};

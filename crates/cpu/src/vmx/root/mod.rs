@@ -11,70 +11,15 @@ mod exit;
 mod host;
 mod instructions;
 mod lists;
+pub mod operation;
 #[cfg(test)]
 mod tests;
 
 pub use instructions::ROWS;
 
-use super::vmcs::Vmcs;
 use crate::state::Cpu;
-use serde::{Deserialize, Serialize};
-use x86::page::OFFSET;
+use operation::NO_VMCS;
 use x86::vmx::region;
-
-/// Absent VMCS: the value stored by VMPTRST, and a VMCS link pointer without a target.
-pub(super) const NO_VMCS: u64 = u64::MAX;
-
-/// VMX operation of guest software.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Operation {
-    /// VMXON pointer, in VMX operation.
-    vmxon: Option<u64>,
-    /// Address of the current VMCS, or [`NO_VMCS`].
-    current: u64,
-    /// Contents of the current VMCS; empty if there is none.
-    vmcs: Vmcs,
-    /// Interrupt handlers active in the host when it entered the guest ([`crate::charged::Nesting`]).
-    host_nesting: crate::charged::Nesting,
-    /// Registers that affect translation, at the time when the host entered the guest.
-    host_under: [u64; 5],
-}
-
-impl Default for Operation {
-    fn default() -> Self {
-        Self {
-            vmxon: None,
-            current: NO_VMCS,
-            vmcs: Vmcs::default(),
-            host_nesting: Default::default(),
-            host_under: [0; 5],
-        }
-    }
-}
-
-impl Operation {
-    /// Returns true if guest software has entered VMX operation.
-    #[inline(always)]
-    pub fn is_on(&self) -> bool {
-        self.vmxon.is_some()
-    }
-
-    /// Returns the current VMCS and its address.
-    pub fn current(&self) -> Option<(u64, &Vmcs)> {
-        (self.current != NO_VMCS).then_some((self.current, &self.vmcs))
-    }
-
-    /// Returns the fields of the current VMCS, for a hypervisor that emulates the VMX of its guest.
-    pub fn current_mut(&mut self) -> Option<&mut Vmcs> {
-        (self.current != NO_VMCS).then_some(&mut self.vmcs)
-    }
-
-    /// Returns true if a saved state is consistent.
-    pub(crate) fn is_whole(&self) -> bool {
-        let in_place = |region: u64| region == NO_VMCS || region & OFFSET == 0;
-        self.vmcs.is_whole() && in_place(self.current) && self.vmxon.is_none_or(in_place)
-    }
-}
 
 impl Cpu {
     /// Writes the fields of the current VMCS to its region: the processor holds no VMCS from now on.
