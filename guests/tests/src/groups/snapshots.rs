@@ -186,5 +186,7 @@ fn asks(bench: &Bench) -> Outcome {
     bench.expect(&another, 3, "status 3")?;
     bench.expect(&of_true.with("--restore", &snapshot).with("--ledger", bench.file("b")), 0, ended)?;
     bench.equal("a", "b")?;
-    bench.expect(&run.with("--restore", &snapshot), 127, "no workload").map(drop)
+    // The snapshot knows the workload and the other options of the saved run.
+    bench.expect(&tollgate("run").with("--restore", &snapshot), 3, "status 3")?;
+    bench.expect(&run, 127, "no workload").map(drop)
 }
