@@ -12,7 +12,7 @@ TIME ?= 600
 TARGETS ?= --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-linux guests guests-linux test lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb tools-build tools-linux
+.PHONY: help build demo demo-linux guests guests-linux test test-guests lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb tools-build tools-linux
 
 help:
 	@echo 'make demo            three experiments on bare-metal guests: ours beside the published tables, and a report'
@@ -20,6 +20,7 @@ help:
 	@echo 'make build           the tollgate program, optimized'
 	@echo 'make guests          bare-metal guests (target/guests) and the Linux guest (guests/linux/out)'
 	@echo 'make test            unit tests, bare-metal guests, and Linux boots where packages can be had'
+	@echo 'make test-guests [TESTS=bare::] [ARGS=...]   guests whose names contain TESTS (default: the default groups)'
 	@echo 'make lint            formatting, clippy, documentation'
 	@echo 'make bench           the hot paths; one workload on tollgate, on this host, and on QEMU and Bochs where they are installed'
 	@echo 'make bench-scaling   1 to 8 processors, 128 MB to 8 GB of memory: time and memory, beside QEMU where it is installed'
@@ -70,7 +71,10 @@ test: tools-build build
 	$(MAKE) --no-print-directory -C guests/bare
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/check-parameters
-	scripts/check-guests
+	$(CARGO) test --package guest-tests --test guests
+
+test-guests: tools-build build
+	$(CARGO) test --package guest-tests --test guests -- $(TESTS) $(ARGS)
 
 lint: tools-build
 	$(CARGO) fmt --all --check

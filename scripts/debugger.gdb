@@ -1,4 +1,4 @@
-# The commands that scripts/check-guests lets gdb execute with guests/bare/switch: break, step, read memory, watch,
+# The commands that guests/tests lets gdb execute with guests/bare/switch: break, step, read memory, watch,
 # reverse, and continue to the end.
 set pagination off
 set confirm off

@@ -13,7 +13,7 @@ use crate::vcpus::Pause;
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use network::time::{NANOSECOND, SECOND};
 use network::{Exchange, Time};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time for which the host waits for outside input.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
@@ -168,7 +168,7 @@ impl Group {
         }
         let ahead = match start {
             Time::MAX => Some(LONGEST_WAIT),
-            _ => self.pace.ahead(Duration::from_nanos(now / NANOSECOND)),
+            _ => self.pace.ahead(Instant::now(), Duration::from_nanos(now / NANOSECOND)),
         };
         if let Some(ahead) = ahead {
             hosts[host].idle(LONGEST_WAIT.min(ahead));

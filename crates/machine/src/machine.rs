@@ -27,7 +27,7 @@ use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Name of the facts of [`Machine::description`] that are entries of the memory map for the guest.
 pub const MEMORY_MAP: &str = "memory map";
@@ -327,12 +327,12 @@ impl Machine {
 
     /// Begins or continues the run.
     pub(crate) fn start(&mut self) {
-        self.host_clock.start();
+        self.host_clock.start(Instant::now());
     }
 
     /// Pauses the machine, and with it a clock that follows the host's.
     pub(crate) fn stand_still(&mut self) {
-        self.host_clock.stop();
+        self.host_clock.stop(Instant::now());
     }
 
     /// Runs the processors until the machine must interact with the outside.
@@ -481,7 +481,7 @@ impl Machine {
             host.idle(LONGEST.min(self.duration(ahead)));
         } else if waits {
             let now = self.duration(self.vcpus.now());
-            if let Some(ahead) = self.pace.ahead(now) {
+            if let Some(ahead) = self.pace.ahead(Instant::now(), now) {
                 host.idle(LONGEST.min(ahead));
             }
         } else {
@@ -502,7 +502,7 @@ impl Machine {
 
     /// Returns the host time of the run, in ticks.
     fn host_ticks(&self) -> Ticks {
-        ticks(self.host_clock.elapsed(), self.profile.tsc_hz.value)
+        ticks(self.host_clock.elapsed(Instant::now()), self.profile.tsc_hz.value)
     }
 
     /// Advances clocks that lag behind the host's clock.

@@ -3,6 +3,10 @@ use crate::Experiment;
 use crate::store::LEDGER;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The time after which a test gives up on something that must happen: many times what it takes on a busy host.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory for one test with a program that stands in for `tollgate run`: it counts its runs, writes a "ledger" with its
 /// arguments, and does what the guest's command line says.
@@ -55,6 +59,32 @@ impl Watch for Seen {
     }
 }
 
+/// Stops the run at the first tick at which `so` is true of the reported progress.
+struct Stopping<'a> {
+    seen: Seen,
+    so: &'a mut dyn FnMut(&[String]) -> bool,
+    stop: &'a AtomicBool,
+    since: Instant,
+}
+
+impl Watch for Stopping<'_> {
+    fn begun(&mut self, cell: &Cell) {
+        self.seen.begun(cell);
+    }
+
+    fn done(&mut self, cell: &Cell, outcome: &Outcome, ran: bool) {
+        self.seen.done(cell, outcome, ran);
+    }
+
+    fn tick(&mut self) {
+        let seen = &self.seen.0;
+        if (self.so)(seen) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        assert!(self.since.elapsed() < PATIENCE, "the moment to stop has not come; so far: {seen:?}");
+    }
+}
+
 impl Bench {
     fn new(test: &str, rows: &[(&str, &str)]) -> Self {
         static TURN: Mutex<()> = Mutex::new(());
@@ -82,7 +112,7 @@ impl Bench {
         self.watched(fresh, stop, &mut Seen::default())
     }
 
-    fn watched(&self, fresh: bool, stop: &AtomicBool, seen: &mut Seen) -> Vec<Outcome> {
+    fn watched(&self, fresh: bool, stop: &AtomicBool, seen: &mut dyn Watch) -> Vec<Outcome> {
         let options = Options {
             program: self.directory.join("program"),
             root: self.directory.clone(),
@@ -92,6 +122,14 @@ impl Bench {
         };
         let store = Store::open(&self.directory.join("out"), stop).unwrap();
         run(&self.experiment.cells(), &options, &store, stop, seen).unwrap()
+    }
+
+    /// Runs the cells and stops when `so` is true of the reported progress, which must happen. Returns that progress too.
+    fn stopped(&self, mut so: impl FnMut(&[String]) -> bool) -> (Vec<Outcome>, Vec<String>) {
+        let stop = AtomicBool::new(false);
+        let mut watch = Stopping { seen: Seen::default(), so: &mut so, stop: &stop, since: Instant::now() };
+        let outcomes = self.watched(false, &stop, &mut watch);
+        (outcomes, watch.seen.0)
     }
 
     fn runs(&self) -> usize {
@@ -207,25 +245,7 @@ fn a_cell_with_another_capture_to_replay_is_another_cell() {
 #[test]
 fn an_interrupted_run_leaves_finished_cells_only() {
     let bench = Bench::new("stop", &[("a", "one"), ("b", "endless"), ("c", "endless 2")]);
-    let stop = AtomicBool::new(false);
-    let outcomes = std::thread::scope(|scope| {
-        let running = scope.spawn(|| bench.run(false, &stop));
-        while bench.runs() < 3 {
-            std::thread::sleep(NAP);
-        }
-        // The first cell may still be writing.
-        while !bench
-            .directory
-            .join("out")
-            .read_dir()
-            .unwrap()
-            .any(|e| e.unwrap().file_name().to_string_lossy().len() == 32)
-        {
-            std::thread::sleep(NAP);
-        }
-        stop.store(true, Ordering::Relaxed);
-        running.join().unwrap()
-    });
+    let (outcomes, _) = bench.stopped(|seen| bench.runs() == 3 && seen.iter().any(|line| line == "a/column ran"));
     assert!(matches!(outcomes[0], Outcome::Finished(_)), "{outcomes:?}");
     assert_eq!(outcomes[1..], [Outcome::Interrupted, Outcome::Interrupted]);
     assert_eq!(bench.left().len(), 1);
@@ -255,17 +275,15 @@ fn who_watches_is_told_what_runs_and_why() {
 #[test]
 fn no_more_cells_run_at_a_time_than_was_said() {
     let bench = Bench::new("jobs", &[("a", "endless 1"), ("b", "endless 2"), ("c", "endless 3")]);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let running = scope.spawn(|| bench.run(false, &stop));
-        while bench.runs() < 2 {
-            std::thread::sleep(NAP);
-        }
-        std::thread::sleep(20 * NAP);
-        assert_eq!(bench.runs(), 2);
-        stop.store(true, Ordering::Relaxed);
-        assert_eq!(running.join().unwrap(), [Outcome::Interrupted, Outcome::Interrupted, Outcome::Interrupted]);
+    // Twenty more looks at two cells that run begin no third one.
+    let mut looks = 0;
+    let (outcomes, seen) = bench.stopped(|_| {
+        looks += u32::from(bench.runs() >= 2);
+        looks > 20
     });
+    assert_eq!(outcomes, [Outcome::Interrupted, Outcome::Interrupted, Outcome::Interrupted]);
+    assert_eq!(seen.iter().filter(|line| line.ends_with("begun")).count(), 2, "{seen:?}");
+    assert_eq!(bench.runs(), 2);
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! Linux with KVM and QEMU, and their guests.
+
+use crate::bench::Bench;
+use crate::images::{linux, nested};
+use crate::run::{Run, tollgate};
+use crate::test::{Group, Outcome, Stop};
+
+/// What the machine inside runs.
+const INSIDE: &str = "tollgate.inner=\"region h hackbench -g 1 -l 20\"";
+
+/// Two commands, of which the first one prints two lines: `echo "one` and `two"`, `sh -c "exit 5"`.
+const ANY_BYTES: &str = "ZWNobyAib25lCnR3byIKc2ggLWMgImV4aXQgNSIK";
+
+pub fn group() -> Group {
+    let mut group = Group::on_request("nested", 1800);
+    group.add("kvm_says_that_a_processor_has_no_vmx", |bench| {
+        let run = linux("cloud", nested()?)?.words("--memory 1G --cpu zen3").append("tollgate.run=kvmsmoke");
+        bench.expect(&run, 1, "this processor has no VMX").map(drop)
+    });
+    let modes =
+        [("ept", ""), ("without_unrestricted_guest", "kvm_intel.unrestricted_guest=0"), ("shadow", "kvm_intel.ept=0")];
+    for (name, parameters) in modes {
+        group.add(format!("a_processor_in_real_and_long_mode_{name}"), move |bench| {
+            let run = host("1G")?.append(&format!("tollgate.run=kvmsmoke tollgate.count=500 {parameters}"));
+            bench.expect(&run, 0, "long mode: 500 CPUID exits").map(drop)
+        });
+    }
+    for (name, parameters) in [("ept", ""), ("shadow", "kvm_intel.ept=0")] {
+        group.add(format!("linux_inside_{name}"), move |bench| {
+            bench.expect(&inside(parameters)?, 0, "workload l2: status 0").map(drop)
+        });
+    }
+    group.add("linux_inside_without_apicv_twice_with_names_of_its_functions", twice);
+    group.add("a_command_of_any_bytes_inside", |bench| {
+        let run = host("1G")?.append(&format!("tollgate.run=l2 tollgate.inner-base64={ANY_BYTES}"));
+        bench.expect(&run, 5, "workload l2: status 5").map(drop)
+    });
+    let cut = [
+        ("inside", "tollgate.run=l2 tollgate.inner", 1, "a value cannot have quotation marks within it"),
+        ("of_the_first_process", "tollgate.run", 127, "tollgate.run= is cut"),
+    ];
+    for (name, parameter, status, message) in cut {
+        group.add(format!("a_command_that_linux_would_cut_{name}"), move |bench| {
+            let run = host("1G")?.append(&format!("{parameter}=\"sh -c \"exit 3; echo hi\"\""));
+            bench.expect(&run, status, message).map(drop)
+        });
+    }
+    for processors in [1, 2] {
+        group.add(format!("two_processors_inside_on_{processors}"), move |bench| {
+            let run = host("1G")?.with("--cpus", processors.to_string());
+            let output =
+                bench.expect(&run.append(&format!("tollgate.run=l2smp {INSIDE}")), 0, r"l2\| .*processors: 2")?;
+            output.shows("workload l2smp: status 0").map(drop)
+        });
+    }
+    group.add("two_levels_inside", |bench| {
+        let run = host("2560M")?.append("tollgate.run=l3 tollgate.inner=none kvm_intel.nested=1");
+        bench.expect(&run, 0, r"l2\| l3\| tollgate: workload none: status 0").map(drop)
+    });
+    group
+}
+
+fn host(memory: &str) -> Result<Run, Stop> {
+    Ok(linux("cloud", nested()?)?.words("--cpu skx").with("--memory", memory))
+}
+
+fn inside(parameters: &str) -> Result<Run, Stop> {
+    Ok(host("1G")?.append(&format!("tollgate.run=l2 {INSIDE} {parameters}")))
+}
+
+fn twice(bench: &Bench) -> Outcome {
+    for name in ["a", "b"] {
+        let run = inside("kvm_intel.enable_apicv=0")?.with("--ledger", bench.file(name));
+        bench.expect(&run, 0, "workload l2: status 0")?;
+    }
+    bench.equal("a", "b")?;
+    let report = tollgate("report --level 1 --by symbol --top 0").arg(bench.file("a"));
+    bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]").map(drop)
+}
