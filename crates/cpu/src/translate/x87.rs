@@ -11,7 +11,7 @@ use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{BIAS, FIRST, Need, Running, TEST, field};
 use crate::arch::{F80, X87};
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
 use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
 use crate::state::Cpu;

@@ -14,7 +14,7 @@ use super::emulate::{Emulation, GuestView, Outcome, Surroundings};
 use super::information::VmExit;
 use super::root::Operation;
 use crate::arch::attention;
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::state::Cpu;
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
