@@ -6,7 +6,7 @@ use ::ledger::{Costs, Header, Ledger, Symbols, TICKS_PER_CYCLE, Ticks};
 use arbitrary::{Result, Unstructured};
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::model::Model;
-use cpu::predict::Predictor;
+use cpu::time::predictor::Predictor;
 use cpu::tlb::Tlb;
 use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
 use std::cell::{OnceCell, RefCell};

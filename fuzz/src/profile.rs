@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     profile.cpuid();
     // Tables of the modelled structures are made at these sizes.
     cpu::tlb::Tlb::new(&geometry);
-    cpu::predict::Predictor::new(&geometry);
+    cpu::time::predictor::Predictor::new(&geometry);
     cpu::tlb::Tlb::new(&profile.emulated_geometry());
 }
 

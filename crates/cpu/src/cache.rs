@@ -9,12 +9,13 @@ use crate::breakpoints::Breakpoints;
 use crate::counters::{Counters, DRAIN, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::{MAX_LENGTH, operation};
 use crate::mode;
+use crate::model::Model;
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::tier::Tier;
-use crate::translate::Translations;
+use crate::time::{Place, Runs, START};
 use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
@@ -27,7 +28,7 @@ pub const MAX_OPS: usize = 400_000;
 /// Maximum number of instructions per block.
 pub const MAX_BLOCK: usize = 32;
 
-/// See [`BlockCache::threshold`].
+/// See [`Blocks::threshold`].
 const THRESHOLD: u16 = 40;
 
 const JUMPS: usize = 1 << 16;
@@ -55,14 +56,36 @@ pub struct Block {
     pub shape: ShapeId,
     /// Most recent successors: predictions, which are checked before they are used.
     links: [u32; 2],
-    /// Decoding mode, see [`crate::mode`].
-    pub mode: u8,
+    /// See [`key`].
+    key: u32,
+    /// Context after the block, in which the next instruction is priced; see [`crate::time`].
+    pub after: Place,
     /// True if the block has a probe.
     pub probe: bool,
     /// True if an instruction of the block has a breakpoint.
     pub breakpoint: bool,
     /// Number of bytes that it covers.
     pub len: u16,
+}
+
+impl Block {
+    /// Returns the decoding mode, see [`crate::mode`].
+    #[inline(always)]
+    pub fn mode(&self) -> u8 {
+        self.key as u8
+    }
+
+    /// Returns the context in which its operations are priced; see [`crate::time`].
+    pub fn context(&self) -> Place {
+        (self.key >> 8) as Place
+    }
+}
+
+/// Returns the part of a block's identity that is not its address: decoding mode, and the context in which its
+/// operations are priced.
+#[inline(always)]
+pub fn key(mode: u8, context: Place) -> u32 {
+    u32::from(mode) | u32::from(context) << 8
 }
 
 /// Parameters of a new block.
@@ -77,12 +100,16 @@ pub struct NewBlock {
     pub cost: u64,
     /// See [`Block::shape`].
     pub shape: ShapeId,
-    /// See [`Block::mode`].
-    pub mode: u8,
+    /// See [`key`].
+    pub key: u32,
+    /// See [`Block::after`].
+    pub after: Place,
     /// See [`Block::probe`].
     pub probe: bool,
     /// See [`Block::len`].
     pub len: u16,
+    /// See [`Blocks::ticks`].
+    pub ticks: Vec<u32>,
 }
 
 /// Number of cached instructions that were decoded for single-stepping.
@@ -94,6 +121,7 @@ struct Stepped {
     rip: u64,
     bytes: [u8; MAX_LENGTH],
     op: Op,
+    ends: bool,
 }
 
 /// Meaning of a counter in translated code.
@@ -114,12 +142,37 @@ pub struct Taken {
     pub metadata: usize,
 }
 
-/// All blocks of a machine.
-pub struct BlockCache {
+/// What is made from blocks and must be dropped with them, such as translations.
+pub trait Derived: Default {
+    /// Drops what is made from a block.
+    fn remove(&mut self, block: u32);
+
+    /// Drops everything.
+    fn clear(&mut self);
+
+    /// Returns an empty one, for users of this one.
+    fn renewed(&self) -> Self;
+
+    /// Records that execution continued at the branch target of a block, or else behind the block.
+    fn note_way(&mut self, block: u32, taken: bool);
+
+    /// Allocates the memory that is needed. Returns false if the host refuses it.
+    fn prepare(&mut self) -> bool;
+
+    /// Returns the maximum size of code so far, and the size of other data, in bytes.
+    fn taken(&self) -> (usize, usize);
+}
+
+/// All blocks of a machine, and what is derived from them.
+pub struct Blocks<D> {
     /// Blocks by index.
     pub blocks: Vec<Block>,
     /// Operations of all blocks.
     pub ops: Vec<Op>,
+    /// Marginal price of each operation, in ticks.
+    ticks: Vec<u32>,
+    /// Contexts in which operations are priced.
+    pub(crate) runs: Runs,
     /// Execution tier.
     pub tier: Tier,
     /// Number of executions after which a block is translated in tiers that wait.
@@ -131,9 +184,9 @@ pub struct BlockCache {
     events: FxHashMap<(u64, Kind), u32>,
     /// Counters of prefixes.
     prefixes: FxHashMap<(Option<u32>, u32), u32>,
-    /// Translations of the blocks.
-    pub(crate) translations: Translations,
-    index: FxHashMap<(u64, u64, u8), u32>,
+    /// What is derived from the blocks.
+    pub(crate) translations: D,
+    index: FxHashMap<(u64, u64, u32), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
     pub(crate) probes: Probes,
     pub(crate) breakpoints: Breakpoints,
@@ -141,7 +194,7 @@ pub struct BlockCache {
     stepped: Box<[Option<Stepped>; STEPPED]>,
 }
 
-impl Default for BlockCache {
+impl<D: Derived> Default for Blocks<D> {
     fn default() -> Self {
         Self::new()
     }
@@ -152,19 +205,21 @@ fn slot(physical: u64) -> usize {
     (physical ^ (physical >> 12)) as usize & (JUMPS - 1)
 }
 
-impl BlockCache {
+impl<D: Derived> Blocks<D> {
     /// Creates an empty cache.
     pub fn new() -> Self {
         Self {
             blocks: Vec::new(),
             ops: Vec::new(),
+            ticks: Vec::new(),
+            runs: Runs::default(),
             tier: Tier::default(),
             counters: Counters::new(),
             threshold: THRESHOLD,
             counted: Vec::new(),
             events: FxHashMap::default(),
             prefixes: FxHashMap::default(),
-            translations: Translations::new(),
+            translations: D::default(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
             probes: Probes::default(),
@@ -176,37 +231,37 @@ impl BlockCache {
 
     /// Returns true if `index` is the block at an address.
     #[inline(always)]
-    pub(crate) fn is(&self, index: u32, physical: u64, rip: u64, mode: u8) -> bool {
+    pub(crate) fn is(&self, index: u32, physical: u64, rip: u64, key: u32) -> bool {
         let block = self.blocks.get(index as usize);
-        block.is_some_and(|b| b.physical == physical && b.rip == rip && b.mode == mode)
+        block.is_some_and(|b| b.physical == physical && b.rip == rip && b.key == key)
     }
 
     /// Looks up a block, first among the known successors of the block `before` (or [`NONE`]).
     #[inline(always)]
-    pub fn find(&mut self, before: u32, physical: u64, rip: u64, mode: u8) -> Option<u32> {
+    pub fn find(&mut self, before: u32, physical: u64, rip: u64, key: u32) -> Option<u32> {
         let Some(links) = self.blocks.get(before as usize).map(|b| b.links) else {
-            return self.find_by_address(physical, rip, mode);
+            return self.find_by_address(physical, rip, key);
         };
-        if self.is(links[0], physical, rip, mode) {
+        if self.is(links[0], physical, rip, key) {
             return Some(links[0]);
         }
-        if self.is(links[1], physical, rip, mode) {
+        if self.is(links[1], physical, rip, key) {
             return Some(links[1]);
         }
-        let found = self.find_by_address(physical, rip, mode)?;
+        let found = self.find_by_address(physical, rip, key)?;
         self.blocks[before as usize].links = [found, links[0]];
         Some(found)
     }
 
     #[inline(always)]
-    fn find_by_address(&mut self, physical: u64, rip: u64, mode: u8) -> Option<u32> {
+    fn find_by_address(&mut self, physical: u64, rip: u64, key: u32) -> Option<u32> {
         let index = self.jumps[slot(physical)];
-        if self.is(index, physical, rip, mode) { Some(index) } else { self.find_slow(physical, rip, mode) }
+        if self.is(index, physical, rip, key) { Some(index) } else { self.find_slow(physical, rip, key) }
     }
 
     #[inline(never)]
-    fn find_slow(&mut self, physical: u64, rip: u64, mode: u8) -> Option<u32> {
-        let index = *self.index.get(&(physical, rip, mode))?;
+    fn find_slow(&mut self, physical: u64, rip: u64, key: u32) -> Option<u32> {
+        let index = *self.index.get(&(physical, rip, key))?;
         self.jumps[slot(physical)] = index;
         Some(index)
     }
@@ -221,7 +276,7 @@ impl BlockCache {
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
-        let NewBlock { physical, rip, second, cost, shape, mode, probe, len } = new;
+        let NewBlock { physical, rip, second, cost, shape, key, after, probe, len, ticks } = new;
         let breakpoint = self.breakpoints.may_be_in(physical, ops);
         let block = Block {
             physical,
@@ -232,12 +287,14 @@ impl BlockCache {
             count: ops.len() as u32,
             shape,
             links: [NONE; 2],
-            mode,
+            key,
+            after,
             probe,
             breakpoint,
             len,
         };
         self.ops.extend_from_slice(ops);
+        self.ticks.extend(ticks);
         let index = self.blocks.len() as u32;
         let page = block.physical & !(PAGE - 1);
         let offset = block.physical - page;
@@ -248,21 +305,22 @@ impl BlockCache {
             ram.mark_code(block.second, lines(0, u64::from(block.len) - here));
             self.pages.entry(block.second).or_default().push(index);
         }
-        self.index.insert((block.physical, block.rip, block.mode), index);
+        self.index.insert((block.physical, block.rip, block.key), index);
         self.jumps[slot(block.physical)] = index;
         self.blocks.push(block);
         index
     }
 
-    /// Returns the operation of an instruction in 64-bit mode, if the same bytes were decoded at that address before.
-    pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<Op> {
+    /// Returns the operation of an instruction in 64-bit mode, if the same bytes were decoded at that address before,
+    /// with true if it ends its block.
+    pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<(Op, bool)> {
         let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;
-        (found.rip == rip && found.bytes == *bytes).then_some(found.op)
+        (found.rip == rip && found.bytes == *bytes).then_some((found.op, found.ends))
     }
 
-    /// Stores an operation for [`BlockCache::stepped`].
-    pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], op: Op) {
-        self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, op });
+    /// Stores an operation for [`Blocks::stepped`].
+    pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], (op, ends): (Op, bool)) {
+        self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, op, ends });
     }
 
     /// Counts an execution of a block.
@@ -340,11 +398,23 @@ impl BlockCache {
         &self.ops[block.first as usize..][..block.count as usize]
     }
 
-    /// Returns the block at `rip` in a page of guest-physical memory that was decoded in the mode of block `index`, if
-    /// there is one.
-    pub(crate) fn block_in_page(&mut self, index: u32, page: u64, rip: u64) -> Option<u32> {
-        let mode = self.blocks[index as usize].mode;
-        self.find_by_address(page | rip & (PAGE - 1), rip, mode)
+    /// Returns the marginal prices of a block's operations.
+    pub(crate) fn ticks_of(&self, index: u32) -> &[u32] {
+        let block = &self.blocks[index as usize];
+        &self.ticks[block.first as usize..][..block.count as usize]
+    }
+
+    /// Returns the context after the first `done` operations of a block.
+    pub(crate) fn place_in(&mut self, model: &Model, index: u32, done: usize) -> Place {
+        let block = &self.blocks[index as usize];
+        self.runs.after(model, block.context(), &self.ops[block.first as usize..][..done])
+    }
+
+    /// Returns the block at `rip` in a page of guest-physical memory that was decoded in the mode of block `index` and
+    /// for this context, if there is one.
+    pub(crate) fn block_in_page(&mut self, index: u32, page: u64, rip: u64, context: Place) -> Option<u32> {
+        let mode = self.blocks[index as usize].mode();
+        self.find_by_address(page | rip & (PAGE - 1), rip, key(mode, context))
     }
 
     /// Returns the successor of block `index`, if it was always the same.
@@ -374,11 +444,13 @@ impl BlockCache {
         // Size of a map entry with its control byte, at the average load of maps.
         let entry = |size: usize| (size + 1) * 3 / 2;
         let pages: usize = self.pages.values().map(|list| list.capacity() * size_of::<u32>()).sum();
-        let indices = self.index.len() * entry(size_of::<((u64, u64, u8), u32)>())
+        let indices = self.index.len() * entry(size_of::<((u64, u64, u32), u32)>())
             + self.pages.len() * entry(size_of::<(u64, Vec<u32>)>())
             + pages
             + size_of::<[u32; JUMPS]>();
-        let decoded = self.blocks.capacity() * size_of::<Block>() + self.ops.capacity() * size_of::<Op>();
+        let decoded = self.blocks.capacity() * size_of::<Block>()
+            + self.ops.capacity() * size_of::<Op>()
+            + self.ticks.capacity() * size_of::<u32>();
         let (code, translations) = self.translations.taken();
         let counts = self.counters.taken()
             + self.counted.capacity() * size_of::<Counted>()
@@ -435,7 +507,7 @@ impl BlockCache {
                 kept |= covered;
                 return true;
             }
-            self.index.remove(&(block.physical, block.rip, block.mode));
+            self.index.remove(&(block.physical, block.rip, block.key));
             block.physical = DEAD;
             self.translations.remove(index);
             false
@@ -453,14 +525,15 @@ impl BlockCache {
             physical: block.physical,
             rip: block.rip,
             second: block.second,
-            mode: block.mode,
+            mode: block.mode(),
+            context: block.context(),
             probe: block.probe,
             count: block.count,
         };
         let blocks: Vec<SavedBlock> = alive.map(saved).collect();
         let operations: u32 = blocks.iter().map(|block| block.count).sum();
         let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
-        SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, marks: ram.marks() }
+        SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, contexts: self.runs.save(), marks: ram.marks() }
     }
 
     /// Returns true if a cache can hold this number of blocks and operations.
@@ -471,6 +544,7 @@ impl BlockCache {
     /// Occupies the room of invalid blocks and their operations in an empty cache.
     pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
         self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
+        self.ticks = vec![0; operations as usize];
         let dead = |number| Block {
             physical: DEAD,
             rip: 0,
@@ -481,7 +555,8 @@ impl BlockCache {
             count: if number == 0 { operations } else { 0 },
             shape: ShapeId(0),
             links: [NONE; 2],
-            mode: 0,
+            key: 0,
+            after: START,
             probe: false,
             breakpoint: false,
             len: 1,
@@ -577,7 +652,8 @@ impl BlockCache {
         let probes = std::mem::take(&mut self.probes);
         let breakpoints = std::mem::take(&mut self.breakpoints);
         let (tier, threshold) = (self.tier, self.threshold);
-        *self = Self { tier, threshold, translations, probes, breakpoints, ..Self::new() };
+        let runs = std::mem::take(&mut self.runs);
+        *self = Self { tier, threshold, translations, probes, breakpoints, runs, ..Self::new() };
     }
 
     /// Drops everything.
@@ -585,6 +661,7 @@ impl BlockCache {
         self.spill_all(recorder);
         self.blocks.clear();
         self.ops.clear();
+        self.ticks.clear();
         self.counters.clear();
         self.translations.clear();
         self.counted.clear();

@@ -5,23 +5,33 @@
 //! early, and decoding translates the address of the next page. A saved state therefore lists its blocks, and they are
 //! decoded again from memory. Translations are not part of it.
 
-use crate::cache::{BlockCache, MAX_BLOCK, NewBlock};
+use crate::cache::{MAX_BLOCK, NewBlock, key};
 use crate::decode::MAX_LENGTH;
+use crate::engine::BlockCache;
 use crate::op::Op;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
+use crate::time::Runs;
 use ledger::{Recorder, Shape};
 use x86::page::PAGE;
 
 impl Cpu {
-    /// Computes the properties of the block with these operations: price, and number of instructions by class.
-    pub(crate) fn describe_block(&self, block: SavedBlock, ops: &[Op], recorder: &mut Recorder) -> NewBlock {
+    /// Computes the properties of the block with these operations: prices, and instructions by class. `ends` is true if
+    /// the last operation ends a run.
+    pub(crate) fn describe_block(
+        &self,
+        block: SavedBlock,
+        ops: &[Op],
+        ends: bool,
+        runs: &mut Runs,
+        recorder: &mut Recorder,
+    ) -> NewBlock {
+        let (ticks, after) = runs.price(&self.wiring.model, block.context, ops, ends);
         let mut shape: Shape = Vec::new();
-        for op in ops {
-            let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
+        for (op, ticks) in ops.iter().zip(&ticks) {
             match shape.iter_mut().find(|(class, ..)| *class == op.class) {
-                Some((_, n, sum)) => (*n, *sum) = (*n + 1, *sum + ticks),
-                None => shape.push((op.class, 1, ticks)),
+                Some((_, n, sum)) => (*n, *sum) = (*n + 1, *sum + u64::from(*ticks)),
+                None => shape.push((op.class, 1, u64::from(*ticks))),
             }
         }
         shape.sort_unstable();
@@ -30,11 +40,21 @@ impl Cpu {
             physical: block.physical,
             rip: block.rip,
             second: block.second,
-            cost: ops.iter().map(|op| u64::from(self.wiring.model.costs.class[op.class as usize])).sum(),
+            cost: ticks.iter().map(|ticks| u64::from(*ticks)).sum(),
             shape: recorder.shape(&shape),
-            mode: block.mode,
+            key: key(block.mode, block.context),
+            after,
             probe: block.probe,
             len: len.min(PAGE) as u16,
+            ticks,
+        }
+    }
+
+    /// Checks that the processor's place in a run is one of the blocks' contexts, which have been restored.
+    pub fn check_place(&self, cache: &BlockCache) -> Result<(), ImpossibleState> {
+        match cache.runs.has(self.micro.run) {
+            true => Ok(()),
+            false => Err(ImpossibleState("its place in a run")),
         }
     }
 
@@ -44,11 +64,15 @@ impl Cpu {
         if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), operations) {
             return Err(ImpossibleState("more decoded code than there can be"));
         }
+        cache.runs = Runs::restore(&saved.contexts).ok_or(ImpossibleState("prices of decoded code"))?;
+        if !saved.blocks.iter().all(|block| cache.runs.has(block.context)) {
+            return Err(ImpossibleState("prices of decoded code"));
+        }
         cache.bury(saved.dead);
         let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
-            let ops = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &ops, &mut recorder);
+            let (ops, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
+            let new = self.describe_block(*block, &ops, ends, &mut cache.runs, &mut recorder);
             cache.insert(new, &ops, &self.wiring.ram, &mut recorder);
         }
         for (page, lines) in &saved.marks {
@@ -57,7 +81,8 @@ impl Cpu {
         Ok(())
     }
 
-    fn decode_again(&self, block: &SavedBlock) -> Option<Vec<Op>> {
+    /// Returns the operations of a block, with true if the last of them ends a run.
+    fn decode_again(&self, block: &SavedBlock) -> Option<(Vec<Op>, bool)> {
         let offset = block.physical & (PAGE - 1);
         let here = (PAGE - offset).min((MAX_BLOCK * MAX_LENGTH) as u64) as usize;
         let mut bytes = vec![0; here];
@@ -71,15 +96,15 @@ impl Cpu {
                 return None;
             }
         }
-        let (mut rip, mut at) = (block.rip, 0);
+        let (mut rip, mut at, mut ended) = (block.rip, 0, false);
         let mut ops = Vec::with_capacity(block.count.min(MAX_BLOCK as u32) as usize);
         for _ in 0..block.count {
             let rest = bytes.get(at..).filter(|rest| !rest.is_empty() && ops.len() < MAX_BLOCK)?;
             let instruction = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], rip, block.mode).ok()?;
-            let (op, _) = self.operation_of(&instruction, block.mode);
-            (rip, at) = (op.next, at + usize::from(op.len).max(1));
+            let (op, ends) = self.operation_of(&instruction, block.mode);
+            (rip, at, ended) = (op.next, at + usize::from(op.len).max(1), ends);
             ops.push(op);
         }
-        (!ops.is_empty()).then_some(ops)
+        (!ops.is_empty()).then_some((ops, ended))
     }
 }

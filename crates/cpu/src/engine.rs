@@ -1,13 +1,19 @@
 //! The engine: caches that make execution fast, and the state of the current instruction. A restored processor begins
 //! with a new engine, which has no effect on the ledger.
 
+use crate::cache::Blocks;
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
 use crate::probe::Hit;
+use crate::returns::Returns;
 use crate::state::LATEST;
 use crate::stops::Stopping;
+use crate::translate::{Jumps, Running, Translations};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
+
+/// The blocks of a machine, and their translations.
+pub type BlockCache = Blocks<Translations>;
 
 /// State of the execution engine.
 #[repr(C)]
@@ -25,7 +31,11 @@ pub struct Engine {
     /// True if translated code must track indirect branches, below CPL 3 and at CPL 3.
     pub tracked: [bool; 2],
     /// Address translations for data accesses on the fast path.
-    pub front: Front,
+    pub front: Front<Running>,
+    /// Targets of indirect branches in translated code.
+    pub(crate) jumps: Jumps,
+    /// Where returns continue in translated code.
+    pub(crate) returns: Returns,
     /// Address translations for instruction fetch.
     pub fetch: Fetch,
     /// Reason for which the last instruction stopped.
@@ -70,6 +80,8 @@ impl Engine {
             mode: 0,
             tracked: [false; 2],
             front: Front::new(),
+            jumps: Jumps::new(),
+            returns: Returns::new(),
             fetch: Fetch::new(),
             fault: Cause::None,
             fault_address: 0,

@@ -7,7 +7,7 @@
 //!
 //! There is one [`Area`] for each of the most recently used address spaces, so that their entries are kept while
 //! another one is active, as in the TLB. The layout of an area is made for translated code, whose stack pointer points
-//! into it (see [`crate::translate`]): its data is at constant offsets. Pages that leave the TLB are removed from the
+//! into it: its data is at constant offsets. Pages that leave the TLB are removed from the
 //! current area at once, and from other areas, by a log, when these are entered again.
 
 mod half;
@@ -25,8 +25,6 @@ use x86::page::PAGE;
 pub const FETCH_SLOTS: usize = 256;
 /// Number of slots for large pages of code, in units of 2 MiB.
 pub const LARGE_SLOTS: usize = 64;
-/// Number of slots for targets of indirect branches.
-pub const JUMP_SLOTS: usize = 8192;
 /// Number of modes with tables of their own.
 pub const MODES: usize = 3;
 
@@ -69,72 +67,20 @@ impl Table {
     }
 }
 
-/// A target of indirect branches, and the entry point of its translation.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Jump {
-    /// Linear address of the target, negated.
-    pub negated: u64,
-    /// Address of the translation's entry point that checks the page.
-    pub code: u64,
+/// Data in front of an area's tables, for translated code.
+///
+/// # Safety
+/// Memory of zeroes is a valid value.
+pub unsafe trait Attached {
+    /// Initializes memory of zeroes.
+    fn reset(&mut self);
 }
 
-/// Targets of indirect branches. All address spaces share the table, because most targets are in the kernel;
-/// translations check their pages.
-pub struct Jumps {
-    /// [`JUMP_SLOTS`] slots for each [`Key`](crate::translate::Key).
-    slots: Box<[Jump]>,
-    /// Code caches of the targets of 64-bit and of 32-bit code.
-    of: [u64; 2],
-}
-
-impl Jumps {
-    fn new() -> Self {
-        let nowhere = Jump { negated: 0, code: 0 };
-        Self { slots: vec![nowhere; crate::translate::KEYS * JUMP_SLOTS].into_boxed_slice(), of: [NO_CODE; 2] }
-    }
-
-    /// Handles a change of the code cache: targets in an older cache are dropped.
-    #[inline]
-    pub(crate) fn follow_code(&mut self, code: u64, narrow: bool) {
-        const HALF: usize = crate::translate::KEYS / 2;
-        let half = usize::from(narrow);
-        if self.of[half] != code {
-            self.of[half] = code;
-            for (i, jump) in self.slots[half * HALF * JUMP_SLOTS..][..HALF * JUMP_SLOTS].iter_mut().enumerate() {
-                // The target belongs to another slot, so it never matches.
-                *jump = Jump { negated: (((i % JUMP_SLOTS) as u64 ^ 1) << JUMP_SHIFT).wrapping_neg(), code: 0 };
-            }
-        }
-    }
-
-    /// Drops all targets.
-    pub(crate) fn forget(&mut self) {
-        self.of = [NO_CODE; 2];
-    }
-
-    /// Adds a target.
-    pub(crate) fn fill(&mut self, key: usize, target: u64, code: u64) {
-        self.slots[key * JUMP_SLOTS + jump_slot(target)] = Jump { negated: target.wrapping_neg(), code };
-    }
-
-    /// Returns the entry point of the translation of a target, if it is known.
-    pub(crate) fn find(&self, key: usize, target: u64) -> Option<u64> {
-        let jump = self.slots[key * JUMP_SLOTS + jump_slot(target)];
-        (jump.negated == target.wrapping_neg()).then_some(jump.code)
-    }
-
-    /// Returns the address of the table for translated code.
-    pub(crate) fn expose(&self) -> *const Jump {
-        self.slots.as_ptr()
-    }
-}
-
-/// Tables of one address space.
+/// Tables of one address space, and data that the user of the tables attaches to them.
 #[repr(C, align(64))]
-pub struct Area {
-    /// Data of translated code.
-    pub running: crate::translate::Running,
+pub struct Area<D> {
+    /// The attached data.
+    pub running: D,
     /// Tables by [`Mode`].
     pub tables: [Table; MODES],
     /// Pages of code, see [`signature`].
@@ -149,7 +95,7 @@ pub struct Area {
     epoch: u64,
 }
 
-impl Area {
+impl<D> Area<D> {
     fn clear(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear);
         self.fetch.fill(NO_SIGNATURE);
@@ -262,19 +208,8 @@ fn large_linear(signature: u64) -> u64 {
 /// An empty slot. The page with this signature is never stored.
 const NO_SIGNATURE: u64 = u64::MAX;
 
-/// Marks a missing code cache: the jump tables must be cleared before they are used.
-const NO_CODE: u64 = u64::MAX;
 /// Bits of an address that select its slot.
 pub const PAGE_MASK: u64 = (SLOTS as u64 - 1) << 12;
-/// Bits of a target that select its slot. Bit 0 is not used: return addresses are at least two bytes apart, the length
-/// of the shortest call.
-pub const JUMP_MASK: u64 = (JUMP_SLOTS as u64 - 1) << JUMP_SHIFT;
-const JUMP_SHIFT: u32 = 1;
-
-fn jump_slot(target: u64) -> usize {
-    ((target & JUMP_MASK) >> JUMP_SHIFT) as usize
-}
-
 /// Number of areas, each for one address space.
 const AREAS: usize = 16;
 /// Marks an area without an address space.
@@ -306,10 +241,10 @@ impl Left {
 const BELOW: usize = 4096;
 
 #[repr(C, align(4096))]
-struct Frame {
+struct Frame<D> {
     guard: [u8; BELOW],
     stack: [u8; STACK],
-    area: Area,
+    area: Area<D>,
 }
 
 /// A page that was accessed, and other pages of its aligned group of [`GROUP`](crate::ram::GROUP), by a bit for each.
@@ -330,12 +265,10 @@ pub(crate) struct Accessed {
 }
 
 /// The areas of one processor.
-pub struct Front {
-    /// Targets of indirect branches.
-    pub(crate) jumps: Jumps,
+pub struct Front<D> {
     frames: Mapping,
     /// The current area.
-    area: NonNull<Area>,
+    area: NonNull<Area<D>>,
     /// Current table.
     table: NonNull<Table>,
     mode: Mode,
@@ -351,16 +284,15 @@ pub struct Front {
     logged: u64,
 }
 
-impl Front {
+impl<D: Attached> Front<D> {
     /// Creates empty areas.
     pub fn new() -> Self {
         let frames = Self::allocate();
         let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
-        let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.start().cast::<Frame>()).area) };
+        let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.start().cast::<Frame<D>>()).area) };
         let mut front = Self {
-            jumps: Jumps::new(),
             frames,
             area,
             table,
@@ -379,26 +311,26 @@ impl Front {
     /// Allocates frames of zeroes, which are valid for all fields. A frame takes memory on first use: the allocator
     /// would write to all of them, as they are aligned to pages.
     fn allocate() -> Mapping {
-        let mapped = Mapping::anonymous(size_of::<[Frame; AREAS]>()).and_then(|frames| {
-            let mut guards = (0..AREAS).map(|number| number * size_of::<Frame>() + offset_of!(Frame, guard));
+        let mapped = Mapping::anonymous(size_of::<[Frame<D>; AREAS]>()).and_then(|frames| {
+            let mut guards = (0..AREAS).map(|number| number * size_of::<Frame<D>>() + offset_of!(Frame<D>, guard));
             guards.try_for_each(|at| frames.guard(at, BELOW))?;
             Ok(frames)
         });
-        mapped.unwrap_or_else(|_| handle_alloc_error(Layout::new::<[Frame; AREAS]>()))
+        mapped.unwrap_or_else(|_| handle_alloc_error(Layout::new::<[Frame<D>; AREAS]>()))
     }
 
-    fn frames(&self) -> *mut Frame {
+    fn frames(&self) -> *mut Frame<D> {
         self.frames.start().cast()
     }
 
-    fn nth(&mut self, number: usize) -> &mut Area {
+    fn nth(&mut self, number: usize) -> &mut Area<D> {
         assert!(number < AREAS);
         // SAFETY: the frame is allocated and initialized (zeroes are valid), and only reachable through `self`.
         unsafe { &mut (*self.frames().add(number)).area }
     }
 
     /// Returns the current area, in which translated code runs.
-    pub fn current(&mut self) -> &mut Area {
+    pub fn current(&mut self) -> &mut Area<D> {
         // SAFETY: it is an area of one of the frames; no other reference to it is alive while `self` is borrowed.
         unsafe { self.area.as_mut() }
     }
@@ -590,7 +522,7 @@ impl Front {
     }
 }
 
-impl Default for Front {
+impl<D: Attached> Default for Front<D> {
     fn default() -> Self {
         Self::new()
     }
@@ -641,20 +573,27 @@ mod tests {
 
     const LINEAR: u64 = 0x40_0000;
 
-    fn fill(front: &mut Front) {
+    struct Nothing;
+
+    // SAFETY: it has no bytes.
+    unsafe impl Attached for Nothing {
+        fn reset(&mut self) {}
+    }
+
+    fn fill(front: &mut Front<Nothing>) {
         let access = Accessed { page: LINEAR, host: 0x7000, written: true, readable: 1, writable: 1, large: false };
         front.fill(Mode::User, access);
         assert!(knows(front));
     }
 
-    fn knows(front: &Front) -> bool {
+    fn knows(front: &Front<Nothing>) -> bool {
         front.read(LINEAR, 8).is_some() && front.write(LINEAR, 8).is_some()
     }
 
     #[test]
     fn a_page_leaves_the_address_space_it_was_known_in() {
         let left = |key| Left { linear: LINEAR, shift: 12, key };
-        let mut front = Front::new();
+        let mut front = Front::<Nothing>::new();
         front.set_mode(Mode::User);
         for space in [1, 2] {
             front.enter(space, 0);

@@ -52,13 +52,12 @@ pub mod paging;
 #[cfg(test)]
 mod paging_tests;
 pub mod permission;
-#[allow(unsafe_code, reason = "its return stack is a ring that translated code follows")]
-pub mod predict;
 pub mod probe;
 mod probing;
 mod raise;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
+mod returns;
 pub mod row;
 pub mod run;
 pub mod sampling;
@@ -70,6 +69,7 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 pub mod tier;
+pub mod time;
 pub mod tlb;
 mod translate;
 pub mod vmx;
@@ -78,7 +78,7 @@ pub mod wiring;
 mod xstate;
 
 pub use bus::{Bus, Ident};
-pub use cache::BlockCache;
+pub use engine::BlockCache;
 pub use fault::{Exec, Fault, Flow};
 pub use features::Features;
 pub use model::Model;

@@ -239,10 +239,7 @@ impl Cpu {
         }
         // A permission failure causes a page walk, as in hardware: the tables may have been relaxed since.
         let walked = self.walk(linear, access, privilege)?;
-        if walked.references != 0 {
-            let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
-            self.charge(Kind::new(family, walked.references), 1);
-        }
+        self.charge_walk(code, walked.references);
         let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
         let entry = self.micro.tlb.kept(walked.entry, linear);
         let inserted = self.micro.tlb.insert(entry, code);
@@ -262,7 +259,7 @@ impl Cpu {
 
     /// Charges for a hit in the second level of the TLB, and copies the entry to the first.
     fn promote(&mut self, entry: Entry, code: bool) {
-        self.charge(second_level(code), 1);
+        self.charge_second_level(code);
         let displaced = self.micro.tlb.promote(entry, code);
         self.displaced(displaced, code);
     }
@@ -387,7 +384,7 @@ impl Cpu {
             return false;
         }
         if !first {
-            if self.wiring.model.costs.of(second_level(false)) >= room || self.wiring.observer.is_some() {
+            if self.second_level_price() >= room || self.wiring.observer.is_some() {
                 return false;
             }
             self.promote(entry, false);
@@ -871,11 +868,6 @@ impl Cpu {
         let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
         self.write_as(linear, T::SIZE, value.to_u64(), Privilege::Implicit, seg::DS)
     }
-}
-
-/// Returns the kind of event of a hit in the second level of the TLB.
-fn second_level(code: bool) -> Kind {
-    Kind::new(if code { Family::StlbHitCode } else { Family::StlbHitData }, 0)
 }
 
 #[inline]

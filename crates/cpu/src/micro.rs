@@ -2,7 +2,8 @@
 //! origin of charges.
 
 use crate::charged::Charged;
-use crate::predict::Predictor;
+use crate::time::predictor::Predictor;
+use crate::time::{Place, START};
 use crate::tlb::Tlb;
 use ledger::{Geometry, Ticks};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct Micro {
     /// Virtual time.
     pub clock: Ticks,
+    /// Context in which the next instruction is priced: see [`crate::time`].
+    pub run: Place,
     /// State of the seeded generator of RDRAND and RDSEED.
     pub random: u64,
     /// Modelled TLB.
@@ -37,6 +40,7 @@ impl Micro {
     pub(crate) fn new(index: usize, geometry: &Geometry) -> Self {
         Self {
             clock: 0,
+            run: START,
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             tlb: Tlb::new(geometry),
             predictor: Predictor::new(geometry),

@@ -1,8 +1,10 @@
 //! Processor model: prices, sizes and CPUID.
 
+use crate::time::{Timing, timing};
 use crate::vmx::capability::VmxCapabilities;
 use ledger::profile::{CpuidLeaf, Profile};
 use ledger::{Costs, Geometry};
+use std::sync::Arc;
 
 /// Registers that CPUID returns for a sub-leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct CpuidEntry {
 pub struct Model {
     /// Prices.
     pub costs: Costs,
+    /// Model of the time that instructions take.
+    pub timing: Arc<dyn Timing>,
     /// Sizes of TLBs and predictors.
     pub geometry: Geometry,
     /// Static CPUID contents, already limited to the features that the processor executes.
@@ -67,6 +71,7 @@ impl Model {
         };
         Self {
             costs,
+            timing: timing(profile.clock),
             geometry,
             cpuid: cpuid.iter().map(entry).collect(),
             tsc_hz: profile.tsc_hz.value,

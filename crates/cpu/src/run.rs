@@ -2,14 +2,16 @@
 
 use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
-use crate::cache::{BlockCache, MAX_BLOCK, NONE};
+use crate::cache::{MAX_BLOCK, NONE, key};
 use crate::decode::{MAX_LENGTH, operation};
+use crate::engine::BlockCache;
 use crate::fault::{Cause, Exec, Flow};
 use crate::mode;
 use crate::op::{Form, Op};
 use crate::saved::SavedBlock;
 use crate::state::Cpu;
 use crate::table;
+use crate::time::START;
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
@@ -127,9 +129,10 @@ impl Cpu {
             return None;
         }
         let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
+        let key = key(mode, self.micro.run);
         let found = match led {
-            Before::Head { index } if cache.is(index, physical, self.arch.rip, mode) => Some(index),
-            _ => cache.find(before, physical, self.arch.rip, mode),
+            Before::Head { index } if cache.is(index, physical, self.arch.rip, key) => Some(index),
+            _ => cache.find(before, physical, self.arch.rip, key),
         };
         if let Some(index) = found {
             let block = &cache.blocks[index as usize];
@@ -184,8 +187,16 @@ impl Cpu {
         }
         // The block is charged to this origin, even if its instructions change the origin.
         let origin = self.engine.origin;
-        self.micro.clock += cache.blocks[index as usize].cost;
+        self.enter_block(cache, index);
         self.run_operations(cache, index, origin, 0);
+    }
+
+    /// Charges a block as if it were executed completely.
+    #[inline(always)]
+    pub(crate) fn enter_block(&mut self, cache: &BlockCache, index: u32) {
+        let block = &cache.blocks[index as usize];
+        self.micro.clock += block.cost;
+        self.micro.run = block.after;
     }
 
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
@@ -214,7 +225,10 @@ impl Cpu {
         ran: Exec<Flow>,
     ) -> bool {
         match ran {
-            Ok(Flow::Next) => self.run_operations(cache, index, origin, at + 1),
+            Ok(Flow::Next) => {
+                self.micro.run = cache.blocks[index as usize].after;
+                self.run_operations(cache, index, origin, at + 1)
+            }
             _ => self.end_block(cache, index, origin, at, ran),
         }
     }
@@ -231,12 +245,14 @@ impl Cpu {
         ran: Exec<Flow>,
     ) -> bool {
         if ran.is_ok() {
+            self.micro.run = START;
             if at + 1 != cache.ops_of(index).len() {
                 self.uncharge(cache, index, origin, at + 1);
             }
             return true;
         }
         self.arch.rip = cache.ops_of(index)[at].rip();
+        self.micro.run = cache.place_in(&self.wiring.model, index, at);
         self.uncharge(cache, index, origin, at);
         self.after_fault(cache);
         false
@@ -251,10 +267,10 @@ impl Cpu {
         }
         let block = &cache.blocks[index as usize];
         self.micro.clock -= block.cost;
-        let (first, rip) = (block.first as usize, block.rip);
+        let rip = block.rip;
         let mut recorder = self.wiring.recorder.borrow_mut();
-        for op in &cache.ops[first..first + done] {
-            let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
+        for (op, ticks) in cache.ops_of(index).iter().zip(cache.ticks_of(index)).take(done) {
+            let ticks = u64::from(*ticks);
             self.micro.clock += ticks;
             if self.wiring.model.recorded {
                 recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
@@ -292,17 +308,19 @@ impl Cpu {
         let mode = self.engine.mode;
         let linear = self.code_linear();
         let completed = match self.fetch_operation(cache, linear, mode) {
-            Ok(op) => {
+            Ok((op, ends)) => {
                 self.engine.stepped = op.class;
-                let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
+                let (ticks, after) = cache.runs.price_one(&self.wiring.model, self.micro.run, &op, ends);
+                let ticks = u64::from(ticks);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
                     0 => Ok(()),
                     _ => self.expect_endbranch(&op),
                 };
                 match expected.and_then(|()| op.execute(self)) {
-                    Ok(_) => {
+                    Ok(flow) => {
                         self.micro.clock += ticks;
+                        self.micro.run = if flow == Flow::End { START } else { after };
                         if self.wiring.model.recorded {
                             self.wiring.recorder.borrow_mut().add(self.engine.origin, op.rip(), kind, 1, ticks);
                         }
@@ -332,11 +350,12 @@ impl Cpu {
         completed
     }
 
-    /// Fetches and decodes one instruction, unless the same bytes were decoded there before.
-    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<Op> {
+    /// Fetches and decodes one instruction, unless the same bytes were decoded there before. Also returns true if it ends
+    /// its block.
+    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<(Op, bool)> {
         if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
-            return Ok(self.operation_of(&instruction, mode).0);
+            return Ok(self.operation_of(&instruction, mode));
         }
         if self.engine.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
@@ -348,11 +367,11 @@ impl Cpu {
             return Ok(op);
         }
         let (instruction, _) = self.fetch_at(linear, physical, mode)?;
-        let (op, _) = self.operation_of(&instruction, mode);
+        let operation = self.operation_of(&instruction, mode);
         if in_ram {
-            cache.note_stepped(linear, bytes, op);
+            cache.note_stepped(linear, bytes, operation);
         }
-        Ok(op)
+        Ok(operation)
     }
 
     /// Returns the linear address of the next instruction.
@@ -455,7 +474,7 @@ impl Cpu {
         let start = self.arch.rip;
         let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
-        let mut second = 0;
+        let (mut second, mut ended) = (0, false);
         loop {
             let fetched = self.fetch_instruction(at, mode);
             let (instruction, crosses) = match fetched {
@@ -478,7 +497,7 @@ impl Cpu {
             ops.push(op);
             self.arch.rip = op.next;
             at = self.code_linear();
-            second = crosses;
+            (second, ended) = (crosses, ends);
             let page_end = at & !(PAGE - 1) != linear & !(PAGE - 1);
             if ends || page_end || ops.len() == MAX_BLOCK || cache.probes.contains(self.arch.rip) {
                 break;
@@ -494,8 +513,9 @@ impl Cpu {
         let recorder = self.wiring.recorder.clone();
         let mut recorder = recorder.borrow_mut();
         let probe = cache.probes.contains(start);
-        let block = SavedBlock { physical, rip: start, second, mode, probe, count: ops.len() as u32 };
-        let block = self.describe_block(block, &ops, &mut recorder);
+        let context = self.micro.run;
+        let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: ops.len() as u32 };
+        let block = self.describe_block(block, &ops, ended, &mut cache.runs, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside of RAM is not cached, because changes of it can't be noticed.
             drop(recorder);
@@ -717,12 +737,5 @@ impl Cpu {
     /// Passes the counts of blocks to the recorder, whose totals are complete afterwards.
     pub fn record_counts(&mut self, cache: &mut BlockCache) {
         cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
-    }
-
-    /// Charges more instructions of a class that are not part of the block's count (iterations of string instructions).
-    #[inline]
-    pub(crate) fn charge_class(&mut self, class: Class, count: u64) {
-        let ticks = u64::from(self.wiring.model.costs.class[class as usize]) * count;
-        self.charge_ticks(Kind::new(Family::Instruction, class as u32), count, ticks);
     }
 }

@@ -1,5 +1,6 @@
 //! Decoded blocks in a saved state.
 
+use crate::time::{Context, Place};
 use serde::{Deserialize, Serialize};
 
 /// A block.
@@ -9,6 +10,8 @@ pub(crate) struct SavedBlock {
     pub rip: u64,
     pub second: u64,
     pub mode: u8,
+    /// Context in which its operations are priced.
+    pub context: Place,
     pub probe: bool,
     /// Number of operations.
     pub count: u32,
@@ -20,6 +23,8 @@ pub struct SavedBlocks {
     /// Number of invalid blocks and of their operations, which occupy room until everything is dropped.
     pub(crate) dead: (u32, u32),
     pub(crate) blocks: Vec<SavedBlock>,
+    /// Contexts in which operations are priced, by number.
+    pub(crate) contexts: Vec<Context>,
     /// Lines that are marked as decoded or monitored, by page and in order.
     pub(crate) marks: Vec<(u64, u64)>,
 }

@@ -5,7 +5,6 @@ use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
 use crate::engine::Engine;
-use crate::fault::{Cause, Exec, Fault};
 use crate::features::Features;
 use crate::flags::Int;
 use crate::micro::Micro;
@@ -14,7 +13,7 @@ use crate::model::Model;
 use crate::ram::Ram;
 use crate::wiring::Wiring;
 use crate::xstate::Layout;
-use ledger::{Class, Kind, Operation, OriginId, Recorder, Ticks};
+use ledger::{Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -77,6 +76,7 @@ impl Cpu {
     /// Resets the processor: RESET, or INIT, which preserves the x87, vector and most model-specific state (SDM vol. 3,
     /// 9.1).
     pub fn reset(&mut self, init: bool) {
+        self.begin_run();
         self.abandon_guest();
         self.micro.charged.nesting = Nesting::default();
         self.arch.gpr = [0; 32];
@@ -235,70 +235,6 @@ impl Cpu {
     /// Returns the processor's identity for the board.
     pub fn ident(&self) -> Ident {
         Ident { cpu: self.wiring.index, now: self.micro.clock }
-    }
-
-    /// Charges `count` events of one kind to the current instruction, at the model's price for each, and advances the
-    /// clock.
-    pub fn charge(&mut self, kind: Kind, count: u64) {
-        let ticks = self.wiring.model.costs.of(kind) * count;
-        self.charge_ticks(kind, count, ticks);
-    }
-
-    /// Charges `count` steps of a hypervisor's software to the current instruction, at level 0.
-    pub fn charge_host(&mut self, operation: Operation, count: u64) {
-        self.charge_host_kind(Kind::operation(operation), count);
-    }
-
-    /// Charges `count` events that the processor or a hypervisor causes at level 0 on behalf of the current
-    /// instruction.
-    pub fn charge_host_kind(&mut self, kind: Kind, count: u64) {
-        let ticks = self.wiring.model.costs.of(kind).saturating_mul(count);
-        self.micro.clock += ticks;
-        self.record(self.engine.host_origin, kind, count, ticks);
-    }
-
-    /// Charges an event whose price the caller knows (for example, time spent halted).
-    pub(crate) fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
-        if self.engine.emulation.is_some() {
-            // The hypervisor has its own prices for emulated operations.
-            return;
-        }
-        self.micro.clock += ticks;
-        self.record(self.engine.origin, kind, count, ticks);
-    }
-
-    fn record(&self, origin: OriginId, kind: Kind, count: u64, ticks: Ticks) {
-        if self.wiring.model.recorded {
-            let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
-            self.wiring.recorder.borrow_mut().add(origin, rip, kind, count, ticks);
-            if self.wiring.observer.is_some() {
-                self.observe(origin, rip, kind, count, ticks);
-            }
-        }
-    }
-
-    /// Sets the latest time at which the time-stamp counter may be read in the next turn: no other processor, and no
-    /// event of the board, is behind it. A turn ends before an instruction that would read the counter later. So all
-    /// processors read their counters in the order of time, as those of a machine with synchronized counters do, although
-    /// one processor runs ahead of the others within its turn.
-    pub fn set_time_limit(&mut self, limit: Ticks) {
-        self.engine.time_limit = limit.min(LATEST) + self.cost_of(Class::ReadTsc);
-    }
-
-    fn cost_of(&self, class: Class) -> Ticks {
-        u64::from(self.wiring.model.costs.class[class as usize])
-    }
-
-    /// Stops an instruction of `class` that reads the time-stamp counter while this processor is ahead of others. The
-    /// class has been charged.
-    pub(crate) fn in_time_order(&mut self, class: Class) -> Exec {
-        let late = self.micro.clock + self.cost_of(Class::ReadTsc) > self.engine.time_limit + self.cost_of(class);
-        // An emulated instruction can't restart.
-        if late && self.engine.emulation.is_none() {
-            self.engine.fault = Cause::Ahead;
-            return Err(Fault);
-        }
-        Ok(())
     }
 
     /// Returns the time-stamp counter as read by RDTSC.

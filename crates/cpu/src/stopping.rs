@@ -1,7 +1,8 @@
 //! Stops of a processor for a debugger, and resumption: see [`crate::stops`].
 
 use crate::arch::NOT_LOADED;
-use crate::cache::{BlockCache, NONE};
+use crate::cache::NONE;
+use crate::engine::BlockCache;
 use crate::fault::Cause;
 use crate::run::Exit;
 use crate::state::Cpu;
@@ -56,6 +57,7 @@ impl Cpu {
         self.engine.stopping.passed = None;
         self.engine.stopping.began = None;
         if let Some(Held { index, origin, at }) = self.engine.stopping.held.take() {
+            self.micro.run = cache.place_in(&self.wiring.model, index, at);
             self.uncharge(cache, index, origin, at);
         }
         self.engine.fetch.leave();
@@ -210,7 +212,7 @@ impl Cpu {
         if self.wiring.model.recorded {
             cache.count(index, self.engine.origin, &self.wiring.recorder);
         }
-        self.micro.clock += cache.blocks[index as usize].cost;
+        self.enter_block(cache, index);
         Held { index, origin: self.engine.origin, at: 0 }
     }
 

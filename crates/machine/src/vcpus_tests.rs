@@ -37,6 +37,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
     let features = CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 1 << 4 }; // MONITOR, TSC
     let model = Arc::new(Model {
         costs: Costs::free(),
+        timing: Arc::new(cpu::time::Flat),
         geometry: Geometry::generic(),
         cpuid: vec![CpuidEntry { leaf: 1, subleaf: None, regs: features }],
         tsc_hz: 1_000_000_000,

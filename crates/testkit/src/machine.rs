@@ -6,9 +6,9 @@
 //! This file is compiled twice: in `testkit`, and in the unit tests of `cpu`, where `cpu` is the crate itself.
 
 use super::assemble;
+use cpu::BlockCache;
 use cpu::arch::Segment;
 use cpu::bus::{Bus, Ident};
-use cpu::cache::BlockCache;
 use cpu::decode::MAX_LENGTH;
 use cpu::fault::{Cause, Flow};
 use cpu::model::Model;
@@ -71,6 +71,7 @@ impl Bus for NullBus {
 pub fn model() -> Model {
     Model {
         costs: Costs::free(),
+        timing: Arc::new(cpu::time::Flat),
         geometry: Geometry::generic(),
         cpuid: Vec::new(),
         tsc_hz: 1_000_000_000,

@@ -10,6 +10,7 @@ use cpu::arch::{F80, Segment, TableRegister, attention};
 use cpu::bus::{Bus, Ident};
 use cpu::charged::Charged;
 use cpu::ram::Ram;
+use cpu::time::{Flat, Timing};
 use cpu::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
@@ -160,6 +161,11 @@ impl Default for Tiers {
 impl Tiers {
     /// Creates both machines.
     pub fn new() -> Self {
+        Self::timed(Arc::new(Flat))
+    }
+
+    /// Creates both machines with this model of time.
+    pub fn timed(timing: Arc<dyn Timing>) -> Self {
         let profile = Profile::named("max").expect("a built-in profile");
         // The tables have few entries, so that translations are replaced.
         let sets = |entries, ways| Sets { entries, ways };
@@ -171,7 +177,10 @@ impl Tiers {
             return_stack: 4,
             ..profile.geometry()
         };
-        let model = |costs| Model::of(&profile, costs, geometry, &profile.cpuid());
+        let model = |costs| {
+            let model = Model::of(&profile, costs, geometry, &profile.cpuid());
+            Model { timing: timing.clone(), ..model }
+        };
         let models = [Model { recorded: false, ..model(Costs::free()) }, model(profile.costs())].map(Arc::new);
         let machine = || Machine::long64(0);
         let pages = SYSTEM

@@ -8,7 +8,7 @@ use crate::op::{Handler, Op};
 use crate::row::{Row, Treatment};
 use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
-use ledger::{Branch, Class, Family, Kind, Way};
+use ledger::{Branch, Class, Way};
 use x86::{reg, seg};
 
 /// Instruction table rows of near branches.
@@ -137,10 +137,7 @@ fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 #[inline(always)]
 pub(crate) fn indirect(cpu: &mut Cpu, op: &Op, way: Way, target: u64) {
-    let predicted = cpu.micro.predictor.indirect(op.rip(), target);
-    if !predicted {
-        cpu.charge(Kind::new(Family::IndirectMiss, 0), 1);
-    }
+    let predicted = cpu.indirect_branch(op.rip(), target);
     if cpu.wiring.model.branches {
         cpu.record_branch(Branch { site: op.rip(), way, target }, !predicted);
     }
@@ -198,7 +195,7 @@ fn call_to<T: Int>(cpu: &mut Cpu, target: u64, next: u64) -> Exec<Flow> {
     check(cpu, target)?;
     push(cpu, T::from_u64(next))?;
     cpu.arch.rip = target;
-    cpu.micro.predictor.call(next);
+    cpu.near_call(next);
     Ok(Flow::End)
 }
 
@@ -216,10 +213,7 @@ fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {
 /// Charges a return to `target` if it was not predicted, after the target was popped from the stack.
 #[inline(always)]
 pub(crate) fn predict_return(cpu: &mut Cpu, op: &Op, target: u64) {
-    let predicted = cpu.micro.predictor.ret(target);
-    if !predicted {
-        cpu.charge(Kind::new(Family::ReturnMiss, 0), 1);
-    }
+    let predicted = cpu.near_return(target);
     if cpu.wiring.model.branches {
         cpu.record_return(op.rip(), target, !predicted);
     }

@@ -91,6 +91,7 @@ impl Cpu {
     /// Delivers an event and all exceptions that the delivery causes, up to shutdown. An injected event may belong to
     /// an instruction of `length` bytes, after which its handler returns.
     pub(crate) fn deliver(&mut self, first: Event, length: u32) {
+        self.begin_run();
         let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
         // A debug trap after HLT wakes the processor.
         self.arch.attention &= !attention::HALT;

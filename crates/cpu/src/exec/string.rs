@@ -287,7 +287,7 @@ fn iterations<S: Step, T: Int>(steps: u64) -> u64 {
 
 fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = address_mask(op.asize);
-    let per_step = u64::from(cpu.wiring.model.costs.class[Class::StringStep as usize]).max(1);
+    let per_step = cpu.class_price(Class::StringStep).max(1);
     let (mut done, mut before) = (0, cpu.arch.lazy);
     if let Some(stopped) = &cpu.engine.stopping.iterated {
         (done, before) = (stopped.done, stopped.before);

@@ -5,7 +5,8 @@ use super::emit::Emit;
 use super::group::Which;
 use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register};
 use crate::op::Op;
-use crate::predict::{Predictor, Return, Target};
+use crate::returns::Return;
+use crate::time::predictor::{Predictor, Target};
 use iced_x86::OpKind;
 use std::mem::offset_of;
 
@@ -181,10 +182,11 @@ impl Emit<'_> {
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, next) as i32));
         self.asm.flagless_store(field!(returns), SECOND);
-        self.asm.flagless_constant(TEST, next.wrapping_neg());
-        self.asm.flagless_store(M::at(SECOND, offset_of!(Return, negated) as i32), TEST);
         let landing = self.landing(part);
         self.asm.flagless_store(M::at(SECOND, offset_of!(Return, code) as i32), landing);
+        self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, negated) as i32));
+        self.asm.flagless_constant(TEST, next.wrapping_neg());
+        self.asm.flagless_store(M::at(SECOND, 0), TEST);
     }
 
     /// CALL with a known target.
@@ -229,6 +231,7 @@ impl Emit<'_> {
         self.asm.flagless_store(field!(wanted), FIRST);
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
+        self.asm.flagless_load(TEST, M::at(TEST, 0));
         self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
         self.or_unpredicted(release + word);
         self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, previous) as i32));

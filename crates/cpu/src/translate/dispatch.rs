@@ -1,22 +1,25 @@
 //! Entry into translated code, and its callbacks.
 
+use super::jumps::JUMP_MASK;
 use super::key::AccessMode;
 use super::layout::{Handover, NEEDS, Running};
 use super::trace::{HandlerSite, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
-use crate::cache::{BlockCache, NONE};
+use crate::cache::{self, NONE};
 use crate::counters::CHEAPEST;
+use crate::engine::BlockCache;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::fault::Flow;
-use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
+use crate::front::{Mode, PAGE_MASK};
 use crate::mode;
 use crate::native::{self, HOST_MXCSR};
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::tier::Tier;
-use ledger::{Family, Kind, OriginId, Ticks};
+use crate::time::START;
+use ledger::{Kind, OriginId, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
 use x86::{flags, rights, seg};
@@ -116,8 +119,9 @@ impl Cpu {
             Before::Head { index: at } => {
                 // Another address space had a different block at that address.
                 let rip = cache.blocks[index as usize].rip;
-                if at != index && self.engine.front.jumps.find(key.index(), rip).is_some() {
-                    self.engine.front.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
+                let begins = cache.blocks[index as usize].context() == START;
+                if at != index && begins && self.engine.jumps.find(key.index(), rip).is_some() {
+                    self.engine.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
                 }
             }
             Before::Link { number, link, generation } => {
@@ -128,10 +132,12 @@ impl Cpu {
                     cache.translations.link(number, link, index, entry, same_page);
                 }
             }
+            // Targets of indirect branches begin a run.
+            Before::Indirect if cache.blocks[index as usize].context() != START => {}
             Before::Indirect => {
                 let code = cache.translations.checked(entry) as u64;
-                self.engine.front.jumps.follow_code(cache.translations.generation(), key.narrow);
-                self.engine.front.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
+                self.engine.jumps.follow_code(cache.translations.generation(), key.narrow);
+                self.engine.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
             }
         }
         *before = self.enter_translated(cache, entry);
@@ -167,10 +173,11 @@ impl Cpu {
         if kind.family.is_crossing() && self.wiring.observer.is_some() {
             return None;
         }
-        let price = match kind.family {
-            Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
-            _ => self.wiring.model.costs.of(kind),
-        };
+        self.surcharge(cache, rip, kind, self.wiring.model.price(kind))
+    }
+
+    /// Returns the charge of translated code for an event at `rip` at this price.
+    pub(super) fn surcharge(&self, cache: &mut BlockCache, rip: u64, kind: Kind, price: Ticks) -> Option<Surcharge> {
         // A price of zero is a charge too: the event may be counted, and the instruction is executed inline.
         let ticks = u32::try_from(price).ok().filter(|ticks| *ticks < 1 << 24)?;
         let counter = match self.wiring.model.recorded {
@@ -214,16 +221,19 @@ impl Cpu {
             Code::Return => {
                 // SAFETY: the area that has been current until now.
                 self.arch.rip = unsafe { (*context.running).wanted };
+                self.micro.run = START;
                 Before::Indirect
             }
             Code::Head { index } => {
-                self.arch.rip = cache.blocks[index as usize].rip;
+                let block = &cache.blocks[index as usize];
+                (self.arch.rip, self.micro.run) = (block.rip, block.context());
                 Before::Head { index }
             }
             Code::Link { number, link } => {
                 let way_out = cache.translations.way_out(number, link);
                 let Some(last) = cache.ops_of(way_out.index).last() else { return Before::Nothing };
                 self.arch.rip = if way_out.taken { last.imm } else { last.next };
+                self.micro.run = cache.blocks[way_out.index as usize].after;
                 Before::Link { number, link, generation: cache.translations.generation() }
             }
         }
@@ -236,8 +246,9 @@ impl Cpu {
         let base = if due { self.micro.clock } else { stop };
         let image = self.arch.lazy.image();
         let generation = cache.translations.generation();
-        self.micro.predictor.follow_code(generation, cache.translations.unknown_return());
-        let (returns, targets) = self.micro.predictor.expose();
+        let predictor = &mut self.micro.predictor;
+        let returns = self.engine.returns.follow(predictor, generation, cache.translations.unknown_return());
+        let targets = predictor.exposed_targets();
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
         let registers = self.arch.gpr.as_mut_ptr();
         let budget = self.micro.clock.wrapping_sub(base) as i64;
@@ -249,8 +260,8 @@ impl Cpu {
         let narrow = !self.engine.long64;
         let vector = &raw mut self.arch.vector;
         let x87 = &raw mut self.arch.x87;
-        self.engine.front.jumps.follow_code(generation, narrow);
-        let jumps = self.engine.front.jumps.expose();
+        self.engine.jumps.follow_code(generation, narrow);
+        let jumps = self.engine.jumps.expose();
         let area = self.engine.front.current();
         let running = &mut area.running;
         let mut counts_here = context.counted == Some(context.origin);
@@ -349,8 +360,10 @@ impl Cpu {
             Some(key) if goes_on => key,
             _ => return std::ptr::null_mut(),
         };
-        self.engine.front.jumps.follow_code(cache.translations.generation(), key.narrow);
-        let known = self.engine.front.jumps.find(key.index(), self.arch.rip);
+        self.engine.jumps.follow_code(cache.translations.generation(), key.narrow);
+        // Targets of indirect branches begin a run.
+        let begins = self.micro.run == START;
+        let known = self.engine.jumps.find(key.index(), self.arch.rip).filter(|_| begins);
         let Some(code) = known.or_else(|| self.find_target(cache, key)) else {
             return std::ptr::null_mut();
         };
@@ -371,12 +384,15 @@ impl Cpu {
             return None;
         }
         let page = self.engine.front.code_page(self.arch.rip, self.arch.cpl == 3)?;
-        let index = cache.find(NONE, page | self.arch.rip & (PAGE - 1), self.arch.rip, self.engine.mode)?;
+        let of = cache::key(self.engine.mode, self.micro.run);
+        let index = cache.find(NONE, page | self.arch.rip & (PAGE - 1), self.arch.rip, of)?;
         if cache.blocks[index as usize].second != 0 {
             return None;
         }
         let code = cache.translations.known(index, key)? as u64;
-        self.engine.front.jumps.fill(key.index(), self.arch.rip, code);
+        if self.micro.run == START {
+            self.engine.jumps.fill(key.index(), self.arch.rip, code);
+        }
         Some(code)
     }
 
@@ -389,8 +405,7 @@ impl Cpu {
         }
         self.micro.clock = running.base.wrapping_add(running.budget as u64);
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
-        // SAFETY: translated code moves from entry to entry of the ring that this predictor has exposed.
-        unsafe { self.micro.predictor.set_top(running.returns) };
+        self.micro.predictor.set_newest(self.engine.returns.position(running.returns));
         self.take_system_flags(running);
         // The host's MXCSR has the value for compiled code.
         self.arch.vector.loaded = NOT_LOADED;
@@ -435,7 +450,13 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
         Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, cache.translations.span_of(place.number))) => {
             cpu.prepare_area(cache, context)
         }
-        Ok(_) if LAST && !place.uncounted => cpu.go_on(cache, context),
+        Ok(flow) if LAST && !place.uncounted => {
+            cpu.micro.run = match flow {
+                Flow::End => START,
+                Flow::Next => cache.blocks[cache.translations.part(place.number, place.part) as usize].after,
+            };
+            cpu.go_on(cache, context)
+        }
         ran => {
             let index = cache.translations.part(place.number, place.part);
             let at = (number_of(cache, op) - cache.blocks[index as usize].first) as usize;

@@ -4,14 +4,16 @@
 //! and it serves as the shift count that turns addresses into page numbers, without another register.
 
 use super::asm::{M, R};
+use super::jumps::{JUMP_SLOTS, Jump};
 use crate::arch::{F80, VectorState, X87};
-use crate::cache::BlockCache;
 use crate::counters::CHEAPEST;
+use crate::engine::BlockCache;
 use crate::f80::status::EXCEPTIONS;
-use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
+use crate::front::{Area, Attached, Half, Table, fetch_slot, large_slot};
 use crate::op::Op;
-use crate::predict::{Return, Target};
+use crate::returns::Return;
 use crate::state::Cpu;
+use crate::time::predictor::Target;
 use ledger::{OriginId, Ticks};
 use std::mem::offset_of;
 
@@ -117,7 +119,7 @@ pub struct Running {
     pub(super) base: u64,
     /// Nonzero in non-root mode.
     pub(super) non_root: u64,
-    /// Targets of indirect branches, see [`crate::front::Jumps`].
+    /// Targets of indirect branches, see [`super::Jumps`].
     pub(super) jumps: *const Jump,
     /// All operations.
     pub(super) ops: *const Op,
@@ -201,9 +203,10 @@ pub struct Unit {
     pub(super) image: FxsaveImage,
 }
 
-impl Running {
-    /// Initializes the fields of a new area: vector registers and x87 unit do not contain the guest's state.
-    pub(crate) fn reset(&mut self) {
+// SAFETY: its fields are numbers and raw pointers.
+unsafe impl Attached for Running {
+    /// Vector registers and x87 unit do not contain the guest's state.
+    fn reset(&mut self) {
         self.missing = [1; NEEDS];
         self.loaded = 0;
         self.x87.reset();
@@ -311,22 +314,22 @@ pub fn segment_base(segment: u8) -> M {
 /// Returns the displacements of a table's two arrays: negated addresses, and differences to the host's.
 pub fn table(number: usize, write: bool) -> (i32, i32) {
     let half = if write { offset_of!(Table, write) } else { offset_of!(Table, read) };
-    let at = offset_of!(Area, tables) + number * size_of::<Table>() + half;
+    let at = offset_of!(Area<Running>, tables) + number * size_of::<Table>() + half;
     (from_stack(at + offset_of!(Half, negated)), from_stack(at + offset_of!(Half, addend)))
 }
 
 /// Returns the location of the slot of a page of code.
 pub fn fetch(linear: u64) -> M {
-    M::at(R::RSP, from_stack(offset_of!(Area, fetch) + 8 * fetch_slot(linear)))
+    M::at(R::RSP, from_stack(offset_of!(Area<Running>, fetch) + 8 * fetch_slot(linear)))
 }
 
 /// Returns the location of the slot of a large page of code.
 pub fn large(linear: u64) -> M {
-    M::at(R::RSP, from_stack(offset_of!(Area, large) + 8 * large_slot(linear)))
+    M::at(R::RSP, from_stack(offset_of!(Area<Running>, large) + 8 * large_slot(linear)))
 }
 
 /// Returns the locations of the fields in a target's entry, whose offset from the first entry of its key is in `index`.
 pub fn jump(key: usize, index: R) -> (M, M) {
-    let at = |field: usize| M::at(index, (key * crate::front::JUMP_SLOTS * size_of::<Jump>() + field) as i32);
+    let at = |field: usize| M::at(index, (key * JUMP_SLOTS * size_of::<Jump>() + field) as i32);
     (at(offset_of!(Jump, negated)), at(offset_of!(Jump, code)))
 }

@@ -8,7 +8,7 @@ use super::{
     EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, RETURN_AT, SLOW_AT,
     Translations,
 };
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::front::{Area, Half, MODES, Table};
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, OpKind, Register, SymbolResolver, SymbolResult,
@@ -113,13 +113,13 @@ impl Names {
         }
         for mode in 0..MODES {
             for (half, what) in [(offset_of!(Table, read), "read"), (offset_of!(Table, write), "write")] {
-                let at = offset_of!(Area, tables) + mode * size_of::<Table>() + half;
+                let at = offset_of!(Area<Running>, tables) + mode * size_of::<Table>() + half;
                 name(at + offset_of!(Half, negated), format!("{what}{mode}-page"));
                 name(at + offset_of!(Half, addend), format!("{what}{mode}-addend"));
             }
         }
-        name(offset_of!(Area, fetch), "fetch".into());
-        name(offset_of!(Area, large), "large".into());
+        name(offset_of!(Area<Running>, fetch), "fetch".into());
+        name(offset_of!(Area<Running>, large), "large".into());
         let at = |place: usize| place as i64 - i64::from(entry.due);
         Self {
             fields,

@@ -25,7 +25,9 @@ mod entry;
 mod fit;
 mod fix;
 mod group;
+mod jumps;
 mod key;
+#[allow(unsafe_code, reason = "its data begins as memory of zeroes")]
 mod layout;
 mod listing;
 mod plan;
@@ -38,9 +40,11 @@ mod vector;
 mod x87;
 
 pub(crate) use dispatch::Before;
+pub(crate) use jumps::Jumps;
 pub use key::{KEYS, Key};
 pub use layout::Running;
 
+use crate::cache::Derived;
 use crate::native::Executable;
 use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
@@ -159,7 +163,7 @@ struct Incoming {
 }
 
 /// All translations of a machine.
-pub(crate) struct Translations {
+pub struct Translations {
     memory: Option<Executable>,
     /// True if the host denies executable memory.
     refused: bool,
@@ -180,7 +184,7 @@ pub(crate) struct Translations {
 }
 
 impl Translations {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             memory: None,
             refused: false,
@@ -195,22 +199,6 @@ impl Translations {
             incoming: FxHashMap::default(),
             tools: None,
         }
-    }
-
-    /// Returns an empty code cache with a different generation, for users of this one.
-    pub(crate) fn renewed(&self) -> Self {
-        Self { generation: self.generation + 1, ..Self::new() }
-    }
-
-    /// Returns the maximum size of code so far, and the size of the metadata, in bytes.
-    pub(crate) fn taken(&self) -> (usize, usize) {
-        let incoming: usize = self.incoming.values().map(|list| (list.capacity() + 4) * size_of::<Incoming>()).sum();
-        let within: usize = self.within.values().map(|list| list.capacity() * size_of::<u32>() + 32).sum();
-        let kept = self.blocks.capacity() * size_of::<Block>()
-            + self.entries.capacity() * size_of::<Entry>()
-            + self.ways_out.capacity() * size_of::<WayOut>()
-            + self.parts.capacity() * size_of::<u32>();
-        (self.most, kept + incoming + within)
     }
 
     /// Returns the generation of the code cache, which changes when everything is dropped.
@@ -237,12 +225,6 @@ impl Translations {
         }
         block.heat = block.heat.saturating_add(1);
         (0, block.heat >= threshold)
-    }
-
-    /// Records the successor of a block that is not translated yet.
-    pub(crate) fn note_way(&mut self, index: u32, taken: bool) {
-        let block = self.block(index);
-        block.taken = block.taken.saturating_add(u16::from(taken));
     }
 
     /// Returns true if a block usually continued at its branch target, as far as recorded.
@@ -311,41 +293,6 @@ impl Translations {
 
     fn address(&self, at: u32) -> *const u8 {
         self.memory.as_ref().map_or(std::ptr::null(), |memory| memory.address(at as usize))
-    }
-
-    /// Allocates memory for code if there is none; returns true if there is some afterwards.
-    pub(crate) fn prepare(&mut self) -> bool {
-        if self.memory.is_none() && !self.refused {
-            match Executable::new(c"tollgate-code", SIZE) {
-                Ok(mut memory) => {
-                    let way_out = |to: u64| {
-                        // jmp [rip + 0]
-                        let mut code = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-                        code[6..].copy_from_slice(&to.to_le_bytes());
-                        code
-                    };
-                    memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
-                    memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
-                    memory.write(REFILL_AT, &way_out(entry::refill as *const () as u64));
-                    memory.write(REFILL_LAST_AT, &way_out(entry::refill_last as *const () as u64));
-                    memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
-                    memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
-                    memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
-                    memory.write(LOAD_X87_AT, &way_out(unit::load as *const () as u64));
-                    // mov ecx, code; jmp exit
-                    let mut leave = [0xb9, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
-                    leave[1..5].copy_from_slice(&Code::Return.encode().to_le_bytes());
-                    let distance = EXIT_AT as i32 - (RETURN_AT + leave.len()) as i32;
-                    leave[6..].copy_from_slice(&distance.to_le_bytes());
-                    memory.write(RETURN_AT, &leave);
-                    self.memory = Some(memory);
-                    self.used = FIRST_CODE;
-                    self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
-                }
-                Err(_) => self.refused = true,
-            }
-        }
-        self.memory.is_some()
     }
 
     /// Translates a trace. Returns the index of the translation plus one, or 0 if that is not possible.
@@ -426,14 +373,6 @@ impl Translations {
         self.incoming.entry(to).or_default().push(Incoming { site, stub });
     }
 
-    /// Drops the translations that contain a block, and all links to them.
-    pub(crate) fn remove(&mut self, index: u32) {
-        for head in self.within.remove(&index).unwrap_or_default() {
-            self.remove_from(head);
-        }
-        self.remove_from(index);
-    }
-
     /// Drops the translations that begin with a block.
     fn remove_from(&mut self, index: u32) {
         let Some(block) = self.blocks.get_mut(index as usize) else { return };
@@ -462,9 +401,76 @@ impl Translations {
         self.within.clear();
         self.incoming.clear();
     }
+}
 
-    /// Drops everything.
-    pub(crate) fn clear(&mut self) {
+impl Default for Translations {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Derived for Translations {
+    fn renewed(&self) -> Self {
+        Self { generation: self.generation + 1, ..Self::new() }
+    }
+
+    fn taken(&self) -> (usize, usize) {
+        let incoming: usize = self.incoming.values().map(|list| (list.capacity() + 4) * size_of::<Incoming>()).sum();
+        let within: usize = self.within.values().map(|list| list.capacity() * size_of::<u32>() + 32).sum();
+        let kept = self.blocks.capacity() * size_of::<Block>()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.ways_out.capacity() * size_of::<WayOut>()
+            + self.parts.capacity() * size_of::<u32>();
+        (self.most, kept + incoming + within)
+    }
+
+    fn note_way(&mut self, index: u32, taken: bool) {
+        let block = self.block(index);
+        block.taken = block.taken.saturating_add(u16::from(taken));
+    }
+
+    fn prepare(&mut self) -> bool {
+        if self.memory.is_none() && !self.refused {
+            match Executable::new(c"tollgate-code", SIZE) {
+                Ok(mut memory) => {
+                    let way_out = |to: u64| {
+                        // jmp [rip + 0]
+                        let mut code = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                        code[6..].copy_from_slice(&to.to_le_bytes());
+                        code
+                    };
+                    memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
+                    memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
+                    memory.write(REFILL_AT, &way_out(entry::refill as *const () as u64));
+                    memory.write(REFILL_LAST_AT, &way_out(entry::refill_last as *const () as u64));
+                    memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
+                    memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
+                    memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
+                    memory.write(LOAD_X87_AT, &way_out(unit::load as *const () as u64));
+                    // mov ecx, code; jmp exit
+                    let mut leave = [0xb9, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
+                    leave[1..5].copy_from_slice(&Code::Return.encode().to_le_bytes());
+                    let distance = EXIT_AT as i32 - (RETURN_AT + leave.len()) as i32;
+                    leave[6..].copy_from_slice(&distance.to_le_bytes());
+                    memory.write(RETURN_AT, &leave);
+                    self.memory = Some(memory);
+                    self.used = FIRST_CODE;
+                    self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
+                }
+                Err(_) => self.refused = true,
+            }
+        }
+        self.memory.is_some()
+    }
+
+    fn remove(&mut self, index: u32) {
+        for head in self.within.remove(&index).unwrap_or_default() {
+            self.remove_from(head);
+        }
+        self.remove_from(index);
+    }
+
+    fn clear(&mut self) {
         self.drop_all();
     }
 }

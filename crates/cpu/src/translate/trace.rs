@@ -2,18 +2,20 @@
 //! recorded, this includes called functions and the code after their return.
 //!
 //! A trace is entered at its first block only. If the guest takes another path, the trace is left, and the executed
-//! blocks are counted at once, by a counter for its blocks so far ([`BlockCache::prefix`]). No event is due between its
+//! blocks are counted at once, by a counter for its blocks so far (`Blocks::prefix`). No event is due between its
 //! blocks: it is entered only if that is certain. A page is checked whenever the trace enters it from another one.
 
 use super::Key;
 use super::key::AccessMode;
 use super::plan::{Plan, event, plans};
-use crate::cache::{Block, BlockCache, DEAD};
+use crate::cache::{Block, DEAD};
 use crate::counters::CHEAPEST;
 use crate::decode::operation;
+use crate::engine::BlockCache;
 use crate::mode;
 use crate::op::Op;
 use crate::state::Cpu;
+use crate::time::Place;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
 use x86::page::PAGE;
@@ -40,7 +42,7 @@ pub enum Way {
 /// Charge of a misprediction: counter and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Miss {
-    /// Counter of [`BlockCache::event`](crate::cache::BlockCache::event).
+    /// Counter of [`Blocks::event`](crate::cache::Blocks::event).
     pub counter: u32,
     /// Price.
     pub ticks: i32,
@@ -172,6 +174,10 @@ pub struct Shadow {
     pub next: u64,
     /// Class as which it is charged.
     pub class: Class,
+    /// Its price.
+    pub ticks: u32,
+    /// Context after it.
+    pub after: Place,
 }
 
 impl Cpu {
@@ -196,7 +202,7 @@ impl Cpu {
             let Some(part) = self.part(cache, index, key) else { break };
             operations += part.ops.len();
             span += last.time();
-            let same_mode = part.block.mode == last.block.mode;
+            let same_mode = part.block.mode() == last.block.mode();
             if operations > MOST_OPERATIONS || span > SPAN || part.block.second != 0 || !same_mode {
                 break;
             }
@@ -231,14 +237,14 @@ impl Cpu {
     }
 
     /// Converts a block to a part of a translation, if possible.
-    fn part(&self, cache: &BlockCache, index: u32, key: Key) -> Option<Part> {
-        let block = &cache.blocks[index as usize];
+    fn part(&self, cache: &mut BlockCache, index: u32, key: Key) -> Option<Part> {
+        let block = cache.blocks[index as usize];
         // The counter of a block with almost no cost could overflow in a loop of only that block. Outside 64-bit mode,
         // the CS limit would have to be compared with the start of the second page.
         let turns = cache.ops_of(index).last().is_none_or(|last| is_branch(last.class));
         let cheap = self.wiring.model.recorded && block.cost < CHEAPEST && turns;
         let crosses = block.second != 0 && key.narrow;
-        if block.probe || block.breakpoint || crosses || cheap || (block.mode & 3 == mode::BITS64) == key.narrow {
+        if block.probe || block.breakpoint || crosses || cheap || (block.mode() & 3 == mode::BITS64) == key.narrow {
             return None;
         }
         let mut bytes = vec![0; usize::from(block.len)];
@@ -252,7 +258,7 @@ impl Cpu {
         let mut at = 0;
         while instructions.len() < ops.len() && at < bytes.len() {
             let rip = block.rip.wrapping_add(at as u64);
-            let instruction = Self::decode_one(&bytes[at..], rip, block.mode).ok()?;
+            let instruction = Self::decode_one(&bytes[at..], rip, block.mode()).ok()?;
             at += instruction.len().max(1);
             instructions.push(self.as_model(instruction));
         }
@@ -263,7 +269,7 @@ impl Cpu {
         // does not wait.
         let records = self.wiring.model.branches;
         let handled = |plan: &Plan| match plan {
-            Plan::Indirect { .. } => records || block.mode & mode::TRACKED != 0,
+            Plan::Indirect { .. } => records || block.mode() & mode::TRACKED != 0,
             Plan::Return => records,
             _ => false,
         };
@@ -271,7 +277,7 @@ impl Cpu {
         let ops = ops.to_vec();
         let mut part = Part {
             index,
-            block: *block,
+            block,
             ops,
             counter: 0,
             instructions,
@@ -285,7 +291,7 @@ impl Cpu {
         if part.plans.last() == Some(&Plan::EnableInterrupts) {
             let next = block.rip.wrapping_add(u64::from(block.len));
             let stops = cache.probes.contains(next) || cache.breakpoints.contains(next);
-            part.shadow = self.shadow(block, key).filter(|_| !stops);
+            part.shadow = self.shadow(cache, block, key).filter(|_| !stops);
             if part.shadow.is_none() {
                 part.by_handler();
             }
@@ -295,11 +301,13 @@ impl Cpu {
 
     /// Returns the charges of a part's instructions in addition to their class.
     fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Surcharge>> {
-        let mut kinds: Vec<_> = part.instructions.iter().map(|i| (i.ip(), event(i, key))).collect();
-        if let (Some(shadow), Some(last)) = (part.shadow, kinds.last_mut()) {
-            *last = (shadow.rip, Some(Kind::new(Family::Instruction, shadow.class as u32)));
+        let of = |i: &Instruction, cache: &mut BlockCache| self.event(cache, i.ip(), event(i, key)?);
+        let mut events: Vec<_> = part.instructions.iter().map(|i| of(i, cache)).collect();
+        if let (Some(shadow), Some(last)) = (part.shadow, events.last_mut()) {
+            let kind = Kind::new(Family::Instruction, shadow.class as u32);
+            *last = self.surcharge(cache, shadow.rip, kind, u64::from(shadow.ticks));
         }
-        kinds.into_iter().map(|(at, kind)| self.event(cache, at, kind?)).collect()
+        events
     }
 
     /// Returns the charge of a misprediction of a part's last instruction, if that is recorded.
@@ -311,7 +319,7 @@ impl Cpu {
             _ => return None,
         };
         let kind = Kind::new(family, 0);
-        let price = self.wiring.model.costs.of(kind);
+        let price = self.wiring.model.price(kind);
         let ticks = i32::try_from(price).ok()?;
         Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
     }
@@ -355,12 +363,12 @@ impl Cpu {
             physical if rip & !(PAGE - 1) == part.page() => physical & !(PAGE - 1),
             _ => self.engine.front.code_page(rip, self.arch.cpl == 3)?,
         };
-        cache.block_in_page(part.index, page, rip)
+        cache.block_in_page(part.index, page, rip, part.shadow.map_or(part.block.after, |shadow| shadow.after))
     }
 
     /// Returns the instruction after a block that ends with STI, if it is a NOP in the same line of code, so that any
     /// change of it drops the block.
-    fn shadow(&self, block: &Block, key: Key) -> Option<Shadow> {
+    fn shadow(&self, cache: &mut BlockCache, block: Block, key: Key) -> Option<Shadow> {
         if key.narrow || key.access == AccessMode::User {
             return None;
         }
@@ -371,10 +379,13 @@ impl Cpu {
         if !self.wiring.ram.read_bytes(physical, bytes) {
             return None;
         }
-        let instruction = self.as_model(Self::decode_one(bytes, rip, block.mode).ok()?);
-        let (op, ends) = operation(&instruction, block.mode);
+        let instruction = self.as_model(Self::decode_one(bytes, rip, block.mode()).ok()?);
+        let (op, ends) = operation(&instruction, block.mode());
         let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
-        (nop && !ends).then_some(Shadow { rip, next: op.next, class: op.class })
+        (nop && !ends).then(|| {
+            let (ticks, after) = cache.runs.price_one(&self.wiring.model, block.after, &op, false);
+            Shadow { rip, next: op.next, class: op.class, ticks, after }
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use super::invalidate::{Flush, Invalidation};
 use super::offer::{GuestVmx, Offer};
 use super::state::GuestView;
 use crate::arch::attention;
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::fault::{Cause, Exec};
 use crate::state::Cpu;
 use crate::tlb::Entry;

@@ -14,7 +14,7 @@ use super::information::VmExit;
 use super::offer::{GuestVmx, Offer};
 use super::state::GuestView;
 use crate::arch::attention;
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::state::Cpu;
 use ledger::Ticks;
 use x86::reg;

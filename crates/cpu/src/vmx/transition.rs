@@ -80,6 +80,7 @@ impl Cpu {
         if self.engine.emulation.is_some() {
             return self.entered_in_software();
         }
+        self.begin_run();
         self.arch.vmx.active = true;
         self.micro.level = if self.arch.vmx.inner.is_some() { 2 } else { 1 };
         self.transition_flush();
@@ -159,6 +160,7 @@ impl Cpu {
             return self.attend(attention::VM_EXIT);
         }
         self.engine.ilen = 0;
+        self.begin_run();
         self.charge_host_kind(Kind::new(Family::VmExit, self.arch.vm_exit.basic()), 1);
         self.save_guest_state();
         self.arch.vmx.active = false;

@@ -3,7 +3,7 @@
 //! A profile is a TOML file. Those of `profiles/` are built in ([`Profile::named`]); any other can be loaded
 //! ([`Profile::load`]). Reading one never panics: whatever is wrong is reported with the file, the key and the reason.
 //!
-//! The model is additive: a run of instructions costs the sum over their classes, plus the events that they cause. Data
+//! The only model of time so far is additive ([`Clock::Flat`]): instructions cost the sum over their classes, plus the events that they cause. Data
 //! caches and the overlap of long latencies are not modelled.
 
 mod cpuid;
@@ -17,6 +17,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use strum::{EnumString, IntoStaticStr, VariantArray};
+
+/// The model of time that turns a profile's figures into the time of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum Clock {
+    /// An instruction costs the price of its class, and an event that of its kind; prices add up.
+    #[default]
+    Flat,
+}
 
 /// The reliability of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantArray)]
@@ -259,6 +268,8 @@ pub struct Profile {
     pub arch_capabilities: Option<Sourced<u64>>,
     /// XCR0 of a Linux host on the processor, on which a hypervisor runs. `None`: it has no XSAVE.
     pub host_xcr0: Option<Sourced<u64>>,
+    /// The model of time.
+    pub clock: Clock,
     /// Sizes of TLBs and predictors.
     pub sizes: Sizes,
     /// The prices.

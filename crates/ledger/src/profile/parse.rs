@@ -1,11 +1,12 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor,
+    AllowedSettings, Clock, Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor,
     Virtualization, Vmx, built_in,
 };
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
+use strum::VariantArray;
 use toml::{Table, Value};
 use x86::vmx::reason;
 
@@ -184,6 +185,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "vmx",
         "arch_capabilities",
         "host",
+        "clock",
         "tlb",
         "predictor",
         "class",
@@ -221,6 +223,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
             true => Some(sized(top, "arch_capabilities", "value", 0, i64::MAX)?.map(|n| n as u64)),
             false => None,
         },
+        clock: clock(top)?,
         sizes: sizes(top)?,
         prices: prices(top, operations(&top.table("operation")?)?, |family| !by_class_or_operation(family))?,
         emulator: emulator(&top.table("emulated")?)?,
@@ -297,6 +300,17 @@ fn vmx(at: &At) -> Result<Vmx, ProfileError> {
         entry: controls("entry")?,
         misc: sized(at, "misc", "value", 0, WORD)?.map(|n| n as u64),
         ept_vpid: sized(at, "ept_vpid", "value", 0, i64::MAX)?.map(|n| n as u64),
+    })
+}
+
+/// Reads the name of the model of time. It may be missing.
+fn clock(top: &At) -> Result<Clock, ProfileError> {
+    if !top.table.contains_key("clock") {
+        return Ok(Clock::default());
+    }
+    top.text("clock")?.parse().map_err(|_| {
+        let known: Vec<&str> = Clock::VARIANTS.iter().map(Into::into).collect();
+        top.error("clock", format!("should be one of {}", known.join(", ")))
     })
 }
 

@@ -233,6 +233,7 @@ pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -
         What::Rip if cpu.arch.rip == low => {}
         What::Rip => {
             cpu.abandon_block(&mut machine.vcpus.cache);
+            cpu.begin_run();
             cpu.arch.rip = if cpu.engine.long64 { low } else { low & 0xffff_ffff };
         }
         // Setting VM alone does not enter virtual-8086 mode.

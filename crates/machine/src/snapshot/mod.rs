@@ -180,6 +180,9 @@ impl Machine {
         first
             .restore_blocks(&state.blocks, &mut self.vcpus.cache)
             .map_err(|error| SnapshotError::Processor(0, error))?;
+        for (number, vcpu) in self.vcpus.all.iter().enumerate() {
+            vcpu.cpu.check_place(&self.vcpus.cache).map_err(|error| SnapshotError::Processor(number, error))?;
+        }
         ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
         (self.watch, self.look) = (state.watch, state.look);
         self.replay.go_on_from(state.turns);

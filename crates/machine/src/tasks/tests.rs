@@ -144,6 +144,7 @@ fn observe(
     let leaf = CpuidEntry { leaf: 1, subleaf: None, regs: CpuidRegs { eax: 0, ebx: 0, ecx: 0, edx: 0 } };
     let model = Arc::new(cpu::Model {
         costs: Costs::free(),
+        timing: Arc::new(cpu::time::Flat),
         geometry: Geometry::generic(),
         cpuid: vec![leaf],
         tsc_hz: 1_000_000_000,

@@ -75,8 +75,8 @@ impl Cpu {
         if *before != tracked {
             *before = tracked;
             // There may be translations for both modes at the same addresses.
-            self.engine.front.jumps.forget();
-            self.micro.predictor.forget_code();
+            self.engine.jumps.forget();
+            self.engine.returns.forget_all();
         }
     }
 

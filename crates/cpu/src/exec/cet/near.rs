@@ -54,7 +54,7 @@ fn call<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
         }
         cpu.arch.ssp = ssp;
     }
-    cpu.micro.predictor.call(op.next);
+    cpu.near_call(op.next);
     Ok(flow)
 }
 

@@ -1,7 +1,7 @@
 //! Out-of-line code: calls of handlers, exits from a trace, and rare cases.
 
 use super::{Aim, Emit};
-use crate::predict::Target;
+use crate::time::predictor::Target;
 use crate::translate::Code;
 use crate::translate::asm::{M, R};
 use crate::translate::dispatch::WRITES;

@@ -9,7 +9,7 @@ mod state;
 use super::{Controls, EntryFailure, VmExit};
 use crate::Exit;
 use crate::arch::{Segment, TableRegister};
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::testing::{CODE, DATA, Machine, RAM, STACK, cpu, set_flat_segments};

@@ -5,7 +5,7 @@ use super::super::Controls;
 use super::{EPT, Guest, Mode, unrestricted};
 use crate::Exit;
 use crate::arch::Segment;
-use crate::cache::BlockCache;
+use crate::engine::BlockCache;
 use crate::testing::DATA;
 use iced_x86::code_asm::*;
 use x86::control::*;

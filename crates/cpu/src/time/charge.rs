@@ -1,0 +1,132 @@
+//! Charges: time passes, and the ledger learns why.
+
+use crate::fault::{Cause, Exec, Fault};
+use crate::state::{Cpu, LATEST};
+use ledger::{Class, Family, Kind, Operation, OriginId, Ticks};
+
+/// Returns the kind of event of a hit in the second level of the TLB.
+fn second_level(code: bool) -> Kind {
+    Kind::new(if code { Family::StlbHitCode } else { Family::StlbHitData }, 0)
+}
+
+impl Cpu {
+    /// Charges `count` events of one kind to the current instruction, at the model's price for each, and advances the
+    /// clock.
+    pub fn charge(&mut self, kind: Kind, count: u64) {
+        let ticks = self.wiring.model.price(kind) * count;
+        self.charge_ticks(kind, count, ticks);
+    }
+
+    /// Charges `count` steps of a hypervisor's software to the current instruction, at level 0.
+    pub fn charge_host(&mut self, operation: Operation, count: u64) {
+        self.charge_host_kind(Kind::operation(operation), count);
+    }
+
+    /// Charges `count` events that the processor or a hypervisor causes at level 0 on behalf of the current
+    /// instruction.
+    pub fn charge_host_kind(&mut self, kind: Kind, count: u64) {
+        let ticks = self.wiring.model.price(kind).saturating_mul(count);
+        self.micro.clock += ticks;
+        self.record(self.engine.host_origin, kind, count, ticks);
+    }
+
+    /// Charges an event whose price the caller knows (for example, time spent halted).
+    pub fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
+        if self.engine.emulation.is_some() {
+            // The hypervisor has its own prices for emulated operations.
+            return;
+        }
+        self.micro.clock += ticks;
+        self.record(self.engine.origin, kind, count, ticks);
+    }
+
+    fn record(&self, origin: OriginId, kind: Kind, count: u64, ticks: Ticks) {
+        if self.wiring.model.recorded {
+            let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
+            self.wiring.recorder.borrow_mut().add(origin, rip, kind, count, ticks);
+            if self.wiring.observer.is_some() {
+                self.observe(origin, rip, kind, count, ticks);
+            }
+        }
+    }
+
+    /// Sets the latest time at which the time-stamp counter may be read in the next turn: no other processor, and no
+    /// event of the board, is behind it. A turn ends before an instruction that would read the counter later. So all
+    /// processors read their counters in the order of time, as those of a machine with synchronized counters do, although
+    /// one processor runs ahead of the others within its turn.
+    pub fn set_time_limit(&mut self, limit: Ticks) {
+        self.engine.time_limit = limit.min(LATEST) + self.class_price(Class::ReadTsc);
+    }
+
+    /// Returns the price of an instruction that is charged by its class alone, such as a step of a string operation.
+    pub(crate) fn class_price(&self, class: Class) -> Ticks {
+        self.wiring.model.price(Kind::new(Family::Instruction, class as u32))
+    }
+
+    /// Stops an instruction of `class` that reads the time-stamp counter while this processor is ahead of others. The
+    /// class has been charged.
+    pub(crate) fn in_time_order(&mut self, class: Class) -> Exec {
+        let late =
+            self.micro.clock + self.class_price(Class::ReadTsc) > self.engine.time_limit + self.class_price(class);
+        // An emulated instruction can't restart.
+        if late && self.engine.emulation.is_none() {
+            self.engine.fault = Cause::Ahead;
+            return Err(Fault);
+        }
+        Ok(())
+    }
+
+    /// Charges more instructions of a class that are not part of the block's count (iterations of string instructions).
+    #[inline]
+    pub fn charge_class(&mut self, class: Class, count: u64) {
+        self.charge(Kind::new(Family::Instruction, class as u32), count);
+    }
+
+    /// Charges the translation of an address by the second level of the TLB.
+    pub(crate) fn charge_second_level(&mut self, code: bool) {
+        self.charge(second_level(code), 1);
+    }
+
+    /// Returns the price of the translation of a data access by the second level of the TLB.
+    pub(crate) fn second_level_price(&self) -> Ticks {
+        self.wiring.model.price(second_level(false))
+    }
+
+    /// Charges the translation of an address by a page walk with this number of memory references.
+    pub(crate) fn charge_walk(&mut self, code: bool, references: u32) {
+        if references != 0 {
+            let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
+            self.charge(Kind::new(family, references), 1);
+        }
+    }
+
+    /// Records an indirect branch in the modelled predictor, and charges a misprediction. Returns true if the target
+    /// was predicted.
+    #[inline]
+    pub(crate) fn indirect_branch(&mut self, from: u64, target: u64) -> bool {
+        let predicted = self.micro.predictor.indirect(from, target);
+        if !predicted {
+            self.charge(Kind::new(Family::IndirectMiss, 0), 1);
+        }
+        predicted
+    }
+
+    /// Records a near call in the modelled predictor.
+    #[inline]
+    pub(crate) fn near_call(&mut self, return_address: u64) {
+        let entry = self.micro.predictor.call(return_address);
+        // Translated code has not made this call.
+        self.engine.returns.forget(entry);
+    }
+
+    /// Records a near return in the modelled predictor, and charges a misprediction. Returns true if the target was
+    /// predicted.
+    #[inline]
+    pub(crate) fn near_return(&mut self, target: u64) -> bool {
+        let predicted = self.micro.predictor.ret(target);
+        if !predicted {
+            self.charge(Kind::new(Family::ReturnMiss, 0), 1);
+        }
+        predicted
+    }
+}

@@ -1,0 +1,82 @@
+//! Time: the only module that knows what anything costs.
+//!
+//! Everything else says what happens, and this module says how long it takes:
+//!
+//! | what happens | asked by | function |
+//! |---|---|---|
+//! | instructions in a straight line | blocks, when they are decoded; an instruction that is executed alone | [`Runs::price`] |
+//! | a branch, call or return whose target is predicted | its handler | [`Cpu::indirect_branch`], [`Cpu::near_call`], [`Cpu::near_return`] |
+//! | a translation of an address | the miss of a TLB | [`Cpu::charge_second_level`], [`Cpu::charge_walk`] |
+//! | any other event | its handler | [`Cpu::charge`] |
+//!
+//! **The price of a run.** A *run* is a straight line of executed instructions: it begins after a branch, after an
+//! instruction that ends its block by its row of the table, and after an event, and it ends with the next of these. A
+//! [`Timing`] prices the instructions of a run one after the other: the price of an instruction is the *marginal* one,
+//! by which it makes the run longer, and depends on the instructions in front of it through a [`Context`]. Decoded
+//! operations store marginal prices. The price of any part of a run is therefore a sum, and where a run is cut does not
+//! matter: at a probe, at the end of a page or after the most operations of a block, before an instruction that restarts
+//! alone, by a trace, a sample or a debugger. The block after a cut is decoded for the context that it follows, and is
+//! found by it: the same bytes in another context are another block.
+//!
+//! **State.** What a model remembers is plain data in [`Micro`](crate::micro::Micro): clock, TLBs, predictor, and the
+//! context at the next instruction. Addresses of translated code and of the host's memory are in
+//! [`Engine`](crate::engine::Engine).
+
+mod charge;
+pub mod predictor;
+mod runs;
+
+pub use runs::{Context, Place, Runs, START};
+
+use crate::model::Model;
+use crate::op::Op;
+use crate::state::Cpu;
+use ledger::{Costs, Family, Kind, Ticks};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A model of the time that instructions take.
+///
+/// The price may depend on nothing but the operation and the context, and the context on nothing but the operations in
+/// front of it in the run: then virtual time is a function of what the guest executes.
+pub trait Timing: Debug + Send + Sync {
+    /// Returns the marginal price of an operation in ticks, and changes the context to that after the operation.
+    fn instruction(&self, costs: &Costs, context: &mut Context, op: &Op) -> u32;
+}
+
+/// The additive model: an instruction costs the price of its class, whatever is in front of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Flat;
+
+impl Timing for Flat {
+    fn instruction(&self, costs: &Costs, _: &mut Context, op: &Op) -> u32 {
+        costs.class[op.class as usize]
+    }
+}
+
+/// Returns the model of time that a profile selects.
+pub fn timing(selected: ledger::profile::Clock) -> Arc<dyn Timing> {
+    match selected {
+        ledger::profile::Clock::Flat => Arc::new(Flat),
+    }
+}
+
+impl Cpu {
+    /// Begins a run: the next instruction has no context. Events do so, and whoever continues the processor elsewhere.
+    #[inline]
+    pub fn begin_run(&mut self) {
+        self.micro.run = START;
+    }
+}
+
+impl Model {
+    /// Returns the price of an event. Instructions that are charged as events, such as the steps of a string
+    /// operation, have the price of their class.
+    #[inline]
+    pub fn price(&self, kind: Kind) -> Ticks {
+        match kind.family {
+            Family::Instruction => Ticks::from(self.costs.class[kind.param as usize]),
+            _ => self.costs.of(kind),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The price of a run of instructions does not depend on where it is cut: tests with a model of time in which an
+//! instruction's price depends on all that is in front of it in its run.
+
+use cpu::op::Op;
+use cpu::time::{Context, Timing};
+use cpu::{Exit, Model, Tier};
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+use ledger::{Costs, Family};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use testkit::tiers::Tiers;
+use testkit::{CODE, DATA, Machine};
+use x86::page::PAGE;
+
+/// The price depends on the class of the instruction, on that of the instruction in front of it, and on the number of
+/// instructions since the run began.
+#[derive(Debug)]
+struct Uneven;
+
+impl Timing for Uneven {
+    fn instruction(&self, _: &Costs, context: &mut Context, op: &Op) -> u32 {
+        let (count, before) = match context.0[..] {
+            [count, before] => (count, before),
+            _ => (0, u8::MAX),
+        };
+        context.0 = vec![count.saturating_add(1).min(200), op.class as u8];
+        500 + (u32::from(count) * 37 + u32::from(before) * 101 + op.class as u32 * 13) % 900
+    }
+}
+
+/// Number of straight-line instructions in the loop, in units of [`line`].
+const LINES: usize = 12;
+const TURNS: u32 = 60;
+
+/// Nine instructions of several lengths and classes, which access memory, and of which none is a branch.
+fn line(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.add(rax, rbx)?;
+    a.mov(qword_ptr(rsi), rax)?;
+    a.imul_2(rbx, rax)?;
+    a.mov(rdx, 0x1234_5678_9abc_def0u64)?;
+    a.lea(rdx, qword_ptr(rdx + rax * 4 + 16))?;
+    a.add(qword_ptr(rsi + 8), rdx)?;
+    a.xor(ebp, ebp)?;
+    a.mov(rbx, qword_ptr(rsi + 8))?;
+    a.nop()
+}
+
+fn program(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(ecx, TURNS)?;
+    a.mov(esi, DATA as u32)?;
+    a.set_label(&mut top)?;
+    (0..LINES).try_for_each(|_| line(a))?;
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+fn machine(tier: Tier, recorded: bool) -> Machine {
+    let mut machine = Machine::long64(0);
+    let model = Model { timing: Arc::new(Uneven), recorded, ..testkit::model() };
+    machine.cpu.wiring.model = Arc::new(model);
+    machine.cache.tier = tier;
+    machine
+}
+
+/// Time, and instructions by class with their ticks.
+type Outcome = (u64, BTreeMap<u32, (u64, u64)>);
+
+/// Runs the program at an address, with probes at these distances from it, and in turns of this length.
+fn outcome(mut machine: Machine, at: u64, probes: &[u64], turn: u64) -> Outcome {
+    machine.cpu.arch.rip = at;
+    let len = machine.code(program);
+    let ram = machine.cpu.wiring.ram.clone();
+    probes.iter().filter(|probe| **probe < len).for_each(|probe| machine.cache.add_probe(at + probe, &ram));
+    let recorded = machine.cpu.wiring.model.recorded;
+    loop {
+        match machine.run(turn) {
+            Exit::Halt => break,
+            Exit::Probe | Exit::Deadline => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    machine.cpu.record_counts(&mut machine.cache);
+    let recorder = machine.cpu.wiring.recorder.borrow();
+    let mut classes = BTreeMap::<u32, (u64, u64)>::new();
+    let mut add = |class: u32, count: u64, ticks: u64| {
+        let sum = classes.entry(class).or_default();
+        *sum = (sum.0 + count, sum.1 + ticks);
+    };
+    for (_, _, shape, runs) in recorder.blocks() {
+        for (class, count, ticks) in &recorder.shapes()[shape.0 as usize] {
+            add(*class as u32, u64::from(*count) * runs, ticks * runs);
+        }
+    }
+    for (_, _, kind, amount) in recorder.events().filter(|event| event.2.family == Family::Instruction) {
+        add(kind.param, amount.count, amount.ticks);
+    }
+    let sum: u64 = classes.values().map(|sum| sum.1).sum();
+    assert!(!recorded || sum == machine.cpu.micro.clock, "the charges are {sum}, the time {}", machine.cpu.micro.clock);
+    (machine.cpu.micro.clock, classes)
+}
+
+/// Returns the time of the program as the sum over its runs, which no block cuts.
+fn expected() -> u64 {
+    let at = CODE;
+    let bytes = testkit::assemble(64, at, program);
+    let machine = machine(Tier::Interpreter, true);
+    let mode = machine.cpu.decode_mode();
+    let mut ops = Vec::new();
+    let mut offset = 0;
+    while offset < bytes.len() {
+        let instruction = cpu::Cpu::decode_one(&bytes[offset..], at + offset as u64, mode).expect("decodes");
+        let (op, _) = machine.cpu.operation_of(&instruction, mode);
+        offset += instruction.len();
+        ops.push(op);
+    }
+    let price = |ops: &[Op]| -> u64 {
+        let mut context = Context::default();
+        ops.iter().map(|op| u64::from(Uneven.instruction(&Costs::free(), &mut context, op))).sum()
+    };
+    let (begin, hlt) = (2, ops.len() - 1);
+    price(&ops[..hlt]) + u64::from(TURNS - 1) * price(&ops[begin..hlt]) + price(&ops[hlt..])
+}
+
+const ALL_TIERS: [Tier; 3] = [Tier::Interpreter, Tier::Translator, Tier::Auto];
+
+#[test]
+fn the_most_operations_of_a_block_do_not_change_time() {
+    for tier in ALL_TIERS {
+        assert_eq!(outcome(machine(tier, true), CODE, &[], u64::MAX / 2).0, expected(), "{tier:?}");
+        assert_eq!(outcome(machine(tier, false), CODE, &[], u64::MAX / 2).0, expected(), "{tier:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_page_does_not_change_time() {
+    let whole = outcome(machine(Tier::Interpreter, true), CODE, &[], u64::MAX / 2);
+    for tier in ALL_TIERS {
+        // The program is about 500 bytes long: the end of the page is within each of its instructions in turn, or
+        // between two of them.
+        for before in (1..40).chain([100, 203, 306, 409]) {
+            let at = CODE + PAGE - before;
+            assert_eq!(outcome(machine(tier, true), at, &[], u64::MAX / 2), whole, "{tier:?} {before}");
+        }
+    }
+}
+
+#[test]
+fn a_probe_does_not_change_time() {
+    let whole = outcome(machine(Tier::Interpreter, true), CODE, &[], u64::MAX / 2);
+    let mut starts = vec![0];
+    let bytes = testkit::assemble(64, CODE, program);
+    while let Some(rest) = bytes.get(starts[starts.len() - 1] as usize..).filter(|rest| !rest.is_empty()) {
+        let mode = cpu::mode::BITS64 | cpu::mode::PROTECTED;
+        let len = cpu::Cpu::decode_one(rest, CODE, mode).expect("decodes").len() as u64;
+        starts.push(starts[starts.len() - 1] + len);
+    }
+    for tier in ALL_TIERS {
+        for step in [1, 2, 5, 31, 40] {
+            let probes: Vec<u64> = starts.iter().copied().skip(step / 2).step_by(step).collect();
+            assert_eq!(outcome(machine(tier, true), CODE, &probes, u64::MAX / 2), whole, "{tier:?} {step}");
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_turn_does_not_change_time() {
+    let whole = outcome(machine(Tier::Interpreter, true), CODE, &[], u64::MAX / 2);
+    for tier in ALL_TIERS {
+        for turn in [1, 10_000, 100_000] {
+            assert_eq!(outcome(machine(tier, true), CODE, &[], turn), whole, "{tier:?} {turn}");
+        }
+    }
+}
+
+/// An instruction that writes decoded bytes restarts alone.
+#[test]
+fn a_write_to_decoded_bytes_does_not_change_time() {
+    let clock = |tier: Tier, decoded: bool| {
+        let mut machine = machine(tier, true);
+        let at = CODE;
+        machine.cpu.arch.rip = at;
+        machine.code(|a| {
+            line(a)?;
+            // It writes the bytes that are there: a NOP.
+            a.mov(byte_ptr(CODE + 0x800), 0x90i32)?;
+            line(a)?;
+            a.hlt()
+        });
+        if decoded {
+            machine.poke(at + 0x800, &[0x90, 0xf4]);
+            machine.cpu.arch.rip = at + 0x800;
+            assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+            machine.cpu.micro.clock = 0;
+            machine.cpu.arch.rip = at;
+        }
+        machine.cpu.arch.gpr[usize::from(x86::reg::RSI)] = DATA;
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        machine.cpu.micro.clock
+    };
+    for tier in ALL_TIERS {
+        assert_eq!(clock(tier, true), clock(tier, false), "{tier:?}");
+    }
+}
+
+/// Instructions that are reached by a branch and from those in front of them have two prices.
+#[test]
+fn the_same_bytes_have_the_price_of_their_context() {
+    for tier in ALL_TIERS {
+        let mut machine = machine(tier, true);
+        machine.code(|a| {
+            let (mut first, mut middle, mut out) = (a.create_label(), a.create_label(), a.create_label());
+            a.mov(ecx, 400)?;
+            a.jmp(middle)?;
+            a.set_label(&mut first)?;
+            for n in 0..50 {
+                if n == 40 {
+                    a.set_label(&mut middle)?;
+                }
+                a.add(rax, n)?;
+            }
+            a.dec(ecx)?;
+            a.jz(out)?;
+            a.test(ecx, 1)?;
+            a.jnz(middle)?;
+            a.jmp(first)?;
+            a.set_label(&mut out)?;
+            a.hlt()
+        });
+        // A cut, without which no block begins there after the 40 additions.
+        let jump = CODE + 5;
+        let decoded = cpu::Cpu::decode_one(&machine.peek::<15>(jump), jump, machine.cpu.decode_mode());
+        let middle = decoded.expect("a jump").near_branch_target();
+        let ram = machine.cpu.wiring.ram.clone();
+        machine.cache.add_probe(middle, &ram);
+        while machine.run(u64::MAX / 2) == Exit::Probe {}
+        machine.cpu.record_counts(&mut machine.cache);
+        let recorder = machine.cpu.wiring.recorder.borrow();
+        let ticks = |shape: ledger::ShapeId| recorder.shapes()[shape.0 as usize].iter().map(|part| part.2).sum::<u64>();
+        let mut from_middle: Vec<(u64, u64)> = recorder
+            .blocks()
+            .filter(|block| block.1 == middle)
+            .map(|(_, _, shape, runs)| (ticks(shape), runs))
+            .collect();
+        from_middle.sort_unstable_by_key(|block| block.1);
+        assert_eq!(from_middle.iter().map(|block| block.1).collect::<Vec<_>>(), [199, 201], "{tier:?}");
+        assert_ne!(from_middle[0].0, from_middle[1].0, "{tier:?}");
+        let charged: u64 = recorder.blocks().map(|(_, _, shape, runs)| ticks(shape) * runs).sum();
+        assert_eq!(charged, machine.cpu.micro.clock, "{tier:?}");
+    }
+}
+
+/// Random programs under the uneven model, with faults, probes, interrupts, writes to code, and short turns.
+#[test]
+fn both_tiers_agree_under_a_model_that_is_not_additive() {
+    let mut tiers = Tiers::timed(Arc::new(Uneven));
+    for seed in 1..=150 {
+        let (mut random, start) = testkit::program::of(seed);
+        tiers.start(&start);
+        let stretch = random.of(&[1, 10_000, 100_000, 1_000_000]);
+        for _ in 0..400 {
+            if random.one_in(8) {
+                tiers.interrupt();
+            }
+            let exit =
+                tiers.run(1 + random.below(2 * stretch)).unwrap_or_else(|error| panic!("program {seed}\n{error}"));
+            if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) {
+                break;
+            }
+        }
+        tiers.charges().unwrap_or_else(|error| panic!("program {seed}\n{error}"));
+    }
+}
+
+/// The same, with a debugger that stops the second machine before, after and within instructions.
+#[test]
+fn a_debugger_does_not_change_time() {
+    let mut tiers = Tiers::timed(Arc::new(Uneven));
+    for seed in 1..=30 {
+        let (mut random, start) = testkit::program::of(seed);
+        tiers.start(&start);
+        tiers.debug(seed);
+        for _ in 0..200 {
+            let exit = tiers.run(1 + random.below(200_000)).unwrap_or_else(|error| panic!("program {seed}\n{error}"));
+            if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) {
+                break;
+            }
+        }
+        tiers.charges().unwrap_or_else(|error| panic!("program {seed}\n{error}"));
+    }
+}
