@@ -91,6 +91,17 @@ const PLACES: &[Place] = &[
 // The set has one bit per extension.
 const _: () = assert!(PLACES.len() < 64);
 
+/// Bit of each of the decoder's extensions in [`Features`]; 0 for those that are not checked here.
+static MASKS: [u64; 256] = {
+    let mut masks = [0; 256];
+    let mut i = 0;
+    while i < PLACES.len() {
+        masks[PLACES[i].0 as usize] = 1 << i;
+        i += 1;
+    }
+    masks
+};
+
 /// Extensions that some real processors have and this one does not execute.
 const BEYOND: &[Place] = &[
     (CpuidFeature::SMX, 1, 0, Reg::Ecx, 6),
@@ -194,13 +205,7 @@ impl Features {
 
     /// Returns the extensions that an instruction needs, of those that are checked here.
     pub fn needed(code: Code) -> Self {
-        let mut set = 0;
-        for feature in code.cpuid_features() {
-            if let Some(i) = PLACES.iter().position(|place| place.0 == *feature) {
-                set |= 1 << i;
-            }
-        }
-        Self(set)
+        Self(code.cpuid_features().iter().fold(0, |set, feature| set | MASKS[*feature as usize]))
     }
 
     /// Returns true if all of `other` are in this set.

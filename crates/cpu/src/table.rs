@@ -7,7 +7,7 @@
 use crate::exec;
 use crate::features::Features;
 use crate::row::{Lacking, Row};
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Instruction, Mnemonic};
 use std::sync::OnceLock;
 
 /// Rows by family name.
@@ -76,16 +76,10 @@ pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {
     index[mnemonic as usize]
 }
 
-/// Returns the extensions that an encoding needs, of those that are checked when it is decoded.
-fn needs(code: Code) -> Features {
-    static NEEDS: OnceLock<Vec<Features>> = OnceLock::new();
-    NEEDS.get_or_init(|| Code::values().map(Features::needed).collect())[code as usize]
-}
-
 /// Returns the instruction as a processor with these extensions decodes it, or `None` if it has no such instruction.
 pub fn view(features: Features, instruction: &Instruction) -> Option<Instruction> {
     let code = instruction.code();
-    if features.contains(needs(code)) {
+    if features.contains(Features::needed(code)) {
         return Some(*instruction);
     }
     match row(code.mnemonic())?.lacking {
@@ -109,6 +103,7 @@ pub fn code_name(code: u32) -> Option<String> {
 mod tests {
     use super::*;
     use crate::model::{CpuidEntry, CpuidRegs};
+    use iced_x86::Code;
 
     #[test]
     fn without_an_extension_its_instructions_are_undefined_ignored_or_older_ones() {
