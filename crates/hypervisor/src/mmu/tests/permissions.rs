@@ -7,7 +7,7 @@ use testkit::Random;
 use x86::flags::AC;
 use x86::page::{A, D, NX, P, PS, RW, US};
 
-/// Frame of the small page, and of the large one.
+/// Addresses of the small page, and of the large one.
 const SMALL: u64 = 0x30_0000;
 const LARGE: u64 = 0x40_0000;
 
@@ -18,7 +18,7 @@ enum Shape {
     Long,
 }
 
-/// A guest's tables for one address: an entry per level, the last one first.
+/// A guest's tables for one address, with an entry per level.
 #[derive(Clone, Debug)]
 struct Tables {
     shape: Shape,
