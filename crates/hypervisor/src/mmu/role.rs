@@ -103,7 +103,7 @@ impl Paging {
 
     /// Returns the level of the topmost shadow pages: those of 32-bit and PAE guests are below four PDPTEs.
     pub fn shadow_root_level(&self) -> u8 {
-        if self.enabled && self.long { self.levels() } else { 2 }
+        self.levels().max(2)
     }
 
     /// Returns the role of the topmost shadow pages.
@@ -219,6 +219,8 @@ mod tests {
         let everything = |guest: &mut Guest| *guest = Guest { cr0: CR0_WP, cr4: !0, efer: !0, ..*guest };
         assert_eq!(role(everything), direct, "without paging nothing matters");
         assert_eq!(role(|guest| guest.nested = Some(Nested::default())), Role { guest_mode: true, ..legacy });
+        let unpaged = |guest: &mut Guest| (guest.cr0, guest.nested) = (0, Some(Nested::default()));
+        assert_eq!(role(unpaged), Role { guest_mode: true, ..direct });
         for (bits, expected) in [
             (0, legacy),
             (CR4_PSE, Role { pse: true, ..legacy }),
@@ -242,6 +244,19 @@ mod tests {
         };
         assert_eq!(role(five), Role { level: 5, ..long });
         assert_eq!(role(|guest| guest.cr4 = CR4_PAE | CR4_LA57), pae);
+    }
+
+    #[test]
+    fn roots_of_two_dimensional_paging_depend_on_little() {
+        let tdp = Role { level: 4, direct: true, access: ALL, nxe: true, ..Role::default() };
+        assert_eq!(Role::tdp_root(false, false), tdp);
+        assert_eq!(Role::tdp_root(true, false), Role { cr0_wp: true, ..tdp });
+        assert_eq!(Role::tdp_root(false, true), Role { guest_mode: true, ..tdp });
+        let format = EptFormat { execute_only: true, ..EptFormat::default() };
+        let shadow = Role { level: 4, access: ALL, guest_mode: true, ept: Some(format), ..Role::default() };
+        assert_eq!(Role::ept_root(format), shadow);
+        let by_mode = EptFormat { mode_based: true, ..format };
+        assert_eq!(Role::ept_root(by_mode), Role { access: ALL | USER_EXEC, ept: Some(by_mode), ..shadow });
     }
 
     /// 1024 entries of 4 bytes are two shadow pages at the last level, and four at the one above.

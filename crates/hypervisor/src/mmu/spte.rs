@@ -244,6 +244,7 @@ mod tests {
             let logged = format.write_protected(entry, true);
             assert!(!format.is_writable(logged) && format.could_be_writable(logged));
             assert_eq!(format.write_allowed(logged), entry);
+            assert_eq!(format.write_allowed(entry), entry);
             assert!(!format.could_be_writable(format.write_protected(entry, false)));
             assert!(format.needs_flush(entry, logged) && !format.needs_flush(logged, entry));
         }

@@ -7,6 +7,7 @@ mod memory;
 mod nested;
 mod permissions;
 mod roots;
+mod shadow_ept;
 mod stress;
 mod units;
 

@@ -21,12 +21,12 @@ const TABLES: [std::ops::Range<u64>; 4] = [0x148..0x150, 0x144..0x148, 0x142..0x
 /// Frame of the page-modification log.
 const LOG: u64 = 0x180;
 /// Features of the tables of the guest's EPT.
-const FORMAT: EptFormat =
+pub(super) const FORMAT: EptFormat =
     EptFormat { execute_only: true, flags: true, pages_2m: true, pages_1g: true, mode_based: false };
 
 /// Result of an access of the nested guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+pub(super) enum Found {
     /// Memory or a device, at this address of the guest.
     Place(u64),
     /// A page fault with this error code.
@@ -78,7 +78,13 @@ fn met(cpu: &mut Cpu, linear: u64, access: Access, privilege: Privilege) -> Resu
 
 impl Rig {
     /// Performs an access of the nested guest.
-    fn nested_access(&mut self, guest: &mut Guest, linear: u64, access: Access, privilege: Privilege) -> Found {
+    pub(super) fn nested_access(
+        &mut self,
+        guest: &mut Guest,
+        linear: u64,
+        access: Access,
+        privilege: Privilege,
+    ) -> Found {
         self.emulated = false;
         for _ in 0..64 {
             let root = self.enter(guest);

@@ -7,7 +7,7 @@ use testkit::Random;
 use x86::flags::AC;
 use x86::page::{A, D, NX, P, PS, RW, US};
 
-/// Frame of the small page, and of the large one.
+/// Addresses of the small page, and of the large one.
 const SMALL: u64 = 0x30_0000;
 const LARGE: u64 = 0x40_0000;
 
@@ -18,7 +18,7 @@ enum Shape {
     Long,
 }
 
-/// A guest's tables for one address: an entry per level, the last one first.
+/// A guest's tables for one address, with an entry per level.
 #[derive(Clone, Debug)]
 struct Tables {
     shape: Shape,
@@ -160,13 +160,19 @@ fn toggle(rigs: &mut [Rig], guest: &mut Guest, random: &mut Random) {
 fn each_level_permits_and_registers_decide() {
     let mut random = Random::new(29);
     let mut seen = BTreeMap::new();
-    for _ in 0..160 {
+    let small = |mode| VmConfig { huge_pages: false, unsync: false, ..config(mode) };
+    let configs = MmuMode::ALL.iter().map(|mode| config(*mode));
+    let configs = configs.chain([small(MmuMode::ShadowNocache), small(MmuMode::Shadow)]);
+    let mut rigs: Vec<Rig> = configs.map(|config| Rig::new(&config, RAM)).collect();
+    for _ in 0..200 {
         let mut tables = Tables::random(&mut random);
-        let small = |mode| VmConfig { huge_pages: false, unsync: false, ..config(mode) };
-        let configs = MmuMode::ALL.iter().map(|mode| config(*mode));
-        let configs = configs.chain([small(MmuMode::ShadowNocache), small(MmuMode::Shadow)]);
-        let mut rigs: Vec<Rig> = configs.map(|config| Rig::new(&config, RAM)).collect();
-        rigs.iter().for_each(|rig| tables.write(rig.ram()));
+        for rig in &mut rigs {
+            let slot = rig.mmu.slots().find(0).unwrap().config;
+            assert!(rig.mmu.remove_slot(0));
+            rig.mmu.add_slot(slot).unwrap();
+            rig.tlb.clear();
+            tables.write(rig.ram());
+        }
         let mut guest = tables.guest(&mut random);
         for _ in 0..5 {
             let access = random.of(&[Access::Read, Access::Write, Access::Write, Access::Fetch]);

@@ -106,7 +106,7 @@ fn transitions_flush_what_their_tags_do_not_separate() {
     }
 }
 
-/// A flush of everything at a transition synchronizes the tables of kept roots, too: their next use does not load.
+/// A flush of everything at a transition also synchronizes the tables of kept roots.
 #[test]
 fn a_transition_without_tags_synchronizes_kept_roots() {
     let mut rig = Rig::new(&config(MmuMode::Shadow), RAM);

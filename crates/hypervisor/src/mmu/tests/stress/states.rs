@@ -441,7 +441,8 @@ fn each_part_of_a_state_has_its_limits() {
         let guest = long_guest(&rig);
         rig.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
         let file = save(&rig);
-        let outcome = |file: &File| restore(&mut Rig::new(&config, RAM), file).err().unwrap_or_default();
+        let mut victim = Rig::new(&config, RAM);
+        let mut outcome = |file: &File| restore(&mut victim, file).err().unwrap_or_default();
         assert_eq!(outcome(&file), "");
         let mut wrong = Vec::new();
         let own = serde_json::to_value(&rig.vcpu).unwrap()["own"].clone();
