@@ -1,6 +1,6 @@
 //! Modules of a Linux kernel, read from its module directory: their names, dependencies and contents.
 
-use crate::shares::open_beneath;
+use crate::shares::{open_beneath, open_regular};
 use flate2::read::GzDecoder;
 use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
@@ -134,7 +134,7 @@ impl Modules {
             return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned())) };
         };
         let (path, file) = match place {
-            Place::Found(path) => (path.clone(), std::fs::File::open(path)),
+            Place::Found(path) => (path.clone(), open_regular(path)),
             Place::Listed(path) => (self.directory.join(path), open_beneath(&self.directory, path)),
         };
         let bytes = file.and_then(|file| read(file, &path));
