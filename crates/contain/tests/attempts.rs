@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio, exit};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use syscalls::Sysno;
 
@@ -206,6 +207,21 @@ fn work(files: &Files, open: &mut File) {
     std::fs::write(files.file("writable"), "x").unwrap();
     fs::renameat(CWD, files.file("writable"), CWD, files.0.join("writable/moved")).unwrap();
     fs::mkdirat(CWD, files.0.join("writable/a"), Mode::RWXU).unwrap();
+    // In a writable directory there is everything that a directory can have, except devices.
+    let new = |name: &str| files.0.join("writable").join(name);
+    for kind in [FileType::Fifo, FileType::Socket] {
+        fs::mknodat(CWD, new("special"), kind, Mode::RWXU, 0).unwrap();
+        fs::unlinkat(CWD, new("special"), AtFlags::empty()).unwrap();
+    }
+    fs::symlinkat("moved", CWD, new("link")).unwrap();
+    std::fs::File::create(new("moved")).unwrap();
+    assert_eq!(std::fs::read_dir(new("")).unwrap().count(), 3);
+    assert_eq!(std::fs::read_dir(files.0.join("readable")).unwrap().count(), 1);
+    // Landlock permits moves between directories since its second version.
+    if landlock_version() >= 2 {
+        fs::renameat(CWD, new("moved"), CWD, new("a/moved")).unwrap();
+        fs::unlinkat(CWD, new("a/moved"), AtFlags::empty()).unwrap();
+    }
     fs::unlinkat(CWD, files.0.join("writable/a"), AtFlags::REMOVEDIR).unwrap();
     let mut text = String::new();
     // Descriptors that were open remain usable.
@@ -229,13 +245,21 @@ fn denied<T>(result: std::io::Result<T>) {
 
 /// Returns true if the host's kernel has Landlock. Without it the test checks names only as far as system calls decide.
 fn landlock() -> bool {
-    call(Sysno::landlock_create_ruleset, [0, 0, 1, 0, 0, 0]) > 0
+    landlock_version() > 0
+}
+
+/// The version of Landlock, which is asked for once.
+fn landlock_version() -> i64 {
+    static VERSION: OnceLock<i64> = OnceLock::new();
+    *VERSION.get_or_init(|| call(Sysno::landlock_create_ruleset, [0, 0, 1, 0, 0, 0]))
 }
 
 /// Does what is asked for in the process that a test has started, confined.
 fn attempt(name: &str, files: &Files) {
     let mut open = File::open(files.file("other")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The confined process cannot make this call.
+    landlock_version();
     confine(&files.needs()).unwrap();
     if let Some((_, _, deed)) = REFUSED.iter().find(|(known, ..)| *known == name) {
         deed(files);

@@ -82,3 +82,47 @@ impl Archive {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The fields of an entry: number, mode, owner, group, links, time, size, device numbers, length of the name.
+    fn header(fields: [u32; 10]) -> String {
+        let [number, mode, uid, gid, links, time, size, major, minor, name] = fields;
+        let fields = [number, mode, uid, gid, links, time, size, 0, 0, major, minor, name, 0];
+        fields.iter().fold("070701".to_owned(), |text, field| format!("{text}{field:08x}"))
+    }
+
+    #[test]
+    fn an_archive_is_what_linux_unpacks() {
+        let mut archive = Archive::default();
+        archive.add(b"ab", 0o100_644, b"text!");
+        archive.add_device(b"dev", 0o600, 5, 1);
+        let mut tree = Packed::new();
+        tree.make_directory(Path::new("/d"), 0o7750).unwrap();
+        tree.put_bytes(Path::new("/d/f"), 0o600, b"file").unwrap();
+        tree.put_link(Path::new("/l"), b"d/f").unwrap();
+        archive.add_tree("x/", &mut tree).unwrap();
+        let entries = [
+            (header([1, 0o100_644, 0, 0, 1, 0, 5, 0, 0, 3]), "ab", "text!"),
+            (header([2, 0o020_600, 0, 0, 1, 0, 0, 5, 1, 4]), "dev", ""),
+            (header([3, 0o047_750, 0, 0, 2, 0, 0, 0, 0, 4]), "x/d", ""),
+            (header([4, 0o100_600, 0, 0, 1, 0, 4, 0, 0, 6]), "x/d/f", "file"),
+            (header([5, 0o120_777, 0, 0, 1, 0, 3, 0, 0, 4]), "x/l", "d/f"),
+            (header([6, 0, 0, 0, 1, 0, 0, 0, 0, 11]), "TRAILER!!!", ""),
+        ];
+        let mut expected = String::new();
+        for (header, name, contents) in entries {
+            for part in [format!("{header}{name}\0"), contents.to_owned()] {
+                expected.push_str(&part);
+                // Each part begins at a multiple of four.
+                while !expected.len().is_multiple_of(4) {
+                    expected.push('\0');
+                }
+            }
+        }
+        assert_eq!(String::from_utf8(archive.finish()).unwrap(), expected);
+    }
+}

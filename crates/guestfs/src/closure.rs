@@ -6,7 +6,7 @@
 
 use crate::pack_error::PackError;
 use crate::packed::{Added, Packed};
-use crate::shares::{Inside, Leaving, open_real};
+use crate::shares::{Inside, Leaving, open_real, open_regular};
 use object::LittleEndian as LE;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -315,12 +315,13 @@ fn is_executable(path: &Path) -> bool {
 /// Returns true for a 64-bit ELF file. Other directories contain libraries of other processors under the same names.
 fn is_library(path: &Path) -> bool {
     let mut start = [0; 5];
-    File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == b"\x7fELF\x02")
+    open_regular(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == b"\x7fELF\x02")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Directory, opens};
 
     #[test]
     fn the_first_line_of_a_script_names_programs() {
@@ -343,6 +344,68 @@ mod tests {
     fn origin_is_the_directory_of_the_file() {
         let list = directories(b"$ORIGIN/../lib::/opt/lib:${ORIGIN}", Path::new("/usr/bin"));
         assert_eq!(list, ["/usr/bin/../lib", "/opt/lib", "/usr/bin"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn programs_and_libraries_are_found_by_what_they_are() {
+        use rustix::fs::{self, CWD, FileType, Mode};
+        use std::os::unix::fs::PermissionsExt;
+        let directory = Directory::new();
+        let at = |name: &str| directory.0.join(name);
+        for (name, contents, mode) in [
+            ("program", "#!", 0o755),
+            ("text", "#!", 0o644),
+            ("lib64", "\x7fELF\x02", 0o644),
+            ("lib32", "\x7fELF\x01", 0o644),
+        ] {
+            std::fs::write(at(name), contents).unwrap();
+            std::fs::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::create_dir(at("directory")).unwrap();
+        fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o777), 0).unwrap();
+        let all = ["program", "text", "lib64", "lib32", "directory", "pipe", "none"];
+        assert_eq!(all.map(|name| is_executable(&at(name))), [true, false, false, false, false, false, false]);
+        // To open a pipe would wait for ever.
+        assert!(!opens(&at("pipe"), || {
+            assert_eq!(all.map(|name| is_library(&at(name))), [false, false, true, false, false, false, false]);
+        }));
+        let path = format!("/nowhere:{}", directory.0.display());
+        let closure = Closure::new(path.as_bytes(), b"");
+        let find = |name: &str| closure.find(name.as_bytes(), &directory.0);
+        assert_eq!(find("program"), Some(at("program")));
+        assert_eq!((find("text"), find("directory"), find("./directory")), (None, None, None));
+        // With a slash it is the caller's affair whether the file can be executed.
+        assert_eq!(find("./text"), Some(directory.0.join("./text")));
+    }
+
+    #[test]
+    fn lists_of_directories_include_others() {
+        let directory = Directory::new();
+        let at = |name: &str| directory.0.join(name);
+        std::fs::create_dir(at("conf.d")).unwrap();
+        let include = |name: &str| format!("include {}\n", at(name).display());
+        let first = format!("/one # a comment\n# /none\nrelative\n{}{}", include("conf.d/*.conf"), include("second"));
+        std::fs::write(at("first"), first).unwrap();
+        std::fs::write(at("conf.d/b.conf"), "/three\n").unwrap();
+        std::fs::write(at("conf.d/a.conf"), " /two \n").unwrap();
+        std::fs::write(at("conf.d/c.other"), "/none\n").unwrap();
+        std::fs::write(at("second"), format!("/four\n{}", include("second"))).unwrap();
+        let mut found = Vec::new();
+        configured(&at("first"), 0, &mut found);
+        // A file that includes itself does so up to the limit.
+        let expected = ["/one", "/two", "/three"].into_iter().chain(std::iter::repeat_n("/four", DEEPEST));
+        assert_eq!(found, expected.map(PathBuf::from).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_text_needs_the_place_that_it_names() {
+        let here = Path::new("/home/user");
+        assert!(needs_place(b"cd /home/user/project", here));
+        assert!(!needs_place(b"cd /home/use", here) && !needs_place(b"", here));
+        // Of a program only the names of other files count, and this one needs no file of its own directory.
+        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(Needs::of(&this).is_some_and(|needs| needs.interpreter.is_some()));
+        assert!(needs_place(&this, Path::new("/lib64")) && !needs_place(&this, Path::new("a_text_needs_the_place")));
     }
 
     #[test]
@@ -400,7 +463,7 @@ mod tests {
         use crate::shares::Shares;
         use std::os::unix::fs::{PermissionsExt, symlink};
         use std::sync::Arc;
-        let directory = crate::testing::Directory::new();
+        let directory = Directory::new();
         let (share, private) = (directory.0.join("share"), directory.0.join("private"));
         std::fs::create_dir(&share).unwrap();
         std::fs::create_dir(&private).unwrap();

@@ -1,6 +1,6 @@
 //! Modules of a Linux kernel, read from its module directory: their names, dependencies and contents.
 
-use crate::shares::open_beneath;
+use crate::shares::{open_beneath, open_regular};
 use flate2::read::GzDecoder;
 use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
@@ -134,7 +134,7 @@ impl Modules {
             return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned())) };
         };
         let (path, file) = match place {
-            Place::Found(path) => (path.clone(), std::fs::File::open(path)),
+            Place::Found(path) => (path.clone(), open_regular(path)),
             Place::Listed(path) => (self.directory.join(path), open_beneath(&self.directory, path)),
         };
         let bytes = file.and_then(|file| read(file, &path));
@@ -247,5 +247,95 @@ mod tests {
         assert_eq!(dependencies(b"\x7fELF\x02\x01\x01"), None);
         let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(dependencies(&this), None);
+    }
+
+    /// An ELF file with a section `.modinfo`.
+    fn module(information: &[u8]) -> Vec<u8> {
+        const NAMES: &[u8] = b"\0.modinfo\0.shstrtab\0";
+        let (start, names) = (64, 64 + information.len());
+        let sections = (names + NAMES.len()).next_multiple_of(8);
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        // A relocatable file for x86-64.
+        for half in [1u16, 62] {
+            file.extend(half.to_le_bytes());
+        }
+        file.extend(1u32.to_le_bytes());
+        for word in [0u64, 0, sections as u64] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend([0; 4]);
+        for half in [64u16, 0, 0, 64, 3, 2] {
+            file.extend(half.to_le_bytes());
+        }
+        file.extend(information);
+        file.extend(NAMES);
+        file.resize(sections, 0);
+        for (name, kind, offset, size) in
+            [(0u32, 0u32, 0, 0), (1, 1, start, information.len()), (10, 3, names, NAMES.len())]
+        {
+            file.extend([name.to_le_bytes(), kind.to_le_bytes()].concat());
+            for word in [0, 0, offset as u64, size as u64, 0, 1, 0] {
+                file.extend(word.to_le_bytes());
+            }
+            // `sh_link` and `sh_info` share a word.
+        }
+        file
+    }
+
+    #[test]
+    fn modules_are_loaded_after_those_that_they_need() {
+        let directory = Directory::new();
+        let deep = directory.0.join("kernel/fs/a-b");
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(directory.0.join("modules.builtin"), "kernel/lib/crc-base.ko\n").unwrap();
+        let files = [
+            ("top.ko", &b"license=GPL\0depends=a-b,crc-base\0name=top\0"[..]),
+            ("a-b/a-b.ko", b"depends=low\0"),
+            ("low.ko", b"depends=\0"),
+        ];
+        for (name, information) in files {
+            std::fs::write(directory.0.join("kernel/fs").join(name), module(information)).unwrap();
+        }
+        let modules = Modules::of_directory(&directory.0).unwrap();
+        assert!(!modules.is_empty() && Modules::none().is_empty());
+        let loaded = modules.load(&["top", "low", "crc_base"]).unwrap();
+        let names: Vec<&str> = loaded.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((names, &loaded[0].1), (vec!["low", "a_b", "top"], &module(files[2].1)));
+        assert!(matches!(modules.load(&["none"]), Err(ModuleError::Missing(name)) if name == "none"));
+        // A kernel without a single module file, but with modules that are built in.
+        std::fs::remove_dir_all(directory.0.join("kernel")).unwrap();
+        let modules = Modules::of_directory(&directory.0).unwrap();
+        assert!(!modules.is_empty() && modules.has("crc_base") && !modules.has("top"));
+    }
+
+    #[test]
+    fn directories_of_modules_end_somewhere() {
+        let directory = Directory::new();
+        let mut path = directory.0.join("kernel");
+        for depth in 0..=DEEPEST + 1 {
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join(format!("m{depth}.ko")), "").unwrap();
+            path = path.join("d");
+        }
+        let modules = Modules::of_directory(&directory.0).unwrap();
+        assert!(modules.has(&format!("m{DEEPEST}")) && !modules.has(&format!("m{}", DEEPEST + 1)));
+    }
+
+    #[test]
+    fn packed_modules_are_unpacked() {
+        const XZ: &[u8] = &[
+            253, 55, 122, 88, 90, 0, 0, 4, 230, 214, 180, 70, 2, 0, 33, 1, 22, 0, 0, 0, 116, 47, 229, 163, 1, 0, 3,
+            116, 101, 120, 116, 0, 85, 205, 232, 51, 255, 74, 12, 23, 0, 1, 28, 4, 111, 44, 156, 193, 31, 182, 243,
+            125, 1, 0, 0, 0, 0, 4, 89, 90,
+        ];
+        const ZSTD: &[u8] = &[40, 181, 47, 253, 4, 88, 33, 0, 0, 116, 101, 120, 116, 82, 175, 204, 136];
+        const GZIP: &[u8] = &[31, 139, 8, 0, 0, 0, 0, 0, 0, 3, 43, 73, 173, 40, 1, 0, 199, 167, 139, 59, 4, 0, 0, 0];
+        let directory = Directory::new();
+        for (name, bytes) in [("m.ko", &b"text"[..]), ("m.ko.xz", XZ), ("m.ko.zst", ZSTD), ("m.ko.gz", GZIP)] {
+            let path = directory.0.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(read(std::fs::File::open(&path).unwrap(), &path).unwrap(), b"text", "{name}");
+        }
     }
 }

@@ -441,3 +441,183 @@ fn a_tree_does_not_show_from_where_it_was_moved() {
     assert_eq!(first, moved("/tmp", "a/b", "c"));
     assert_eq!(first.iter().map(|(node, ..)| *node).collect::<Vec<_>>(), (1..=first.len() as u64).collect::<Vec<_>>());
 }
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// A share `share` and another one, `second`, of the same directory.
+fn twice(directory: &Directory) -> Guest {
+    let mut guest = shared(directory, true);
+    guest.0.add("second", Box::new(HostTree::open(&directory.0, true).unwrap()));
+    guest
+}
+
+#[test]
+fn the_first_request_is_about_the_protocol() {
+    let mut guest = packed();
+    const EPROTO: i32 = -71;
+    for refused in [&[7, 27, 0, 0][..], &[6, 99, 0, 0], &[7, 31, 0]] {
+        assert_eq!(guest.ask(operation::INIT, 0, &words(refused)), Err(EPROTO), "{refused:?}");
+        assert!(!guest.0.mounted());
+    }
+    // Asynchronous reads, large writes, invalidation by time and size, parallel lookups, the largest transfer, cached links.
+    let features = 1 | 1 << 5 | 1 << 12 | 1 << 18 | 1 << 22 | 1 << 23;
+    let mut answer = words(&[7, 31, 4096, features, 48 << 16 | 64, 1 << 20, 1, 256, 0]);
+    answer.resize(64, 0);
+    for accepted in [[7, 31], [7, 28], [7, 99], [8, 0]] {
+        let body = words(&[&accepted[..], &[4096, u32::MAX]].concat());
+        assert_eq!(guest.ask(operation::INIT, 0, &body).unwrap(), answer, "{accepted:?}");
+        assert!(guest.0.mounted());
+        guest.ask(operation::DESTROY, 0, b"").unwrap();
+        assert!(!guest.0.mounted());
+    }
+    let some = guest.ask(operation::INIT, 0, &words(&[7, 31, 1, 1 | 1 << 2])).unwrap();
+    assert_eq!((word(&some, 8), word(&some, 12)), (1, 1));
+}
+
+#[test]
+fn a_request_is_as_long_as_it_says() {
+    let directory = Directory::new();
+    std::fs::write(directory.0.join("f"), "text").unwrap();
+    let mut guest = shared(&directory, true);
+    let file = guest.walk(TOP, "share/f").unwrap();
+    let request = |code: u32, length: u32, body: &[u8]| {
+        let mut request = words(&[length, code, 7, 0]);
+        request.extend(file.to_le_bytes());
+        request.resize(40, 0);
+        [&request[..], body].concat()
+    };
+    let status = |answer: Option<Vec<u8>>| answer.map(|answer| word(&answer, 4).cast_signed());
+    for (length, expected) in [(56, 0), (100, EINVAL), (39, EINVAL), (0, EINVAL), (40, 0)] {
+        let answer = guest.0.answer(&request(operation::GET_ATTRIBUTES, length, &[0; 16]), 1 << 10);
+        assert_eq!(status(answer), Some(expected), "{length}");
+    }
+    // What is no request is not obeyed.
+    let forget = 1u64.to_le_bytes();
+    let batch = [&words(&[1, 0])[..], &file.to_le_bytes(), &1u64.to_le_bytes()].concat();
+    for (code, body) in [(operation::FORGET, &forget[..]), (operation::BATCH_FORGET, &batch)] {
+        assert_eq!(status(guest.0.answer(&request(code, 100, body), 1 << 10)), Some(ENOSYS));
+        assert_eq!(guest.read(file).unwrap(), b"text");
+    }
+    assert_eq!(guest.0.answer(&request(operation::INTERRUPT, 48, &[0; 8]), 1 << 10), None);
+    assert_eq!(guest.0.answer(&request(operation::BATCH_FORGET, 64, &batch), 1 << 10), None);
+    assert_eq!(guest.read(file), Err(-116), "the guest has forgotten it");
+    assert_eq!(guest.0.answer(&request(operation::GET_ATTRIBUTES, 56, &[0; 16]), 15), None);
+}
+
+#[test]
+fn the_top_has_a_directory_for_each_tree() {
+    let directory = Directory::new();
+    let mut guest = twice(&directory);
+    let top = guest.ask(operation::GET_ATTRIBUTES, TOP, &[0; 16]).unwrap();
+    // Valid for a second; inode 1, mode, and links: its own two and one for each tree.
+    assert_eq!((number(&top, 0), number(&top, 16), word(&top, 76), word(&top, 80)), (1, 1, 0o040_755, 4));
+    assert_eq!(guest.list(TOP).unwrap(), ["share", "second"]);
+    let (first, second) = (guest.find(TOP, "share").unwrap(), guest.find(TOP, "second").unwrap());
+    assert_eq!((first, second), (1 << 48, 2 << 48));
+    let room = |guest: &mut Guest, node| guest.ask(operation::STATFS, node, b"").unwrap();
+    let (top, share) = (room(&mut guest, TOP), room(&mut guest, first));
+    assert_eq!((number(&top, 0), word(&top, 40), word(&top, 44), top.len()), (0, 4096, 255, 80));
+    let host = rustix::fs::statvfs(&directory.0).unwrap();
+    assert_eq!((number(&share, 0), u64::from(word(&share, 40))), (host.f_blocks, host.f_frsize));
+    // As many entries are returned as there is room for.
+    let list = |guest: &mut Guest, room: u32| {
+        let mut body = [0u64.to_le_bytes(), 0u64.to_le_bytes()].concat();
+        body.extend(room.to_le_bytes());
+        body.resize(40, 0);
+        guest.ask(operation::READ_DIRECTORY, TOP, &body).unwrap().len()
+    };
+    assert_eq!([31, 32, 63, 64, 1000].map(|room| list(&mut guest, room)), [0, 32, 32, 64, 64]);
+    // The absence of a name is an answer that has no file.
+    let none = guest.ask(operation::LOOK_UP, first, &name_of("none")).unwrap();
+    assert_eq!((number(&none, 0), number(&none, 16), number(&none, 40), word(&none, 100)), (0, 1, 0, 0));
+    // Only packed directories can be cached.
+    let flags = |guest: &mut Guest, node| word(&guest.ask(operation::OPEN_DIRECTORY, node, &[0; 8]).unwrap(), 8);
+    let mut packed = packed();
+    let root = packed.find(TOP, "root").unwrap();
+    assert_eq!((flags(&mut guest, first), flags(&mut packed, root)), (0, 2 | 8));
+}
+
+#[test]
+fn attributes_are_set_as_the_request_says() {
+    let directory = Directory::new();
+    let path = directory.0.join("f");
+    std::fs::write(&path, "a long text").unwrap();
+    let mut guest = shared(&directory, true);
+    let file = guest.walk(TOP, "share/f").unwrap();
+    let handle = guest.open(file, O_WRONLY).unwrap();
+    let set = |guest: &mut Guest, valid: u32, handle: u64| {
+        let mut body = words(&[valid, 0]);
+        body.extend([handle, 4, 0, 5, 6, 0].iter().flat_map(|number: &u64| number.to_le_bytes()));
+        body.extend(words(&[7, 8, 0, 0o100_640, 0, 4321, 4322, 0]));
+        guest.ask(operation::SET_ATTRIBUTES, file, &body)
+    };
+    let host = || std::fs::metadata(&path).unwrap();
+    let before = host();
+    set(&mut guest, 0, 0).unwrap();
+    assert_eq!((host().mode(), host().size(), host().uid()), (before.mode(), before.size(), before.uid()));
+    set(&mut guest, 1, 0).unwrap();
+    assert_eq!((host().mode(), host().size(), host().mtime()), (0o100_640, before.size(), before.mtime()));
+    set(&mut guest, 1 << 4, 0).unwrap();
+    assert_eq!((host().atime(), host().atime_nsec(), host().mtime()), (5, 7, before.mtime()));
+    set(&mut guest, 1 << 5, 0).unwrap();
+    assert_eq!((host().mtime(), host().mtime_nsec()), (6, 8));
+    set(&mut guest, 1 << 7 | 1 << 8 | 1 << 4 | 1 << 5, 0).unwrap();
+    assert!(host().atime() > 6 && host().mtime() > 6);
+    // By the open file, then by the node.
+    let reading = guest.open(file, 0).unwrap();
+    assert_eq!(set(&mut guest, 1 << 3 | 1 << 6, reading), Err(EINVAL));
+    set(&mut guest, 1 << 3, reading).unwrap();
+    assert_eq!(host().size(), 4);
+    if before.uid() == 0 {
+        set(&mut guest, 1 << 1, 0).unwrap();
+        assert_eq!((host().uid(), host().gid()), (4321, before.gid()));
+        set(&mut guest, 1 << 2, 0).unwrap();
+        assert_eq!(host().gid(), 4322);
+    }
+    assert_eq!(guest.ask(operation::SET_ATTRIBUTES, file, &words(&[1, 0])), Err(EINVAL));
+    // Attributes of the open file, if the first bit says so.
+    std::fs::write(directory.0.join("g"), "other").unwrap();
+    std::fs::rename(directory.0.join("g"), &path).unwrap();
+    let size = |guest: &mut Guest, flags: u32| {
+        let body = [&words(&[flags, 0])[..], &handle.to_le_bytes()].concat();
+        number(&guest.ask(operation::GET_ATTRIBUTES, file, &body).unwrap(), 24)
+    };
+    assert_eq!([0, 1, 2, 3].map(|flags| size(&mut guest, flags)), [5, 4, 5, 4]);
+}
+
+#[test]
+fn requests_make_files_with_the_guests_umask() {
+    let directory = Directory::new();
+    let mut guest = twice(&directory);
+    let (share, second) = (guest.find(TOP, "share").unwrap(), guest.find(TOP, "second").unwrap());
+    let mode = |name: &str| std::fs::symlink_metadata(directory.0.join(name)).unwrap().mode();
+    let named = |numbers: &[u32], name: &str| [words(numbers), name_of(name)].concat();
+    // Of the umask only the permissions count.
+    guest.ask(operation::MAKE_DIRECTORY, share, &named(&[0o171_776, 0o7027], "d")).unwrap();
+    assert_eq!(mode("d"), 0o041_750);
+    guest.ask(operation::MAKE_NODE, share, &named(&[0o101_776, 0, 0o7027, 0], "n")).unwrap();
+    assert_eq!(mode("n"), 0o101_750);
+    let body = named(&[O_WRONLY, 0o101_776, 0o7027, 0], "c");
+    guest.ask(operation::CREATE, share, &body).unwrap();
+    assert_eq!(mode("c"), 0o101_750);
+    guest.ask(operation::SYMBOLIC_LINK, share, b"l\0target\0").unwrap();
+    assert_eq!(std::fs::read_link(directory.0.join("l")).unwrap(), Path::new("target"));
+    assert_eq!(guest.ask(operation::SYMBOLIC_LINK, share, b"m\0"), Err(EINVAL));
+    // Names stay in their tree.
+    let file = guest.find(share, "n").unwrap();
+    let link = |name: &str| [&file.to_le_bytes()[..], &name_of(name)].concat();
+    guest.ask(operation::LINK, share, &link("again")).unwrap();
+    assert_eq!(std::fs::metadata(directory.0.join("again")).unwrap().nlink(), 2);
+    assert_eq!(guest.ask(operation::LINK, second, &link("third")), Err(EXDEV));
+    assert_eq!(guest.ask(operation::LINK, TOP, &link("third")), Err(EXDEV));
+    let rename = [&second.to_le_bytes()[..], b"n\0o\0"].concat();
+    assert_eq!(guest.ask(operation::RENAME, share, &rename), Err(EXDEV));
+    let rename = [&TOP.to_le_bytes()[..], b"n\0o\0"].concat();
+    assert_eq!(guest.ask(operation::RENAME, share, &rename), Err(EROFS));
+}

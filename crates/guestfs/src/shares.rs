@@ -104,6 +104,11 @@ pub(crate) fn open_real(path: &Path) -> io::Result<File> {
     reopen(&file?)
 }
 
+/// Opens a regular file for reading by its name, as the host follows it.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    reopen(&fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Opens a regular file for reading by its path from a directory: no link and no `..` leads out of the directory.
 pub(crate) fn open_beneath(directory: &Path, path: &Path) -> io::Result<File> {
     let root = fs::openat(CWD, directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

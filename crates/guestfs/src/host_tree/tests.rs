@@ -194,6 +194,9 @@ fn a_node_has_the_attributes_of_its_file() {
     further.st_dev += 2;
     assert_ne!(tree.attributes_of(&here).inode, tree.attributes_of(&there).inode);
     assert_ne!(tree.attributes_of(&further).inode, tree.attributes_of(&there).inode);
+    let (mut first, mut last) = (there, there);
+    (first.st_ino, last.st_ino) = (0, u64::MAX);
+    assert_eq!(tree.attributes_of(&first).inode, !tree.attributes_of(&last).inode);
     let room = fs::statvfs(&directory.0).unwrap();
     let found = tree.room();
     assert_eq!((u64::from(found.block), found.blocks, found.files), (room.f_frsize, room.f_blocks, room.f_files));
@@ -515,4 +518,50 @@ fn limits_hold_to_the_last_one() {
     tree.forget(a, 2);
     tree.forget(b, 1);
     assert_eq!((tree.removed, tree.nodes.len()), (0, 0));
+}
+
+#[test]
+fn no_directory_is_reached_through_a_link_that_took_its_place() {
+    let (directory, outside) = (Directory::new(), Directory::new());
+    let mut tree = small(&directory, PLENTY);
+    std::fs::create_dir_all(outside.0.join("e")).unwrap();
+    std::fs::write(outside.0.join("e/f"), "secret").unwrap();
+    std::fs::create_dir_all(directory.0.join("other/e")).unwrap();
+    std::fs::write(directory.0.join("other/e/f"), "other").unwrap();
+    let d = tree.look_up(ROOT, b"d").unwrap().node;
+    let e = tree.look_up(d, b"e").unwrap().node;
+    let f = tree.look_up(e, b"f").unwrap().node;
+    std::fs::rename(directory.0.join("d"), directory.0.join("away")).unwrap();
+    // Neither out of the shared directory, nor to another place in it.
+    for target in [outside.0.as_path(), Path::new("other")] {
+        symlink(target, directory.0.join("d")).unwrap();
+        assert_eq!(text(&mut tree, f).unwrap_err(), Errno::LOOP);
+        assert_eq!(tree.look_up(e, b"f").unwrap_err(), Errno::LOOP);
+        assert_eq!(tree.create(e, b"new", 0o600, WRITE).unwrap_err(), Errno::LOOP);
+        std::fs::remove_file(directory.0.join("d")).unwrap();
+    }
+    // The server refuses such names. If one came here, it would not lead out either.
+    assert_eq!(tree.create(ROOT, b"../new", 0o600, WRITE).unwrap_err(), Errno::XDEV);
+    let root = tree.directory(ROOT).unwrap();
+    assert_eq!(tree.set_mode(&root, b"..", 0o755, FileType::Directory), Err(Errno::XDEV));
+}
+
+#[test]
+fn a_file_without_set_user_id_is_not_touched_by_its_opening() {
+    let directory = Directory::new();
+    let mut tree = small(&directory, PLENTY);
+    let a = tree.look_up(ROOT, b"a").unwrap();
+    // Longer than a tick of the file system's clock.
+    std::thread::sleep(Duration::from_millis(50));
+    Tree::open(&mut tree, a.node, WRITE).unwrap();
+    assert_eq!(tree.attributes(a.node, None).unwrap().changed, a.attributes.changed);
+}
+
+#[test]
+#[should_panic(expected = "(1, 0)")]
+fn records_that_do_not_agree_are_noticed() {
+    let directory = Directory::new();
+    let mut tree = small(&directory, PLENTY);
+    tree.removed = 1;
+    tree.check();
 }
