@@ -8,8 +8,10 @@ use iced_x86::code_asm::*;
 use ledger::symbols::Symbols;
 use ledger::{Profile, Ticks};
 use machine::board::Parts;
+use machine::console::Console;
 use machine::snapshot::SnapshotError;
 use machine::{ClockSource, Config, Host, Machine, Platform, Poll};
+use network::options::Net;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
@@ -22,8 +24,15 @@ const ENTRY: u32 = LOAD + 0x30;
 const HEAD: usize = 8 + 4 + 32;
 /// Number of slices that a machine runs before it is saved, and after it was restored.
 const SLICES: u32 = 1;
-/// The machines: their MMU, if they have a hypervisor, and their number of processors.
-const MACHINES: [(Option<&str>, usize); 4] = [(None, 1), (None, 2), (Some("shadow"), 1), (Some("tdp"), 1)];
+/// The machines: their MMU, if they have a hypervisor, their number of processors, and true if they have NICs and a channel.
+const MACHINES: [(Option<&str>, usize, bool); 6] = [
+    (None, 1, false),
+    (None, 2, false),
+    (Some("shadow"), 1, false),
+    (Some("tdp"), 1, false),
+    (None, 1, true),
+    (Some("legacy-tdp"), 2, false),
+];
 
 /// A piece of memory in a snapshot.
 #[derive(Clone, Serialize, Deserialize)]
@@ -87,8 +96,26 @@ fn code() -> std::result::Result<Vec<u8>, IcedError> {
     a.assemble(u64::from(ENTRY))
 }
 
+/// Returns the parts of a machine, with those devices in addition that need nothing of the host.
+fn parts(devices: bool) -> Parts {
+    if !devices {
+        return Parts::default();
+    }
+    let nic = |text: &str| match text.parse() {
+        Ok(Net::Nic(nic)) => nic,
+        _ => unreachable!("it is a NIC"),
+    };
+    Parts {
+        paravirt: true,
+        console: Console::Virtio,
+        nics: ["generator:rate=1K,count=50", "generator:rate=1K,count=50,model=ixgbe", "sink"].map(nic).into(),
+        channels: vec!["control".to_owned()],
+        ..Parts::default()
+    }
+}
+
 fn machine(which: usize) -> Machine {
-    let (mmu, cpus) = MACHINES[which];
+    let (mmu, cpus, devices) = MACHINES[which];
     let profile = Profile::named("skx").expect("it is built in");
     let platform = match mmu {
         None => Platform::Bare,
@@ -110,7 +137,7 @@ fn machine(which: usize) -> Machine {
         kernel_name: String::new(),
         modules: Vec::new(),
         cmdline: String::new(),
-        parts: Parts::default(),
+        parts: parts(devices),
         clock: ClockSource::Virtual,
         branches: false,
         stacks: ledger::stack::Keeps::default(),
@@ -198,7 +225,7 @@ fn spoil(file: &mut Vec<u8>, input: &mut Unstructured) -> Result<()> {
 
 /// Changes part of a snapshot's contents.
 fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
-    match input.int_in_range(0..=11u8)? {
+    match input.int_in_range(0..=12u8)? {
         0 => contents.machine.clear(),
         1 => contents.machine.push(input.arbitrary()?),
         2 => drop(contents.memory.pop()),
@@ -238,6 +265,15 @@ fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
             contents.state.splice(at..at, inserted);
         }
         _ if contents.state.is_empty() => {}
+        // Another number, in the encoding that all numbers of more than a byte have.
+        8 => {
+            let at = (input.arbitrary::<u32>()? as usize) % contents.state.len();
+            let rest = &contents.state[at..];
+            let len = 1 + rest.iter().take_while(|byte| **byte & 0x80 != 0).count().min(9);
+            let value = input.arbitrary::<u64>()? >> input.int_in_range(0..=63u8)?;
+            let number = postcard::to_allocvec(&value).expect("it can be written to memory");
+            contents.state.splice(at..(at + len).min(contents.state.len()), number);
+        }
         _ => {
             let at = (input.arbitrary::<u32>()? as usize) % contents.state.len();
             contents.state[at] = input.arbitrary()?;
@@ -251,7 +287,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for which in 0..MACHINES.len() as u8 {
         seeds.push(vec![which, 0, 1]);
-        for kind in 0..12u8 {
+        for kind in 0..13u8 {
             for at in [0u8, 3, 17, 40, 90, 200] {
                 seeds.push(vec![which, 1, kind, at, at / 16, 0, 0, 0x81, 1, 2, 3, 4, 1]);
             }
