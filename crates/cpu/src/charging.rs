@@ -67,8 +67,8 @@ impl Cpu {
     /// Returns the current guest ([`Origin::guest`]) in non-root mode of a hypervisor that runs on the machine.
     pub fn guest_of_software(&self) -> Option<u64> {
         let NonRoot { active, ept, controls, operation, inner, .. } = &*self.arch.vmx;
-        if inner.is_some() {
-            return *inner;
+        if let Some(inner) = inner {
+            return Some(inner.name);
         }
         if !active || !operation.is_on() {
             return None;

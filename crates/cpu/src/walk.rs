@@ -10,7 +10,6 @@ use std::convert::Infallible;
 use x86::control::*;
 use x86::flags;
 use x86::page::*;
-use x86::vmx::secondary;
 
 /// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +314,13 @@ impl Cpu {
 
     /// Translates as [`Self::look_up`] does, with these registers.
     pub fn look_up_in(&self, view: &GuestView, linear: u64) -> Option<u64> {
-        self.look_up_tables(view, linear, self.arch.vmx.ept)
+        self.look_up_tables(view, linear, self.arch.vmx.ept.then(|| self.ept_table()))
+    }
+
+    /// Translates a linear address of a nested guest to its guest-physical address. Returns `None` if it is not mapped,
+    /// or if no nested guest runs whose hypervisor defines its memory by EPT.
+    pub fn look_up_in_nested_guest(&self, linear: u64) -> Option<u64> {
+        self.look_up_tables(&self.visible(), linear, Some(self.nested_ept()?))
     }
 
     /// Translates a linear address to an address in the board's memory, with another value of CR3 (which PAE paging
@@ -324,26 +329,33 @@ impl Cpu {
     /// applies.
     pub fn look_up_on_board(&self, cr3: u64, linear: u64) -> Option<u64> {
         let view = GuestView { cr3, ..self.visible() };
-        self.look_up_tables(&view, linear, self.obeys_own_ept()).and_then(|address| self.on_board(address))
+        self.look_up_tables(&view, linear, self.nested_ept()).and_then(|address| self.on_board(address))
     }
 
     /// Translates a physical address of the running code to an address in the board's memory, as
     /// [`Self::look_up_on_board`] does.
     pub fn on_board(&self, physical: u64) -> Option<u64> {
-        if self.obeys_own_ept() { self.look_up_physical(physical) } else { Some(physical) }
+        match self.nested_ept() {
+            Some(table) => self.look_up_physical(table, physical),
+            None => Some(physical),
+        }
     }
 
-    /// Returns true if a nested guest runs whose memory is defined by EPT: the one of the hypervisor on the machine, or
-    /// the one that the board's hypervisor derives from it.
-    fn obeys_own_ept(&self) -> bool {
-        let NonRoot { ept, operation, inner, controls, .. } = &*self.arch.vmx;
-        *ept && operation.is_on() || inner.is_some() && controls.secondary(secondary::EPT)
+    /// Returns the topmost table of the EPT of the hypervisor on the machine, while a guest runs whose memory that
+    /// hypervisor defines by EPT. (The board's hypervisor derives its own tables from it, but has only the pages that
+    /// the guest has accessed.)
+    fn nested_ept(&self) -> Option<u64> {
+        let NonRoot { ept, operation, inner, .. } = &*self.arch.vmx;
+        match inner {
+            Some(inner) => inner.ept.then_some(inner.name),
+            None => (*ept && operation.is_on()).then(|| self.ept_table()),
+        }
     }
 
     /// Translates as [`Self::look_up_on_board`] does, with the registers of the hypervisor on the machine to which the
     /// next VM exit leads. Also returns `None` if the processor runs no guest of one.
     pub fn look_up_in_host(&self, cr3: u64, linear: u64) -> Option<u64> {
-        self.look_up_tables(&GuestView { cr3, ..self.host_registers()? }, linear, false)
+        self.look_up_tables(&GuestView { cr3, ..self.host_registers()? }, linear, None)
     }
 
     /// Returns the registers that control the translation of linear addresses, as seen by the guest of a hypervisor if
@@ -355,14 +367,21 @@ impl Cpu {
     /// Translates as [`Self::look_up_on_board`] does, with the processor's own CR3. Calls `seen` for each entry on the
     /// path: the number of address bits that it leaves open, its address, and its value.
     pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u8, u64, u64)) -> Option<u64> {
-        self.look_up_seeing(&self.visible(), linear, self.obeys_own_ept(), seen)
+        self.look_up_seeing(&self.visible(), linear, self.nested_ept(), seen)
     }
 
-    fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {
+    /// Translates as [`Self::look_up_in`] does, through the EPT with this topmost table if there is one.
+    fn look_up_tables(&self, view: &GuestView, linear: u64, ept: Option<u64>) -> Option<u64> {
         self.look_up_seeing(view, linear, ept, |_, _, _| {})
     }
 
-    fn look_up_seeing(&self, view: &GuestView, linear: u64, ept: bool, seen: impl FnMut(u8, u64, u64)) -> Option<u64> {
+    fn look_up_seeing(
+        &self,
+        view: &GuestView,
+        linear: u64,
+        ept: Option<u64>,
+        seen: impl FnMut(u8, u64, u64),
+    ) -> Option<u64> {
         if view.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
@@ -381,17 +400,17 @@ impl Cpu {
             (false, false) => 22,
         };
         match (registers.tables(linear)?, ept) {
-            (Tables::Bits64(layout, root), false) => {
+            (Tables::Bits64(layout, root), None) => {
                 look_up_by(&layout, root, linear, &mut Noting { tables: BoardTables(self), shift, seen })
             }
-            (Tables::Bits32(layout, root), false) => {
+            (Tables::Bits32(layout, root), None) => {
                 look_up_by(&layout, root, linear, &mut Noting { tables: BoardTables(self), shift, seen })
             }
-            (Tables::Bits64(layout, root), true) => {
-                look_up_by(&layout, root, linear, &mut Noting { tables: NestedTables(self), shift, seen })
+            (Tables::Bits64(layout, root), Some(ept)) => {
+                look_up_by(&layout, root, linear, &mut Noting { tables: NestedTables { cpu: self, ept }, shift, seen })
             }
-            (Tables::Bits32(layout, root), true) => {
-                look_up_by(&layout, root, linear, &mut Noting { tables: NestedTables(self), shift, seen })
+            (Tables::Bits32(layout, root), Some(ept)) => {
+                look_up_by(&layout, root, linear, &mut Noting { tables: NestedTables { cpu: self, ept }, shift, seen })
             }
         }
     }
@@ -459,8 +478,11 @@ impl ReadEntry for BoardTables<'_> {
     }
 }
 
-/// Paging structures as inspected from outside, with addresses that EPT translates.
-struct NestedTables<'a>(&'a Cpu);
+/// Paging structures as inspected from outside, with addresses that the EPT with this topmost table translates.
+struct NestedTables<'a> {
+    cpu: &'a Cpu,
+    ept: u64,
+}
 
 /// Error: EPT does not map an entry.
 struct Unmapped;
@@ -469,7 +491,7 @@ impl ReadEntry for NestedTables<'_> {
     type Stop = Unmapped;
 
     fn read(&mut self, address: u64, wide: bool) -> Result<u64, Unmapped> {
-        let place = self.0.look_up_physical(address).ok_or(Unmapped)?;
-        Ok(self.0.read_table(Some(place), wide))
+        let place = self.cpu.look_up_physical(self.ept, address).ok_or(Unmapped)?;
+        Ok(self.cpu.read_table(Some(place), wide))
     }
 }

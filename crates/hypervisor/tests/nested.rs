@@ -568,8 +568,13 @@ fn without_the_switch_there_is_no_vmx() {
 /// Runs a guest hypervisor in steps of `ticks`, with `between` after each.
 fn in_steps(config: &VmConfig, ticks: u64, mut between: impl FnMut(&mut Guest)) -> (Outcome, Vec<u64>) {
     let mut guest = Guest::new("skx", Some(config.clone()), Mode::Long);
-    let more = with_ept(&mut guest);
-    hypervisor(&mut guest, if config.nested_ept { &more } else { &[] }, busy);
+    let mut more = vec![(vmcs::EXCEPTION_BITMAP, 1 | 1 << 14)];
+    if config.nested_ept {
+        more.extend(with_ept(&mut guest));
+        // Without it, the entry fails.
+        more.push((vmcs::VPID, 7));
+    }
+    hypervisor(&mut guest, &more, busy);
     loop {
         let exit = guest.run(ticks).unwrap_or_else(|failure| panic!("{failure}"));
         if exit == cpu::Exit::Halt {
@@ -596,6 +601,38 @@ fn a_nested_guest_goes_on_from_what_was_saved() {
             guest.cpu.restore(arch, micro).unwrap();
         });
         assert_eq!(saved, whole, "under {config:?}");
+    }
+}
+
+/// The memory of L1 and L2 as seen from outside does not depend on the pages that L0 has mapped.
+#[test]
+fn the_memory_of_a_nested_guest_and_its_hypervisor_is_known_from_outside() {
+    /// A page that L2 never accesses, and its place by L1's EPT.
+    const ASIDE: u64 = 0x80_0000;
+    const PLACE: u64 = 0x20_0000;
+    // L1 uses VPIDs with EPT.
+    for config in nested_configurations().into_iter().filter(|config| config.vpid || !config.nested_ept) {
+        let mut root = None;
+        let mut seen = 0;
+        in_steps(&config, 5_000, |guest| {
+            let cpu = &guest.cpu;
+            let Some(name) = cpu.guest_of_software() else {
+                assert_eq!(cpu.host_registers(), None, "under {config:?}");
+                root = Some(cpu.visible().cr3);
+                return;
+            };
+            cpu.wiring.ram.write(EPT + 0x2000 + 8 * (ASIDE >> 21), PLACE | 0xb7);
+            let root = root.unwrap_or_else(|| cpu.visible().cr3);
+            let own = cpu.visible().cr3;
+            let (physical, place) = if config.nested_ept { (Some(ASIDE + 5), PLACE) } else { (None, ASIDE) };
+            assert_eq!(name, if config.nested_ept { EPT } else { VMCS }, "under {config:?}");
+            assert_eq!(cpu.host_registers().map(|host| host.cr3), Some(root), "under {config:?}");
+            assert_eq!(cpu.look_up_in_host(root, ASIDE), Some(ASIDE), "under {config:?}");
+            assert_eq!(cpu.look_up_in_nested_guest(ASIDE + 5), physical, "under {config:?}");
+            assert_eq!(cpu.look_up_on_board(own, ASIDE + 5), Some(place + 5), "under {config:?}");
+            seen += 1;
+        });
+        assert!(seen > 10, "L2 was seen {seen} times under {config:?}");
     }
 }
 

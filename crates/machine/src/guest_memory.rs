@@ -44,8 +44,7 @@ impl<'a> GuestMemory<'a> {
         let (program, top) = (host.cr3, if host.cr4 & CR4_LA57 != 0 { 4 } else { 3 });
         let mut search = Search { cpu, wanted: view.look_up(known)?, top, patience: PATIENCE };
         let place = search.table(program & ADDRESS, 0, top)?;
-        let from_physical = cpu.arch.vmx.ept.then(|| cpu.look_up(known)).flatten();
-        let from_physical = from_physical.map(|physical| place.wrapping_sub(physical));
+        let from_physical = cpu.look_up_in_nested_guest(known).map(|physical| place.wrapping_sub(physical));
         Some(Self { view, cpu, known, program, from_linear: place.wrapping_sub(known), from_physical })
     }
 
@@ -72,7 +71,7 @@ impl<'a> GuestMemory<'a> {
     /// (under shadow paging they can't).
     fn anywhere(&self, linear: u64) -> Option<u64> {
         self.view.look_up(linear).or_else(|| {
-            let place = self.cpu.look_up(linear)?.wrapping_add(self.from_physical?);
+            let place = self.cpu.look_up_in_nested_guest(linear)?.wrapping_add(self.from_physical?);
             self.cpu.look_up_in_host(self.program, place)
         })
     }

@@ -84,6 +84,11 @@ impl ReadEntry for SeenTables<'_> {
     }
 }
 
+/// Returns the root of an EPT with this topmost table.
+fn root_of(table: u64) -> Root {
+    Root { table, shift: SHIFT_PML4 }
+}
+
 impl Cpu {
     /// Returns true if the EPT pointer enables accessed and dirty flags.
     fn ept_flags(&self) -> bool {
@@ -131,7 +136,7 @@ impl Cpu {
         }
         let by_mode = self.arch.vmx.controls.secondary(secondary::MODE_BASED_EXECUTE);
         let layout = LayoutEpt::new(self.beyond_physical()).mode_based(by_mode);
-        let root = self.ept_root();
+        let root = root_of(self.ept_table());
         let mut path = Path::default();
         let mut tables = EptTables { cpu: self, references, last: 0 };
         let leaf = match paging::walk(&layout, root, address, &mut tables, &mut path) {
@@ -166,19 +171,19 @@ impl Cpu {
         Ok(Placed { address: frame | offset, shift: leaf.shift as u8, rights, dirty })
     }
 
-    /// Returns the topmost table of the EPT pointer.
-    fn ept_root(&self) -> Root {
-        Root { table: self.arch.vmx.controls.eptp & ADDRESS, shift: SHIFT_PML4 }
+    /// Returns the address of the topmost table of the EPT pointer.
+    pub(crate) fn ept_table(&self) -> u64 {
+        self.arch.vmx.controls.eptp & ADDRESS
     }
 
-    /// Translates for an inspection from outside: regardless of permissions, and without side effects. Returns `None`
-    /// if not mapped.
-    pub(crate) fn look_up_physical(&self, address: u64) -> Option<u64> {
+    /// Translates by the EPT with this topmost table for an inspection from outside: regardless of permissions, and
+    /// without side effects. Returns `None` if not mapped.
+    pub(crate) fn look_up_physical(&self, table: u64, address: u64) -> Option<u64> {
         if address >> ADDRESS_BITS != 0 {
             return None;
         }
         let layout = LayoutEpt::new(self.beyond_physical());
-        let leaf = paging::walk(&layout, self.ept_root(), address, &mut SeenTables(self), &mut ()).ok()?;
+        let leaf = paging::walk(&layout, root_of(table), address, &mut SeenTables(self), &mut ()).ok()?;
         Some(layout.page(leaf.entry, leaf.shift) | address & ((1 << leaf.shift) - 1))
     }
 

@@ -53,7 +53,7 @@ pub use information::VmExit;
 pub use invalidate::{Flush, Invalidation, Invept, Invvpid};
 pub use offer::{GuestVmx, Offer};
 pub use root::operation::Operation;
-pub use state::{Delivering, GuestView, NonRoot, Pauses, TrapExit};
+pub use state::{Delivering, GuestView, NestedGuest, NonRoot, Pauses, TrapExit};
 pub use transition::EntryFailure;
 pub use vmcs::{ShadowVmcs, Vmcs};
 

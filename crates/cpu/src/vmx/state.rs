@@ -6,6 +6,18 @@ use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use x86::vmx::{activity, primary, secondary};
 
+/// A guest of a hypervisor that is itself a guest of the board's hypervisor. Addresses in the memory of such a
+/// hypervisor are the board's, hence the page tables below can be read without the board's hypervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NestedGuest {
+    /// Its identity in ledgers ([`ledger::Origin::guest`]): the root of its EPT, or the address of its VMCS.
+    pub name: u64,
+    /// True if its hypervisor defines its memory by EPT.
+    pub ept: bool,
+    /// The registers of its hypervisor after the next VM exit that goes to that hypervisor.
+    pub host: GuestView,
+}
+
 /// State of non-root mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonRoot {
@@ -19,6 +31,8 @@ pub struct NonRoot {
     pub operation: Operation,
     /// True if the guest of the board's hypervisor is a hypervisor itself, in emulated VMX operation.
     pub guest_operation: bool,
+    /// The nested guest that runs, if the guest of the board's hypervisor is a hypervisor.
+    pub inner: Option<NestedGuest>,
     /// The nested guest that runs ([`ledger::Origin::guest`]), if the guest is a hypervisor.
     pub inner: Option<u64>,
     /// Activity state, see [`x86::vmx::activity`]: if it is not active, only events are handled.
@@ -68,6 +82,7 @@ impl Default for NonRoot {
             controls: Controls::default(),
             operation: Operation::default(),
             guest_operation: false,
+            inner: None,
             inner: None,
             trap_exit: None,
             virtual_interrupt: false,

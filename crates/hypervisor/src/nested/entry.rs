@@ -6,11 +6,11 @@ use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::mmu::{EptFormat, Nested, Pml, TransitionTags};
 use crate::registers::{Ownership, Visible};
-use cpu::vmx::{Controls, GuestView, MsrBitmap};
+use cpu::vmx::{Controls, GuestView, MsrBitmap, NestedGuest};
 use ledger::{Family, Kind, Operation, TICKS_PER_CYCLE, Ticks};
-use x86::page::PAGE;
+use x86::page::{ADDRESS, PAGE};
 use x86::vmx::capability::ept_vpid;
-use x86::vmx::{interruption, pin, primary, reason, secondary};
+use x86::vmx::{interruption, pin, primary, reason, secondary, vmcs};
 
 /// Number of fields that `prepare_vmcs02` writes at each entry, number for rarely changed fields of vmcs12, and number
 /// that `nested_vmx_run` reads from vmcs12 (KVM of Linux 6.1): VMWRITEs, and VMREADs of a shadow VMCS.
@@ -38,8 +38,9 @@ impl ExitContext<'_> {
         self.vcpu.nested.entering = true;
         self.vcpu.nested.timer_at = self.timer_of(&inner);
         self.vcpu.events.next = injected(&inner);
+        let running = self.running_guest(&inner);
         self.vcpu.visible = Visible::of_view(view);
-        self.cpu.arch.vmx.inner = Some(self.guest_name(&inner));
+        self.cpu.arch.vmx.inner = Some(running);
         self.changed_level(Some(inner.tag()).filter(|tag| *tag != 0), true)
     }
 
@@ -69,10 +70,15 @@ impl ExitContext<'_> {
         self.cpu.micro.clock.saturating_add(wait)
     }
 
-    /// Returns the identity of L2 in ledgers.
-    fn guest_name(&self, inner: &Controls) -> u64 {
-        let vmcs = self.vcpu.nested.vmx.operation.current().map_or(0, |(address, _)| address);
-        if inner.secondary(secondary::EPT) { inner.eptp & x86::page::ADDRESS } else { vmcs }
+    /// Describes L2 for inspection from outside. The visible registers are still those of L1.
+    fn running_guest(&self, inner: &Controls) -> NestedGuest {
+        let (vmcs, host_cr3) = match self.vcpu.nested.vmx.operation.current() {
+            Some((address, vmcs)) => (address, vmcs.get(vmcs::HOST_CR3)),
+            None => (0, 0),
+        };
+        let host = GuestView { cr3: host_cr3, ..self.vcpu.visible.view(self.cpu.arch.xcr0) };
+        let ept = inner.secondary(secondary::EPT);
+        NestedGuest { name: if ept { inner.eptp & ADDRESS } else { vmcs }, ept, host }
     }
 
     /// Returns the VPID of L2's translations.
@@ -116,8 +122,8 @@ impl ExitContext<'_> {
 
     /// Handles L2's choice of another EPT pointer in L1's list.
     pub fn switched_ept(&mut self) -> Result<(), Failure> {
-        if let Some(inner) = self.vcpu.nested.running() {
-            self.cpu.arch.vmx.inner = Some(self.guest_name(inner));
+        if let (Some(inner), Some(guest)) = (self.vcpu.nested.running(), &mut self.cpu.arch.vmx.inner) {
+            guest.name = inner.eptp & ADDRESS;
         }
         self.with_mmu(|mmu, vcpu, guest| mmu.nested_transition(vcpu, guest))
     }

@@ -31,6 +31,15 @@ pub fn group() -> Group {
         });
     }
     group.add("linux_inside_without_apicv_twice_with_names_of_its_functions", twice);
+    let modes = [("ept", ""), ("without_nested_ept", "--nested-ept off"), ("shadow", "--mmu shadow")];
+    for (name, mode) in modes {
+        group.add(format!("linux_inside_on_the_hypervisor_with_names_of_its_functions_{name}"), move |bench| {
+            let run = inside("")?.words("--platform hvm --nested on").words(mode).with("--ledger", bench.file("a"));
+            bench.expect(&run, 0, "workload l2: status 0")?;
+            let report = tollgate("report --level 2 --by symbol --top 0").arg(bench.file("a"));
+            bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]").map(drop)
+        });
+    }
     group.add("a_command_of_any_bytes_inside", |bench| {
         let run = host("1G")?.append(&format!("tollgate.run=l2 tollgate.inner-base64={ANY_BYTES}"));
         bench.expect(&run, 5, "workload l2: status 5").map(drop)

@@ -26,9 +26,12 @@ const SELECTORS: [(u8, u32); 6] = [
 pub(super) const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
 
 impl Cpu {
-    /// Returns the registers that translate the linear addresses of a hypervisor on the machine, while it is in
-    /// non-root mode.
+    /// Returns the registers that translate the linear addresses of a hypervisor on the machine, while its guest runs.
+    /// That hypervisor may use the processor's VMX, or the one that the board's hypervisor emulates.
     pub fn host_registers(&self) -> Option<GuestView> {
+        if let Some(inner) = self.arch.vmx.inner {
+            return Some(inner.host);
+        }
         let (_, vmcs) = self.arch.vmx.operation.current().filter(|_| self.guest_of_software().is_some())?;
         let [cr0, cr4, efer, ..] = self.arch.vmx.operation.host_under;
         Some(GuestView { cr0, cr3: vmcs.get(vmcs::HOST_CR3), cr4, efer, pdpte: self.arch.pdpte, xcr0: self.arch.xcr0 })
