@@ -83,6 +83,7 @@ pub use fault::{Exec, Fault, Flow};
 pub use features::Features;
 pub use model::Model;
 pub use native::{HostError, host_supported};
+pub use op::Op;
 pub use ram::Ram;
 pub use run::Exit;
 pub use state::Cpu;

@@ -113,6 +113,12 @@ impl Op {
     /// Some operand is memory.
     pub const MEM: u8 = 64;
 
+    /// Returns the class as which it is charged.
+    #[inline(always)]
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
     /// Returns true if a flag is set.
     #[inline(always)]
     pub fn has(&self, flag: u8) -> bool {

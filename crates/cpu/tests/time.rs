@@ -1,7 +1,7 @@
 //! The price of a run of instructions does not depend on where it is cut: tests with a model of time in which an
 //! instruction's price depends on all that is in front of it in its run.
 
-use cpu::op::Op;
+use cpu::Op;
 use cpu::time::{Context, Timing};
 use cpu::{Exit, Model, Tier};
 use iced_x86::IcedError;
@@ -24,8 +24,8 @@ impl Timing for Uneven {
             [count, before] => (count, before),
             _ => (0, u8::MAX),
         };
-        context.0 = vec![count.saturating_add(1).min(200), op.class as u8];
-        500 + (u32::from(count) * 37 + u32::from(before) * 101 + op.class as u32 * 13) % 900
+        context.0 = vec![count.saturating_add(1).min(200), op.class() as u8];
+        500 + (u32::from(count) * 37 + u32::from(before) * 101 + op.class() as u32 * 13) % 900
     }
 }
 

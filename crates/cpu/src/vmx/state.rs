@@ -33,8 +33,6 @@ pub struct NonRoot {
     pub guest_operation: bool,
     /// The nested guest that runs, if the guest of the board's hypervisor is a hypervisor.
     pub inner: Option<NestedGuest>,
-    /// The nested guest that runs ([`ledger::Origin::guest`]), if the guest is a hypervisor.
-    pub inner: Option<u64>,
     /// Activity state, see [`x86::vmx::activity`]: if it is not active, only events are handled.
     pub activity: u32,
     /// Time at which the VMX-preemption timer expires.
@@ -82,7 +80,6 @@ impl Default for NonRoot {
             controls: Controls::default(),
             operation: Operation::default(),
             guest_operation: false,
-            inner: None,
             inner: None,
             trap_exit: None,
             virtual_interrupt: false,
