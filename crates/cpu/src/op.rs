@@ -115,7 +115,7 @@ impl Op {
 
     /// Returns the class as which it is charged.
     #[inline(always)]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ledger::Class {
         self.class
     }
 

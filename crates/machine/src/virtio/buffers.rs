@@ -77,3 +77,57 @@ impl<'a> Buffers<'a> {
         self.consume(bytes.len(), |memory, at, range| memory.write_slice(&bytes[range], at).is_ok())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::GuestRam;
+
+    #[test]
+    fn buffers_are_split_and_used_across_their_parts() {
+        let ram = GuestRam::new(1 << 20).unwrap();
+        let text = b"abcdefg";
+        assert!(ram.write(100, &text[..3]) && ram.write(200, &text[3..]));
+        let parts = || VecDeque::from([(100, 3), (200, 4)]);
+        let all = || Buffers::new(ram.map(), parts()).unwrap();
+        for at in 0..=7 {
+            let mut first = all();
+            let mut second = first.split_at(at).unwrap();
+            assert_eq!((first.available_bytes(), second.available_bytes()), (at, 7 - at));
+            let mut buffer = [0; 9];
+            assert_eq!(first.read(&mut buffer), at);
+            assert_eq!((&buffer[..at], first.available_bytes()), (&text[..at], 0));
+            // The rest in pieces of two bytes.
+            let mut rest: Vec<u8> = Vec::new();
+            while second.available_bytes() > 0 {
+                let left = second.available_bytes();
+                let count = second.read(&mut buffer[..2]);
+                assert_eq!(count, left.min(2));
+                assert_eq!(second.available_bytes(), left - count);
+                rest.extend(&buffer[..count]);
+            }
+            assert_eq!(rest, text[at..]);
+        }
+        assert!(all().split_at(8).is_err());
+        let mut writer = all();
+        assert_eq!((writer.write(b"12345"), writer.write(b"678"), writer.write(b"9")), (5, 2, 0));
+        let mut bytes = [0; 7];
+        assert!(ram.read(100, &mut bytes[..3]) && ram.read(200, &mut bytes[3..]));
+        assert_eq!(bytes, *b"1234567");
+    }
+
+    #[test]
+    fn buffers_outside_of_memory_are_none() {
+        let ram = GuestRam::new(1 << 20).unwrap();
+        for (parts, good) in [
+            (vec![(0, 1 << 20)], true),
+            (vec![(1, 1 << 20)], false),
+            (vec![(0, 1), (1 << 20, 1)], false),
+            (vec![(u64::MAX, 2)], false),
+            // Their sum does not overflow.
+            (vec![(0, usize::MAX), (0, usize::MAX)], false),
+        ] {
+            assert_eq!(Buffers::new(ram.map(), parts.clone().into()).is_some(), good, "{parts:?}");
+        }
+    }
+}

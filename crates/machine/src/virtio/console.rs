@@ -145,3 +145,54 @@ impl Plain for Console {
         require(self.messages.len() <= MAX_MESSAGES, "more control messages than are kept")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_receive_queue_opens_and_closes_the_port() {
+        let mut console = Console::default();
+        let mut open = |change: &dyn Fn(&mut Console)| {
+            change(&mut console);
+            console.inbox().open
+        };
+        assert!(!open(&|console| console.started(TRANSMIT, 0)));
+        assert!(open(&|console| console.started(RECEIVE, 0)));
+        assert!(open(&|console| console.stopped(TRANSMIT, 0)));
+        assert!(!open(&|console| console.stopped(RECEIVE, 0)));
+        // A driver with control messages opens it by one.
+        assert!(!open(&|console| {
+            console.negotiated(MULTIPORT);
+            console.started(RECEIVE, 0);
+        }));
+        assert!(!open(&|console| console.heard(1, event::PORT_OPEN, 1)));
+        assert!(open(&|console| console.heard(0, event::PORT_OPEN, 1)));
+        assert!(open(&|console| console.heard(1, event::PORT_OPEN, 0)));
+    }
+
+    #[test]
+    fn only_what_the_driver_has_is_answered() {
+        for (port, event, value, answers) in [
+            (0, event::DEVICE_READY, 1, 1),
+            (0, event::DEVICE_READY, 0, 0),
+            (0, event::PORT_READY, 1, 2),
+            (0, event::PORT_READY, 0, 0),
+            (1, event::PORT_READY, 1, 0),
+            (0, event::PORT_NAME, 1, 0),
+        ] {
+            let mut console = Console::default();
+            console.heard(port, event, value);
+            assert_eq!(console.messages.len(), answers, "{port} {event} {value}");
+            console.reset();
+            assert!(console.messages.is_empty());
+        }
+    }
+
+    #[test]
+    fn so_many_messages_are_restored_and_no_more() {
+        let console = |count: usize| Console { messages: vec![Message::default(); count].into(), ..Console::default() };
+        assert_eq!(console(MAX_MESSAGES).check(&console(0)), Ok(()));
+        assert!(console(MAX_MESSAGES + 1).check(&console(0)).is_err());
+    }
+}

@@ -11,9 +11,14 @@ use crate::memory::{GuestRam, layout};
 use crate::pci::testing::Rig;
 
 mod channels;
+mod commands;
 mod devices;
+mod files;
 mod hooks;
 mod net;
+mod overlay;
+mod packed;
+mod queues;
 mod registers;
 mod states;
 
@@ -368,6 +373,18 @@ fn nothing_happens_before_the_driver_is_ready_or_without_bus_mastering() {
     driver.notify(0);
     driver.notify(7);
     assert_eq!(driver.used(0), (1, 0, 513));
+}
+
+#[test]
+fn output_of_a_console_waits_for_its_notification() {
+    let mut driver = Driver::with(Console::default());
+    driver.start(VERSION_1);
+    assert!(driver.ram.write(BUFFERS, b"hello"));
+    driver.offer(1, 0, &[(BUFFERS, 5, 0)]);
+    driver.notify(0);
+    assert!(driver.printed().is_empty());
+    driver.notify(1);
+    assert_eq!(driver.printed(), b"hello");
 }
 
 #[test]

@@ -641,3 +641,117 @@ impl<D: Device> Saved for VirtioPci<D> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::packed::Place;
+    use super::*;
+    use crate::virtio::Console;
+
+    /// Returns a console that a driver uses: its first queue is enabled and started.
+    fn used() -> VirtioPci<Console> {
+        let mut function = VirtioPci::new(Console::default());
+        function.registers.driver_features = VERSION_1;
+        function.registers.status = ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK;
+        function.queues[0].queue.set_ready(true);
+        function.queues[0].started = true;
+        function
+    }
+
+    #[test]
+    fn forged_states_are_refused() {
+        let changed = |change: &dyn Fn(&mut SavedTransport)| {
+            let mut saved: SavedTransport = decode(&used().save().unwrap()).unwrap();
+            change(&mut saved);
+            let mut function = VirtioPci::new(Console::default());
+            let restored = function.restore(&encode(&saved).unwrap());
+            assert!(restored.is_err() || function.save() == encode(&saved));
+            restored
+        };
+        let impossible = |what| Err(StateError::Impossible(what));
+        let vector = impossible("a vector that the function does not have");
+        let status = impossible("the status of a virtio device");
+        let started = impossible("a virtqueue that is not what the status says");
+        let kind = impossible("a virtqueue of a kind that was not negotiated");
+        let pin = impossible("the interrupt status of a PCI function");
+        let place = |index| Some(Places { used: Places::START.used, available: Place { index, wrap: true } });
+        type Forgery<'a> = (&'a str, &'a dyn Fn(&mut SavedTransport), Result<(), StateError>);
+        let cases: [Forgery; 30] = [
+            ("nothing", &|_| (), Ok(())),
+            ("a queue is missing", &|saved| saved.queues.truncate(3), Err(StateError::Other("virtio device"))),
+            ("a queue is smaller", &|saved| saved.queues[1].max_size = 32, Err(StateError::Other("virtio device"))),
+            ("a queue has no size", &|saved| saved.queues[1].size = 3, impossible("a virtqueue")),
+            ("the last vector", &|saved| saved.queues[3].vector = 4, Ok(())),
+            ("a vector after it", &|saved| saved.queues[3].vector = 5, vector.clone()),
+            ("the last vector for changes", &|saved| saved.registers.config_vector = 4, Ok(())),
+            ("a vector for changes after it", &|saved| saved.registers.config_vector = 5, vector),
+            ("it has failed", &|saved| saved.registers.status |= FAILED, Ok(())),
+            ("an unknown status", &|saved| saved.registers.status |= 0x20, status.clone()),
+            ("ready without features", &|saved| saved.registers.status &= !FEATURES_OK, status.clone()),
+            ("old features", &|saved| saved.registers.driver_features = 0, status.clone()),
+            ("unknown features", &|saved| saved.registers.driver_features |= PACKED, status),
+            (
+                "unknown features that are not accepted yet",
+                &|saved| {
+                    (saved.registers.driver_features, saved.registers.status) = (u64::MAX, ACKNOWLEDGE | DRIVER);
+                    (saved.queues[0].started, saved.queues[0].ready) = (false, false);
+                },
+                Ok(()),
+            ),
+            ("an enabled queue has not started", &|saved| saved.queues[0].started = false, started.clone()),
+            ("another queue has started", &|saved| saved.queues[1].started = true, started.clone()),
+            ("the device needs a reset", &|saved| saved.registers.status |= NEEDS_RESET, started),
+            (
+                "it needs a reset, and has stopped",
+                &|saved| {
+                    saved.registers.status |= NEEDS_RESET;
+                    saved.queues[0].started = false;
+                },
+                Ok(()),
+            ),
+            ("a packed ring", &|saved| saved.queues[0].packed = place(0), kind),
+            ("a packed ring that is not enabled", &|saved| saved.queues[1].packed = place(63), Ok(())),
+            (
+                "a place outside of it",
+                &|saved| saved.queues[1].packed = place(64),
+                impossible("a place outside of a virtqueue"),
+            ),
+            (
+                "a used place outside of it",
+                &|saved| {
+                    saved.queues[1].packed = Some(Places { used: Place { index: 64, wrap: true }, ..Places::START })
+                },
+                impossible("a place outside of a virtqueue"),
+            ),
+            ("a pending interrupt", &|saved| saved.registers.isr = ISR_QUEUE, pin.clone()),
+            ("a pin without an interrupt", &|saved| saved.config.set_interrupt_status(true), pin),
+            (
+                "both interrupts",
+                &|saved| {
+                    saved.registers.isr = ISR_QUEUE | ISR_CONFIG;
+                    saved.config.set_interrupt_status(true);
+                },
+                Ok(()),
+            ),
+            (
+                "an unknown interrupt",
+                &|saved| {
+                    saved.registers.isr = 4;
+                    saved.config.set_interrupt_status(true);
+                },
+                impossible("the interrupt status of a virtio device"),
+            ),
+            (
+                "another function",
+                &|saved| saved.config = VirtioPci::new(crate::virtio::Entropy::new(1)).config,
+                Err(StateError::Other("PCI function")),
+            ),
+            ("a selected queue that does not exist", &|saved| saved.registers.queue_select = 99, Ok(())),
+            ("positions", &|saved| (saved.queues[2].next_avail, saved.queues[2].next_used) = (7, 5), Ok(())),
+            ("entries that are not announced", &|saved| saved.queues[0].unannounced = 3, Ok(())),
+        ];
+        for (what, change, expected) in cases {
+            assert_eq!(changed(change), expected, "{what}");
+        }
+    }
+}

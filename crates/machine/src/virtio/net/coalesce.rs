@@ -40,3 +40,43 @@ impl Coalescing {
         (self.packets, self.usecs) = (packets, usecs);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICROSECOND: Time = SECOND / 1_000_000;
+
+    #[test]
+    fn a_notification_waits_for_frames_or_for_time() {
+        // Maximum frames and microseconds; then frames passed, at a time, and the notification: now, or due later.
+        type Passed = (u32, Time, bool, Option<Time>);
+        let cases: [(u32, u32, &[Passed]); 4] = [
+            (0, 0, &[(1, 5, true, None)]),
+            (9, 0, &[(1, 5, true, None)]),
+            (
+                3,
+                10,
+                &[
+                    (1, 2, false, Some(12)),
+                    (1, 11, false, Some(12)),
+                    (1, 11, true, None),
+                    (2, 20, false, Some(30)),
+                    (0, 29, false, Some(30)),
+                    (0, 30, true, None),
+                    (4, 40, true, None),
+                ],
+            ),
+            (0, 10, &[(0, 0, false, None), (1000, 1, false, Some(10)), (1000, 10, true, None)]),
+        ];
+        for (packets, usecs, steps) in cases {
+            let mut coalescing = Coalescing::default();
+            coalescing.set(packets, usecs);
+            assert_eq!((coalescing.packets, coalescing.usecs, coalescing.due()), (packets, usecs, None));
+            for (frames, now, notified, due) in steps {
+                assert_eq!(coalescing.passed(*frames, now * MICROSECOND), *notified, "{packets} {usecs} at {now}");
+                assert_eq!(coalescing.due(), due.map(|due| due * MICROSECOND), "{packets} {usecs} at {now}");
+            }
+        }
+    }
+}

@@ -100,3 +100,63 @@ pub fn takes(features: u64) -> Offloads {
         udp6: has(GUEST_USO6),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use network::options::Net;
+
+    fn bits(bits: &[u32]) -> u64 {
+        bits.iter().fold(0, |all, bit| all | 1 << bit)
+    }
+
+    #[test]
+    fn a_nic_offers_what_its_options_say() {
+        let plain = bits(&[2, 5, 15, 16, 17, 18, 19, 20, 23, 52, 53, 57, 63]);
+        let offloads = bits(&[0, 1, 7, 8, 9, 11, 12, 13, 54, 55, 56, 59]);
+        for (text, expected) in [
+            ("sink,offloads=off", plain),
+            ("sink", plain | offloads),
+            ("sink,queues=2", plain | offloads | bits(&[22, 60])),
+            ("sink,offloads=off,mtu=1500", plain | bits(&[3])),
+            ("sink,offloads=off,packed=on", plain | bits(&[34])),
+        ] {
+            let Ok(Net::Nic(nic)) = text.parse() else { panic!("{text}") };
+            assert_eq!(offered(&nic), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn features_without_what_they_need_have_no_effect() {
+        let all = u64::MAX;
+        for (missing, gone) in [
+            (&[][..], &[][..]),
+            (&[1], &[7, 8, 9, 54, 55]),
+            (&[7], &[]),
+            (&[7, 8], &[9]),
+            (&[0], &[11, 12, 13, 56]),
+            (&[12], &[]),
+            (&[11, 12], &[13]),
+            (&[17], &[18, 19, 20, 22, 23, 52, 53, 57, 60]),
+        ] {
+            let left = all & !bits(missing);
+            assert_eq!(effective(left), left & !bits(gone), "without {missing:?}");
+        }
+    }
+
+    #[test]
+    fn a_driver_takes_the_offloads_of_its_features() {
+        let none = Offloads::default();
+        for (bit, expected) in [
+            (0, none),
+            (1, Offloads { checksum: true, ..none }),
+            (7, Offloads { tcp4: true, ..none }),
+            (8, Offloads { tcp6: true, ..none }),
+            (9, Offloads { ecn: true, ..none }),
+            (54, Offloads { udp4: true, ..none }),
+            (55, Offloads { udp6: true, ..none }),
+        ] {
+            assert_eq!(takes(bits(&[bit])), expected, "{bit}");
+        }
+    }
+}

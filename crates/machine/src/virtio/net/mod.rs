@@ -432,3 +432,66 @@ impl Saved for Net {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forged_states_are_refused() {
+        let frame = |len: usize| Frame { bytes: vec![0; len], partial: None, segments: None, checked: false };
+        let changed = |change: &dyn Fn(&mut State)| {
+            let mut state = State::new([2; 6], 3);
+            change(&mut state);
+            state.check(3)
+        };
+        let queues = Err(StateError::Impossible("the queues of a network device"));
+        type Forgery<'a> = (&'a str, &'a dyn Fn(&mut State), Result<(), StateError>);
+        let cases: [Forgery; 19] = [
+            ("nothing", &|_| (), Ok(())),
+            ("a full backlog", &|state| state.backlogs[1].extend(vec![frame(14); BACKLOG]), Ok(())),
+            ("more than a backlog", &|state| state.backlogs[1].extend(vec![frame(14); BACKLOG + 1]), queues.clone()),
+            ("a short frame", &|state| state.backlogs[0].push_back(frame(13)), queues.clone()),
+            ("fewer backlogs", &|state| state.backlogs.truncate(2), queues.clone()),
+            ("more backlogs", &|state| state.backlogs.push(VecDeque::new()), queues.clone()),
+            ("fewer flags of hunger", &|state| state.starved.truncate(2), queues.clone()),
+            ("fewer queues", &|state| state.started.truncate(6), queues.clone()),
+            ("more queues", &|state| state.started.push(true), queues.clone()),
+            ("fewer coalescings", &|state| state.coalescing.truncate(5), queues.clone()),
+            ("three waiting queues", &|state| state.waiting.extend([5, 1, 3]), Ok(())),
+            ("four waiting queues", &|state| state.waiting.extend([5, 1, 3, 1]), queues.clone()),
+            ("a waiting queue that does not exist", &|state| state.waiting.push_back(6), queues.clone()),
+            ("all pairs", &|state| state.pairs = 3, Ok(())),
+            ("no pair", &|state| state.pairs = 0, queues.clone()),
+            ("too many pairs", &|state| state.pairs = 4, queues),
+            ("the last moment", &|state| state.now = Time::MAX - 1, Ok(())),
+            (
+                "the end of time",
+                &|state| state.now = Time::MAX,
+                Err(StateError::Impossible("a network device of the future")),
+            ),
+            (
+                "a table with a fourth queue",
+                &|state| assert!(state.steering.set_table(vec![3], 0, 4)),
+                Err(StateError::Impossible("the steering of a network device")),
+            ),
+        ];
+        for (what, change, expected) in cases {
+            assert_eq!(changed(change), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn frames_are_for_a_device_whose_receive_queue_is_started() {
+        let Ok(network::options::Net::Nic(nic)) = "generator".parse() else { panic!() };
+        for (queue, receives) in [(0, true), (1, false), (2, false)] {
+            let network = network::Network::new([(&nic, [2; 6])].into_iter());
+            let port = network::Plug::new(&std::sync::Arc::new(std::sync::Mutex::new(network)), 0);
+            let mut net = Net::new(&nic, [2; 6], Box::new(port), Clock::new(1_000_000_000));
+            net.started(queue, 0);
+            assert_eq!(net.next_event().is_some(), receives, "queue {queue}");
+            net.stopped(queue, 0);
+            assert_eq!(net.next_event(), None, "queue {queue}");
+        }
+    }
+}

@@ -114,3 +114,130 @@ impl Steering {
         require(table && known && self.unclassified < queues, "the steering of a network device")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::PacketBuilder;
+
+    /// Returns packets over IPv4 and IPv6: without ports, of TCP and of UDP.
+    fn packets(port: u16) -> [Vec<u8>; 6] {
+        let packet = |v6: bool, kind: usize| {
+            let builder = PacketBuilder::ethernet2([2; 6], [4; 6]);
+            let builder = match v6 {
+                false => builder.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64),
+                true => builder.ipv6([1; 16], [2; 16], 64),
+            };
+            let mut bytes = Vec::new();
+            match kind {
+                0 => builder.icmpv4_echo_request(1, 1).write(&mut bytes, &[]),
+                1 => builder.tcp(port, 2, 0, 0).write(&mut bytes, &[]),
+                _ => builder.udp(port, 2).write(&mut bytes, &[]),
+            }
+            .unwrap();
+            bytes
+        };
+        [(false, 0), (false, 1), (false, 2), (true, 0), (true, 1), (true, 2)].map(|(v6, kind)| packet(v6, kind))
+    }
+
+    #[test]
+    fn a_hash_is_of_the_fields_that_the_driver_wants() {
+        let key: Vec<u8> = (1..=40).collect();
+        let reports = |types: u32| {
+            let mut steering = Steering::default();
+            assert!(steering.set_hash(types, &key));
+            packets(1).map(|packet| steering.hash(&packet).map_or(0, |(_, report)| report))
+        };
+        for (types, expected) in [
+            (0, [0; 6]),
+            (0x3f, [1, 2, 3, 4, 5, 6]),
+            (1 << 0, [1, 1, 1, 0, 0, 0]),
+            (1 << 1, [0, 2, 0, 0, 0, 0]),
+            (1 << 2, [0, 0, 3, 0, 0, 0]),
+            (1 << 3, [0, 0, 0, 4, 4, 4]),
+            (1 << 4, [0, 0, 0, 0, 5, 0]),
+            (1 << 5, [0, 0, 0, 0, 0, 6]),
+        ] {
+            assert_eq!(reports(types), expected, "{types:#x}");
+        }
+        let mut steering = Steering::default();
+        assert!(steering.set_hash(0x3f, &key));
+        let known = steering.clone();
+        assert!(!steering.set_hash(0x40, &key) && !steering.set_hash(1, &[0; 41]));
+        assert_eq!(steering, known, "what is refused changes nothing");
+        let udp = &packets(1)[2];
+        assert_eq!(steering.hash(udp).map(|(hash, _)| hash), rss::hash(udp, &key, |_| true).map(|(hash, _)| hash));
+    }
+
+    #[test]
+    fn a_table_selects_queues_that_exist() {
+        let mut steering = Steering::default();
+        for (table, unclassified, good) in [
+            (vec![], 0, false),
+            (vec![0; 3], 0, false),
+            (vec![0; 256], 0, false),
+            (vec![0, 4], 0, false),
+            (vec![0], 4, false),
+            (vec![0; 128], 0, true),
+            (vec![3, 2, 1, 0], 3, true),
+        ] {
+            assert_eq!(steering.set_table(table.clone(), unclassified, 4), good, "{table:?} {unclassified}");
+        }
+        let packet = &packets(1)[2];
+        let queues = [0, 1, 2, 7].map(|hash| steering.queue(packet, Some((hash, 3)), 4));
+        assert_eq!((queues, steering.queue(packet, None, 4)), ([3, 2, 1, 0], 3));
+        // Automatic steering learns nothing while there is a table.
+        let before = steering.clone();
+        steering.sent(packet, 2, 4);
+        assert_eq!(steering, before);
+    }
+
+    #[test]
+    fn a_flow_comes_back_to_its_sender_and_others_are_spread() {
+        let mut steering = Steering::default();
+        let mut seen = [false; 4];
+        for port in 0..40 {
+            let packet = &packets(port)[2];
+            let hash = u64::from(rss::symmetric(packet).unwrap());
+            let queue = steering.queue(packet, None, 4);
+            assert_eq!(u64::from(queue), hash / (1 << 30), "each queue has a quarter of the hashes");
+            seen[usize::from(queue)] = true;
+            assert_eq!(steering.queue(packet, None, 1), 0);
+        }
+        assert_eq!(seen, [true; 4]);
+        let spread = |packet: &[u8]| (rss::symmetric(packet).unwrap() >> 30) as u16;
+        let packet = packets(7)[2].clone();
+        let other = (spread(&packet) + 1) % 4;
+        steering.sent(&packet, other, 1);
+        assert_eq!(steering.queue(&packet, None, 4), spread(&packet), "one queue is not remembered");
+        steering.sent(&packet, other, 4);
+        assert_eq!(steering.queue(&packet, None, 4), other);
+        steering.sent(&packet, 3, 4);
+        assert_eq!(
+            [4, 3].map(|queues| steering.queue(&packet, None, queues)),
+            [3, ((u64::from(rss::symmetric(&packet).unwrap()) * 3) >> 32) as u16]
+        );
+        steering.sent(&[0; 60], 3, 4);
+        assert_eq!(steering.queue(&[0; 60], None, 4), 0, "no flow");
+    }
+
+    #[test]
+    fn forged_settings_are_refused() {
+        let known = Steering::default();
+        let table = |table: Vec<u16>| Steering { table, ..known.clone() };
+        for (forged, accepted) in [
+            (known.clone(), true),
+            (Steering { types: 0x3f, key: vec![0; 40], table: vec![1; 128], unclassified: 1, ..known.clone() }, true),
+            (Steering { types: 0x40, ..known.clone() }, false),
+            (Steering { key: vec![0; 41], ..known.clone() }, false),
+            (Steering { flows: vec![0; 255], ..known.clone() }, false),
+            (Steering { flows: vec![0; 257], ..known.clone() }, false),
+            (Steering { unclassified: 2, ..known.clone() }, false),
+            (table(vec![0; 3]), false),
+            (table(vec![0; 256]), false),
+            (table(vec![0, 2]), false),
+        ] {
+            assert_eq!(forged.check(2).is_ok(), accepted, "{forged:?}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use super::states::{copy, function};
 use super::*;
 use crate::host::Piece;
+use crate::state::Saved;
 use crate::virtio::ports::{event, message};
 use std::ops::{Deref, DerefMut};
 
@@ -243,12 +244,14 @@ fn the_end_is_told_once_when_all_is_read() {
 #[test]
 fn a_driver_that_begins_anew_is_told_the_end_again() {
     let mut driver = driver();
+    driver.says(0, event::PORT_OPEN, 1);
     driver.says(1, event::PORT_OPEN, 1);
     driver.gives(1, b"", true);
     driver.says(0, event::DEVICE_READY, 1);
+    assert!(driver.is_open(0));
     driver.begin();
     assert_eq!(driver.told(), list(&[]), "what was for the driver before is gone");
-    assert!(!driver.is_open(1));
+    assert!(!driver.is_open(0) && !driver.is_open(1));
     driver.says(1, event::PORT_OPEN, 1);
     assert_eq!(driver.told(), list(&[(1, event::PORT_OPEN, 0)]));
 }
@@ -282,4 +285,31 @@ fn there_are_so_many_ports_and_no_more() {
         assert_eq!(device.queues().len(), 2 * (made + 1), "{asked}");
         assert_eq!(device.config()[4..8], (made as u32).to_le_bytes(), "{asked}");
     }
+}
+
+#[test]
+fn a_message_goes_to_the_buffer_that_waits_and_output_waits_for_its_notification() {
+    let mut driver = driver();
+    driver.offer(CONTROL_INPUT, 0, &[(MESSAGES, BUFFER, WRITE)]);
+    driver.notify(CONTROL_INPUT);
+    assert!(driver.ram.write(TEXT, b"text"));
+    driver.offer(OUTPUT, 0, &[(TEXT, 4, 0)]);
+    driver.says(1, event::DEVICE_READY, 1);
+    assert_eq!((driver.used(CONTROL_INPUT), driver.bytes(MESSAGES)), ((1, 0, 8), message(0, event::PORT_ADD, 1)));
+    assert!(driver.wrote().is_empty());
+    driver.notify(OUTPUT);
+    assert_eq!(driver.wrote(), [(0, b"text".to_vec())]);
+}
+
+#[test]
+fn so_many_messages_are_restored_and_no_more() {
+    let device = two();
+    for (count, accepted) in [(256, true), (257, false)] {
+        // Names; the ports, without input and flags; the messages.
+        let port = (Vec::<u8>::new(), false, false, false);
+        let state = (vec!["control", "stdin"], (vec![port.clone(), port], vec![vec![0u8; 8]; count]));
+        assert_eq!(device.clone().restore(&crate::state::encode(&state).unwrap()).is_ok(), accepted, "{count}");
+    }
+    let state = (vec!["control", "stdin"], (vec![(Vec::<u8>::new(), false, false, false)], Vec::<Vec<u8>>::new()));
+    assert!(device.clone().restore(&crate::state::encode(&state).unwrap()).is_err(), "a port is missing");
 }

@@ -29,11 +29,11 @@ const RX: u16 = 0;
 const TX: u16 = 1;
 /// Clock with one tick per picosecond.
 const CLOCK: Clock = Clock::new(1_000_000_000);
-const MAC: [u8; 6] = [2, 0x74, 0x67, 0, 0, 1];
+pub(super) const MAC: [u8; 6] = [2, 0x74, 0x67, 0, 0, 1];
 
-struct Bench {
-    driver: Driver,
-    network: Arc<Mutex<Network>>,
+pub(super) struct Bench {
+    pub(super) driver: Driver,
+    pub(super) network: Arc<Mutex<Network>>,
     /// Positions of the driver in packed rings, by queue: the next available descriptor, the next used one, and the
     /// wrap counters.
     packed: Vec<((u16, bool), (u16, bool))>,
@@ -47,7 +47,7 @@ fn nics(options: &[&str]) -> Vec<Nic> {
     options.iter().map(nic).collect()
 }
 
-fn device(options: &[&str]) -> (Net, Arc<Mutex<Network>>) {
+pub(super) fn device(options: &[&str]) -> (Net, Arc<Mutex<Network>>) {
     let nics = nics(options);
     let network = Network::new(nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(0, number))));
     let network = Arc::new(Mutex::new(network));
@@ -56,7 +56,7 @@ fn device(options: &[&str]) -> (Net, Arc<Mutex<Network>>) {
 
 impl Bench {
     /// Creates a device on the first port of a network.
-    fn new(options: &[&str], features: u64) -> Self {
+    pub(super) fn new(options: &[&str], features: u64) -> Self {
         let (net, network) = device(options);
         let mut driver = Driver::with(net);
         driver.start(features | VERSION_1);
@@ -64,12 +64,12 @@ impl Bench {
         Self { driver, network, packed: vec![((0, true), (0, true)); 8] }
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.driver.bus.now
     }
 
     /// Advances time, event by event.
-    fn run_until(&mut self, end: u64) {
+    pub(super) fn run_until(&mut self, end: u64) {
         while let Some(event) = crate::device::Device::next_event(&self.driver.bus.bus).filter(|event| *event <= end) {
             assert!(event > self.now(), "time passes");
             self.driver.bus.advance(event);
@@ -78,21 +78,21 @@ impl Bench {
     }
 
     /// Adds receive buffers of one descriptor each, from descriptor 0 on.
-    fn give_buffers(&mut self, count: u16, len: u32) {
+    pub(super) fn give_buffers(&mut self, count: u16, len: u32) {
         for number in 0..count {
             self.driver.offer(RX, number, &[(BUFFERS + 0x1000 * u64::from(number), len, WRITE)]);
         }
         self.driver.notify(RX);
     }
 
-    fn buffer(&self, number: u64, len: usize) -> Vec<u8> {
+    pub(super) fn buffer(&self, number: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(self.driver.ram.read(BUFFERS + 0x1000 * number, &mut bytes));
         bytes
     }
 
     /// Sends a header and a frame from a transmit queue.
-    fn transmit(&mut self, queue: u16, head: u16, header: &[u8], frame: &[u8]) {
+    pub(super) fn transmit(&mut self, queue: u16, head: u16, header: &[u8], frame: &[u8]) {
         let at = BUFFERS + 0x8_0000 + 0x4000 * u64::from(head);
         assert!(self.driver.ram.write(at, header) && self.driver.ram.write(at + 0x100, frame));
         self.driver.offer(queue, head, &[(at, header.len() as u32, 0), (at + 0x100, frame.len() as u32, 0)]);
@@ -100,7 +100,7 @@ impl Bench {
     }
 
     /// Executes a command on the control queue. Returns its status and the data before the status.
-    fn command(&mut self, queue: u16, command: &[u8], room: u32) -> (u8, Vec<u8>) {
+    pub(super) fn command(&mut self, queue: u16, command: &[u8], room: u32) -> (u8, Vec<u8>) {
         let at = BUFFERS + 0x7_0000;
         assert!(self.driver.ram.write(at, command));
         let parts = [(at, command.len() as u32, 0), (at + 0x1000, room, WRITE), (at + 0x2000, 1, WRITE)];
@@ -112,22 +112,22 @@ impl Bench {
         (self.driver.bytes::<1>(at + 0x2000)[0], answer)
     }
 
-    fn host_sends(&mut self, bytes: Vec<u8>) {
+    pub(super) fn host_sends(&mut self, bytes: Vec<u8>) {
         let now = self.now();
         self.network.lock().unwrap().host_frame(0, now, bytes);
     }
 
-    fn to_host(&self) -> Vec<Vec<u8>> {
+    pub(super) fn to_host(&self) -> Vec<Vec<u8>> {
         self.network.lock().unwrap().take_outgoing().into_iter().map(|(_, bytes)| bytes).collect()
     }
 
-    fn lost(&self) -> u64 {
+    pub(super) fn lost(&self) -> u64 {
         self.network.lock().unwrap().report().next().unwrap().counts.lost
     }
 }
 
 /// Returns a UDP datagram for the device.
-fn udp(source_port: u16, payload: usize) -> Vec<u8> {
+pub(super) fn udp(source_port: u16, payload: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let mut bytes = [&MAC[..], &[2; 6], &[8, 0], &ip].concat();
     bytes[16..18].copy_from_slice(&(28 + payload as u16).to_be_bytes());
@@ -245,17 +245,24 @@ fn large_frames_come_as_the_driver_takes_them() {
     // With the offloads disabled, frames are segmented.
     assert_eq!(bench.command(2, &[&[5, 0][..], &2u64.to_le_bytes()].concat(), 0).0, 0);
     bench.give_buffers(4, 2048);
-    other.send(SECOND, large);
+    other.send(SECOND, large.clone());
     bench.run_until(2 * SECOND);
     assert_eq!(bench.driver.used(RX).0, 5);
     let bytes = bench.buffer(0, 12);
     assert_eq!((bytes[0], bytes[1]), (2, 0), "the checksum is known to be right");
+    // They can be enabled again. Buffer 1 is the next one.
+    let wanted = (GUEST_CSUM | GUEST_USO4).to_le_bytes();
+    assert_eq!(bench.command(2, &[&[5, 0][..], &wanted].concat(), 0).0, 0);
+    bench.give_buffers(4, 2048);
+    other.send(2 * SECOND, large);
+    bench.run_until(3 * SECOND);
+    assert_eq!((bench.driver.used(RX).0, bench.buffer(1, 2)[1]), (7, 5));
     // An offload that was not negotiated can't be enabled.
     assert_eq!(bench.command(2, &[&[5, 0][..], &(1u64 << 7).to_le_bytes()].concat(), 0).0, 1);
 }
 
 /// Returns true if a frame for an address is received, with a VLAN tag or without.
-fn is_received(bench: &mut Bench, to: [u8; 6], vlan: Option<u16>) -> bool {
+pub(super) fn is_received(bench: &mut Bench, to: [u8; 6], vlan: Option<u16>) -> bool {
     let before = bench.driver.used(RX).0;
     bench.give_buffers(1, 2048);
     let mut bytes = udp(1, 20);
@@ -380,7 +387,7 @@ fn event_indices_suppress_interrupts() {
 
 impl Bench {
     /// Makes a chain available in a packed ring.
-    fn offer_packed(&mut self, queue: u16, id: u16, buffers: &[(u64, u32, u16)]) {
+    pub(super) fn offer_packed(&mut self, queue: u16, id: u16, buffers: &[(u64, u32, u16)]) {
         let ring = rings(queue).0;
         let (mut at, mut wrap) = self.packed[usize::from(queue)].0;
         let mut first = None;
@@ -406,7 +413,7 @@ impl Bench {
     }
 
     /// Takes the next used request, which had `count` descriptors. Returns its ID and length.
-    fn used_packed(&mut self, queue: u16, count: u16) -> Option<(u16, u32)> {
+    pub(super) fn used_packed(&mut self, queue: u16, count: u16) -> Option<(u16, u32)> {
         let (at, wrap) = self.packed[usize::from(queue)].1;
         let place = rings(queue).0 + 16 * u64::from(at);
         let flags = u16::from_le_bytes(self.driver.bytes(place + 14));
@@ -419,7 +426,7 @@ impl Bench {
     }
 
     /// Writes the driver's event suppression structure of a queue.
-    fn events(&mut self, queue: u16, at: u16, flags: u16) {
+    pub(super) fn events(&mut self, queue: u16, at: u16, flags: u16) {
         assert!(self.driver.ram.write(rings(queue).1, &[at.to_le_bytes(), flags.to_le_bytes()].concat()));
     }
 }

@@ -57,13 +57,21 @@ fn devices_are_what_the_standard_says() {
     read_only.read_only = true;
     let disk = |backing: &Memory| Driver::with(Block::new(Box::new(backing.clone()), ""));
     let block = 1 << 2 | 1 << 6 | 1 << 9;
-    // Device type, class, features of its own, sizes of the queues, length of the configuration.
-    for (mut driver, kind, class, features, queues, config) in [
-        (Driver::with(Console::default()), 3, 0x07_8000, 1 << 1, vec![64; 4], 12),
-        (Driver::with(Entropy::new(1)), 4, 0x00_ff00, 0, vec![64], 0),
-        (disk(&super::disk()), 2, 0x01_8000, block, vec![256], 60),
-        (disk(&read_only), 2, 0x01_8000, block | 1 << 5, vec![256], 60),
+    let network = || Driver::with(super::net::device(&["user,offloads=off,ring=128"]).0);
+    let net = [2, 5, 15, 16, 17, 18, 19, 20, 23, 52, 53, 57, 63].iter().fold(0, |all, bit| all | 1u64 << bit);
+    let channels = || Driver::with(Channels::new(vec!["one".into(), "two".into()]));
+    let files = || Driver::with(Files::new(guestfs::Server::new()));
+    // Name in a saved state, device type, class, features of its own, sizes of the queues, length of the configuration.
+    for (mut driver, name, kind, class, features, queues, config) in [
+        (Driver::with(Console::default()), "console", 3, 0x07_8000, 1 << 1, vec![64; 4], 12),
+        (Driver::with(Entropy::new(1)), "entropy", 4, 0x00_ff00, 0, vec![64], 0),
+        (disk(&super::disk()), "block", 2, 0x01_8000, block, vec![256], 60),
+        (disk(&read_only), "block", 2, 0x01_8000, block | 1 << 5, vec![256], 60),
+        (network(), "network", 1, 0x02_0000, net, vec![128, 128, 64], 24),
+        (channels(), "channels", 3, 0x07_8000, 1 << 1, vec![64; 6], 12),
+        (files(), "file system", 26, 0x01_8000, 0, vec![128; 2], 40),
     ] {
+        assert_eq!(driver.bus.bus.function(1).unwrap().name(), format!("virtio {name}"));
         assert_eq!(driver.bus.config_read(1, 0, 4), (0x1040 + kind) << 16 | 0x1af4);
         assert_eq!(driver.bus.config_read(1, 0x2c, 4), (0x1040 + kind) << 16 | 0x1af4);
         assert_eq!(driver.bus.config_read(1, 8, 4), class << 8 | 1);

@@ -158,7 +158,13 @@ fn an_overlay_leaves_the_disk_as_it_is() {
     driver.start(VERSION_1);
     assert!(driver.ram.write(BUFFERS + 0x1000, &[0xab; 1024]));
     assert_eq!(request(&mut driver, 1, 7, (1024, 0)), (0, 1));
-    assert_eq!(request(&mut driver, 4, 0, (0, 0)), (0, 1));
+    // A flush has nothing to do with the disk.
+    let broken = Memory { broken: true, ..backing.clone() };
+    let mut other = Driver::with(Block::new(Box::new(broken), "x").with_overlay());
+    other.start(VERSION_1);
+    for driver in [&mut driver, &mut other] {
+        assert_eq!(request(driver, 4, 0, (0, 0)), (0, 1));
+    }
     let check = |driver: &mut Driver| {
         assert_eq!(request(driver, 0, 5, (2048, WRITE)), (0, 2049));
         let sectors = [0x1000, 0x1200, 0x1400, 0x1600].map(|at| driver.bytes::<512>(BUFFERS + at));
@@ -195,4 +201,21 @@ fn a_disk_that_is_not_the_same_is_refused() {
     let read_only = Memory { read_only: true, ..disk() };
     let mut driver = block(&read_only);
     assert!(copy(&mut driver, Block::new(Box::new(read_only.clone()), "x")).is_ok());
+}
+
+#[test]
+fn a_disk_is_identified_by_all_of_its_bytes() {
+    // Two pieces of what is read at a time, and a part.
+    let image = |changed: usize| {
+        let mut bytes = vec![7; 2 * (128 << 10) + 700];
+        bytes[changed] ^= 1;
+        Memory { bytes: Arc::new(Mutex::new(bytes)), read_only: true, ..disk() }
+    };
+    let end = 2 * (128 << 10) + 699;
+    for changed in [0, (128 << 10) - 1, 128 << 10, end] {
+        let mut driver = block(&image(changed));
+        assert!(copy(&mut driver, Block::new(Box::new(image(changed)), "x")).is_ok(), "{changed}");
+        let other = copy(&mut driver, Block::new(Box::new(image(end / 2)), "x")).err();
+        assert_eq!(other, Some(StateError::Other("disk")), "{changed}");
+    }
 }
