@@ -3,19 +3,30 @@
 
 use super::units::{DATA, DIRECTORY, RAM, ROOT, TABLE, USER_RW, WINDOW, config, long_guest};
 use super::*;
+use ledger::Operation;
 use x86::page::{A, D};
 
 /// Returns what an event adds.
 fn spent(rig: &mut Rig, act: impl FnOnce(&mut Rig)) -> String {
     rig.mmu.tolls.drain(|_, _| {});
     let number = |stats: Stats| serde_json::to_value(stats).unwrap().as_object().unwrap().clone();
-    let before = number(rig.mmu.stats());
+    let stats = rig.mmu.stats();
+    let before = number(stats);
     act(rig);
     let mut all = Vec::new();
+    let now = rig.mmu.stats();
+    for (operation, counted) in [
+        (Operation::Fault, now.faults - stats.faults),
+        (Operation::PageAllocate, now.allocated - stats.allocated),
+        (Operation::RootLoad, now.roots_loaded - stats.roots_loaded),
+    ] {
+        assert_eq!(rig.mmu.tolls.count(operation), counted, "{operation:?}");
+    }
+    assert!(now.peak_pages >= u64::from(rig.mmu.pages_used().0));
     rig.mmu.tolls.drain(|operation, count| all.push(format!("{operation:?} {count}")));
-    for (name, after) in number(rig.mmu.stats()) {
+    for (name, after) in number(now) {
         let more = after.as_u64().unwrap() - before[&name].as_u64().unwrap();
-        // Faults and allocated pages are among the operations.
+        // The others are among the operations.
         if more != 0 && !matches!(&*name, "faults" | "allocated" | "peak_pages" | "roots_loaded") {
             all.push(format!("{name} {more}"));
         }

@@ -4,6 +4,7 @@ use super::units::{
     DATA, DIRECTORY, PDPT, RAM, ROOT, TABLE, USER_RW, config, legacy_guests, long_guest, read, write_table,
 };
 use super::*;
+use ledger::Operation;
 
 fn slot(gfn: u64, pages: u64, hpa: u64) -> SlotConfig {
     SlotConfig { gfn, pages, hpa, read_only: false, log_dirty: false }
@@ -273,4 +274,54 @@ fn a_state_is_restored_without_a_file() {
     rig.mmu.unload(&mut rig.vcpu);
     rig.mmu.zap_all();
     assert_eq!(rig.mmu.pages_used().0, 0);
+}
+
+/// Each page that the limit takes is counted, and so is each that is used, allocated and freed.
+#[test]
+fn pages_for_tables_are_counted_one_by_one() {
+    for mode in MmuMode::ALL {
+        let mut rig = Rig::new(&VmConfig { mmu_pages: Some(64), huge_pages: false, ..config(*mode) }, RAM);
+        rig.enter(&unpaged());
+        for number in 0..200 {
+            let (used, before) = (u64::from(rig.mmu.pages_used().0), rig.mmu.stats());
+            rig.mmu.tolls.drain(|_, _| {});
+            // A device, which needs a table of its own.
+            let linear = 0x8000_0000 + (number << 21);
+            rig.access(&unpaged(), linear, Access::Read, Privilege::Supervisor);
+            let now = rig.mmu.stats();
+            let freed = rig.mmu.tolls.count(Operation::PageFree);
+            let allocated = now.allocated - before.allocated;
+            assert_eq!(u64::from(rig.mmu.pages_used().0), used + allocated - freed, "{mode} {number}");
+            assert_eq!(now.recycled - before.recycled, freed, "{mode} {number}");
+            let limited = u64::from(used > 64 - 12);
+            assert_eq!(now.limit_mmu_pages - before.limit_mmu_pages, limited, "{mode} {number}");
+            assert!(limited == 0 || used - freed <= 64 - 25, "{mode}: {freed} of {used} pages are freed");
+            assert_eq!(now.peak_pages, before.peak_pages.max(used - freed + allocated), "{mode}");
+        }
+        assert!(rig.mmu.stats().limit_mmu_pages >= 3, "{mode}");
+        rig.check();
+    }
+}
+
+/// A table of the last level that is now used above it is no page table any more, and what the guest wrote to it
+/// without an exit is no concern of its entries.
+#[test]
+fn an_unsynchronized_table_that_is_used_at_a_higher_level_is_dropped() {
+    for (written, linear, zapped) in [(true, 2 << 30, 1), (false, 2 << 30, 0), (true, 0x60_0000, 0)] {
+        let mut rig = Rig::new(&config(MmuMode::Shadow), RAM);
+        let guest = long_guest(&rig);
+        // As a page directory, and as a page table with other permissions above it.
+        rig.ram().write(PDPT + 16, TABLE | USER_RW);
+        rig.ram().write(DIRECTORY + 24, TABLE | USER_RW & !4);
+        rig.ram().write(TABLE, DIRECTORY | USER_RW);
+        read(&mut rig, &guest, 0x1000);
+        if written {
+            write_table(&mut rig, &guest, TABLE + 0x80, 0);
+        }
+        assert_eq!(rig.mmu.stats().unsynced, u64::from(written));
+        let before = rig.mmu.stats().zapped;
+        rig.access(&guest, linear, Access::Read, Privilege::Supervisor);
+        assert_eq!(rig.mmu.stats().zapped - before, zapped, "{written} {linear:#x}");
+        rig.check();
+    }
 }

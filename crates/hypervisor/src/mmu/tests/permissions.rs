@@ -193,7 +193,11 @@ fn each_level_permits_and_registers_decide() {
             };
             *seen.entry(kind).or_insert(0) += 1;
             for rig in &mut rigs {
+                let before = rig.mmu.stats().injected;
                 let met = rig.access(&guest, tables.linear, access, privilege);
+                let injected = rig.mmu.stats().injected - before;
+                let by_processor = rig.is_tdp() || rig.emulated;
+                assert_eq!(injected, u64::from(kind.is_some() && !by_processor), "{}", rig.name);
                 let case = format!("{}: {access:?} {privilege:?} {guest:x?} {tables:x?}", rig.name);
                 assert_eq!(met, expected, "{case}");
                 // Fault or not, no flags but these are set.
