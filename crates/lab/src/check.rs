@@ -186,6 +186,7 @@ mod tests {
             command: String::new(),
             measured: Some(measured),
             failure: None,
+            unnamed: Vec::new(),
             stacks: Vec::new(),
             provenance: None,
         };
