@@ -188,6 +188,7 @@ mod tests {
             command: String::new(),
             measured: Some(measured),
             failure: None,
+            unnamed: Vec::new(),
             stacks: Vec::new(),
             provenance: None,
         };

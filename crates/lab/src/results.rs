@@ -146,6 +146,9 @@ pub struct CellResult {
     /// The reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The parts of the measured code that have no names, with their shares and the reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unnamed: Vec<String>,
     /// Folded call stacks with cycles; without call stacks in the ledger its cost tree, `level;ring;function;cause` with cycles.
     #[serde(skip)]
     pub stacks: Vec<String>,
@@ -219,6 +222,7 @@ fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
 /// The measurements of a finished cell.
 struct Known {
     measured: Measured,
+    unnamed: Vec<String>,
     stacks: Vec<String>,
     provenance: Option<Provenance>,
 }
@@ -241,10 +245,14 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
     let region = metric.region.as_deref();
+    let unnamed = selection.unnamed();
+    let unnamed =
+        unnamed.iter().map(|part| format!("{:.1} % without names: {}", part.share() * 100.0, part.describe()));
+    let unnamed = unnamed.collect();
     let stacks = Folded::of(&ledger, region).lines;
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
     let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
-    Ok(Known { measured, stacks, provenance })
+    Ok(Known { measured, unnamed, stacks, provenance })
 }
 
 /// Returns the result of a cell, and its failure.
@@ -258,9 +266,9 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
             Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
         },
     };
-    let (measured, stacks, provenance) = match found {
-        Some(known) => (Some(known.measured), known.stacks, known.provenance),
-        None => (None, Vec::new(), None),
+    let (measured, unnamed, stacks, provenance) = match found {
+        Some(known) => (Some(known.measured), known.unnamed, known.stacks, known.provenance),
+        None => (None, Vec::new(), Vec::new(), None),
     };
     let result = CellResult {
         row: cell.row_of().line.id.clone(),
@@ -268,6 +276,7 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
         command: cell.command(),
         measured,
         failure: failure.as_ref().map(|failure| failure.reason.clone()),
+        unnamed,
         stacks,
         provenance,
     };

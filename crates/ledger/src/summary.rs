@@ -5,6 +5,7 @@
 mod lines;
 mod sites;
 mod stacks;
+mod unnamed;
 
 use crate::charge::Amount;
 use crate::entry::BlockRuns;
@@ -17,6 +18,7 @@ use rustc_hash::FxHashMap;
 pub use sites::{Direct, Saved, Site};
 pub use stacks::{CallStack, CallTree, Weigh};
 use std::collections::{BTreeMap, BTreeSet};
+pub use unnamed::{FACT as UNNAMED_FACT, Part, Unnamed};
 
 /// The cause of a charge, at the level of detail of a report's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

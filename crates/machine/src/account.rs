@@ -5,10 +5,19 @@ use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::stacks::NamedTree;
-use crate::tasks;
+use crate::tasks::{self, LOW, OF_NO_FUNCTION, OF_NO_MODULE};
 use ledger::profile::Profile;
-use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
+use ledger::summary::Part;
+use ledger::symbols::{self, Kallsyms, KallsymsError, Symbol, Symbols};
 use ledger::{AddressSpace, Family, Header, Kind, Ledger};
+use std::cell::OnceCell;
+
+/// Maximum number of modules that a reason names.
+const MOST_MODULES: usize = 8;
+/// The reasons for which programs have no names.
+const OF_PROGRAM: &str =
+    "programs have names only from the files that `run --symbols` gives, and in the call stacks of `exec --sample`";
+const OF_NESTED_PROGRAM: &str = "the programs of nested guests are not looked at";
 
 impl Machine {
     /// Returns the symbols of the guest: those of `files` (name and functions), those of the image if it is an ELF
@@ -23,10 +32,10 @@ impl Machine {
         {
             all.add("", AddressSpace::default(), found);
         }
-        if let Some(kernel) = self.kernel() {
+        if let Ok(kernel) = self.kernel() {
             let modules = kernel_symbols::modules(&kernel, self.vcpus.cpus());
             all.add_kernel(0, &kernel);
-            for (name, found) in modules {
+            for (name, found) in modules.unwrap_or_default() {
                 all.add(&name, AddressSpace::default(), found);
             }
         }
@@ -55,8 +64,44 @@ impl Machine {
     }
 
     /// Returns the symbol tables of the running Linux kernel, if there is one.
-    pub(crate) fn kernel(&self) -> Option<Kallsyms> {
-        self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(self.vcpus.cpus(), &self.ram))
+    pub(crate) fn kernel(&self) -> Result<Kallsyms, KallsymsError> {
+        match self.vcpus.tasks.kernel() {
+            Some(kernel) => Ok(kernel.clone()),
+            None => kernel_symbols::find(self.vcpus.cpus(), &self.ram),
+        }
+    }
+
+    /// Returns the reason for which code of the machine itself, or of a nested guest, has no name. The kernel is looked
+    /// for once, when it is needed.
+    fn why_unnamed(&self, kernel: &OnceCell<Result<Kallsyms, KallsymsError>>, part: Part, guest: u64) -> String {
+        match part {
+            Part::Programs if guest != 0 => return OF_NESTED_PROGRAM.to_owned(),
+            Part::Programs => return OF_PROGRAM.to_owned(),
+            _ if guest != 0 => return self.vcpus.tasks.guests().why_unnamed(guest, part),
+            _ => {}
+        }
+        let kernel = match kernel.get_or_init(|| self.kernel()) {
+            Ok(kernel) => kernel,
+            Err(reason) => {
+                let stripped = self.image.starts_with(b"\x7fELF") && symbols::elf(&self.image, 0).is_err();
+                let image =
+                    if stripped { ", and the ELF file that was booted has no symbols (it is stripped)" } else { "" };
+                return format!("{reason}{image}; `--symbols` gives names");
+            }
+        };
+        match part {
+            Part::Modules => match kernel_symbols::modules(kernel, self.vcpus.cpus()) {
+                Err(reason) => reason.to_string(),
+                Ok(modules) => {
+                    let silent = modules.iter().filter(|module| module.1.is_empty()).map(|module| module.0.as_str());
+                    let silent = silent.take(MOST_MODULES).collect::<Vec<_>>().join(", ");
+                    let silent = if silent.is_empty() { silent } else { format!(" (without symbols: {silent})") };
+                    format!("{OF_NO_MODULE}, at the end of the run{silent}")
+                }
+            },
+            Part::Low => LOW.to_owned(),
+            _ => OF_NO_FUNCTION.to_owned(),
+        }
     }
 
     /// Checks that the hypervisor, if there is one, has consistent tables and has leaked no page of them. The error
@@ -89,6 +134,8 @@ impl Machine {
         let mut ledger = Ledger::new(header, &recorder, symbols);
         let board = self.board.borrow();
         ledger.name_kinds(|kind| name(kind, &self.profile, &board));
+        let kernel = OnceCell::new();
+        ledger.explain_unnamed(|part, guest| self.why_unnamed(&kernel, part, guest));
         ledger
     }
 }

@@ -6,9 +6,9 @@
 //! guest is contiguous for the program. Therefore one page that the hypervisor has mapped gives the location of the
 //! others.
 
-use crate::kernel_symbols::{IMAGE, View, read_by_pages};
+use crate::kernel_symbols::{IMAGE, Modules, View, read_by_pages};
 use cpu::Cpu;
-use ledger::symbols::{self, Kallsyms, Symbol};
+use ledger::symbols::{self, Kallsyms, KallsymsError, ModulesError};
 use x86::control::CR4_LA57;
 use x86::page::{ADDRESS, P, PAGE, PS, SHIFT};
 
@@ -49,16 +49,22 @@ impl<'a> GuestMemory<'a> {
     }
 
     /// Returns the symbol tables of the guest's kernel, if they can be found.
-    pub fn kernel(&self) -> Option<Kallsyms> {
+    pub fn kernel(&self) -> Result<Kallsyms, KallsymsError> {
         let start = self.known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
         let end = self.known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
-        let image = self.copy_image(start, end.checked_sub(start)? as usize);
-        symbols::kallsyms(&image, Some(start)).ok()
+        let image = self.copy_image(start, end.saturating_sub(start) as usize);
+        symbols::kallsyms(&image, Some(start))
     }
 
     /// Returns the functions of the loaded kernel modules.
-    pub fn modules(&self, kernel: &Kallsyms) -> Vec<(String, Vec<Symbol>)> {
+    pub fn modules(&self, kernel: &Kallsyms) -> Result<Modules, ModulesError> {
         symbols::modules(&kernel.landmarks, |linear, out| self.read(linear, out))
+    }
+
+    /// Returns true if the guest's hypervisor gives it shadow page tables: only what these map can be read outside of
+    /// the kernel's image.
+    pub fn is_shadowed(&self) -> bool {
+        self.from_physical.is_none()
     }
 
     /// Returns the address in the board's memory of a linear address in the kernel's image.

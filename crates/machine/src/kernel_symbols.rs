@@ -3,7 +3,7 @@
 use crate::memory::{GuestRam, layout};
 use cpu::state::Cpu;
 use ledger::symbols::mappings::Lookup;
-use ledger::symbols::{self, Kallsyms, Symbol};
+use ledger::symbols::{self, Kallsyms, KallsymsError, ModulesError, Symbol};
 use x86::page::PAGE;
 
 /// Range of linear addresses in which KASLR places the kernel's image, at a multiple of [`ALIGNMENT`].
@@ -17,20 +17,37 @@ const TABLE: u64 = 0x000f_ffff_ffff_f000;
 
 /// Returns the symbols of the kernel that a processor runs, if they can be found through its page tables.
 pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
-    View::of(cpu).kallsyms(ram)
+    View::of(cpu).kallsyms(ram)?.ok()
 }
 
 /// Returns the symbols of the kernel that any of these processors runs. A kernel that has not yet set up its page
 /// tables may be anywhere below 4 GiB.
-pub fn find<'a>(cpus: impl Iterator<Item = &'a Cpu>, ram: &GuestRam) -> Option<Kallsyms> {
-    let mapped = views(cpus).find_map(|view| view.kallsyms(ram));
-    mapped.or_else(|| ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, None)).ok())
+pub fn find<'a>(cpus: impl Iterator<Item = &'a Cpu>, ram: &GuestRam) -> Result<Kallsyms, KallsymsError> {
+    let mut mapped = None;
+    for found in views(cpus).filter_map(|view| view.kallsyms(ram)) {
+        match found {
+            Ok(kernel) => return Ok(kernel),
+            Err(reason) => mapped = mapped.max(Some(reason)),
+        }
+    }
+    let anywhere = ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, None));
+    anywhere.map_err(|reason| mapped.unwrap_or(reason))
 }
 
+/// The functions of modules, by the name of the module.
+pub type Modules = Vec<(String, Vec<Symbol>)>;
+
 /// Returns the functions of the loaded modules of a kernel, as mapped by any of these processors.
-pub fn modules<'a>(kernel: &Kallsyms, cpus: impl Iterator<Item = &'a Cpu>) -> Vec<(String, Vec<Symbol>)> {
+pub fn modules<'a>(kernel: &Kallsyms, cpus: impl Iterator<Item = &'a Cpu>) -> Result<Modules, ModulesError> {
     let of = |view: View| symbols::modules(&kernel.landmarks, |linear, out| view.read(linear, out));
-    views(cpus).map(of).find(|modules| !modules.is_empty()).unwrap_or_default()
+    let mut found = Ok(Modules::new());
+    for view in views(cpus) {
+        found = of(view);
+        if found.as_ref().is_ok_and(|modules| !modules.is_empty()) {
+            break;
+        }
+    }
+    found
 }
 
 /// Returns all views of a guest's memory after its run: through the page tables of a process, and through those of the
@@ -78,10 +95,10 @@ impl<'a> View<'a> {
         Self { root: self.root & !ISOLATED, ..self }
     }
 
-    /// Returns the symbols of the kernel's image.
-    fn kallsyms(&self, ram: &GuestRam) -> Option<Kallsyms> {
+    /// Returns the symbols of the kernel's image, or `None` if no image is mapped.
+    fn kallsyms(&self, ram: &GuestRam) -> Option<Result<Kallsyms, KallsymsError>> {
         let (linear, physical, len) = self.image()?;
-        ram.with_ram(physical, len, |image| symbols::kallsyms(image, Some(linear))).ok()
+        Some(ram.with_ram(physical, len, |image| symbols::kallsyms(image, Some(linear))))
     }
 
     /// Returns the linear start, the guest-physical start and the length of the kernel's image. The image is

@@ -64,7 +64,7 @@ impl Machine {
 
     /// Returns true if a kernel with known symbols is panicking now.
     pub(crate) fn panics(&self) -> bool {
-        let Some(kernel) = self.kernel() else { return false };
+        let Ok(kernel) = self.kernel() else { return false };
         let mut symbols = Symbols::default();
         symbols.add_kernel(0, &kernel);
         self.cause(&symbols) == Cause::Panic

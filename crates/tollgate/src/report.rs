@@ -9,7 +9,7 @@ use crate::table::{
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ledger::summary::{By, Cause, Row, Selection, Top, Who};
+use ledger::summary::{By, Cause, Row, Selection, Top, UNNAMED_FACT, Unnamed, Who};
 use ledger::{Amount, Class, Family, Kind, Ledger};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         emit(&text(&ledger, selection, part, args.by, args.top.unwrap_or(ROWS)))?;
     } else {
         let mut out = String::new();
-        head(&mut out, &ledger, &selection.total(), part);
+        head(&mut out, &ledger, selection, part);
         sites::what_if_text(&mut out, &ledger, selection, &args.what_if)?;
         emit(&out)?;
     }
@@ -193,7 +193,7 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
     let mut out = String::new();
     let total = selection.total();
     let busy = total.busy();
-    head(&mut out, ledger, &total, part);
+    head(&mut out, ledger, selection, part);
     let kinds = selection.kinds();
     let all = by.is_none();
     if all {
@@ -244,12 +244,13 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
     out
 }
 
-fn head(out: &mut String, ledger: &Ledger, total: &Row, part: Part) {
+fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     let header = &ledger.header;
+    let total = &selection.total();
     let busy = total.busy();
     let mut line = |name: &str, value: String| out.push_str(&format!("{name:<13} {value}\n"));
     line("processor", format!("{}, {}", header.profile, gigahertz(header.tsc_hz)));
-    for (key, value) in &header.metadata {
+    for (key, value) in header.metadata.iter().filter(|(key, _)| !key.starts_with(UNNAMED_FACT)) {
         line(key, fact(value));
     }
     if let Some(folded) = ledger.folded.describe() {
@@ -280,6 +281,9 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, part: Part) {
     match ledger.verify() {
         Ok(_) => line("balance", "the entries add up to the clock".to_owned()),
         Err(error) => line("balance", format!("WRONG: {error}")),
+    }
+    for unnamed in selection.unnamed() {
+        line("without names", format!("{} {}", share(unnamed.ticks, unnamed.of), unnamed.describe()));
     }
 }
 
@@ -456,6 +460,17 @@ pub fn header_document(ledger: &Ledger) -> Value {
     })
 }
 
+/// Returns a part of the code without names for programs.
+fn unnamed_document(unnamed: &Unnamed) -> Value {
+    json!({
+        "part": unnamed.part.name(),
+        "nested": unnamed.nested,
+        "ticks": unnamed.ticks,
+        "share": unnamed.share(),
+        "reason": unnamed.reason,
+    })
+}
+
 fn amount(amount: Amount) -> Value {
     json!({ "count": amount.count, "ticks": amount.ticks, "cycles": whole_cycles(amount.ticks) })
 }
@@ -477,6 +492,7 @@ fn members(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) ->
         ("run", Member::One(header_document(ledger))),
         ("task", Member::One(json!(part.task))),
         ("total", Member::One(total(selection))),
+        ("unnamed", Member::Many(selection.unnamed().iter().map(unnamed_document).collect())),
     ]);
     members.sort_by_key(|(name, _)| *name);
     members

@@ -163,6 +163,28 @@ fn programs_are_told_everything() {
     assert_eq!(value["devices"]["serial"]["writes"]["count"], 44);
 }
 
+#[test]
+fn code_without_names_is_said() {
+    let mut ledger = sample(1);
+    ledger.explain_unnamed(|part, _| format!("a reason for {}", part.name()));
+    let shown = text(&ledger, ledger.all(), Part::default(), Some(Table::Ring), 0);
+    assert!(shown.contains("\nwithout names 64.19% programs: a reason for programs\n"), "{shown}");
+    assert!(!shown.contains("unnamed"), "its fact is not shown twice: {shown}");
+    let mut printed = String::new();
+    let mut print = |part: &str| {
+        printed.push_str(part);
+        Ok(())
+    };
+    document(&ledger, ledger.all(), Part::default(), Chosen::default(), Vec::new(), &mut print).unwrap();
+    let value: Value = serde_json::from_str(&printed).unwrap();
+    let unnamed = value["unnamed"].as_array().unwrap();
+    assert_eq!(unnamed.len(), 1);
+    assert_eq!((&unnamed[0]["part"], &unnamed[0]["nested"]), (&json!("programs"), &json!(false)));
+    let ticks = ledger.all().unnamed()[0].ticks;
+    assert_eq!((&unnamed[0]["ticks"], &unnamed[0]["reason"]), (&json!(ticks), &json!("a reason for programs")));
+    assert!((unnamed[0]["share"].as_f64().unwrap() - 0.6419).abs() < 0.0001);
+}
+
 /// Returns the JSON of the sample with these options.
 fn chosen(by: Option<Table>, top: Option<usize>) -> Value {
     let ledger = sample(1);
@@ -182,7 +204,7 @@ fn programs_are_told_the_table_that_people_see() {
     for by in Table::value_variants() {
         let value = chosen(Some(*by), Some(2));
         let members = value.as_object().unwrap();
-        let head = ["region", "run", "task", "total"];
+        let head = ["region", "run", "task", "total", "unnamed"];
         let table: Vec<_> = members.iter().filter(|(name, _)| !head.contains(&name.as_str())).collect();
         let [(name, table)] = table[..] else { panic!("{by:?}: {members:?}") };
         tables.push(name.clone());

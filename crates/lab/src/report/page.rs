@@ -64,6 +64,7 @@ pub struct Cell {
     title: String,
     value: Option<String>,
     failure: Option<String>,
+    unnamed: Vec<String>,
     command: String,
     hashes: Vec<Hash>,
     profile: Option<String>,
@@ -92,6 +93,7 @@ fn cell(experiment: &Experiment, cell: &CellResult) -> Cell {
         ),
         value: cell.measured.as_ref().map(|measured| format!("{} {}", measured.figure(), measured.unit)),
         failure: cell.failure.clone(),
+        unnamed: cell.unnamed.clone(),
         command: cell.command.clone(),
         hashes: provenance
             .map(|known| vec![hash("cell", &known.fingerprint), hash("ledger", &known.ledger)])
@@ -184,6 +186,14 @@ mod tests {
         let page = html(&[experiment], &[result], None).unwrap();
         let page = without(&without(&page, "<style>", "</style>"), "<script>", "</script>");
         insta::assert_snapshot!(page);
+    }
+
+    #[test]
+    fn a_cell_says_what_has_no_names() {
+        let (experiment, result) = testing::results(4);
+        let said = "11.1 % without names: programs: the ledger does not contain the reason";
+        assert_eq!(result.cells[0].unnamed, [said]);
+        assert!(html(&[experiment], &[result], None).unwrap().contains(&format!("<dd class=\"soft\">{said}</dd>")));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The reason why an image has no symbols.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]
 pub enum KallsymsError {
     /// There is no table of tokens.
     #[error("no kallsyms table in the kernel (CONFIG_KALLSYMS is off, or the image is still compressed)")]

@@ -19,7 +19,7 @@ pub use bzimage::{ImageError, vmlinux_from_bzimage};
 pub use demangle::demangle;
 pub use image::ImageFunctions;
 pub use kallsyms::{Kallsyms, KallsymsError, Landmarks, kallsyms};
-pub use modules::modules;
+pub use modules::{ModulesError, modules};
 pub use text::{ElfError, elf, system_map};
 
 use crate::charge::AddressSpace;

@@ -7,6 +7,7 @@
 use super::btf::{Btf, Field};
 use super::kallsyms::Landmarks;
 use super::{Raw, Symbol, functions};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use x86::page::PAGE;
 
@@ -27,10 +28,30 @@ pub(super) const UNFORMED: u32 = 3;
 /// MOD_INIT_TEXT: the place of the code that is freed after its run in a module's array of memory (since Linux 6.4).
 const INIT_TEXT: u64 = 4;
 
+/// The reason why the modules of a kernel are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ModulesError {
+    /// The kernel's table has no list of modules.
+    #[error("the kernel's own table lists no data (CONFIG_KALLSYMS_ALL is off), so its modules can't be found")]
+    NoList,
+    /// The kernel has no types.
+    #[error("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF is off), which describes its modules")]
+    NoTypes,
+    /// The types can't be read.
+    #[error("the kernel's BTF, which describes its modules, can't be read")]
+    Unreadable,
+    /// The types of a module have another layout than any known kernel.
+    #[error("the layout of the kernel's `struct module` is not understood")]
+    Layout,
+}
+
 /// Functions of each loaded module, in the order of the kernel's list, as far as they can be read. `read` reads linear
 /// memory: all of the bytes, or it returns `false`.
-pub fn modules(landmarks: &Landmarks, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<(String, Vec<Symbol>)> {
-    let Some(walk) = Walk::new(landmarks, &read) else { return Vec::new() };
+pub fn modules(
+    landmarks: &Landmarks,
+    read: impl Fn(u64, &mut [u8]) -> bool,
+) -> Result<Vec<(String, Vec<Symbol>)>, ModulesError> {
+    let walk = Walk::new(landmarks, &read)?;
     let mut found = Vec::new();
     let mut budget = MOST_SYMBOLS;
     let mut seen = BTreeSet::from([walk.head]);
@@ -39,7 +60,7 @@ pub fn modules(landmarks: &Landmarks, read: impl Fn(u64, &mut [u8]) -> bool) -> 
         found.extend(walk.module(link.wrapping_sub(walk.layout.list), &mut budget));
         entry = walk.pointer(link);
     }
-    found
+    Ok(found)
 }
 
 /// Offsets in `struct module`, in bytes.
@@ -101,10 +122,13 @@ struct Walk<'a, R> {
 }
 
 impl<'a, R: Fn(u64, &mut [u8]) -> bool> Walk<'a, R> {
-    fn new(landmarks: &Landmarks, read: &'a R) -> Option<Self> {
-        let bytes = landmarks.btf_bytes(read)?;
-        let layout = Layout::new(&Btf::parse(&bytes)?)?;
-        Some(Self { read, layout, head: landmarks.modules? })
+    fn new(landmarks: &Landmarks, read: &'a R) -> Result<Self, ModulesError> {
+        let head = landmarks.modules.ok_or(ModulesError::NoList)?;
+        landmarks.btf.ok_or(ModulesError::NoTypes)?;
+        let bytes = landmarks.btf_bytes(read).ok_or(ModulesError::Unreadable)?;
+        let types = Btf::parse(&bytes).ok_or(ModulesError::Unreadable)?;
+        let layout = Layout::new(&types).ok_or(ModulesError::Layout)?;
+        Ok(Self { read, layout, head })
     }
 
     fn bytes<const N: usize>(&self, address: u64) -> Option<[u8; N]> {

@@ -133,7 +133,7 @@ fn kernel(session: &Session) -> String {
     let machine = &*session.machine;
     let cpu = &machine.vcpus.all[session.current].cpu;
     let running = match cpu.guest_of_software() {
-        Some(_) => GuestMemory::around(cpu, cpu.arch.rip).and_then(|memory| memory.kernel()),
+        Some(_) => GuestMemory::around(cpu, cpu.arch.rip).and_then(|memory| memory.kernel().ok()),
         None => kernel_symbols::running(cpu, &machine.ram),
     };
     let Some(kernel) = running.filter(|kernel| !kernel.functions.is_empty()) else {

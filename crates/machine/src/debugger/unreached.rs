@@ -39,7 +39,7 @@ fn reason(session: &Session, missed: &[u64]) -> String {
     let machine = &*session.machine;
     let cpu = &machine.vcpus.all[session.current].cpu;
     let running = match cpu.guest_of_software() {
-        Some(_) => GuestMemory::around(cpu, cpu.arch.rip).and_then(|memory| memory.kernel()),
+        Some(_) => GuestMemory::around(cpu, cpu.arch.rip).and_then(|memory| memory.kernel().ok()),
         None => kernel_symbols::running(cpu, &machine.ram),
     };
     let functions = running.map(|kernel| kernel.functions).unwrap_or_default();

@@ -5,11 +5,12 @@
 //! time.
 
 use crate::guest_memory::GuestMemory;
-use crate::kernel_symbols::IMAGE;
+use crate::kernel_symbols::{IMAGE, Modules};
 use crate::state::{StateError, require};
 use cpu::Cpu;
-use ledger::symbols::Kallsyms;
-use ledger::{AddressSpace, Symbol, Symbols, Ticks};
+use ledger::summary::Part;
+use ledger::symbols::{Kallsyms, KallsymsError, ModulesError};
+use ledger::{AddressSpace, Symbols, Ticks};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -27,6 +28,15 @@ const FIRST_INTERVAL: Ticks = 10_000_000_000;
 /// Maximum interval.
 const LONGEST_INTERVAL: Ticks = 100 * FIRST_INTERVAL;
 
+/// The reason for which code has no name although the kernel is known.
+pub const OF_NO_FUNCTION: &str =
+    "it is in no function of the kernel's table: code of another kernel, or made at run time";
+/// The reason for which code at low addresses has no name.
+pub const LOW: &str =
+    "it is code before the kernel proper: firmware, a boot loader, or the decompressor of the kernel's image";
+/// The reason for which code at the addresses of modules has no name although they are known.
+pub const OF_NO_MODULE: &str = "it is in no function of a loaded module: code of a module without symbols or already unloaded, of a module's initialization, or made at run time (BPF)";
+
 /// A kernel in a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Kernel {
@@ -36,21 +46,42 @@ struct Kernel {
     tables: Kallsyms,
 }
 
+/// The reason why functions in a guest have no names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+enum Unknown {
+    #[error("its memory was not found in the address space of a program of its hypervisor")]
+    Memory,
+    #[error(transparent)]
+    Kernel(KallsymsError),
+    #[error("the kernel that is in its memory has no function at the processor's system call entry")]
+    OtherKernel,
+    #[error("this run has more nested guests, or their kernels more functions, than a ledger names")]
+    TooMany,
+    #[error(
+        "its modules are not in the kernel's image, and the rest of its memory can't be read through its hypervisor's shadow page tables"
+    )]
+    Shadow,
+    #[error(transparent)]
+    Modules(ModulesError),
+}
+
 /// A guest, as distinguished by [`ledger::Origin::guest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Guest {
     /// Last seen value of IA32_LSTAR.
     entry: u64,
-    /// Number of its kernel.
-    kernel: Option<u32>,
-    modules: Vec<(String, Vec<Symbol>)>,
+    /// Number of its kernel, or the outcome of the last search for it.
+    kernel: Result<u32, Unknown>,
+    modules: Modules,
+    /// The reason for which the last search for its modules failed.
+    no_modules: Option<Unknown>,
     /// Time of the next search, and the interval to the one after it.
     next: Ticks,
     interval: Ticks,
 }
 
 /// Returns the number of functions in modules.
-fn functions(modules: &[(String, Vec<Symbol>)]) -> usize {
+fn functions(modules: &Modules) -> usize {
     modules.iter().map(|module| module.1.len()).sum()
 }
 
@@ -84,47 +115,86 @@ impl Guests {
         }
         let (entry, now) = (cpu.arch.msr.lstar, cpu.micro.clock);
         let before = self.guests.remove(&guest).filter(|before| before.entry == entry);
-        let before =
-            before.unwrap_or(Guest { entry, kernel: None, modules: Vec::new(), next: 0, interval: FIRST_INTERVAL });
-        let memory = GuestMemory::around(cpu, cpu.arch.rip);
-        let kernel = before.kernel.or_else(|| self.kernel(entry, memory.as_ref()?));
-        let tables = kernel.map(|kernel| &self.kernels[kernel as usize].tables);
-        let found = memory.zip(tables).map(|(memory, tables)| memory.modules(tables));
+        let before = before.unwrap_or(Guest {
+            entry,
+            kernel: Err(Unknown::Memory),
+            modules: Modules::new(),
+            no_modules: None,
+            next: 0,
+            interval: FIRST_INTERVAL,
+        });
+        let memory = GuestMemory::around(cpu, cpu.arch.rip).ok_or(Unknown::Memory);
+        let kernel = before.kernel.or_else(|_| self.kernel(entry, memory.as_ref().map_err(|reason| *reason)?));
+        let found = kernel.and_then(|kernel| self.modules(kernel, &memory?));
         // Between two searches some modules may be removed, but not all of them.
-        let others = self.guests.values().map(|guest| functions(&guest.modules)).sum::<usize>();
-        let found = found.filter(|found| !found.is_empty() && others + functions(found) <= MOST_MODULE_FUNCTIONS);
-        let modules = found.unwrap_or(before.modules);
+        let (modules, no_modules) = match found {
+            Ok(found) if !found.is_empty() => (found, None),
+            Ok(_) => (before.modules, None),
+            Err(reason) => (before.modules, Some(reason)),
+        };
         let interval = (before.interval.saturating_mul(2)).min(LONGEST_INTERVAL);
         let next = now.saturating_add(before.interval);
-        self.guests.insert(guest, Guest { entry, kernel, modules, next, interval });
+        self.guests.insert(guest, Guest { entry, kernel, modules, no_modules, next, interval });
+    }
+
+    /// Returns the functions of the modules of a kernel in a guest's memory.
+    fn modules(&self, kernel: u32, memory: &GuestMemory) -> Result<Modules, Unknown> {
+        let found = memory.modules(&self.kernels[kernel as usize].tables).map_err(|reason| match reason {
+            ModulesError::Unreadable if memory.is_shadowed() => Unknown::Shadow,
+            reason => Unknown::Modules(reason),
+        })?;
+        let others = self.guests.values().map(|guest| functions(&guest.modules)).sum::<usize>();
+        if others + functions(&found) > MOST_MODULE_FUNCTIONS { Err(Unknown::TooMany) } else { Ok(found) }
     }
 
     /// Returns the number of the kernel in a guest's memory.
-    fn kernel(&mut self, entry: u64, memory: &GuestMemory) -> Option<u32> {
+    fn kernel(&mut self, entry: u64, memory: &GuestMemory) -> Result<u32, Unknown> {
         let code = memory.copy_image(entry, ENTRY);
         let same = |kernel: &Kernel| (kernel.entry, &kernel.code) == (entry, &code);
         if let Some(known) = self.kernels.iter().position(same) {
-            return Some(known as u32);
+            return Ok(known as u32);
         }
         if self.kernels.len() >= MOST_KERNELS || self.failures >= MOST_FAILURES {
-            return None;
+            return Err(Unknown::TooMany);
         }
-        let tables = memory.kernel();
         let room = MOST_FUNCTIONS - self.kernels.iter().map(|kernel| kernel.tables.functions.len()).sum::<usize>();
         let enters =
             |tables: &Kallsyms| tables.functions.binary_search_by_key(&entry, |function| function.start).is_ok();
-        let Some(tables) = tables.filter(|tables| tables.functions.len() <= room && enters(tables)) else {
-            self.failures += 1;
-            return None;
+        let tables = match memory.kernel() {
+            Ok(tables) if tables.functions.len() > room => Err(Unknown::TooMany),
+            Ok(tables) if !enters(&tables) => Err(Unknown::OtherKernel),
+            Ok(tables) => Ok(tables),
+            Err(reason) => Err(Unknown::Kernel(reason)),
         };
-        self.kernels.push(Kernel { entry, code, tables });
-        Some(self.kernels.len() as u32 - 1)
+        self.failures += usize::from(tables.is_err());
+        self.kernels.push(Kernel { entry, code, tables: tables? });
+        Ok(self.kernels.len() as u32 - 1)
+    }
+
+    /// Returns the reason for which code of a guest has no name.
+    pub fn why_unnamed(&self, guest: u64, part: Part) -> String {
+        let Some(known) = self.guests.get(&guest) else {
+            return match self.guests.len() {
+                MOST_GUESTS.. => Unknown::TooMany.to_string(),
+                _ => "no kernel was seen in it: a 64-bit Linux is looked for when it runs in its image after it has set its system call entry"
+                    .to_owned(),
+            };
+        };
+        match (known.kernel, part) {
+            (Err(reason), _) => reason.to_string(),
+            (Ok(_), Part::Modules) => match known.no_modules.filter(|_| known.modules.is_empty()) {
+                Some(reason) => reason.to_string(),
+                None => format!("{OF_NO_MODULE}, when they were last looked for"),
+            },
+            (Ok(_), Part::Low) => LOW.to_owned(),
+            (Ok(_), _) => OF_NO_FUNCTION.to_owned(),
+        }
     }
 
     /// Adds the functions of kernels and modules to `symbols`.
     pub fn add_to(&self, symbols: &mut Symbols) {
         for (&guest, known) in &self.guests {
-            let Some(kernel) = known.kernel else { continue };
+            let Ok(kernel) = known.kernel else { continue };
             symbols.add_kernel(guest, &self.kernels[kernel as usize].tables);
             for (name, functions) in &known.modules {
                 symbols.add(name, AddressSpace::all_of(guest), functions.clone());
@@ -134,7 +204,7 @@ impl Guests {
 
     /// Checks that a saved state is possible.
     pub fn check(&self) -> Result<(), StateError> {
-        let known = |guest: &Guest| guest.kernel.is_none_or(|kernel| (kernel as usize) < self.kernels.len());
+        let known = |guest: &Guest| guest.kernel.map_or(true, |kernel| (kernel as usize) < self.kernels.len());
         require(self.guests.values().all(known), "a guest's kernel")?;
         require(self.guests.len() <= MOST_GUESTS && self.kernels.len() <= MOST_KERNELS, "too many guests")?;
         let functions = || self.kernels.iter().flat_map(|kernel| kernel.tables.functions.iter());

@@ -17,6 +17,7 @@ use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
 use cpu::{BlockCache, Cpu};
 use guests::Guests;
+pub use guests::{LOW, OF_NO_FUNCTION, OF_NO_MODULE};
 pub use kernel::is_probed;
 use kernel::{Kernel, Says, TaskIdentity};
 use ledger::symbols::Kallsyms;

@@ -130,7 +130,13 @@ fn remark(ledger: &ledger::Ledger, side: usize, remarks: &mut Vec<String>) {
     let place = fact(DIRECTORY).map(|directory| {
         format!("The command depends on the name of its working directory, {directory}: from another one the result may differ.")
     });
-    for text in unknown.chain(place) {
+    let command = ledger.region(COMMAND).unwrap_or_else(|| ledger.all());
+    let unnamed = command.unnamed();
+    let unnamed = unnamed.iter().map(|unnamed| {
+        let share = crate::table::share(unnamed.ticks, unnamed.of);
+        format!("{}: {share} of the command's cycles have no name, {}", NAMES[side], unnamed.describe())
+    });
+    for text in unknown.chain(place).chain(unnamed) {
         if !remarks.contains(&text) {
             remarks.push(text);
         }

@@ -27,9 +27,8 @@ impl Memory {
 
     fn modules(&self) -> Vec<(String, Vec<Symbol>)> {
         let btf = Some((BTF, BASE + self.0.len() as u64));
-        modules(&Landmarks { modules: Some(HEAD), btf, init_task: None, orc: None }, |address, out: &mut [u8]| {
-            self.read(address, out)
-        })
+        let landmarks = Landmarks { modules: Some(HEAD), btf, ..Landmarks::default() };
+        modules(&landmarks, |address, out: &mut [u8]| self.read(address, out)).unwrap_or_default()
     }
 }
 
@@ -128,18 +127,24 @@ fn a_list_without_an_end_ends() {
 }
 
 #[test]
-fn without_landmarks_there_are_none() {
+fn modules_that_cannot_be_found_have_a_reason() {
     let memory = memory(Version::Layouts);
-    let read = |address, out: &mut [u8]| memory.read(address, out);
-    assert!(modules(&Landmarks::default(), read).is_empty());
-    assert!(
-        modules(&Landmarks { modules: Some(HEAD), btf: Some((BTF, BTF - 1)), init_task: None, orc: None }, read)
-            .is_empty()
-    );
-    assert!(
-        modules(&Landmarks { modules: Some(HEAD), btf: Some((0, u64::MAX)), init_task: None, orc: None }, read)
-            .is_empty()
-    );
+    let reason = |memory: &Memory, modules: Option<u64>, btf: Option<(u64, u64)>| {
+        let landmarks = Landmarks { modules, btf, ..Landmarks::default() };
+        super::modules(&landmarks, |address, out: &mut [u8]| memory.read(address, out)).err()
+    };
+    let all = Some((BTF, BASE + memory.0.len() as u64));
+    assert_eq!(reason(&memory, Some(HEAD), all), None);
+    assert_eq!(reason(&memory, None, all), Some(ModulesError::NoList));
+    assert_eq!(reason(&memory, Some(HEAD), None), Some(ModulesError::NoTypes));
+    assert_eq!(reason(&memory, Some(HEAD), Some((BTF, BTF - 1))), Some(ModulesError::Unreadable));
+    assert_eq!(reason(&memory, Some(HEAD), Some((0, u64::MAX))), Some(ModulesError::Unreadable));
+    let mut others = Writer::default();
+    others.structure("something else", 16, &[]);
+    let mut other = Memory(memory.0[..0x8000].to_vec());
+    other.0.extend(others.bytes());
+    let all = Some((BTF, BASE + other.0.len() as u64));
+    assert_eq!(reason(&other, Some(HEAD), all), Some(ModulesError::Layout));
 }
 
 proptest! {

@@ -1,0 +1,212 @@
+//! Charges to code without a name: how much, where that code is, and the reason as far as the machine knew it.
+
+use super::{Cause, Selection};
+use crate::ledger::Ledger;
+use crate::recorder::coarse::HALF;
+use std::collections::BTreeMap;
+
+/// Beginning of the keys under which a ledger's [metadata](crate::Header::metadata) has the reasons.
+pub const FACT: &str = "unnamed ";
+/// Least share of the selected time from which code without names is mentioned, in per cent.
+const MENTIONED: u64 = 5;
+/// Addresses to which a 64-bit Linux loads its modules; the same memory holds the code that it makes of BPF programs.
+const MODULES: std::ops::Range<u64> = 0xffff_ffff_c000_0000..0xffff_ffff_ff00_0000;
+
+/// A part of a machine's code, as far as it can be distinguished without a symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Code below ring 3 in the upper half of the address space, except modules.
+    Kernel,
+    /// Code at the addresses of Linux's modules.
+    Modules,
+    /// Code below ring 3 in the lower half: firmware, a boot loader, a decompressor, or a kernel that lies there.
+    Low,
+    /// Code of ring 3.
+    Programs,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 4] = [Self::Kernel, Self::Modules, Self::Low, Self::Programs];
+
+    fn of(ring: u8, rip: u64) -> Self {
+        match ring {
+            3 => Self::Programs,
+            _ if MODULES.contains(&rip) => Self::Modules,
+            _ if rip & HALF == 0 => Self::Low,
+            _ => Self::Kernel,
+        }
+    }
+
+    /// Returns the part's name for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Modules => "modules",
+            Self::Low => "low",
+            Self::Programs => "programs",
+        }
+    }
+
+    /// Returns the key of the reason in a ledger's [metadata](crate::Header::metadata). `nested` is true for a guest of
+    /// a hypervisor that runs on the machine.
+    pub fn fact(self, nested: bool) -> String {
+        format!("{FACT}{}{}", if nested { "nested " } else { "" }, self.name())
+    }
+
+    /// Returns the part's title.
+    fn title(self, nested: bool) -> &'static str {
+        match (self, nested) {
+            (Self::Kernel, false) => "kernel",
+            (Self::Modules, false) => "kernel modules",
+            (Self::Low, false) => "kernel, low addresses",
+            (Self::Programs, false) => "programs",
+            (Self::Kernel, true) => "nested guest's kernel",
+            (Self::Modules, true) => "nested guest's kernel modules",
+            (Self::Low, true) => "nested guest's kernel, low addresses",
+            (Self::Programs, true) => "nested guest's programs",
+        }
+    }
+}
+
+/// Charges to code without a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unnamed {
+    /// The part that the code belongs to.
+    pub part: Part,
+    /// True if the code is a guest's of a hypervisor that runs on the machine.
+    pub nested: bool,
+    /// Ticks, except those spent halted.
+    pub ticks: u64,
+    /// Ticks of the whole selection, except those spent halted.
+    pub of: u64,
+    /// The reason, if the ledger contains it.
+    pub reason: Option<String>,
+}
+
+impl Unnamed {
+    /// Returns the share of the selected time.
+    pub fn share(&self) -> f64 {
+        self.ticks as f64 / self.of.max(1) as f64
+    }
+
+    /// Describes the code and the reason.
+    pub fn describe(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or("the ledger does not contain the reason");
+        format!("{}: {reason}", self.part.title(self.nested))
+    }
+}
+
+impl Selection<'_> {
+    /// Returns the ticks that are charged to code without a name, without halted time: by part and
+    /// [guest](crate::Origin::guest).
+    pub fn unnamed_ticks(self) -> BTreeMap<(Part, u64), u64> {
+        let mut sums = BTreeMap::new();
+        self.charges(|(origin, rip, _), cause, _, amount| {
+            let who = &self.ledger.origins[origin as usize];
+            if cause != Cause::Halted && self.ledger.symbol_at(who.address_space(), rip).is_none() {
+                let sum: &mut u64 = sums.entry((Part::of(who.ring, rip), who.guest)).or_default();
+                *sum = sum.saturating_add(amount.ticks);
+            }
+        });
+        sums
+    }
+
+    /// Returns the parts of which so much has no name that a reader must know, the largest first.
+    pub fn unnamed(self) -> Vec<Unnamed> {
+        let of = self.total().busy();
+        let mut parts: BTreeMap<(Part, bool), u64> = BTreeMap::new();
+        for ((part, guest), ticks) in self.unnamed_ticks() {
+            let sum = parts.entry((part, guest != 0)).or_default();
+            *sum = sum.saturating_add(ticks);
+        }
+        let mut mentioned: Vec<Unnamed> = parts
+            .into_iter()
+            .filter(|(_, ticks)| u128::from(*ticks) * 100 >= u128::from(MENTIONED) * u128::from(of.max(1)))
+            .map(|((part, nested), ticks)| {
+                let reason = self.ledger.header.metadata.get(&part.fact(nested)).cloned();
+                Unnamed { part, nested, ticks, of, reason }
+            })
+            .collect();
+        mentioned.sort_by_key(|unnamed| std::cmp::Reverse(unnamed.ticks));
+        mentioned
+    }
+}
+
+impl Ledger {
+    /// Adds the reasons for which code has no names. `reason` returns the one for a part and the guest that most of its
+    /// unnamed code belongs to.
+    pub fn explain_unnamed(&mut self, reason: impl Fn(Part, u64) -> String) {
+        let mut largest: BTreeMap<(Part, bool), (u64, u64)> = BTreeMap::new();
+        for ((part, guest), ticks) in self.all().unnamed_ticks() {
+            let most = largest.entry((part, guest != 0)).or_default();
+            *most = (*most).max((ticks, guest));
+        }
+        for ((part, nested), (_, guest)) in largest.into_iter().filter(|(_, (ticks, _))| *ticks != 0) {
+            self.header.metadata.insert(part.fact(nested), reason(part, guest));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::{Symbol, Symbols};
+    use crate::{AddressSpace, Family, Header, Kind, Origin, Profile, Recorder};
+
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+    /// Returns a ledger with these charges: ring, guest, address, ticks. The kernel has one function.
+    fn ledger(charges: &[(u8, u64, u64, u64)]) -> Ledger {
+        let profile = Profile::named("skx").unwrap();
+        let mut recorder = Recorder::default();
+        let mut sum = 0;
+        for &(ring, guest, rip, ticks) in charges {
+            let origin = recorder.origin(Origin { ring, guest, ..Origin::default() });
+            recorder.add(origin, rip, Kind::new(Family::Cpuid, 0), 1, ticks);
+            sum += ticks;
+        }
+        let mut symbols = Symbols::default();
+        symbols.add("", AddressSpace::default(), vec![Symbol::new(KERNEL, 0x100, "named")]);
+        Ledger::new(Header::new(&profile, vec![sum]), &recorder, &symbols)
+    }
+
+    #[test]
+    fn a_ledger_in_which_all_is_named_says_nothing() {
+        let all = ledger(&[(0, 0, KERNEL, 960), (3, 0, 0x1000, 40)]);
+        assert_eq!(all.all().unnamed(), []);
+    }
+
+    #[test]
+    fn code_without_names_is_told_apart_by_part_and_guest() {
+        let charges = [
+            (0, 0, KERNEL + 0x100, 100),
+            (0, 0, MODULES.start, 200),
+            (0, 0, 0x10_0000, 60),
+            (3, 0, 0x1000, 70),
+            (0, 0x5000, KERNEL, 300),
+            (0, 0x6000, KERNEL, 50),
+            (3, 0x5000, 0x1000, 20),
+        ];
+        let mut ledger = ledger(&charges);
+        ledger.explain_unnamed(|part, guest| format!("{} of {guest:#x}", part.name()));
+        let found: Vec<_> = ledger.all().unnamed().iter().map(|u| (u.ticks, u.of, u.describe())).collect();
+        let expected = [
+            (350, "nested guest's kernel: kernel of 0x5000"),
+            (200, "kernel modules: modules of 0x0"),
+            (100, "kernel: kernel of 0x0"),
+            (70, "programs: programs of 0x0"),
+            (60, "kernel, low addresses: low of 0x0"),
+        ];
+        assert_eq!(found, expected.map(|(ticks, text)| (ticks, 800, text.to_owned())));
+        assert_eq!(ledger.all().unnamed()[0].share(), 350.0 / 800.0);
+        // The nested guest's programs are too few to be mentioned, but the reason is there for a report on a part.
+        assert_eq!(ledger.header.metadata["unnamed nested programs"], "programs of 0x5000");
+    }
+
+    #[test]
+    fn a_ledger_without_reasons_says_that() {
+        let ledger = ledger(&[(0, 0, KERNEL + 0x100, 100)]);
+        assert_eq!(ledger.all().unnamed()[0].describe(), "kernel: the ledger does not contain the reason");
+    }
+}
