@@ -426,6 +426,16 @@ fn control_registers_are_written_as_the_guest_may() {
 }
 
 #[test]
+fn a_debugger_that_waits_long_for_an_answer_is_not_lost() {
+    for mode in ["?", "QStartNoAckMode"] {
+        let commands = [packet("?"), packet(mode), b"-".to_vec(), packet("qfThreadInfo"), b"-".to_vec(), packet("c")];
+        let (answers, outcome, _) = session(Tier::Auto, &Platform::Bare, commands.into());
+        assert_eq!(outcome, Outcome::DebugExit(1));
+        assert_eq!((answers.len(), answers.last().map(String::as_str)), (4, Some("W01")), "{answers:?}");
+    }
+}
+
+#[test]
 fn nonsense_ends_the_session_and_not_the_run() {
     let expected = plain(&Platform::Bare);
     let mut seed = 1u64;

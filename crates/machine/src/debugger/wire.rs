@@ -82,6 +82,11 @@ pub(crate) struct Framer {
 impl Framer {
     /// Processes the next byte. Returns `None` if more bytes are needed.
     pub fn push(&mut self, byte: u8) -> Option<Incoming> {
+        // gdb sends this if an answer takes longer than two seconds. It asks for the last packet again, which a socket
+        // does not lose: the answer is on its way. The protocol's library would end the session.
+        if self.packet.is_empty() && byte == b'-' {
+            return None;
+        }
         if self.packet.is_empty() && byte != b'$' {
             return Some(Incoming::Bytes(vec![byte]));
         }
@@ -117,6 +122,20 @@ mod tests {
             [bytes(b"+"), bytes(b"$g#67"), Incoming::SetPhysical(true), bytes(b"\x03"), bytes(b"$QStartNoAckMode#b0")];
         assert_eq!(all, expected);
         assert!(framer.unacknowledged);
+    }
+
+    #[test]
+    fn a_debugger_that_waits_long_for_an_answer_disturbs_nothing() {
+        let mut framer = Framer::default();
+        let received: Vec<u8> = b"-$m-1#00-$QStartNoAckMode#b0--$g#67-"
+            .iter()
+            .filter_map(|byte| framer.push(*byte))
+            .flat_map(|incoming| match incoming {
+                Incoming::Bytes(bytes) => bytes,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(String::from_utf8(received).unwrap(), "$m-1#00$QStartNoAckMode#b0$g#67");
     }
 
     #[test]
