@@ -37,7 +37,10 @@ pub fn group() -> Group {
             let run = inside("")?.words("--platform hvm --nested on").words(mode).with("--ledger", bench.file("a"));
             bench.expect(&run, 0, "workload l2: status 0")?;
             let report = tollgate("report --level 2 --by symbol --top 0").arg(bench.file("a"));
-            bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]").map(drop)
+            let output = bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]")?;
+            let unnamed =
+                output.text().lines().any(|line| line.starts_with("without names") && line.contains("guest's kernel:"));
+            if unnamed { Err(bench.failed("much of the nested guest's kernel has no name")) } else { Ok(()) }
         });
     }
     group.add("a_command_of_any_bytes_inside", |bench| {
