@@ -1,8 +1,8 @@
 //! Charges to code without a name: how much, where that code is, and the reason as far as the machine knew it.
 
 use super::{Cause, Selection};
+use crate::coarse::HALF;
 use crate::ledger::Ledger;
-use crate::recorder::coarse::HALF;
 use std::collections::BTreeMap;
 
 /// Beginning of the keys under which a ledger's [metadata](crate::Header::metadata) has the reasons.

@@ -40,7 +40,7 @@ pub fn group() -> Group {
             let output = bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]")?;
             let unnamed =
                 output.text().lines().any(|line| line.starts_with("without names") && line.contains("guest's kernel:"));
-            if unnamed { Err(bench.failed("much of the nested guest's kernel has no name")) } else { Ok(()) }
+            if unnamed { Err(output.failed("much of the nested guest's kernel has no name")) } else { Ok(()) }
         });
     }
     group.add("a_command_of_any_bytes_inside", |bench| {
