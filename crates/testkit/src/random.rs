@@ -1,52 +1,39 @@
 //! Repeatable random numbers.
 
-/// A seeded source of random numbers (xoshiro256**): what it gives depends on its seed and on nothing else.
+/// A small, fast and repeatable source of random numbers (xorshift64*).
 #[derive(Clone, Debug)]
-pub struct Random([u64; 4]);
-
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
+pub struct Random(u64);
 
 impl Random {
     /// Creates the source of a seed; neighbouring seeds give unrelated sources.
     pub fn new(seed: u64) -> Self {
-        Self::of_path(&[seed])
+        let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        // The first numbers are as small as the seed.
+        for _ in 0..8 {
+            random.next();
+        }
+        random
     }
 
     /// Creates the source of a path of numbers, such as (seed, form, index).
     pub fn of_path(path: &[u64]) -> Self {
-        let mut state = 0;
-        for &n in path {
-            state = splitmix(&mut state) ^ n;
-        }
-        Self([splitmix(&mut state), splitmix(&mut state), splitmix(&mut state), splitmix(&mut state)])
+        path.iter().fold(Self::new(0), |mut before, number| Self::new(before.next() ^ number))
     }
 
     /// Returns 64 random bits.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
-        let s = &mut self.0;
-        let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        result
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Returns a number below `n`, which is not 0.
+    /// Returns a number below `n`, which is small beside 2^31.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        (self.next() >> 16) % n
     }
 
     /// Returns true once in `n` times.
@@ -61,7 +48,7 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// Returns an element of a list that is not empty.
+    /// Returns one of these.
     #[inline]
     pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
