@@ -108,7 +108,7 @@ pub struct NewBlock {
     pub probe: bool,
     /// See [`Block::len`].
     pub len: u16,
-    /// See [`Blocks::ticks`].
+    /// Marginal price of each operation, in ticks.
     pub ticks: Vec<u32>,
 }
 
