@@ -10,7 +10,7 @@ use ledger::profile::Profile;
 use ledger::summary::Part;
 use ledger::symbols::{self, Kallsyms, KallsymsError, Symbol, Symbols};
 use ledger::{AddressSpace, Family, Header, Kind, Ledger};
-use std::cell::OnceCell;
+use std::cell::LazyCell;
 
 /// Maximum number of modules that a reason names.
 const MOST_MODULES: usize = 8;
@@ -18,6 +18,9 @@ const MOST_MODULES: usize = 8;
 const OF_PROGRAM: &str =
     "programs have names only from the files that `run --symbols` gives, and in the call stacks of `exec --sample`";
 const OF_NESTED_PROGRAM: &str = "the programs of nested guests are not looked at";
+
+/// The outcome of a search for a kernel.
+type Kernel = Result<Kallsyms, KallsymsError>;
 
 impl Machine {
     /// Returns the symbols of the guest: those of `files` (name and functions), those of the image if it is an ELF
@@ -32,12 +35,15 @@ impl Machine {
         {
             all.add("", AddressSpace::default(), found);
         }
-        if let Ok(kernel) = self.kernel() {
-            let modules = kernel_symbols::modules(&kernel, self.vcpus.cpus());
-            all.add_kernel(0, &kernel);
-            for (name, found) in modules.unwrap_or_default() {
-                all.add(&name, AddressSpace::default(), found);
+        match self.kernel() {
+            Ok(kernel) => {
+                let modules = kernel_symbols::modules(&kernel, self.vcpus.cpus());
+                all.add_kernel(0, &kernel);
+                for (name, found) in modules.unwrap_or_default() {
+                    all.add(&name, AddressSpace::default(), found);
+                }
             }
+            Err(reason) => all.no_kernel = Some(reason),
         }
         self.vcpus.tasks.guests().add_to(&mut all);
         if let Some(stacks) = &self.vcpus.stacks {
@@ -64,23 +70,23 @@ impl Machine {
     }
 
     /// Returns the symbol tables of the running Linux kernel, if there is one.
-    pub(crate) fn kernel(&self) -> Result<Kallsyms, KallsymsError> {
+    pub(crate) fn kernel(&self) -> Kernel {
         match self.vcpus.tasks.kernel() {
             Some(kernel) => Ok(kernel.clone()),
             None => kernel_symbols::find(self.vcpus.cpus(), &self.ram),
         }
     }
 
-    /// Returns the reason for which code of the machine itself, or of a nested guest, has no name. The kernel is looked
-    /// for once, when it is needed.
-    fn why_unnamed(&self, kernel: &OnceCell<Result<Kallsyms, KallsymsError>>, part: Part, guest: u64) -> String {
+    /// Returns the reason for which code of the machine itself, or of a nested guest, has no name. `kernel` is the
+    /// outcome of the search for the machine's kernel.
+    fn why_unnamed(&self, kernel: &LazyCell<Kernel, impl FnOnce() -> Kernel>, part: Part, guest: u64) -> String {
         match part {
             Part::Programs if guest != 0 => return OF_NESTED_PROGRAM.to_owned(),
             Part::Programs => return OF_PROGRAM.to_owned(),
             _ if guest != 0 => return self.vcpus.tasks.guests().why_unnamed(guest, part),
             _ => {}
         }
-        let kernel = match kernel.get_or_init(|| self.kernel()) {
+        let kernel = match &**kernel {
             Ok(kernel) => kernel,
             Err(reason) => {
                 let stripped = self.image.starts_with(b"\x7fELF") && symbols::elf(&self.image, 0).is_err();
@@ -134,7 +140,8 @@ impl Machine {
         let mut ledger = Ledger::new(header, &recorder, symbols);
         let board = self.board.borrow();
         ledger.name_kinds(|kind| name(kind, &self.profile, &board));
-        let kernel = OnceCell::new();
+        // The search reads all low memory if there is no kernel: it is not repeated.
+        let kernel = LazyCell::new(|| symbols.no_kernel.map_or_else(|| self.kernel(), Err));
         ledger.explain_unnamed(|part, guest| self.why_unnamed(&kernel, part, guest));
         ledger
     }

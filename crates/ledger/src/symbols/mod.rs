@@ -52,6 +52,8 @@ impl Symbol {
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     tables: Vec<Table>,
+    /// The reason for which the search for the machine's kernel failed, if it did.
+    pub no_kernel: Option<KallsymsError>,
 }
 
 #[derive(Clone, Debug)]
