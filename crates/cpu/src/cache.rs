@@ -142,7 +142,7 @@ pub struct Taken {
     pub metadata: usize,
 }
 
-/// What is made from blocks and must be dropped with them, such as translations.
+/// Data that is made from blocks and must be dropped with them, such as translations.
 pub trait Derived: Default {
     /// Drops what is made from a block.
     fn remove(&mut self, block: u32);
@@ -184,7 +184,7 @@ pub struct Blocks<D> {
     events: FxHashMap<(u64, Kind), u32>,
     /// Counters of prefixes.
     prefixes: FxHashMap<(Option<u32>, u32), u32>,
-    /// What is derived from the blocks.
+    /// Data that is derived from the blocks.
     pub(crate) translations: D,
     index: FxHashMap<(u64, u64, u32), u32>,
     pages: FxHashMap<u64, Vec<u32>>,

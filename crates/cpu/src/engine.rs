@@ -34,7 +34,7 @@ pub struct Engine {
     pub front: Front<Running>,
     /// Targets of indirect branches in translated code.
     pub(crate) jumps: Jumps,
-    /// Where returns continue in translated code.
+    /// Addresses in translated code at which returns continue.
     pub(crate) returns: Returns,
     /// Address translations for instruction fetch.
     pub fetch: Fetch,

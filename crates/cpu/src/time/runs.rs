@@ -5,8 +5,8 @@ use crate::op::Op;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// What the prices of the next instructions of a run depend on: plain data that the model of time defines. It is empty
-/// at the begin of a run.
+/// The history on which the prices of the next instructions of a run depend: plain data that the model of time defines.
+/// The history is empty at the begin of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Context(pub Vec<u8>);
 
@@ -45,28 +45,33 @@ impl Runs {
         number
     }
 
+    /// Passes the marginal prices of operations that follow the context `place` to `put`, and returns the context after
+    /// them.
+    fn follow(&self, model: &Model, place: Place, ops: &[Op], put: impl FnMut(u32)) -> Context {
+        let mut context = self.contexts[usize::from(place)].clone();
+        ops.iter().map(|op| model.timing.instruction(&model.costs, &mut context, op)).for_each(put);
+        context
+    }
+
     /// Returns the marginal prices of operations that follow the context `place`, and the context after them; `ends` is
     /// true if the last of them ends the run.
     pub fn price(&mut self, model: &Model, place: Place, ops: &[Op], ends: bool) -> (Vec<u32>, Place) {
-        let mut context = self.contexts[usize::from(place)].clone();
-        let ticks = ops.iter().map(|op| model.timing.instruction(&model.costs, &mut context, op)).collect();
-        (ticks, if ends { START } else { self.number(context) })
+        let mut ticks = Vec::with_capacity(ops.len());
+        let after = self.follow(model, place, ops, |price| ticks.push(price));
+        (ticks, if ends { START } else { self.number(after) })
     }
 
-    /// Does the same for one operation.
+    /// Returns the same for one operation.
     pub fn price_one(&mut self, model: &Model, place: Place, op: &Op, ends: bool) -> (u32, Place) {
-        let mut context = self.contexts[usize::from(place)].clone();
-        let ticks = model.timing.instruction(&model.costs, &mut context, op);
-        (ticks, if ends { START } else { self.number(context) })
+        let mut ticks = 0;
+        let after = self.follow(model, place, std::slice::from_ref(op), |price| ticks = price);
+        (ticks, if ends { START } else { self.number(after) })
     }
 
     /// Returns the context after operations that follow the context `place`.
     pub fn after(&mut self, model: &Model, place: Place, ops: &[Op]) -> Place {
-        let mut context = self.contexts[usize::from(place)].clone();
-        for op in ops {
-            model.timing.instruction(&model.costs, &mut context, op);
-        }
-        self.number(context)
+        let after = self.follow(model, place, ops, |_| ());
+        self.number(after)
     }
 
     /// Returns true if there is a context of this number.

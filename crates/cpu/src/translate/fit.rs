@@ -1,4 +1,5 @@
-//! What the host's processor executes as the interpreter does, or with corrected flags. Plans and the emitter ask here.
+//! Forms of instructions that the host's processor executes as the interpreter does, or with corrected flags. Plans and the
+//! emitter use this module.
 
 use super::layout::{self, Need};
 use crate::native::{executes, wide};
@@ -11,6 +12,11 @@ use ledger::Class;
 /// Returns the translator's treatment of an instruction.
 pub fn treatment(i: &Instruction) -> Treatment {
     table::row(i.mnemonic()).map_or(Treatment::Handler, |row| row.treatment)
+}
+
+/// Returns true if an operand of an instruction is in memory.
+pub fn has_memory(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
 /// Returns the requirement of an instruction that the vector units execute, if the host executes this form as the

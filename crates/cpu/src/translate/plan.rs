@@ -1,7 +1,7 @@
 //! Translation plans of a block's instructions: native execution, code of the translator, or a handler call. The row of
 //! an instruction states its treatment; a plan is the treatment of one form in its block.
 
-use super::fit::{can_fix, need, treatment};
+use super::fit::{can_fix, has_memory, need, treatment};
 use super::key::{AccessMode, Key};
 use crate::op::{Op, SEG_FLAT};
 use crate::row::{Flags, Treatment};
@@ -274,10 +274,6 @@ fn plan_native(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         }
     });
     if fits { Plan::Native } else { Plan::Handler }
-}
-
-fn has_memory(i: &Instruction) -> bool {
-    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
 fn divisor_fits(i: &Instruction, op: &Op, narrow: bool) -> bool {

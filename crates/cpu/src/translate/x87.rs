@@ -9,14 +9,10 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::fit::treatment;
+use super::fit::{has_memory, treatment};
 use super::layout::{FIRST, Need, RESERVED_PRECISION, TEST, field};
 use crate::row::Treatment;
-use iced_x86::{Instruction, Mnemonic, OpKind};
-
-fn has_memory(i: &Instruction) -> bool {
-    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
-}
+use iced_x86::Mnemonic;
 
 impl Emit<'_> {
     /// Emits the current instruction.
