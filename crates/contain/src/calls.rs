@@ -183,7 +183,8 @@ const NEW_FILE: u32 = (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_N
 /// Flags of open(2) that must be as in [`NEW_FILE`].
 const KIND_OF_OPEN: u32 = NEW_FILE | CHANGES | (libc::O_PATH | libc::O_DIRECTORY) as u32;
 
-/// The permitted calls of the process that writes or removes one file in a directory that it has open.
+/// The permitted calls of the process that writes or removes one file in a directory that it has open. Rows that [`TABLE`] has as well are repeated:
+/// a call that machines come to need does not become a call of this process.
 pub const KEEPER: &[Call] = &[
     // The contents arrive by a pipe, and an error leaves by a pipe.
     any(Sysno::read),

@@ -1,4 +1,4 @@
-//! What a process still needs once it is confined.
+//! The resources that a confined process still needs.
 
 use crate::calls::Use;
 use std::path::PathBuf;

@@ -307,6 +307,7 @@ impl Closure {
 fn real(directories: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     directories.filter(|path| path.is_absolute()).filter_map(|path| path.canonicalize().ok()).collect()
 }
+
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

@@ -1,23 +1,14 @@
 //! Tests of the network device's commands: which there are, what they need, and what they change.
 
-use super::net::{Bench, MAC, device, udp};
+use super::net::{
+    Bench, COAL, CTRL_MAC, CTRL_RX, CTRL_VLAN, CTRL_VQ, GUEST_CSUM, GUEST_OFFLOADS, HASH, MAC, MERGE, MQ, RSS, VQ_COAL,
+    device, udp,
+};
 use super::*;
 use crate::state::{Saved, StateError};
 use network::time::SECOND;
 
-const GUEST_CSUM: u64 = 1 << 1;
-const GUEST_OFFLOADS: u64 = 1 << 2;
-const MERGE: u64 = 1 << 15;
-const CTRL_VQ: u64 = 1 << 17;
-const CTRL_RX: u64 = 1 << 18;
-const CTRL_VLAN: u64 = 1 << 19;
 const CTRL_RX_EXTRA: u64 = 1 << 20;
-const MQ: u64 = 1 << 22;
-const CTRL_MAC: u64 = 1 << 23;
-const VQ_COAL: u64 = 1 << 52;
-const COAL: u64 = 1 << 53;
-const HASH: u64 = 1 << 57;
-const RSS: u64 = 1 << 60;
 const ALL: u64 = GUEST_CSUM
     | GUEST_OFFLOADS
     | MERGE

@@ -9,24 +9,24 @@ use network::{Frame, Network, Plug, Port};
 
 const PACKED: u64 = 1 << 34;
 const CSUM: u64 = 1 << 0;
-const GUEST_CSUM: u64 = 1 << 1;
-const GUEST_OFFLOADS: u64 = 1 << 2;
+pub(super) const GUEST_CSUM: u64 = 1 << 1;
+pub(super) const GUEST_OFFLOADS: u64 = 1 << 2;
 const HOST_TSO4: u64 = 1 << 11;
 const HOST_USO: u64 = 1 << 56;
 const GUEST_USO4: u64 = 1 << 54;
-const MERGE: u64 = 1 << 15;
-const CTRL_VQ: u64 = 1 << 17;
-const CTRL_RX: u64 = 1 << 18;
-const CTRL_VLAN: u64 = 1 << 19;
-const MQ: u64 = 1 << 22;
-const CTRL_MAC: u64 = 1 << 23;
-const VQ_COAL: u64 = 1 << 52;
-const COAL: u64 = 1 << 53;
-const HASH: u64 = 1 << 57;
-const RSS: u64 = 1 << 60;
+pub(super) const MERGE: u64 = 1 << 15;
+pub(super) const CTRL_VQ: u64 = 1 << 17;
+pub(super) const CTRL_RX: u64 = 1 << 18;
+pub(super) const CTRL_VLAN: u64 = 1 << 19;
+pub(super) const MQ: u64 = 1 << 22;
+pub(super) const CTRL_MAC: u64 = 1 << 23;
+pub(super) const VQ_COAL: u64 = 1 << 52;
+pub(super) const COAL: u64 = 1 << 53;
+pub(super) const HASH: u64 = 1 << 57;
+pub(super) const RSS: u64 = 1 << 60;
 
-const RX: u16 = 0;
-const TX: u16 = 1;
+pub(super) const RX: u16 = 0;
+pub(super) const TX: u16 = 1;
 /// Clock with one tick per picosecond.
 const CLOCK: Clock = Clock::new(1_000_000_000);
 pub(super) const MAC: [u8; 6] = [2, 0x74, 0x67, 0, 0, 1];

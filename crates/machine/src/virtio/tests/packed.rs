@@ -1,13 +1,11 @@
 //! Tests of packed rings: what the device reads from and writes to each structure, and their limits.
 
-use super::net::{Bench, device, udp};
+use super::net::{Bench, RX, TX, device, udp};
 use super::*;
 use network::time::SECOND;
 
 const PACKED: u64 = 1 << 34;
 const MERGE: u64 = 1 << 15;
-const RX: u16 = 0;
-const TX: u16 = 1;
 /// Address of a packet with its header of 12 bytes.
 const PACKET: u64 = BUFFERS + 0x1_0000;
 const TABLE: u64 = BUFFERS + 0x2_0000;

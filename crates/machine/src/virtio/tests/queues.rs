@@ -1,18 +1,10 @@
 //! Tests of the network device's queues: buffers, backlogs, turns, and what is lost.
 
-use super::net::{Bench, MAC, is_received, udp};
+use super::net::{Bench, COAL, CTRL_VQ, MAC, MERGE, MQ, RSS, RX, TX, is_received, udp};
 use super::*;
 use network::frame::Kind;
 use network::time::SECOND;
 use network::{Frame, Plug, Port, Segments};
-
-const MERGE: u64 = 1 << 15;
-const CTRL_VQ: u64 = 1 << 17;
-const COAL: u64 = 1 << 53;
-const MQ: u64 = 1 << 22;
-const RSS: u64 = 1 << 60;
-const RX: u16 = 0;
-const TX: u16 = 1;
 
 /// Lets a short time pass, in which frames of the host arrive.
 fn pass(bench: &mut Bench) {
