@@ -12,7 +12,7 @@
 
 mod half;
 
-pub use half::{Half, SLOTS, slot};
+pub use half::{Half, PAGES, SLOTS, slot};
 
 use crate::mapping::Mapping;
 use half::Pages;
@@ -54,9 +54,9 @@ pub struct Table {
 
 impl Table {
     /// Initializes zeroed memory to an empty table.
-    fn reset(&mut self) {
-        self.read.reset();
-        self.write.reset();
+    fn reset(&mut self, shift: u8) {
+        self.read.reset(shift);
+        self.write.reset(shift);
         self.used = false;
     }
 
@@ -208,14 +208,17 @@ fn large_linear(signature: u64) -> u64 {
 /// An empty slot. The page with this signature is never stored.
 const NO_SIGNATURE: u64 = u64::MAX;
 
-/// Bits of an address that select its slot.
-pub const PAGE_MASK: u64 = (SLOTS as u64 - 1) << 12;
+/// Returns the bits of an address that select its slot, in tables of pages or lines of 2^`shift` bytes.
+pub fn slot_mask(shift: u8) -> u64 {
+    (SLOTS as u64 - 1) << shift
+}
+
 /// Number of areas, each for one address space.
 const AREAS: usize = 16;
 /// Marks an area without an address space.
 const NO_SPACE: u32 = u32::MAX;
-/// Number of removals from the TLB that the log holds for areas that are not current.
-const LOG: usize = 256;
+/// Number of removals that the log holds for areas that are not current: more than the modelled cache has lines.
+const LOG: usize = 1024;
 /// Size of the stack of translated code below an area, which the host uses for signal frames.
 const STACK: usize = 64 << 10;
 
@@ -272,6 +275,8 @@ pub struct Front<D> {
     /// Current table.
     table: NonNull<Table>,
     mode: Mode,
+    /// Log2 of the size of the pages or lines in the tables.
+    shift: u8,
     /// A table that stays empty.
     nothing: Box<Table>,
     /// Address space of the current area.
@@ -285,10 +290,10 @@ pub struct Front<D> {
 }
 
 impl<D: Attached> Front<D> {
-    /// Creates empty areas.
-    pub fn new() -> Self {
+    /// Creates empty areas, for pages or lines of 2^`shift` bytes.
+    pub fn new(shift: u8) -> Self {
         let frames = Self::allocate();
-        let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
+        let mut nothing = Box::new(Table { read: Half::empty(shift), write: Half::empty(shift), used: false });
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
         let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.start().cast::<Frame<D>>()).area) };
@@ -297,6 +302,7 @@ impl<D: Attached> Front<D> {
             area,
             table,
             mode: Mode::Slow,
+            shift,
             nothing,
             space: NO_SPACE,
             spaces: [NO_SPACE; AREAS],
@@ -337,12 +343,12 @@ impl<D: Attached> Front<D> {
 
     /// Assigns an area to an address space, and empties it.
     fn claim(&mut self, number: usize, space: u32, epoch: u64) {
-        let logged = self.logged;
+        let (logged, shift) = (self.logged, self.shift);
         let area = self.nth(number);
         // New memory is neither filled nor empty.
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
-            area.tables.iter_mut().for_each(Table::reset);
+            area.tables.iter_mut().for_each(|table| table.reset(shift));
             area.running.reset();
         }
         area.clear();
@@ -445,6 +451,23 @@ impl<D: Attached> Front<D> {
         }
     }
 
+    /// Adds the line at `linear`, which is at `host` and in the modelled cache, for a mode other than [`Mode::Slow`].
+    /// `large` is true for a part of a page larger than 4 KiB.
+    pub(crate) fn fill_line(&mut self, mode: Mode, linear: u64, host: u64, writable: bool, large: bool) {
+        let table = &mut self.current().tables[mode as usize];
+        table.used = true;
+        table.read.fill_line(linear, host, large);
+        if writable {
+            table.write.fill_line(linear, host, large);
+        }
+    }
+
+    /// Returns log2 of the size of the pages or lines in the tables.
+    #[inline]
+    pub fn shift(&self) -> u8 {
+        self.shift
+    }
+
     #[inline(always)]
     fn table(&self) -> &Table {
         // SAFETY: it points to the empty table or into the current area, both of which live as long as `self`, and
@@ -522,12 +545,6 @@ impl<D: Attached> Front<D> {
     }
 }
 
-impl<D: Attached> Default for Front<D> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The page being executed.
 pub struct Fetch {
     /// Linear address; odd (never a page address) if it must be looked up again.
@@ -593,7 +610,7 @@ mod tests {
     #[test]
     fn a_page_leaves_the_address_space_it_was_known_in() {
         let left = |key| Left { linear: LINEAR, shift: 12, key };
-        let mut front = Front::<Nothing>::new();
+        let mut front = Front::<Nothing>::new(PAGES);
         front.set_mode(Mode::User);
         for space in [1, 2] {
             front.enter(space, 0);

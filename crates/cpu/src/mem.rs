@@ -9,6 +9,7 @@ use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault};
 use crate::flags::Int;
 use crate::front::{Accessed, Left, Mode};
+use crate::lines::Exposed;
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{GROUP, lines};
 use crate::state::Cpu;
@@ -312,6 +313,7 @@ impl Cpu {
             emulating.note_data(address, size, write);
         }
         let address = backing;
+        self.reach_lines(address, linear, size, write);
         // SAFETY: the offset stays inside the page.
         let host = unsafe { page.add((address & OFFSET) as usize) };
         if write {
@@ -334,7 +336,10 @@ impl Cpu {
             // The dirty flag or protection key of a readable page may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
             let (marked, large) = (code != 0, entry.shift > 12);
-            self.expose(mode, Resolved { linear, address, page: page as u64, marked, large, written: write, writable });
+            if self.in_one_line(linear, size) {
+                let page = page as u64;
+                self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });
+            }
         }
         Ok(Target::Ram(host))
     }
@@ -342,6 +347,10 @@ impl Cpu {
     /// Adds the page of an access to the fast path, and its neighbours if it is part of a large page.
     fn expose(&mut self, mode: Mode, access: Resolved) {
         let Resolved { linear, address, page: host, marked, large, written, writable } = access;
+        if self.has_lines() {
+            let (physical, host) = (address, host + (address & OFFSET));
+            return self.expose_line(mode, Exposed { physical, linear, host, writable: writable && !marked, large });
+        }
         let own = 1 << (linear / PAGE % GROUP as u64);
         let (readable, unmarked) = match large {
             true => self.wiring.ram.around(address),
@@ -358,7 +367,7 @@ impl Cpu {
         let mode = self.engine.front.mode();
         let inside = linear & OFFSET <= PAGE - size && (!self.engine.long64 || self.canonical(linear));
         // CMPXCHG16B is the only such access; its handler checks the alignment first.
-        let inside = inside && (size < 16 || linear & 15 == 0);
+        let inside = inside && (size < 16 || linear & 15 == 0) && self.in_one_line(linear, size);
         if mode == Mode::Slow || !inside || self.is_watched(linear) || self.engine.emulation.is_some() {
             return false;
         }
@@ -383,12 +392,21 @@ impl Cpu {
         if write && (read_only || marked) {
             return false;
         }
+        let mut room = room;
         if !first {
-            if self.second_level_price() >= room || self.wiring.observer.is_some() {
+            let price = self.second_level_price();
+            if price >= room || self.wiring.observer.is_some() {
                 return false;
             }
+            room -= price;
+        }
+        if !self.has_room_for(address, room) {
+            return false;
+        }
+        if !first {
             self.promote(entry, false);
         }
+        self.reach_lines(address, linear, size, write);
         let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
         let large = entry.shift > 12;
         self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });

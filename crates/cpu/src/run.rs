@@ -195,8 +195,17 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn enter_block(&mut self, cache: &BlockCache, index: u32) {
         let block = &cache.blocks[index as usize];
+        if self.has_lines() {
+            self.note_block(cache, index);
+        }
         self.micro.clock += block.cost;
         self.micro.run = block.after;
+    }
+
+    /// Notes how much is charged ahead of the accesses of a block.
+    pub(crate) fn note_block(&mut self, cache: &BlockCache, index: u32) {
+        let block = &cache.blocks[index as usize];
+        self.charged_ahead(block.cost + cache.runs.elapsed(&self.wiring.model, block.context()));
     }
 
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
@@ -267,6 +276,7 @@ impl Cpu {
         }
         let block = &cache.blocks[index as usize];
         self.micro.clock -= block.cost;
+        self.charged_ahead(0);
         let rip = block.rip;
         let mut recorder = self.wiring.recorder.borrow_mut();
         for (op, ticks) in cache.ops_of(index).iter().zip(cache.ticks_of(index)).take(done) {
@@ -312,6 +322,7 @@ impl Cpu {
                 self.engine.stepped = op.class;
                 let (ticks, after) = cache.runs.price_one(&self.wiring.model, self.micro.run, &op, ends);
                 let ticks = u64::from(ticks);
+                self.charged_ahead(cache.runs.elapsed(&self.wiring.model, self.micro.run));
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
                     0 => Ok(()),
@@ -535,6 +546,7 @@ impl Cpu {
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
+        self.charged_ahead(0);
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }

@@ -23,6 +23,7 @@
 //! [`Engine`](crate::engine::Engine).
 
 mod charge;
+pub mod memory;
 pub mod predictor;
 mod runs;
 
@@ -42,6 +43,13 @@ use std::sync::Arc;
 pub trait Timing: Debug + Send + Sync {
     /// Returns the marginal price of an operation in ticks, and changes the context to that after the operation.
     fn instruction(&self, costs: &Costs, context: &mut Context, op: &Op) -> u32;
+
+    /// Returns the sum of the prices of the instructions in front of a context, since the begin of the run. A model without
+    /// caches need not know it.
+    fn elapsed(&self, context: &Context) -> u32 {
+        let _ = context;
+        0
+    }
 }
 
 /// The additive model: an instruction costs the price of its class, whatever is in front of it.
@@ -54,10 +62,28 @@ impl Timing for Flat {
     }
 }
 
+/// The model with caches: instructions cost as in [`Flat`], and the context is the time since the begin of the run, at
+/// which accesses are issued.
+#[derive(Clone, Copy, Debug)]
+pub struct Core;
+
+impl Timing for Core {
+    fn instruction(&self, costs: &Costs, context: &mut Context, op: &Op) -> u32 {
+        let price = costs.class[op.class as usize];
+        context.0 = self.elapsed(context).saturating_add(price).to_le_bytes().to_vec();
+        price
+    }
+
+    fn elapsed(&self, context: &Context) -> u32 {
+        context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+}
+
 /// Returns the model of time that a profile selects.
 pub fn timing(selected: ledger::profile::Clock) -> Arc<dyn Timing> {
     match selected {
         ledger::profile::Clock::Flat => Arc::new(Flat),
+        ledger::profile::Clock::Core => Arc::new(Core),
     }
 }
 

@@ -74,6 +74,11 @@ impl Runs {
         self.number(after)
     }
 
+    /// Returns the price of the instructions in front of the context `place`, since the begin of the run.
+    pub fn elapsed(&self, model: &Model, place: Place) -> u64 {
+        u64::from(model.timing.elapsed(&self.contexts[usize::from(place)]))
+    }
+
     /// Returns true if there is a context of this number.
     pub fn has(&self, place: Place) -> bool {
         usize::from(place) < self.contexts.len()

@@ -12,7 +12,7 @@ use crate::engine::BlockCache;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::fault::Flow;
-use crate::front::{Mode, PAGE_MASK};
+use crate::front::{Mode, slot_mask};
 use crate::mode;
 use crate::native::{self, HOST_MXCSR};
 use crate::op::Op;
@@ -159,6 +159,7 @@ impl Cpu {
             target_slots: self.micro.predictor.slots(),
             data_pointers: !self.wiring.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
+            shift: self.engine.front.shift(),
         };
         let entry = cache.translations.translate(&source);
         if entry == 0 {
@@ -262,6 +263,7 @@ impl Cpu {
         let x87 = &raw mut self.arch.x87;
         self.engine.jumps.follow_code(generation, narrow);
         let jumps = self.engine.jumps.expose();
+        let shift = self.engine.front.shift();
         let area = self.engine.front.current();
         let running = &mut area.running;
         let mut counts_here = context.counted == Some(context.origin);
@@ -275,8 +277,9 @@ impl Cpu {
             context.running = running;
             counts_here = false;
             // Values that do not change until the area is left.
-            running.page_mask = PAGE_MASK;
-            running.offset_mask = PAGE - 1;
+            running.slot_mask = slot_mask(shift);
+            running.offset_mask = (1 << shift) - 1;
+            running.beyond_mask = !running.offset_mask;
             running.jump_mask = JUMP_MASK;
             running.registers = registers;
             running.vector = vector;
@@ -445,6 +448,9 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
     let place = HandlerSite::decode(place);
+    if cpu.has_lines() {
+        cpu.note_block(cache, cache.translations.part(place.number, place.part));
+    }
     match (op.exec)(cpu, op) {
         // No event may become due within a trace.
         Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, cache.translations.span_of(place.number))) => {
@@ -497,7 +503,8 @@ pub unsafe extern "sysv64" fn refill(
     cpu.micro.clock = running.base.wrapping_add(running.budget as u64);
     let stop = cpu.engine.stop_at.min(context.until);
     // The trace may go on for that long after the access.
-    let span = cache.translations.span_of(HandlerSite::decode(place).number);
+    let place = HandlerSite::decode(place);
+    let span = cache.translations.span_of(place.number);
     let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(span);
     if room == 0 || cpu.is_due(context, 0) {
         return false;
@@ -505,6 +512,9 @@ pub unsafe extern "sysv64" fn refill(
     cpu.take_system_flags(running);
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
+    if cpu.has_lines() {
+        cpu.note_block(cache, cache.translations.part(place.number, place.part));
+    }
     let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
     running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
     known

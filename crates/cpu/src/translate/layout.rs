@@ -63,9 +63,11 @@ pub struct Running {
     /// Bases of FS and GS.
     pub(super) bases: [u64; 2],
     /// Bits of an address that select its slot in a table.
-    pub(super) page_mask: u64,
-    /// Bits of an address that are the offset in its page.
+    pub(super) slot_mask: u64,
+    /// Bits of an address that are the offset in its page or line.
     pub(super) offset_mask: u64,
+    /// All other bits.
+    pub(super) beyond_mask: u64,
     /// Bits of an indirect branch's target that select its slot.
     pub(super) jump_mask: u64,
     /// Modelled targets of indirect branches.

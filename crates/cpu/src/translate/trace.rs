@@ -116,6 +116,8 @@ pub struct TraceSource<'a> {
     pub target_slots: usize,
     /// True if each x87 instruction records its operand's address.
     pub data_pointers: bool,
+    /// Log2 of the size of the pages or lines in the fast path's tables.
+    pub shift: u8,
     /// Bits of IA32_SPEC_CTRL that exist.
     pub spec_ctrl: u64,
 }
