@@ -252,11 +252,9 @@ fn the_same_bytes_have_the_price_of_their_context() {
     }
 }
 
-/// Random programs under the uneven model, with faults, probes, interrupts, writes to code, and short turns.
-#[test]
-fn both_tiers_agree_under_a_model_that_is_not_additive() {
-    let mut tiers = Tiers::timed(Arc::new(Uneven));
-    for seed in 1..=150 {
+/// Runs random programs in turns, with faults, probes, interrupts, and writes to code.
+fn run_programs(mut tiers: Tiers, programs: u64) {
+    for seed in 1..=programs {
         let (mut random, start) = testkit::program::of(seed);
         tiers.start(&start);
         let stretch = random.of(&[1, 10_000, 100_000, 1_000_000]);
@@ -274,11 +272,9 @@ fn both_tiers_agree_under_a_model_that_is_not_additive() {
     }
 }
 
-/// The same, with a debugger that stops the second machine before, after and within instructions.
-#[test]
-fn a_debugger_does_not_change_time() {
-    let mut tiers = Tiers::timed(Arc::new(Uneven));
-    for seed in 1..=30 {
+/// Runs random programs, with a debugger that stops the second machine before, after and within instructions.
+fn debug_programs(mut tiers: Tiers, programs: u64) {
+    for seed in 1..=programs {
         let (mut random, start) = testkit::program::of(seed);
         tiers.start(&start);
         tiers.debug(seed);
@@ -290,4 +286,24 @@ fn a_debugger_does_not_change_time() {
         }
         tiers.charges().unwrap_or_else(|error| panic!("program {seed}\n{error}"));
     }
+}
+
+#[test]
+fn both_tiers_agree_under_a_model_that_is_not_additive() {
+    run_programs(Tiers::timed(Arc::new(Uneven)), 150);
+}
+
+#[test]
+fn both_tiers_agree_with_caches() {
+    run_programs(Tiers::cached(), 400);
+}
+
+#[test]
+fn a_debugger_does_not_change_time() {
+    debug_programs(Tiers::timed(Arc::new(Uneven)), 30);
+}
+
+#[test]
+fn a_debugger_does_not_change_the_time_of_accesses() {
+    debug_programs(Tiers::cached(), 100);
 }

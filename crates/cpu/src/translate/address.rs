@@ -115,6 +115,7 @@ impl Emit<'_> {
         } else if self.held() != Some(group.number) {
             self.asm.flagless_load(FIRST, found(group.number));
         }
+        self.accesses_another();
         self.hold(group.number);
         self.operand = M::at(FIRST, offset);
         true

@@ -141,9 +141,10 @@ impl Memory {
         self.l1d.is_changed(slot)
     }
 
-    /// Returns the most that a miss costs.
+    /// Returns the most that a miss costs: the latency of memory, or what is behind in the way from memory, which is the
+    /// latency of another line before this miss. The miss itself may send two changed lines to memory.
     pub fn most(caches: &Caches) -> Ticks {
-        2 * caches.memory_latency + caches.memory_transfer + caches.window
+        2 * caches.memory_latency + 3 * caches.memory_transfer + caches.window
     }
 
     /// Handles an access that missed the first level.
@@ -152,8 +153,9 @@ impl Memory {
         let (level, latency, transfer) = self.fetch(caches, access.line);
         let slot = self.fill(caches, access);
         let issued = self.issued(caches, &access, read);
-        let arrives = if prefetched { access.now } else { issued + latency };
-        let wait = if access.write { 0 } else { arrives.saturating_sub(access.now + caches.window) };
+        // A load that follows a store gets the stored value.
+        let arrives = if prefetched || access.write { access.now } else { issued + latency };
+        let wait = arrives.saturating_sub(access.now + caches.window);
         let backlog = self.transfer(caches, access.now, latency, transfer, prefetched);
         let ticks = wait.max(backlog);
         self.newest = (self.newest + 1) % REMEMBERED as u8;
