@@ -156,6 +156,27 @@ fn directories_are_listed_in_pieces() {
 }
 
 #[test]
+fn one_answer_lists_as_many_entries_as_fit() {
+    let mut guest = packed();
+    let many = guest.walk(TOP, "root/many").unwrap();
+    let mut listed = |from: u64, size: u32| {
+        let body = [&[0; 8][..], &from.to_le_bytes(), &size.to_le_bytes(), &[0; 20]].concat();
+        guest.ask(operation::READ_DIRECTORY, many, &body).unwrap().len() / 32
+    };
+    assert_eq!([listed(0, 4096), listed(7, 4096), listed(10, 4096), listed(u64::MAX, 4096)], [10, 3, 0, 0]);
+    assert_eq!([listed(0, 31), listed(0, 32), listed(0, 63), listed(0, 64)], [0, 1, 1, 2]);
+}
+
+#[test]
+fn a_guest_keeps_the_contents_of_what_was_packed() {
+    const KEEP_CACHE: u32 = 2;
+    let mut guest = packed();
+    let text = guest.walk(TOP, "root/a/b/text").unwrap();
+    let opened = guest.ask(operation::OPEN, text, &[0; 8]).unwrap();
+    assert_eq!(word(&opened, 8), KEEP_CACHE);
+}
+
+#[test]
 fn nothing_changes_what_was_packed() {
     let mut guest = packed();
     let directory = guest.walk(TOP, "root/a").unwrap();
@@ -173,6 +194,7 @@ fn names_that_are_none_are_refused() {
     for name in ["..", ".", "", "a/b", "/"] {
         assert_eq!(guest.find(TOP, name), Err(EINVAL), "{name:?}");
     }
+    assert_eq!(guest.find(TOP, &"x".repeat(255)), Err(ENOENT));
     assert_eq!(guest.find(TOP, &"x".repeat(256)), Err(ENAMETOOLONG));
     // Without its zero.
     assert_eq!(guest.ask(operation::LOOK_UP, TOP, b"root"), Err(EINVAL));
