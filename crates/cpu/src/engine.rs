@@ -20,6 +20,9 @@ pub type BlockCache = Blocks<Translations>;
 /// State of the execution engine.
 #[repr(C)]
 pub struct Engine {
+    /// Addresses in translated code at which returns continue. Translated code contains the distance from the modelled
+    /// stack, which other fields do not change.
+    pub(crate) returns: Returns,
     /// Time at which the interpreter leaves its fast path, at the next block boundary.
     pub stop_at: Ticks,
     /// Time at which [`Cpu::run`](crate::Cpu::run) must return.
@@ -41,8 +44,6 @@ pub struct Engine {
     pub(crate) ahead: Ticks,
     /// Targets of indirect branches in translated code.
     pub(crate) jumps: Jumps,
-    /// Addresses in translated code at which returns continue.
-    pub(crate) returns: Returns,
     /// Address translations for instruction fetch.
     pub fetch: Fetch,
     /// Reason for which the last instruction stopped.

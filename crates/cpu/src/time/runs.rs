@@ -36,6 +36,9 @@ impl Default for Runs {
 impl Runs {
     /// Returns the number of a context.
     fn number(&mut self, context: Context) -> Place {
+        if context.0.is_empty() {
+            return START;
+        }
         if let Some(number) = self.numbers.get(&context) {
             return *number;
         }
