@@ -15,7 +15,6 @@ mod half;
 pub use half::{Half, PAGES, SLOTS, slot};
 
 use crate::mapping::Mapping;
-use half::Pages;
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -67,6 +66,34 @@ impl Table {
     }
 }
 
+/// Pages of one [`Mode`] in the modelled TLB, behind a [`Table`] of lines: a line that the table does not have is found without
+/// the TLB.
+struct Pages {
+    read: Known,
+    write: Known,
+    used: bool,
+}
+
+impl Pages {
+    fn reset(&mut self) {
+        self.read.half.reset(PAGES);
+        self.write.half.reset(PAGES);
+        self.used = false;
+    }
+
+    fn clear(&mut self) {
+        self.read.half.clear();
+        self.write.half.clear();
+        self.used = false;
+    }
+}
+
+/// Pages for one kind of access, with their guest-physical addresses.
+struct Known {
+    half: Half,
+    physical: [u64; SLOTS],
+}
+
 /// Data in front of an area's tables, for translated code.
 ///
 /// # Safety
@@ -87,6 +114,8 @@ pub struct Area<D> {
     pub fetch: [u64; FETCH_SLOTS],
     /// Large pages of code, see [`large_signature`].
     pub large: [u64; LARGE_SLOTS],
+    /// Pages of data by [`Mode`], if the tables have lines.
+    pages: [Pages; MODES],
     /// True if the pages of code may include parts of large pages.
     pieces: bool,
     /// Position in the log up to which removals have been applied.
@@ -98,6 +127,7 @@ pub struct Area<D> {
 impl<D> Area<D> {
     fn clear(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear);
+        self.pages.iter_mut().filter(|pages| pages.used).for_each(Pages::clear);
         self.fetch.fill(NO_SIGNATURE);
         self.large.fill(NO_SIGNATURE);
         self.pieces = false;
@@ -116,6 +146,12 @@ impl<D> Area<D> {
         for table in self.tables.iter_mut().filter(|table| table.used) {
             table.read.drop_range(linear, shift);
             table.write.drop_range(linear, shift);
+        }
+        if shift >= PAGES {
+            for pages in self.pages.iter_mut().filter(|pages| pages.used) {
+                pages.read.half.drop_range(linear, shift);
+                pages.write.half.drop_range(linear, shift);
+            }
         }
     }
 
@@ -149,6 +185,7 @@ impl<D> Area<D> {
 
     fn drop_writes(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(|table| table.write.clear());
+        self.pages.iter_mut().filter(|pages| pages.used).for_each(|pages| pages.write.half.clear());
     }
 }
 
@@ -267,6 +304,19 @@ pub(crate) struct Accessed {
     pub large: bool,
 }
 
+/// A page of data that the TLB has.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownPage {
+    /// Host address of the access.
+    pub host: u64,
+    /// Guest-physical address of the access.
+    pub physical: u64,
+    /// True if the page may be written on the fast path.
+    pub writable: bool,
+    /// True for a part of a page larger than 4 KiB.
+    pub large: bool,
+}
+
 /// The areas of one processor.
 pub struct Front<D> {
     frames: Mapping,
@@ -349,6 +399,7 @@ impl<D: Attached> Front<D> {
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
             area.tables.iter_mut().for_each(|table| table.reset(shift));
+            area.pages.iter_mut().for_each(Pages::reset);
             area.running.reset();
         }
         area.clear();
@@ -445,9 +496,9 @@ impl<D: Attached> Front<D> {
         let table = &mut self.current().tables[mode as usize];
         table.used = true;
         // A writable page is also readable.
-        table.read.fill(Pages { page, host, which: readable, large }, true);
+        table.read.fill(half::Pages { page, host, which: readable, large }, true);
         if writable != 0 {
-            table.write.fill(Pages { page, host, which: writable, large }, written);
+            table.write.fill(half::Pages { page, host, which: writable, large }, written);
         }
     }
 
@@ -460,6 +511,35 @@ impl<D: Attached> Front<D> {
         if writable {
             table.write.fill_line(linear, host, large);
         }
+    }
+
+    /// Adds the page of an access to those from which lines can be added. `page` and `physical` are addresses of pages.
+    pub(crate) fn fill_page(&mut self, mode: Mode, access: Accessed, physical: u64) {
+        let Accessed { page, host, readable, writable, large, .. } = access;
+        let pages = &mut self.current().pages[mode as usize];
+        pages.used = true;
+        for (known, which) in [(&mut pages.read, readable), (&mut pages.write, writable)] {
+            if which != 0 {
+                known.half.fill(half::Pages { page, host, which, large }, true);
+                known.physical[slot(page, PAGES)] = physical;
+            }
+        }
+    }
+
+    /// Returns the host address and the guest-physical address of `len` bytes inside one page, if the page is known for
+    /// this access, and whether a page is known for writes.
+    #[inline]
+    pub(crate) fn page(&mut self, mode: Mode, linear: u64, len: u64, write: bool) -> Option<KnownPage> {
+        if mode == Mode::Slow {
+            return None;
+        }
+        let pages = &self.current().pages[mode as usize];
+        let writable = pages.write.half.find(linear, len);
+        let known = if write { &pages.write } else { &pages.read };
+        let host = if write { writable } else { pages.read.half.find(linear, len) }?;
+        let (at, offset) = (slot(linear, PAGES), linear & (PAGE - 1));
+        let large = known.half.is_large(at);
+        Some(KnownPage { host, physical: known.physical[at] | offset, writable: writable.is_some(), large })
     }
 
     /// Returns log2 of the size of the pages or lines in the tables.

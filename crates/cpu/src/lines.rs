@@ -9,7 +9,7 @@
 //! **The time of an access** must not depend on where blocks are cut, and a block is charged when it is entered. It is the time
 //! at which the run began, plus what events and misses have charged since.
 
-use crate::front::{Left, Mode};
+use crate::front::{KnownPage, Left, Mode};
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
 use ledger::Ticks;
@@ -54,6 +54,22 @@ impl Cpu {
             return true;
         };
         memory.has(physical >> LINE_SHIFT) || (Memory::most(caches) < room && self.wiring.observer.is_none())
+    }
+
+    /// Accesses bytes of a line in a page that the TLB has, and adds the line to the fast path: a short way for most
+    /// accesses that the fast path does not know. Returns their host address; `None` if another way is needed, or if the
+    /// access may cost `room` or more, and nothing has changed then.
+    pub(crate) fn reach_known(&mut self, mode: Mode, linear: u64, size: u64, write: bool, room: Ticks) -> Option<*mut u8> {
+        if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() {
+            return None;
+        }
+        let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
+        if !self.has_room_for(physical, room) {
+            return None;
+        }
+        self.reach_line(physical >> LINE_SHIFT, linear, write);
+        self.expose_line(mode, Exposed { physical, linear, host, writable, large });
+        Some(host as *mut u8)
     }
 
     fn reach_line(&mut self, line: u64, linear: u64, write: bool) {

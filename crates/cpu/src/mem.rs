@@ -347,11 +347,21 @@ impl Cpu {
     /// Adds the page of an access to the fast path, and its neighbours if it is part of a large page.
     fn expose(&mut self, mode: Mode, access: Resolved) {
         let Resolved { linear, address, page: host, marked, large, written, writable } = access;
-        if self.has_lines() {
-            let (physical, host) = (address, host + (address & OFFSET));
-            return self.expose_line(mode, Exposed { physical, linear, host, writable: writable && !marked, large });
-        }
         let own = 1 << (linear / PAGE % GROUP as u64);
+        if self.has_lines() {
+            let writable = writable && !marked;
+            let page = Accessed {
+                page: linear & !OFFSET,
+                host,
+                written,
+                readable: own,
+                writable: if writable { own } else { 0 },
+                large,
+            };
+            self.engine.front.fill_page(mode, page, address & !OFFSET);
+            let (physical, host) = (address, host + (address & OFFSET));
+            return self.expose_line(mode, Exposed { physical, linear, host, writable, large });
+        }
         let (readable, unmarked) = match large {
             true => self.wiring.ram.around(address),
             false => (own, if marked { 0 } else { own }),
@@ -365,6 +375,9 @@ impl Cpu {
     /// second level is due, of less than `room`. Otherwise it returns false and changes nothing.
     pub(crate) fn refill(&mut self, linear: u64, size: u64, write: bool, room: Ticks) -> bool {
         let mode = self.engine.front.mode();
+        if size < 16 && self.reach_known(mode, linear, size, write, room).is_some() {
+            return true;
+        }
         let inside = linear & OFFSET <= PAGE - size && (!self.engine.long64 || self.canonical(linear));
         // CMPXCHG16B is the only such access; its handler checks the alignment first.
         let inside = inside && (size < 16 || linear & 15 == 0) && self.in_one_line(linear, size);
@@ -426,6 +439,10 @@ impl Cpu {
             // SAFETY: `front_read` has returned the address of `size` <= 8 bytes of RAM.
             return Ok(unsafe { peek(host, size) });
         }
+        if let Some(host) = self.reach_known(self.front_mode(privilege), linear, size, false, Ticks::MAX) {
+            // SAFETY: likewise.
+            return Ok(unsafe { peek(host, size) });
+        }
         self.check_alignment(linear, size, privilege)?;
         let first = PAGE - (linear & OFFSET);
         if size > first {
@@ -455,6 +472,11 @@ impl Cpu {
     fn write_slow(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
         if let Some(host) = self.front_write(linear, size) {
             // SAFETY: `front_write` has returned the address of `size` <= 8 writable bytes of RAM.
+            unsafe { poke(host, size, value) };
+            return Ok(());
+        }
+        if let Some(host) = self.reach_known(self.front_mode(privilege), linear, size, true, Ticks::MAX) {
+            // SAFETY: likewise.
             unsafe { poke(host, size, value) };
             return Ok(());
         }
@@ -675,7 +697,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.engine.front.write_in(self.front_mode(privilege), linear, size).is_some() {
+        if self.engine.front.write_in(self.front_mode(privilege), linear, size).is_some()
+            || self.reach_known(self.front_mode(privilege), linear, size, true, Ticks::MAX).is_some()
+        {
             return Ok(());
         }
         self.check_alignment(linear, size, privilege)?;
@@ -692,7 +716,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.engine.front.read_in(self.front_mode(privilege), linear, size).is_some() {
+        if self.engine.front.read_in(self.front_mode(privilege), linear, size).is_some()
+            || self.reach_known(self.front_mode(privilege), linear, size, false, Ticks::MAX).is_some()
+        {
             return Ok(());
         }
         let first = (PAGE - (linear & OFFSET)).min(size);

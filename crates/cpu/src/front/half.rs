@@ -146,6 +146,11 @@ impl Half {
         }
     }
 
+    /// Returns true if a slot is for a part of a page larger than 4 KiB.
+    pub fn is_large(&self, slot: usize) -> bool {
+        self.large[slot / 64] >> (slot % 64) & 1 != 0
+    }
+
     /// Drops the line at an address.
     fn drop_line(&mut self, linear: u64) {
         let i = slot(linear, self.shift);
