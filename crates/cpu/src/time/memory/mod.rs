@@ -152,9 +152,11 @@ impl Memory {
         let prefetched = self.prefetchers.observe(access.line, access.linear, access.rip);
         let (level, latency, transfer) = self.fetch(caches, access.line);
         let slot = self.fill(caches, access);
-        let issued = self.issued(caches, &access, read);
         // A load that follows a store gets the stored value.
-        let arrives = if prefetched || access.write { access.now } else { issued + latency };
+        let arrives = match prefetched || access.write {
+            true => access.now,
+            false => self.issued(caches, &access, read) + latency,
+        };
         let wait = arrives.saturating_sub(access.now + caches.window);
         let backlog = self.transfer(caches, access.now, latency, transfer, prefetched);
         let ticks = wait.max(backlog);
