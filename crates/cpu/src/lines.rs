@@ -59,7 +59,14 @@ impl Cpu {
     /// Accesses bytes of a line in a page that the TLB has, and adds the line to the fast path: a short way for most
     /// accesses that the fast path does not know. Returns their host address; `None` if another way is needed, or if the
     /// access may cost `room` or more, and nothing has changed then.
-    pub(crate) fn reach_known(&mut self, mode: Mode, linear: u64, size: u64, write: bool, room: Ticks) -> Option<*mut u8> {
+    pub(crate) fn reach_known(
+        &mut self,
+        mode: Mode,
+        linear: u64,
+        size: u64,
+        write: bool,
+        room: Ticks,
+    ) -> Option<*mut u8> {
         if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() {
             return None;
         }

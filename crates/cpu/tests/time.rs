@@ -1,8 +1,7 @@
 //! The price of a run of instructions does not depend on where it is cut: tests with a model of time in which an
 //! instruction's price depends on all that is in front of it in its run.
 
-use cpu::Op;
-use cpu::time::{Context, Timing};
+use cpu::time::{Context, Timed, Timing};
 use cpu::{Exit, Model, Tier};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -11,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::tiers::Tiers;
 use testkit::{CODE, DATA, Machine};
+use uarch::CoreTable;
 use x86::page::PAGE;
 
 /// The price depends on the class of the instruction, on that of the instruction in front of it, and on the number of
@@ -19,13 +19,16 @@ use x86::page::PAGE;
 struct Uneven;
 
 impl Timing for Uneven {
-    fn instruction(&self, _: &Costs, context: &mut Context, op: &Op) -> u32 {
-        let (count, before) = match context.0[..] {
-            [count, before] => (count, before),
-            _ => (0, u8::MAX),
-        };
-        context.0 = vec![count.saturating_add(1).min(200), op.class() as u8];
-        500 + (u32::from(count) * 37 + u32::from(before) * 101 + op.class() as u32 * 13) % 900
+    fn run(&self, _: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+        for timed in run {
+            let (count, before) = match context.0[..] {
+                [count, before] => (count, before),
+                _ => (0, u8::MAX),
+            };
+            let class = timed.op.class();
+            context.0 = vec![count.saturating_add(1).min(200), class as u8];
+            put(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900);
+        }
     }
 }
 
@@ -114,11 +117,12 @@ fn expected() -> u64 {
         let instruction = cpu::Cpu::decode_one(&bytes[offset..], at + offset as u64, mode).expect("decodes");
         let (op, _) = machine.cpu.operation_of(&instruction, mode);
         offset += instruction.len();
-        ops.push(op);
+        ops.push(Timed { op, instruction });
     }
-    let price = |ops: &[Op]| -> u64 {
-        let mut context = Context::default();
-        ops.iter().map(|op| u64::from(Uneven.instruction(&Costs::free(), &mut context, op))).sum()
+    let price = |run: &[Timed]| -> u64 {
+        let mut sum = 0;
+        Uneven.run(&Costs::free(), &mut Context::default(), run, &mut |price| sum += u64::from(price));
+        sum
     };
     let (begin, hlt) = (2, ops.len() - 1);
     price(&ops[..hlt]) + u64::from(TURNS - 1) * price(&ops[begin..hlt]) + price(&ops[hlt..])
@@ -295,7 +299,19 @@ fn both_tiers_agree_under_a_model_that_is_not_additive() {
 
 #[test]
 fn both_tiers_agree_with_caches() {
-    run_programs(Tiers::cached(), 400);
+    run_programs(Tiers::of_core(None), 400);
+}
+
+#[test]
+fn both_tiers_agree_with_a_pipeline_and_caches() {
+    for core in ["skylakex", "zen3"] {
+        run_programs(Tiers::of_core(CoreTable::named(core).ok()), 200);
+    }
+}
+
+#[test]
+fn a_debugger_does_not_change_the_time_of_a_pipeline() {
+    debug_programs(Tiers::of_core(CoreTable::named("goldencove").ok()), 60);
 }
 
 #[test]
@@ -305,5 +321,5 @@ fn a_debugger_does_not_change_time() {
 
 #[test]
 fn a_debugger_does_not_change_the_time_of_accesses() {
-    debug_programs(Tiers::cached(), 100);
+    debug_programs(Tiers::of_core(None), 100);
 }

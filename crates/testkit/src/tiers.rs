@@ -20,6 +20,7 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
+use uarch::CoreTable;
 use x86::control::*;
 use x86::page::PAGE;
 use x86::{rights, seg};
@@ -170,8 +171,9 @@ impl Tiers {
         Self::of(timing, None)
     }
 
-    /// Creates both machines with the model of time that has caches. They have few lines, so that these are replaced.
-    pub fn cached() -> Self {
+    /// Creates both machines with the model of time that has a pipeline and caches. The caches have few lines, so that these
+    /// are replaced.
+    pub fn of_core(table: Option<&'static CoreTable>) -> Self {
         let level = |lines, ways, latency| Level { lines, ways, latency, transfer: latency / 4 };
         let caches = Caches {
             l1d: level(16, 2, 4_000),
@@ -182,7 +184,7 @@ impl Tiers {
             window: 20_000,
             fill_buffers: 4,
         };
-        Self::of(Arc::new(Core), Some(caches))
+        Self::of(Arc::new(Core { table }), Some(caches))
     }
 
     fn of(timing: Arc<dyn Timing>, caches: Option<Caches>) -> Self {

@@ -25,8 +25,9 @@ pub enum Clock {
     /// An instruction costs the price of its class, and an event that of its kind; prices add up.
     #[default]
     Flat,
-    /// In addition, data accesses go through caches: a miss costs the time for which the core waits, which depends on the
-    /// level that has the line, and on the misses around it.
+    /// Straight-line code takes what the core's pipeline takes for it. Data accesses go through caches: a miss costs the
+    /// time for which the core waits, which depends on the level that has the line, and on the misses around it. Events
+    /// cost the price of their kind.
     Core,
 }
 
@@ -313,6 +314,9 @@ pub struct Profile {
     pub host_xcr0: Option<Sourced<u64>>,
     /// The model of time.
     pub clock: Clock,
+    /// The name of the core whose tables say what instructions take, for [`Clock::Core`]. `None`: no table is known, and an
+    /// instruction takes the price of its class.
+    pub core: Option<Sourced<String>>,
     /// Sizes of TLBs and predictors.
     pub sizes: Sizes,
     /// Caches, if they are known.

@@ -187,6 +187,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "arch_capabilities",
         "host",
         "clock",
+        "core",
         "cache",
         "tlb",
         "predictor",
@@ -234,6 +235,10 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
             false => None,
         },
         clock,
+        core: match top.table.contains_key("core") {
+            true => Some(core(&top.table("core")?)?),
+            false => None,
+        },
         sizes: sizes(top)?,
         caches,
         prices: prices(top, operations(&top.table("operation")?)?, has_event_price)?,
@@ -346,6 +351,12 @@ fn sizes(top: &At) -> Result<Sizes, ProfileError> {
         target_cache: sized(&predictor, "target_cache", "entries", 1, 32768)?.map(|n| n as u16),
         return_stack: sized(&predictor, "return_stack", "entries", 1, 1024)?.map(|n| n as u16),
     })
+}
+
+/// Reads the name of the core.
+fn core(at: &At) -> Result<Sourced<String>, ProfileError> {
+    at.only(&["table", "source", "confidence"])?;
+    Ok(Sourced { value: at.text("table")?, from: at.from()? })
 }
 
 /// The largest cache, in bytes.
