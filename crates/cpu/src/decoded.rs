@@ -5,7 +5,7 @@
 //! early, and decoding translates the address of the next page. A saved state therefore lists its blocks, and they are
 //! decoded again from memory. Translations are not part of it.
 
-use crate::cache::{MAX_BLOCK, NewBlock, key};
+use crate::blocks::{MAX_BLOCK, NewBlock, key};
 use crate::decode::MAX_LENGTH;
 use crate::engine::BlockCache;
 use crate::op::Op;
@@ -52,7 +52,7 @@ impl Cpu {
 
     /// Checks that the processor's place in a run is one of the blocks' contexts, which have been restored.
     pub fn check_place(&self, cache: &BlockCache) -> Result<(), ImpossibleState> {
-        match cache.runs.has(self.micro.run) {
+        match cache.code.runs.has(self.micro.run) {
             true => Ok(()),
             false => Err(ImpossibleState("its place in a run")),
         }
@@ -64,15 +64,15 @@ impl Cpu {
         if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), operations) {
             return Err(ImpossibleState("more decoded code than there can be"));
         }
-        cache.runs = Runs::restore(&saved.contexts).ok_or(ImpossibleState("prices of decoded code"))?;
-        if !saved.blocks.iter().all(|block| cache.runs.has(block.context)) {
+        cache.code.runs = Runs::restore(&saved.contexts).ok_or(ImpossibleState("prices of decoded code"))?;
+        if !saved.blocks.iter().all(|block| cache.code.runs.has(block.context)) {
             return Err(ImpossibleState("prices of decoded code"));
         }
-        cache.bury(saved.dead);
+        cache.code.bury(saved.dead);
         let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
             let (ops, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &ops, ends, &mut cache.runs, &mut recorder);
+            let new = self.describe_block(*block, &ops, ends, &mut cache.code.runs, &mut recorder);
             cache.insert(new, &ops, &self.wiring.ram, &mut recorder);
         }
         for (page, lines) in &saved.marks {

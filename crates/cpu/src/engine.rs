@@ -1,7 +1,7 @@
 //! The engine: caches that make execution fast, and the state of the current instruction. A restored processor begins
 //! with a new engine, which has no effect on the ledger.
 
-use crate::cache::Blocks;
+use crate::cache::Cache;
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
 use crate::probe::Hit;
@@ -12,8 +12,8 @@ use crate::translate::{Jumps, Running, Translations};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
 
-/// The blocks of a machine, and their translations.
-pub type BlockCache = Blocks<Translations>;
+/// The blocks of a machine, their translations, and the processors' use of them.
+pub type BlockCache = Cache<Translations>;
 
 /// State of the execution engine.
 #[repr(C)]

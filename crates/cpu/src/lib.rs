@@ -4,7 +4,7 @@
 //! [`Exit`].
 //!
 //! Reading order: [`state`] (the processor's state), `op` (a decoded instruction), [`row`] (what an instruction is),
-//! [`table`] and [`decode`] (decoding), [`cache`] (blocks), [`run`] (the loop), `exec` (instruction handlers), `mem`,
+//! [`table`] and [`decode`] (decoding), [`blocks`], [`cache`] (their use by processors), [`run`] (the loop), `exec` (instruction handlers), `mem`,
 //! [`tlb`], [`walk`] and [`paging`] (memory), [`vmx`] (VMX operation).
 //!
 //! Handlers trust the contents of decoded operations, so no other crate can make or change one:
@@ -21,6 +21,7 @@
 extern crate self as cpu;
 
 pub mod arch;
+pub mod blocks;
 mod branches;
 mod breakpoints;
 pub mod bus;
@@ -72,6 +73,7 @@ pub mod tier;
 pub mod time;
 pub mod tlb;
 mod translate;
+mod usage;
 pub mod vmx;
 pub mod walk;
 pub mod wiring;

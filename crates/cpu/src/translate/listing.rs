@@ -30,8 +30,8 @@ pub struct Listing {
 impl BlockCache {
     /// Returns the translations of the block at these addresses, one for each access mode that has one.
     pub fn listings(&self, physical: u64, rip: u64) -> Vec<Listing> {
-        let found = self.blocks.iter().rposition(|block| block.physical == physical && block.rip == rip);
-        found.map_or_else(Vec::new, |index| self.translations.listings(index))
+        let found = self.code.blocks.iter().rposition(|block| block.physical == physical && block.rip == rip);
+        found.map_or_else(Vec::new, |index| self.code.translations.listings(index))
     }
 }
 

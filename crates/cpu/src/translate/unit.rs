@@ -36,7 +36,7 @@ impl Cpu {
         for (i, value) in image.st.iter().enumerate() {
             self.arch.x87.regs[(top + i) & 7] = *value;
         }
-        let op = |number: u64| &cache.ops[number as usize - 1];
+        let op = |number: u64| &cache.code.ops[number as usize - 1];
         if unit.last != 0 {
             note_instruction(self, op(unit.last));
             unit.last = 0;
