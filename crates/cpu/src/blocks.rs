@@ -7,8 +7,6 @@
 
 use crate::breakpoints::Breakpoints;
 use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
-use crate::decode::operation;
-use crate::mode;
 use crate::model::Model;
 use crate::op::Op;
 use crate::probe::Probes;
@@ -16,7 +14,6 @@ use crate::ram::{Ram, lines};
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::tier::Tier;
 use crate::time::{Place, Runs, START};
-use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -382,8 +379,8 @@ impl<D: Derived> Blocks<D> {
     }
 
     /// Occupies the room of invalid blocks and their operations in an empty cache.
-    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
-        self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
+    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32), filler: Op) {
+        self.ops = vec![filler; operations as usize];
         self.ticks = vec![0; operations as usize];
         let dead = |number| Block {
             physical: DEAD,

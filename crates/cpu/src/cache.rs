@@ -239,7 +239,7 @@ impl<D: Derived> Cache<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::BlockCache;
+    use crate::translate::BlockCache;
     use ledger::Origin;
 
     /// Code and use can be handed to a thread, and the use of each processor to another one.

@@ -6,12 +6,14 @@
 //! decoded again from memory. Translations are not part of it.
 
 use crate::blocks::{MAX_BLOCK, NewBlock, key};
-use crate::decode::MAX_LENGTH;
-use crate::engine::BlockCache;
+use crate::decode::{MAX_LENGTH, operation};
+use crate::mode;
 use crate::op::Op;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
 use crate::time::Runs;
+use crate::translate::BlockCache;
+use iced_x86::Instruction;
 use ledger::{Recorder, Shape};
 use x86::page::PAGE;
 
@@ -68,7 +70,8 @@ impl Cpu {
         if !saved.blocks.iter().all(|block| cache.code.runs.has(block.context)) {
             return Err(ImpossibleState("prices of decoded code"));
         }
-        cache.code.bury(saved.dead);
+        let filler = operation(&Instruction::default(), mode::BITS64).0;
+        cache.code.bury(saved.dead, filler);
         let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
             let (ops, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;

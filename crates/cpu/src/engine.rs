@@ -1,19 +1,15 @@
 //! The engine: caches that make execution fast, and the state of the current instruction. A restored processor begins
 //! with a new engine, which has no effect on the ledger.
 
-use crate::cache::Cache;
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
+use crate::micro::LATEST;
 use crate::probe::Hit;
 use crate::returns::Returns;
-use crate::state::LATEST;
 use crate::stops::Stopping;
-use crate::translate::{Jumps, Running, Translations};
+use crate::translate::{Jumps, Running};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
-
-/// The blocks of a machine, their translations, and the processors' use of them.
-pub type BlockCache = Cache<Translations>;
 
 /// State of the execution engine.
 #[repr(C)]

@@ -20,6 +20,7 @@
 #[cfg(test)]
 extern crate self as cpu;
 
+mod access;
 pub mod arch;
 pub mod blocks;
 mod branches;
@@ -40,6 +41,7 @@ pub mod features;
 mod flags;
 #[allow(unsafe_code, reason = "its tables are found by translated code")]
 mod front;
+mod leaf;
 #[allow(unsafe_code, reason = "memory of the host is mapped")]
 pub mod mapping;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
@@ -80,7 +82,6 @@ pub mod wiring;
 mod xstate;
 
 pub use bus::{Bus, Ident};
-pub use engine::BlockCache;
 pub use fault::{Exec, Fault, Flow};
 pub use features::Features;
 pub use model::Model;
@@ -90,3 +91,4 @@ pub use ram::Ram;
 pub use run::Exit;
 pub use state::Cpu;
 pub use tier::Tier;
+pub use translate::BlockCache;

@@ -1,10 +1,11 @@
 //! The main loop: finds a block, charges it, executes its operations, and handles events between blocks.
 
+use crate::access::Access;
 use crate::arch::{NOT_LOADED, attention};
-use crate::blocks::{MAX_BLOCK, key};
+use crate::blocks::{Derived, MAX_BLOCK, key};
 use crate::bus::Ident;
+use crate::cache::Cache;
 use crate::decode::{MAX_LENGTH, operation};
-use crate::engine::BlockCache;
 use crate::fault::{Cause, Exec, Flow};
 use crate::mode;
 use crate::op::{Form, Op};
@@ -13,8 +14,8 @@ use crate::state::Cpu;
 use crate::table;
 use crate::time::START;
 use crate::translate::Before;
+use crate::translate::BlockCache;
 use crate::usage::NONE;
-use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::control::CR4_CET;
@@ -305,7 +306,7 @@ impl Cpu {
 
     /// Executes exactly one instruction, which is decoded for this purpose. Returns true if it completed without a
     /// fault.
-    pub fn step(&mut self, cache: &mut BlockCache) -> bool {
+    pub fn step<D: Derived>(&mut self, cache: &mut Cache<D>) -> bool {
         self.engine.ilen = 0;
         let mode = self.engine.mode;
         let linear = self.code_linear();
@@ -354,7 +355,7 @@ impl Cpu {
 
     /// Fetches and decodes one instruction, unless the same bytes were decoded there before. Also returns true if it ends
     /// its block.
-    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<(Op, bool)> {
+    fn fetch_operation<D: Derived>(&mut self, cache: &mut Cache<D>, linear: u64, mode: u8) -> Exec<(Op, bool)> {
         if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
             return Ok(self.operation_of(&instruction, mode));
@@ -386,7 +387,7 @@ impl Cpu {
     }
 
     /// Drops decoded code that has been written.
-    pub fn drop_written_code(&mut self, cache: &mut BlockCache) {
+    pub fn drop_written_code<D: Derived>(&mut self, cache: &mut Cache<D>) {
         self.arch.attention &= !attention::CODE;
         for (page, written) in std::mem::take(&mut self.engine.code_writes) {
             cache.code.invalidate(page, written, &self.wiring.ram);

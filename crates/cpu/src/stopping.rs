@@ -1,12 +1,12 @@
 //! Stops of a processor for a debugger, and resumption: see [`crate::stops`].
 
 use crate::arch::NOT_LOADED;
-use crate::engine::BlockCache;
 use crate::fault::Cause;
 use crate::run::Exit;
 use crate::state::Cpu;
 use crate::stops::{Count, Held, Place, Stopping, Stops, Why};
 use crate::translate::Before;
+use crate::translate::BlockCache;
 use crate::usage::NONE;
 use ledger::Ticks;
 use std::rc::Rc;

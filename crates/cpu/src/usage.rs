@@ -2,8 +2,7 @@
 //! them. Blocks and their translations are shared by all processors of a machine; this is not.
 
 use crate::counters::Counters;
-use crate::decode::MAX_LENGTH;
-use crate::op::Op;
+use crate::op::{MAX_LENGTH, Op};
 
 const JUMPS: usize = 1 << 16;
 /// Number of cached instructions that were decoded for single-stepping.

@@ -23,14 +23,15 @@
 //! [`Engine`](crate::engine::Engine).
 
 mod charge;
+mod place;
 pub mod predictor;
 mod runs;
 
-pub use runs::{Context, Place, Runs, START};
+pub use place::{Place, START};
+pub use runs::{Context, Runs};
 
 use crate::model::Model;
 use crate::op::Op;
-use crate::state::Cpu;
 use ledger::{Costs, Family, Kind, Ticks};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -58,14 +59,6 @@ impl Timing for Flat {
 pub fn timing(selected: ledger::profile::Clock) -> Arc<dyn Timing> {
     match selected {
         ledger::profile::Clock::Flat => Arc::new(Flat),
-    }
-}
-
-impl Cpu {
-    /// Begins a run: the next instruction has no context. Events do so, and whoever continues the processor elsewhere.
-    #[inline]
-    pub fn begin_run(&mut self) {
-        self.micro.run = START;
     }
 }
 

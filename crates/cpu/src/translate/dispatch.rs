@@ -1,14 +1,14 @@
 //! Entry into translated code, and its callbacks.
 
+use super::branch::RETURNS;
 use super::jumps::JUMP_MASK;
 use super::key::AccessMode;
-use super::layout::{Handover, NEEDS, PRECISION, RETURNS, Running};
+use super::layout::{NEEDS, PRECISION, Running};
 use super::trace::{HandlerSite, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
 use crate::blocks;
 use crate::counters::CHEAPEST;
-use crate::engine::BlockCache;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::f80::status::{B, ES, EXCEPTIONS};
@@ -20,6 +20,7 @@ use crate::op::Op;
 use crate::state::Cpu;
 use crate::tier::Tier;
 use crate::time::START;
+use crate::translate::BlockCache;
 use crate::usage::NONE;
 use ledger::{Kind, OriginId, Ticks};
 use x86::control::*;
@@ -46,6 +47,34 @@ pub(crate) enum Before {
     Indirect,
     /// Only the head of this block, if the block is still valid.
     Head { index: u32 },
+}
+
+/// State shared by translated code and its callbacks.
+pub(super) struct Handover {
+    cpu: *mut Cpu,
+    cache: *mut BlockCache,
+    /// State in the current area.
+    running: *mut Running,
+    /// Time at which translated code must be left.
+    until: Ticks,
+    /// Origin to which blocks are charged.
+    origin: OriginId,
+    /// Origin of the counters to which the current area refers.
+    counted: Option<OriginId>,
+    /// Time since which it refers to them.
+    since: Ticks,
+    /// Upper bound for the handlers' own time since then, in addition to their charges.
+    spent: Ticks,
+    /// True if the last block ended in its handler, and the translation of its successor was not known.
+    indirect: bool,
+}
+
+impl Handover {
+    /// Ends a counting period: returns a lower bound of the time in which one origin's counters were used.
+    fn spend(&mut self, now: Ticks) -> Ticks {
+        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
+        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
+    }
 }
 
 impl Cpu {
@@ -292,8 +321,8 @@ impl Cpu {
             running.aligned_to_16 = 15;
             running.aligned_to_32 = 31;
             running.aligned_to_64 = 63;
-            running.context = context;
-            running.ops = cache.code.ops.as_ptr();
+            running.context = std::ptr::from_mut(context).cast();
+            running.ops = cache.code.ops.as_ptr().cast();
             running.non_root = non_root;
             running.targets = targets;
             running.jumps = jumps;

@@ -8,8 +8,8 @@ use super::{
     EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, RETURN_AT, SLOW_AT,
     Translations,
 };
-use crate::engine::BlockCache;
 use crate::front::{Area, Half, MODES, Table};
+use crate::translate::BlockCache;
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, OpKind, Register, SymbolResolver, SymbolResult,
 };

@@ -45,11 +45,15 @@ pub use key::{KEYS, Key};
 pub use layout::Running;
 
 use crate::blocks::Derived;
+use crate::cache::Cache;
 use crate::native::Executable;
 use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
 use trace::TraceSource;
+
+/// The blocks of a machine, their translations, and the processors' use of them.
+pub type BlockCache = Cache<Translations>;
 
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
