@@ -1,136 +1,19 @@
-//! Decoded basic blocks: the unit that is executed, charged and, later, translated.
+//! The blocks of a machine as its processors use them: code that all share ([`Blocks`]), and what each has learnt from
+//! executing it ([`Use`]).
 //!
-//! Blocks are looked up by the guest-physical address of their first byte, so they survive address-space switches and
-//! are shared by all processors of a machine. A block never leaves its page, with one exception: a block of a single
-//! instruction may cross into the next page. Such a block also holds the address of the second page, which is checked
-//! on each entry.
+//! Between two invalidations the code only grows. When it is dropped, every processor's counts must be passed to the
+//! recorder first, because counters are numbered as blocks are. Processors take turns: the use of the one whose turn it is
+//! is at hand, and that of the others is put aside.
 
-use crate::breakpoints::Breakpoints;
-use crate::counters::{Counters, DRAIN, MOST_BLOCKS, MOST_NUMBERS};
-use crate::decode::{MAX_LENGTH, operation};
-use crate::mode;
+use crate::blocks::{Blocks, Derived, NewBlock, key};
+use crate::counters::DRAIN;
 use crate::op::Op;
-use crate::probe::Probes;
-use crate::ram::{Ram, lines};
-use crate::saved::{SavedBlock, SavedBlocks};
-use crate::tier::Tier;
-use crate::time::{Place, Runs, START, Timed};
-use iced_x86::Instruction;
-use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
-use rustc_hash::FxHashMap;
+use crate::ram::Ram;
+use crate::time::Place;
+use crate::usage::{NONE, Use};
+use ledger::{OriginId, Recorder, Ticks};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use x86::page::PAGE;
-
-/// Maximum number of operations; when it is reached everything is dropped and decoded again.
-pub const MAX_OPS: usize = 400_000;
-/// Maximum number of instructions per block.
-pub const MAX_BLOCK: usize = 32;
-
-/// See [`Blocks::threshold`].
-const THRESHOLD: u16 = 40;
-
-const JUMPS: usize = 1 << 16;
-pub(crate) const DEAD: u64 = u64::MAX;
-/// Index that stands for no block.
-pub const NONE: u32 = u32::MAX;
-
-/// A decoded block.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub struct Block {
-    /// Guest-physical address of its first byte; all ones if the block is invalid.
-    pub physical: u64,
-    /// Address at which it was decoded (offset in CS outside 64-bit mode).
-    pub rip: u64,
-    /// Guest-physical page of the second part of an instruction that crosses pages, else 0.
-    pub second: u64,
-    /// Cost of one execution, in ticks.
-    pub cost: u64,
-    /// Index of the first operation.
-    pub first: u32,
-    /// Number of operations.
-    pub count: u32,
-    /// Number of instructions by class.
-    pub shape: ShapeId,
-    /// Most recent successors: predictions, which are checked before they are used.
-    links: [u32; 2],
-    /// See [`key`].
-    key: u32,
-    /// Context after the block, in which the next instruction is priced; see [`crate::time`].
-    pub after: Place,
-    /// True if the block has a probe.
-    pub probe: bool,
-    /// True if an instruction of the block has a breakpoint.
-    pub breakpoint: bool,
-    /// Number of bytes that it covers.
-    pub len: u16,
-}
-
-impl Block {
-    /// Returns the decoding mode, see [`crate::mode`].
-    #[inline(always)]
-    pub fn mode(&self) -> u8 {
-        self.key as u8
-    }
-
-    /// Returns the context in which its operations are priced; see [`crate::time`].
-    pub fn context(&self) -> Place {
-        (self.key >> 8) as Place
-    }
-}
-
-/// Returns the part of a block's identity that is not its address: decoding mode, and the context in which its
-/// operations are priced.
-#[inline(always)]
-pub fn key(mode: u8, context: Place) -> u32 {
-    u32::from(mode) | u32::from(context) << 8
-}
-
-/// Parameters of a new block.
-pub struct NewBlock {
-    /// See [`Block::physical`].
-    pub physical: u64,
-    /// See [`Block::rip`].
-    pub rip: u64,
-    /// See [`Block::second`].
-    pub second: u64,
-    /// See [`Block::cost`].
-    pub cost: u64,
-    /// See [`Block::shape`].
-    pub shape: ShapeId,
-    /// See [`key`].
-    pub key: u32,
-    /// See [`Block::after`].
-    pub after: Place,
-    /// See [`Block::probe`].
-    pub probe: bool,
-    /// See [`Block::len`].
-    pub len: u16,
-    /// Marginal price of each operation, in ticks.
-    pub ticks: Vec<u32>,
-}
-
-/// Number of cached instructions that were decoded for single-stepping.
-const STEPPED: usize = 64;
-
-/// An instruction for single-stepping, in 64-bit mode.
-#[derive(Clone, Copy)]
-struct Stepped {
-    rip: u64,
-    bytes: [u8; MAX_LENGTH],
-    timed: Timed,
-    ends: bool,
-}
-
-/// Meaning of a counter in translated code.
-#[derive(Clone, Copy)]
-enum Counted {
-    /// An event at an instruction.
-    Event { rip: u64, kind: Kind, price: Ticks },
-    /// Executions of a sequence of blocks: the sequence of another counter, if any, followed by a block.
-    Prefix { before: Option<u32>, block: u32 },
-}
 
 /// Memory used by blocks, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,191 +24,119 @@ pub struct Taken {
     pub metadata: usize,
 }
 
-/// Data that is made from blocks and must be dropped with them, such as translations.
-pub trait Derived: Default {
-    /// Drops what is made from a block.
-    fn remove(&mut self, block: u32);
-
-    /// Drops everything.
-    fn clear(&mut self);
-
-    /// Returns an empty one, for users of this one.
-    fn renewed(&self) -> Self;
-
-    /// Records that execution continued at the branch target of a block, or else behind the block.
-    fn note_way(&mut self, block: u32, taken: bool);
-
-    /// Allocates the memory that is needed. Returns false if the host refuses it.
-    fn prepare(&mut self) -> bool;
-
-    /// Returns the maximum size of code so far, and the size of other data, in bytes.
-    fn taken(&self) -> (usize, usize);
+/// All blocks of a machine, what is derived from them, and the processors' use of them.
+pub struct Cache<D> {
+    /// The blocks.
+    pub code: Blocks<D>,
+    /// Use by the processor whose turn it is.
+    pub(crate) used: Use,
+    /// The processor whose turn it is.
+    who: usize,
+    /// Use by the other processors that have had a turn.
+    others: Vec<Option<Use>>,
 }
 
-/// All blocks of a machine, and what is derived from them.
-pub struct Blocks<D> {
-    /// Blocks by index.
-    pub blocks: Vec<Block>,
-    /// Operations of all blocks.
-    pub ops: Vec<Op>,
-    /// Marginal price of each operation, in ticks.
-    ticks: Vec<u32>,
-    /// Contexts in which operations are priced.
-    pub(crate) runs: Runs,
-    /// Execution tier.
-    pub tier: Tier,
-    /// Number of executions after which a block is translated in tiers that wait.
-    pub threshold: u16,
-    counters: Counters,
-    /// Meanings of the counters in translated code.
-    counted: Vec<Counted>,
-    /// Counters of events.
-    events: FxHashMap<(u64, Kind), u32>,
-    /// Counters of prefixes.
-    prefixes: FxHashMap<(Option<u32>, u32), u32>,
-    /// Data that is derived from the blocks.
-    pub(crate) translations: D,
-    index: FxHashMap<(u64, u64, u32), u32>,
-    pages: FxHashMap<u64, Vec<u32>>,
-    pub(crate) probes: Probes,
-    pub(crate) breakpoints: Breakpoints,
-    jumps: Box<[u32; JUMPS]>,
-    stepped: Box<[Option<Stepped>; STEPPED]>,
-}
-
-impl<D: Derived> Default for Blocks<D> {
+impl<D: Derived> Default for Cache<D> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-#[inline(always)]
-fn slot(physical: u64) -> usize {
-    (physical ^ (physical >> 12)) as usize & (JUMPS - 1)
-}
-
-impl<D: Derived> Blocks<D> {
+impl<D: Derived> Cache<D> {
     /// Creates an empty cache.
     pub fn new() -> Self {
-        Self {
-            blocks: Vec::new(),
-            ops: Vec::new(),
-            ticks: Vec::new(),
-            runs: Runs::default(),
-            tier: Tier::default(),
-            counters: Counters::new(),
-            threshold: THRESHOLD,
-            counted: Vec::new(),
-            events: FxHashMap::default(),
-            prefixes: FxHashMap::default(),
-            translations: D::default(),
-            index: FxHashMap::default(),
-            pages: FxHashMap::default(),
-            probes: Probes::default(),
-            breakpoints: Breakpoints::default(),
-            jumps: Box::new([u32::MAX; JUMPS]),
-            stepped: Box::new([None; STEPPED]),
+        Self { code: Blocks::new(), used: Use::default(), who: 0, others: Vec::new() }
+    }
+
+    /// Returns true if a cache can hold this number of blocks and operations.
+    pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
+        Blocks::<D>::has_room(blocks, operations)
+    }
+
+    /// Begins the turn of a processor.
+    #[inline]
+    pub(crate) fn turn(&mut self, who: usize) {
+        if self.who != who {
+            self.change(who);
         }
     }
 
-    /// Returns true if `index` is the block at an address.
-    #[inline(always)]
-    pub(crate) fn is(&self, index: u32, physical: u64, rip: u64, key: u32) -> bool {
-        let block = self.blocks.get(index as usize);
-        block.is_some_and(|b| b.physical == physical && b.rip == rip && b.key == key)
+    #[cold]
+    fn change(&mut self, who: usize) {
+        let processors = self.others.len().max(who + 1).max(self.who + 1);
+        self.others.resize_with(processors, || None);
+        let next = self.others[who].take().unwrap_or_default();
+        self.others[self.who] = Some(std::mem::replace(&mut self.used, next));
+        self.who = who;
+    }
+
+    /// Returns the code, and the use of all processors, in their order.
+    fn everyone(&mut self) -> (&mut Blocks<D>, impl Iterator<Item = &mut Use>) {
+        let at = self.who.min(self.others.len());
+        let (before, after) = self.others.split_at_mut(at);
+        let (before, after) = (before.iter_mut().flatten(), after.iter_mut().flatten());
+        (&mut self.code, before.chain(std::iter::once(&mut self.used)).chain(after))
     }
 
     /// Looks up a block, first among the known successors of the block `before` (or [`NONE`]).
     #[inline(always)]
     pub fn find(&mut self, before: u32, physical: u64, rip: u64, key: u32) -> Option<u32> {
-        let Some(links) = self.blocks.get(before as usize).map(|b| b.links) else {
-            return self.find_by_address(physical, rip, key);
+        let Some(links) = self.used.links(before) else {
+            return self.find_first(before, physical, rip, key);
         };
-        if self.is(links[0], physical, rip, key) {
+        if self.code.is(links[0], physical, rip, key) {
             return Some(links[0]);
         }
-        if self.is(links[1], physical, rip, key) {
+        if self.code.is(links[1], physical, rip, key) {
             return Some(links[1]);
         }
         let found = self.find_by_address(physical, rip, key)?;
-        self.blocks[before as usize].links = [found, links[0]];
+        self.used.link(before, found);
+        Some(found)
+    }
+
+    /// Does the same for a block without known successors.
+    #[inline(always)]
+    fn find_first(&mut self, before: u32, physical: u64, rip: u64, key: u32) -> Option<u32> {
+        let found = self.find_by_address(physical, rip, key)?;
+        if before != NONE {
+            self.used.link(before, found);
+        }
         Some(found)
     }
 
     #[inline(always)]
     fn find_by_address(&mut self, physical: u64, rip: u64, key: u32) -> Option<u32> {
-        let index = self.jumps[slot(physical)];
-        if self.is(index, physical, rip, key) { Some(index) } else { self.find_slow(physical, rip, key) }
+        let index = self.used.probably_at(physical);
+        if self.code.is(index, physical, rip, key) { Some(index) } else { self.find_slow(physical, rip, key) }
     }
 
     #[inline(never)]
     fn find_slow(&mut self, physical: u64, rip: u64, key: u32) -> Option<u32> {
-        let index = *self.index.get(&(physical, rip, key))?;
-        self.jumps[slot(physical)] = index;
+        let index = self.code.at(physical, rip, key)?;
+        self.used.found_at(physical, index);
         Some(index)
     }
 
     /// Adds a block with its operations and marks its bytes as decoded.
     pub fn insert(&mut self, mut new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
-        let full = self.blocks.len() == MOST_BLOCKS || self.counted.len() == MOST_NUMBERS;
-        if full || self.ops.len() + ops.len() > MAX_OPS {
+        if self.code.is_full_for(ops.len()) {
             let shape = recorder.shapes()[new.shape.0 as usize].clone();
             self.clear(ram, recorder);
             // No block refers to a shape any more: shapes that never ran can be dropped.
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
-        let NewBlock { physical, rip, second, cost, shape, key, after, probe, len, ticks } = new;
-        let breakpoint = self.breakpoints.may_be_in(physical, ops);
-        let block = Block {
-            physical,
-            rip,
-            second,
-            cost,
-            first: self.ops.len() as u32,
-            count: ops.len() as u32,
-            shape,
-            links: [NONE; 2],
-            key,
-            after,
-            probe,
-            breakpoint,
-            len,
-        };
-        self.ops.extend_from_slice(ops);
-        self.ticks.extend(ticks);
-        let index = self.blocks.len() as u32;
-        let page = block.physical & !(PAGE - 1);
-        let offset = block.physical - page;
-        let here = u64::from(block.len).min(PAGE - offset);
-        ram.mark_code(page, lines(offset, here));
-        self.pages.entry(page).or_default().push(index);
-        if block.second != 0 {
-            ram.mark_code(block.second, lines(0, u64::from(block.len) - here));
-            self.pages.entry(block.second).or_default().push(index);
-        }
-        self.index.insert((block.physical, block.rip, block.key), index);
-        self.jumps[slot(block.physical)] = index;
-        self.blocks.push(block);
+        let physical = new.physical;
+        let index = self.code.insert(new, ops, ram);
+        self.used.found_at(physical, index);
         index
-    }
-
-    /// Returns the operation of an instruction in 64-bit mode, if the same bytes were decoded at that address before,
-    /// with true if it ends its block.
-    pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<(Timed, bool)> {
-        let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;
-        (found.rip == rip && found.bytes == *bytes).then_some((found.timed, found.ends))
-    }
-
-    /// Stores an operation for [`Blocks::stepped`].
-    pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], (timed, ends): (Timed, bool)) {
-        self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, timed, ends });
     }
 
     /// Counts an execution of a block.
     #[inline(always)]
     pub fn count(&mut self, index: u32, origin: OriginId, recorder: &RefCell<Recorder>) {
-        if !self.counters.add(index, origin) {
+        if !self.used.counters.add(index, origin) {
             self.count_slow(index, origin, &mut recorder.borrow_mut());
         }
     }
@@ -333,87 +144,52 @@ impl<D: Derived> Blocks<D> {
     #[inline(never)]
     fn count_slow(&mut self, index: u32, origin: OriginId, recorder: &mut Recorder) {
         self.counts(origin, recorder);
-        if !self.counters.add(index, origin) {
+        if !self.used.counters.add(index, origin) {
             // The counter has no room left.
-            self.spill(origin, recorder);
-            self.counters.add(index, origin);
+            self.code.spill(&mut self.used.counters, origin, recorder);
+            self.used.counters.add(index, origin);
         }
     }
 
     /// Returns the table in which translated code counts executions by an origin.
     #[inline]
     pub(crate) fn counts(&mut self, origin: OriginId, recorder: &mut Recorder) -> *mut u32 {
-        if let Some(table) = self.counters.table(origin) {
+        let counters = &mut self.used.counters;
+        if let Some(table) = counters.table(origin) {
             return table;
         }
-        if let Some(oldest) = self.counters.oldest() {
-            self.spill(oldest, recorder);
-            self.counters.give_up(oldest);
+        if let Some(oldest) = counters.oldest() {
+            self.code.spill(counters, oldest, recorder);
+            counters.give_up(oldest);
         }
         // There is room for a table now.
-        self.counters.table(origin).unwrap_or(std::ptr::null_mut())
+        counters.table(origin).unwrap_or(std::ptr::null_mut())
     }
 
     /// Adds to the time in which translated code has counted executions by an origin, and passes the counts to the
     /// recorder before any can overflow.
     pub(crate) fn spend(&mut self, origin: OriginId, time: Ticks, recorder: &RefCell<Recorder>) {
-        if self.counters.spend(origin, time) >= DRAIN {
-            self.spill(origin, &mut recorder.borrow_mut());
+        if self.used.counters.spend(origin, time) >= DRAIN {
+            self.code.spill(&mut self.used.counters, origin, &mut recorder.borrow_mut());
         }
     }
 
-    /// Returns the counter of translated code for events of a kind at an instruction, or `None` if there is none left.
-    pub(crate) fn event(&mut self, rip: u64, kind: Kind, price: Ticks) -> Option<u32> {
-        if let Some(number) = self.events.get(&(rip, kind)) {
-            return Some(*number);
-        }
-        let number = self.count_as(Counted::Event { rip, kind, price })?;
-        self.events.insert((rip, kind), number);
-        Some(number)
-    }
-
-    /// Returns the counter of executions of the sequence `before`, followed by `block`, or `None` if there is none
-    /// left.
-    pub(crate) fn prefix(&mut self, before: Option<u32>, block: u32) -> Option<u32> {
-        if let Some(number) = self.prefixes.get(&(before, block)) {
-            return Some(*number);
-        }
-        let number = self.count_as(Counted::Prefix { before, block })?;
-        self.prefixes.insert((before, block), number);
-        Some(number)
-    }
-
-    fn count_as(&mut self, what: Counted) -> Option<u32> {
-        if self.counted.len() == MOST_NUMBERS {
-            return None;
-        }
-        self.counted.push(what);
-        Some(self.counted.len() as u32 - 1)
-    }
-
-    /// Returns the operations of a block.
-    pub(crate) fn ops_of(&self, index: u32) -> &[Op] {
-        let block = &self.blocks[index as usize];
-        &self.ops[block.first as usize..][..block.count as usize]
-    }
-
-    /// Returns the marginal prices of a block's operations.
-    pub(crate) fn ticks_of(&self, index: u32) -> &[u32] {
-        let block = &self.blocks[index as usize];
-        &self.ticks[block.first as usize..][..block.count as usize]
+    /// Takes back one execution that did not complete.
+    pub fn uncount(&mut self, index: u32, origin: OriginId) {
+        self.used.counters.take_one(index, origin);
     }
 
     /// Returns the block at `rip` in a page of guest-physical memory that was decoded in the mode of block `index` and
     /// for this context, if there is one.
     pub(crate) fn block_in_page(&mut self, index: u32, page: u64, rip: u64, context: Place) -> Option<u32> {
-        let mode = self.blocks[index as usize].mode();
+        let mode = self.code.blocks[index as usize].mode();
         self.find_by_address(page | rip & (PAGE - 1), rip, key(mode, context))
     }
 
-    /// Returns the successor of block `index`, if it was always the same.
+    /// Returns the successor of block `index`, if it was always the same on this processor.
     pub(crate) fn only_successor(&self, index: u32) -> Option<u64> {
-        match self.blocks[index as usize].links {
-            [next, NONE] => self.blocks.get(next as usize).map(|next| next.rip),
+        match self.used.links(index)? {
+            [next, NONE] => self.code.blocks.get(next as usize).map(|next| next.rip),
             _ => None,
         }
     }
@@ -421,248 +197,96 @@ impl<D: Derived> Blocks<D> {
     /// Records that block `index` followed the interpreted block `before`, or [`NONE`].
     #[inline]
     pub(crate) fn note_way(&mut self, before: u32, index: u32) {
-        if let Some(block) = self.blocks.get(before as usize) {
-            let taken = self.blocks[index as usize].rip != block.rip.wrapping_add(u64::from(block.len));
-            self.translations.note_way(before, taken);
+        if let Some(block) = self.code.blocks.get(before as usize) {
+            let taken = self.code.blocks[index as usize].rip != block.rip.wrapping_add(u64::from(block.len));
+            self.used.note_way(before, taken);
         }
-    }
-
-    /// Takes back one execution that did not complete.
-    pub fn uncount(&mut self, index: u32, origin: OriginId) {
-        self.counters.take_one(index, origin);
     }
 
     /// Returns the memory in use.
     pub fn taken(&self) -> Taken {
-        // Size of a map entry with its control byte, at the average load of maps.
-        let entry = |size: usize| (size + 1) * 3 / 2;
-        let pages: usize = self.pages.values().map(|list| list.capacity() * size_of::<u32>()).sum();
-        let indices = self.index.len() * entry(size_of::<((u64, u64, u32), u32)>())
-            + self.pages.len() * entry(size_of::<(u64, Vec<u32>)>())
-            + pages
-            + size_of::<[u32; JUMPS]>();
-        let decoded = self.blocks.capacity() * size_of::<Block>()
-            + self.ops.capacity() * size_of::<Op>()
-            + self.ticks.capacity() * size_of::<u32>();
-        let (code, translations) = self.translations.taken();
-        let counts = self.counters.taken()
-            + self.counted.capacity() * size_of::<Counted>()
-            + self.prefixes.len() * entry(size_of::<((Option<u32>, u32), u32)>())
-            + self.events.len() * entry(size_of::<((u64, Kind), u32)>());
-        Taken { code, metadata: decoded + indices + counts + translations }
+        let (code, metadata) = self.code.taken();
+        let others = self.others.iter().flatten().map(Use::taken).sum::<usize>();
+        Taken { code, metadata: metadata + self.used.taken() + others }
     }
 
-    /// Passes all execution counts to the recorder.
+    /// Passes all execution counts to the recorder: those of the first processor first, and of each in the order of
+    /// origins.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
-        for origin in self.counters.origins() {
-            self.spill(origin, recorder);
-        }
-    }
-
-    /// Passes the execution counts of an origin to the recorder.
-    fn spill(&mut self, origin: OriginId, recorder: &mut Recorder) {
-        const NUMBERS: u32 = MOST_BLOCKS as u32;
-        let (blocks, counted) = (&self.blocks, &self.counted);
-        let parts = |number: u32| match counted[number.checked_sub(NUMBERS)? as usize] {
-            Counted::Prefix { before, block } => Some([before.map(|number| number + NUMBERS), Some(block)]),
-            Counted::Event { .. } => None,
-        };
-        self.counters.drain(origin, blocks.len(), counted.len(), parts, |number, runs| {
-            if let Some(block) = blocks.get(number as usize) {
-                recorder.add_block(origin, block.rip, block.shape, runs);
-            } else if let Some(Counted::Event { rip, kind, price }) = counted.get(number.wrapping_sub(NUMBERS) as usize)
-            {
-                recorder.add(origin, *rip, *kind, runs, price * runs);
-            }
-        });
-    }
-
-    /// Drops the blocks that contain any of the given 64-byte lines of a page.
-    pub fn invalidate(&mut self, page: u64, written: u64, ram: &Ram) {
-        let Some(list) = self.pages.get_mut(&page) else {
-            ram.set_code(page, 0);
-            return;
-        };
-        let mut kept = 0;
-        list.retain(|&index| {
-            let block = &mut self.blocks[index as usize];
-            if block.physical == DEAD {
-                return false;
-            }
-            let covered = if block.physical & !(PAGE - 1) == page {
-                let offset = block.physical - page;
-                lines(offset, u64::from(block.len).min(PAGE - offset))
-            } else {
-                let first = PAGE - (block.physical & (PAGE - 1));
-                lines(0, u64::from(block.len) - first)
-            };
-            if covered & written == 0 {
-                kept |= covered;
-                return true;
-            }
-            self.index.remove(&(block.physical, block.rip, block.key));
-            block.physical = DEAD;
-            self.translations.remove(index);
-            false
-        });
-        if list.is_empty() {
-            self.pages.remove(&page);
-        }
-        ram.set_code(page, kept);
-    }
-
-    /// Returns the blocks in the cache for a saved state.
-    pub fn save(&self, ram: &Ram) -> SavedBlocks {
-        let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
-        let saved = |block: &Block| SavedBlock {
-            physical: block.physical,
-            rip: block.rip,
-            second: block.second,
-            mode: block.mode(),
-            context: block.context(),
-            probe: block.probe,
-            count: block.count,
-        };
-        let blocks: Vec<SavedBlock> = alive.map(saved).collect();
-        let operations: u32 = blocks.iter().map(|block| block.count).sum();
-        let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
-        SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, contexts: self.runs.save(), marks: ram.marks() }
-    }
-
-    /// Returns true if a cache can hold this number of blocks and operations.
-    pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
-        blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
-    }
-
-    /// Occupies the room of invalid blocks and their operations in an empty cache.
-    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
-        self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
-        self.ticks = vec![0; operations as usize];
-        let dead = |number| Block {
-            physical: DEAD,
-            rip: 0,
-            second: 0,
-            cost: 0,
-            // All operations belong to the first block.
-            first: if number == 0 { 0 } else { operations },
-            count: if number == 0 { operations } else { 0 },
-            shape: ShapeId(0),
-            links: [NONE; 2],
-            key: 0,
-            after: START,
-            probe: false,
-            breakpoint: false,
-            len: 1,
-        };
-        self.blocks = (0..blocks).map(dead).collect();
-    }
-
-    /// Sets a probe at an address: see [`crate::probe`].
-    pub fn add_probe(&mut self, rip: u64, ram: &Ram) {
-        if self.probes.insert(rip) {
-            self.invalidate_code_at(rip, ram);
-        }
-    }
-
-    /// Removes all probes.
-    pub fn remove_probes(&mut self, ram: &Ram) {
-        for rip in self.probes.take() {
-            self.invalidate_code_at(rip, ram);
-        }
-    }
-
-    /// Sets a breakpoint at a linear address: see [`crate::stops`].
-    pub fn add_breakpoint(&mut self, linear: u64) {
-        if self.breakpoints.insert(linear) {
-            self.breakpoints_changed();
-        }
-    }
-
-    /// Removes a breakpoint. Returns true if there was one.
-    pub fn remove_breakpoint(&mut self, linear: u64) -> bool {
-        let was = self.breakpoints.remove(linear);
-        if was {
-            self.breakpoints_changed();
-        }
-        was
-    }
-
-    /// Sets breakpoints at these addresses, and removes all others.
-    pub fn set_breakpoints(&mut self, addresses: impl IntoIterator<Item = u64>) {
-        self.breakpoints = Breakpoints::default();
-        for linear in addresses {
-            self.breakpoints.insert(linear);
-        }
-        self.breakpoints_changed();
-    }
-
-    /// Updates the breakpoint flags of blocks. The blocks are kept, because they determine when a write to code is
-    /// noticed; their translations are dropped.
-    fn breakpoints_changed(&mut self) {
-        for (index, block) in (0..).zip(&mut self.blocks) {
-            let ops = &self.ops[block.first as usize..][..block.count as usize];
-            let breakpoint = block.physical != DEAD && self.breakpoints.may_be_in(block.physical, ops);
-            if breakpoint != block.breakpoint {
-                block.breakpoint = breakpoint;
-                self.translations.remove(index);
+        let (code, everyone) = self.everyone();
+        for used in everyone {
+            for origin in used.counters.origins() {
+                code.spill(&mut used.counters, origin, recorder);
             }
         }
-    }
-
-    /// Returns the breakpoints.
-    pub fn breakpoints(&self) -> &Breakpoints {
-        &self.breakpoints
-    }
-
-    /// Drops the blocks that contain an instruction at `rip`, at any physical address.
-    fn invalidate_code_at(&mut self, rip: u64, ram: &Ram) {
-        let holds = |block: &&Block| block.physical != DEAD && rip.wrapping_sub(block.rip) < u64::from(block.len);
-        let places: BTreeSet<(u64, u64)> = self
-            .blocks
-            .iter()
-            .filter(holds)
-            .map(|block| {
-                let first = block.physical & (PAGE - 1);
-                let here = u64::from(block.len).min(PAGE - first);
-                (block.physical & !(PAGE - 1), lines(first, here))
-            })
-            .collect();
-        for (page, lines) in places {
-            self.invalidate(page, lines, ram);
-        }
-    }
-
-    /// Allocates the memory for translations, which the first translation would otherwise do. Returns false if the host refuses it: everything is
-    /// interpreted then.
-    pub fn prepare(&mut self) -> bool {
-        self.tier == Tier::Interpreter || self.translations.prepare()
     }
 
     /// Drops everything, and frees the memory.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
-        let translations = self.translations.renewed();
-        let probes = std::mem::take(&mut self.probes);
-        let breakpoints = std::mem::take(&mut self.breakpoints);
-        let (tier, threshold) = (self.tier, self.threshold);
-        let runs = std::mem::take(&mut self.runs);
-        *self = Self { tier, threshold, translations, probes, breakpoints, runs, ..Self::new() };
+        *self = Self { code: self.code.renewed(), ..Self::new() };
     }
 
     /// Drops everything.
     pub fn clear(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.spill_all(recorder);
-        self.blocks.clear();
-        self.ops.clear();
-        self.ticks.clear();
-        self.counters.clear();
-        self.translations.clear();
-        self.counted.clear();
-        self.events.clear();
-        self.prefixes.clear();
-        self.index.clear();
-        self.pages.clear();
-        self.jumps.fill(u32::MAX);
-        ram.clear_all_code();
+        let (code, everyone) = self.everyone();
+        code.clear(ram);
+        everyone.for_each(Use::clear);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translate::BlockCache;
+    use ledger::Origin;
+
+    /// Code and use can be handed to a thread, and the use of each processor to another one.
+    #[test]
+    fn code_and_use_are_of_no_thread() {
+        fn of_no_thread<T: Send>() {}
+        of_no_thread::<BlockCache>();
+        of_no_thread::<Use>();
+    }
+
+    #[test]
+    fn each_processor_has_its_own_counts_and_predictions() {
+        let ram = Ram::anonymous(PAGE);
+        let mut recorder = Recorder::default();
+        let origin = recorder.origin(Origin::default());
+        let mut cache = BlockCache::new();
+        let shape = recorder.shape(&vec![]);
+        let block = |rip| NewBlock {
+            physical: rip,
+            rip,
+            second: 0,
+            cost: 0,
+            shape,
+            key: 0,
+            after: 0,
+            probe: false,
+            len: 1,
+            ticks: Vec::new(),
+        };
+        let [first, second] = [8, 16].map(|rip| cache.insert(block(rip), &[], &ram, &mut recorder));
+        for (who, times) in [(0, 2), (3, 5), (1, 1)] {
+            cache.turn(who);
+            assert_eq!(cache.only_successor(first), None);
+            assert_eq!(cache.find(first, 16, 16, 0), Some(second));
+            assert_eq!(cache.only_successor(first), Some(16));
+            let shared = RefCell::new(std::mem::take(&mut recorder));
+            (0..times).for_each(|_| cache.count(first, origin, &shared));
+            recorder = shared.into_inner();
+        }
+        cache.turn(3);
+        assert_eq!(cache.only_successor(first), Some(16));
+        cache.uncount(first, origin);
+        cache.spill_all(&mut recorder);
+        let runs: Vec<_> = recorder.blocks().map(|(_, rip, _, runs)| (rip, runs)).collect();
+        assert_eq!(runs, [(8, 7)]);
+        cache.clear(&ram, &mut recorder);
+        cache.turn(0);
+        assert_eq!((cache.find(first, 16, 16, 0), cache.only_successor(first)), (None, None));
     }
 }

@@ -2,15 +2,13 @@
 
 use crate::exec;
 use crate::mode;
+pub use crate::op::MAX_LENGTH;
 use crate::op::{Form, NO_REG, Op, SEG_FLAT};
 use crate::state::Cpu;
 use crate::table;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
 use ledger::Class;
 use x86::seg;
-
-/// Maximum length of an instruction.
-pub const MAX_LENGTH: usize = 15;
 
 /// Returns the number of a register within its class, and true for AH, CH, DH and BH.
 fn number(register: Register) -> (u8, bool) {

@@ -5,13 +5,15 @@
 //! early, and decoding translates the address of the next page. A saved state therefore lists its blocks, and they are
 //! decoded again from memory. Translations are not part of it.
 
-use crate::cache::{MAX_BLOCK, NewBlock, key};
-use crate::decode::MAX_LENGTH;
-use crate::engine::BlockCache;
+use crate::blocks::{MAX_BLOCK, NewBlock, key};
+use crate::decode::{MAX_LENGTH, operation};
+use crate::mode;
 use crate::op::Op;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
 use crate::time::{Place, Runs, START, Timed};
+use crate::translate::BlockCache;
+use iced_x86::Instruction;
 use ledger::{Recorder, Shape};
 use x86::page::PAGE;
 
@@ -57,7 +59,7 @@ impl Cpu {
 
     /// Checks that the processor's place in a run is one of the blocks' contexts, which have been restored.
     pub fn check_place(&self, cache: &BlockCache) -> Result<(), ImpossibleState> {
-        match cache.runs.has(self.micro.run) {
+        match cache.code.runs.has(self.micro.run) {
             true => Ok(()),
             false => Err(ImpossibleState("its place in a run")),
         }
@@ -69,16 +71,17 @@ impl Cpu {
         if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), count) {
             return Err(ImpossibleState("more decoded code than there can be"));
         }
-        cache.runs = Runs::restore(&*self.wiring.model.timing, &saved.contexts)
+        cache.code.runs = Runs::restore(&*self.wiring.model.timing, &saved.contexts)
             .ok_or(ImpossibleState("prices of decoded code"))?;
-        if !saved.blocks.iter().all(|block| cache.runs.has(block.context)) {
+        if !saved.blocks.iter().all(|block| cache.code.runs.has(block.context)) {
             return Err(ImpossibleState("prices of decoded code"));
         }
-        cache.bury(saved.dead);
+        let filler = operation(&Instruction::default(), mode::BITS64).0;
+        cache.code.bury(saved.dead, filler);
         let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
             let (run, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &run, ends, &mut cache.runs, &mut recorder);
+            let new = self.describe_block(*block, &run, ends, &mut cache.code.runs, &mut recorder);
             cache.insert(new, &operations(&run), &self.wiring.ram, &mut recorder);
         }
         for (page, lines) in &saved.marks {
@@ -93,7 +96,7 @@ impl Cpu {
         if !self.wiring.model.timing.has_contexts() {
             return START;
         }
-        let block = &cache.blocks[index as usize];
+        let block = &cache.code.blocks[index as usize];
         let saved = SavedBlock {
             physical: block.physical,
             rip: block.rip,
@@ -104,7 +107,7 @@ impl Cpu {
             count: done as u32,
         };
         match self.decode_again(&saved) {
-            Some((run, _)) => cache.runs.after(&self.wiring.model, saved.context, &run),
+            Some((run, _)) => cache.code.runs.after(&self.wiring.model, saved.context, &run),
             None if done == 0 => saved.context,
             None => START,
         }

@@ -1,21 +1,19 @@
 //! The engine: caches that make execution fast, and the state of the current instruction. A restored processor begins
 //! with a new engine, which has no effect on the ledger.
 
-use crate::cache::Blocks;
 use crate::fault::Cause;
 use crate::front::{Fetch, Front, PAGES};
-use crate::lines::NOWHERE;
+use crate::micro::LATEST;
 use crate::probe::Hit;
 use crate::returns::Returns;
-use crate::state::LATEST;
 use crate::stops::Stopping;
 use crate::time::memory::LINE_SHIFT;
-use crate::translate::{Jumps, Running, Translations};
+use crate::translate::{Jumps, Running};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
 
-/// The blocks of a machine, and their translations.
-pub type BlockCache = Blocks<Translations>;
+/// Stands for no linear address.
+pub(crate) const NOWHERE: u64 = u64::MAX;
 
 /// State of the execution engine.
 #[repr(C)]

@@ -4,7 +4,7 @@
 //! #UD (or, for TZCNT and LZCNT, the older instruction with the same opcode), so that a processor of 2006 does not
 //! execute AVX2.
 
-use crate::model::{CpuidEntry, CpuidRegs};
+use crate::leaf::{CpuidEntry, CpuidRegs};
 use iced_x86::{Code, CpuidFeature};
 use ledger::profile::{CpuidLeaf, Profile};
 

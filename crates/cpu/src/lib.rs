@@ -4,7 +4,7 @@
 //! [`Exit`].
 //!
 //! Reading order: [`state`] (the processor's state), `op` (a decoded instruction), [`row`] (what an instruction is),
-//! [`table`] and [`decode`] (decoding), [`cache`] (blocks), [`run`] (the loop), `exec` (instruction handlers), `mem`,
+//! [`table`] and [`decode`] (decoding), [`blocks`], [`cache`] (their use by processors), [`run`] (the loop), `exec` (instruction handlers), `mem`,
 //! [`tlb`], [`walk`] and [`paging`] (memory), [`vmx`] (VMX operation).
 //!
 //! Handlers trust the contents of decoded operations, so no other crate can make or change one:
@@ -20,7 +20,9 @@
 #[cfg(test)]
 extern crate self as cpu;
 
+mod access;
 pub mod arch;
+pub mod blocks;
 mod branches;
 mod breakpoints;
 pub mod bus;
@@ -39,6 +41,7 @@ pub mod features;
 mod flags;
 #[allow(unsafe_code, reason = "its tables are found by translated code")]
 mod front;
+mod leaf;
 mod lines;
 #[allow(unsafe_code, reason = "memory of the host is mapped")]
 pub mod mapping;
@@ -73,13 +76,13 @@ pub mod tier;
 pub mod time;
 pub mod tlb;
 mod translate;
+mod usage;
 pub mod vmx;
 pub mod walk;
 pub mod wiring;
 mod xstate;
 
 pub use bus::{Bus, Ident};
-pub use engine::BlockCache;
 pub use fault::{Exec, Fault, Flow};
 pub use features::Features;
 pub use model::Model;
@@ -89,3 +92,4 @@ pub use ram::Ram;
 pub use run::Exit;
 pub use state::Cpu;
 pub use tier::Tier;
+pub use translate::BlockCache;

@@ -9,14 +9,12 @@
 //! **The time of an access** must not depend on where blocks are cut, and a block is charged when it is entered. It is the time
 //! at which the run began, plus what events and misses have charged since.
 
+use crate::engine::NOWHERE;
 use crate::front::{KnownPage, Left, Mode};
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
 use ledger::Ticks;
 use ledger::caches::LINE;
-
-/// Stands for no linear address.
-pub(crate) const NOWHERE: u64 = u64::MAX;
 
 /// Returns the first line of a range of bytes, and the number of its lines.
 fn range(address: u64, size: u64) -> (u64, u64) {

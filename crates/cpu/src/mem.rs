@@ -4,6 +4,7 @@
 //! are in the modelled first-level data TLB, that the current mode may access, that are RAM, and (for writes) that have
 //! no line marked as decoded or monitored. A hit therefore needs no further check and charges nothing.
 
+use crate::access::{Access, Privilege};
 use crate::arch::attention;
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault};
@@ -15,7 +16,6 @@ use crate::ram::{GROUP, lines};
 use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
-use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind, Ticks};
 use x86::control::*;
 use x86::page::PAGE;

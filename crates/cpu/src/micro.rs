@@ -9,6 +9,9 @@ use crate::tlb::Tlb;
 use ledger::{Geometry, Ticks};
 use serde::{Deserialize, Serialize};
 
+/// Limit of the clock, so that no future event overflows.
+pub(crate) const LATEST: Ticks = 1 << 62;
+
 /// State of the modelled processor that no instruction can read: plain data.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[repr(C)]

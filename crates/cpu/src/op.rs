@@ -1,5 +1,6 @@
 //! A decoded instruction in the format of the interpreter.
 
+pub use crate::arch::SEG_FLAT;
 use crate::fault::{Exec, Flow};
 use crate::state::Cpu;
 use iced_x86::{Instruction, OpKind};
@@ -13,8 +14,8 @@ pub type Handler = fn(&mut Cpu, &Op) -> Exec<Flow>;
 /// Register number that reads as zero: "no base", "no index".
 pub const NO_REG: u8 = 16;
 
-/// Segment number for "base 0, no check": 64-bit accesses through CS, DS, ES and SS.
-pub const SEG_FLAT: u8 = 6;
+/// Maximum length of an instruction.
+pub const MAX_LENGTH: usize = 15;
 
 /// A decoded instruction.
 ///
@@ -61,6 +62,15 @@ pub struct Op {
     pub(crate) class: ledger::Class,
     /// Form: the key under which time is looked up, with the decoder's code number, for names and counting.
     pub(crate) form: Form,
+}
+
+/// An instruction to be priced: see [`crate::time`].
+#[derive(Clone, Copy)]
+pub struct Timed {
+    /// The operation.
+    pub op: Op,
+    /// The instruction from which the operation was made.
+    pub instruction: Instruction,
 }
 
 /// Form of an instruction: an encoding with the kinds and sizes of its operands. Two instructions that differ in it may

@@ -1,11 +1,11 @@
 //! Tests of the walker alone: interpretation of entries in each layout, and agreement of the processor's walk with
 //! inspection.
 
+use crate::access::{Access, Privilege};
 use crate::fault::Cause;
 use crate::paging::*;
 use crate::ram::Ram;
 use crate::testing::{self, Random};
-use crate::walk::{Access, Privilege};
 use std::collections::BTreeMap;
 use x86::control::*;
 use x86::ept;

@@ -1,11 +1,12 @@
 //! The main loop: finds a block, charges it, executes its operations, and handles events between blocks.
 
+use crate::access::Access;
 use crate::arch::{NOT_LOADED, attention};
+use crate::blocks::{Derived, MAX_BLOCK, key};
 use crate::bus::Ident;
-use crate::cache::{MAX_BLOCK, NONE, key};
+use crate::cache::Cache;
 use crate::decode::{MAX_LENGTH, operation};
 use crate::decoded::operations;
-use crate::engine::BlockCache;
 use crate::fault::{Cause, Exec, Flow};
 use crate::mode;
 use crate::op::{Form, Op};
@@ -14,7 +15,8 @@ use crate::state::Cpu;
 use crate::table;
 use crate::time::{START, Timed};
 use crate::translate::Before;
-use crate::walk::Access;
+use crate::translate::BlockCache;
+use crate::usage::NONE;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::control::CR4_CET;
@@ -58,6 +60,7 @@ pub enum Exit {
 impl Cpu {
     /// Runs until an event that concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
+        cache.turn(self.wiring.index);
         if let Some(stops) = self.engine.stopping.stops.clone() {
             return self.run_debugged(cache, deadline, &stops);
         }
@@ -85,7 +88,7 @@ impl Cpu {
             }
             match self.next_block(cache, before, led) {
                 Some(index) => {
-                    if cache.blocks[index as usize].probe && self.stops_at_probe() {
+                    if cache.code.blocks[index as usize].probe && self.stops_at_probe() {
                         return Exit::Probe;
                     }
                     if self.run_translated(cache, before, index, &mut led) {
@@ -132,11 +135,11 @@ impl Cpu {
         let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
         let key = key(mode, self.micro.run);
         let found = match led {
-            Before::Head { index } if cache.is(index, physical, self.arch.rip, key) => Some(index),
+            Before::Head { index } if cache.code.is(index, physical, self.arch.rip, key) => Some(index),
             _ => cache.find(before, physical, self.arch.rip, key),
         };
         if let Some(index) = found {
-            let block = &cache.blocks[index as usize];
+            let block = &cache.code.blocks[index as usize];
             if mode & 3 == mode::BITS64 || (block.second == 0 && self.within_limit(u64::from(block.len))) {
                 if block.second == 0 {
                     return Some(index);
@@ -160,17 +163,17 @@ impl Cpu {
         let next_page = (linear & !(PAGE - 1)).wrapping_add(PAGE);
         let next_page = if self.engine.long64 { next_page } else { next_page & 0xffff_ffff };
         let privilege = self.privilege();
-        let limit_ok = self.engine.long64 || self.within_limit(u64::from(cache.blocks[index as usize].len));
+        let limit_ok = self.engine.long64 || self.within_limit(u64::from(cache.code.blocks[index as usize].len));
         let fetched = match limit_ok {
             true => self.translate(next_page, Access::Fetch, privilege),
             false => Err(self.gp(0)),
         };
         match fetched {
-            Ok((physical, _)) if physical == cache.blocks[index as usize].second => Some(index),
+            Ok((physical, _)) if physical == cache.code.blocks[index as usize].second => Some(index),
             Ok(_) => {
-                let page = cache.blocks[index as usize].physical & !(PAGE - 1);
+                let page = cache.code.blocks[index as usize].physical & !(PAGE - 1);
                 let line = 1 << 63;
-                cache.invalidate(page, line, &self.wiring.ram);
+                cache.code.invalidate(page, line, &self.wiring.ram);
                 None
             }
             Err(_) => {
@@ -195,7 +198,7 @@ impl Cpu {
     /// Charges a block as if it were executed completely.
     #[inline(always)]
     pub(crate) fn enter_block(&mut self, cache: &BlockCache, index: u32) {
-        let block = &cache.blocks[index as usize];
+        let block = &cache.code.blocks[index as usize];
         if self.has_lines() {
             self.note_block(cache, index);
         }
@@ -205,15 +208,15 @@ impl Cpu {
 
     /// Notes how much is charged ahead of the accesses of a block.
     pub(crate) fn note_block(&mut self, cache: &BlockCache, index: u32) {
-        let block = &cache.blocks[index as usize];
-        self.charged_ahead(block.cost + cache.runs.elapsed(block.context()));
+        let block = &cache.code.blocks[index as usize];
+        self.charged_ahead(block.cost + cache.code.runs.elapsed(block.context()));
     }
 
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
     /// handled.
     #[inline(always)]
     fn run_operations(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
-        for (i, op) in cache.ops_of(index).iter().enumerate().skip(first) {
+        for (i, op) in cache.code.ops_of(index).iter().enumerate().skip(first) {
             self.arch.rip = op.next;
             self.engine.ilen = op.len;
             let ran = (op.exec)(self, op);
@@ -236,7 +239,7 @@ impl Cpu {
     ) -> bool {
         match ran {
             Ok(Flow::Next) => {
-                self.micro.run = cache.blocks[index as usize].after;
+                self.micro.run = cache.code.blocks[index as usize].after;
                 self.run_operations(cache, index, origin, at + 1)
             }
             _ => self.end_block(cache, index, origin, at, ran),
@@ -256,12 +259,12 @@ impl Cpu {
     ) -> bool {
         if ran.is_ok() {
             self.micro.run = START;
-            if at + 1 != cache.ops_of(index).len() {
+            if at + 1 != cache.code.ops_of(index).len() {
                 self.uncharge(cache, index, origin, at + 1);
             }
             return true;
         }
-        self.arch.rip = cache.ops_of(index)[at].rip();
+        self.arch.rip = cache.code.ops_of(index)[at].rip();
         self.micro.run = self.place_in(cache, index, at);
         self.uncharge(cache, index, origin, at);
         self.after_fault(cache);
@@ -275,12 +278,12 @@ impl Cpu {
         if self.wiring.model.recorded {
             cache.uncount(index, origin);
         }
-        let block = &cache.blocks[index as usize];
+        let block = &cache.code.blocks[index as usize];
         self.micro.clock -= block.cost;
         self.charged_ahead(0);
         let rip = block.rip;
         let mut recorder = self.wiring.recorder.borrow_mut();
-        for (op, ticks) in cache.ops_of(index).iter().zip(cache.ticks_of(index)).take(done) {
+        for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
             let ticks = u64::from(*ticks);
             self.micro.clock += ticks;
             if self.wiring.model.recorded {
@@ -314,7 +317,7 @@ impl Cpu {
 
     /// Executes exactly one instruction, which is decoded for this purpose. Returns true if it completed without a
     /// fault.
-    pub fn step(&mut self, cache: &mut BlockCache) -> bool {
+    pub fn step<D: Derived>(&mut self, cache: &mut Cache<D>) -> bool {
         self.engine.ilen = 0;
         let mode = self.engine.mode;
         let linear = self.code_linear();
@@ -322,9 +325,9 @@ impl Cpu {
             Ok((timed, ends)) => {
                 let op = timed.op;
                 self.engine.stepped = op.class;
-                let (ticks, after) = cache.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
+                let (ticks, after) = cache.code.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
                 let ticks = u64::from(ticks);
-                self.charged_ahead(cache.runs.elapsed(self.micro.run));
+                self.charged_ahead(cache.code.runs.elapsed(self.micro.run));
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
                     0 => Ok(()),
@@ -365,7 +368,7 @@ impl Cpu {
 
     /// Fetches and decodes one instruction, unless the same bytes were decoded there before. Also returns true if it ends
     /// its block.
-    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<(Timed, bool)> {
+    fn fetch_operation<D: Derived>(&mut self, cache: &mut Cache<D>, linear: u64, mode: u8) -> Exec<(Timed, bool)> {
         if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
             let (op, ends) = self.operation_of(&instruction, mode);
@@ -377,14 +380,14 @@ impl Cpu {
         let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
         let mut bytes = [0u8; MAX_LENGTH];
         let in_ram = self.backing(physical).is_some_and(|backing| self.wiring.ram.read_bytes(backing, &mut bytes));
-        if in_ram && let Some(op) = cache.stepped(linear, &bytes) {
+        if in_ram && let Some(op) = cache.used.stepped(linear, &bytes) {
             return Ok(op);
         }
         let (instruction, _) = self.fetch_at(linear, physical, mode)?;
         let (op, ends) = self.operation_of(&instruction, mode);
         let operation = (Timed { op, instruction }, ends);
         if in_ram {
-            cache.note_stepped(linear, bytes, operation);
+            cache.used.note_stepped(linear, bytes, operation);
         }
         Ok(operation)
     }
@@ -399,10 +402,10 @@ impl Cpu {
     }
 
     /// Drops decoded code that has been written.
-    pub fn drop_written_code(&mut self, cache: &mut BlockCache) {
+    pub fn drop_written_code<D: Derived>(&mut self, cache: &mut Cache<D>) {
         self.arch.attention &= !attention::CODE;
         for (page, written) in std::mem::take(&mut self.engine.code_writes) {
-            cache.invalidate(page, written, &self.wiring.ram);
+            cache.code.invalidate(page, written, &self.wiring.ram);
         }
     }
 
@@ -514,7 +517,7 @@ impl Cpu {
             at = self.code_linear();
             (second, ended) = (crosses, ends);
             let page_end = at & !(PAGE - 1) != linear & !(PAGE - 1);
-            if ends || page_end || run.len() == MAX_BLOCK || cache.probes.contains(self.arch.rip) {
+            if ends || page_end || run.len() == MAX_BLOCK || cache.code.probes.contains(self.arch.rip) {
                 break;
             }
         }
@@ -527,10 +530,10 @@ impl Cpu {
         }
         let recorder = self.wiring.recorder.clone();
         let mut recorder = recorder.borrow_mut();
-        let probe = cache.probes.contains(start);
+        let probe = cache.code.probes.contains(start);
         let context = self.micro.run;
         let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: run.len() as u32 };
-        let block = self.describe_block(block, &run, ended, &mut cache.runs, &mut recorder);
+        let block = self.describe_block(block, &run, ended, &mut cache.code.runs, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside of RAM is not cached, because changes of it can't be noticed.
             drop(recorder);
@@ -637,7 +640,7 @@ impl Cpu {
         }
         if self.arch.attention & (attention::STEP | attention::ENDBRANCH) != 0 || shadow != 0 || self.traps_monitored()
         {
-            if cache.probes.contains(self.arch.rip) && self.stops_at_probe() {
+            if cache.code.probes.contains(self.arch.rip) && self.stops_at_probe() {
                 return Some(Exit::Probe);
             }
             if self.stops_here(cache) {
@@ -657,7 +660,7 @@ impl Cpu {
     pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
         let waiting = attention::NMI | attention::INTR;
         let plain = self.arch.attention & !waiting == attention::STI_SHADOW && !self.arch.vmx.active;
-        let stops = cache.probes.contains(self.arch.rip) || cache.breakpoints.contains(self.code_linear());
+        let stops = cache.code.probes.contains(self.arch.rip) || cache.code.breakpoints.contains(self.code_linear());
         if plain && self.micro.clock < self.next_stop() && !stops {
             self.engine.ilen = 0;
             self.step_attended(cache, attention::STI_SHADOW);

@@ -7,7 +7,7 @@ use crate::charged::{Charged, Nesting};
 use crate::engine::Engine;
 use crate::features::Features;
 use crate::flags::Int;
-use crate::micro::Micro;
+use crate::micro::{LATEST, Micro};
 use crate::mode;
 use crate::model::Model;
 use crate::ram::Ram;
@@ -258,9 +258,6 @@ impl Cpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no processor of this model can be in this state: {0}")]
 pub struct ImpossibleState(pub(crate) &'static str);
-
-/// Limit of the clock, so that no future event overflows.
-pub(crate) const LATEST: Ticks = 1 << 62;
 
 /// Returns the number of lines of the modelled first-level data cache.
 fn lines(geometry: &Geometry) -> Option<usize> {

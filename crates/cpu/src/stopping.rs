@@ -1,13 +1,13 @@
 //! Stops of a processor for a debugger, and resumption: see [`crate::stops`].
 
 use crate::arch::NOT_LOADED;
-use crate::cache::NONE;
-use crate::engine::BlockCache;
 use crate::fault::Cause;
 use crate::run::Exit;
 use crate::state::Cpu;
 use crate::stops::{Count, Held, Place, Stopping, Stops, Why};
 use crate::translate::Before;
+use crate::translate::BlockCache;
+use crate::usage::NONE;
 use ledger::Ticks;
 use std::rc::Rc;
 use x86::reg;
@@ -57,6 +57,7 @@ impl Cpu {
         self.engine.stopping.passed = None;
         self.engine.stopping.began = None;
         if let Some(Held { index, origin, at }) = self.engine.stopping.held.take() {
+            cache.turn(self.wiring.index);
             self.micro.run = self.place_in(cache, index, at);
             self.uncharge(cache, index, origin, at);
         }
@@ -67,6 +68,7 @@ impl Cpu {
     /// in between.
     pub fn count_held(&self, cache: &mut BlockCache, counted: bool) {
         if let (Some(Held { index, origin, .. }), true) = (self.engine.stopping.held, self.wiring.model.recorded) {
+            cache.turn(self.wiring.index);
             match counted {
                 true => cache.count(index, origin, &self.wiring.recorder),
                 false => cache.uncount(index, origin),
@@ -111,7 +113,7 @@ impl Cpu {
             Some(Why::Reached)
         } else if passed {
             None
-        } else if !stops.ignoring.get() && cache.breakpoints.contains(linear) {
+        } else if !stops.ignoring.get() && cache.code.breakpoints.contains(linear) {
             Some(Why::Breakpoint)
         } else {
             (stops.step.get() == Some(index)).then_some(Why::Step)
@@ -187,10 +189,10 @@ impl Cpu {
                 (led, before) = (Before::Nothing, NONE);
                 continue;
             };
-            if cache.blocks[index as usize].probe && self.stops_at_probe() {
+            if cache.code.blocks[index as usize].probe && self.stops_at_probe() {
                 return Exit::Probe;
             }
-            if stops.cautious() || cache.blocks[index as usize].breakpoint {
+            if stops.cautious() || cache.code.blocks[index as usize].breakpoint {
                 led = Before::Nothing;
                 let held = self.charge_block(cache, index);
                 if let Some(exit) = self.attended_block(cache, held, stops) {
@@ -219,7 +221,7 @@ impl Cpu {
     /// Executes the rest of a block, with checks before and after each instruction.
     fn attended_block(&mut self, cache: &mut BlockCache, held: Held, stops: &Stops) -> Option<Exit> {
         let Held { index, origin, mut at } = held;
-        while let Some(op) = cache.ops_of(index).get(at).copied() {
+        while let Some(op) = cache.code.ops_of(index).get(at).copied() {
             let here = Held { index, origin, at };
             if self.stops_after() || self.stops_here(cache) {
                 self.engine.stopping.held = Some(here);

@@ -1,5 +1,6 @@
 //! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), combined with EPT in non-root mode.
 
+pub use crate::access::{Access, Privilege};
 use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry};
 use crate::permission::{PageRights, Rules};
@@ -10,59 +11,6 @@ use std::convert::Infallible;
 use x86::control::*;
 use x86::flags;
 use x86::page::*;
-
-/// Kind of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Data read.
-    Read,
-    /// Data write.
-    Write,
-    /// Instruction fetch.
-    Fetch,
-    /// Read from a shadow stack.
-    ShadowRead,
-    /// Write to a shadow stack.
-    ShadowWrite,
-}
-
-/// Privilege of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privilege {
-    /// User-mode access (CPL 3).
-    User,
-    /// Explicit supervisor access.
-    Supervisor,
-    /// Implicit supervisor access (descriptor tables, TSS) at any CPL: RFLAGS.AC does not override SMAP.
-    Implicit,
-}
-
-impl Access {
-    /// Returns true for writes.
-    #[inline(always)]
-    pub fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::ShadowWrite)
-    }
-
-    /// Returns true for accesses to a shadow stack.
-    #[inline(always)]
-    pub fn is_shadow(self) -> bool {
-        matches!(self, Self::ShadowRead | Self::ShadowWrite)
-    }
-
-    /// Returns the access as bits of a page fault's error code.
-    #[inline(always)]
-    fn code(self, privilege: Privilege) -> u32 {
-        let user = if privilege == Privilege::User { code::USER } else { 0 };
-        user | match self {
-            Self::Read => 0,
-            Self::Write => code::WRITE,
-            Self::Fetch => code::FETCH,
-            Self::ShadowRead => code::SHADOW_STACK,
-            Self::ShadowWrite => code::SHADOW_STACK | code::WRITE,
-        }
-    }
-}
 
 /// Result of a successful page walk.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,8 @@
 //! [`crate::exec::xsave`] defines their contents.
 
 use crate::arch::{TILE, TILES};
-use crate::model::{CpuidRegs, Model};
+use crate::leaf::CpuidRegs;
+use crate::model::Model;
 use x86::control::*;
 
 /// Size of the legacy region and the header in bytes.

@@ -308,8 +308,8 @@ fn trace(kind: As, assemble_loop: Assemble) -> String {
         machine.cpu.wiring.model = Arc::new(Model { recorded: false, ..(*machine.cpu.wiring.model).clone() });
     }
     let bits = if let As::Narrow = kind { 32 } else { 64 };
-    machine.cache.tier = Tier::Auto;
-    machine.cache.threshold = 4;
+    machine.cache.code.tier = Tier::Auto;
+    machine.cache.code.threshold = 4;
     let code = assemble(bits, CODE, assemble_loop);
     machine.poke(CODE, &code);
     machine.cpu.arch.rip = CODE;
@@ -322,7 +322,7 @@ fn trace(kind: As, assemble_loop: Assemble) -> String {
 
 fn golden(cpl: u8, assemble_block: Assemble) -> String {
     let mut machine = Machine::long64(cpl);
-    machine.cache.tier = Tier::Translator;
+    machine.cache.code.tier = Tier::Translator;
     machine.cpu.wiring.fdp_on_exception = true;
     // Blocks end at the end of their page at the latest.
     let end = CODE + 0x1000;

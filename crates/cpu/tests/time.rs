@@ -64,7 +64,7 @@ fn machine(tier: Tier, recorded: bool) -> Machine {
     let mut machine = Machine::long64(0);
     let model = Model { timing: Arc::new(Uneven), recorded, ..testkit::model() };
     machine.cpu.wiring.model = Arc::new(model);
-    machine.cache.tier = tier;
+    machine.cache.code.tier = tier;
     machine
 }
 
@@ -76,7 +76,7 @@ fn outcome(mut machine: Machine, at: u64, probes: &[u64], turn: u64) -> Outcome 
     machine.cpu.arch.rip = at;
     let len = machine.code(program);
     let ram = machine.cpu.wiring.ram.clone();
-    probes.iter().filter(|probe| **probe < len).for_each(|probe| machine.cache.add_probe(at + probe, &ram));
+    probes.iter().filter(|probe| **probe < len).for_each(|probe| machine.cache.code.add_probe(at + probe, &ram));
     let recorded = machine.cpu.wiring.model.recorded;
     loop {
         match machine.run(turn) {
@@ -238,7 +238,7 @@ fn the_same_bytes_have_the_price_of_their_context() {
         let decoded = cpu::Cpu::decode_one(&machine.peek::<15>(jump), jump, machine.cpu.decode_mode());
         let middle = decoded.expect("a jump").near_branch_target();
         let ram = machine.cpu.wiring.ram.clone();
-        machine.cache.add_probe(middle, &ram);
+        machine.cache.code.add_probe(middle, &ram);
         while machine.run(u64::MAX / 2) == Exit::Probe {}
         machine.cpu.record_counts(&mut machine.cache);
         let recorder = machine.cpu.wiring.recorder.borrow();

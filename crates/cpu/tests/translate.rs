@@ -93,7 +93,7 @@ fn random_programs_do_the_same_under_a_debugger() {
 #[test]
 fn flat_32_bit_code_is_translated() {
     for mut machine in [Machine::protected32(0), Machine::protected32(3), Machine::compatibility32(3)] {
-        machine.cache.tier = Tier::Translator;
+        machine.cache.code.tier = Tier::Translator;
         let at = machine.cpu.arch.rip;
         // add eax, [esp]; jmp to it
         machine.poke(at, &[0x03, 0x04, 0x24, 0xeb, 0xfb]);
@@ -117,7 +117,7 @@ fn what_was_found_once_stays_mended() {
 #[test]
 fn everything_may_be_dropped_between_two_blocks() {
     let mut machine = Machine::long64(0);
-    machine.cache.tier = Tier::Translator;
+    machine.cache.code.tier = Tier::Translator;
     // Each jump is a block.
     let jumps = MOST_BLOCKS + 1000;
     let at = 0x40_0000;
@@ -234,7 +234,7 @@ fn misaligned_operands_of_which_nothing_is_selected_are_no_faults() {
 /// The TLB misses that a guest causes with `call`, whose return address is the first access to the stack, by address.
 fn misses_of_calls(tier: Tier) -> Vec<u64> {
     let mut machine = Machine::long64(3);
-    machine.cache.tier = tier;
+    machine.cache.code.tier = tier;
     machine.code(|a| {
         let mut function = a.create_label();
         a.call(function)?;

@@ -123,7 +123,7 @@ impl Awaited {
                 false => vcpu.cpu.debug(self.stops.clone()),
             }
         }
-        vcpus.cache.set_breakpoints(wanted);
+        vcpus.cache.code.set_breakpoints(wanted);
     }
 
     /// Handles the arrival of a processor at a breakpoint.

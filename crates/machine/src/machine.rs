@@ -214,7 +214,7 @@ impl Machine {
             Platform::Bare | Platform::Emulated => None,
         };
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor, ram.clone());
-        vcpus.cache.tier = config.tier;
+        vcpus.cache.code.tier = config.tier;
         vcpus.stacks = stacks;
         vcpus.enter(&entry);
         // The loader wrote through the devices' view of memory; no code has been decoded yet.
@@ -296,7 +296,7 @@ impl Machine {
     /// Allocates the memory for translated code, which the run would otherwise do on first use. Afterwards no memory
     /// becomes executable. Returns false if the host refuses the memory: the interpreter then executes everything.
     pub fn prepare(&mut self) -> bool {
-        self.vcpus.cache.prepare()
+        self.vcpus.cache.code.prepare()
     }
 
     /// Runs until the guest ends the machine, or the host stops it.

@@ -37,12 +37,12 @@ impl Debugger {
             0..=2 => {
                 let near = self.random.of(&[machine.cpu.code_linear(), CODE, CODE + 4096]);
                 let address = near + self.random.below(64);
-                machine.cache.add_breakpoint(address);
+                machine.cache.code.add_breakpoint(address);
                 self.breakpoints.push(address);
             }
             3 => {
                 if let Some(address) = self.breakpoints.pop() {
-                    machine.cache.remove_breakpoint(address);
+                    machine.cache.code.remove_breakpoint(address);
                 }
             }
             4 => {

@@ -236,13 +236,13 @@ impl Tiers {
             let ram = machine.cpu.wiring.ram.clone();
             let recorder = machine.cpu.wiring.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
-            machine.cache.remove_probes(&ram);
-            machine.cache.set_breakpoints([]);
+            machine.cache.code.remove_probes(&ram);
+            machine.cache.code.set_breakpoints([]);
             // Some probes exist before the code is decoded, others are added while it runs.
             let (first, _) = start.probes.split_at(start.probes.len() / 2);
-            first.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
-            machine.cache.tier = tier;
-            machine.cache.threshold = start.threshold;
+            first.iter().for_each(|at| machine.cache.code.add_probe(*at, &ram));
+            machine.cache.code.tier = tier;
+            machine.cache.code.threshold = start.threshold;
             let recorder = Rc::new(RefCell::new(Recorder::default()));
             machine.cpu = Cpu::new(0, self.models[usize::from(start.recorded)].clone(), ram, bus.clone(), recorder);
             self.probes = start.probes.clone();
@@ -294,7 +294,7 @@ impl Tiers {
                 let region = RegionId((hit.stack >> 4 & 3) as u16);
                 machine.cpu.set_charged(Charged { region, ..machine.cpu.micro.charged });
                 let ram = machine.cpu.wiring.ram.clone();
-                self.probes.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
+                self.probes.iter().for_each(|at| machine.cache.code.add_probe(*at, &ram));
             }
         }
         for ((name, a), (_, b)) in registers(&a.cpu).into_iter().zip(registers(&b.cpu)) {

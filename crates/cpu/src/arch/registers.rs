@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use x86::{msr, rights};
 
+/// Segment number for "base 0, no check": 64-bit accesses through CS, DS, ES and SS.
+pub const SEG_FLAT: u8 = 6;
+
 /// A segment register with its hidden part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]

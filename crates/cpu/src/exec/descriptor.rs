@@ -1,10 +1,10 @@
 //! Descriptors: reads from GDT and LDT, and accesses to stacks that are not (yet) current.
 
+use crate::access::Privilege;
 use crate::arch::Segment;
 use crate::fault::{Exec, Fault};
 use crate::op::SEG_FLAT;
 use crate::state::Cpu;
-use crate::walk::Privilege;
 use x86::{descriptor, reg, rights, seg, vector};
 
 /// A descriptor, with its selector and the linear address from which it was read.

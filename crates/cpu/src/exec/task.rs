@@ -1,11 +1,11 @@
 //! Hardware task switches (SDM vol. 3, chapter 8): 16-bit and 32-bit TSS, by JMP, CALL, IRET, or through a task gate.
 
+use crate::access::{Access, Privilege};
 use crate::arch::{Segment, attention};
 use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
 use crate::fault::{Exec, Flow};
 use crate::state::Cpu;
-use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
 use x86::control::*;
 use x86::debug::{DR6_BT, DR7_LE, DR7_LOCAL};

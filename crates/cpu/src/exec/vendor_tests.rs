@@ -31,7 +31,7 @@ fn pause_with_rex_b_is_an_exchange_on_amd() {
     for amd in [false, true] {
         for tier in [Tier::Interpreter, Tier::Translator] {
             let mut m = of_vendor(Machine::long64(0), amd, &[0xf3, 0x49, 0x90]);
-            m.cache.tier = tier;
+            m.cache.code.tier = tier;
             (m.cpu.arch.gpr[0], m.cpu.arch.gpr[8]) = (1, 2);
             m.run(1 << 40);
             let expected = if amd { (2, 1) } else { (1, 2) };

@@ -1,7 +1,9 @@
 //! Charges: time passes, and the ledger learns why.
 
 use crate::fault::{Cause, Exec, Fault};
-use crate::state::{Cpu, LATEST};
+use crate::micro::LATEST;
+use crate::state::Cpu;
+use crate::time::START;
 use ledger::{Class, Family, Kind, Operation, OriginId, Ticks};
 
 /// Returns the kind of event of a hit in the second level of the TLB.
@@ -10,6 +12,12 @@ fn second_level(code: bool) -> Kind {
 }
 
 impl Cpu {
+    /// Begins a run: the next instruction has no context. Events do so, and whoever continues the processor elsewhere.
+    #[inline]
+    pub fn begin_run(&mut self) {
+        self.micro.run = START;
+    }
+
     /// Charges `count` events of one kind to the current instruction, at the model's price for each, and advances the
     /// clock.
     pub fn charge(&mut self, kind: Kind, count: u64) {

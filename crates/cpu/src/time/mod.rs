@@ -25,30 +25,21 @@
 mod charge;
 mod core;
 pub mod memory;
+mod place;
 pub mod predictor;
 mod runs;
 
 pub use self::core::Core;
-pub use runs::{Context, Place, Runs, START};
+pub use crate::op::Timed;
+pub use place::{Place, START};
+pub use runs::{Context, Runs};
 
 use crate::model::Model;
-use crate::op::Op;
-use crate::state::Cpu;
-use iced_x86::Instruction;
 use ledger::profile::{Clock, Profile};
 use ledger::{Costs, Family, Kind, Ticks};
 use std::fmt::Debug;
 use std::sync::Arc;
 use uarch::CoreTable;
-
-/// An instruction to be priced.
-#[derive(Clone, Copy)]
-pub struct Timed {
-    /// The operation.
-    pub op: Op,
-    /// The instruction from which the operation was made.
-    pub instruction: Instruction,
-}
 
 /// A model of the time that instructions take.
 ///
@@ -99,14 +90,6 @@ pub fn timing(profile: &Profile) -> Arc<dyn Timing> {
             let table = profile.core.as_ref().and_then(|core| CoreTable::named(&core.value).ok());
             Arc::new(Core { table })
         }
-    }
-}
-
-impl Cpu {
-    /// Begins a run: the next instruction has no context. Events do so, and whoever continues the processor elsewhere.
-    #[inline]
-    pub fn begin_run(&mut self) {
-        self.micro.run = START;
     }
 }
 

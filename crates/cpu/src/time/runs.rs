@@ -2,6 +2,7 @@
 
 use super::{Timed, Timing};
 use crate::model::Model;
+use crate::time::{Place, START};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +10,6 @@ use serde::{Deserialize, Serialize};
 /// The history is empty at the begin of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Context(pub Vec<u8>);
-
-/// Number of a [`Context`] in [`Runs`].
-pub type Place = u16;
-
-/// The begin of a run: the number of the empty context.
-pub const START: Place = 0;
 
 /// The contexts of a machine, each once. Numbers are never reused, because processors and blocks refer to them; they
 /// are part of a saved state.

@@ -3,9 +3,10 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::group::Which;
-use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register, of_return};
+use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register};
 use crate::op::Op;
 use crate::returns::Returns;
+use crate::state::Cpu;
 use crate::time::predictor::{Predictor, Target};
 use iced_x86::OpKind;
 use std::mem::offset_of;
@@ -16,6 +17,16 @@ const RSP: u8 = x86::reg::RSP;
 const RBP: u8 = x86::reg::RBP;
 /// Host register that contains the guest's RSP.
 const STACK: R = R::R15;
+
+/// Distance of the modelled return stack from the begin of a processor.
+pub(super) const RETURNS: usize = offset_of!(Cpu, micro.predictor) + Predictor::RETURNS;
+
+/// Returns the location of what [`Returns`](crate::returns::Returns) has for an entry of the modelled return stack, whose address is in `entry`, in
+/// one of its arrays.
+fn of_return(entry: R, array: usize) -> M {
+    let at = offset_of!(Cpu, engine.returns) + array;
+    M::at(entry, at as i32 - RETURNS as i32)
+}
 
 impl Emit<'_> {
     /// Returns the size of a stack slot in bytes.

@@ -1,14 +1,14 @@
 //! Entry into translated code, and its callbacks.
 
+use super::branch::RETURNS;
 use super::jumps::JUMP_MASK;
 use super::key::AccessMode;
-use super::layout::{Handover, NEEDS, PRECISION, RETURNS, Running};
+use super::layout::{NEEDS, PRECISION, Running};
 use super::trace::{HandlerSite, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
-use crate::cache::{self, NONE};
+use crate::blocks;
 use crate::counters::CHEAPEST;
-use crate::engine::BlockCache;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::f80::status::{B, ES, EXCEPTIONS};
@@ -20,6 +20,8 @@ use crate::op::Op;
 use crate::state::Cpu;
 use crate::tier::Tier;
 use crate::time::START;
+use crate::translate::BlockCache;
+use crate::usage::NONE;
 use ledger::{Kind, OriginId, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
@@ -45,6 +47,34 @@ pub(crate) enum Before {
     Indirect,
     /// Only the head of this block, if the block is still valid.
     Head { index: u32 },
+}
+
+/// State shared by translated code and its callbacks.
+pub(super) struct Handover {
+    cpu: *mut Cpu,
+    cache: *mut BlockCache,
+    /// State in the current area.
+    running: *mut Running,
+    /// Time at which translated code must be left.
+    until: Ticks,
+    /// Origin to which blocks are charged.
+    origin: OriginId,
+    /// Origin of the counters to which the current area refers.
+    counted: Option<OriginId>,
+    /// Time since which it refers to them.
+    since: Ticks,
+    /// Upper bound for the handlers' own time since then, in addition to their charges.
+    spent: Ticks,
+    /// True if the last block ended in its handler, and the translation of its successor was not known.
+    indirect: bool,
+}
+
+impl Handover {
+    /// Ends a counting period: returns a lower bound of the time in which one origin's counters were used.
+    fn spend(&mut self, now: Ticks) -> Ticks {
+        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
+        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
+    }
 }
 
 impl Cpu {
@@ -94,16 +124,16 @@ impl Cpu {
         index: u32,
         before: &mut Before,
     ) -> bool {
-        let threshold = match cache.tier {
+        let threshold = match cache.code.tier {
             Tier::Interpreter => return false,
             Tier::Translator => 1,
-            Tier::Auto => cache.threshold,
+            Tier::Auto => cache.code.threshold,
         };
         let Some(key) = self.key() else { return false };
         cache.note_way(last, index);
-        let (mut entry, hot) = cache.translations.find(index, key, threshold);
+        let mut entry = cache.code.translations.find(index, key);
         if entry == 0 {
-            if !hot {
+            if !cache.used.warm_up(index, cache.code.translations.generation(), threshold) {
                 return false;
             }
             entry = self.translate_block(cache, index, key, threshold / WARMTH);
@@ -112,33 +142,33 @@ impl Cpu {
             }
         }
         // The remaining time is too short for the whole trace.
-        if self.engine.stop_at.saturating_sub(self.micro.clock) <= cache.translations.span(entry) {
+        if self.engine.stop_at.saturating_sub(self.micro.clock) <= cache.code.translations.span(entry) {
             return false;
         }
         match std::mem::take(before) {
             Before::Nothing => {}
             Before::Head { index: at } => {
                 // Another address space had a different block at that address.
-                let rip = cache.blocks[index as usize].rip;
-                let begins = cache.blocks[index as usize].context() == START;
+                let rip = cache.code.blocks[index as usize].rip;
+                let begins = cache.code.blocks[index as usize].context() == START;
                 if at != index && begins && self.engine.jumps.find(key.index(), rip).is_some() {
-                    self.engine.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
+                    self.engine.jumps.fill(key.index(), rip, cache.code.translations.checked(entry) as u64);
                 }
             }
             Before::Link { number, link, generation } => {
-                if generation == cache.translations.generation() {
-                    let from = cache.translations.way_out(number, link).index;
-                    let page = |index: u32| cache.blocks[index as usize].rip & !(PAGE - 1);
+                if generation == cache.code.translations.generation() {
+                    let from = cache.code.translations.way_out(number, link).index;
+                    let page = |index: u32| cache.code.blocks[index as usize].rip & !(PAGE - 1);
                     let same_page = page(from) == page(index);
-                    cache.translations.link(number, link, index, entry, same_page);
+                    cache.code.translations.link(number, link, index, entry, same_page);
                 }
             }
             // Targets of indirect branches begin a run.
-            Before::Indirect if cache.blocks[index as usize].context() != START => {}
+            Before::Indirect if cache.code.blocks[index as usize].context() != START => {}
             Before::Indirect => {
-                let code = cache.translations.checked(entry) as u64;
-                self.engine.jumps.follow_code(cache.translations.generation(), key.narrow);
-                self.engine.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
+                let code = cache.code.translations.checked(entry) as u64;
+                self.engine.jumps.follow_code(cache.code.translations.generation(), key.narrow);
+                self.engine.jumps.fill(key.index(), cache.code.blocks[index as usize].rip, code);
             }
         }
         *before = self.enter_translated(cache, entry);
@@ -149,11 +179,11 @@ impl Cpu {
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
         let parts = self.trace(cache, index, key, warm);
         if parts.is_empty() {
-            cache.translations.refuse(index);
+            cache.used.cool_down(index);
             return 0;
         }
         let source = TraceSource {
-            number: cache.translations.next_number(),
+            number: cache.code.translations.next_number(),
             parts: &parts,
             key,
             recorded: self.wiring.model.recorded,
@@ -162,9 +192,9 @@ impl Cpu {
             spec_ctrl: self.spec_ctrl_bits(),
             shift: self.engine.front.shift(),
         };
-        let entry = cache.translations.translate(&source);
+        let entry = cache.code.translations.translate(&source);
         if entry == 0 {
-            cache.translations.refuse(index);
+            cache.used.cool_down(index);
         }
         entry
     }
@@ -183,14 +213,14 @@ impl Cpu {
         // A price of zero is a charge too: the event may be counted, and the instruction is executed inline.
         let ticks = u32::try_from(price).ok().filter(|ticks| *ticks < 1 << 24)?;
         let counter = match self.wiring.model.recorded {
-            true => Some(cache.event(rip, kind, price)?),
+            true => Some(cache.code.event(rip, kind, price)?),
             false => None,
         };
         Some(Surcharge { counter, ticks })
     }
 
     fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
-        let code = cache.translations.begin(entry);
+        let code = cache.code.translations.begin(entry);
         let started = self.micro.clock;
         let mut context = Handover {
             cpu: std::ptr::null_mut(),
@@ -227,16 +257,16 @@ impl Cpu {
                 Before::Indirect
             }
             Code::Head { index } => {
-                let block = &cache.blocks[index as usize];
+                let block = &cache.code.blocks[index as usize];
                 (self.arch.rip, self.micro.run) = (block.rip, block.context());
                 Before::Head { index }
             }
             Code::Link { number, link } => {
-                let way_out = cache.translations.way_out(number, link);
-                let Some(last) = cache.ops_of(way_out.index).last() else { return Before::Nothing };
+                let way_out = cache.code.translations.way_out(number, link);
+                let Some(last) = cache.code.ops_of(way_out.index).last() else { return Before::Nothing };
                 self.arch.rip = if way_out.taken { last.imm } else { last.next };
-                self.micro.run = cache.blocks[way_out.index as usize].after;
-                Before::Link { number, link, generation: cache.translations.generation() }
+                self.micro.run = cache.code.blocks[way_out.index as usize].after;
+                Before::Link { number, link, generation: cache.code.translations.generation() }
             }
         }
     }
@@ -247,11 +277,11 @@ impl Cpu {
         let due = self.is_due(context, 0);
         let base = if due { self.micro.clock } else { stop };
         let image = self.arch.lazy.image();
-        let generation = cache.translations.generation();
+        let generation = cache.code.translations.generation();
         // The ring's other arrays are beside the modelled one in the processor.
         let first = std::ptr::from_mut(self).cast::<u8>().wrapping_add(RETURNS).cast::<u64>();
         let (entries, newest) = self.micro.predictor.returns();
-        self.engine.returns.follow(first, entries, generation, cache.translations.unknown_return());
+        self.engine.returns.follow(first, entries, generation, cache.code.translations.unknown_return());
         let returns = first.wrapping_add(newest);
         let targets = self.micro.predictor.exposed_targets();
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
@@ -294,8 +324,8 @@ impl Cpu {
             running.aligned_to_16 = 15;
             running.aligned_to_32 = 31;
             running.aligned_to_64 = 63;
-            running.context = context;
-            running.ops = cache.ops.as_ptr();
+            running.context = std::ptr::from_mut(context).cast();
+            running.ops = cache.code.ops.as_ptr().cast();
             running.non_root = non_root;
             running.targets = targets;
             running.jumps = jumps;
@@ -339,7 +369,7 @@ impl Cpu {
     #[cold]
     fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: HandlerSite, index: u32) {
         for part in 0..place.part {
-            let index = cache.translations.part(place.number, part);
+            let index = cache.code.translations.part(place.number, part);
             cache.count(index, origin, &self.wiring.recorder);
         }
         cache.count(index, origin, &self.wiring.recorder);
@@ -383,7 +413,7 @@ impl Cpu {
             Some(key) if goes_on => key,
             _ => return std::ptr::null_mut(),
         };
-        self.engine.jumps.follow_code(cache.translations.generation(), key.narrow);
+        self.engine.jumps.follow_code(cache.code.translations.generation(), key.narrow);
         // Targets of indirect branches begin a run.
         let begins = self.micro.run == START;
         let known = self.engine.jumps.find(key.index(), self.arch.rip).filter(|_| begins);
@@ -407,12 +437,12 @@ impl Cpu {
             return None;
         }
         let page = self.engine.front.code_page(self.arch.rip, self.arch.cpl == 3)?;
-        let of = cache::key(self.engine.mode, self.micro.run);
+        let of = blocks::key(self.engine.mode, self.micro.run);
         let index = cache.find(NONE, page | self.arch.rip & (PAGE - 1), self.arch.rip, of)?;
-        if cache.blocks[index as usize].second != 0 {
+        if cache.code.blocks[index as usize].second != 0 {
             return None;
         }
-        let code = cache.translations.known(index, key)? as u64;
+        let code = cache.code.translations.known(index, key)? as u64;
         if self.micro.run == START {
             self.engine.jumps.fill(key.index(), self.arch.rip, code);
         }
@@ -470,23 +500,25 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     cpu.engine.ilen = op.len;
     let place = HandlerSite::decode(place);
     if cpu.has_lines() {
-        cpu.note_block(cache, cache.translations.part(place.number, place.part));
+        cpu.note_block(cache, cache.code.translations.part(place.number, place.part));
     }
     match (op.exec)(cpu, op) {
         // No event may become due within a trace.
-        Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, cache.translations.span_of(place.number))) => {
+        Ok(Flow::Next)
+            if !(LAST || place.inside && cpu.is_due(context, cache.code.translations.span_of(place.number))) =>
+        {
             cpu.prepare_area(cache, context)
         }
         Ok(flow) if LAST && !place.uncounted => {
             cpu.micro.run = match flow {
                 Flow::End => START,
-                Flow::Next => cache.blocks[cache.translations.part(place.number, place.part) as usize].after,
+                Flow::Next => cache.code.blocks[cache.code.translations.part(place.number, place.part) as usize].after,
             };
             cpu.go_on(cache, context)
         }
         ran => {
-            let index = cache.translations.part(place.number, place.part);
-            let at = (number_of(cache, op) - cache.blocks[index as usize].first) as usize;
+            let index = cache.code.translations.part(place.number, place.part);
+            let at = (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize;
             if place.uncounted {
                 cpu.count_parts(cache, context.origin, place, index);
             }
@@ -525,7 +557,7 @@ pub unsafe extern "sysv64" fn refill(
     let stop = cpu.engine.stop_at.min(context.until);
     // The trace may go on for that long after the access.
     let place = HandlerSite::decode(place);
-    let span = cache.translations.span_of(place.number);
+    let span = cache.code.translations.span_of(place.number);
     let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(span);
     if room == 0 || cpu.is_due(context, 0) {
         return false;
@@ -534,7 +566,7 @@ pub unsafe extern "sysv64" fn refill(
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
     if cpu.has_lines() {
-        cpu.note_block(cache, cache.translations.part(place.number, place.part));
+        cpu.note_block(cache, cache.code.translations.part(place.number, place.part));
     }
     let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
     running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
@@ -543,5 +575,5 @@ pub unsafe extern "sysv64" fn refill(
 
 /// Returns the index of one of the cache's operations.
 fn number_of(cache: &BlockCache, op: &Op) -> u32 {
-    ((std::ptr::from_ref(op).addr() - cache.ops.as_ptr().addr()) / size_of::<Op>()) as u32
+    ((std::ptr::from_ref(op).addr() - cache.code.ops.as_ptr().addr()) / size_of::<Op>()) as u32
 }

@@ -6,14 +6,10 @@
 use super::asm::{M, R};
 use super::jumps::{JUMP_SLOTS, Jump};
 use crate::arch::{F80, VectorState, X87};
-use crate::counters::CHEAPEST;
-use crate::engine::BlockCache;
 use crate::f80::status::EXCEPTIONS;
 use crate::front::{Area, Attached, Half, Table, fetch_slot, large_slot};
-use crate::op::Op;
-use crate::state::Cpu;
-use crate::time::predictor::{Predictor, Target};
-use ledger::{OriginId, Ticks};
+use crate::time::predictor::Target;
+use std::ffi::c_void;
 use std::mem::offset_of;
 
 /// Offset of the stack pointer in the area.
@@ -116,46 +112,18 @@ pub struct Running {
     pub(super) refilled: [u64; 2],
     /// The host's stack pointer.
     pub(super) host_stack: u64,
-    /// Argument for [`super::dispatch::slow`].
-    pub(super) context: *mut Handover,
+    /// Argument for [`super::dispatch::slow`]: its [`Handover`](super::dispatch::Handover).
+    pub(super) context: *mut c_void,
     /// Base value of [`BUDGET`].
     pub(super) base: u64,
     /// Nonzero in non-root mode.
     pub(super) non_root: u64,
     /// Targets of indirect branches, see [`super::Jumps`].
     pub(super) jumps: *const Jump,
-    /// All operations.
-    pub(super) ops: *const Op,
+    /// All operations ([`Op`](crate::op::Op)).
+    pub(super) ops: *const c_void,
     /// See [`super::unit`].
     pub(super) x87: Unit,
-}
-
-/// State shared by translated code and its callbacks.
-pub struct Handover {
-    pub(super) cpu: *mut Cpu,
-    pub(super) cache: *mut BlockCache,
-    /// State in the current area.
-    pub(super) running: *mut Running,
-    /// Time at which translated code must be left.
-    pub(super) until: Ticks,
-    /// Origin to which blocks are charged.
-    pub(super) origin: OriginId,
-    /// Origin of the counters to which the current area refers.
-    pub(super) counted: Option<OriginId>,
-    /// Time since which it refers to them.
-    pub(super) since: Ticks,
-    /// Upper bound for the handlers' own time since then, in addition to their charges.
-    pub(super) spent: Ticks,
-    /// True if the last block ended in its handler, and the translation of its successor was not known.
-    pub(super) indirect: bool,
-}
-
-impl Handover {
-    /// Ends a counting period: returns a lower bound of the time in which one origin's counters were used.
-    pub(super) fn spend(&mut self, now: Ticks) -> Ticks {
-        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
-        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
-    }
 }
 
 /// Memory image of FXSAVE.
@@ -335,14 +303,4 @@ pub fn large(linear: u64) -> M {
 pub fn jump(key: usize, index: R) -> (M, M) {
     let at = |field: usize| M::at(index, (key * JUMP_SLOTS * size_of::<Jump>() + field) as i32);
     (at(offset_of!(Jump, negated)), at(offset_of!(Jump, code)))
-}
-
-/// Distance of the modelled return stack from the begin of a processor.
-pub const RETURNS: usize = offset_of!(Cpu, micro.predictor) + Predictor::RETURNS;
-
-/// Returns the location of what [`Returns`](crate::returns::Returns) has for an entry of the modelled return stack, whose address is in `entry`, in
-/// one of its arrays.
-pub fn of_return(entry: R, array: usize) -> M {
-    let at = offset_of!(Cpu, engine.returns) + array;
-    M::at(entry, at as i32 - RETURNS as i32)
 }

@@ -8,8 +8,8 @@ use super::{
     EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, RETURN_AT, SLOW_AT,
     Translations,
 };
-use crate::engine::BlockCache;
 use crate::front::{Area, Half, MODES, Table};
+use crate::translate::BlockCache;
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, OpKind, Register, SymbolResolver, SymbolResult,
 };
@@ -30,8 +30,8 @@ pub struct Listing {
 impl BlockCache {
     /// Returns the translations of the block at these addresses, one for each access mode that has one.
     pub fn listings(&self, physical: u64, rip: u64) -> Vec<Listing> {
-        let found = self.blocks.iter().rposition(|block| block.physical == physical && block.rip == rip);
-        found.map_or_else(Vec::new, |index| self.translations.listings(index))
+        let found = self.code.blocks.iter().rposition(|block| block.physical == physical && block.rip == rip);
+        found.map_or_else(Vec::new, |index| self.code.translations.listings(index))
     }
 }
 

@@ -44,12 +44,16 @@ pub(crate) use jumps::Jumps;
 pub use key::{KEYS, Key};
 pub use layout::Running;
 
-use crate::cache::Derived;
+use crate::blocks::Derived;
+use crate::cache::Cache;
 use crate::native::Executable;
 use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
 use trace::TraceSource;
+
+/// The blocks of a machine, their translations, and the processors' use of them.
+pub type BlockCache = Cache<Translations>;
 
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
@@ -130,13 +134,9 @@ struct Entry {
     parts: u32,
 }
 
-/// Translation state of a block.
+/// Translations of a block.
 #[derive(Clone, Copy, Default)]
 struct Block {
-    /// Number of interpreted executions, up to the threshold.
-    heat: u16,
-    /// Number of these that continued at the branch target.
-    taken: u16,
     /// Indices plus one of the translations that begin with it, by key.
     entries: [u32; KEYS],
 }
@@ -214,28 +214,15 @@ impl Translations {
         &mut self.blocks[index]
     }
 
-    /// Returns the index plus one of a block's translation, or counts the request. The second value is true if that was
-    /// at least the `threshold`th request.
+    /// Returns the index plus one of a block's translation, or 0 if it has none.
     #[inline]
-    pub(crate) fn find(&mut self, index: u32, key: Key, threshold: u16) -> (u32, bool) {
-        let block = self.block(index);
-        let entry = block.entries[key.index()];
-        if entry != 0 {
-            return (entry, false);
-        }
-        block.heat = block.heat.saturating_add(1);
-        (0, block.heat >= threshold)
+    pub(crate) fn find(&self, index: u32, key: Key) -> u32 {
+        self.blocks.get(index as usize).map_or(0, |block| block.entries[key.index()])
     }
 
-    /// Returns true if a block usually continued at its branch target, as far as recorded.
-    fn is_taken(&self, index: u32) -> bool {
-        self.blocks.get(index as usize).is_some_and(|block| block.taken > block.heat / 2)
-    }
-
-    /// Returns true if a block was requested `times` times or is translated.
-    fn is_warm(&self, index: u32, times: u16) -> bool {
-        let block = self.blocks.get(index as usize).copied().unwrap_or_default();
-        block.heat >= times || block.entries != [0; KEYS]
+    /// Returns true if a block is translated, for any key.
+    fn has(&self, index: u32) -> bool {
+        self.blocks.get(index as usize).is_some_and(|block| block.entries != [0; KEYS])
     }
 
     /// Returns the index of the next translation.
@@ -268,11 +255,6 @@ impl Translations {
     pub(crate) fn known(&self, index: u32, key: Key) -> Option<*const u8> {
         let entry = self.blocks.get(index as usize)?.entries[key.index()];
         (entry != 0).then(|| self.checked(entry))
-    }
-
-    /// Marks a block as not translatable.
-    pub(crate) fn refuse(&mut self, index: u32) {
-        self.block(index).heat = 0;
     }
 
     /// Returns the entry point of a translation whose page is the current one and before which no event is due.
@@ -422,11 +404,6 @@ impl Derived for Translations {
             + self.ways_out.capacity() * size_of::<WayOut>()
             + self.parts.capacity() * size_of::<u32>();
         (self.most, kept + incoming + within)
-    }
-
-    fn note_way(&mut self, index: u32, taken: bool) {
-        let block = self.block(index);
-        block.taken = block.taken.saturating_add(u16::from(taken));
     }
 
     fn prepare(&mut self) -> bool {

@@ -8,15 +8,15 @@
 use super::Key;
 use super::key::AccessMode;
 use super::plan::{Plan, event, plans};
-use crate::cache::{Block, DEAD};
+use crate::blocks::{Block, DEAD};
 use crate::counters::CHEAPEST;
 use crate::decode::operation;
-use crate::engine::BlockCache;
 use crate::mode;
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::time::Place;
 use crate::time::Timed;
+use crate::translate::BlockCache;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
 use x86::page::PAGE;
@@ -43,7 +43,7 @@ pub enum Way {
 /// Charge of a misprediction: counter and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Miss {
-    /// Counter of [`Blocks::event`](crate::cache::Blocks::event).
+    /// Counter of [`Blocks::event`](crate::blocks::Blocks::event).
     pub counter: u32,
     /// Price.
     pub ticks: i32,
@@ -199,7 +199,7 @@ impl Cpu {
             let last = &mut trace[number];
             let Some((way, rip)) = self.likely(cache, last, number, key, &mut inner) else { break };
             let Some(index) = self.successor(cache, last, rip) else { break };
-            if !cache.translations.is_warm(index, warm) {
+            if !cache.used.is_warm(index, warm) && !cache.code.translations.has(index) {
                 break;
             }
             let Some(part) = self.part(cache, index, key) else { break };
@@ -234,17 +234,17 @@ impl Cpu {
         part.miss = self.miss(cache, &part);
         part.large = self.engine.front.is_large(part.block.rip);
         if self.wiring.model.recorded {
-            part.counter = cache.prefix(before, part.index)?;
+            part.counter = cache.code.prefix(before, part.index)?;
         }
         Some(part)
     }
 
     /// Converts a block to a part of a translation, if possible.
     fn part(&self, cache: &mut BlockCache, index: u32, key: Key) -> Option<Part> {
-        let block = cache.blocks[index as usize];
+        let block = cache.code.blocks[index as usize];
         // The counter of a block with almost no cost could overflow in a loop of only that block. Outside 64-bit mode,
         // the CS limit would have to be compared with the start of the second page.
-        let turns = cache.ops_of(index).last().is_none_or(|last| is_branch(last.class));
+        let turns = cache.code.ops_of(index).last().is_none_or(|last| is_branch(last.class));
         let cheap = self.wiring.model.recorded && block.cost < CHEAPEST && turns;
         let crosses = block.second != 0 && key.narrow;
         if block.probe || block.breakpoint || crosses || cheap || (block.mode() & 3 == mode::BITS64) == key.narrow {
@@ -256,7 +256,7 @@ impl Cpu {
         if !self.wiring.ram.read_bytes(block.physical, here) || !self.wiring.ram.read_bytes(block.second, there) {
             return None;
         }
-        let ops = cache.ops_of(index);
+        let ops = cache.code.ops_of(index);
         let mut instructions: Vec<Instruction> = Vec::with_capacity(ops.len());
         let mut at = 0;
         while instructions.len() < ops.len() && at < bytes.len() {
@@ -293,7 +293,7 @@ impl Cpu {
         };
         if part.plans.last() == Some(&Plan::EnableInterrupts) {
             let next = block.rip.wrapping_add(u64::from(block.len));
-            let stops = cache.probes.contains(next) || cache.breakpoints.contains(next);
+            let stops = cache.code.probes.contains(next) || cache.code.breakpoints.contains(next);
             part.shadow = self.shadow(cache, block, key).filter(|_| !stops);
             if part.shadow.is_none() {
                 part.by_handler();
@@ -324,7 +324,7 @@ impl Cpu {
         let kind = Kind::new(family, 0);
         let price = self.wiring.model.price(kind);
         let ticks = i32::try_from(price).ok()?;
-        Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
+        Some(Miss { counter: cache.code.event(op.rip(), kind, price)?, ticks })
     }
 
     /// Returns the likely successor of a part, if it may be in the trace; `calls` are those that have not returned.
@@ -347,7 +347,7 @@ impl Cpu {
             calls.push(Call { part: number, next: last.next });
         }
         match plan {
-            Plan::Branch if cache.translations.is_taken(part.index) => Some((Way::Taken, last.imm)),
+            Plan::Branch if cache.used.is_taken(part.index) => Some((Way::Taken, last.imm)),
             Plan::Branch => Some((Way::Next, last.next)),
             Plan::Jump | Plan::Call => Some((Way::Taken, last.imm)),
             Plan::Return => Some((Way::Taken, calls.pop()?.next)),
@@ -386,8 +386,8 @@ impl Cpu {
         let (op, ends) = operation(&instruction, block.mode());
         let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
         (nop && !ends).then(|| {
-            let (ticks, after) =
-                cache.runs.price_one(&self.wiring.model, block.after, &Timed { op, instruction }, false);
+            let timed = Timed { op, instruction };
+            let (ticks, after) = cache.code.runs.price_one(&self.wiring.model, block.after, &timed, false);
             Shadow { rip, next: op.next, class: op.class, ticks, after }
         })
     }

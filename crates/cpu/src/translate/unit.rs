@@ -2,10 +2,10 @@
 
 use super::layout::{BIAS, Need, PRECISION, RESERVED_PRECISION, Running, Unit};
 use crate::arch::X87;
-use crate::engine::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
 use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
 use crate::state::Cpu;
+use crate::translate::BlockCache;
 use std::arch::{asm, naked_asm};
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -36,7 +36,7 @@ impl Cpu {
         for (i, value) in image.st.iter().enumerate() {
             self.arch.x87.regs[(top + i) & 7] = *value;
         }
-        let op = |number: u64| &cache.ops[number as usize - 1];
+        let op = |number: u64| &cache.code.ops[number as usize - 1];
         if unit.last != 0 {
             note_instruction(self, op(unit.last));
             unit.last = 0;

@@ -5,18 +5,16 @@
 //! never through the TLB. Nothing is charged, and no time passes. All accesses are reported, so that the hypervisor can
 //! charge for them and react to writes to page tables.
 
-use super::controls::Controls;
-use super::invalidate::{Flush, Invalidation};
+use super::emulating::{Accesses, DeviceAccess, Emulating, Found, GuestPhysical};
 use super::offer::{GuestVmx, Offer};
 use super::state::GuestView;
+use crate::access::{Access, Privilege};
 use crate::arch::attention;
-use crate::engine::BlockCache;
+use crate::blocks::Derived;
+use crate::cache::Cache;
 use crate::fault::{Cause, Exec};
 use crate::state::Cpu;
 use crate::tlb::Entry;
-use crate::walk::{Access, Privilege};
-use ledger::Ticks;
-use std::fmt::Debug;
 use std::rc::Rc;
 use x86::debug::DR6_BS;
 use x86::page::PAGE;
@@ -49,77 +47,6 @@ impl GuestView {
         cpu.arch.pdpte = self.pdpte;
         cpu.arch.xcr0 = self.xcr0;
     }
-}
-
-/// Map of a guest's memory.
-pub trait GuestPhysical: Debug {
-    /// Returns the host-physical address of a guest-physical one, or `None` if it is not in the guest's RAM.
-    fn host(&self, guest_physical: u64) -> Option<u64>;
-}
-
-/// A range of guest-physical memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    /// First byte.
-    pub address: u64,
-    /// Length in bytes; the range does not cross a page.
-    pub len: u64,
-}
-
-/// A device access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceAccess {
-    /// An access to a port.
-    Port {
-        /// Port number.
-        port: u16,
-        /// Size in bytes.
-        size: u8,
-        /// True for OUT.
-        write: bool,
-    },
-    /// An access to a guest-physical address.
-    Memory {
-        /// Address.
-        address: u64,
-        /// Size in bytes.
-        size: u8,
-        /// True for a write.
-        write: bool,
-    },
-    /// An access to a model-specific register that the board holds.
-    Msr {
-        /// Index.
-        index: u32,
-        /// True for WRMSR.
-        write: bool,
-    },
-    /// An access to CR8.
-    TaskPriority {
-        /// True for a write.
-        write: bool,
-    },
-}
-
-/// Accesses of an emulation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accesses {
-    /// Number of walks of the guest's page tables: one for each page and kind of access.
-    pub walks: u32,
-    /// Number of entries of the guest's page tables that the walks read.
-    pub references: u32,
-    /// Guest RAM that was read as data.
-    pub reads: Vec<Stretch>,
-    /// Guest RAM that was written, or would have been written before a failure.
-    pub writes: Vec<Stretch>,
-    /// Page-table entries whose accessed or dirty flags were set.
-    pub marked_entries: Vec<u64>,
-    /// Devices, in order.
-    pub devices: Vec<DeviceAccess>,
-    /// Invalidations in the TLB as seen by the guest. The processor's TLB has not changed.
-    pub flushes: Vec<Flush>,
-    /// Invalidations by INVEPT and INVVPID.
-    pub invalidations: Vec<Invalidation>,
 }
 
 /// Outcome of an emulation.
@@ -175,72 +102,6 @@ pub struct Emulation {
     pub accesses: Accesses,
 }
 
-/// A translation that this emulation has made.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    linear: u64,
-    access: Access,
-    privilege: Privilege,
-    physical: u64,
-    entry: Entry,
-}
-
-/// State of an emulation in progress.
-#[derive(Debug, Default)]
-pub struct Emulating {
-    memory: Option<Rc<dyn GuestPhysical>>,
-    accesses: Accesses,
-    found: Vec<Found>,
-    /// True after a change that affects the fast paths of memory.
-    mapping_changed: bool,
-    /// Features that are offered to a guest hypervisor.
-    offer: Option<Offer>,
-    /// Controls of the emulating hypervisor, while those of a guest hypervisor replace them.
-    pub(super) outer: Option<Controls>,
-    /// True if a guest hypervisor has entered its guest.
-    pub(super) entered: bool,
-    /// Time at which the processor left the nested guest.
-    pub(super) left_at: Option<Ticks>,
-}
-
-/// Adds a range, or extends the last one.
-fn note(list: &mut Vec<Stretch>, address: u64, len: u64) {
-    if list.iter().any(|s| address.wrapping_sub(s.address) < s.len && address - s.address + len <= s.len) {
-        return;
-    }
-    match list.last_mut() {
-        Some(last) if last.address + last.len == address && address & (PAGE - 1) != 0 => last.len += len,
-        _ => list.push(Stretch { address, len }),
-    }
-}
-
-impl Emulating {
-    pub(crate) fn note_flush(&mut self, flush: Flush) {
-        self.accesses.flushes.push(flush);
-    }
-
-    pub(super) fn note_invalidation(&mut self, what: Invalidation) {
-        self.accesses.invalidations.push(what);
-    }
-
-    pub(super) fn offer(&self) -> Option<&Offer> {
-        self.offer.as_ref()
-    }
-
-    pub(crate) fn note_mapping(&mut self) {
-        self.found.clear();
-        self.mapping_changed = true;
-    }
-
-    pub(crate) fn note_entry(&mut self, address: u64) {
-        self.accesses.marked_entries.push(address);
-    }
-
-    pub(crate) fn note_data(&mut self, address: u64, len: u64, write: bool) {
-        note(if write { &mut self.accesses.writes } else { &mut self.accesses.reads }, address, len);
-    }
-}
-
 impl Cpu {
     /// Executes the instruction at RIP in software, in root mode, as a guest with these control registers would.
     /// `memory` maps the guest's memory; without it, guest-physical addresses are host-physical ones.
@@ -248,33 +109,33 @@ impl Cpu {
     /// The guest's other registers are the processor's. Afterwards the control registers have their values from before
     /// the call; their values after the instruction are in [`Emulation::view`]. A completed instruction ends blocking
     /// by STI and MOV SS in [`Controls::interruptibility`](super::Controls::interruptibility), or sets it.
-    pub fn emulate(
+    pub fn emulate<D: Derived>(
         &mut self,
         view: &GuestView,
         memory: Option<&Rc<dyn GuestPhysical>>,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
     ) -> Emulation {
         let mut surroundings = Surroundings { memory: memory.cloned(), vmx: None };
         self.emulate_in(view, &mut surroundings, cache)
     }
 
     /// Executes an instruction as [`Self::emulate`] does, for a guest that may be a hypervisor.
-    pub fn emulate_in(
+    pub fn emulate_in<D: Derived>(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
     ) -> Emulation {
         self.in_software(view, surroundings, cache, Self::emulate_instruction)
     }
 
     /// Delivers an event through the guest's interrupt table in software; its format is VM-entry interruption
     /// information (SDM vol. 3, 24.8.3). The caller must set CR2 and DR6 before.
-    pub fn emulate_event(
+    pub fn emulate_event<D: Derived>(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
         (information, error_code, instruction_length): (u32, u32, u32),
     ) -> Emulation {
         self.in_software(view, surroundings, cache, |cpu| {
@@ -288,11 +149,11 @@ impl Cpu {
         })
     }
 
-    pub(super) fn in_software(
+    pub(super) fn in_software<D: Derived>(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
         body: impl FnOnce(&mut Self) -> Outcome,
     ) -> Emulation {
         debug_assert!(!self.non_root() && self.engine.emulation.is_none());

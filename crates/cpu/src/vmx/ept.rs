@@ -1,10 +1,10 @@
 //! Extended page tables: translation of guest-physical to host-physical addresses (SDM vol. 3, 28.3).
 
+use crate::access::Access;
 use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, LayoutEpt, Path, ReadEntry, Root, Stop, UpdateEntry};
 use crate::state::Cpu;
 use crate::tlb::perm;
-use crate::walk::Access;
 use std::convert::Infallible;
 use x86::ept::*;
 use x86::page::{OFFSET, PAGE, SHIFT_PML4};

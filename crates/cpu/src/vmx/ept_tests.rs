@@ -1,11 +1,11 @@
 //! Tests of two-dimensional walks against a different model: recursive, and on plain words.
 
 use crate::Cpu;
+use crate::access::{Access, Privilege};
 use crate::fault::Cause;
 use crate::ram::Ram;
 use crate::testing::{self, Random};
 use crate::tlb::perm;
-use crate::walk::{Access, Privilege};
 use x86::control::*;
 use x86::page::{ADDRESS, NX};
 use x86::vector;

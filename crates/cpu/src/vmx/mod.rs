@@ -20,11 +20,13 @@ mod emulate;
 mod emulate_random_tests;
 #[cfg(test)]
 mod emulate_tests;
+mod emulating;
 mod ept;
 #[cfg(test)]
 mod ept_tests;
 mod events;
 mod fields;
+mod flush;
 pub(crate) mod information;
 pub(crate) mod instructions;
 mod invalidate;
@@ -46,11 +48,12 @@ mod tests;
 
 pub use capability::{Settings, VmxCapabilities};
 pub use controls::{Controls, IoBitmap, MsrBitmap, MsrList, MsrLists};
-pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, Outcome, Stretch, Surroundings};
+pub use emulate::{Emulation, Outcome, Surroundings};
+pub use emulating::{Accesses, DeviceAccess, Emulating, GuestPhysical, Stretch};
 pub(crate) use ept::{Placed, Purpose};
 pub use fields::exists as field_exists;
+pub use flush::{Flush, Invalidation, Invept, Invvpid};
 pub use information::VmExit;
-pub use invalidate::{Flush, Invalidation, Invept, Invvpid};
 pub use offer::{GuestVmx, Offer};
 pub use root::operation::Operation;
 pub use state::{Delivering, GuestView, NestedGuest, NonRoot, Pauses, TrapExit};

@@ -14,7 +14,8 @@ use super::information::VmExit;
 use super::offer::{GuestVmx, Offer};
 use super::state::GuestView;
 use crate::arch::attention;
-use crate::engine::BlockCache;
+use crate::blocks::Derived;
+use crate::cache::Cache;
 use crate::state::Cpu;
 use ledger::Ticks;
 use x86::reg;
@@ -105,11 +106,11 @@ impl Cpu {
     /// Completes an exit of a nested guest, whose registers are in the processor and in `view`: its state is stored in
     /// the VMCS, that of the guest hypervisor is loaded from it. The processor has exited at time `left_at`, to which a
     /// stored time-stamp counter refers.
-    pub fn exit_in_software(
+    pub fn exit_in_software<D: Derived>(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
         exit: VmExit,
         left_at: Ticks,
     ) -> Emulation {
@@ -126,11 +127,11 @@ impl Cpu {
 
     /// Processes the posted interrupts of a nested guest if this is the vector of their notification. Returns true in
     /// that case.
-    pub fn post_in_software(
+    pub fn post_in_software<D: Derived>(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
         vector: u8,
     ) -> bool {
         let mut posted = false;
@@ -143,11 +144,11 @@ impl Cpu {
 
     /// Returns true if the controls of a guest hypervisor request an exit of its guest, if that depends on the
     /// controls; the processor, which has exited, has decided on the rest.
-    pub fn wanted_in_software(
+    pub fn wanted_in_software<D: Derived>(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
-        cache: &mut BlockCache,
+        cache: &mut Cache<D>,
         exit: &VmExit,
     ) -> bool {
         let mut wanted = false;

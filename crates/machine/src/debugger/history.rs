@@ -318,7 +318,7 @@ impl Session<'_> {
             vcpu.cpu.watches_changed();
         }
         for address in self.breakpoints() {
-            vcpus.cache.add_breakpoint(address);
+            vcpus.cache.code.add_breakpoint(address);
         }
         stops
     }

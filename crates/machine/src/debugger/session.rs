@@ -180,11 +180,11 @@ impl<'a> Session<'a> {
     }
 
     fn set_breakpoint(&mut self, address: u64) {
-        self.machine.vcpus.cache.add_breakpoint(address);
+        self.machine.vcpus.cache.code.add_breakpoint(address);
     }
 
     fn forget_breakpoint(&mut self, address: u64) {
-        self.machine.vcpus.cache.remove_breakpoint(address);
+        self.machine.vcpus.cache.code.remove_breakpoint(address);
     }
 
     /// Adds a breakpoint. Returns false if there are too many.

@@ -124,7 +124,7 @@ impl Machine {
             hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
             devices: self.board.borrow().save()?,
             charges: self.recorder.borrow().save(),
-            blocks: self.vcpus.cache.save(ram),
+            blocks: self.vcpus.cache.code.save(ram),
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
             look: self.look,

@@ -155,7 +155,7 @@ impl Tasks {
         // The other processors of a kernel use the same entry point as the first, and so does one that wakes up.
         if entry != 0 && entry != self.entry {
             self.entry = entry;
-            cache.remove_probes(&cpu.wiring.ram);
+            cache.code.remove_probes(&cpu.wiring.ram);
             self.threads.clear();
             self.callers.clear();
             for processor in &mut self.processors {
@@ -163,7 +163,7 @@ impl Tasks {
             }
             self.kernel = Kernel::find(cpu, &self.ram, &self.symbols);
             for address in self.kernel.iter().flat_map(Kernel::addresses) {
-                cache.add_probe(address, &cpu.wiring.ram);
+                cache.code.add_probe(address, &cpu.wiring.ram);
             }
         }
         if self.kernel.is_some() && self.processors[cpu.wiring.index].current.is_none() {
@@ -299,7 +299,7 @@ impl Tasks {
                 return;
             }
             self.callers.push(back);
-            cache.add_probe(back, &cpu.wiring.ram);
+            cache.code.add_probe(back, &cpu.wiring.ram);
         }
         let stack = hit.stack.wrapping_add(8);
         let processor = &mut self.processors[cpu.wiring.index];

@@ -72,7 +72,7 @@ impl Tasks {
         state.check(self.processors.len(), recorder)?;
         let TasksState { kernel, entry, processors, threads, parents, callers, regions, guests } = state;
         for address in kernel.iter().flat_map(Kernel::addresses).chain(callers.iter().copied()) {
-            cache.add_probe(address, ram);
+            cache.code.add_probe(address, ram);
         }
         (self.kernel, self.entry, self.processors) = (kernel, entry, processors);
         self.threads = threads.into_iter().collect();

@@ -188,7 +188,7 @@ fn observe(
                 vcpus.tasks = Tasks::new(ram.clone(), 1);
                 vcpus.tasks.use_functions(functions.clone());
                 let Vcpus { all, cache, tasks, .. } = &mut vcpus;
-                cache.remove_probes(&all[0].cpu.wiring.ram);
+                cache.code.remove_probes(&all[0].cpu.wiring.ram);
                 tasks.restore(state.clone(), &recorder.borrow(), cache, &all[0].cpu.wiring.ram).unwrap();
                 assert_eq!(tasks.save(), state);
             }

@@ -1,9 +1,9 @@
 //! Shadow stacks at far transfers, interrupts and system calls. Their changes are computed before any register changes.
 
 use super::code;
+use crate::access::Privilege;
 use crate::fault::Exec;
 use crate::state::Cpu;
-use crate::walk::Privilege;
 
 /// Size of a slot in bytes; far transfers use slots of this size in all modes.
 const SLOT: u64 = 8;

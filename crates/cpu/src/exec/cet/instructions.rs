@@ -1,11 +1,11 @@
 //! Shadow-stack instructions, and ENDBRANCH.
 
 use super::code;
+use crate::access::Privilege;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::row::Row;
 use crate::state::Cpu;
-use crate::walk::Privilege;
 use iced_x86::{Code, Instruction, Mnemonic::*};
 use ledger::Class;
 use x86::cet::{SHADOW_STACK, WRITE_SHADOW_STACK};

@@ -10,13 +10,13 @@ pub(crate) mod near;
 #[cfg(test)]
 mod tests;
 
+use crate::access::{Access, Privilege};
 use crate::arch::attention;
 use crate::capability::Capability;
 use crate::fault::{Exec, Fault};
 use crate::mode;
 use crate::op::{Op, SEG_FLAT};
 use crate::state::Cpu;
-use crate::walk::{Access, Privilege};
 pub(crate) use far::{NewStack, ShadowChange};
 use iced_x86::Code;
 pub use instructions::ROWS;
