@@ -19,6 +19,13 @@ impl State {
         put(u64::from(self.bytes));
         put(zigzag(self.stack));
         put(u64::from(self.comparison));
+        match self.store {
+            None => put(0),
+            Some(place) => {
+                put(u64::from(place.base) + 1);
+                put(zigzag(place.displacement));
+            }
+        }
         put(self.origins.len() as u64);
         self.origins.iter().for_each(|reg| put(u64::from(*reg)));
         put(self.places.len() as u64);
@@ -57,6 +64,9 @@ impl State {
         state.bytes = u32::try_from(get()?).ok()?;
         state.stack = unzigzag(get()?);
         state.comparison = u16::try_from(get()?).ok()?;
+        if let Some(base) = get()?.checked_sub(1) {
+            state.store = Some(Place { base: reg(base, true)?, displacement: unzigzag(get()?) });
+        }
         let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
         for _ in 0..origins {
             state.origins.push(reg(get()?, true)?);

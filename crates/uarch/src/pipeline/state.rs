@@ -1,7 +1,7 @@
 //! The state of a run, and the price of its next instruction.
 
-use super::step::{CARRY, End, PLACES, Place, REGS, Reg, Step};
-use crate::core::{BOUNDS, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
+use super::step::{CARRY, End, MASKS, PLACES, Place, REGS, RSP as STACK, Reg, Step, VECTORS};
+use crate::core::{BOUNDS, COMMIT, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
 
 /// Ticks of a cycle.
 const CYCLE: u32 = 1000;
@@ -39,6 +39,8 @@ pub struct State {
     pub(super) stack: i64,
     /// The comparison in front, if a branch can become one with it.
     pub(super) comparison: FormId,
+    /// The last store, if the cache can take another one to its line in the same cycle.
+    pub(super) store: Option<Place>,
     /// Bytes of code since the begin.
     pub(super) bytes: u32,
 }
@@ -62,6 +64,7 @@ impl State {
             places: Vec::new(),
             stack: 0,
             comparison: NO_FORM,
+            store: None,
             bytes: 0,
         }
     }
@@ -79,12 +82,13 @@ impl State {
         bounds
     }
 
-    /// Ends a run: returns what its chains add. `again` is true if the run follows on itself.
+    /// Ends a run: returns what its chains add. If the run follows on itself (`again`), its chains are carried in full. If another run
+    /// follows, that one may continue them or not: half of what they exceed the other bounds by is the rule of decision 0026.
     pub fn close(&mut self, again: bool) -> u32 {
-        let before = self.time;
-        let chain = if again { self.chain() } else { 0 };
-        self.time = self.time.max(chain);
-        self.time - before
+        let beyond = self.chain().saturating_sub(self.time);
+        let more = if again { beyond } else { beyond / 2 };
+        self.time += more;
+        more
     }
 
     /// Returns the row of a register: its latencies from the origins. A register that the run has not written is an origin.
@@ -113,7 +117,7 @@ impl State {
 
     /// Returns the register that stands for a place, and whether it was there before.
     fn place(&mut self, mut place: Place, before: i64) -> Reg {
-        if place.base == 4 {
+        if place.base == STACK {
             place.displacement += before;
         }
         if let Some(at) = self.places.iter().position(|known| known.0 == place) {
@@ -143,10 +147,15 @@ impl State {
         }
     }
 
+    /// Returns true for a place that is another one in the next pass, because the stack pointer is.
+    fn is_elsewhere(&self, reg: Reg) -> bool {
+        reg >= PLACES && self.stack != 0 && self.places.iter().any(|known| known.1 == reg && known.0.base == STACK)
+    }
+
     /// Returns the longest chain from one pass of the run to the next, in ticks for each pass.
     fn chain(&self) -> u32 {
         let way = |from: usize, to: Reg| -> u32 {
-            if to == Reg::MAX {
+            if to == Reg::MAX || self.is_elsewhere(to) {
                 0
             } else if self.written >> to & 1 == 0 {
                 u32::from(self.origins[from] == to)
@@ -257,13 +266,17 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
 
     // Dependence.
     let (least, greatest) = values.latency.unwrap_or((1, 1));
-    let latency = if step.idiom || step.moves { 0 } else { u32::from(greatest.max(least)) };
+    let greatest = if step.low { least } else { greatest };
+    let latency = if step.idiom || step.moves { 0 } else { u32::from(greatest) };
+    let shorter = if step.crosses { latency.saturating_sub(u32::from(least)) } else { 0 };
     let mut row = [0; ORIGINS];
-    let mut start = state.time;
+    let mut done = state.time + latency * CYCLE;
     for &reg in step.reads.as_slice() {
         let way = state.row(reg);
-        join(&mut row, &way, 0);
-        start = start.max(state.ready[usize::from(reg)]);
+        // The result depends for less time on a register of its own class than on one of the other.
+        let sooner = if (VECTORS..MASKS).contains(&reg) { shorter } else { 0 };
+        join(&mut row, &way, latency - sooner);
+        done = done.max(state.ready[usize::from(reg)] + (latency - sooner) * CYCLE);
     }
     let mut place = None;
     let stack_before = if step.stack < 0 { state.stack + i64::from(step.stack) } else { state.stack };
@@ -272,12 +285,27 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         let known = if step.stack < 0 { Place { displacement: 0, ..at } } else { at };
         place = Some(state.place(known, if step.store.is_some() { stack_before } else { state.stack }));
     }
+    if let Some(width) = step.store
+        && memory.stores_pair
+    {
+        let here = step.place.filter(|_| width == 0).map(|at| Place {
+            displacement: (if at.base == STACK { at.displacement + stack_before } else { at.displacement }) >> 6,
+            ..at
+        });
+        if here.is_some() && state.store == here {
+            state.store = None;
+        } else {
+            state.used[COMMIT] += CYCLE;
+            state.store = here;
+        }
+        time = time.max(state.used[COMMIT]);
+    }
     if let Some(width) = step.load {
         let mut cycles = match width {
             0 => memory.load,
             width => memory.load_vector[usize::from(width) - 1],
         };
-        if step.index {
+        if step.scaled {
             cycles += memory.load_indexed;
         }
         let through = match values.address {
@@ -286,20 +314,18 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         };
         for &reg in step.addresses.as_slice() {
             let way = state.row(reg);
-            join(&mut row, &way, through);
-            start = start.max(state.ready[usize::from(reg)] + through * CYCLE);
+            join(&mut row, &way, through + latency);
+            done = done.max(state.ready[usize::from(reg)] + (through + latency) * CYCLE);
         }
-        start = start.max(state.time + through * CYCLE);
+        done = done.max(state.time + (through + latency) * CYCLE);
         if let Some(reg) = place {
             let way = state.row(reg);
-            join(&mut row, &way, 0);
-            start = start.max(state.ready[usize::from(reg)]);
-        }
-    }
-    let done = start + latency * CYCLE;
-    for way in &mut row {
-        if *way > 0 {
-            *way = way.saturating_add(latency as u16);
+            let forward = if width > 0 { memory.forward_vector } else { memory.forward };
+            let forward = if step.renamed { memory.forward_renamed } else { forward };
+            join(&mut row, &way, forward + latency);
+            // A place is ready when a load that is not renamed has what was stored.
+            let sooner = if step.renamed { memory.forward.saturating_sub(forward) } else { 0 };
+            done = done.max(state.ready[usize::from(reg)].saturating_sub(sooner * CYCLE) + latency * CYCLE);
         }
     }
     // No more waits than the window holds.
@@ -311,15 +337,14 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     state.time = time;
     for &reg in step.writes.as_slice() {
         state.write(reg, done, row);
-        if reg < CARRY {
+        // A stack pointer that moves by a known distance still names the same places.
+        if reg < CARRY && !(reg == STACK && step.stack != 0) {
             moved(state, reg);
         }
     }
     if let (Some(width), Some(reg)) = (step.store, place) {
         let forward = if width > 0 { memory.forward_vector } else { memory.forward };
-        let mut way = [0; ORIGINS];
-        join(&mut way, &row, forward);
-        state.write(reg, done + forward * CYCLE, way);
+        state.write(reg, done + forward * CYCLE, row);
     }
     state.stack += i64::from(step.stack);
 }
