@@ -116,6 +116,11 @@ impl Step {
         self.form != NO_FORM
     }
 
+    /// Returns the step of an instruction whose price the caller knows: the one that it passed to [`CoreTable::step`].
+    pub fn priced_by_caller(self) -> Self {
+        Self { form: NO_FORM, ..self }
+    }
+
     /// Returns how the instruction ends a run.
     pub fn end(&self) -> End {
         self.end

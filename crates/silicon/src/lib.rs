@@ -1,0 +1,21 @@
+//! Measurements of this machine's processor.
+//!
+//! [`measure`] says how many cycles of the core a block of instructions takes when it is repeated, in the form that the
+//! processor executes natively. Nothing here knows a model of time; [`stats`] compares two lists of figures, whoever
+//! made them.
+//!
+//! Reading order: [`block`] (what can be measured), [`routine`] (the code around a block), [`child`] (its execution in a
+//! process of its own), [`measure`](mod@measure) (samples become cycles), [`stats`].
+
+#![deny(unsafe_code)]
+
+pub mod block;
+#[allow(unsafe_code, reason = "machine code is executed in a forked process")]
+mod child;
+pub mod layout;
+pub mod measure;
+pub mod routine;
+pub mod stats;
+
+pub use block::Block;
+pub use measure::{Cycles, Failure, Options, measure};
