@@ -74,7 +74,7 @@ pub struct Memory {
     pub forward_renamed: u32,
     /// Which addresses without an index the core renames.
     pub renames: Renames,
-    /// The cache takes two general stores a cycle if they follow each other and are to the same line, and one otherwise.
+    /// The cache takes two stores a cycle if they follow each other and are to the same 32 bytes, and one otherwise.
     pub stores_pair: bool,
     /// Ports of a read, by width: general, 128, 256, 512 bits. Empty where the forms have them.
     pub load_ports: [String; 4],

@@ -19,12 +19,9 @@ impl State {
         put(u64::from(self.bytes));
         put(zigzag(self.stack));
         put(u64::from(self.comparison));
-        match self.store {
-            None => put(0),
-            Some(place) => {
-                put(u64::from(place.base) + 1);
-                put(zigzag(place.displacement));
-            }
+        for store in [self.store, self.first_store] {
+            put(store.map_or(0, |place| u64::from(place.base) + 1));
+            put(store.map_or(0, |place| zigzag(place.displacement)));
         }
         put(self.origins.len() as u64);
         self.origins.iter().for_each(|reg| put(u64::from(*reg)));
@@ -64,8 +61,11 @@ impl State {
         state.bytes = u32::try_from(get()?).ok()?;
         state.stack = unzigzag(get()?);
         state.comparison = u16::try_from(get()?).ok()?;
-        if let Some(base) = get()?.checked_sub(1) {
-            state.store = Some(Place { base: reg(base, true)?, displacement: unzigzag(get()?) });
+        for store in [&mut state.store, &mut state.first_store] {
+            let (base, displacement) = (get()?, unzigzag(get()?));
+            if let Some(base) = base.checked_sub(1) {
+                *store = Some(Place { base: reg(base, true)?, displacement });
+            }
         }
         let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
         for _ in 0..origins {

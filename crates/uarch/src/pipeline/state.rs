@@ -39,8 +39,10 @@ pub struct State {
     pub(super) stack: i64,
     /// The comparison in front, if a branch can become one with it.
     pub(super) comparison: FormId,
-    /// The last store, if the cache can take another one to its line in the same cycle.
+    /// The last store, if the cache can take another one to the same 32 bytes in the same cycle.
     pub(super) store: Option<Place>,
+    /// The first store: that of the next pass, if the run follows on itself.
+    pub(super) first_store: Option<Place>,
     /// Bytes of code since the begin.
     pub(super) bytes: u32,
 }
@@ -65,6 +67,7 @@ impl State {
             stack: 0,
             comparison: NO_FORM,
             store: None,
+            first_store: None,
             bytes: 0,
         }
     }
@@ -85,10 +88,15 @@ impl State {
     /// Ends a run: returns what its chains add. If the run follows on itself (`again`), its chains are carried in full. If another run
     /// follows, that one may continue them or not: half of what they exceed the other bounds by is the rule of decision 0026.
     pub fn close(&mut self, again: bool) -> u32 {
+        let before = self.time;
+        if self.store.is_some() && self.store != self.first_store {
+            self.used[COMMIT] += CYCLE / 2;
+            self.time = self.time.max(self.used[COMMIT]);
+        }
         let beyond = self.chain().saturating_sub(self.time);
         let more = if again { beyond } else { beyond / 2 };
         self.time += more;
-        more
+        self.time - before
     }
 
     /// Returns the row of a register: its latencies from the origins. A register that the run has not written is an origin.
@@ -280,23 +288,31 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     }
     let mut place = None;
     let stack_before = if step.stack < 0 { state.stack + i64::from(step.stack) } else { state.stack };
-    if let Some(at) = step.place {
-        // PUSH's address is the stack pointer's new value.
-        let known = if step.stack < 0 { Place { displacement: 0, ..at } } else { at };
+    // PUSH's address is the stack pointer's new value.
+    let pushes = step.stack < 0 && step.store.is_some();
+    let known = step.place.map(|at| if pushes && at.base == STACK { Place { displacement: 0, ..at } } else { at });
+    if let Some(known) = known {
         place = Some(state.place(known, if step.store.is_some() { stack_before } else { state.stack }));
     }
     if let Some(width) = step.store
         && memory.stores_pair
     {
-        let here = step.place.filter(|_| width == 0).map(|at| Place {
-            displacement: (if at.base == STACK { at.displacement + stack_before } else { at.displacement }) >> 6,
+        let here = known.filter(|_| width < 2).map(|at| Place {
+            displacement: (if at.base == STACK { at.displacement + stack_before } else { at.displacement }) >> 5,
             ..at
         });
+        state.used[COMMIT] += CYCLE / 2;
         if here.is_some() && state.store == here {
             state.store = None;
         } else {
-            state.used[COMMIT] += CYCLE;
+            // The store in front has a cycle of its own.
+            if state.store.is_some() || here.is_none() {
+                state.used[COMMIT] += CYCLE / 2;
+            }
             state.store = here;
+        }
+        if state.first_store.is_none() {
+            state.first_store = here;
         }
         time = time.max(state.used[COMMIT]);
     }
