@@ -11,7 +11,7 @@
 //! for instruction in Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE) {
 //!     ticks += step(core, &mut state, &core.step(&mut info, &instruction, 1000));
 //! }
-//! ticks += state.close(true); // what a branch back to the run's begin adds: the chain through RBX
+//! ticks += state.close(core, true); // what a branch back to the run's begin adds: the chain through RBX
 //! assert_eq!(ticks, 4000);
 //! ```
 //!

@@ -90,7 +90,7 @@ pub struct Memory {
 pub enum Renames {
     /// None.
     None,
-    /// Those relative to the stack pointer.
+    /// Those relative to the stack pointer, and others if the load does not issue with the store.
     Stack,
     /// All with a base and a displacement.
     All,

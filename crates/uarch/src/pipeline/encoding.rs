@@ -23,6 +23,8 @@ impl State {
             put(store.map_or(0, |place| u64::from(place.base) + 1));
             put(store.map_or(0, |place| zigzag(place.displacement)));
         }
+        put(u64::from(self.slots));
+        self.at.iter().flatten().for_each(|slot| put(u64::from(*slot)));
         put(self.origins.len() as u64);
         self.origins.iter().for_each(|reg| put(u64::from(*reg)));
         put(self.places.len() as u64);
@@ -66,6 +68,10 @@ impl State {
             if let Some(base) = base.checked_sub(1) {
                 *store = Some(Place { base: reg(base, true)?, displacement });
             }
+        }
+        state.slots = u32::try_from(get()?).ok()?;
+        for slot in state.at.iter_mut().flatten() {
+            *slot = u32::try_from(get()?).ok().filter(|slot| *slot <= state.slots + 1)?;
         }
         let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
         for _ in 0..origins {

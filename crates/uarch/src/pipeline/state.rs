@@ -10,7 +10,7 @@ const CYCLE: u32 = 1000;
 pub(super) const ORIGINS: usize = 16;
 
 /// Most places in memory that are followed.
-const PLACE_COUNT: usize = REGS - PLACES as usize;
+pub(super) const PLACE_COUNT: usize = REGS - PLACES as usize;
 
 /// Latencies in cycles, plus one, from each origin; 0 where there is no way.
 type Row = [u16; ORIGINS];
@@ -43,6 +43,10 @@ pub struct State {
     pub(super) store: Option<Place>,
     /// The first store: that of the next pass, if the run follows on itself.
     pub(super) first_store: Option<Place>,
+    /// Issue slots since the begin.
+    pub(super) slots: u32,
+    /// The slots, plus one, at the last store to each place and at the first load of what was there before the run; 0 for none.
+    pub(super) at: [[u32; PLACE_COUNT]; 2],
     /// Bytes of code since the begin.
     pub(super) bytes: u32,
 }
@@ -68,6 +72,8 @@ impl State {
             comparison: NO_FORM,
             store: None,
             first_store: None,
+            slots: 0,
+            at: [[0; PLACE_COUNT]; 2],
             bytes: 0,
         }
     }
@@ -81,19 +87,19 @@ impl State {
     pub fn bounds(&self, core: &CoreTable) -> Vec<(String, u32)> {
         let used = (0..core.bounds()).filter(|bound| self.used[*bound] > 0);
         let mut bounds: Vec<_> = used.map(|bound| (core.bound(bound), self.used[bound])).collect();
-        bounds.push(("chain".into(), self.chain()));
+        bounds.push(("chain".into(), self.chain(core)));
         bounds
     }
 
     /// Ends a run: returns what its chains add. If the run follows on itself (`again`), its chains are carried in full. If another run
     /// follows, that one may continue them or not: half of what they exceed the other bounds by is the rule of decision 0026.
-    pub fn close(&mut self, again: bool) -> u32 {
+    pub fn close(&mut self, core: &CoreTable, again: bool) -> u32 {
         let before = self.time;
         if self.store.is_some() && self.store != self.first_store {
             self.used[COMMIT] += CYCLE / 2;
             self.time = self.time.max(self.used[COMMIT]);
         }
-        let beyond = self.chain().saturating_sub(self.time);
+        let beyond = self.chain(core).saturating_sub(self.time);
         let more = if again { beyond } else { beyond / 2 };
         self.time += more;
         self.time - before
@@ -148,10 +154,27 @@ impl State {
     /// A register that stands for a place stands for no place any more.
     fn forget(&mut self, reg: Reg) {
         self.written &= !(1 << reg);
+        for at in &mut self.at {
+            at[usize::from(reg - PLACES)] = 0;
+        }
         self.ready[usize::from(reg)] = 0;
         self.ways[usize::from(reg)] = [0; ORIGINS];
         if let Some(at) = self.origins.iter().position(|origin| *origin == reg) {
             self.origins[at] = Reg::MAX;
+        }
+    }
+
+    /// Returns the cycles by which a place's value is there sooner in the next pass, because its load does not issue with its store.
+    fn sooner(&self, core: &CoreTable, reg: Reg) -> u32 {
+        let Some(n) = usize::from(reg).checked_sub(usize::from(PLACES)) else { return 0 };
+        let memory = &core.parameters.memory;
+        match [self.at[0][n], self.at[1][n]] {
+            [stored, loaded]
+                if stored > 0 && loaded > 0 && self.slots - stored + loaded >= core.parameters.front.issue =>
+            {
+                memory.forward.saturating_sub(memory.forward_renamed)
+            }
+            _ => 0,
         }
     }
 
@@ -161,7 +184,7 @@ impl State {
     }
 
     /// Returns the longest chain from one pass of the run to the next, in ticks for each pass.
-    fn chain(&self) -> u32 {
+    fn chain(&self, core: &CoreTable) -> u32 {
         let way = |from: usize, to: Reg| -> u32 {
             if to == Reg::MAX || self.is_elsewhere(to) {
                 0
@@ -175,7 +198,7 @@ impl State {
         for (a, &reg_a) in self.origins.iter().enumerate() {
             let own = way(a, reg_a);
             if own > 0 {
-                longest = longest.max((own - 1) * CYCLE);
+                longest = longest.max((own - 1).saturating_sub(self.sooner(core, reg_a)) * CYCLE);
             }
             for (b, &reg_b) in self.origins[..a].iter().enumerate() {
                 let (there, back) = (way(a, reg_b), way(b, reg_a));
@@ -204,7 +227,7 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
                 state.used[FETCH] = state.used[FETCH].max((core.parameters.front.taken * f64::from(CYCLE)) as u32);
                 state.time = state.time.max(state.used[FETCH]);
             }
-            state.close(back);
+            state.close(core, back);
         }
     }
     state.time - before
@@ -337,10 +360,16 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         if let Some(reg) = place {
             let way = state.row(reg);
             let forward = if width > 0 { memory.forward_vector } else { memory.forward };
-            let forward = if step.renamed { memory.forward_renamed } else { forward };
+            let at = usize::from(reg - PLACES);
+            let renamed = step.renamed
+                || step.distant && state.at[0][at] > 0 && state.slots + 1 >= state.at[0][at] + parameters.front.issue;
+            if step.distant && state.at[0][at] == 0 && state.at[1][at] == 0 {
+                state.at[1][at] = state.slots + 1;
+            }
+            let forward = if renamed { memory.forward_renamed } else { forward };
             join(&mut row, &way, forward + latency);
             // A place is ready when a load that is not renamed has what was stored.
-            let sooner = if step.renamed { memory.forward.saturating_sub(forward) } else { 0 };
+            let sooner = if renamed { memory.forward.saturating_sub(forward) } else { 0 };
             done = done.max(state.ready[usize::from(reg)].saturating_sub(sooner * CYCLE) + latency * CYCLE);
         }
     }
@@ -361,8 +390,10 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     if let (Some(width), Some(reg)) = (step.store, place) {
         let forward = if width > 0 { memory.forward_vector } else { memory.forward };
         state.write(reg, done + forward * CYCLE, row);
+        state.at[0][usize::from(reg - PLACES)] = state.slots + 1;
     }
     state.stack += i64::from(step.stack);
+    state.slots += slots;
 }
 
 /// Places whose address has a base that changes are other places now.

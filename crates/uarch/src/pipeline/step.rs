@@ -86,6 +86,8 @@ pub struct Step {
     pub(super) scaled: bool,
     /// The load is one that renaming can do.
     pub(super) renamed: bool,
+    /// The load is one that renaming can do if the store is not in the same group of issue.
+    pub(super) distant: bool,
     /// The greatest latency is that from registers of the other class.
     pub(super) crosses: bool,
     pub(super) end: End,
@@ -151,6 +153,7 @@ impl CoreTable {
             index: i.memory_index() != Register::None,
             scaled: i.memory_index() != Register::None && i.memory_index_scale() > 1,
             renamed: false,
+            distant: false,
             crosses: false,
             end,
             fuses: self.fuses(i),
@@ -283,14 +286,14 @@ impl CoreTable {
                 step.place = Some(Place { base: base.unwrap_or(Reg::MAX), displacement: access.displacement() as i64 });
             }
         }
-        let renames = match self.parameters.memory.renames {
-            Renames::None => false,
-            Renames::Stack => step.place.is_some_and(|place| place.base == RSP),
-            Renames::All => step.place.is_some_and(|place| place.base < 16),
+        let moves =
+            step.load == Some(0) && (step.store.is_some() || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop));
+        let base = step.place.map(|place| place.base).filter(|base| moves && *base < CARRY);
+        (step.renamed, step.distant) = match self.parameters.memory.renames {
+            Renames::None => (false, false),
+            Renames::Stack => (base == Some(RSP), base.is_some_and(|base| base != RSP)),
+            Renames::All => (base.is_some(), false),
         };
-        step.renamed = renames
-            && step.load == Some(0)
-            && (step.store.is_some() || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop));
         let classes = |regs: Regs, vectors: bool| {
             regs.as_slice().iter().any(|reg| if vectors { (VECTORS..MASKS).contains(reg) } else { *reg < CARRY })
         };
