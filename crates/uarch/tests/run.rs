@@ -183,3 +183,16 @@ fn a_branch_elsewhere_pays_half_of_the_chain() {
     let total: u32 = decode(&code).iter().map(|i| step(core, &mut state, &core.step(&mut info, i, 1000))).sum();
     assert_eq!(total, 5000 + (15_000 - 5000) / 2);
 }
+
+#[test]
+fn a_run_without_an_end_begins_anew() {
+    let core = CoreTable::named("haswell").unwrap();
+    let mut info = InstructionInfoFactory::new();
+    // lock add [rsi], rax
+    let locked = core.step(&mut info, &decode(&[0xf0, 0x48, 0x01, 0x06])[0], 1000);
+    let mut state = State::new();
+    let prices: Vec<u32> = (0..250_000).map(|_| step(core, &mut state, &locked)).collect();
+    assert!(prices.iter().map(|price| u64::from(*price)).sum::<u64>() > u64::from(u32::MAX));
+    assert!(prices.iter().all(|price| *price < 100_000));
+    assert!(state.time() <= (1 << 30) + 100_000);
+}

@@ -6,6 +6,9 @@ use crate::core::{BOUNDS, COMMIT, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
 /// Ticks of a cycle.
 const CYCLE: u32 = 1000;
 
+/// Ticks after which a run begins anew, so that no sum overflows: a million cycles without a branch.
+const LONGEST: u32 = 1 << 30;
+
 /// Most registers whose chains from the begin of a run are followed.
 pub(super) const ORIGINS: usize = 16;
 
@@ -213,6 +216,9 @@ impl State {
 
 /// Returns the marginal price of an instruction in ticks, and changes the state to that after it.
 pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
+    if state.time > LONGEST {
+        *state = State::new();
+    }
     let before = state.time;
     state.bytes += u32::from(step.length);
     match core.forms.values(step.form) {
