@@ -11,7 +11,7 @@
 //! for instruction in Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE) {
 //!     ticks += step(core, &mut state, &core.step(&mut info, &instruction, 1000));
 //! }
-//! ticks += state.close(true); // what a branch back to the run's begin adds: the chain through RBX
+//! ticks += state.close(core, true); // what a branch back to the run's begin adds: the chain through RBX
 //! assert_eq!(ticks, 4000);
 //! ```
 //!
@@ -21,7 +21,7 @@
 //!   table has its form: then it takes the price that the caller passed, and a report can count it.
 //! - [`step`] returns the marginal price of an instruction in a run, in ticks (thousandths of a cycle), and changes the [`State`], which
 //!   [`State::encode`] makes a context of few bytes. [`State::close`] is the run's end.
-//! - [`string`](fn@string) is the price of a repeated string instruction by length and alignment.
+//! - [`string`](fn@string) is the price of a repeated string instruction by length, alignment and the distance of its operands.
 //!
 //! Nothing here knows caches, predictors or the rest of a machine; every access hits the first level.
 

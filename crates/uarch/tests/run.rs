@@ -12,7 +12,7 @@ fn price(core: &str, bytes: &[u8]) -> (Vec<u32>, u32) {
     let core = CoreTable::named(core).unwrap();
     let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
     let prices = decode(bytes).iter().map(|i| step(core, &mut state, &core.step(&mut info, i, 1000))).collect();
-    (prices, state.close(true))
+    (prices, state.close(core, true))
 }
 
 fn ticks(core: &str, bytes: &[u8]) -> u32 {
@@ -86,7 +86,7 @@ fn marginal_prices_do_not_depend_on_where_the_state_is_encoded() {
                 kept = other.encode();
                 assert_eq!(kept, state.encode(), "{core}, seed {seed}: {i}");
             }
-            assert_eq!(State::decode(&kept).unwrap().close(true), state.close(true));
+            assert_eq!(State::decode(&kept).unwrap().close(table, true), state.close(table, true));
         }
     }
 }
@@ -114,4 +114,85 @@ fn a_branch_to_the_begin_of_its_run_pays_for_the_chain() {
         .collect();
     assert_eq!(prices.iter().sum::<u32>(), 3000);
     assert!(prices[2] > prices[1]);
+}
+
+/// Ticks a pass of a loop without its branch, in cycles.
+fn cycles(core: &str, bytes: &[u8]) -> f64 {
+    f64::from(ticks(core, bytes)) / 1000.0
+}
+
+#[test]
+fn measured_blocks_of_zen_3_take_what_was_measured() {
+    // Code, and cycles a pass on an EPYC of family 25, model 1.
+    let constants = [0xba, 1, 0, 0, 0].repeat(8);
+    let counter: Vec<u8> = [0x48, 0x83, 0x43, 0x08, 0x01].into_iter().chain(constants).collect();
+    let blocks: [(&[u8], f64); 18] = [
+        // add qword [rbx+8], 1, alone (6.1 to 7.6) and with eight moves of constants
+        (&[0x48, 0x83, 0x43, 0x08, 0x01], 7.64),
+        (&counter, 2.23),
+        (&[0x48, 0x83, 0x44, 0x24, 0x08, 0x01], 1.00), // add qword [rsp+8], 1
+        (&[0x48, 0x03, 0x43, 0x08, 0x48, 0x89, 0x43, 0x08], 8.07), // add rax, [rbx+8]; mov [rbx+8], rax
+        (&[0x50, 0x58, 0x48, 0x83, 0xc0, 0x01], 1.00), // push rax; pop rax; add rax, 1
+        (&[0x48, 0x89, 0x03], 0.50),                   // mov [rbx], rax
+        (&[0x48, 0x89, 0x03, 0x48, 0x89, 0x4b, 0x08], 0.99), // mov [rbx], rax; mov [rbx+8], rcx
+        (&[0x48, 0x89, 0x03, 0x48, 0x89, 0x4b, 0x20], 1.99), // mov [rbx], rax; mov [rbx+32], rcx
+        (&[0x50, 0x51, 0x52, 0x56], 2.00),             // push rax; push rcx; push rdx; push rsi
+        (&[0x66, 0x48, 0x0f, 0x6e, 0xc0], 1.00),       // movq xmm0, rax
+        (&[0x66, 0x0f, 0x6e, 0xc0, 0x66, 0x0f, 0x7e, 0xc0], 6.00), // movd xmm0, eax; movd eax, xmm0
+        (&[0xf2, 0x0f, 0x2a, 0xc0], 3.00),             // cvtsi2sd xmm0, eax
+        (&[0x48, 0x8b, 0x04, 0xc8], 4.99),             // mov rax, [rax+rcx*8]
+        (&[0x48, 0x63, 0x00], 5.00),                   // movsxd rax, [rax]
+        (&[0x48, 0xf7, 0xe1], 3.00),                   // mul rcx
+        (&[0x48, 0x91], 0.33),                         // xchg rax, rcx
+        (&[0x31, 0xd2, 0xb8, 0x64, 0x00, 0x00, 0x00, 0xf7, 0xf1], 6.00), // xor edx, edx; mov eax, 100; div ecx
+        (&[0x48, 0x8b, 0x03, 0x48, 0x8b, 0x4b, 0x08, 0x48, 0x8b, 0x53, 0x10], 0.99), // three loads
+    ];
+    for (code, measured) in blocks {
+        let model = cycles("zen3", code);
+        assert!((model / measured - 1.0).abs() < 0.1, "{}: {model} for {measured}", decode(code)[0]);
+    }
+}
+
+#[test]
+fn a_renamed_address_is_relative_to_where_the_stack_pointer_was() {
+    // The next pass has another stack pointer: no chain. add qword [rsp+8], 1; push rax; push rcx; push rdx
+    let moving = cycles("zen3", &[0x48, 0x83, 0x44, 0x24, 0x08, 0x01, 0x50, 0x51, 0x52]);
+    assert!(moving <= 3.0, "{moving}");
+    // sub rsp, 16; mov [rsp+24], rax; add rsp, 16; mov rax, [rsp+8]; imul rax, rax: the place is the same one.
+    let code = [
+        0x48, 0x83, 0xec, 0x10, 0x48, 0x89, 0x44, 0x24, 0x18, 0x48, 0x83, 0xc4, 0x10, 0x48, 0x8b, 0x44, 0x24, 0x08,
+        0x48, 0x0f, 0xaf, 0xc0,
+    ];
+    assert_eq!(cycles("zen3", &code), 3.0);
+}
+
+#[test]
+fn chains_over_two_passes_count_by_half() {
+    // imul rax, rcx; xchg-like rotation: mov rdx, rax; mov rax, rbx; mov rbx, rdx
+    let code = [0x48, 0x0f, 0xaf, 0xc1, 0x48, 0x89, 0xc2, 0x48, 0x89, 0xd8, 0x48, 0x89, 0xd3];
+    assert_eq!(cycles("zen3", &code), 1.5);
+}
+
+#[test]
+fn a_branch_elsewhere_pays_half_of_the_chain() {
+    let core = CoreTable::named("zen3").unwrap();
+    let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
+    // imul rax, rax five times; jmp forward
+    let mut code = [0x48, 0x0f, 0xaf, 0xc0].repeat(5);
+    code.extend([0xeb, 0x10]);
+    let total: u32 = decode(&code).iter().map(|i| step(core, &mut state, &core.step(&mut info, i, 1000))).sum();
+    assert_eq!(total, 5000 + (15_000 - 5000) / 2);
+}
+
+#[test]
+fn a_run_without_an_end_begins_anew() {
+    let core = CoreTable::named("haswell").unwrap();
+    let mut info = InstructionInfoFactory::new();
+    // lock add [rsi], rax
+    let locked = core.step(&mut info, &decode(&[0xf0, 0x48, 0x01, 0x06])[0], 1000);
+    let mut state = State::new();
+    let prices: Vec<u32> = (0..250_000).map(|_| step(core, &mut state, &locked)).collect();
+    assert!(prices.iter().map(|price| u64::from(*price)).sum::<u64>() > u64::from(u32::MAX));
+    assert!(prices.iter().all(|price| *price < 100_000));
+    assert!(state.time() <= (1 << 30) + 100_000);
 }

@@ -22,8 +22,10 @@ pub(crate) const DIVIDER: usize = 2;
 pub(crate) const VECTOR_DIVIDER: usize = 3;
 /// Bound of all that proceeds one after the other: locked instructions, microcode.
 pub(crate) const SERIAL: usize = 4;
+/// Bound of stores that the cache takes.
+pub(crate) const COMMIT: usize = 5;
 /// First bound that is a set of ports.
-const FIRST_PORTS: usize = 5;
+const FIRST_PORTS: usize = 6;
 
 /// A failure to read a core's data.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +166,7 @@ impl CoreTable {
             DIVIDER => "divider".into(),
             VECTOR_DIVIDER => "vector divider".into(),
             SERIAL => "serial execution".into(),
+            COMMIT => "stores".into(),
             _ => self.parameters.names(self.sets.get(bound - FIRST_PORTS).copied().unwrap_or(0)),
         }
     }

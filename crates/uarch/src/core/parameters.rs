@@ -62,7 +62,7 @@ pub struct Window {
 pub struct Memory {
     /// Cycles from the address to a general register.
     pub load: u32,
-    /// Cycles more with an index.
+    /// Cycles more with a scaled index.
     pub load_indexed: u32,
     /// Cycles from the address to a vector register, by width: 128, 256, 512 bits.
     pub load_vector: [u32; 3],
@@ -70,14 +70,30 @@ pub struct Memory {
     pub forward: u32,
     /// The same for vectors.
     pub forward_vector: u32,
-    /// The same if base and displacement are equal and the core renames such addresses; equal to `forward` elsewhere.
+    /// The same for a load of an address that the core renames like a register.
     pub forward_renamed: u32,
+    /// Which addresses without an index the core renames.
+    pub renames: Renames,
+    /// The cache takes two stores a cycle if they follow each other and are to the same 32 bytes, and one otherwise.
+    pub stores_pair: bool,
     /// Ports of a read, by width: general, 128, 256, 512 bits. Empty where the forms have them.
     pub load_ports: [String; 4],
     /// Ports of a write, by width.
     pub store_ports: [String; 4],
     /// Source of these figures.
     pub source: String,
+}
+
+/// Addresses whose loads a core renames: a load of what was stored needs no access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Renames {
+    /// None.
+    None,
+    /// Those relative to the stack pointer, and others if the load does not issue with the store.
+    Stack,
+    /// All with a base and a displacement.
+    All,
 }
 
 /// Fusion and elimination.
@@ -100,10 +116,14 @@ pub struct Fusion {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Strings {
-    /// REP MOVS.
+    /// REP MOVSB and MOVSW.
     pub movs: Repeated,
-    /// REP STOS.
+    /// REP MOVSD and MOVSQ.
+    pub movs_wide: Repeated,
+    /// REP STOSB and STOSW.
     pub stos: Repeated,
+    /// REP STOSD and STOSQ.
+    pub stos_wide: Repeated,
     /// Source of these figures.
     pub source: String,
 }
@@ -112,14 +132,21 @@ pub struct Strings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Repeated {
-    /// Lengths in bytes and what they take in cycles, in ascending order: between two, the time is proportional.
+    /// Lengths in bytes and what they take in cycles, in ascending order of lengths: between two, the time is proportional.
     pub cycles: Vec<(u32, f64)>,
     /// Cycles a line of 64 bytes beyond the last length.
     pub line: f64,
-    /// Cycles more if the destination is not aligned to 32 bytes.
+    /// Length from which the destination's alignment to 32 bytes matters.
+    pub unaligned_from: u32,
+    /// Cycles more if the destination is not aligned.
     pub unaligned: f64,
-    /// Cycles more a line if the destination is not aligned to 32 bytes.
+    /// Cycles more a line if the destination is not aligned.
     pub unaligned_line: f64,
+    /// Cycles if the destination is 1 to 63 bytes above the source, modulo 4096, so that loads seem to need what was just
+    /// stored; 0 if that does not matter.
+    pub overlap: f64,
+    /// Cycles a byte more in that case.
+    pub overlap_byte: f64,
 }
 
 impl Parameters {
@@ -172,6 +199,12 @@ impl Parameters {
         }
         if self.front.issue == 0 || self.front.decode == 0 || self.front.decode_bytes == 0 || self.front.cached == 0 {
             return Err("a width of `front` is 0".into());
+        }
+        let strings = &self.string;
+        for repeated in [&strings.movs, &strings.movs_wide, &strings.stos, &strings.stos_wide] {
+            if !repeated.cycles.is_sorted_by(|a, b| a.0 < b.0) {
+                return Err("the lengths of `string` are not in ascending order".into());
+            }
         }
         if self.window.reorder == 0 || self.window.scheduler == 0 {
             return Err("a window is 0".into());

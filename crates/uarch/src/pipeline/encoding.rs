@@ -19,6 +19,12 @@ impl State {
         put(u64::from(self.bytes));
         put(zigzag(self.stack));
         put(u64::from(self.comparison));
+        for store in [self.store, self.first_store] {
+            put(store.map_or(0, |place| u64::from(place.base) + 1));
+            put(store.map_or(0, |place| zigzag(place.displacement)));
+        }
+        put(u64::from(self.slots));
+        self.at.iter().flatten().for_each(|slot| put(u64::from(*slot)));
         put(self.origins.len() as u64);
         self.origins.iter().for_each(|reg| put(u64::from(*reg)));
         put(self.places.len() as u64);
@@ -57,6 +63,16 @@ impl State {
         state.bytes = u32::try_from(get()?).ok()?;
         state.stack = unzigzag(get()?);
         state.comparison = u16::try_from(get()?).ok()?;
+        for store in [&mut state.store, &mut state.first_store] {
+            let (base, displacement) = (get()?, unzigzag(get()?));
+            if let Some(base) = base.checked_sub(1) {
+                *store = Some(Place { base: reg(base, true)?, displacement });
+            }
+        }
+        state.slots = u32::try_from(get()?).ok()?;
+        for slot in state.at.iter_mut().flatten() {
+            *slot = u32::try_from(get()?).ok().filter(|slot| *slot <= state.slots + 1)?;
+        }
         let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
         for _ in 0..origins {
             state.origins.push(reg(get()?, true)?);

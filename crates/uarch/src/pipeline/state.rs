@@ -1,16 +1,19 @@
 //! The state of a run, and the price of its next instruction.
 
-use super::step::{CARRY, End, PLACES, Place, REGS, Reg, Step};
-use crate::core::{BOUNDS, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
+use super::step::{CARRY, End, MASKS, PLACES, Place, REGS, RSP as STACK, Reg, Step, VECTORS};
+use crate::core::{BOUNDS, COMMIT, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
 
 /// Ticks of a cycle.
 const CYCLE: u32 = 1000;
+
+/// Ticks after which a run begins anew, so that no sum overflows: a million cycles without a branch.
+const LONGEST: u32 = 1 << 30;
 
 /// Most registers whose chains from the begin of a run are followed.
 pub(super) const ORIGINS: usize = 16;
 
 /// Most places in memory that are followed.
-const PLACE_COUNT: usize = REGS - PLACES as usize;
+pub(super) const PLACE_COUNT: usize = REGS - PLACES as usize;
 
 /// Latencies in cycles, plus one, from each origin; 0 where there is no way.
 type Row = [u16; ORIGINS];
@@ -39,6 +42,14 @@ pub struct State {
     pub(super) stack: i64,
     /// The comparison in front, if a branch can become one with it.
     pub(super) comparison: FormId,
+    /// The last store, if the cache can take another one to the same 32 bytes in the same cycle.
+    pub(super) store: Option<Place>,
+    /// The first store: that of the next pass, if the run follows on itself.
+    pub(super) first_store: Option<Place>,
+    /// Issue slots since the begin.
+    pub(super) slots: u32,
+    /// The slots, plus one, at the last store to each place and at the first load of what was there before the run; 0 for none.
+    pub(super) at: [[u32; PLACE_COUNT]; 2],
     /// Bytes of code since the begin.
     pub(super) bytes: u32,
 }
@@ -62,6 +73,10 @@ impl State {
             places: Vec::new(),
             stack: 0,
             comparison: NO_FORM,
+            store: None,
+            first_store: None,
+            slots: 0,
+            at: [[0; PLACE_COUNT]; 2],
             bytes: 0,
         }
     }
@@ -75,15 +90,21 @@ impl State {
     pub fn bounds(&self, core: &CoreTable) -> Vec<(String, u32)> {
         let used = (0..core.bounds()).filter(|bound| self.used[*bound] > 0);
         let mut bounds: Vec<_> = used.map(|bound| (core.bound(bound), self.used[bound])).collect();
-        bounds.push(("chain".into(), self.chain()));
+        bounds.push(("chain".into(), self.chain(core)));
         bounds
     }
 
-    /// Ends a run: returns what its chains add. `again` is true if the run follows on itself.
-    pub fn close(&mut self, again: bool) -> u32 {
+    /// Ends a run: returns what its chains add. If the run follows on itself (`again`), its chains are carried in full. If another run
+    /// follows, that one may continue them or not: half of what they exceed the other bounds by is the rule of decision 0026.
+    pub fn close(&mut self, core: &CoreTable, again: bool) -> u32 {
         let before = self.time;
-        let chain = if again { self.chain() } else { 0 };
-        self.time = self.time.max(chain);
+        if self.store.is_some() && self.store != self.first_store {
+            self.used[COMMIT] += CYCLE / 2;
+            self.time = self.time.max(self.used[COMMIT]);
+        }
+        let beyond = self.chain(core).saturating_sub(self.time);
+        let more = if again { beyond } else { beyond / 2 };
+        self.time += more;
         self.time - before
     }
 
@@ -113,7 +134,7 @@ impl State {
 
     /// Returns the register that stands for a place, and whether it was there before.
     fn place(&mut self, mut place: Place, before: i64) -> Reg {
-        if place.base == 4 {
+        if place.base == STACK {
             place.displacement += before;
         }
         if let Some(at) = self.places.iter().position(|known| known.0 == place) {
@@ -136,6 +157,9 @@ impl State {
     /// A register that stands for a place stands for no place any more.
     fn forget(&mut self, reg: Reg) {
         self.written &= !(1 << reg);
+        for at in &mut self.at {
+            at[usize::from(reg - PLACES)] = 0;
+        }
         self.ready[usize::from(reg)] = 0;
         self.ways[usize::from(reg)] = [0; ORIGINS];
         if let Some(at) = self.origins.iter().position(|origin| *origin == reg) {
@@ -143,10 +167,29 @@ impl State {
         }
     }
 
+    /// Returns the cycles by which a place's value is there sooner in the next pass, because its load does not issue with its store.
+    fn sooner(&self, core: &CoreTable, reg: Reg) -> u32 {
+        let Some(n) = usize::from(reg).checked_sub(usize::from(PLACES)) else { return 0 };
+        let memory = &core.parameters.memory;
+        match [self.at[0][n], self.at[1][n]] {
+            [stored, loaded]
+                if stored > 0 && loaded > 0 && self.slots - stored + loaded >= core.parameters.front.issue =>
+            {
+                memory.forward.saturating_sub(memory.forward_renamed)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns true for a place that is another one in the next pass, because the stack pointer is.
+    fn is_elsewhere(&self, reg: Reg) -> bool {
+        reg >= PLACES && self.stack != 0 && self.places.iter().any(|known| known.1 == reg && known.0.base == STACK)
+    }
+
     /// Returns the longest chain from one pass of the run to the next, in ticks for each pass.
-    fn chain(&self) -> u32 {
+    fn chain(&self, core: &CoreTable) -> u32 {
         let way = |from: usize, to: Reg| -> u32 {
-            if to == Reg::MAX {
+            if to == Reg::MAX || self.is_elsewhere(to) {
                 0
             } else if self.written >> to & 1 == 0 {
                 u32::from(self.origins[from] == to)
@@ -158,7 +201,7 @@ impl State {
         for (a, &reg_a) in self.origins.iter().enumerate() {
             let own = way(a, reg_a);
             if own > 0 {
-                longest = longest.max((own - 1) * CYCLE);
+                longest = longest.max((own - 1).saturating_sub(self.sooner(core, reg_a)) * CYCLE);
             }
             for (b, &reg_b) in self.origins[..a].iter().enumerate() {
                 let (there, back) = (way(a, reg_b), way(b, reg_a));
@@ -173,6 +216,9 @@ impl State {
 
 /// Returns the marginal price of an instruction in ticks, and changes the state to that after it.
 pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
+    if state.time > LONGEST {
+        *state = State::new();
+    }
     let before = state.time;
     state.bytes += u32::from(step.length);
     match core.forms.values(step.form) {
@@ -187,7 +233,7 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
                 state.used[FETCH] = state.used[FETCH].max((core.parameters.front.taken * f64::from(CYCLE)) as u32);
                 state.time = state.time.max(state.used[FETCH]);
             }
-            state.close(back);
+            state.close(core, back);
         }
     }
     state.time - before
@@ -257,27 +303,54 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
 
     // Dependence.
     let (least, greatest) = values.latency.unwrap_or((1, 1));
-    let latency = if step.idiom || step.moves { 0 } else { u32::from(greatest.max(least)) };
+    let greatest = if step.low { least } else { greatest };
+    let latency = if step.idiom || step.moves { 0 } else { u32::from(greatest) };
+    let shorter = if step.crosses { latency.saturating_sub(u32::from(least)) } else { 0 };
     let mut row = [0; ORIGINS];
-    let mut start = state.time;
+    let mut done = state.time + latency * CYCLE;
     for &reg in step.reads.as_slice() {
         let way = state.row(reg);
-        join(&mut row, &way, 0);
-        start = start.max(state.ready[usize::from(reg)]);
+        // The result depends for less time on a register of its own class than on one of the other.
+        let sooner = if (VECTORS..MASKS).contains(&reg) { shorter } else { 0 };
+        join(&mut row, &way, latency - sooner);
+        done = done.max(state.ready[usize::from(reg)] + (latency - sooner) * CYCLE);
     }
     let mut place = None;
     let stack_before = if step.stack < 0 { state.stack + i64::from(step.stack) } else { state.stack };
-    if let Some(at) = step.place {
-        // PUSH's address is the stack pointer's new value.
-        let known = if step.stack < 0 { Place { displacement: 0, ..at } } else { at };
+    // PUSH's address is the stack pointer's new value.
+    let pushes = step.stack < 0 && step.store.is_some();
+    let known = step.place.map(|at| if pushes && at.base == STACK { Place { displacement: 0, ..at } } else { at });
+    if let Some(known) = known {
         place = Some(state.place(known, if step.store.is_some() { stack_before } else { state.stack }));
+    }
+    if let Some(width) = step.store
+        && memory.stores_pair
+    {
+        let here = known.filter(|_| width < 2).map(|at| Place {
+            displacement: (if at.base == STACK { at.displacement + stack_before } else { at.displacement }) >> 5,
+            ..at
+        });
+        state.used[COMMIT] += CYCLE / 2;
+        if here.is_some() && state.store == here {
+            state.store = None;
+        } else {
+            // The store in front has a cycle of its own.
+            if state.store.is_some() || here.is_none() {
+                state.used[COMMIT] += CYCLE / 2;
+            }
+            state.store = here;
+        }
+        if state.first_store.is_none() {
+            state.first_store = here;
+        }
+        time = time.max(state.used[COMMIT]);
     }
     if let Some(width) = step.load {
         let mut cycles = match width {
             0 => memory.load,
             width => memory.load_vector[usize::from(width) - 1],
         };
-        if step.index {
+        if step.scaled {
             cycles += memory.load_indexed;
         }
         let through = match values.address {
@@ -286,20 +359,24 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         };
         for &reg in step.addresses.as_slice() {
             let way = state.row(reg);
-            join(&mut row, &way, through);
-            start = start.max(state.ready[usize::from(reg)] + through * CYCLE);
+            join(&mut row, &way, through + latency);
+            done = done.max(state.ready[usize::from(reg)] + (through + latency) * CYCLE);
         }
-        start = start.max(state.time + through * CYCLE);
+        done = done.max(state.time + (through + latency) * CYCLE);
         if let Some(reg) = place {
             let way = state.row(reg);
-            join(&mut row, &way, 0);
-            start = start.max(state.ready[usize::from(reg)]);
-        }
-    }
-    let done = start + latency * CYCLE;
-    for way in &mut row {
-        if *way > 0 {
-            *way = way.saturating_add(latency as u16);
+            let forward = if width > 0 { memory.forward_vector } else { memory.forward };
+            let at = usize::from(reg - PLACES);
+            let renamed = step.renamed
+                || step.distant && state.at[0][at] > 0 && state.slots + 1 >= state.at[0][at] + parameters.front.issue;
+            if step.distant && state.at[0][at] == 0 && state.at[1][at] == 0 {
+                state.at[1][at] = state.slots + 1;
+            }
+            let forward = if renamed { memory.forward_renamed } else { forward };
+            join(&mut row, &way, forward + latency);
+            // A place is ready when a load that is not renamed has what was stored.
+            let sooner = if renamed { memory.forward.saturating_sub(forward) } else { 0 };
+            done = done.max(state.ready[usize::from(reg)].saturating_sub(sooner * CYCLE) + latency * CYCLE);
         }
     }
     // No more waits than the window holds.
@@ -311,17 +388,18 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     state.time = time;
     for &reg in step.writes.as_slice() {
         state.write(reg, done, row);
-        if reg < CARRY {
+        // A stack pointer that moves by a known distance still names the same places.
+        if reg < CARRY && !(reg == STACK && step.stack != 0) {
             moved(state, reg);
         }
     }
     if let (Some(width), Some(reg)) = (step.store, place) {
         let forward = if width > 0 { memory.forward_vector } else { memory.forward };
-        let mut way = [0; ORIGINS];
-        join(&mut way, &row, forward);
-        state.write(reg, done + forward * CYCLE, way);
+        state.write(reg, done + forward * CYCLE, row);
+        state.at[0][usize::from(reg - PLACES)] = state.slots + 1;
     }
     state.stack += i64::from(step.stack);
+    state.slots += slots;
 }
 
 /// Places whose address has a base that changes are other places now.

@@ -1,6 +1,7 @@
 //! What the pipeline needs to know of an instruction.
 
 use crate::core::forms::has_memory;
+use crate::core::parameters::Renames;
 use crate::core::{CoreTable, FormId, NO_FORM};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
@@ -11,14 +12,14 @@ pub(super) type Reg = u8;
 
 pub(super) const CARRY: Reg = 16;
 pub(super) const FLAGS: Reg = 17;
-const VECTORS: Reg = 18;
-const MASKS: Reg = 50;
+pub(super) const VECTORS: Reg = 18;
+pub(super) const MASKS: Reg = 50;
 const X87: Reg = 58;
 /// First of the places in memory that are followed like registers.
 pub(super) const PLACES: Reg = 59;
 /// Registers and places.
 pub(super) const REGS: usize = 67;
-const RSP: Reg = 4;
+pub(super) const RSP: Reg = 4;
 
 /// A small list of registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +83,13 @@ pub struct Step {
     /// Bytes by which the instruction moves the stack pointer, and moves it before its access.
     pub(super) stack: i32,
     pub(super) index: bool,
+    pub(super) scaled: bool,
+    /// The load is one that renaming can do.
+    pub(super) renamed: bool,
+    /// The load is one that renaming can do if the store is not in the same group of issue.
+    pub(super) distant: bool,
+    /// The greatest latency is that from registers of the other class.
+    pub(super) crosses: bool,
     pub(super) end: End,
     /// A comparison that may be one with the branch behind it.
     pub(super) fuses: bool,
@@ -91,6 +99,8 @@ pub struct Step {
     pub(super) moves: bool,
     /// A slot more than the form says.
     pub(super) unlaminated: bool,
+    /// The least latency is that of the results that code mostly uses: the low half of a product.
+    pub(super) low: bool,
     /// Waits for all in front of it.
     pub(super) fence: bool,
     /// Which unit that is no port a serial form occupies.
@@ -139,13 +149,18 @@ impl CoreTable {
             load: None,
             store: None,
             place: None,
-            stack: i.stack_pointer_increment(),
+            stack: stack(i),
             index: i.memory_index() != Register::None,
+            scaled: i.memory_index() != Register::None && i.memory_index_scale() > 1,
+            renamed: false,
+            distant: false,
+            crosses: false,
             end,
             fuses: self.fuses(i),
             idiom: idiom(i),
             moves: false,
             unlaminated: false,
+            low: matches!(i.mnemonic(), Mnemonic::Mul | Mnemonic::Imul | Mnemonic::Mulx),
             fence: matches!(
                 i.mnemonic(),
                 Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Serialize | Mnemonic::Cpuid | Mnemonic::Rdtscp
@@ -191,7 +206,8 @@ impl CoreTable {
 
     fn operands(&self, info: &mut InstructionInfoFactory, i: &Instruction, step: &mut Step) {
         let used = info.info(i);
-        let stack_engine = step.stack != 0 && !matches!(i.mnemonic(), Mnemonic::Leave | Mnemonic::Enter);
+        let stack_engine =
+            i.stack_pointer_increment() != 0 && !matches!(i.mnemonic(), Mnemonic::Leave | Mnemonic::Enter);
         let memory = has_memory(i);
         let is_lea = i.mnemonic() == Mnemonic::Lea;
         for register in used.used_registers() {
@@ -270,11 +286,42 @@ impl CoreTable {
                 step.place = Some(Place { base: base.unwrap_or(Reg::MAX), displacement: access.displacement() as i64 });
             }
         }
+        let moves =
+            step.load == Some(0) && (step.store.is_some() || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop));
+        let base = step.place.map(|place| place.base).filter(|base| moves && *base < CARRY);
+        (step.renamed, step.distant) = match self.parameters.memory.renames {
+            Renames::None => (false, false),
+            Renames::Stack => (base == Some(RSP), base.is_some_and(|base| base != RSP)),
+            Renames::All => (base.is_some(), false),
+        };
+        let classes = |regs: Regs, vectors: bool| {
+            regs.as_slice().iter().any(|reg| if vectors { (VECTORS..MASKS).contains(reg) } else { *reg < CARRY })
+        };
+        step.crosses = classes(step.reads, false) && classes(step.reads, true);
         if let Some(values) = self.forms.values(step.form) {
-            step.moves = is_move(i) && values.uops.is_empty() && step.load.is_none() && step.store.is_none();
+            step.moves = (is_move(i) || i.mnemonic() == Mnemonic::Xchg)
+                && values.uops.is_empty()
+                && step.load.is_none()
+                && step.store.is_none();
             step.unlaminated =
                 self.parameters.fusion.unlaminated && step.index && i.op_count() >= 3 && step.load.is_some();
         }
+    }
+}
+
+/// Returns the bytes by which an instruction moves the stack pointer, if that is known.
+fn stack(i: &Instruction) -> i32 {
+    let by = match (
+        i.mnemonic(),
+        i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP,
+    ) {
+        (Mnemonic::Add, true) => 1,
+        (Mnemonic::Sub, true) => -1,
+        _ => return i.stack_pointer_increment(),
+    };
+    match i.op1_kind() {
+        OpKind::Immediate8to64 | OpKind::Immediate32to64 => (i.immediate(1) as i32).wrapping_mul(by),
+        _ => 0,
     }
 }
 
