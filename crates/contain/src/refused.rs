@@ -1,6 +1,7 @@
 //! The SIGSYS handler: it names a system call that the filter refused, then the process ends by SIGSYS.
 
-use std::io::{Error, Result};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use std::io::Result;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syscalls::Sysno;
@@ -23,8 +24,8 @@ struct Refused {
 }
 
 fn write(bytes: &[u8]) {
-    // SAFETY: the bytes are readable. A failure of the write can't be reported.
-    unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+    // A failure of the write can't be reported. `std::io::stderr()` names the descriptor, and takes no lock for that.
+    let _ = nix::unistd::write(std::io::stderr(), bytes);
 }
 
 /// Writes a number without allocating.
@@ -56,8 +57,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     write_number(call);
     write(b"), which no machine needs: either Tollgate has a flaw, or the guest has used one. --sandbox off runs without\n");
     // The action is the default one again (SA_RESETHAND), and the signal is not blocked (SA_NODEFER).
-    // SAFETY: a plain call.
-    unsafe { libc::raise(libc::SIGSYS) };
+    let _ = raise(Signal::SIGSYS);
 }
 
 /// Installs the handler, which restores the terminal's current settings before it names a refused call.
@@ -66,14 +66,9 @@ pub fn announce() -> Result<()> {
     if unsafe { libc::tcgetattr(libc::STDIN_FILENO, (&raw mut TERMINAL).cast()) } == 0 {
         HAS_TERMINAL.store(true, Ordering::Release);
     }
-    // SAFETY: all zeros is an action without flags and with no signal blocked.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
-    action.sa_sigaction = handler as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESETHAND | libc::SA_NODEFER | libc::SA_ONSTACK;
-    // SAFETY: the action is complete, and its handler may be called at any time.
-    match unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(Error::last_os_error()),
-    }
+    let flags = SaFlags::SA_SIGINFO | SaFlags::SA_RESETHAND | SaFlags::SA_NODEFER | SaFlags::SA_ONSTACK;
+    let action = SigAction::new(SigHandler::SigAction(handle), flags, SigSet::empty());
+    // SAFETY: the handler may be called at any time.
+    unsafe { sigaction(Signal::SIGSYS, &action) }?;
+    Ok(())
 }

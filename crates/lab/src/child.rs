@@ -3,7 +3,7 @@
 use crate::tether::tether;
 use std::fs::File;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{self, Command, ExitStatus, Stdio};
@@ -27,12 +27,12 @@ pub enum Exit {
 
 impl Child {
     /// Starts a program without input. Its standard output and error go to the file `output`, and it keeps the descriptor `inherited` open.
-    pub fn start(command: &mut Command, output: PathBuf, inherited: RawFd) -> io::Result<Self> {
+    pub fn start(command: &mut Command, output: PathBuf, inherited: BorrowedFd) -> io::Result<Self> {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         // Keys on the terminal signal this program, which then ends its children itself.
         command.process_group(0);
-        tether(command, inherited);
+        tether(command, inherited)?;
         Ok(Self { process: command.spawn()?, output })
     }
 

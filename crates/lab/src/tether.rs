@@ -1,50 +1,49 @@
 //! A child process that does not outlive its parent.
 
-use std::io::{Error, Result};
-use std::os::fd::RawFd;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use std::io::Result;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Has the kernel end the program of `command` by SIGKILL when the thread that starts it ends, however it ends. Until it
 /// is gone, it keeps `inherited` open, and with it the lock on what that is.
-pub fn tether(command: &mut Command, inherited: RawFd) {
-    let parent = std::process::id();
+pub fn tether(command: &mut Command, inherited: BorrowedFd) -> Result<()> {
+    let (parent, inherited) = (getpid(), inherited.try_clone_to_owned()?);
     let prepare = move || -> Result<()> {
-        let ok = |status: libc::c_int| if status == -1 { Err(Error::last_os_error()) } else { Ok(()) };
-        // SAFETY: these calls take no pointers, and may be made between fork and exec.
-        unsafe {
-            ok(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-            // For a parent that died before that call there is no signal, but it is not our parent any more.
-            if libc::getppid().cast_unsigned() != parent {
-                return Err(Error::from_raw_os_error(libc::ESRCH));
-            }
-            ok(libc::fcntl(inherited, libc::F_SETFD, 0))
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // For a parent that died before that call there is no signal, but it is not our parent any more.
+        if getppid() != Some(parent) {
+            return Err(Errno::SRCH.into());
         }
+        Ok(fcntl_setfd(&inherited, FdFlags::empty())?)
     };
     // SAFETY: `prepare` only makes system calls; it neither allocates nor takes locks.
     unsafe { command.pre_exec(prepare) };
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::{File, TryLockError};
-    use std::os::fd::AsRawFd;
+    use std::os::fd::AsFd;
     use std::os::unix::process::ExitStatusExt;
 
-    fn sleeper(inherited: RawFd) -> Command {
+    fn sleeper(inherited: &File) -> Command {
         let mut command = Command::new("sleep");
         command.arg("1000");
-        tether(&mut command, inherited);
+        tether(&mut command, inherited.as_fd()).unwrap();
         command
     }
 
     #[test]
     fn a_child_ends_with_the_thread_that_started_it() {
         let null = File::open("/dev/null").unwrap();
-        let begun = || sleeper(null.as_raw_fd()).spawn().unwrap();
+        let begun = || sleeper(&null).spawn().unwrap();
         let mut child = std::thread::scope(|scope| scope.spawn(begun).join().unwrap());
-        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     }
 
     #[test]
@@ -52,7 +51,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tollgate-tether-{}", std::process::id()));
         let locked = File::create(&path).unwrap();
         locked.lock().unwrap();
-        let mut child = sleeper(locked.as_raw_fd()).spawn().unwrap();
+        let mut child = sleeper(&locked).spawn().unwrap();
         drop(locked);
         let again = File::open(&path).unwrap();
         assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));

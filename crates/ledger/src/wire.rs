@@ -27,7 +27,7 @@ pub(crate) fn put_cut(out: &mut Vec<u8>, s: &str, longest: usize) {
     put_str(out, &s[..end]);
 }
 
-/// The 64-bit FNV-1a hash.
+/// Returns the 64-bit FNV-1a hash of bytes. It is a part of files; tables in memory have the faster hasher of `rustc_hash`.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(bytes);

@@ -273,6 +273,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn frames_are_counted_by_their_stream_and_trial() {
+        let (mut generator, mut tester) = (Tester::new(Some(Config::default()), 7, NIC), Tester::new(None, 0, NIC));
+        let mut lane = lane();
+        generator.ready(0, &lane);
+        let mut come = |tester: &mut Tester| {
+            let frame = generator.take(&mut lane).unwrap();
+            tester.receive(5, &frame.bytes, &lane);
+        };
+        (0..3).for_each(|_| come(&mut tester));
+        tester.trial_begins(7, 3);
+        (0..2).for_each(|_| come(&mut tester));
+        assert_eq!([tester.received(7), tester.received(0), tester.received(8)], [5, 0, 0]);
+        assert_eq!([tester.received_in_trial(7), tester.received_in_trial(8)], [2, 0]);
+    }
+
     /// Returns an ARP request for an address of 198.18.0.0/24 from another.
     fn request(target: u8, sender: u8) -> Vec<u8> {
         let mut bytes = [[0xff; 6], NIC].concat();

@@ -192,41 +192,60 @@ pub struct Root {
     pub flags: bool,
 }
 
-/// Event counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
-    /// Faults.
-    pub faults: u64,
-    /// Faults that were injected into the guest.
-    pub injected: u64,
-    /// Entries created before their first use.
-    pub prefetched: u64,
-    /// Entries created to mark MMIO.
-    pub mmio: u64,
-    /// Large pages mapped.
-    pub large: u64,
-    /// Large pages split.
-    pub split: u64,
-    /// Table pages allocated.
-    pub allocated: u64,
-    /// Shadow pages dropped because the guest changed the table's use.
-    pub zapped: u64,
-    /// Shadow pages dropped because of too many writes.
-    pub flooded: u64,
-    /// Shadow pages dropped because of a misaligned write.
-    pub misaligned: u64,
-    /// Shadow pages that became unsynchronized.
-    pub unsynced: u64,
-    /// Shadow pages that were synchronized again.
-    pub synced: u64,
-    /// Number of times that the limit `mmu-pages` caused recycling.
-    pub limit_mmu_pages: u64,
-    /// Pages recycled because of that limit.
-    pub recycled: u64,
-    /// Roots created or found.
-    pub roots_loaded: u64,
-    /// Maximum number of table pages in use.
-    pub peak_pages: u64,
+/// Defines a structure of 64-bit counters, and a function that returns all of them.
+macro_rules! counters {
+    ($(#[$of_all:meta])* $name:ident { $($(#[$of_one:meta])* $counter:ident,)* }) => {
+        $(#[$of_all])*
+        pub struct $name {
+            $($(#[$of_one])* pub $counter: u64,)*
+        }
+
+        impl $name {
+            /// Returns all counters.
+            fn all(self) -> impl Iterator<Item = u64> {
+                [$(self.$counter),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Event counters.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    Stats {
+        /// Faults.
+        faults,
+        /// Faults that were injected into the guest.
+        injected,
+        /// Entries created before their first use.
+        prefetched,
+        /// Entries created to mark MMIO.
+        mmio,
+        /// Large pages mapped.
+        large,
+        /// Large pages split.
+        split,
+        /// Table pages allocated.
+        allocated,
+        /// Shadow pages dropped because the guest changed the table's use.
+        zapped,
+        /// Shadow pages dropped because of too many writes.
+        flooded,
+        /// Shadow pages dropped because of a misaligned write.
+        misaligned,
+        /// Shadow pages that became unsynchronized.
+        unsynced,
+        /// Shadow pages that were synchronized again.
+        synced,
+        /// Number of times that the limit `mmu-pages` caused recycling.
+        limit_mmu_pages,
+        /// Pages recycled because of that limit.
+        recycled,
+        /// Roots created or found.
+        roots_loaded,
+        /// Maximum number of table pages in use.
+        peak_pages,
+    }
 }
 
 /// The MMU of a machine.

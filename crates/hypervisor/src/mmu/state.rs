@@ -46,7 +46,7 @@ impl SavedMmu {
     /// Checks that nothing in it can overflow.
     fn check_counters(&self) -> Result<(), RestoreError> {
         let long = [("generations", self.generation), ("flushes", self.flushes), ("table pages", self.pool.next_order)];
-        let statistics = self.stats.counters().map(|count| ("statistics", count));
+        let statistics = self.stats.all().map(|count| ("statistics", count));
         let versions = self.pdpts.values().map(|pdpt| ("page directory pointer tables", pdpt.version));
         let too_large = |(_, count): &(&'static str, u64)| *count >= COUNTER_END;
         if let Some((name, _)) = long.into_iter().chain(statistics).chain(versions).find(too_large) {
@@ -61,47 +61,6 @@ impl SavedMmu {
             return Err(RestoreError::Counter("users of page directory pointer tables"));
         }
         Ok(())
-    }
-}
-
-impl Stats {
-    fn counters(&self) -> [u64; 16] {
-        let Self {
-            faults,
-            injected,
-            prefetched,
-            mmio,
-            large,
-            split,
-            allocated,
-            zapped,
-            flooded,
-            misaligned,
-            unsynced,
-            synced,
-            limit_mmu_pages,
-            recycled,
-            roots_loaded,
-            peak_pages,
-        } = *self;
-        [
-            faults,
-            injected,
-            prefetched,
-            mmio,
-            large,
-            split,
-            allocated,
-            zapped,
-            flooded,
-            misaligned,
-            unsynced,
-            synced,
-            limit_mmu_pages,
-            recycled,
-            roots_loaded,
-            peak_pages,
-        ]
     }
 }
 

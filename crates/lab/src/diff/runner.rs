@@ -5,7 +5,7 @@ use crate::runner::tail;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -48,7 +48,7 @@ fn ended(status: ExitStatus, output: &Path) -> Ended {
 }
 
 fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
-    Child::start(Command::new(program).args(&job.arguments), job.output.clone(), directory.as_raw_fd())
+    Child::start(Command::new(program).args(&job.arguments), job.output.clone(), directory.as_fd())
 }
 
 /// Runs jobs in a directory, at most `most` at a time, and returns the outcome of each. After a failure no further job starts; once `stop` is set, all jobs

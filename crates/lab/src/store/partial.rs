@@ -3,7 +3,7 @@
 use super::PARTIAL;
 use std::fs::{File, TryLockError};
 use std::io::{Error, ErrorKind};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,8 +43,8 @@ impl Partial {
     }
 
     /// The descriptor that holds the lock: a process that has it open keeps the directory from being swept away.
-    pub fn descriptor(&self) -> RawFd {
-        self.lock.as_raw_fd()
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
     }
 }
 

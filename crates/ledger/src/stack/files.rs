@@ -1,10 +1,9 @@
 //! Files whose code is in stacks. A frame in a file has the file's number and an offset in place of its address, so that it does not depend on the
 //! address at which a process maps the file.
 
-use fnv::FnvHasher;
+use crate::wire::fnv1a;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::hash::Hasher;
 
 /// Marks a place in a file. Bits 62 and 63 of an address are equal, so no address has this mark.
 const IN_FILE: u64 = 1 << 62;
@@ -31,9 +30,7 @@ pub fn file_of(address: u64) -> Option<(u32, u64)> {
 
 /// Returns the number of a file with this name. The number depends on the name alone, so that runs agree about it.
 fn number(name: &[u8]) -> u32 {
-    let mut hasher = FnvHasher::default();
-    hasher.write(name);
-    let hash = hasher.finish();
+    let hash = fnv1a(name);
     (hash ^ hash >> 32) as u32 % NUMBERS
 }
 

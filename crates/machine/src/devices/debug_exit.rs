@@ -74,6 +74,12 @@ mod tests {
         assert_eq!([0, 7, 8, usize::MAX].map(possible), [true, true, false, false]);
     }
 
+    /// A machine whose processors wait, and whose devices have no event, is one that nothing wakes.
+    #[test]
+    fn a_device_that_only_answers_wakes_no_machine() {
+        assert_eq!(Device::next_event(&ExitPorts::default()), None);
+    }
+
     #[test]
     fn exit_statuses() {
         for (value, status) in [(0, 1), (1, 3), (38, 77), (0x80, 1), (u32::MAX, 0xff)] {

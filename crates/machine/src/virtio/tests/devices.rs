@@ -21,6 +21,16 @@ fn long_transfers_go_through_in_pieces() {
     assert!(now[1536 + len as usize..] == bytes[1536 + len as usize..]);
 }
 
+/// A machine whose processors wait, and whose devices have no event, is one that nothing wakes.
+#[test]
+fn devices_that_only_answer_wake_no_machine() {
+    let backing = Memory { bytes: Arc::default(), read_only: false, broken: false };
+    for mut driver in [block(&backing), Driver::with(Console::default()), Driver::with(Entropy::new(1))] {
+        driver.start(VERSION_1);
+        assert_eq!(crate::device::Device::next_event(&driver.bus.bus), None);
+    }
+}
+
 #[test]
 fn a_disk_ends_with_its_last_whole_sector() {
     let backing = Memory { bytes: Arc::new(Mutex::new(vec![1; 2 * 512 + 511])), read_only: false, broken: false };
