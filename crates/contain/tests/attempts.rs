@@ -270,6 +270,8 @@ const REFUSED_TO_KEEPERS: &[(&str, Sysno, Deed)] = &[
     ("a keeper may follow a link", Sysno::openat, |files| drop(open_in(files, KEPT, "a", NEW - OFlags::NOFOLLOW))),
     ("a keeper empties a file", Sysno::openat, |files| drop(open_in(files, KEPT, "a", NEW | OFlags::TRUNC))),
     ("a keeper opens a directory", Sysno::openat, |files| drop(open_in(files, KEPT, ".", OFlags::PATH))),
+    ("a keeper names a file", Sysno::openat, |files| drop(open_in(files, KEPT, "file", NEW | OFlags::PATH))),
+    ("a keeper makes a directory", Sysno::openat, |files| drop(open_in(files, KEPT, "a", NEW | OFlags::DIRECTORY))),
     ("a keeper removes a directory", Sysno::unlinkat, |files| {
         let _ = fs::unlinkat(CWD, files.0.join(KEPT), AtFlags::REMOVEDIR);
     }),

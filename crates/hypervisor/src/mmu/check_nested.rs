@@ -2,8 +2,9 @@
 //! unless the guest may have written to the shadowed table without an exit.
 
 use super::Mmu;
-use super::pool::{EntryRef, Page, PageId};
+use super::pool::{EntryRef, Keeping, Page, PageId};
 use super::spte;
+use crate::config::MmuMode;
 
 impl Mmu {
     /// Checks the entries of a page, if it shadows a table of the guest's EPT and is synchronized.
@@ -43,7 +44,9 @@ impl Mmu {
     pub(super) fn check_direct_child(&self, at: EntryRef, child: PageId) -> Result<(), String> {
         let (page, below) = (self.pool.page(at.page), self.pool.page(child));
         let first = page.gfn + (u64::from(at.index) << spte::frames_shift(page.role.level));
-        match page.role.ept.is_none() || !page.role.direct || (below.role.direct && below.gfn == first) {
+        // The trees of `shadow-nocache` do not record frames.
+        let recorded = page.keeping == Keeping::Hashed || self.mode == MmuMode::Tdp;
+        match !page.role.direct || !recorded || (below.role.direct && below.gfn == first) {
             true => Ok(()),
             false => Err(format!("{at:?} points to a page for frame {:#x}, not {first:#x}", below.gfn)),
         }

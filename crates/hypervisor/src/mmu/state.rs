@@ -122,7 +122,7 @@ impl Mmu {
         restored.check_vcpus(vcpus)?;
         let vcpus: Vec<&VcpuMmu> = vcpus.iter().map(|(_, vcpu)| *vcpu).collect();
         restored.work_out(&vcpus);
-        restored.check_roots()?;
+        restored.check_roots(&vcpus)?;
         restored.check(&vcpus).map_err(RestoreError::Tables)?;
         *self = restored;
         Ok(())
@@ -269,21 +269,26 @@ impl Mmu {
         if !is_pae && (set.pages[0].is_none() || set.pages[1..].iter().any(Option::is_some)) {
             return Some("its root is not one table");
         }
-        let fits = |id: &PageId| {
-            (*id as usize) < self.pool.iter().len() && {
-                let page = self.pool.page(*id);
+        let fits = |(number, id): (usize, PageId)| {
+            (id as usize) < self.pool.iter().len() && {
+                let page = self.pool.page(id);
                 match page.keeping {
                     Keeping::Free => false,
-                    Keeping::Special => *id == self.empty_root && (!tdp || role.ept.is_some()),
-                    Keeping::Hashed | Keeping::Tree => Role { quadrant: role.quadrant, ..page.role } == role,
+                    Keeping::Special => id == self.empty_root && (!tdp || role.ept.is_some()),
+                    Keeping::Hashed | Keeping::Tree => {
+                        let quadrant = if role.four_byte { number as u8 } else { role.quadrant };
+                        // Each of four direct tables is for 1 GiB.
+                        page.role == Role { quadrant, ..role } && (!role.direct || page.gfn == (number as u64) << 18)
+                    }
                 }
             }
         };
-        (!set.pages.iter().flatten().all(fits)).then_some("one of its roots is no table at the top")
+        let mut roots = set.pages.iter().enumerate().filter_map(|(number, id)| Some((number, (*id)?)));
+        (!roots.all(fits)).then_some("one of its roots is no table at the top")
     }
 
     /// Checks the roots that virtual processors may share, and the one that maps nothing.
-    fn check_roots(&self) -> Result<(), RestoreError> {
+    fn check_roots(&self, vcpus: &[&VcpuMmu]) -> Result<(), RestoreError> {
         let mut seen = FxHashSet::default();
         for page in &self.tdp_roots {
             let fits = (*page as usize) < self.pool.iter().len() && self.mode == MmuMode::Tdp && seen.insert(*page);
@@ -291,9 +296,20 @@ impl Mmu {
                 return Err(RestoreError::Page { page: *page, what: "is not a root in use" });
             }
         }
-        let page = self.empty_root;
-        match (0..512).any(|index| self.pool.entry(EntryRef { page, index }) != 0) {
-            true => Err(RestoreError::Page { page, what: "is not the root that maps nothing" }),
+        let maps = |page: PageId| (0..512).any(|index| self.pool.entry(EntryRef { page, index }) != 0);
+        // What is mapped below a root that is not in the list would not be write-protected. A root leaves the list with its entries, and is replaced.
+        let is_lost = |page: PageId| {
+            self.mode == MmuMode::Tdp && self.pool.page(page).keeping == Keeping::Tree && !seen.contains(&page)
+        };
+        for set in vcpus.iter().flat_map(|vcpu| vcpu.sets()) {
+            for page in set.pages.iter().flatten().copied().filter(|page| is_lost(*page)) {
+                if set.generation == self.generation || maps(page) {
+                    return Err(RestoreError::Page { page, what: "is a root that nothing finds" });
+                }
+            }
+        }
+        match maps(self.empty_root) {
+            true => Err(RestoreError::Page { page: self.empty_root, what: "is not the root that maps nothing" }),
             false => Ok(()),
         }
     }

@@ -214,12 +214,16 @@ const HARMS: &[(&[MmuMode], &str, Harm)] = {
             rig.mmu.hash.insert(gfn, vec![page]);
             rig.mmu.tracks.keep_small(gfn, true);
         }),
+        (&[LegacyTdp, Tdp], "points to a page for frame 0x40000, not 0x0", |rig| {
+            let at = pointer(rig, 4);
+            child(rig, at).gfn = 1 << 18;
+        }),
         (&[Tdp], "of a tree is pointed to by 0 entries, not 1", |rig| {
             stray(rig, Keeping::Tree, 0, 3, true);
         }),
         (&[Tdp], "of a tree is pointed to by 2 entries, not 1", |rig| {
-            let (at, other) = (pointer(rig, 4), empty(rig, 4));
-            rig.mmu.pool.set_entry(other, rig.mmu.pool.entry(at));
+            let (at, page) = (pointer(rig, 4), stray(rig, Keeping::Tree, 0, 4, true));
+            rig.mmu.pool.set_entry(EntryRef { page, ..at }, rig.mmu.pool.entry(at));
         }),
     ]
 };

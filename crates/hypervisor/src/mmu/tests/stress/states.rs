@@ -1,7 +1,7 @@
 //! Tests of saved states: an MMU that is saved and restored continues as the original does, and any modified saved
 //! state is either rejected or usable.
 
-use super::super::super::pool::{Keeping, Page};
+use super::super::super::pool::{EntryRef, Keeping, Page, PageId};
 use super::*;
 use serde_json::Value;
 
@@ -333,6 +333,60 @@ fn an_invalid_root_is_empty() {
     }
 }
 
+/// A direct table maps the frames of its place. One that said otherwise would give the next mapping a reverse map under another frame.
+#[test]
+fn a_direct_table_is_for_the_frames_of_its_place() {
+    let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
+    for mode in [MmuMode::Shadow, MmuMode::LegacyTdp, MmuMode::Tdp] {
+        let config = VmConfig { mmu: mode, unrestricted_guest: false, ..VmConfig::default() };
+        let mut rig = Rig::new(&config, RAM);
+        rig.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
+        let file = save(&rig);
+        let refused = |forged: &File| restore(&mut Rig::new(&config, RAM), forged).err().unwrap_or_default();
+        assert_eq!(refused(&file), "");
+        let pages = rig.vcpu.own.as_ref().unwrap().pages;
+        let root = pages[0].unwrap();
+        let frame = |page: PageId, gfn: u64| {
+            refused(&changed(&file, &[(&format!("/pool/pages/{page}/1/gfn"), gfn.into())], &[]))
+        };
+        let no_top = "virtual CPU 0: one of its roots is no table at the top";
+        assert_eq!(frame(root, 1 << 18), no_top, "{mode}");
+        if let [Some(_), Some(second), ..] = pages {
+            let mut turned = pages;
+            turned.rotate_left(1);
+            let turned = serde_json::to_value(turned).unwrap();
+            assert_eq!(refused(&changed(&file, &[], &[("/0/own/pages", turned)])), no_top);
+            assert_eq!(frame(second, 0), no_top);
+        } else {
+            // The table of 512 GiB in which nothing is mapped at once.
+            let below = rig.mmu.child(EntryRef { page: root, index: 0 }).unwrap();
+            let wrong = frame(below, 1 << 18);
+            assert!(wrong.contains("points to a page for frame 0x40000, not 0x0"), "{mode}: {wrong}");
+        }
+    }
+}
+
+/// Tables below a root that is not among the roots would not be write-protected.
+#[test]
+fn a_root_in_use_is_among_the_roots() {
+    let config = VmConfig { mmu: MmuMode::Tdp, unrestricted_guest: false, ..VmConfig::default() };
+    let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
+    let (mut rig, mut victim) = (Rig::new(&config, RAM), Rig::new(&config, RAM));
+    rig.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
+    let lost = |file: &File| changed(file, &[("/tdp_roots", serde_json::json!([]))], &[]);
+    let refused = format!("saved table page {} is a root that nothing finds", rig.mmu.tdp_roots[0]);
+    let file = save(&rig);
+    assert_eq!(restore(&mut victim, &lost(&file)), Err(refused.clone()));
+    let old = changed(&lost(&file), &[], &[("/0/own/generation", (rig.mmu.generation + 1).into())]);
+    assert_eq!(restore(&mut victim, &old), Err(refused.clone()), "it maps memory");
+    // A root whose tables were dropped waits for its user to leave, and is not used again.
+    rig.mmu.zap_all();
+    let file = save(&rig);
+    assert_eq!(restore(&mut victim, &file), Ok(()));
+    let again = changed(&file, &[("/generation", (rig.mmu.generation - 1).into())], &[]);
+    assert_eq!(restore(&mut victim, &again), Err(refused));
+}
+
 /// A pointer into a saved state, and another value there.
 type Change<'a> = (&'a str, Value);
 
@@ -403,7 +457,7 @@ fn each_part_of_a_state_has_its_limits() {
         (at("role/level"), json!(0), no_level.clone()),
         (at("role/level"), json!(6), no_level.clone()),
         (at("role/access"), json!(8), no_role.clone()),
-        (at("role/quadrant"), json!(3), fine.clone()),
+        (at("role/quadrant"), json!(3), no_top.clone()),
         (at("role/quadrant"), json!(4), no_role.clone()),
         (at("role/ept"), format(true), page(3, "shadows EPT that there is not")),
         (at("order"), json!(1u64 << 40), page(3, "was made at no time of its own")),
@@ -447,7 +501,7 @@ fn each_part_of_a_state_has_its_limits() {
         (at("role/access"), json!(15), no_role),
         (at("invalid"), json!(true), page(3, "is invalid, but could never be found")),
         (at("gfns"), json!([1]), page(3, "has not one frame for each entry")),
-        ("/tdp_roots".to_owned(), json!([]), fine.clone()),
+        ("/tdp_roots".to_owned(), json!([]), page(3, "is a root that nothing finds")),
         ("/tdp_roots".to_owned(), json!([3, 3]), no_root(3)),
         ("/tdp_roots".to_owned(), json!([4]), no_root(4)),
         ("/tdp_roots".to_owned(), json!([0]), no_root(0)),
