@@ -1,8 +1,9 @@
 //! Descriptors that a process has from the program that started it.
 
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::io::{FdFlags, fcntl_setfd};
 use std::io::Result;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Largest number of a standard stream.
 const LAST_STREAM: RawFd = 2;
@@ -27,6 +28,17 @@ impl Inherited {
         }
         numbers.retain(|number| *number > LAST_STREAM && *number != own);
         Ok(Self(numbers))
+    }
+
+    /// Keeps the descriptors from the programs that this process starts, except those that hold a lock. The program must call this before it closes any
+    /// descriptor.
+    pub fn withhold(&self) {
+        for number in self.0.iter().filter(|number| !holds_lock(**number)) {
+            // SAFETY: the descriptor is open, and nothing closes it meanwhile.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(*number) };
+            // The call fails only for descriptors that are not open.
+            let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
+        }
     }
 
     /// Closes the descriptors, except those that hold a lock: whoever started the program wants the lock to last as long as the program.

@@ -62,6 +62,12 @@ const REFUSED: &[(&str, Sysno, Deed)] = &[
     ("the process is copied by another call", Sysno::clone, |_| {
         make(Sysno::clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]);
     }),
+    ("a process that shares the memory", Sysno::clone, |_| {
+        make(Sysno::clone, [(libc::CLONE_VM | libc::CLONE_SIGHAND | libc::SIGCHLD) as usize, 0, 0, 0, 0, 0]);
+    }),
+    ("a process that has the memory for a while", Sysno::clone, |_| {
+        make(Sysno::clone, [(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as usize, 0, 0, 0, 0, 0]);
+    }),
     ("a connection to a port", Sysno::socket, |_| drop(TcpStream::connect("127.0.0.1:1"))),
     ("a port is listened on", Sysno::socket, |_| drop(TcpListener::bind("127.0.0.1:0"))),
     ("a connection to a socket", Sysno::socket, |_| drop(UnixStream::connect("/run/dbus/system_bus_socket"))),
@@ -110,6 +116,140 @@ const DENIED: &[(&str, Deed)] = &[
         let (path, kind) = (files.0.join("writable/device"), FileType::CharacterDevice);
         denied(fs::mknodat(CWD, path, kind, Mode::RWXU, fs::makedev(1, 3)).map_err(Into::into));
     }),
+];
+
+/// A process that only reads files.
+fn reads(files: &Files) -> Needs {
+    Needs { writable: Vec::new(), ..files.needs() }
+}
+
+/// A process whose machine needs this.
+fn uses(needed: Use) -> Needs {
+    Needs { uses: vec![needed], ..Needs::default() }
+}
+
+/// A socket that listens, with a connection that waits there.
+static SOCKETS: OnceLock<(TcpListener, TcpStream)> = OnceLock::new();
+
+fn wait_for_a_debugger() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    SOCKETS.set((listener, client)).unwrap();
+}
+
+fn open_to_read(files: &Files, flags: OFlags) {
+    drop(open_in(files, "readable", "file", flags));
+}
+
+/// An anonymous file as translated code has it.
+fn code_file() -> usize {
+    // SAFETY: the name is a string, and the call keeps no pointer to it.
+    let file = unsafe { libc::memfd_create(c"code".as_ptr(), libc::MFD_CLOEXEC) } as usize;
+    assert_eq!(call(Sysno::ftruncate, [file, PAGE, 0, 0, 0, 0]), 0);
+    file
+}
+
+fn map_code(file: usize, protection: i32) -> i64 {
+    call(Sysno::mmap, [0, PAGE, protection as usize, libc::MAP_SHARED as usize, file, 0])
+}
+
+const READ_AND_EXECUTE: i32 = libc::PROT_READ | libc::PROT_EXEC;
+/// A request of KVM: its version.
+const KVM_REQUEST: usize = 0xae00;
+
+/// Attempts of processes with certain needs, each with the name of the refused call, if it is refused.
+type OfNeeds = (&'static str, fn(&Files) -> Needs, Option<Sysno>, Deed);
+const OF_NEEDS: &[OfNeeds] = &[
+    ("a reader reads", reads, None, |files| {
+        assert_eq!(std::fs::read_to_string(files.file("readable")).unwrap(), "text");
+        assert_eq!(std::fs::metadata(files.file("readable")).unwrap().len(), 4);
+        assert_eq!(std::fs::read_dir(files.0.join("readable")).unwrap().count(), 1);
+    }),
+    ("a reader writes", reads, Some(Sysno::openat), |files| open_to_read(files, OFlags::WRONLY)),
+    ("a reader reads and writes", reads, Some(Sysno::openat), |files| open_to_read(files, OFlags::RDWR)),
+    ("a reader creates", reads, Some(Sysno::openat), |files| open_to_read(files, OFlags::CREATE)),
+    ("a reader empties", reads, Some(Sysno::openat), |files| open_to_read(files, OFlags::TRUNC)),
+    ("a reader makes a file without a name", reads, Some(Sysno::openat), |files| {
+        drop(open_in(files, "readable", ".", OFlags::TMPFILE));
+    }),
+    ("a reader removes", reads, Some(Sysno::unlinkat), |files| {
+        let _ = fs::unlinkat(CWD, files.file("readable"), AtFlags::empty());
+    }),
+    (
+        "translated code",
+        |_| uses(Use::NewMachines),
+        None,
+        |_| {
+            let file = code_file();
+            let at =
+                [libc::PROT_READ | libc::PROT_WRITE, READ_AND_EXECUTE].map(|protection| map_code(file, protection));
+            assert!(at.iter().all(|at| *at > 0), "{at:x?}");
+        },
+    ),
+    (
+        "translated code that may be written",
+        |_| uses(Use::NewMachines),
+        Some(Sysno::mmap),
+        |_| {
+            map_code(code_file(), READ_AND_EXECUTE | libc::PROT_WRITE);
+        },
+    ),
+    (
+        "translated code that may not be read",
+        |_| uses(Use::NewMachines),
+        Some(Sysno::mmap),
+        |_| {
+            map_code(code_file(), libc::PROT_EXEC);
+        },
+    ),
+    (
+        "code of no file",
+        |_| uses(Use::NewMachines),
+        Some(Sysno::mmap),
+        |_| {
+            map(READ_AND_EXECUTE, ANONYMOUS);
+        },
+    ),
+    (
+        "requests to KVM",
+        |_| uses(Use::Kvm),
+        None,
+        |_| {
+            // This is no descriptor of KVM's.
+            assert_eq!(call(Sysno::ioctl, [0, KVM_REQUEST, 0, 0, 0, 0]), -1);
+        },
+    ),
+    (
+        "another request",
+        |_| uses(Use::Kvm),
+        Some(Sysno::ioctl),
+        |_| {
+            make(Sysno::ioctl, [0, libc::TIOCSTI as usize, 0, 0, 0, 0]);
+        },
+    ),
+    (
+        "a debugger",
+        |_| uses(Use::Debugger),
+        None,
+        |_| {
+            let (listener, _) = SOCKETS.get().unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            assert_eq!(stream.local_addr().unwrap(), listener.local_addr().unwrap());
+            stream.set_nonblocking(true).unwrap();
+            stream.set_nodelay(true).unwrap();
+            assert_eq!((&stream).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+            (&stream).write_all(b"text").unwrap();
+        },
+    ),
+    (
+        "a debugger's socket that listens anew",
+        |_| uses(Use::Debugger),
+        Some(Sysno::listen),
+        |_| {
+            let (listener, _) = SOCKETS.get().unwrap();
+            make(Sysno::listen, [listener.as_raw_fd() as usize, 1, 0, 0, 0, 0]);
+        },
+    ),
 ];
 
 /// The part of [`Files`] in which a keeper writes.
@@ -190,6 +330,13 @@ fn attempt_with_descriptors(open: [RawFd; 2], files: &Files) {
     let mut own = File::open(files.file("other")).unwrap();
     // Names lead to an inherited descriptor until the process is confined.
     assert_eq!(std::fs::read_to_string(format!("/proc/self/fd/{}", open[0])).unwrap(), "text");
+    let child_has = |number: RawFd| {
+        Command::new("sh").args(["-c", &format!("test -e /proc/self/fd/{number}")]).status().unwrap().success()
+    };
+    assert_eq!(open.map(child_has), [true, true]);
+    inherited.withhold();
+    assert_eq!(open.map(child_has), [false, true]);
+    assert_eq!(std::fs::read_to_string(format!("/proc/self/fd/{}", open[0])).unwrap(), "text");
     inherited.close();
     confine(&Needs::default()).unwrap();
     // SAFETY: the call only returns the flags of a descriptor.
@@ -260,6 +407,12 @@ fn attempt(name: &str, files: &Files) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // The confined process cannot make this call.
     landlock_version();
+    if let Some((_, needs, _, deed)) = OF_NEEDS.iter().find(|(known, ..)| *known == name) {
+        wait_for_a_debugger();
+        confine(&needs(files)).unwrap();
+        deed(files);
+        exit(3);
+    }
     confine(&files.needs()).unwrap();
     if let Some((_, _, deed)) = REFUSED.iter().find(|(known, ..)| *known == name) {
         deed(files);
@@ -410,6 +563,18 @@ fn the_work_goes_on(files: &Files) {
     assert!(said.contains("of its own") && said.contains("stack backtrace"), "{said}");
 }
 
+fn needs_permit_what_they_are_for(files: &Files) {
+    for (name, _, refused, _) in OF_NEEDS {
+        let files = fresh(&files.0);
+        if let Some(call) = refused {
+            check_refused(name, &shown(*call), &files);
+        } else {
+            let (status, signal, said) = outcome(name, &files);
+            assert_eq!((status, signal), (Some(3), None), "{name}: {said}");
+        }
+    }
+}
+
 fn a_process_with_threads_is_not_confined(_: &Files) {
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || receiver.recv());
@@ -437,11 +602,12 @@ fn main() {
     }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("attempts-{}", std::process::id()));
     type Test = fn(&Files);
-    let tests: [(&str, Test); 7] = [
+    let tests: [(&str, Test); 8] = [
         ("refused_calls_are_named", refused_calls_are_named),
         ("all_other_calls_are_refused", all_other_calls_are_refused),
         ("names_lead_nowhere_else", names_lead_nowhere_else),
         ("the_work_goes_on", the_work_goes_on),
+        ("needs_permit_what_they_are_for", needs_permit_what_they_are_for),
         ("a_keeper_does_nothing_else", a_keeper_does_nothing_else),
         (
             "inherited_descriptors_are_closed_unless_they_hold_a_lock",

@@ -9,13 +9,12 @@ use crate::breakpoints::Breakpoints;
 use crate::counters::{Counters, DRAIN, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::{MAX_LENGTH, operation};
 use crate::mode;
-use crate::model::Model;
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::tier::Tier;
-use crate::time::{Place, Runs, START};
+use crate::time::{Place, Runs, START, Timed};
 use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
@@ -120,7 +119,7 @@ const STEPPED: usize = 64;
 struct Stepped {
     rip: u64,
     bytes: [u8; MAX_LENGTH],
-    op: Op,
+    timed: Timed,
     ends: bool,
 }
 
@@ -313,14 +312,14 @@ impl<D: Derived> Blocks<D> {
 
     /// Returns the operation of an instruction in 64-bit mode, if the same bytes were decoded at that address before,
     /// with true if it ends its block.
-    pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<(Op, bool)> {
+    pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<(Timed, bool)> {
         let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;
-        (found.rip == rip && found.bytes == *bytes).then_some((found.op, found.ends))
+        (found.rip == rip && found.bytes == *bytes).then_some((found.timed, found.ends))
     }
 
     /// Stores an operation for [`Blocks::stepped`].
-    pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], (op, ends): (Op, bool)) {
-        self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, op, ends });
+    pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], (timed, ends): (Timed, bool)) {
+        self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, timed, ends });
     }
 
     /// Counts an execution of a block.
@@ -402,12 +401,6 @@ impl<D: Derived> Blocks<D> {
     pub(crate) fn ticks_of(&self, index: u32) -> &[u32] {
         let block = &self.blocks[index as usize];
         &self.ticks[block.first as usize..][..block.count as usize]
-    }
-
-    /// Returns the context after the first `done` operations of a block.
-    pub(crate) fn place_in(&mut self, model: &Model, index: u32, done: usize) -> Place {
-        let block = &self.blocks[index as usize];
-        self.runs.after(model, block.context(), &self.ops[block.first as usize..][..done])
     }
 
     /// Returns the block at `rip` in a page of guest-physical memory that was decoded in the mode of block `index` and

@@ -11,9 +11,14 @@ use crate::engine::BlockCache;
 use crate::op::Op;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
-use crate::time::Runs;
+use crate::time::{Place, Runs, START, Timed};
 use ledger::{Recorder, Shape};
 use x86::page::PAGE;
+
+/// Returns the operations of instructions.
+pub(crate) fn operations(run: &[Timed]) -> Vec<Op> {
+    run.iter().map(|timed| timed.op).collect()
+}
 
 impl Cpu {
     /// Computes the properties of the block with these operations: prices, and instructions by class. `ends` is true if
@@ -21,21 +26,21 @@ impl Cpu {
     pub(crate) fn describe_block(
         &self,
         block: SavedBlock,
-        ops: &[Op],
+        run: &[Timed],
         ends: bool,
         runs: &mut Runs,
         recorder: &mut Recorder,
     ) -> NewBlock {
-        let (ticks, after) = runs.price(&self.wiring.model, block.context, ops, ends);
+        let (ticks, after) = runs.price(&self.wiring.model, block.context, run, ends);
         let mut shape: Shape = Vec::new();
-        for (op, ticks) in ops.iter().zip(&ticks) {
+        for (Timed { op, .. }, ticks) in run.iter().zip(&ticks) {
             match shape.iter_mut().find(|(class, ..)| *class == op.class) {
                 Some((_, n, sum)) => (*n, *sum) = (*n + 1, *sum + u64::from(*ticks)),
                 None => shape.push((op.class, 1, u64::from(*ticks))),
             }
         }
         shape.sort_unstable();
-        let len: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
+        let len: u64 = run.iter().map(|timed| u64::from(timed.op.len)).sum();
         NewBlock {
             physical: block.physical,
             rip: block.rip,
@@ -60,20 +65,21 @@ impl Cpu {
 
     /// Decodes the blocks of a saved state into an empty cache. Memory and probes must have been restored.
     pub fn restore_blocks(&self, saved: &SavedBlocks, cache: &mut BlockCache) -> Result<(), ImpossibleState> {
-        let operations = saved.blocks.iter().map(|block| u64::from(block.count)).sum::<u64>() + u64::from(saved.dead.1);
-        if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), operations) {
+        let count = saved.blocks.iter().map(|block| u64::from(block.count)).sum::<u64>() + u64::from(saved.dead.1);
+        if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), count) {
             return Err(ImpossibleState("more decoded code than there can be"));
         }
-        cache.runs = Runs::restore(&saved.contexts).ok_or(ImpossibleState("prices of decoded code"))?;
+        cache.runs = Runs::restore(&*self.wiring.model.timing, &saved.contexts)
+            .ok_or(ImpossibleState("prices of decoded code"))?;
         if !saved.blocks.iter().all(|block| cache.runs.has(block.context)) {
             return Err(ImpossibleState("prices of decoded code"));
         }
         cache.bury(saved.dead);
         let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
-            let (ops, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &ops, ends, &mut cache.runs, &mut recorder);
-            cache.insert(new, &ops, &self.wiring.ram, &mut recorder);
+            let (run, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
+            let new = self.describe_block(*block, &run, ends, &mut cache.runs, &mut recorder);
+            cache.insert(new, &operations(&run), &self.wiring.ram, &mut recorder);
         }
         for (page, lines) in &saved.marks {
             self.wiring.ram.set_code(*page, *lines);
@@ -81,8 +87,31 @@ impl Cpu {
         Ok(())
     }
 
-    /// Returns the operations of a block, with true if the last of them ends a run.
-    fn decode_again(&self, block: &SavedBlock) -> Option<(Vec<Op>, bool)> {
+    /// Returns the context after the first `done` operations of a block. It is the begin of a run if the block's bytes are
+    /// no longer in memory.
+    pub(crate) fn place_in(&self, cache: &mut BlockCache, index: u32, done: usize) -> Place {
+        if !self.wiring.model.timing.has_contexts() {
+            return START;
+        }
+        let block = &cache.blocks[index as usize];
+        let saved = SavedBlock {
+            physical: block.physical,
+            rip: block.rip,
+            second: block.second,
+            mode: block.mode(),
+            context: block.context(),
+            probe: block.probe,
+            count: done as u32,
+        };
+        match self.decode_again(&saved) {
+            Some((run, _)) => cache.runs.after(&self.wiring.model, saved.context, &run),
+            None if done == 0 => saved.context,
+            None => START,
+        }
+    }
+
+    /// Returns the instructions of a block, with true if the last of them ends a run.
+    fn decode_again(&self, block: &SavedBlock) -> Option<(Vec<Timed>, bool)> {
         let offset = block.physical & (PAGE - 1);
         let here = (PAGE - offset).min((MAX_BLOCK * MAX_LENGTH) as u64) as usize;
         let mut bytes = vec![0; here];
@@ -97,14 +126,14 @@ impl Cpu {
             }
         }
         let (mut rip, mut at, mut ended) = (block.rip, 0, false);
-        let mut ops = Vec::with_capacity(block.count.min(MAX_BLOCK as u32) as usize);
+        let mut run = Vec::with_capacity(block.count.min(MAX_BLOCK as u32) as usize);
         for _ in 0..block.count {
-            let rest = bytes.get(at..).filter(|rest| !rest.is_empty() && ops.len() < MAX_BLOCK)?;
+            let rest = bytes.get(at..).filter(|rest| !rest.is_empty() && run.len() < MAX_BLOCK)?;
             let instruction = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], rip, block.mode).ok()?;
             let (op, ends) = self.operation_of(&instruction, block.mode);
             (rip, at, ended) = (op.next, at + usize::from(op.len).max(1), ends);
-            ops.push(op);
+            run.push(Timed { op, instruction });
         }
-        (!ops.is_empty()).then_some((ops, ended))
+        (!run.is_empty()).then_some((run, ended))
     }
 }

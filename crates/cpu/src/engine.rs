@@ -3,11 +3,13 @@
 
 use crate::cache::Blocks;
 use crate::fault::Cause;
-use crate::front::{Fetch, Front};
+use crate::front::{Fetch, Front, PAGES};
+use crate::lines::NOWHERE;
 use crate::probe::Hit;
 use crate::returns::Returns;
 use crate::state::LATEST;
 use crate::stops::Stopping;
+use crate::time::memory::LINE_SHIFT;
 use crate::translate::{Jumps, Running, Translations};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
@@ -18,6 +20,9 @@ pub type BlockCache = Blocks<Translations>;
 /// State of the execution engine.
 #[repr(C)]
 pub struct Engine {
+    /// Addresses in translated code at which returns continue. Translated code contains the distance from the modelled
+    /// stack, which other fields do not change.
+    pub(crate) returns: Returns,
     /// Time at which the interpreter leaves its fast path, at the next block boundary.
     pub stop_at: Ticks,
     /// Time at which [`Cpu::run`](crate::Cpu::run) must return.
@@ -32,10 +37,13 @@ pub struct Engine {
     pub tracked: [bool; 2],
     /// Address translations for data accesses on the fast path.
     pub front: Front<Running>,
+    /// Linear address at which each line of the modelled cache is in [`Engine::front`], or [`NOWHERE`].
+    pub(crate) exposed: Vec<u64>,
+    /// Time that has been charged since the run began, for all instructions up to the end of the block: see
+    /// [`crate::lines`].
+    pub(crate) ahead: Ticks,
     /// Targets of indirect branches in translated code.
     pub(crate) jumps: Jumps,
-    /// Addresses in translated code at which returns continue.
-    pub(crate) returns: Returns,
     /// Address translations for instruction fetch.
     pub fetch: Fetch,
     /// Reason for which the last instruction stopped.
@@ -70,8 +78,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine with empty caches that charges `origin`.
-    pub(crate) fn new(origin: OriginId) -> Self {
+    /// Creates an engine with empty caches that charges `origin`. `lines` is the number of lines of the modelled
+    /// first-level data cache, if there is one.
+    pub(crate) fn new(origin: OriginId, lines: Option<usize>) -> Self {
         Self {
             stop_at: 0,
             deadline: 0,
@@ -79,7 +88,9 @@ impl Engine {
             long64: false,
             mode: 0,
             tracked: [false; 2],
-            front: Front::new(),
+            front: Front::new(if lines.is_some() { LINE_SHIFT } else { PAGES }),
+            exposed: vec![NOWHERE; lines.unwrap_or(0)],
+            ahead: 0,
             jumps: Jumps::new(),
             returns: Returns::new(),
             fetch: Fetch::new(),

@@ -12,10 +12,9 @@
 
 mod half;
 
-pub use half::{Half, SLOTS, slot};
+pub use half::{Half, PAGES, SLOTS, slot};
 
 use crate::mapping::Mapping;
-use half::Pages;
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -54,9 +53,9 @@ pub struct Table {
 
 impl Table {
     /// Initializes zeroed memory to an empty table.
-    fn reset(&mut self) {
-        self.read.reset();
-        self.write.reset();
+    fn reset(&mut self, shift: u8) {
+        self.read.reset(shift);
+        self.write.reset(shift);
         self.used = false;
     }
 
@@ -65,6 +64,34 @@ impl Table {
         self.write.clear();
         self.used = false;
     }
+}
+
+/// Pages of one [`Mode`] in the modelled TLB, behind a [`Table`] of lines: a line that the table does not have is found without
+/// the TLB.
+struct Pages {
+    read: Known,
+    write: Known,
+    used: bool,
+}
+
+impl Pages {
+    fn reset(&mut self) {
+        self.read.half.reset(PAGES);
+        self.write.half.reset(PAGES);
+        self.used = false;
+    }
+
+    fn clear(&mut self) {
+        self.read.half.clear();
+        self.write.half.clear();
+        self.used = false;
+    }
+}
+
+/// Pages for one kind of access, with their guest-physical addresses.
+struct Known {
+    half: Half,
+    physical: [u64; SLOTS],
 }
 
 /// Data in front of an area's tables, for translated code.
@@ -87,6 +114,8 @@ pub struct Area<D> {
     pub fetch: [u64; FETCH_SLOTS],
     /// Large pages of code, see [`large_signature`].
     pub large: [u64; LARGE_SLOTS],
+    /// Pages of data by [`Mode`], if the tables have lines.
+    pages: [Pages; MODES],
     /// True if the pages of code may include parts of large pages.
     pieces: bool,
     /// Position in the log up to which removals have been applied.
@@ -98,6 +127,7 @@ pub struct Area<D> {
 impl<D> Area<D> {
     fn clear(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear);
+        self.pages.iter_mut().filter(|pages| pages.used).for_each(Pages::clear);
         self.fetch.fill(NO_SIGNATURE);
         self.large.fill(NO_SIGNATURE);
         self.pieces = false;
@@ -116,6 +146,12 @@ impl<D> Area<D> {
         for table in self.tables.iter_mut().filter(|table| table.used) {
             table.read.drop_range(linear, shift);
             table.write.drop_range(linear, shift);
+        }
+        if shift >= PAGES {
+            for pages in self.pages.iter_mut().filter(|pages| pages.used) {
+                pages.read.half.drop_range(linear, shift);
+                pages.write.half.drop_range(linear, shift);
+            }
         }
     }
 
@@ -149,6 +185,7 @@ impl<D> Area<D> {
 
     fn drop_writes(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(|table| table.write.clear());
+        self.pages.iter_mut().filter(|pages| pages.used).for_each(|pages| pages.write.half.clear());
     }
 }
 
@@ -208,14 +245,17 @@ fn large_linear(signature: u64) -> u64 {
 /// An empty slot. The page with this signature is never stored.
 const NO_SIGNATURE: u64 = u64::MAX;
 
-/// Bits of an address that select its slot.
-pub const PAGE_MASK: u64 = (SLOTS as u64 - 1) << 12;
+/// Returns the bits of an address that select its slot, in tables of pages or lines of 2^`shift` bytes.
+pub fn slot_mask(shift: u8) -> u64 {
+    (SLOTS as u64 - 1) << shift
+}
+
 /// Number of areas, each for one address space.
 const AREAS: usize = 16;
 /// Marks an area without an address space.
 const NO_SPACE: u32 = u32::MAX;
-/// Number of removals from the TLB that the log holds for areas that are not current.
-const LOG: usize = 256;
+/// Number of removals that the log holds for areas that are not current: more than the modelled cache has lines.
+const LOG: usize = 1024;
 /// Size of the stack of translated code below an area, which the host uses for signal frames.
 const STACK: usize = 64 << 10;
 
@@ -264,6 +304,19 @@ pub(crate) struct Accessed {
     pub large: bool,
 }
 
+/// A page of data that the TLB has.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownPage {
+    /// Host address of the access.
+    pub host: u64,
+    /// Guest-physical address of the access.
+    pub physical: u64,
+    /// True if the page may be written on the fast path.
+    pub writable: bool,
+    /// True for a part of a page larger than 4 KiB.
+    pub large: bool,
+}
+
 /// The areas of one processor.
 pub struct Front<D> {
     frames: Mapping,
@@ -272,6 +325,8 @@ pub struct Front<D> {
     /// Current table.
     table: NonNull<Table>,
     mode: Mode,
+    /// Log2 of the size of the pages or lines in the tables.
+    shift: u8,
     /// A table that stays empty.
     nothing: Box<Table>,
     /// Address space of the current area.
@@ -285,10 +340,10 @@ pub struct Front<D> {
 }
 
 impl<D: Attached> Front<D> {
-    /// Creates empty areas.
-    pub fn new() -> Self {
+    /// Creates empty areas, for pages or lines of 2^`shift` bytes.
+    pub fn new(shift: u8) -> Self {
         let frames = Self::allocate();
-        let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
+        let mut nothing = Box::new(Table { read: Half::empty(shift), write: Half::empty(shift), used: false });
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
         let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.start().cast::<Frame<D>>()).area) };
@@ -297,6 +352,7 @@ impl<D: Attached> Front<D> {
             area,
             table,
             mode: Mode::Slow,
+            shift,
             nothing,
             space: NO_SPACE,
             spaces: [NO_SPACE; AREAS],
@@ -337,12 +393,13 @@ impl<D: Attached> Front<D> {
 
     /// Assigns an area to an address space, and empties it.
     fn claim(&mut self, number: usize, space: u32, epoch: u64) {
-        let logged = self.logged;
+        let (logged, shift) = (self.logged, self.shift);
         let area = self.nth(number);
         // New memory is neither filled nor empty.
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
-            area.tables.iter_mut().for_each(Table::reset);
+            area.tables.iter_mut().for_each(|table| table.reset(shift));
+            area.pages.iter_mut().for_each(Pages::reset);
             area.running.reset();
         }
         area.clear();
@@ -439,10 +496,56 @@ impl<D: Attached> Front<D> {
         let table = &mut self.current().tables[mode as usize];
         table.used = true;
         // A writable page is also readable.
-        table.read.fill(Pages { page, host, which: readable, large }, true);
+        table.read.fill(half::Pages { page, host, which: readable, large }, true);
         if writable != 0 {
-            table.write.fill(Pages { page, host, which: writable, large }, written);
+            table.write.fill(half::Pages { page, host, which: writable, large }, written);
         }
+    }
+
+    /// Adds the line at `linear`, which is at `host` and in the modelled cache, for a mode other than [`Mode::Slow`].
+    /// `large` is true for a part of a page larger than 4 KiB.
+    pub(crate) fn fill_line(&mut self, mode: Mode, linear: u64, host: u64, writable: bool, large: bool) {
+        let table = &mut self.current().tables[mode as usize];
+        table.used = true;
+        table.read.fill_line(linear, host, large);
+        if writable {
+            table.write.fill_line(linear, host, large);
+        }
+    }
+
+    /// Adds the page of an access to those from which lines can be added. `page` and `physical` are addresses of pages.
+    pub(crate) fn fill_page(&mut self, mode: Mode, access: Accessed, physical: u64) {
+        let Accessed { page, host, readable, writable, large, .. } = access;
+        let pages = &mut self.current().pages[mode as usize];
+        pages.used = true;
+        for (known, which) in [(&mut pages.read, readable), (&mut pages.write, writable)] {
+            if which != 0 {
+                known.half.fill(half::Pages { page, host, which, large }, true);
+                known.physical[slot(page, PAGES)] = physical;
+            }
+        }
+    }
+
+    /// Returns the host address and the guest-physical address of `len` bytes inside one page, if the page is known for
+    /// this access, and whether a page is known for writes.
+    #[inline]
+    pub(crate) fn page(&mut self, mode: Mode, linear: u64, len: u64, write: bool) -> Option<KnownPage> {
+        if mode == Mode::Slow {
+            return None;
+        }
+        let pages = &self.current().pages[mode as usize];
+        let writable = pages.write.half.find(linear, len);
+        let known = if write { &pages.write } else { &pages.read };
+        let host = if write { writable } else { pages.read.half.find(linear, len) }?;
+        let (at, offset) = (slot(linear, PAGES), linear & (PAGE - 1));
+        let large = known.half.is_large(at);
+        Some(KnownPage { host, physical: known.physical[at] | offset, writable: writable.is_some(), large })
+    }
+
+    /// Returns log2 of the size of the pages or lines in the tables.
+    #[inline]
+    pub fn shift(&self) -> u8 {
+        self.shift
     }
 
     #[inline(always)]
@@ -522,12 +625,6 @@ impl<D: Attached> Front<D> {
     }
 }
 
-impl<D: Attached> Default for Front<D> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The page being executed.
 pub struct Fetch {
     /// Linear address; odd (never a page address) if it must be looked up again.
@@ -593,7 +690,7 @@ mod tests {
     #[test]
     fn a_page_leaves_the_address_space_it_was_known_in() {
         let left = |key| Left { linear: LINEAR, shift: 12, key };
-        let mut front = Front::<Nothing>::new();
+        let mut front = Front::<Nothing>::new(PAGES);
         front.set_mode(Mode::User);
         for space in [1, 2] {
             front.enter(space, 0);

@@ -39,6 +39,7 @@ pub mod features;
 mod flags;
 #[allow(unsafe_code, reason = "its tables are found by translated code")]
 mod front;
+mod lines;
 #[allow(unsafe_code, reason = "memory of the host is mapped")]
 pub mod mapping;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]

@@ -9,6 +9,7 @@ use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault};
 use crate::flags::Int;
 use crate::front::{Accessed, Left, Mode};
+use crate::lines::Exposed;
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{GROUP, lines};
 use crate::state::Cpu;
@@ -312,6 +313,7 @@ impl Cpu {
             emulating.note_data(address, size, write);
         }
         let address = backing;
+        self.reach_lines(address, linear, size, write);
         // SAFETY: the offset stays inside the page.
         let host = unsafe { page.add((address & OFFSET) as usize) };
         if write {
@@ -334,7 +336,10 @@ impl Cpu {
             // The dirty flag or protection key of a readable page may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
             let (marked, large) = (code != 0, entry.shift > 12);
-            self.expose(mode, Resolved { linear, address, page: page as u64, marked, large, written: write, writable });
+            if self.in_one_line(linear, size) {
+                let page = page as u64;
+                self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });
+            }
         }
         Ok(Target::Ram(host))
     }
@@ -343,6 +348,20 @@ impl Cpu {
     fn expose(&mut self, mode: Mode, access: Resolved) {
         let Resolved { linear, address, page: host, marked, large, written, writable } = access;
         let own = 1 << (linear / PAGE % GROUP as u64);
+        if self.has_lines() {
+            let writable = writable && !marked;
+            let page = Accessed {
+                page: linear & !OFFSET,
+                host,
+                written,
+                readable: own,
+                writable: if writable { own } else { 0 },
+                large,
+            };
+            self.engine.front.fill_page(mode, page, address & !OFFSET);
+            let (physical, host) = (address, host + (address & OFFSET));
+            return self.expose_line(mode, Exposed { physical, linear, host, writable, large });
+        }
         let (readable, unmarked) = match large {
             true => self.wiring.ram.around(address),
             false => (own, if marked { 0 } else { own }),
@@ -356,9 +375,12 @@ impl Cpu {
     /// second level is due, of less than `room`. Otherwise it returns false and changes nothing.
     pub(crate) fn refill(&mut self, linear: u64, size: u64, write: bool, room: Ticks) -> bool {
         let mode = self.engine.front.mode();
+        if size < 16 && self.reach_known(mode, linear, size, write, room).is_some() {
+            return true;
+        }
         let inside = linear & OFFSET <= PAGE - size && (!self.engine.long64 || self.canonical(linear));
         // CMPXCHG16B is the only such access; its handler checks the alignment first.
-        let inside = inside && (size < 16 || linear & 15 == 0);
+        let inside = inside && (size < 16 || linear & 15 == 0) && self.in_one_line(linear, size);
         if mode == Mode::Slow || !inside || self.is_watched(linear) || self.engine.emulation.is_some() {
             return false;
         }
@@ -383,12 +405,21 @@ impl Cpu {
         if write && (read_only || marked) {
             return false;
         }
+        let mut room = room;
         if !first {
-            if self.second_level_price() >= room || self.wiring.observer.is_some() {
+            let price = self.second_level_price();
+            if price >= room || self.wiring.observer.is_some() {
                 return false;
             }
+            room -= price;
+        }
+        if !self.has_room_for(address, room) {
+            return false;
+        }
+        if !first {
             self.promote(entry, false);
         }
+        self.reach_lines(address, linear, size, write);
         let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
         let large = entry.shift > 12;
         self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });
@@ -406,6 +437,10 @@ impl Cpu {
         // The read of a read-modify-write operation uses the page that was prepared for the write.
         if let Some(host) = self.front_read(linear, size) {
             // SAFETY: `front_read` has returned the address of `size` <= 8 bytes of RAM.
+            return Ok(unsafe { peek(host, size) });
+        }
+        if let Some(host) = self.reach_known(self.front_mode(privilege), linear, size, false, Ticks::MAX) {
+            // SAFETY: likewise.
             return Ok(unsafe { peek(host, size) });
         }
         self.check_alignment(linear, size, privilege)?;
@@ -437,6 +472,11 @@ impl Cpu {
     fn write_slow(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
         if let Some(host) = self.front_write(linear, size) {
             // SAFETY: `front_write` has returned the address of `size` <= 8 writable bytes of RAM.
+            unsafe { poke(host, size, value) };
+            return Ok(());
+        }
+        if let Some(host) = self.reach_known(self.front_mode(privilege), linear, size, true, Ticks::MAX) {
+            // SAFETY: likewise.
             unsafe { poke(host, size, value) };
             return Ok(());
         }
@@ -657,7 +697,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.engine.front.write_in(self.front_mode(privilege), linear, size).is_some() {
+        if self.engine.front.write_in(self.front_mode(privilege), linear, size).is_some()
+            || self.reach_known(self.front_mode(privilege), linear, size, true, Ticks::MAX).is_some()
+        {
             return Ok(());
         }
         self.check_alignment(linear, size, privilege)?;
@@ -674,7 +716,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.engine.front.read_in(self.front_mode(privilege), linear, size).is_some() {
+        if self.engine.front.read_in(self.front_mode(privilege), linear, size).is_some()
+            || self.reach_known(self.front_mode(privilege), linear, size, false, Ticks::MAX).is_some()
+        {
             return Ok(());
         }
         let first = (PAGE - (linear & OFFSET)).min(size);

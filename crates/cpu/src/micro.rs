@@ -2,6 +2,7 @@
 //! origin of charges.
 
 use crate::charged::Charged;
+use crate::time::memory::Memory;
 use crate::time::predictor::Predictor;
 use crate::time::{Place, START};
 use crate::tlb::Tlb;
@@ -22,6 +23,8 @@ pub struct Micro {
     pub tlb: Tlb,
     /// Modelled branch predictor.
     pub predictor: Predictor,
+    /// Modelled caches, if there are any.
+    pub memory: Option<Memory>,
     /// Virtualization level of the current code: 0 on the machine itself, 1 in a guest of a hypervisor on it.
     pub level: u8,
     /// Address space that is charged if CR3 is not the guest's own, as under shadow paging; set before
@@ -44,6 +47,7 @@ impl Micro {
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             tlb: Tlb::new(geometry),
             predictor: Predictor::new(geometry),
+            memory: geometry.caches.as_ref().map(Memory::new),
             level: 0,
             charged_space: None,
             charged: Charged::default(),
@@ -55,6 +59,11 @@ impl Micro {
     /// Returns true if a state, which may come from a file, is possible for a processor of these sizes, as far as that
     /// can be checked.
     pub fn fits(&self, geometry: &Geometry) -> bool {
-        self.tlb.fits(geometry) && self.predictor.fits(geometry)
+        let memory = match (&self.memory, &geometry.caches) {
+            (Some(memory), Some(caches)) => memory.fits(caches),
+            (None, None) => true,
+            _ => false,
+        };
+        memory && self.tlb.fits(geometry) && self.predictor.fits(geometry)
     }
 }

@@ -71,7 +71,7 @@ impl Model {
         };
         Self {
             costs,
-            timing: timing(profile.clock),
+            timing: timing(profile),
             geometry,
             cpuid: cpuid.iter().map(entry).collect(),
             tsc_hz: profile.tsc_hz.value,

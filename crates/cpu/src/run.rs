@@ -4,6 +4,7 @@ use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
 use crate::cache::{MAX_BLOCK, NONE, key};
 use crate::decode::{MAX_LENGTH, operation};
+use crate::decoded::operations;
 use crate::engine::BlockCache;
 use crate::fault::{Cause, Exec, Flow};
 use crate::mode;
@@ -11,7 +12,7 @@ use crate::op::{Form, Op};
 use crate::saved::SavedBlock;
 use crate::state::Cpu;
 use crate::table;
-use crate::time::START;
+use crate::time::{START, Timed};
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
@@ -195,8 +196,17 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn enter_block(&mut self, cache: &BlockCache, index: u32) {
         let block = &cache.blocks[index as usize];
+        if self.has_lines() {
+            self.note_block(cache, index);
+        }
         self.micro.clock += block.cost;
         self.micro.run = block.after;
+    }
+
+    /// Notes how much is charged ahead of the accesses of a block.
+    pub(crate) fn note_block(&mut self, cache: &BlockCache, index: u32) {
+        let block = &cache.blocks[index as usize];
+        self.charged_ahead(block.cost + cache.runs.elapsed(block.context()));
     }
 
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
@@ -252,7 +262,7 @@ impl Cpu {
             return true;
         }
         self.arch.rip = cache.ops_of(index)[at].rip();
-        self.micro.run = cache.place_in(&self.wiring.model, index, at);
+        self.micro.run = self.place_in(cache, index, at);
         self.uncharge(cache, index, origin, at);
         self.after_fault(cache);
         false
@@ -267,6 +277,7 @@ impl Cpu {
         }
         let block = &cache.blocks[index as usize];
         self.micro.clock -= block.cost;
+        self.charged_ahead(0);
         let rip = block.rip;
         let mut recorder = self.wiring.recorder.borrow_mut();
         for (op, ticks) in cache.ops_of(index).iter().zip(cache.ticks_of(index)).take(done) {
@@ -308,10 +319,12 @@ impl Cpu {
         let mode = self.engine.mode;
         let linear = self.code_linear();
         let completed = match self.fetch_operation(cache, linear, mode) {
-            Ok((op, ends)) => {
+            Ok((timed, ends)) => {
+                let op = timed.op;
                 self.engine.stepped = op.class;
-                let (ticks, after) = cache.runs.price_one(&self.wiring.model, self.micro.run, &op, ends);
+                let (ticks, after) = cache.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
                 let ticks = u64::from(ticks);
+                self.charged_ahead(cache.runs.elapsed(self.micro.run));
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
                     0 => Ok(()),
@@ -352,10 +365,11 @@ impl Cpu {
 
     /// Fetches and decodes one instruction, unless the same bytes were decoded there before. Also returns true if it ends
     /// its block.
-    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<(Op, bool)> {
+    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<(Timed, bool)> {
         if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
-            return Ok(self.operation_of(&instruction, mode));
+            let (op, ends) = self.operation_of(&instruction, mode);
+            return Ok((Timed { op, instruction }, ends));
         }
         if self.engine.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
@@ -367,7 +381,8 @@ impl Cpu {
             return Ok(op);
         }
         let (instruction, _) = self.fetch_at(linear, physical, mode)?;
-        let operation = self.operation_of(&instruction, mode);
+        let (op, ends) = self.operation_of(&instruction, mode);
+        let operation = (Timed { op, instruction }, ends);
         if in_ram {
             cache.note_stepped(linear, bytes, operation);
         }
@@ -472,7 +487,7 @@ impl Cpu {
     #[inline(never)]
     fn build(&mut self, cache: &mut BlockCache, linear: u64, physical: u64, mode: u8) -> Option<u32> {
         let start = self.arch.rip;
-        let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
+        let mut run: Vec<Timed> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
         let (mut second, mut ended) = (0, false);
         loop {
@@ -480,7 +495,7 @@ impl Cpu {
             let (instruction, crosses) = match fetched {
                 Ok(found) => found,
                 // The block ends before an instruction that cannot be fetched; if that is the first one, it faults now.
-                Err(_) if ops.is_empty() => {
+                Err(_) if run.is_empty() => {
                     self.arch.rip = start;
                     self.deliver_fault();
                     return None;
@@ -490,16 +505,16 @@ impl Cpu {
                     break;
                 }
             };
-            if crosses != 0 && !ops.is_empty() {
+            if crosses != 0 && !run.is_empty() {
                 break;
             }
             let (op, ends) = self.operation_of(&instruction, mode);
-            ops.push(op);
+            run.push(Timed { op, instruction });
             self.arch.rip = op.next;
             at = self.code_linear();
             (second, ended) = (crosses, ends);
             let page_end = at & !(PAGE - 1) != linear & !(PAGE - 1);
-            if ends || page_end || ops.len() == MAX_BLOCK || cache.probes.contains(self.arch.rip) {
+            if ends || page_end || run.len() == MAX_BLOCK || cache.probes.contains(self.arch.rip) {
                 break;
             }
         }
@@ -514,8 +529,8 @@ impl Cpu {
         let mut recorder = recorder.borrow_mut();
         let probe = cache.probes.contains(start);
         let context = self.micro.run;
-        let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: ops.len() as u32 };
-        let block = self.describe_block(block, &ops, ended, &mut cache.runs, &mut recorder);
+        let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: run.len() as u32 };
+        let block = self.describe_block(block, &run, ended, &mut cache.runs, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside of RAM is not cached, because changes of it can't be noticed.
             drop(recorder);
@@ -525,7 +540,7 @@ impl Cpu {
             self.step(cache);
             return None;
         }
-        let index = cache.insert(block, &ops, &self.wiring.ram, &mut recorder);
+        let index = cache.insert(block, &operations(&run), &self.wiring.ram, &mut recorder);
         self.follow_marks();
         Some(index)
     }
@@ -535,6 +550,7 @@ impl Cpu {
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
+        self.charged_ahead(0);
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }

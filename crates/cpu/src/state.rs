@@ -13,6 +13,7 @@ use crate::model::Model;
 use crate::ram::Ram;
 use crate::wiring::Wiring;
 use crate::xstate::Layout;
+use ledger::Geometry;
 use ledger::{Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -51,7 +52,7 @@ impl Cpu {
         let mut cpu = Self {
             arch: Arch::new(),
             micro: Micro::new(index, &geometry),
-            engine: Engine::new(origin),
+            engine: Engine::new(origin, lines(&geometry)),
             wiring: Wiring {
                 ram,
                 features,
@@ -261,6 +262,11 @@ pub struct ImpossibleState(pub(crate) &'static str);
 /// Limit of the clock, so that no future event overflows.
 pub(crate) const LATEST: Ticks = 1 << 62;
 
+/// Returns the number of lines of the modelled first-level data cache.
+fn lines(geometry: &Geometry) -> Option<usize> {
+    geometry.caches.map(|caches| caches.l1d.lines as usize)
+}
+
 impl Cpu {
     /// Restores the state of a processor of the same model, which may come from a file; the engine is reset.
     pub fn restore(&mut self, arch: Arch, micro: Micro) -> Result<(), ImpossibleState> {
@@ -277,7 +283,7 @@ impl Cpu {
         require(self.wiring.recorder.borrow().knows(task, region), "its task")?;
         self.arch = arch;
         self.micro = micro;
-        self.engine = Engine::new(self.engine.origin);
+        self.engine = Engine::new(self.engine.origin, lines(&self.wiring.model.geometry));
         self.skip_samples();
         self.mode_changed();
         self.mapping_changed();

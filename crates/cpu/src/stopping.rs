@@ -57,7 +57,7 @@ impl Cpu {
         self.engine.stopping.passed = None;
         self.engine.stopping.began = None;
         if let Some(Held { index, origin, at }) = self.engine.stopping.held.take() {
-            self.micro.run = cache.place_in(&self.wiring.model, index, at);
+            self.micro.run = self.place_in(cache, index, at);
             self.uncharge(cache, index, origin, at);
         }
         self.engine.fetch.leave();

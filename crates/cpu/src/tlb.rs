@@ -700,6 +700,7 @@ mod tests {
             return_stack: 1,
             keeps_global: true,
             keeps_large: true,
+            caches: None,
         });
         let clean = Entry::new(0x20_0000, 0x40_0000, 21, 0, 0, 0);
         assert!(!tlb.insert(clean, true).changed);

@@ -1,8 +1,7 @@
 //! The price of a run of instructions does not depend on where it is cut: tests with a model of time in which an
 //! instruction's price depends on all that is in front of it in its run.
 
-use cpu::Op;
-use cpu::time::{Context, Timing};
+use cpu::time::{Context, Timed, Timing};
 use cpu::{Exit, Model, Tier};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -11,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::tiers::Tiers;
 use testkit::{CODE, DATA, Machine};
+use uarch::CoreTable;
 use x86::page::PAGE;
 
 /// The price depends on the class of the instruction, on that of the instruction in front of it, and on the number of
@@ -19,13 +19,16 @@ use x86::page::PAGE;
 struct Uneven;
 
 impl Timing for Uneven {
-    fn instruction(&self, _: &Costs, context: &mut Context, op: &Op) -> u32 {
-        let (count, before) = match context.0[..] {
-            [count, before] => (count, before),
-            _ => (0, u8::MAX),
-        };
-        context.0 = vec![count.saturating_add(1).min(200), op.class() as u8];
-        500 + (u32::from(count) * 37 + u32::from(before) * 101 + op.class() as u32 * 13) % 900
+    fn run(&self, _: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+        for timed in run {
+            let (count, before) = match context.0[..] {
+                [count, before] => (count, before),
+                _ => (0, u8::MAX),
+            };
+            let class = timed.op.class();
+            context.0 = vec![count.saturating_add(1).min(200), class as u8];
+            put(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900);
+        }
     }
 }
 
@@ -114,11 +117,12 @@ fn expected() -> u64 {
         let instruction = cpu::Cpu::decode_one(&bytes[offset..], at + offset as u64, mode).expect("decodes");
         let (op, _) = machine.cpu.operation_of(&instruction, mode);
         offset += instruction.len();
-        ops.push(op);
+        ops.push(Timed { op, instruction });
     }
-    let price = |ops: &[Op]| -> u64 {
-        let mut context = Context::default();
-        ops.iter().map(|op| u64::from(Uneven.instruction(&Costs::free(), &mut context, op))).sum()
+    let price = |run: &[Timed]| -> u64 {
+        let mut sum = 0;
+        Uneven.run(&Costs::free(), &mut Context::default(), run, &mut |price| sum += u64::from(price));
+        sum
     };
     let (begin, hlt) = (2, ops.len() - 1);
     price(&ops[..hlt]) + u64::from(TURNS - 1) * price(&ops[begin..hlt]) + price(&ops[hlt..])
@@ -252,11 +256,9 @@ fn the_same_bytes_have_the_price_of_their_context() {
     }
 }
 
-/// Random programs under the uneven model, with faults, probes, interrupts, writes to code, and short turns.
-#[test]
-fn both_tiers_agree_under_a_model_that_is_not_additive() {
-    let mut tiers = Tiers::timed(Arc::new(Uneven));
-    for seed in 1..=150 {
+/// Runs random programs in turns, with faults, probes, interrupts, and writes to code.
+fn run_programs(mut tiers: Tiers, programs: u64) {
+    for seed in 1..=programs {
         let (mut random, start) = testkit::program::of(seed);
         tiers.start(&start);
         let stretch = random.of(&[1, 10_000, 100_000, 1_000_000]);
@@ -274,11 +276,9 @@ fn both_tiers_agree_under_a_model_that_is_not_additive() {
     }
 }
 
-/// The same, with a debugger that stops the second machine before, after and within instructions.
-#[test]
-fn a_debugger_does_not_change_time() {
-    let mut tiers = Tiers::timed(Arc::new(Uneven));
-    for seed in 1..=30 {
+/// Runs random programs, with a debugger that stops the second machine before, after and within instructions.
+fn debug_programs(mut tiers: Tiers, programs: u64) {
+    for seed in 1..=programs {
         let (mut random, start) = testkit::program::of(seed);
         tiers.start(&start);
         tiers.debug(seed);
@@ -290,4 +290,36 @@ fn a_debugger_does_not_change_time() {
         }
         tiers.charges().unwrap_or_else(|error| panic!("program {seed}\n{error}"));
     }
+}
+
+#[test]
+fn both_tiers_agree_under_a_model_that_is_not_additive() {
+    run_programs(Tiers::timed(Arc::new(Uneven)), 150);
+}
+
+#[test]
+fn both_tiers_agree_with_caches() {
+    run_programs(Tiers::of_core(None), 400);
+}
+
+#[test]
+fn both_tiers_agree_with_a_pipeline_and_caches() {
+    for core in ["skylakex", "zen3"] {
+        run_programs(Tiers::of_core(CoreTable::named(core).ok()), 200);
+    }
+}
+
+#[test]
+fn a_debugger_does_not_change_the_time_of_a_pipeline() {
+    debug_programs(Tiers::of_core(CoreTable::named("goldencove").ok()), 60);
+}
+
+#[test]
+fn a_debugger_does_not_change_time() {
+    debug_programs(Tiers::timed(Arc::new(Uneven)), 30);
+}
+
+#[test]
+fn a_debugger_does_not_change_the_time_of_accesses() {
+    debug_programs(Tiers::of_core(None), 100);
 }

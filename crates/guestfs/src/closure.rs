@@ -323,6 +323,7 @@ fn is_library(path: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::testing::{Directory, opens};
+    use object::elf::DynamicTag;
 
     #[test]
     fn the_first_line_of_a_script_names_programs() {
@@ -423,12 +424,17 @@ mod tests {
         }
     }
 
-    /// An ELF file that needs this interpreter and libraries.
+    /// An ELF file that needs this interpreter, a library, and directories to be searched for it.
     fn program(interpreter: &str, library: &str, runpath: &str) -> Vec<u8> {
-        let strings = format!("\0{library}\0{runpath}\0");
+        searching(interpreter, library, (DT_RUNPATH, runpath))
+    }
+
+    /// An ELF file with a list of directories of this kind. Without an interpreter it is a library.
+    fn searching(interpreter: &str, library: &str, (kind, list): (DynamicTag, &str)) -> Vec<u8> {
+        let strings = format!("\0{library}\0{list}\0");
         let (headers, phdrs, shdrs) = (64, 56, 64);
         let start = headers + phdrs;
-        let dynamic: Vec<u64> = vec![1, 1, 29, library.len() as u64 + 2, 5, 0, 0, 0];
+        let dynamic: Vec<u64> = vec![1, 1, kind.0 as u64, library.len() as u64 + 2, 5, 0, 0, 0];
         let dynamic_at = start + interpreter.len() + 1;
         let strings_at = dynamic_at + dynamic.len() * 8;
         let sections_at = strings_at + strings.len();
@@ -440,7 +446,8 @@ mod tests {
         bytes.extend(0u32.to_le_bytes());
         bytes.extend([64u16, phdrs as u16, 1, shdrs as u16, 3, 2].into_iter().flat_map(u16::to_le_bytes));
         let len = interpreter.len() as u64 + 1;
-        bytes.extend([3u32, 4].into_iter().flat_map(u32::to_le_bytes));
+        let segment = if interpreter.is_empty() { 0 } else { 3 };
+        bytes.extend([segment, 4u32].into_iter().flat_map(u32::to_le_bytes));
         bytes.extend([start as u64, start as u64, start as u64, len, len, 1].into_iter().flat_map(u64::to_le_bytes));
         bytes.extend(interpreter.as_bytes());
         bytes.push(0);
@@ -519,6 +526,96 @@ mod tests {
         std::fs::remove_file(share.join("liborigin.so")).unwrap();
         symlink(&library, share.join("liborigin.so")).unwrap();
         assert_eq!(pack("origin", "", ""), (vec![], vec![library]));
+    }
+
+    #[test]
+    fn a_program_needs_the_place_of_each_file_that_it_names() {
+        let here = Path::new("/home/user");
+        let needs = |program: Vec<u8>| needs_place(&program, here);
+        assert!(!needs(program("/lib/ld.so", "libc.so.6", "/opt/lib:$ORIGIN/lib")));
+        assert!(needs(program("/home/user/ld.so", "libc.so.6", "")));
+        assert!(needs(program("/lib/ld.so", "/home/user/lib.so", "")));
+        for kind in [DT_RUNPATH, DT_RPATH] {
+            for (list, expected) in
+                [("/home/user/lib", true), ("$ORIGIN/../lib", true), ("/opt/../lib", true), ("/lib", false)]
+            {
+                assert_eq!(needs(searching("/lib/ld.so", "libc.so.6", (kind, list))), expected, "{kind:?} {list}");
+            }
+        }
+    }
+
+    #[test]
+    fn libraries_are_searched_for_as_ld_so_does() {
+        let directory = Directory::new();
+        let at = |name: &str| directory.0.join(name);
+        for place in ["own", "path"] {
+            std::fs::create_dir(at(place)).unwrap();
+            std::fs::write(at(place).join("libx.so"), searching("", "libc.so.6", (DT_RUNPATH, ""))).unwrap();
+        }
+        // The list of the program comes before LD_LIBRARY_PATH if it is a DT_RPATH, and after it if it is a DT_RUNPATH.
+        for (kind, library_path, expected) in
+            [(DT_RPATH, at("path"), "own"), (DT_RUNPATH, at("path"), "path"), (DT_RUNPATH, at("none"), "own")]
+        {
+            std::fs::write(at("program"), searching("", "libx.so", (kind, "$ORIGIN/own"))).unwrap();
+            let (mut tree, mut closure) = (Packed::new(), Closure::new(b"", library_path.as_os_str().as_bytes()));
+            closure.add(&mut tree, &at("program")).unwrap();
+            let has = ["own", "path"].map(|place| tree.has(&at(place).join("libx.so")));
+            assert_eq!((has, &closure.missing), (["own", "path"].map(|place| place == expected), &vec![]), "{kind:?}");
+            assert!(tree.host_files().iter().any(|path| path.to_string_lossy().contains("libc.so.6")));
+        }
+    }
+
+    #[test]
+    fn what_a_file_names_and_is_not_there_is_left_to_the_guest() {
+        let directory = Directory::new();
+        let at = |name: &str| directory.0.join(name);
+        let add = |bytes: &[u8]| {
+            std::fs::write(at("file"), bytes).unwrap();
+            let (mut tree, mut closure) = (Packed::new(), Closure::new(b"/usr/bin:/bin", b""));
+            closure.add(&mut tree, &at("file")).unwrap();
+            let missing: Vec<String> = closure.missing.iter().map(|(name, _)| name.clone()).collect();
+            (tree.host_files(), missing)
+        };
+        let (file, none) = (vec![at("file")], at("none").to_str().unwrap().to_owned());
+        let relative = PathBuf::from("Cargo.toml");
+        assert!(relative.is_file(), "tests run in the directory of the crate");
+        // A name that is no absolute path depends on the directory in which the guest starts the program.
+        for interpreter in [&none, "Cargo.toml"] {
+            assert_eq!(add(format!("#!{interpreter}\n").as_bytes()), (file.clone(), vec![]), "{interpreter}");
+        }
+        assert_eq!(add(b"#!/usr/bin/env no-such-program\n").1, [] as [String; 0]);
+        for library in [&none, "./Cargo.toml"] {
+            let expected = (file.clone(), vec![library.to_owned()]);
+            assert_eq!(add(&searching("", library, (DT_RUNPATH, ""))), expected, "{library}");
+        }
+        // The index of libraries is for ld.so, which a program names and a library does not.
+        let cache = |interpreter: &str| add(&program(interpreter, &none, "")).0.contains(&PathBuf::from(CACHE));
+        assert_eq!([cache(""), cache(&none)], [false, Path::new(CACHE).is_file()]);
+        let with = |interpreter: &str| add(&program(interpreter, &none, "")).0.len() - usize::from(cache(interpreter));
+        assert_eq!([with(&none), with("Cargo.toml")], [1, 1]);
+    }
+
+    #[test]
+    fn what_a_shared_file_names_is_reported_unless_it_is_packed_or_absent() {
+        use crate::shares::Shares;
+        let directory = Directory::new();
+        let (share, private) = (directory.0.join("share"), directory.0.join("private"));
+        std::fs::create_dir(&share).unwrap();
+        std::fs::write(&private, "#!\n").unwrap();
+        std::fs::write(share.join("script"), format!("#!{}\n", private.display())).unwrap();
+        let mut tree = Packed::beside(std::sync::Arc::new(Shares::open([&*share].into_iter()).unwrap()));
+        let mut closure = Closure::new(b"/usr/bin", b"");
+        for _ in 0..2 {
+            closure.add(&mut tree, &share.join("script")).unwrap();
+        }
+        let left =
+            |closure: &Closure, tree: &Packed| closure.leaving(tree).map(|left| left.to.clone()).collect::<Vec<_>>();
+        assert_eq!(left(&closure, &tree), std::slice::from_ref(&private));
+        let mut with = tree.clone();
+        closure.add(&mut with, &private).unwrap();
+        assert_eq!(left(&closure, &with), [] as [PathBuf; 0]);
+        std::fs::remove_file(&private).unwrap();
+        assert_eq!(left(&closure, &tree), [] as [PathBuf; 0]);
     }
 
     #[test]

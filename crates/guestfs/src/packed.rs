@@ -571,3 +571,6 @@ impl Tree for Packed {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ const EROFS: i32 = -30;
 const ENFILE: i32 = -23;
 const EMFILE: i32 = -24;
 const ENOSYS: i32 = -38;
+const EOPNOTSUPP: i32 = -95;
 const ENAMETOOLONG: i32 = -36;
 const TOP: u64 = 1;
 const O_WRONLY: u32 = 1;
@@ -156,6 +157,27 @@ fn directories_are_listed_in_pieces() {
 }
 
 #[test]
+fn one_answer_lists_as_many_entries_as_fit() {
+    let mut guest = packed();
+    let many = guest.walk(TOP, "root/many").unwrap();
+    let mut listed = |from: u64, size: u32| {
+        let body = [&[0; 8][..], &from.to_le_bytes(), &size.to_le_bytes(), &[0; 20]].concat();
+        guest.ask(operation::READ_DIRECTORY, many, &body).unwrap().len() / 32
+    };
+    assert_eq!([listed(0, 4096), listed(7, 4096), listed(10, 4096), listed(u64::MAX, 4096)], [10, 3, 0, 0]);
+    assert_eq!([listed(0, 31), listed(0, 32), listed(0, 63), listed(0, 64)], [0, 1, 1, 2]);
+}
+
+#[test]
+fn a_guest_keeps_the_contents_of_what_was_packed() {
+    const KEEP_CACHE: u32 = 2;
+    let mut guest = packed();
+    let text = guest.walk(TOP, "root/a/b/text").unwrap();
+    let opened = guest.ask(operation::OPEN, text, &[0; 8]).unwrap();
+    assert_eq!(word(&opened, 8), KEEP_CACHE);
+}
+
+#[test]
 fn nothing_changes_what_was_packed() {
     let mut guest = packed();
     let directory = guest.walk(TOP, "root/a").unwrap();
@@ -164,6 +186,10 @@ fn nothing_changes_what_was_packed() {
     assert_eq!(guest.ask(operation::UNLINK, directory, &name_of("link")), Err(EROFS));
     assert_eq!(guest.ask(operation::SET_ATTRIBUTES, text, &[0; 88]), Err(EROFS));
     assert_eq!(guest.write(text, 0, b"x"), Err(EROFS));
+    let rename = [&directory.to_le_bytes()[..], b"link\0new\0"].concat();
+    assert_eq!(guest.ask(operation::RENAME, directory, &rename), Err(EROFS));
+    // A program that wants room writes zeros instead.
+    assert_eq!(guest.ask(operation::ALLOCATE, text, &[0; 32]), Err(EOPNOTSUPP));
     assert_eq!(guest.ask(operation::MAKE_DIRECTORY, TOP, &[&[0; 8][..], b"d\0"].concat()), Err(EROFS));
 }
 
@@ -173,6 +199,7 @@ fn names_that_are_none_are_refused() {
     for name in ["..", ".", "", "a/b", "/"] {
         assert_eq!(guest.find(TOP, name), Err(EINVAL), "{name:?}");
     }
+    assert_eq!(guest.find(TOP, &"x".repeat(255)), Err(ENOENT));
     assert_eq!(guest.find(TOP, &"x".repeat(256)), Err(ENAMETOOLONG));
     // Without its zero.
     assert_eq!(guest.ask(operation::LOOK_UP, TOP, b"root"), Err(EINVAL));
@@ -512,6 +539,8 @@ fn a_request_is_as_long_as_it_says() {
 
 #[test]
 fn the_top_has_a_directory_for_each_tree() {
+    let links = |guest: &mut Guest| word(&guest.ask(operation::GET_ATTRIBUTES, TOP, &[0; 16]).unwrap(), 80);
+    assert_eq!([links(&mut Guest(Server::new())), links(&mut packed())], [2, 3]);
     let directory = Directory::new();
     let mut guest = twice(&directory);
     let top = guest.ask(operation::GET_ATTRIBUTES, TOP, &[0; 16]).unwrap();
@@ -523,6 +552,10 @@ fn the_top_has_a_directory_for_each_tree() {
     let room = |guest: &mut Guest, node| guest.ask(operation::STATFS, node, b"").unwrap();
     let (top, share) = (room(&mut guest, TOP), room(&mut guest, first));
     assert_eq!((number(&top, 0), word(&top, 40), word(&top, 44), top.len()), (0, 4096, 255, 80));
+    // df(1) divides by the size of a block.
+    let mut read_only = packed();
+    let root = read_only.find(TOP, "root").unwrap();
+    assert_eq!(word(&room(&mut read_only, root), 40), 4096);
     let host = rustix::fs::statvfs(&directory.0).unwrap();
     assert_eq!((number(&share, 0), u64::from(word(&share, 40))), (host.f_blocks, host.f_frsize));
     // As many entries are returned as there is room for.

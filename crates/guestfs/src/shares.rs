@@ -382,6 +382,28 @@ mod tests {
     }
 
     #[test]
+    fn only_directories_are_shared_and_only_files_are_opened_in_them() {
+        use crate::testing::opens;
+        let directory = Directory::new();
+        let at = |name: &str| directory.0.join(name);
+        std::fs::write(at("file"), "text").unwrap();
+        std::fs::create_dir(at("below")).unwrap();
+        fs::mknodat(CWD, at("below/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        symlink("../file", at("below/up")).unwrap();
+        symlink("pipe", at("below/near")).unwrap();
+        assert!(Shares::open([&*at("file")].into_iter()).is_err());
+        assert!(Shares::open([&*at("below")].into_iter()).is_ok());
+        assert_eq!(open_beneath(&directory.0, Path::new("file")).unwrap().metadata().unwrap().len(), 4);
+        assert_eq!(open_beneath(&directory.0, Path::new("below/up")).unwrap().metadata().unwrap().len(), 4);
+        // To open a pipe would wait for ever.
+        let names = ["pipe", "near", "up", "../file", "none", "."];
+        let refused = || names.iter().all(|name| open_beneath(&at("below"), Path::new(name)).is_err());
+        assert!(!opens(&at("below/pipe"), || assert!(refused())));
+        assert!(open_beneath(&at("file"), Path::new("x")).is_err());
+        assert!(open_regular(&at("below/pipe")).is_err() && open_regular(&at("below/up")).is_ok());
+    }
+
+    #[test]
     fn a_real_path_is_opened_without_links() {
         let directory = Directory::new();
         std::fs::create_dir(directory.0.join("d")).unwrap();

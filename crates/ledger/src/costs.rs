@@ -4,6 +4,7 @@
 //! `--clock host` and unit tests use.
 
 use crate::Ticks;
+use crate::caches::Caches;
 use crate::event::{Class, Family, Kind};
 use rustc_hash::FxHashMap;
 
@@ -110,14 +111,16 @@ pub struct Geometry {
     pub keeps_global: bool,
     /// Large pages are kept as such. Software that emulates a processor may keep pieces of 4 KiB.
     pub keeps_large: bool,
+    /// Caches, if they are modelled.
+    pub caches: Option<Caches>,
 }
 
 impl Geometry {
-    /// The same processor with first-level TLBs that hardly ever miss, where nothing is charged for it.
+    /// The same processor without caches, and with first-level TLBs that hardly ever miss, where nothing is charged for it.
     pub fn enlarged(self) -> Self {
         let small = Sets { entries: 4096, ways: 4 };
         let large = Sets { entries: 1024, ways: 4 };
-        Self { dtlb_4k: small, dtlb_2m: large, itlb_4k: small, itlb_2m: large, ..self }
+        Self { dtlb_4k: small, dtlb_2m: large, itlb_4k: small, itlb_2m: large, caches: None, ..self }
     }
 
     /// Sizes of a mid-range modern core, for tests.
@@ -134,6 +137,7 @@ impl Geometry {
             return_stack: 16,
             keeps_global: true,
             keeps_large: true,
+            caches: None,
         }
     }
 }

@@ -241,6 +241,16 @@ pub enum Family {
     /// MSR loaded or stored from a list on a VM entry or exit; parameter: index.
     #[strum(message = "MSRs of VM entries and exits")]
     MsrList,
+    /// Data access that missed the first-level cache, and the time for which the core waited; parameter: see
+    /// [`Kind::cache_miss`].
+    #[strum(message = "cache misses, data")]
+    CacheMissData,
+    /// Instruction fetch that missed the first-level cache, and the time for which the core waited; parameter: as for data.
+    #[strum(message = "cache misses, code")]
+    CacheMissCode,
+    /// Conditional branch whose direction was not predicted.
+    #[strum(message = "mispredicted conditional branches")]
+    BranchMiss,
 }
 
 impl Family {
@@ -274,6 +284,14 @@ impl Kind {
         Self { family: Family::Cpuid, param }
     }
 
+    /// The kind of a first-level cache miss that level `level` served: 2 or 3 for a cache, [`Kind::MEMORY`] for memory;
+    /// `prefetched` if the line was already on its way, as the next one of a stream.
+    pub const fn cache_miss(code: bool, level: u32, prefetched: bool) -> Self {
+        let family = if code { Family::CacheMissCode } else { Family::CacheMissData };
+        let flag = if prefetched { Self::PREFETCHED } else { 0 };
+        Self { family, param: level | flag }
+    }
+
     /// The kind of a step of a hypervisor's software.
     pub const fn operation(operation: crate::Operation) -> Self {
         Self { family: Family::Operation, param: operation as u32 }
@@ -301,6 +319,11 @@ impl Kind {
 
     /// The parameter that stands for all.
     const FURTHER: u32 = u32::MAX;
+
+    /// The level of memory in the parameter of a cache miss.
+    pub const MEMORY: u32 = 4;
+    /// In the parameter of a cache miss: the line was already on its way.
+    pub const PREFETCHED: u32 = 8;
 
     /// The number of sub-leaves of CPUID leaf 0xD that are distinguished: one per bit of XCR0 and IA32_XSS.
     pub const CPUID_SUBLEAVES: u32 = 64;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod branch;
+pub mod caches;
 pub mod charge;
 pub mod coarse;
 pub mod costs;
@@ -27,6 +28,7 @@ mod unreadable;
 mod wire;
 
 pub use branch::{Branch, BranchRuns, Taken, Way};
+pub use caches::Caches;
 pub use charge::{AddressSpace, Amount, Origin, OriginId, RegionId, Shape, ShapeId, evenly_priced};
 pub use coarse::{Coarseness, Range};
 pub use costs::{Costs, Geometry, Sets};

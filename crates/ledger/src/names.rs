@@ -36,7 +36,10 @@ impl Family {
 
     /// Returns true if events of the family cross a boundary, as opposed to stalls inside the processor and ordinary instructions.
     pub const fn is_crossing(self) -> bool {
-        !matches!(self, Family::Instruction | Family::Halt) && !self.is_tlb_miss() && !self.is_mispredict()
+        !matches!(self, Family::Instruction | Family::Halt)
+            && !self.is_tlb_miss()
+            && !self.is_cache_miss()
+            && !self.is_mispredict()
     }
 
     /// Returns true if events of the family transfer control. Code can loop over them without any other instruction that costs
@@ -56,9 +59,14 @@ impl Family {
         matches!(self, Family::StlbHitData | Family::StlbHitCode | Family::TlbMissData | Family::TlbMissCode)
     }
 
+    /// Returns true if events of the family are misses in the first-level caches.
+    pub const fn is_cache_miss(self) -> bool {
+        matches!(self, Family::CacheMissData | Family::CacheMissCode)
+    }
+
     /// Returns true if events of the family are branch mispredictions.
     pub const fn is_mispredict(self) -> bool {
-        matches!(self, Family::IndirectMiss | Family::ReturnMiss)
+        matches!(self, Family::IndirectMiss | Family::ReturnMiss | Family::BranchMiss)
     }
 
     /// Returns true if events of the family are accesses to devices.
@@ -145,6 +153,15 @@ impl Kind {
             Family::Operation => format!("hypervisor: {}", self.within_family(name)),
             Family::VmxInstruction => vmx_instruction(p),
             Family::MsrList => format!("listed {}", msr::name(p).map_or_else(|| format!("MSR {p:#x}"), str::to_owned)),
+            Family::CacheMissData | Family::CacheMissCode => {
+                let what = if self.family == Family::CacheMissData { "data" } else { "code" };
+                let level = match p & !Kind::PREFETCHED {
+                    Kind::MEMORY => "memory".to_owned(),
+                    level => format!("L{level}"),
+                };
+                let prefetched = if p & Kind::PREFETCHED != 0 { ", prefetched" } else { "" };
+                format!("{what} from {level}{prefetched}")
+            }
             family => family.title().to_owned(),
         }
     }

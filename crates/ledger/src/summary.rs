@@ -27,7 +27,9 @@ pub enum Cause {
     Instructions,
     /// TLB misses of all kinds.
     TlbMisses,
-    /// Mispredicted indirect branches and returns.
+    /// Waits for lines that the first-level caches do not have.
+    CacheMisses,
+    /// Mispredicted branches and returns.
     Mispredictions,
     /// Time spent halted.
     Halted,
@@ -42,6 +44,7 @@ impl Cause {
             Family::Instruction => Cause::Instructions,
             Family::Halt => Cause::Halted,
             family if family.is_tlb_miss() => Cause::TlbMisses,
+            family if family.is_cache_miss() => Cause::CacheMisses,
             family if family.is_mispredict() => Cause::Mispredictions,
             _ => Cause::Crossing(kind),
         }
@@ -192,6 +195,7 @@ impl Ledger {
         match cause {
             Cause::Instructions => "instructions".to_owned(),
             Cause::TlbMisses => "TLB misses".to_owned(),
+            Cause::CacheMisses => "cache misses".to_owned(),
             Cause::Mispredictions => "mispredictions".to_owned(),
             Cause::Halted => "halted".to_owned(),
             Cause::Crossing(kind) => self.describe(kind),

@@ -10,15 +10,17 @@ use cpu::arch::{F80, Segment, TableRegister, attention};
 use cpu::bus::{Bus, Ident};
 use cpu::charged::Charged;
 use cpu::ram::Ram;
-use cpu::time::{Flat, Timing};
+use cpu::time::{Core, Flat, Timing};
 use cpu::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
+use ledger::caches::{Caches, Level};
 use ledger::profile::Profile;
 use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, RegionId, Sets, Shape, Ticks};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
+use uarch::CoreTable;
 use x86::control::*;
 use x86::page::PAGE;
 use x86::{rights, seg};
@@ -166,6 +168,26 @@ impl Tiers {
 
     /// Creates both machines with this model of time.
     pub fn timed(timing: Arc<dyn Timing>) -> Self {
+        Self::of(timing, None)
+    }
+
+    /// Creates both machines with the model of time that has a pipeline and caches. The caches have few lines, so that these
+    /// are replaced.
+    pub fn of_core(table: Option<&'static CoreTable>) -> Self {
+        let level = |lines, ways, latency| Level { lines, ways, latency, transfer: latency / 4 };
+        let caches = Caches {
+            l1d: level(16, 2, 4_000),
+            l2: level(32, 4, 14_000),
+            l3: Some(level(64, 4, 50_000)),
+            memory_latency: 150_000,
+            memory_transfer: 20_000,
+            window: 20_000,
+            fill_buffers: 4,
+        };
+        Self::of(Arc::new(Core { table }), Some(caches))
+    }
+
+    fn of(timing: Arc<dyn Timing>, caches: Option<Caches>) -> Self {
         let profile = Profile::named("max").expect("a built-in profile");
         // The tables have few entries, so that translations are replaced.
         let sets = |entries, ways| Sets { entries, ways };
@@ -177,11 +199,13 @@ impl Tiers {
             return_stack: 4,
             ..profile.geometry()
         };
-        let model = |costs| {
+        let model = |costs, caches| {
+            let geometry = Geometry { caches, ..geometry };
             let model = Model::of(&profile, costs, geometry, &profile.cpuid());
             Model { timing: timing.clone(), ..model }
         };
-        let models = [Model { recorded: false, ..model(Costs::free()) }, model(profile.costs())].map(Arc::new);
+        let unrecorded = Model { recorded: false, ..model(Costs::free(), None) };
+        let models = [unrecorded, model(profile.costs(), caches)].map(Arc::new);
         let machine = || Machine::long64(0);
         let pages = SYSTEM
             .step_by(PAGE as usize)

@@ -119,6 +119,7 @@ fn totals((ledger, selection): (&Ledger, Selection)) -> Vec<(String, Amount)> {
         (EXITS.to_owned(), total.exits()),
         (OPERATIONS.to_owned(), total.operations()),
         of(Cause::TlbMisses),
+        of(Cause::CacheMisses),
         of(Cause::Mispredictions),
         of(Cause::Halted),
         ("all".to_owned(), Amount { count: 0, ticks: total.ticks }),

@@ -10,10 +10,11 @@ use std::sync::OnceLock;
 /// one, such as `/dev/fd/3`.
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Remembers which descriptors are inherited. The program calls this before it opens any descriptor.
+/// Remembers which descriptors are inherited, and keeps them from the programs that this one starts. The program calls this before it opens any
+/// descriptor.
 pub fn remember_inherited() {
     // Without /proc the list stays empty.
-    INHERITED.get_or_init(|| Inherited::list().unwrap_or_default());
+    INHERITED.get_or_init(|| Inherited::list().unwrap_or_default()).withhold();
 }
 
 fn close_inherited() {

@@ -2,6 +2,7 @@
 //! gives the same ledger.
 
 use anyhow::{Context, Result};
+use ledger::profile::Clock;
 use machine::Config;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -18,6 +19,9 @@ pub fn facts<'a>(
     files: impl Iterator<Item = (String, &'a [u8])>,
 ) -> Result<Vec<(String, String)>> {
     let mut facts = vec![("kernel".to_owned(), of(&mut config.kernel.as_slice())?)];
+    if config.profile.clock != Clock::default() {
+        facts.push(("model".to_owned(), config.profile.clock.name().to_owned()));
+    }
     for (number, module) in config.modules.iter().enumerate() {
         let name = if number == 0 { "initrd".to_owned() } else { format!("initrd {number}") };
         if !module.arguments().is_empty() {

@@ -21,6 +21,7 @@ mod keep;
 mod lab_cmd;
 mod limits;
 mod memory;
+mod model;
 mod moments;
 mod net;
 mod output;

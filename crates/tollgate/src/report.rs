@@ -205,6 +205,7 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
         let heading = if ledger.has_guest() { "Other crossings" } else { "Crossings" };
         kinds_table(&mut out, heading, ledger, &kinds, busy, top, &crossing);
         kinds_table(&mut out, "TLB misses", ledger, &kinds, busy, top, &Family::is_tlb_miss);
+        kinds_table(&mut out, "Cache misses", ledger, &kinds, busy, top, &Family::is_cache_miss);
         kinds_table(&mut out, "Mispredicted branches", ledger, &kinds, busy, top, &Family::is_mispredict);
         devices(&mut out, selection, busy, top);
     }
@@ -277,6 +278,10 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
         line("  hypervisor", part(total.operations(), " operations"));
     }
     line("TLB misses", part(total.of(Cause::TlbMisses), ""));
+    let caches = total.of(Cause::CacheMisses);
+    if caches != Amount::default() {
+        line("cache misses", part(caches, ""));
+    }
     line("mispredicted", part(total.of(Cause::Mispredictions), " indirect branches and returns"));
     match ledger.verify() {
         Ok(_) => line("balance", "the entries add up to the clock".to_owned()),
@@ -575,6 +580,7 @@ fn total(selection: Selection) -> Value {
         "vm_exits": amount(total.exits()),
         "hypervisor": amount(total.operations()),
         "tlb_misses": amount(total.of(Cause::TlbMisses)),
+        "cache_misses": amount(total.of(Cause::CacheMisses)),
         "mispredictions": amount(total.of(Cause::Mispredictions)),
         "halted": amount(total.of(Cause::Halted)),
     })

@@ -19,8 +19,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Options that describe a machine, besides the switches of the hypervisor.
-const OPTIONS: [&str; 10] =
-    ["kernel", "initrd", "append", "workload", "memory", "cpus", "cpu", "disk", "net", "platform"];
+const OPTIONS: [&str; 11] =
+    ["kernel", "initrd", "append", "workload", "memory", "cpus", "cpu", "model", "disk", "net", "platform"];
 
 /// Returns the options that describe a machine.
 fn options() -> impl Iterator<Item = &'static str> {

@@ -6,6 +6,7 @@ use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
 use crate::limits;
+use crate::model;
 use crate::moments::MomentArgs;
 use crate::net::{self, Connections, Nets};
 use crate::output::{self, Named, OutputFile, say};
@@ -23,7 +24,7 @@ use clap::{Args, ValueEnum};
 use contain::{Needs, Use};
 use cpu::Tier;
 use ledger::Ticks;
-use ledger::profile::Profile;
+use ledger::profile::{Clock, Profile};
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
 use machine::debugger::{History, Make};
@@ -107,6 +108,9 @@ pub struct RunArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file [default: skx]
     #[arg(long, value_name = "PROFILE")]
     cpu: Option<String>,
+    /// Model of time: flat (each instruction costs the price of its class) or core (with caches) [default: the profile's]
+    #[arg(long, value_name = "MODEL", value_parser = model::parse)]
+    model: Option<Clock>,
     /// Backend that executes the guest
     #[arg(long, value_enum, default_value_t = Backend::Software)]
     backend: Backend,
@@ -428,7 +432,7 @@ impl<'a> Setup<'a> {
     pub(crate) fn new(args: &'a RunArgs, kvm: Option<&Kvm>, member: Option<u8>) -> Result<Self> {
         // The limits are looked at before the process is confined.
         limits::allow_machine(args.memory)?;
-        let profile = Profile::find(args.cpu.as_deref().unwrap_or("skx"))?;
+        let profile = model::profile(args.cpu.as_deref().unwrap_or("skx"), args.model)?;
         let profile = match kvm {
             Some(kvm) => kvm.profile(profile),
             None => {

@@ -1,8 +1,9 @@
 //! The process of a run is confined while its guest executes, and does what it is for.
 
 use std::collections::BTreeMap;
-use std::fs::DirEntry;
+use std::fs::{DirEntry, Permissions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -160,6 +161,25 @@ fn descriptors_of_the_program_that_started_it_are_closed() {
     for process in [run.0.id(), run.children()[0]] {
         // Whoever has locked a file for this program wants the lock for as long as it runs.
         assert_eq!(["secret", "lock"].map(|name| has(process, name)), [false, true], "{:?}", descriptors(process));
+    }
+}
+
+#[test]
+fn programs_that_it_starts_have_no_descriptors_of_the_program_that_started_it() {
+    let directory = directory("withheld");
+    std::fs::write(directory.join("secret"), "text").unwrap();
+    // A program in place of passt, which says what it has open.
+    let passt = directory.join("passt");
+    std::fs::write(&passt, "#!/bin/sh\nreadlink /proc/$$/fd/* >open\n").unwrap();
+    std::fs::set_permissions(&passt, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
+    for sandbox in ["on", "off"] {
+        let redirections = format!("9<secret 8>lock && flock 8 && export PATH={path}");
+        let options = ["--timeout", "300", "--net", "user", "--sandbox", sandbox];
+        let mut run = Run::begin_with(&directory, &redirections, &options);
+        assert_eq!(run.0.wait().unwrap().code(), Some(126), "this passt ends at once");
+        let open = std::fs::read_to_string(directory.join("open")).unwrap();
+        assert_eq!(["socket:", "/secret", "/lock"].map(|name| open.contains(name)), [true, false, true], "{open}");
     }
 }
 

@@ -14,7 +14,6 @@ use crate::state::Cpu;
 use crate::stops::Iterated;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
-use x86::page::PAGE;
 use x86::{flags, reg, seg};
 
 /// Instruction table rows of string instructions.
@@ -70,9 +69,10 @@ fn destination(cpu: &Cpu) -> u8 {
     if cpu.engine.long64 { SEG_FLAT } else { seg::ES }
 }
 
-/// Returns the number of whole elements between linear addresses and the ends of their pages.
-fn whole(size: u64, count: u64, linear: &[u64]) -> u64 {
-    linear.iter().map(|l| (PAGE - (l & (PAGE - 1))) / size).fold(count, u64::min)
+/// Returns the number of whole elements between linear addresses and the ends of their pages or lines.
+fn whole(cpu: &Cpu, size: u64, count: u64, linear: &[u64]) -> u64 {
+    let unit = 1u64 << cpu.engine.front.shift();
+    linear.iter().map(|l| (unit - (l & (unit - 1))) / size).fold(count, u64::min)
 }
 
 /// Returns the linear address for a bulk operation, which is possible only in segments without a limit check.
@@ -102,7 +102,7 @@ impl Step for Move {
             return 0;
         };
         let size = u64::from(T::SIZE);
-        let n = whole(size, count, &[from, to]);
+        let n = whole(cpu, size, count, &[from, to]);
         let bytes = n * size;
         if n < 2 {
             return 0;
@@ -135,7 +135,7 @@ impl Step for Store {
     fn many<T: Int>(cpu: &mut Cpu, _: &Op, _: u64, di: u64, count: u64) -> u64 {
         let Some(to) = bulk_linear(cpu, destination(cpu), di) else { return 0 };
         let size = u64::from(T::SIZE);
-        let n = whole(size, count, &[to]);
+        let n = whole(cpu, size, count, &[to]);
         let Some(target) = cpu.front_write(to, n * size) else { return 0 };
         let value = cpu.get::<T>(reg::RAX);
         for i in 0..n as usize {

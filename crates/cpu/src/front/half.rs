@@ -1,23 +1,32 @@
-//! Host pointers of pages for one kind of access.
+//! Host pointers of pages, or of lines, for one kind of access.
+//!
+//! Without a model of caches, the unit of a table is a page. With one, it is a line that is in the modelled cache, so that a
+//! hit in the table implies one there.
 
 use crate::ram::GROUP;
 use x86::page::PAGE;
 
-/// Number of slots: many more than the modelled TLB has entries, because these may be for large pages.
+/// Number of slots: many more than the modelled TLB has entries, because these may be for large pages, and more than the
+/// modelled cache has lines.
 pub const SLOTS: usize = 2048;
+
+/// Log2 of the size of a page.
+pub const PAGES: u8 = 12;
 
 /// Number of groups of adjacent slots, which share cache lines.
 const GROUPS: usize = SLOTS / GROUP;
 /// Log2 of the size of the regions by which pieces of large pages are found.
 const REGION: u8 = 21;
 
-/// Host pointers of pages for one kind of access, indexed by the low bits of the page number.
+/// Host pointers of pages or lines for one kind of access, indexed by the low bits of their number.
 #[repr(C)]
 pub struct Half {
-    /// Negated linear address of the page: the sum with an address in the page is the offset.
+    /// Negated linear address of the page or line: the sum with an address in it is the offset.
     pub negated: [u64; SLOTS],
-    /// Difference between host address and linear address in the page.
+    /// Difference between host address and linear address in the page or line.
     pub addend: [u64; SLOTS],
+    /// Log2 of the size of a page or line.
+    shift: u8,
     /// Groups that may contain pages.
     filled: [u64; GROUPS / 64],
     /// Slots for parts of pages larger than 4 KiB.
@@ -42,14 +51,14 @@ pub struct Pages {
 /// Returns the contents of an empty slot: a page that belongs to another slot, so that no address matches. It does not
 /// belong to the next slot either, in which an access that crosses pages ends.
 #[inline(always)]
-fn nothing(slot: usize) -> u64 {
-    ((slot ^ (SLOTS / 2)) as u64 * PAGE).wrapping_neg()
+fn nothing(slot: usize, shift: u8) -> u64 {
+    (((slot ^ (SLOTS / 2)) as u64) << shift).wrapping_neg()
 }
 
-/// Returns the slot of a page.
+/// Returns the slot of the page or line of 2^`shift` bytes at an address.
 #[inline(always)]
-pub fn slot(linear: u64) -> usize {
-    (linear >> 12) as usize % SLOTS
+pub fn slot(linear: u64, shift: u8) -> usize {
+    (linear >> (shift & 63)) as usize % SLOTS
 }
 
 /// Hashes the number of a 2 MiB region to one bit of a word.
@@ -59,21 +68,23 @@ fn region(linear: u64) -> u64 {
 }
 
 impl Half {
-    /// Creates an empty half.
-    pub fn empty() -> Self {
+    /// Creates an empty half with pages or lines of 2^`shift` bytes.
+    pub fn empty(shift: u8) -> Self {
         let mut half = Self {
             negated: [0; SLOTS],
             addend: [0; SLOTS],
+            shift,
             filled: [0; GROUPS / 64],
             large: [0; SLOTS / 64],
             regions: 0,
         };
-        half.reset();
+        half.reset(shift);
         half
     }
 
     /// Initializes zeroed memory to an empty half.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, shift: u8) {
+        self.shift = shift;
         self.filled = [u64::MAX; GROUPS / 64];
         self.clear();
     }
@@ -86,7 +97,7 @@ impl Half {
                 let first = (word * 64 + groups.trailing_zeros() as usize) * GROUP;
                 groups &= groups - 1;
                 for (i, page) in self.negated[first..first + GROUP].iter_mut().enumerate() {
-                    *page = nothing(first + i);
+                    *page = nothing(first + i, self.shift);
                 }
             }
         }
@@ -96,7 +107,7 @@ impl Half {
 
     /// Adds pages: the requested page replaces the one in its slot if `must` is set; the others only use empty slots.
     pub fn fill(&mut self, pages: Pages, must: bool) {
-        let wanted = slot(pages.page);
+        let wanted = slot(pages.page, PAGES);
         let (first, offset) = (wanted & !(GROUP - 1), wanted % GROUP);
         let mut taken = 0;
         let mut left = pages.which;
@@ -104,7 +115,7 @@ impl Half {
             let number = left.trailing_zeros() as usize;
             left &= left - 1;
             let i = first + number;
-            if (must && number == offset) || self.negated[i] == nothing(i) {
+            if (must && number == offset) || self.negated[i] == nothing(i, PAGES) {
                 let distance = (number as u64).wrapping_sub(offset as u64).wrapping_mul(PAGE);
                 self.negated[i] = pages.page.wrapping_add(distance).wrapping_neg();
                 self.addend[i] = pages.host.wrapping_sub(pages.page);
@@ -121,23 +132,69 @@ impl Half {
         }
     }
 
-    /// Returns the host address of `len` bytes inside one page.
+    /// Adds the line at an address, which is at `host`. `large` is true if the line is part of a page larger than 4 KiB.
+    pub fn fill_line(&mut self, linear: u64, host: u64, large: bool) {
+        let i = slot(linear, self.shift);
+        self.negated[i] = linear.wrapping_neg();
+        self.addend[i] = host.wrapping_sub(linear);
+        self.filled[i / GROUP / 64] |= 1 << (i / GROUP % 64);
+        if large {
+            self.large[i / 64] |= 1 << (i % 64);
+            self.regions |= region(linear);
+        } else {
+            self.large[i / 64] &= !(1 << (i % 64));
+        }
+    }
+
+    /// Returns true if a slot is for a part of a page larger than 4 KiB.
+    pub fn is_large(&self, slot: usize) -> bool {
+        self.large[slot / 64] >> (slot % 64) & 1 != 0
+    }
+
+    /// Drops the line at an address.
+    fn drop_line(&mut self, linear: u64) {
+        let i = slot(linear, self.shift);
+        if self.negated[i].wrapping_neg() == linear {
+            self.negated[i] = nothing(i, self.shift);
+        }
+    }
+
+    /// Drops the lines of a page of 4 KiB.
+    fn drop_lines(&mut self, page: u64) {
+        let (first, count) = (slot(page, self.shift), 1 << (PAGES - self.shift));
+        for group in (first..first + count).step_by(GROUP) {
+            if self.filled[group / GROUP / 64] >> (group / GROUP % 64) & 1 == 0 {
+                continue;
+            }
+            for i in group..group + GROUP {
+                if self.negated[i].wrapping_neg() >> PAGES == page >> PAGES {
+                    self.negated[i] = nothing(i, self.shift);
+                }
+            }
+        }
+    }
+
+    /// Returns the host address of `len` bytes inside one page or line.
     #[inline(always)]
     pub fn find(&self, linear: u64, len: u64) -> Option<u64> {
-        let i = slot(linear);
+        let i = slot(linear, self.shift);
         // A string instruction may request zero bytes.
         let behind = len.wrapping_sub(1);
         let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
-        if last < PAGE { Some(linear.wrapping_add(self.addend[i])) } else { None }
+        if last >> (self.shift & 63) == 0 { Some(linear.wrapping_add(self.addend[i])) } else { None }
     }
 
-    /// Drops a page and all of its parts.
+    /// Drops a page, or a line, and all of its parts.
     #[inline]
     pub fn drop_range(&mut self, linear: u64, shift: u8) {
-        if shift == 12 {
-            let i = slot(linear);
+        if shift < PAGES {
+            self.drop_line(linear);
+        } else if shift == PAGES && self.shift < PAGES {
+            self.drop_lines(linear);
+        } else if shift == PAGES {
+            let i = slot(linear, PAGES);
             if self.negated[i].wrapping_neg() >> 12 == linear >> 12 {
-                self.negated[i] = nothing(i);
+                self.negated[i] = nothing(i, PAGES);
             }
         } else if self.regions & region(linear) != 0 || shift > REGION {
             self.drop_large(linear, shift);
@@ -145,10 +202,11 @@ impl Half {
     }
 
     fn drop_large(&mut self, linear: u64, shift: u8) {
-        // A region has a slot for each of its pages.
+        // A region has a slot for each of its pages, and lines in all slots.
         let words = 1 << (REGION - 12 - 6);
+        let first = slot(linear, PAGES) / 64 / words * words;
         let words = match shift {
-            REGION => slot(linear) / 64 / words * words..(slot(linear) / 64 / words + 1) * words,
+            REGION if self.shift == PAGES => first..first + words,
             _ => 0..SLOTS / 64,
         };
         // A region that has been searched completely contains only the pages that were found.
@@ -160,7 +218,7 @@ impl Half {
                 bits &= bits - 1;
                 let page = self.negated[i].wrapping_neg();
                 if page >> shift == linear >> shift {
-                    self.negated[i] = nothing(i);
+                    self.negated[i] = nothing(i, self.shift);
                     self.large[word] &= !(1 << (i % 64));
                 } else {
                     regions |= region(page);
@@ -177,7 +235,7 @@ mod tests {
 
     #[test]
     fn an_empty_slot_matches_no_access() {
-        let half = Half::empty();
+        let half = Half::empty(PAGES);
         for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
             // Inside the page, and across its end.
             for (offset, len) in [(0, 1), (0, 8), (PAGE - 8, 8), (PAGE - 4, 8), (PAGE - 1, 64), (0, 0)] {
@@ -199,7 +257,7 @@ mod tests {
 
     #[test]
     fn neighbours_take_empty_slots_only() {
-        let mut half = Half::empty();
+        let mut half = Half::empty(PAGES);
         half.fill(SMALL, true);
         half.fill(LARGE, false);
         assert_eq!((found(&half, SMALL.page), found(&half, LARGE.page)), (1 << 3, 0x76));
@@ -215,7 +273,7 @@ mod tests {
     fn a_large_page_goes_with_all_its_parts_and_nothing_else() {
         let other = Pages { page: LARGE.page + (64 << REGION), which: 1 << 3, ..LARGE };
         for shift in [21, 22, 30] {
-            let mut half = Half::empty();
+            let mut half = Half::empty(PAGES);
             half.fill(LARGE, true);
             half.fill(Pages { page: LARGE.page + 8 * PAGE, ..LARGE }, true);
             half.fill(other, true);
@@ -231,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_small_page_goes_alone() {
-        let mut half = Half::empty();
+        let mut half = Half::empty(PAGES);
         half.fill(LARGE, true);
         half.drop_range(LARGE.page, 12);
         assert_eq!(found(&half, LARGE.page), 0x76);

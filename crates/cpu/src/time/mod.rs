@@ -23,25 +23,58 @@
 //! [`Engine`](crate::engine::Engine).
 
 mod charge;
+mod core;
+pub mod memory;
 pub mod predictor;
 mod runs;
 
+pub use self::core::Core;
 pub use runs::{Context, Place, Runs, START};
 
 use crate::model::Model;
 use crate::op::Op;
 use crate::state::Cpu;
+use iced_x86::Instruction;
+use ledger::profile::{Clock, Profile};
 use ledger::{Costs, Family, Kind, Ticks};
 use std::fmt::Debug;
 use std::sync::Arc;
+use uarch::CoreTable;
+
+/// An instruction to be priced.
+#[derive(Clone, Copy)]
+pub struct Timed {
+    /// The operation.
+    pub op: Op,
+    /// The instruction from which the operation was made.
+    pub instruction: Instruction,
+}
 
 /// A model of the time that instructions take.
 ///
-/// The price may depend on nothing but the operation and the context, and the context on nothing but the operations in
-/// front of it in the run: then virtual time is a function of what the guest executes.
+/// The price may depend on nothing but the instruction and the context, and the context on nothing but the instructions
+/// in front of it in the run: then virtual time is a function of what the guest executes.
 pub trait Timing: Debug + Send + Sync {
-    /// Returns the marginal price of an operation in ticks, and changes the context to that after the operation.
-    fn instruction(&self, costs: &Costs, context: &mut Context, op: &Op) -> u32;
+    /// Passes the marginal prices of instructions in ticks to `put`, and changes the context to that after them.
+    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32));
+
+    /// Returns the sum of the prices of the instructions in front of a context, since the begin of the run. A model without
+    /// caches need not know it.
+    fn elapsed(&self, context: &Context) -> u32 {
+        let _ = context;
+        0
+    }
+
+    /// Returns true if a context, which may come from a file, can be one of this model's.
+    fn knows(&self, context: &Context) -> bool {
+        let _ = context;
+        true
+    }
+
+    /// Returns true if there are contexts other than the empty one.
+    fn has_contexts(&self) -> bool {
+        true
+    }
 }
 
 /// The additive model: an instruction costs the price of its class, whatever is in front of it.
@@ -49,15 +82,23 @@ pub trait Timing: Debug + Send + Sync {
 pub struct Flat;
 
 impl Timing for Flat {
-    fn instruction(&self, costs: &Costs, _: &mut Context, op: &Op) -> u32 {
-        costs.class[op.class as usize]
+    fn run(&self, costs: &Costs, _: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+        run.iter().for_each(|Timed { op, .. }| put(costs.class[op.class as usize]));
+    }
+
+    fn has_contexts(&self) -> bool {
+        false
     }
 }
 
-/// Returns the model of time that a profile selects.
-pub fn timing(selected: ledger::profile::Clock) -> Arc<dyn Timing> {
-    match selected {
-        ledger::profile::Clock::Flat => Arc::new(Flat),
+/// Returns the model of time that a profile selects. A core that is not known counts as none.
+pub fn timing(profile: &Profile) -> Arc<dyn Timing> {
+    match profile.clock {
+        Clock::Flat => Arc::new(Flat),
+        Clock::Core => {
+            let table = profile.core.as_ref().and_then(|core| CoreTable::named(&core.value).ok());
+            Arc::new(Core { table })
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use ledger::Geometry;
 use serde::{Deserialize, Serialize};
+use std::mem::offset_of;
 
 /// An entry of the target cache.
 #[repr(C)]
@@ -14,17 +15,56 @@ pub struct Target {
     pub(crate) to: u64,
 }
 
+/// Largest number of entries of the return stack, which is also a profile's limit.
+pub(crate) const MOST_RETURNS: usize = 1024;
+
+/// A return stack: a ring, saved as the list of its entries. It is an array, so that the rest of the processor is at
+/// known distances from it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<u64>", try_from = "Vec<u64>")]
+struct Ring {
+    /// The return addresses, negated, as translated code compares them.
+    negated: [u64; MOST_RETURNS],
+    /// Number of entries in use.
+    entries: usize,
+}
+
+impl Ring {
+    fn new(entries: usize) -> Self {
+        Self { negated: [0; MOST_RETURNS], entries: entries.clamp(1, MOST_RETURNS) }
+    }
+}
+
+impl From<Ring> for Vec<u64> {
+    fn from(ring: Ring) -> Self {
+        ring.negated[..ring.entries].to_vec()
+    }
+}
+
+impl TryFrom<Vec<u64>> for Ring {
+    type Error = &'static str;
+
+    fn try_from(saved: Vec<u64>) -> Result<Self, Self::Error> {
+        let mut ring = Self::new(saved.len());
+        let entries = ring.negated.get_mut(..saved.len()).filter(|entries| !entries.is_empty());
+        entries.ok_or("a return stack of a size that no profile has")?.copy_from_slice(&saved);
+        Ok(ring)
+    }
+}
+
 /// Predictor state of one processor.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predictor {
     targets: Box<[Target]>,
-    /// Ring of the return addresses, negated, as translated code compares them.
-    returns: Box<[u64]>,
-    /// Position of the newest one.
+    returns: Ring,
+    /// Position of the newest return address.
     newest: usize,
 }
 
 impl Predictor {
+    /// Distance of the return stack's first entry from the predictor's begin: each entry is an address, negated.
+    pub(crate) const RETURNS: usize = offset_of!(Self, returns.negated);
+
     /// Creates an empty predictor of the given sizes.
     pub fn new(size: &Geometry) -> Self {
         Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack))
@@ -32,34 +72,29 @@ impl Predictor {
 
     fn of_sizes(targets: usize, entries: usize) -> Self {
         let targets = targets.max(1).next_power_of_two();
-        let entries = entries.max(1);
-        Self {
-            targets: vec![Target::default(); targets].into_boxed_slice(),
-            returns: vec![0; entries].into_boxed_slice(),
-            newest: 0,
-        }
+        Self { targets: vec![Target::default(); targets].into_boxed_slice(), returns: Ring::new(entries), newest: 0 }
     }
 
     /// Returns true if the predictor is possible for these sizes.
     pub(crate) fn fits(&self, size: &Geometry) -> bool {
         let new = Self::new(size);
-        (self.targets.len(), self.returns.len()) == (new.targets.len(), new.returns.len())
-            && self.newest < self.returns.len()
+        (self.targets.len(), self.returns.entries) == (new.targets.len(), new.returns.entries)
+            && self.newest < self.returns.entries
     }
 
     /// Records a call, and returns its position; a full stack overwrites its oldest entry.
     #[inline]
     pub fn call(&mut self, return_address: u64) -> usize {
-        self.newest = if self.newest + 1 >= self.returns.len() { 0 } else { self.newest + 1 };
-        self.returns[self.newest] = return_address.wrapping_neg();
+        self.newest = if self.newest + 1 >= self.returns.entries { 0 } else { self.newest + 1 };
+        self.returns.negated[self.newest] = return_address.wrapping_neg();
         self.newest
     }
 
     /// Records a return. Returns true if the return to `target` was predicted.
     #[inline]
     pub fn ret(&mut self, target: u64) -> bool {
-        let hit = self.returns[self.newest] == target.wrapping_neg();
-        self.newest = self.newest.checked_sub(1).unwrap_or(self.returns.len() - 1);
+        let hit = self.returns.negated[self.newest] == target.wrapping_neg();
+        self.newest = self.newest.checked_sub(1).unwrap_or(self.returns.entries - 1);
         hit
     }
 
@@ -94,12 +129,14 @@ impl Predictor {
         self.targets.as_mut_ptr()
     }
 
-    /// Returns the ring of return addresses, for translated code, and the position of the newest one.
-    pub(crate) fn exposed_returns(&mut self) -> (&mut [u64], usize) {
-        (&mut self.returns, self.newest)
+    /// Returns the number of entries of the return stack, and the position of the newest one.
+    #[inline]
+    pub(crate) fn returns(&self) -> (usize, usize) {
+        (self.returns.entries, self.newest)
     }
 
     /// Sets the position of the newest return address, after translated code has moved along the ring.
+    #[inline]
     pub(crate) fn set_newest(&mut self, newest: usize) {
         self.newest = newest;
     }
@@ -119,11 +156,24 @@ mod tests {
     }
 
     #[test]
+    fn a_return_stack_is_saved_as_its_entries() {
+        let mut predictor = Predictor::of_sizes(1, 3);
+        predictor.call(5);
+        let saved = Vec::from(predictor.returns.clone());
+        assert_eq!(saved, [0, 5u64.wrapping_neg(), 0]);
+        assert!(Ring::try_from(saved).is_ok_and(|ring| ring == predictor.returns));
+        assert!(Ring::try_from(vec![7; MOST_RETURNS]).is_ok_and(|ring| ring.entries == MOST_RETURNS));
+        for impossible in [0, MOST_RETURNS + 1] {
+            assert!(Ring::try_from(vec![0; impossible]).is_err(), "{impossible} entries");
+        }
+    }
+
+    #[test]
     fn a_position_outside_the_stack_is_impossible() {
         let size = Geometry::generic();
         let mut predictor = Predictor::new(&size);
         assert!(predictor.fits(&size));
-        predictor.newest = predictor.returns.len();
+        predictor.newest = predictor.returns.entries;
         assert!(!predictor.fits(&size));
     }
 }

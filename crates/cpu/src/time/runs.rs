@@ -1,7 +1,7 @@
 //! Prices of the instructions of a run, and the contexts in which they have them.
 
+use super::{Timed, Timing};
 use crate::model::Model;
-use crate::op::Op;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -23,55 +23,64 @@ pub const START: Place = 0;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {
     contexts: Vec<Context>,
+    /// For each, the price of the instructions in front of it since the begin of the run.
+    elapsed: Vec<u32>,
     numbers: FxHashMap<Context, Place>,
 }
 
 impl Default for Runs {
     fn default() -> Self {
         let numbers = [(Context::default(), START)].into_iter().collect();
-        Self { contexts: vec![Context::default()], numbers }
+        Self { contexts: vec![Context::default()], elapsed: vec![0], numbers }
     }
 }
 
 impl Runs {
-    /// Returns the number of a context.
-    fn number(&mut self, context: Context) -> Place {
+    /// Returns the number of a context of a model.
+    fn number(&mut self, timing: &dyn Timing, context: Context) -> Place {
         if let Some(number) = self.numbers.get(&context) {
             return *number;
         }
         let Ok(number) = Place::try_from(self.contexts.len()) else { return START };
+        self.elapsed.push(timing.elapsed(&context));
         self.contexts.push(context.clone());
         self.numbers.insert(context, number);
         number
     }
 
-    /// Passes the marginal prices of operations that follow the context `place` to `put`, and returns the context after
+    /// Passes the marginal prices of instructions that follow the context `place` to `put`, and returns the context after
     /// them.
-    fn follow(&self, model: &Model, place: Place, ops: &[Op], put: impl FnMut(u32)) -> Context {
+    fn follow(&self, model: &Model, place: Place, run: &[Timed], put: &mut dyn FnMut(u32)) -> Context {
         let mut context = self.contexts[usize::from(place)].clone();
-        ops.iter().map(|op| model.timing.instruction(&model.costs, &mut context, op)).for_each(put);
+        model.timing.run(&model.costs, &mut context, run, put);
         context
     }
 
-    /// Returns the marginal prices of operations that follow the context `place`, and the context after them; `ends` is
+    /// Returns the marginal prices of instructions that follow the context `place`, and the context after them; `ends` is
     /// true if the last of them ends the run.
-    pub fn price(&mut self, model: &Model, place: Place, ops: &[Op], ends: bool) -> (Vec<u32>, Place) {
-        let mut ticks = Vec::with_capacity(ops.len());
-        let after = self.follow(model, place, ops, |price| ticks.push(price));
-        (ticks, if ends { START } else { self.number(after) })
+    pub fn price(&mut self, model: &Model, place: Place, run: &[Timed], ends: bool) -> (Vec<u32>, Place) {
+        let mut ticks = Vec::with_capacity(run.len());
+        let after = self.follow(model, place, run, &mut |price| ticks.push(price));
+        (ticks, if ends { START } else { self.number(&*model.timing, after) })
     }
 
-    /// Returns the same for one operation.
-    pub fn price_one(&mut self, model: &Model, place: Place, op: &Op, ends: bool) -> (u32, Place) {
+    /// Returns the same for one instruction.
+    pub fn price_one(&mut self, model: &Model, place: Place, timed: &Timed, ends: bool) -> (u32, Place) {
         let mut ticks = 0;
-        let after = self.follow(model, place, std::slice::from_ref(op), |price| ticks = price);
-        (ticks, if ends { START } else { self.number(after) })
+        let after = self.follow(model, place, std::slice::from_ref(timed), &mut |price| ticks = price);
+        (ticks, if ends { START } else { self.number(&*model.timing, after) })
     }
 
-    /// Returns the context after operations that follow the context `place`.
-    pub fn after(&mut self, model: &Model, place: Place, ops: &[Op]) -> Place {
-        let after = self.follow(model, place, ops, |_| ());
-        self.number(after)
+    /// Returns the context after instructions that follow the context `place`.
+    pub fn after(&mut self, model: &Model, place: Place, run: &[Timed]) -> Place {
+        let after = self.follow(model, place, run, &mut |_| ());
+        self.number(&*model.timing, after)
+    }
+
+    /// Returns the price of the instructions in front of the context `place`, since the begin of the run.
+    #[inline]
+    pub fn elapsed(&self, place: Place) -> u64 {
+        u64::from(self.elapsed[usize::from(place)])
     }
 
     /// Returns true if there is a context of this number.
@@ -84,11 +93,13 @@ impl Runs {
         self.contexts.clone()
     }
 
-    /// Restores the contexts of a saved state. Returns `None` if they cannot be those of a machine.
-    pub(crate) fn restore(saved: &[Context]) -> Option<Self> {
+    /// Restores the contexts of a saved state of a model. Returns `None` if they cannot be those of a machine.
+    pub(crate) fn restore(timing: &dyn Timing, saved: &[Context]) -> Option<Self> {
         let mut runs = Self::default();
         let (first, rest) = saved.split_first()?;
-        let same = |(at, context): (usize, &Context)| usize::from(runs.number(context.clone())) == at + 1;
+        let same = |(at, context): (usize, &Context)| {
+            timing.knows(context) && usize::from(runs.number(timing, context.clone())) == at + 1
+        };
         (*first == Context::default() && rest.iter().enumerate().all(same)).then_some(runs)
     }
 }
@@ -96,17 +107,21 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Flat;
 
     #[test]
     fn contexts_are_saved_and_restored_by_number() {
         let mut runs = Runs::default();
-        let [a, b] = [1, 2].map(|byte| runs.number(Context(vec![byte])));
-        assert_eq!((a, b, runs.number(Context(vec![1])), runs.number(Context::default())), (1, 2, 1, START));
+        let [a, b] = [1, 2].map(|byte| runs.number(&Flat, Context(vec![byte])));
+        assert_eq!(
+            (a, b, runs.number(&Flat, Context(vec![1])), runs.number(&Flat, Context::default())),
+            (1, 2, 1, START)
+        );
         assert!(runs.has(2) && !runs.has(3));
-        assert_eq!(Runs::restore(&runs.save()), Some(runs));
+        assert_eq!(Runs::restore(&Flat, &runs.save()), Some(runs));
         let saved = |bytes: &[&[u8]]| bytes.iter().map(|bytes| Context(bytes.to_vec())).collect::<Vec<_>>();
         for wrong in [saved(&[]), saved(&[&[1]]), saved(&[&[], &[1], &[1]]), saved(&[&[], &[]])] {
-            assert_eq!(Runs::restore(&wrong), None, "{wrong:?}");
+            assert_eq!(Runs::restore(&Flat, &wrong), None, "{wrong:?}");
         }
     }
 
@@ -114,9 +129,9 @@ mod tests {
     fn contexts_beyond_the_limit_begin_a_run() {
         let mut runs = Runs::default();
         for n in 1..=u32::from(Place::MAX) {
-            assert_ne!(runs.number(Context(n.to_le_bytes().to_vec())), START);
+            assert_ne!(runs.number(&Flat, Context(n.to_le_bytes().to_vec())), START);
         }
-        assert_eq!(runs.number(Context(vec![1])), START);
-        assert_eq!(runs.number(Context(1u32.to_le_bytes().to_vec())), 1);
+        assert_eq!(runs.number(&Flat, Context(vec![1])), START);
+        assert_eq!(runs.number(&Flat, Context(1u32.to_le_bytes().to_vec())), 1);
     }
 }

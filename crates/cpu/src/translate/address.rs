@@ -4,7 +4,7 @@ use super::asm::{M, R};
 use super::emit::{Emit, Linear, Probed};
 use super::group::{Member, Which};
 use super::layout::{FIRST, SECOND, TEST, field, found, host, memory_register, segment_base, table};
-use crate::front::slot as page_slot;
+use crate::front::{PAGES, slot};
 use crate::op::{NO_REG, Op};
 use x86::seg;
 
@@ -115,6 +115,7 @@ impl Emit<'_> {
         } else if self.held() != Some(group.number) {
             self.asm.flagless_load(FIRST, found(group.number));
         }
+        self.accesses_another();
         self.hold(group.number);
         self.operand = M::at(FIRST, offset);
         true
@@ -153,19 +154,28 @@ impl Emit<'_> {
     /// their location then.
     pub fn look(&mut self, at: R, size: i32, write: bool) {
         let (negated, addends) = table(self.key.table(), write);
-        self.asm.flagless_extract(TEST, at, field!(page_mask));
+        self.asm.flagless_extract(TEST, at, field!(slot_mask));
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, addends));
         self.asm.flagless_load(TEST, M::indexed(R::RSP, TEST, 3, negated));
         self.asm.flagless_lea(TEST, M::indexed(at, TEST, 0, size - 1));
-        // The low six bits of the stack pointer are 12.
-        self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        self.beyond();
         self.operand = M::indexed(at, SECOND, 0, 0);
+    }
+
+    /// Sets `TEST` to zero if it is an offset in a page or line.
+    pub fn beyond(&mut self) {
+        if self.source.shift == PAGES {
+            // The low six bits of the stack pointer are 12.
+            self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        } else {
+            self.asm.flagless_extract(TEST, TEST, field!(beyond_mask));
+        }
     }
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
         let again = self.again(self.asm.here());
         let (negated, addends) = table(self.key.table(), write);
-        let slot = 8 * page_slot(address) as i32;
+        let slot = 8 * slot(address, self.source.shift) as i32;
         let last = address.wrapping_add(size as u64 - 1);
         self.asm.flagless_load(TEST, M::at(R::RSP, negated + slot));
         match i32::try_from(last as i64) {
@@ -176,7 +186,7 @@ impl Emit<'_> {
             }
         }
         self.asm.flagless_load(SECOND, M::at(R::RSP, addends + slot));
-        self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        self.beyond();
         self.operand = match i32::try_from(address as i64) {
             Ok(address) => M::at(SECOND, address),
             Err(_) => M::indexed(FIRST, SECOND, 0, 1 - size),

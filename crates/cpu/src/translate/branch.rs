@@ -3,9 +3,9 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::group::Which;
-use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register};
+use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register, of_return};
 use crate::op::Op;
-use crate::returns::Return;
+use crate::returns::Returns;
 use crate::time::predictor::{Predictor, Target};
 use iced_x86::OpKind;
 use std::mem::offset_of;
@@ -180,11 +180,10 @@ impl Emit<'_> {
     pub fn note_call(&mut self, part: usize) {
         let next = self.source.parts[part].ops.last().map_or(0, |op| op.next);
         self.asm.flagless_load(SECOND, field!(returns));
-        self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, next) as i32));
+        self.asm.flagless_load(SECOND, of_return(SECOND, offset_of!(Returns, next)));
         self.asm.flagless_store(field!(returns), SECOND);
         let landing = self.landing(part);
-        self.asm.flagless_store(M::at(SECOND, offset_of!(Return, code) as i32), landing);
-        self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, negated) as i32));
+        self.asm.flagless_store(of_return(SECOND, offset_of!(Returns, code)), landing);
         self.asm.flagless_constant(TEST, next.wrapping_neg());
         self.asm.flagless_store(M::at(SECOND, 0), TEST);
     }
@@ -230,15 +229,14 @@ impl Emit<'_> {
         self.load_slot(FIRST);
         self.asm.flagless_store(field!(wanted), FIRST);
         self.asm.flagless_load(SECOND, field!(returns));
-        self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
-        self.asm.flagless_load(TEST, M::at(TEST, 0));
+        self.asm.flagless_load(TEST, M::at(SECOND, 0));
         self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
         self.or_unpredicted(release + word);
-        self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, previous) as i32));
+        self.asm.flagless_load(TEST, of_return(SECOND, offset_of!(Returns, previous)));
         self.asm.flagless_store(field!(returns), TEST);
         self.move_stack(release + word);
         self.asm.flagless_constant(TEST, self.key.index() as u64);
-        self.asm.jump_memory(M::at(SECOND, offset_of!(Return, code) as i32));
+        self.asm.jump_memory(of_return(SECOND, offset_of!(Returns, code)));
         true
     }
 
@@ -271,7 +269,7 @@ impl Emit<'_> {
         self.find_target(FIRST, SECOND);
         self.miss(None);
         self.asm.flagless_load(SECOND, field!(returns));
-        self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
+        self.asm.flagless_load(SECOND, of_return(SECOND, offset_of!(Returns, previous)));
         self.asm.flagless_store(field!(returns), SECOND);
         self.move_stack(release);
         self.asm.jump_register(FIRST);

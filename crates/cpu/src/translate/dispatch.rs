@@ -2,7 +2,7 @@
 
 use super::jumps::JUMP_MASK;
 use super::key::AccessMode;
-use super::layout::{Handover, NEEDS, Running};
+use super::layout::{Handover, NEEDS, PRECISION, RETURNS, Running};
 use super::trace::{HandlerSite, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
@@ -11,8 +11,9 @@ use crate::counters::CHEAPEST;
 use crate::engine::BlockCache;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
+use crate::f80::status::{B, ES, EXCEPTIONS};
 use crate::fault::Flow;
-use crate::front::{Mode, PAGE_MASK};
+use crate::front::{Mode, slot_mask};
 use crate::mode;
 use crate::native::{self, HOST_MXCSR};
 use crate::op::Op;
@@ -159,6 +160,7 @@ impl Cpu {
             target_slots: self.micro.predictor.slots(),
             data_pointers: !self.wiring.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
+            shift: self.engine.front.shift(),
         };
         let entry = cache.translations.translate(&source);
         if entry == 0 {
@@ -246,14 +248,19 @@ impl Cpu {
         let base = if due { self.micro.clock } else { stop };
         let image = self.arch.lazy.image();
         let generation = cache.translations.generation();
-        let predictor = &mut self.micro.predictor;
-        let returns = self.engine.returns.follow(predictor, generation, cache.translations.unknown_return());
-        let targets = predictor.exposed_targets();
+        // The ring's other arrays are beside the modelled one in the processor.
+        let first = std::ptr::from_mut(self).cast::<u8>().wrapping_add(RETURNS).cast::<u64>();
+        let (entries, newest) = self.micro.predictor.returns();
+        self.engine.returns.follow(first, entries, generation, cache.translations.unknown_return());
+        let returns = first.wrapping_add(newest);
+        let targets = self.micro.predictor.exposed_targets();
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
         let registers = self.arch.gpr.as_mut_ptr();
         let budget = self.micro.clock.wrapping_sub(base) as i64;
         let upper = self.arch.vector.upper_in_use();
-        let refused = self.refused(upper);
+        let refused_for = self.refused_for(upper);
+        let changed = self.engine.front.current().running.refused_for != refused_for;
+        let refused = changed.then(|| self.refused(upper));
         // The first instruction is outside.
         let non_root = u64::from(self.arch.vmx.active);
         let system = self.arch.flags;
@@ -262,6 +269,7 @@ impl Cpu {
         let x87 = &raw mut self.arch.x87;
         self.engine.jumps.follow_code(generation, narrow);
         let jumps = self.engine.jumps.expose();
+        let shift = self.engine.front.shift();
         let area = self.engine.front.current();
         let running = &mut area.running;
         let mut counts_here = context.counted == Some(context.origin);
@@ -275,8 +283,9 @@ impl Cpu {
             context.running = running;
             counts_here = false;
             // Values that do not change until the area is left.
-            running.page_mask = PAGE_MASK;
-            running.offset_mask = PAGE - 1;
+            running.slot_mask = slot_mask(shift);
+            running.offset_mask = (1 << shift) - 1;
+            running.beyond_mask = !running.offset_mask;
             running.jump_mask = JUMP_MASK;
             running.registers = registers;
             running.vector = vector;
@@ -309,7 +318,9 @@ impl Cpu {
         running.system_flags = system & !KEPT_APART;
         running.base = base;
         running.budget = budget;
-        running.refused = refused;
+        if let Some(refused) = refused {
+            (running.refused, running.refused_for) = (refused, refused_for);
+        }
         // A host without the upper halves leaves them in memory: SSE instructions preserve them, and others are refused.
         running.upper = u64::from(upper && native::wide());
         running
@@ -334,8 +345,20 @@ impl Cpu {
         cache.count(index, origin, &self.wiring.recorder);
     }
 
+    /// Returns all parts of the state on which [`Cpu::refused`] depends; never zero.
+    #[inline]
+    fn refused_for(&self, upper: bool) -> [u64; 2] {
+        let x87 = &self.arch.x87;
+        let control = u64::from(x87.control & (EXCEPTIONS | PRECISION)) | u64::from(x87.status & (ES | B)) << 16;
+        let vector = u64::from(self.arch.vector.mxcsr & MASKS) << 32 | u64::from(upper) << 62 | 1 << 63;
+        let enabled = self.arch.xcr0 & (AVX_STATE | evex::STATE);
+        let cr4 = self.arch.cr4 & (CR4_OSFXSR | CR4_OSXSAVE);
+        [control | vector, self.arch.cr0 & (CR0_EM | CR0_TS | CR0_PE) | enabled << 8 | cr4 << 32]
+    }
+
     /// Returns the kinds of vector and x87 instructions that must be left to their handlers, by
-    /// [`super::layout::Need`].
+    /// [`super::layout::Need`]. Depends on nothing but [`Cpu::refused_for`] and the host.
+    #[inline(never)]
     fn refused(&self, upper: bool) -> [u64; NEEDS] {
         let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
         let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
@@ -405,7 +428,8 @@ impl Cpu {
         }
         self.micro.clock = running.base.wrapping_add(running.budget as u64);
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
-        self.micro.predictor.set_newest(self.engine.returns.position(running.returns));
+        let first = std::ptr::from_ref(self).addr() + RETURNS;
+        self.micro.predictor.set_newest((running.returns.addr() - first) / size_of::<u64>());
         self.take_system_flags(running);
         // The host's MXCSR has the value for compiled code.
         self.arch.vector.loaded = NOT_LOADED;
@@ -445,6 +469,9 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
     let place = HandlerSite::decode(place);
+    if cpu.has_lines() {
+        cpu.note_block(cache, cache.translations.part(place.number, place.part));
+    }
     match (op.exec)(cpu, op) {
         // No event may become due within a trace.
         Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, cache.translations.span_of(place.number))) => {
@@ -497,7 +524,8 @@ pub unsafe extern "sysv64" fn refill(
     cpu.micro.clock = running.base.wrapping_add(running.budget as u64);
     let stop = cpu.engine.stop_at.min(context.until);
     // The trace may go on for that long after the access.
-    let span = cache.translations.span_of(HandlerSite::decode(place).number);
+    let place = HandlerSite::decode(place);
+    let span = cache.translations.span_of(place.number);
     let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(span);
     if room == 0 || cpu.is_due(context, 0) {
         return false;
@@ -505,6 +533,9 @@ pub unsafe extern "sysv64" fn refill(
     cpu.take_system_flags(running);
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
+    if cpu.has_lines() {
+        cpu.note_block(cache, cache.translations.part(place.number, place.part));
+    }
     let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
     running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
     known

@@ -108,6 +108,8 @@ pub struct Emit<'a> {
     checked: Vec<u64>,
     /// Group whose host address is in `FIRST`.
     held: Option<usize>,
+    /// Part and index of the last instruction that has accessed an operand.
+    accessed: Option<(usize, usize)>,
     /// Start of the operations of each part in the code that probes for each operand: before the executed parts are
     /// counted, and after.
     places: Vec<Vec<(usize, usize)>>,
@@ -137,6 +139,7 @@ pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut Instructi
         found: 0,
         checked: Vec::new(),
         held: None,
+        accessed: None,
         landings: vec![(source.key, None); source.parts.len()],
         places: Vec::new(),
     };

@@ -11,9 +11,8 @@ use crate::engine::BlockCache;
 use crate::f80::status::EXCEPTIONS;
 use crate::front::{Area, Attached, Half, Table, fetch_slot, large_slot};
 use crate::op::Op;
-use crate::returns::Return;
 use crate::state::Cpu;
-use crate::time::predictor::Target;
+use crate::time::predictor::{Predictor, Target};
 use ledger::{OriginId, Ticks};
 use std::mem::offset_of;
 
@@ -57,15 +56,17 @@ pub struct Running {
     /// Guest registers, see [`IN_MEMORY`].
     pub(super) memory: [u64; IN_MEMORY.len()],
     /// Newest entry of the modelled return stack.
-    pub(super) returns: *mut Return,
+    pub(super) returns: *mut u64,
     /// Execution counters of blocks for the current origin.
     pub(super) counts: *mut u32,
     /// Bases of FS and GS.
     pub(super) bases: [u64; 2],
     /// Bits of an address that select its slot in a table.
-    pub(super) page_mask: u64,
-    /// Bits of an address that are the offset in its page.
+    pub(super) slot_mask: u64,
+    /// Bits of an address that are the offset in its page or line.
     pub(super) offset_mask: u64,
+    /// All other bits.
+    pub(super) beyond_mask: u64,
     /// Bits of an indirect branch's target that select its slot.
     pub(super) jump_mask: u64,
     /// Modelled targets of indirect branches.
@@ -87,6 +88,8 @@ pub struct Running {
     pub(super) missing: [u64; NEEDS],
     /// Value of [`Running::missing`] after the registers have been loaded.
     pub(super) refused: [u64; NEEDS],
+    /// State for which [`Running::refused`] was computed, see `Cpu::refused_for`.
+    pub(super) refused_for: [u64; 2],
     /// Loaded vector registers: 0 for none, else the sum of [`LOADED`], [`LOADED_UPPER`] and [`LOADED_HIGH`].
     pub(super) loaded: u64,
     /// 0 if bits 511:256 of all vector registers are clear, or if the host's registers have none.
@@ -332,4 +335,14 @@ pub fn large(linear: u64) -> M {
 pub fn jump(key: usize, index: R) -> (M, M) {
     let at = |field: usize| M::at(index, (key * JUMP_SLOTS * size_of::<Jump>() + field) as i32);
     (at(offset_of!(Jump, negated)), at(offset_of!(Jump, code)))
+}
+
+/// Distance of the modelled return stack from the begin of a processor.
+pub const RETURNS: usize = offset_of!(Cpu, micro.predictor) + Predictor::RETURNS;
+
+/// Returns the location of what [`Returns`](crate::returns::Returns) has for an entry of the modelled return stack, whose address is in `entry`, in
+/// one of its arrays.
+pub fn of_return(entry: R, array: usize) -> M {
+    let at = offset_of!(Cpu, engine.returns) + array;
+    M::at(entry, at as i32 - RETURNS as i32)
 }

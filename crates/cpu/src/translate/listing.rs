@@ -96,7 +96,7 @@ impl Names {
             };
         }
         running! {
-            returns counts bases page_mask offset_mask jump_mask found targets registers flags interrupts access_control system_flags budget
+            returns counts bases slot_mask offset_mask beyond_mask jump_mask found targets registers flags interrupts access_control system_flags budget
             missing refused loaded upper vector host_mxcsr
             aligned_to_16 aligned_to_32 aligned_to_64 target wanted resume host_stack context jumps ops base non_root
         }

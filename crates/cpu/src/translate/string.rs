@@ -76,10 +76,10 @@ impl Emit<'_> {
             stubs.push(self.decide());
         }
         self.asm.flagless_lea(FIRST, self.operand);
-        // The last element must end in the page of the first one.
+        // The last element must end in the page or line of the first one.
         self.asm.flagless_extract(TEST, FIRST, field!(offset_mask));
         self.asm.flagless_lea(TEST, M::indexed(TEST, RCX, op.size.trailing_zeros() as u8, -1));
-        self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        self.beyond();
         stubs.push(self.decide());
     }
 

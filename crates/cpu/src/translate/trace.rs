@@ -16,6 +16,7 @@ use crate::mode;
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::time::Place;
+use crate::time::Timed;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
 use x86::page::PAGE;
@@ -116,6 +117,8 @@ pub struct TraceSource<'a> {
     pub target_slots: usize,
     /// True if each x87 instruction records its operand's address.
     pub data_pointers: bool,
+    /// Log2 of the size of the pages or lines in the fast path's tables.
+    pub shift: u8,
     /// Bits of IA32_SPEC_CTRL that exist.
     pub spec_ctrl: u64,
 }
@@ -383,7 +386,8 @@ impl Cpu {
         let (op, ends) = operation(&instruction, block.mode());
         let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
         (nop && !ends).then(|| {
-            let (ticks, after) = cache.runs.price_one(&self.wiring.model, block.after, &op, false);
+            let (ticks, after) =
+                cache.runs.price_one(&self.wiring.model, block.after, &Timed { op, instruction }, false);
             Shadow { rip, next: op.next, class: op.class, ticks, after }
         })
     }

@@ -127,11 +127,17 @@ impl Mmu {
         if found != (hashed && !page.invalid) {
             return Err(format!("page {id} ({:?}) and the hash disagree", page.keeping));
         }
+        if page.invalid && (page.unsync || page.unsync_below != [0; 8] || !page.parents.is_empty()) {
+            return Err(format!("page {id} is invalid, and counts as a part of the tables"));
+        }
         self.check_shadow_ept(id, page)?;
         let mut mapped = 0;
         for index in 0..512 {
             let at = EntryRef { page: id, index };
             let entry = self.pool.entry(at);
+            if page.invalid && entry != 0 {
+                return Err(format!("{at:?} of an invalid page is {entry:#x}"));
+            }
             if self.format.is_leaf(entry, level) {
                 self.check_leaf(at, entry, backwards)?;
                 mapped += usize::from(hashed);

@@ -3,14 +3,14 @@
 //! A profile is a TOML file. Those of `profiles/` are built in ([`Profile::named`]); any other can be loaded
 //! ([`Profile::load`]). Reading one never panics: whatever is wrong is reported with the file, the key and the reason.
 //!
-//! The only model of time so far is additive ([`Clock::Flat`]): instructions cost the sum over their classes, plus the events that they cause. Data
-//! caches and the overlap of long latencies are not modelled.
+//! A profile also selects the model of time ([`Clock`]) that turns its figures into the time of a run.
 
 mod cpuid;
 mod parse;
 
 pub use cpuid::CpuidLeaf;
 
+use crate::caches::{Caches, Level};
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,6 +25,17 @@ pub enum Clock {
     /// An instruction costs the price of its class, and an event that of its kind; prices add up.
     #[default]
     Flat,
+    /// Straight-line code takes what the core's pipeline takes for it. Data accesses go through caches: a miss costs the
+    /// time for which the core waits, which depends on the level that has the line, and on the misses around it. Events
+    /// cost the price of their kind.
+    Core,
+}
+
+impl Clock {
+    /// The word used in profiles and on the command line.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// The reliability of a figure.
@@ -92,6 +103,38 @@ pub struct Sizes {
     pub return_stack: Sourced<u16>,
 }
 
+/// The caches and the way to memory, each figure with its provenance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheFigures {
+    /// First level, data.
+    pub l1d: Sourced<Level>,
+    /// Second level.
+    pub l2: Sourced<Level>,
+    /// Third level, if there is one.
+    pub l3: Option<Sourced<Level>>,
+    /// Latency of memory, and the time for each of many lines, in ticks.
+    pub memory: Sourced<(Ticks, Ticks)>,
+    /// Ticks of latency that the core hides behind the instructions that follow.
+    pub window: Sourced<Ticks>,
+    /// Misses that may wait at the same time.
+    pub fill_buffers: Sourced<u16>,
+}
+
+impl CacheFigures {
+    /// Caches as the processor wants them.
+    pub fn caches(&self) -> Caches {
+        Caches {
+            l1d: self.l1d.value,
+            l2: self.l2.value,
+            l3: self.l3.as_ref().map(|level| level.value),
+            memory_latency: self.memory.value.0,
+            memory_transfer: self.memory.value.1,
+            window: self.window.value,
+            fill_buffers: self.fill_buffers.value,
+        }
+    }
+}
+
 /// The prices of instructions and events, on the processor itself or in a program that emulates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prices {
@@ -143,6 +186,7 @@ impl Sizes {
             return_stack: self.return_stack.value,
             keeps_global: true,
             keeps_large: true,
+            caches: None,
         }
     }
 }
@@ -270,8 +314,13 @@ pub struct Profile {
     pub host_xcr0: Option<Sourced<u64>>,
     /// The model of time.
     pub clock: Clock,
+    /// The name of the core whose tables say what instructions take, for [`Clock::Core`]. `None`: no table is known, and an
+    /// instruction takes the price of its class.
+    pub core: Option<Sourced<String>>,
     /// Sizes of TLBs and predictors.
     pub sizes: Sizes,
+    /// Caches, if they are known.
+    pub caches: Option<CacheFigures>,
     /// The prices.
     pub prices: Prices,
     /// A program that emulates it.
@@ -308,6 +357,12 @@ pub enum ProfileError {
         file: String,
         /// The place and the reason.
         reason: String,
+    },
+    /// The model of time needs caches.
+    #[error("profile {name} has no [cache], which the model 'core' needs")]
+    NoCaches {
+        /// The name of the profile.
+        name: String,
     },
     /// A value is missing or unusable.
     #[error("profile {file}: {key}: {reason}")]
@@ -405,7 +460,17 @@ impl Profile {
 
     /// Sizes as the processor wants them, on the machine itself and for a hypervisor on it.
     pub fn geometry(&self) -> Geometry {
-        self.sizes.geometry()
+        let modelled = self.caches.as_ref().filter(|_| self.clock == Clock::Core);
+        Geometry { caches: modelled.map(CacheFigures::caches), ..self.sizes.geometry() }
+    }
+
+    /// Selects a model of time in place of the profile's own.
+    pub fn with_clock(mut self, clock: Clock) -> Result<Self, ProfileError> {
+        if clock == Clock::Core && self.caches.is_none() {
+            return Err(ProfileError::NoCaches { name: self.name });
+        }
+        self.clock = clock;
+        Ok(self)
     }
 
     /// Prices in a program that emulates the processor.

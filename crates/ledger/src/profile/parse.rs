@@ -1,9 +1,10 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, Clock, Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor,
-    Virtualization, Vmx, built_in,
+    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes,
+    Sourced, Vendor, Virtualization, Vmx, built_in,
 };
+use crate::caches::{LINE, Level};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use strum::VariantArray;
@@ -186,6 +187,8 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "arch_capabilities",
         "host",
         "clock",
+        "core",
+        "cache",
         "tlb",
         "predictor",
         "class",
@@ -202,6 +205,14 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
     }
     let synthetic = top.table.contains_key("synthetic") && top.boolean("synthetic")?;
     let (raw_cpuid, cpuid_from, vendor) = cpuid(&top.table("cpuid")?)?;
+    let caches = match top.table.contains_key("cache") {
+        true => Some(caches(&top.table("cache")?)?),
+        false => None,
+    };
+    let clock = clock(top)?;
+    if clock == Clock::Core && caches.is_none() {
+        return Err(top.error("clock", "the model 'core' needs the table [cache]"));
+    }
     Ok(Profile {
         name,
         title: top.text("title")?,
@@ -223,9 +234,14 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
             true => Some(sized(top, "arch_capabilities", "value", 0, i64::MAX)?.map(|n| n as u64)),
             false => None,
         },
-        clock: clock(top)?,
+        clock,
+        core: match top.table.contains_key("core") {
+            true => Some(core(&top.table("core")?)?),
+            false => None,
+        },
         sizes: sizes(top)?,
-        prices: prices(top, operations(&top.table("operation")?)?, |family| !by_class_or_operation(family))?,
+        caches,
+        prices: prices(top, operations(&top.table("operation")?)?, has_event_price)?,
         emulator: emulator(&top.table("emulated")?)?,
         cpuid_from,
         raw_cpuid,
@@ -337,6 +353,58 @@ fn sizes(top: &At) -> Result<Sizes, ProfileError> {
     })
 }
 
+/// Reads the name of the core.
+fn core(at: &At) -> Result<Sourced<String>, ProfileError> {
+    at.only(&["table", "source", "confidence"])?;
+    Ok(Sourced { value: at.text("table")?, from: at.from()? })
+}
+
+/// The largest cache, in bytes.
+const LARGEST_CACHE: i64 = 1 << 30;
+/// The most cycles that a line takes.
+const MOST_LATENCY: f64 = 1e5;
+
+/// Reads the caches and the way to memory.
+fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
+    top.only(&["l1d", "l2", "l3", "memory", "window", "fill_buffers"])?;
+    let level = |key: &str, transfer: bool| {
+        let at = top.table(key)?;
+        let known = ["bytes", "ways", "latency", "source", "confidence", "transfer"];
+        at.only(&known[..known.len() - usize::from(!transfer)])?;
+        let lines = at.integer("bytes", LINE as i64, LARGEST_CACHE)? / LINE as i64;
+        let ways = at.integer("ways", 1, lines.min(128))?;
+        if lines % ways != 0 {
+            return Err(at.error("ways", format!("{ways} ways do not divide {lines} lines")));
+        }
+        let transfer = if transfer { at.ticks("transfer", MOST_LATENCY)? } else { 0 };
+        let value =
+            Level { lines: lines as u32, ways: ways as u16, latency: at.ticks("latency", MOST_LATENCY)?, transfer };
+        Ok(Sourced { value, from: at.from()? })
+    };
+    let memory = top.table("memory")?;
+    memory.only(&["latency", "transfer", "source", "confidence"])?;
+    let figures = CacheFigures {
+        l1d: level("l1d", false)?,
+        l2: level("l2", true)?,
+        l3: match top.table.contains_key("l3") {
+            true => Some(level("l3", true)?),
+            false => None,
+        },
+        memory: Sourced {
+            value: (memory.ticks("latency", MOST_LATENCY)?, memory.ticks("transfer", MOST_LATENCY)?),
+            from: memory.from()?,
+        },
+        window: top.figure("window", MOST_LATENCY, true)?,
+        fill_buffers: sized(top, "fill_buffers", "entries", 1, 1024)?.map(|n| n as u16),
+    };
+    let l3 = figures.l3.as_ref().map(|level| level.value.latency);
+    let latencies = [Some(figures.l1d.value.latency), Some(figures.l2.value.latency), l3, Some(figures.memory.value.0)];
+    if !latencies.into_iter().flatten().is_sorted() {
+        return Err(top.error("memory", "a level farther from the core should not have a lower latency"));
+    }
+    Ok(figures)
+}
+
 fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
     at.only(&Class::ALL.map(Class::name))?;
     // A class may be free only if an event pays for its instructions.
@@ -344,9 +412,9 @@ fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
     Class::ALL.into_iter().map(figure).collect()
 }
 
-/// Families whose prices are those of classes or operations.
-fn by_class_or_operation(family: Family) -> bool {
-    matches!(family, Family::Instruction | Family::Operation)
+/// Returns true for families with a price in the tables of events. Others have those of classes, operations or caches.
+fn has_event_price(family: Family) -> bool {
+    !matches!(family, Family::Instruction | Family::Operation | Family::BranchMiss) && !family.is_cache_miss()
 }
 
 /// The tables of prices in `at`, with those of operations, for the families that are `charged`.
@@ -375,7 +443,7 @@ fn families(at: &At, charged: fn(Family) -> bool) -> Result<Vec<Option<Sourced<T
 fn emulator(at: &At) -> Result<Emulator, ProfileError> {
     at.only(&["title", "keeps_global", "keeps_large", "class", "event", "event_by_parameter", "tlb", "predictor"])?;
     // An emulated processor has no hypervisor of its own.
-    let charged = |family: Family| !by_class_or_operation(family) && !family.is_hypervisor();
+    let charged = |family: Family| has_event_price(family) && !family.is_hypervisor();
     let keeps = |key: &str| {
         let at = at.table(key)?;
         at.only(&["value", "source", "confidence"])?;

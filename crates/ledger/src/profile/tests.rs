@@ -267,7 +267,10 @@ fn what_is_wrong_is_named() {
         broken("jump = { cycles = 1", "jump = { cycles = 0"),
         "profile x.toml: class.jump.cycles: should be at least 0.001, or a guest could loop while no time passes"
     );
-    assert_eq!(broken("format = 1", "format = 1\nclock = \"sharp\""), "profile x.toml: clock: should be one of flat");
+    assert_eq!(
+        broken("format = 1", "format = 1\nclock = \"sharp\""),
+        "profile x.toml: clock: should be one of flat, core"
+    );
     assert_eq!(broken("load = {", "lode = {"), "profile x.toml: class.lode: is not a key of a profile");
     assert_eq!(broken("ways = 12,", "ways = 7,"), "profile x.toml: tlb.stlb.ways: 7 does not divide 1536 entries");
     assert_eq!(

@@ -15,6 +15,7 @@ mod settle;
 use crate::contain::Sandbox;
 use crate::ending;
 use crate::limits;
+use crate::model;
 use crate::net::{self, Addresses, Connections, Nets};
 use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
@@ -35,7 +36,7 @@ use guestfs::{Packed, Server, Shares, Tree};
 use image::Way;
 pub use kernel::Kernel;
 use layout::Layout;
-use ledger::profile::Profile;
+use ledger::profile::Clock;
 use machine::board::Parts;
 use machine::loader::Module;
 use machine::stacks::NamedTree;
@@ -114,6 +115,9 @@ pub struct ExecArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file
     #[arg(long, value_name = "PROFILE", default_value = "skx")]
     cpu: String,
+    /// Model of time: flat (each instruction costs the price of its class) or core (with caches) [default: the profile's]
+    #[arg(long, value_name = "MODEL", value_parser = model::parse)]
+    model: Option<Clock>,
     /// Packs a file or directory of this host, under its own path, or a program by name with its dependencies. May be repeated
     #[arg(long, value_name = "PATH")]
     add: Vec<PathBuf>,
@@ -372,7 +376,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }
         Ok(Some(server))
     };
-    let profile = Profile::find(&args.cpu)?;
+    let profile = model::profile(&args.cpu, args.model)?;
     let tsc_hz = profile.tsc_hz.value;
     let platform = args.platform.resolve(&profile)?;
     let layout_words = if layout.is_some() { layout::WORDS } else { "" };

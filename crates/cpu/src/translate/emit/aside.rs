@@ -170,8 +170,19 @@ impl Emit<'_> {
         self.stubs.len() - 1
     }
 
-    /// Continues if `TEST` is zero, otherwise as [`Emit::otherwise`] does, unless the access can be made possible.
+    /// Returns true if the current instruction has accessed another operand, and notes that it accesses one.
+    pub fn accesses_another(&mut self) -> bool {
+        let here = Some((self.part, self.at));
+        std::mem::replace(&mut self.accessed, here) == here
+    }
+
+    /// Continues if `TEST` is zero, otherwise as [`Emit::otherwise`] does, unless the access can be made possible. Probing
+    /// again may begin with the instruction, whose other operand may have left the tables for this one: then the handler
+    /// executes the instruction.
     pub fn or_refill(&mut self, access: Probed) -> usize {
+        if self.accesses_another() && self.groups.is_some() {
+            return self.decide();
+        }
         let hit = self.asm.flagless_if_zero();
         let stub = self.otherwise();
         self.stubs[stub].access = Some(access);

@@ -47,6 +47,16 @@ fn frame(rig: &Rig, at: EntryRef) -> u64 {
     rig.mmu.pool.page(at.page).frame(usize::from(at.index))
 }
 
+/// Makes the root invalid and lets it keep its entries.
+fn invalid_root(rig: &mut Rig) -> &mut Page {
+    let root = find(rig, |page| page.roots == 1);
+    let gfn = rig.mmu.pool.page(root).gfn;
+    rig.mmu.hash.get_mut(&gfn).unwrap().retain(|page| *page != root);
+    let page = rig.mmu.pool.page_mut(root);
+    page.invalid = true;
+    page
+}
+
 /// Adds a table that nothing knows.
 fn stray(rig: &mut Rig, keeping: Keeping, gfn: u64, level: u8, direct: bool) -> PageId {
     let role = Role { level, direct, ..Role::tdp_root(true, false) };
@@ -98,6 +108,12 @@ const HARMS: &[(&[MmuMode], &str, Harm)] = {
         (&[Shadow, LegacyTdp], "was not freed", |rig| {
             let at = pointer(rig, 3);
             child(rig, at).invalid = true;
+        }),
+        (&[Shadow, LegacyTdp], "of an invalid page is", |rig| {
+            invalid_root(rig);
+        }),
+        (&[Shadow, LegacyTdp], "is invalid, and counts as a part of the tables", |rig| {
+            invalid_root(rig).unsync_below[0] = 1;
         }),
         (&[Shadow, LegacyTdp, Tdp], "counts 2 roots of 1", |rig| {
             let root = find(rig, |page| page.roots == 1);

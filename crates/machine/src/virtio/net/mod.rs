@@ -185,18 +185,28 @@ impl Net {
         Ok(())
     }
 
+    /// Returns the waiting transmit queue that is served next. A queue whose pair is not in use keeps its place, and holds up no other queue.
+    fn next_sender(&self) -> Option<u16> {
+        let State { waiting, started, pairs, .. } = &self.state;
+        waiting.iter().copied().find(|queue| *queue < 2 * pairs && !is_receive(*queue) && started[usize::from(*queue)])
+    }
+
+    /// Returns true if a transmit queue may send a frame now. Otherwise it waits, and keeps its place if the driver notifies it again.
+    fn takes_turn(&mut self, queue: u16, now: Time) -> bool {
+        let waits = self.state.waiting.contains(&queue);
+        let turn = self.room_at() <= now && (!waits || self.next_sender() == Some(queue));
+        match (turn, waits) {
+            (true, true) => self.state.waiting.retain(|waiting| *waiting != queue),
+            (false, false) => self.state.waiting.push_back(queue),
+            _ => {}
+        }
+        turn
+    }
+
     /// Sends the frames of a transmit queue while there is room before the link.
     fn transmit(&mut self, queue: u16, ring: &mut Ring, now: Time) -> Result<(), Broken> {
-        if self.state.waiting.contains(&queue) && self.state.waiting.front() != Some(&queue) {
-            return Ok(());
-        }
-        self.state.waiting.retain(|waiting| *waiting != queue);
         let mut passed = 0;
-        loop {
-            if self.room_at() > now {
-                self.state.waiting.push_back(queue);
-                break;
-            }
+        while self.takes_turn(queue, now) {
             let Some(mut chain) = ring.pop()? else { break };
             let mut bytes = vec![0; chain.reader.available_bytes().min(LONGEST_REQUEST)];
             let read = chain.read(&mut bytes);
@@ -353,7 +363,7 @@ impl Device for Net {
     }
 
     fn has_input(&self, queue: u16) -> bool {
-        let State { backlogs, starved, waiting, coalescing, now, .. } = &self.state;
+        let State { backlogs, starved, coalescing, now, .. } = &self.state;
         let pair = usize::from(queue / 2);
         if queue >= 2 * self.state.pairs {
             return false;
@@ -361,7 +371,7 @@ impl Device for Net {
         let late = coalescing[usize::from(queue)].due().is_some_and(|due| due <= *now);
         let work = match is_receive(queue) {
             true => !backlogs[pair].is_empty() && !starved[pair],
-            false => waiting.front() == Some(&queue) && self.room_at() <= *now,
+            false => self.next_sender() == Some(queue) && self.room_at() <= *now,
         };
         self.state.started[usize::from(queue)] && (late || work)
     }
@@ -369,7 +379,7 @@ impl Device for Net {
     fn next_event(&self) -> Option<Ticks> {
         let receives = (0..self.state.pairs).any(|pair| self.receives(pair) && !self.state.starved[usize::from(pair)]);
         let arrival = if receives { self.port.next_arrival() } else { None };
-        let room = self.state.waiting.front().map(|_| self.room_at());
+        let room = self.next_sender().map(|_| self.room_at());
         let due = self.state.coalescing.iter().filter_map(Coalescing::due).min();
         // An event that was already due and was not handled waits for the driver.
         let first = [arrival, room, due].into_iter().flatten().filter(|time| *time > self.state.now).min()?;

@@ -79,6 +79,63 @@ fn transmit_queues_take_turns() {
     assert_eq!((bench.driver.used(TX).0, bench.driver.used(3).0), (4, 2));
 }
 
+/// Three pairs on a link of 1 Gb/s, each of whose transmit queues has two frames of 9,000 bytes. The first queue has sent two more, which fill the
+/// buffer before the link.
+fn crowded() -> Bench {
+    let mut bench = Bench::new(&["user,queues=3,rate=1G"], CTRL_VQ | MQ | COAL);
+    assert_eq!(bench.command(6, &[4, 0, 3, 0], 0).0, 0);
+    let requests = [(TX, 0), (TX, 2), (TX, 4), (TX, 6), (3, 0), (3, 2), (5, 0), (5, 2)];
+    for ((queue, head), number) in requests.into_iter().zip(0..) {
+        let (at, bytes) = (BUFFERS + 0x8_0000 + 0x4000 * number, [&[0; 12][..], &udp(queue, 9000 - 42)].concat());
+        assert!(bench.driver.ram.write(at, &bytes));
+        bench.driver.offer(queue, head, &[(at, bytes.len() as u32, 0)]);
+        bench.driver.notify(queue);
+    }
+    bench
+}
+
+/// The queues from which the host got frames, in order.
+fn senders(bench: &Bench) -> Vec<u8> {
+    bench.to_host().iter().map(|bytes| bytes[35]).collect()
+}
+
+#[test]
+fn a_transmit_queue_that_is_notified_again_keeps_its_turn() {
+    let mut bench = crowded();
+    bench.driver.notify(TX);
+    bench.run_until(SECOND);
+    assert_eq!(senders(&bench), [1, 1, 1, 3, 5, 1, 3, 5]);
+}
+
+#[test]
+fn a_transmit_queue_of_a_pair_that_is_not_used_holds_up_no_other() {
+    let mut bench = crowded();
+    for (wanted, expected) in [(1, [1, 1, 1, 1].as_slice()), (2, &[3, 3]), (3, &[5, 5])] {
+        assert_eq!(bench.command(6, &[4, 0, wanted, 0], 0).0, 0);
+        let then = bench.now() + SECOND;
+        bench.run_until(then);
+        assert_eq!(senders(&bench), expected, "{wanted} pairs are used");
+    }
+}
+
+#[test]
+fn a_transmit_queue_that_waits_is_announced_in_time() {
+    let mut bench = crowded();
+    // From now on 100 frames, or 10 microseconds.
+    assert_eq!(bench.command(6, &[6, 0, 100, 0, 0, 0, 10, 0, 0, 0], 0).0, 0);
+    let microseconds = |bench: &mut Bench, count: u64| {
+        let then = bench.now() + count * (SECOND / 1_000_000);
+        bench.run_until(then);
+    };
+    while bench.driver.used(TX).0 == 2 {
+        microseconds(&mut bench, 1);
+    }
+    bench.driver.messages();
+    // Two other queues, each with a frame of 72 microseconds, come before its next turn.
+    microseconds(&mut bench, 11);
+    assert_eq!((bench.driver.used(TX).0, bench.driver.messages()), (3, vec![0x42]));
+}
+
 #[test]
 fn a_backlog_is_limited_by_queue() {
     let mut bench = Bench::new(&["user,queues=2"], MERGE | CTRL_VQ | MQ | RSS);

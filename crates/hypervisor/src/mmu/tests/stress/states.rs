@@ -309,6 +309,30 @@ fn each_forgery_has_its_name() {
     assert_eq!(refused(&|file| file.vcpus = file.vcpus.replacen("\"pdptes\":2", "\"pdptes\":1", 1)), shared);
 }
 
+/// An invalid root that kept its entries would leave them behind when its last user leaves.
+#[test]
+fn an_invalid_root_is_empty() {
+    use super::super::units::long_guest;
+    for mode in [MmuMode::Shadow, MmuMode::LegacyTdp] {
+        let config = VmConfig { mmu: mode, unrestricted_guest: false, ..VmConfig::default() };
+        let mut rig = Rig::new(&config, RAM);
+        let guest = if mode == MmuMode::Shadow { long_guest(&rig) } else { Guest { cr0: CR0_PE, ..Guest::default() } };
+        rig.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
+        let (file, mut victim) = (save(&rig), Rig::new(&config, RAM));
+        let root = rig.vcpu.own.as_ref().and_then(|set| set.pages[0]).unwrap();
+        let forged = changed(&file, &[(&format!("/pool/pages/{root}/1/invalid"), Value::Bool(true))], &[]);
+        let refused = restore(&mut victim, &forged).unwrap_err();
+        assert!(refused.contains("of an invalid page is"), "{mode}: {refused}");
+        // An invalid root that has lost its entries is one whose user has not left yet.
+        rig.mmu.zap_all();
+        let file = save(&rig);
+        assert!(file.mmu.contains("\"invalid\":true"), "{mode}");
+        assert_eq!(restore(&mut victim, &file), Ok(()), "{mode}");
+        victim.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
+        victim.check();
+    }
+}
+
 /// A pointer into a saved state, and another value there.
 type Change<'a> = (&'a str, Value);
 
@@ -379,6 +403,7 @@ fn each_part_of_a_state_has_its_limits() {
         (at("role/level"), json!(0), no_level.clone()),
         (at("role/level"), json!(6), no_level.clone()),
         (at("role/access"), json!(8), no_role.clone()),
+        (at("role/quadrant"), json!(3), fine.clone()),
         (at("role/quadrant"), json!(4), no_role.clone()),
         (at("role/ept"), format(true), page(3, "shadows EPT that there is not")),
         (at("order"), json!(1u64 << 40), page(3, "was made at no time of its own")),

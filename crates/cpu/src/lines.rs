@@ -1,0 +1,152 @@
+//! Accesses to lines of the modelled caches.
+//!
+//! An access that the fast path does not know finds its lines in the first-level cache, or charges a miss ([`crate::time::memory`]).
+//! Afterwards the fast path knows the line, until it leaves the cache or its page the TLB. The fast path therefore never has a line
+//! that is not in the cache, and a hit changes nothing.
+//!
+//! A line is on the fast path under one linear address at a time, so that it can be removed.
+//!
+//! **The time of an access** must not depend on where blocks are cut, and a block is charged when it is entered. It is the time
+//! at which the run began, plus what events and misses have charged since.
+
+use crate::front::{KnownPage, Left, Mode};
+use crate::state::Cpu;
+use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
+use ledger::Ticks;
+use ledger::caches::LINE;
+
+/// Stands for no linear address.
+pub(crate) const NOWHERE: u64 = u64::MAX;
+
+/// Returns the first line of a range of bytes, and the number of its lines.
+fn range(address: u64, size: u64) -> (u64, u64) {
+    let first = address >> LINE_SHIFT;
+    (first, (address + size.max(1) - 1 >> LINE_SHIFT) - first + 1)
+}
+
+impl Cpu {
+    /// Returns true if caches are modelled.
+    #[inline]
+    pub(crate) fn has_lines(&self) -> bool {
+        !self.engine.exposed.is_empty()
+    }
+
+    /// Returns true if an access is in one line, or caches are not modelled.
+    #[inline]
+    pub(crate) fn in_one_line(&self, linear: u64, size: u64) -> bool {
+        !self.has_lines() || linear % LINE + size <= LINE
+    }
+
+    /// Accesses bytes of a page of RAM: lines that the first-level cache does not have are charged.
+    pub(crate) fn reach_lines(&mut self, physical: u64, linear: u64, size: u64, write: bool) {
+        if self.engine.emulation.is_some() {
+            return;
+        }
+        let (first, count) = range(physical, size);
+        for line in first..first + count {
+            self.reach_line(line, linear.wrapping_add((line - first) * LINE), write);
+        }
+    }
+
+    /// Returns true if an access to one line certainly costs less than `room`.
+    pub(crate) fn has_room_for(&self, physical: u64, room: Ticks) -> bool {
+        let (Some(memory), Some(caches)) = (&self.micro.memory, &self.wiring.model.geometry.caches) else {
+            return true;
+        };
+        memory.has(physical >> LINE_SHIFT) || (Memory::most(caches) < room && self.wiring.observer.is_none())
+    }
+
+    /// Accesses bytes of a line in a page that the TLB has, and adds the line to the fast path: a short way for most
+    /// accesses that the fast path does not know. Returns their host address; `None` if another way is needed, or if the
+    /// access may cost `room` or more, and nothing has changed then.
+    pub(crate) fn reach_known(
+        &mut self,
+        mode: Mode,
+        linear: u64,
+        size: u64,
+        write: bool,
+        room: Ticks,
+    ) -> Option<*mut u8> {
+        if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() {
+            return None;
+        }
+        let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
+        if !self.has_room_for(physical, room) {
+            return None;
+        }
+        self.reach_line(physical >> LINE_SHIFT, linear, write);
+        self.expose_line(mode, Exposed { physical, linear, host, writable, large });
+        Some(host as *mut u8)
+    }
+
+    fn reach_line(&mut self, line: u64, linear: u64, write: bool) {
+        let Some(memory) = &mut self.micro.memory else { return };
+        if memory.find(line, write).is_none() {
+            self.miss_line(line, linear, write);
+        }
+    }
+
+    #[cold]
+    fn miss_line(&mut self, line: u64, linear: u64, write: bool) {
+        let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
+        let now = self.micro.clock.saturating_sub(self.engine.ahead);
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        let ram = &self.wiring.ram;
+        let read = |line: u64| {
+            let mut bytes = [0; LINE as usize];
+            let there = ram.read_bytes(line << LINE_SHIFT, &mut bytes);
+            there.then(|| {
+                let mut words =
+                    bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)));
+                std::array::from_fn(|_| words.next().unwrap_or(0))
+            })
+        };
+        let Miss { slot, kind, ticks } = memory.miss(caches, Access { line, linear, write, rip, now }, &read);
+        self.hide(slot);
+        self.charge_ticks(kind, 1, ticks);
+    }
+
+    /// Removes the line that was in a slot of the cache from the fast path.
+    fn hide(&mut self, slot: usize) {
+        let linear = std::mem::replace(&mut self.engine.exposed[slot], NOWHERE);
+        if linear != NOWHERE {
+            self.engine.front.drop_range(Left { linear, shift: LINE_SHIFT, key: None });
+        }
+    }
+
+    /// Adds the line of an access to the fast path. `host` is the address of the accessed byte. The line can be written
+    /// there if its page may be and the cache knows that the line has changed.
+    pub(crate) fn expose_line(&mut self, mode: Mode, at: Exposed) {
+        let Exposed { physical, linear, host, writable, large } = at;
+        let Some(memory) = &mut self.micro.memory else { return };
+        let Some(slot) = memory.find(physical >> LINE_SHIFT, false) else { return };
+        let writable = writable && memory.is_changed(slot);
+        let offset = linear % LINE;
+        let start = linear - offset;
+        if self.engine.exposed[slot] != start {
+            self.hide(slot);
+            self.engine.exposed[slot] = start;
+        }
+        self.engine.front.fill_line(mode, start, host - offset, writable, large);
+    }
+
+    /// Instructions up to the end of the block have been charged for `ahead` since the run began.
+    #[inline(always)]
+    pub(crate) fn charged_ahead(&mut self, ahead: Ticks) {
+        self.engine.ahead = ahead;
+    }
+}
+
+/// An access to be exposed to the fast path.
+pub(crate) struct Exposed {
+    /// Guest-physical address.
+    pub physical: u64,
+    /// Linear address.
+    pub linear: u64,
+    /// Address on the host.
+    pub host: u64,
+    /// True if the page may be written on the fast path.
+    pub writable: bool,
+    /// True for a part of a page larger than 4 KiB.
+    pub large: bool,
+}

@@ -1,0 +1,80 @@
+//! The model `core`: the price of a run is what the pipeline of [`uarch`] takes for it.
+
+use super::{Context, Timed, Timing};
+use iced_x86::InstructionInfoFactory;
+use ledger::{Class, Costs};
+use uarch::{CoreTable, State, step};
+
+/// The model with a pipeline and caches.
+#[derive(Clone, Copy, Debug)]
+pub struct Core {
+    /// The core; `None` for a processor of which no table is known: instructions cost the prices of their classes, as in
+    /// [`super::Flat`].
+    pub table: Option<&'static CoreTable>,
+}
+
+impl Timing for Core {
+    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+        let Some(table) = self.table else { return Self::by_class(costs, context, run, put) };
+        // Contexts of saved states are checked when they are restored.
+        let mut state = State::decode(&context.0).unwrap_or_default();
+        let mut info = InstructionInfoFactory::new();
+        for Timed { op, instruction } in run {
+            let next = table.step(&mut info, instruction, costs.class[op.class as usize]);
+            let next = if has_own_price(op.class) { next.priced_by_caller() } else { next };
+            put(step(table, &mut state, &next));
+        }
+        context.0 = state.encode();
+    }
+
+    fn elapsed(&self, context: &Context) -> u32 {
+        match self.table {
+            Some(_) => State::decode(&context.0).map_or(0, |state| state.time()),
+            None => context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)),
+        }
+    }
+
+    fn knows(&self, context: &Context) -> bool {
+        match self.table {
+            Some(_) => State::decode(&context.0).is_some(),
+            None => matches!(context.0.len(), 0 | 4),
+        }
+    }
+
+    fn has_contexts(&self) -> bool {
+        true
+    }
+}
+
+impl Core {
+    /// Prices instructions by their classes. The context is the time since the begin of the run.
+    fn by_class(costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+        let mut elapsed = context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        for Timed { op, .. } in run {
+            let price = costs.class[op.class as usize];
+            elapsed = elapsed.saturating_add(price);
+            put(price);
+        }
+        context.0 = elapsed.to_le_bytes().to_vec();
+    }
+}
+
+/// Returns true for classes whose prices are not those of a pipeline: what the instruction does is an event, depends on
+/// its operands, or is a price that the board relies on.
+fn has_own_price(class: Class) -> bool {
+    use Class::*;
+    matches!(
+        class,
+        System
+            | String
+            | StringStep
+            | Pause
+            | ReadTsc
+            | StateSave
+            | CacheLine
+            | Random
+            | Microcode
+            | TileMove
+            | TileMultiply
+    )
+}

@@ -1,0 +1,249 @@
+//! Caches, and the time for which the core waits for memory.
+//!
+//! **What a hit changes: nothing.** Lines of the first level are replaced in turn, so that the fast path, which knows a
+//! part of the lines that are there, need not report hits, and any part of the truth gives the same time. All accesses that miss
+//! the first level come here, and so the other levels replace the least recently used line. The third level has what the
+//! second has replaced.
+//!
+//! **What a miss costs.** The core goes on while a line is on its way, until its reorder buffer is full, after the *window*
+//! of the profile; then it waits for the line. In detail, for a miss at time `now`:
+//!
+//! - The load was *issued* at `now`. If the core has waited for another miss less than a window ago, the load was already
+//!   in the reorder buffer then, and was issued earlier by that wait: independent misses overlap.
+//! - A load whose address is in a line that is itself on its way is issued when that line arrives: a chain of pointers pays for
+//!   each. The address counts as such if the line contains a pointer to its neighbourhood.
+//! - The line arrives after the latency of its level, and the core waits from `now` plus the window until then.
+//! - A line that the prefetchers have asked for ([`Prefetchers`]) has arrived.
+//! - Nobody waits for a store.
+//! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
+//!   its latency. The core waits if the backlog exceeds what the buffers hold.
+
+mod prefetch;
+mod tags;
+
+use ledger::caches::{Caches, Level};
+use ledger::{Kind, Ticks};
+use prefetch::Prefetchers;
+use serde::{Deserialize, Serialize};
+use tags::{InTurn, Recent};
+
+/// Log2 of the size of a line.
+pub const LINE_SHIFT: u8 = 6;
+
+/// Number of misses that are remembered for the dependence of later ones.
+const REMEMBERED: usize = 8;
+/// Distance from a pointer up to which an address counts as that of what the pointer points to.
+const NEIGHBOURHOOD: u64 = 512;
+/// Lowest pointer: small values are numbers.
+const LOWEST_POINTER: u64 = 4096;
+
+/// An access that missed the first level.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Guest-physical address divided by the size of a line.
+    pub line: u64,
+    /// Linear address.
+    pub linear: u64,
+    /// True for a store.
+    pub write: bool,
+    /// Address of the instruction.
+    pub rip: u64,
+    /// Time of the access.
+    pub now: Ticks,
+}
+
+/// Outcome of a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// Slot of the first level that has the line now, instead of another one.
+    pub slot: usize,
+    /// Kind of event.
+    pub kind: Kind,
+    /// Time for which the core waits.
+    pub ticks: Ticks,
+}
+
+/// A line on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Coming {
+    line: u64,
+    arrives: Ticks,
+}
+
+/// Caches of one processor, and what is on its way to them.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    l1d: InTurn,
+    l2: Recent,
+    l3: Option<Recent>,
+    prefetchers: Prefetchers,
+    /// The last misses.
+    coming: [Coming; REMEMBERED],
+    newest: u8,
+    /// Time after the last wait.
+    waited: Ticks,
+    /// Time by which instructions within a window after `waited` were issued earlier.
+    early: Ticks,
+    /// Time at which the way from memory, or from another level, is free.
+    free: Ticks,
+}
+
+/// Reads the 64 bytes of a line, by its guest-physical address divided by 64.
+pub type ReadLine<'a> = &'a dyn Fn(u64) -> Option<[u64; 8]>;
+
+impl Memory {
+    /// Creates empty caches.
+    pub fn new(caches: &Caches) -> Self {
+        Self {
+            l1d: InTurn::new(&caches.l1d),
+            l2: Recent::new(&caches.l2),
+            l3: caches.l3.as_ref().map(Recent::new),
+            prefetchers: Prefetchers::default(),
+            coming: [Coming::default(); REMEMBERED],
+            newest: 0,
+            waited: 0,
+            early: 0,
+            free: 0,
+        }
+    }
+
+    /// Returns true if a state, which may come from a file, is possible for caches of these sizes.
+    pub fn fits(&self, caches: &Caches) -> bool {
+        let l3 = match (&self.l3, &caches.l3) {
+            (Some(l3), Some(level)) => l3.fits(level),
+            (None, None) => true,
+            _ => false,
+        };
+        l3 && self.l1d.fits(&caches.l1d)
+            && self.l2.fits(&caches.l2)
+            && self.prefetchers.fits()
+            && usize::from(self.newest) < REMEMBERED
+    }
+
+    /// Returns the slot of a line in the first level. For a store, the line is marked as changed.
+    #[inline]
+    pub fn find(&mut self, line: u64, write: bool) -> Option<usize> {
+        let slot = self.l1d.find(line)?;
+        if write {
+            self.l1d.change(slot);
+        }
+        Some(slot)
+    }
+
+    /// Returns true if the first level has a line.
+    pub fn has(&self, line: u64) -> bool {
+        self.l1d.find(line).is_some()
+    }
+
+    /// Returns true if the line in a slot of the first level has been changed.
+    #[inline]
+    pub fn is_changed(&self, slot: usize) -> bool {
+        self.l1d.is_changed(slot)
+    }
+
+    /// Returns the most that a miss costs: the latency of memory, or what is behind in the way from memory, which is the
+    /// latency of another line before this miss. The miss itself may send two changed lines to memory.
+    pub fn most(caches: &Caches) -> Ticks {
+        2 * caches.memory_latency + 3 * caches.memory_transfer + caches.window
+    }
+
+    /// Handles an access that missed the first level.
+    pub fn miss(&mut self, caches: &Caches, access: Access, read: ReadLine) -> Miss {
+        let prefetched = self.prefetchers.observe(access.line, access.linear, access.rip);
+        let (level, latency, transfer) = self.fetch(caches, access.line);
+        let slot = self.fill(caches, access);
+        // A load that follows a store gets the stored value.
+        let arrives = match prefetched || access.write {
+            true => access.now,
+            false => self.issued(caches, &access, read) + latency,
+        };
+        let wait = arrives.saturating_sub(access.now + caches.window);
+        let backlog = self.transfer(caches, access.now, latency, transfer, prefetched);
+        let ticks = wait.max(backlog);
+        self.newest = (self.newest + 1) % REMEMBERED as u8;
+        self.coming[usize::from(self.newest)] = Coming { line: access.line, arrives };
+        self.wait(caches, access.now, ticks);
+        Miss { slot, kind: Kind::cache_miss(false, level, prefetched), ticks }
+    }
+
+    /// Finds the level that has a line, and takes the line from there. Returns the number of the level, its latency, and the
+    /// time of a transfer.
+    fn fetch(&mut self, caches: &Caches, line: u64) -> (u32, Ticks, Ticks) {
+        if self.l2.touch(line) {
+            return (2, caches.l2.latency, caches.l2.transfer);
+        }
+        let (found, changed) = self.l3.as_mut().map_or((false, false), |l3| l3.take(line));
+        self.second(caches, line, changed);
+        match caches.l3 {
+            Some(Level { latency, transfer, .. }) if found => (3, latency, transfer),
+            _ => (Kind::MEMORY, caches.memory_latency, caches.memory_transfer),
+        }
+    }
+
+    /// Adds a line to the second level, whose oldest line goes to the third, whose oldest goes to memory.
+    fn second(&mut self, caches: &Caches, line: u64, changed: bool) {
+        let Some(old) = self.l2.add(line, changed) else { return };
+        let gone = match &mut self.l3 {
+            Some(l3) => l3.add(old.line, old.changed),
+            None => Some(old),
+        };
+        if gone.is_some_and(|gone| gone.changed) {
+            self.free += caches.memory_transfer;
+        }
+    }
+
+    /// Adds a line to the first level. Returns its slot.
+    fn fill(&mut self, caches: &Caches, access: Access) -> usize {
+        let (slot, old) = self.l1d.add(access.line, access.write);
+        if let Some(old) = old.filter(|old| old.changed)
+            && !self.l2.change(old.line)
+        {
+            self.second(caches, old.line, true);
+        }
+        slot
+    }
+
+    /// Returns the time at which a load was issued.
+    fn issued(&self, caches: &Caches, access: &Access, read: ReadLine) -> Ticks {
+        let soon = access.now < self.waited + caches.window;
+        let own = if soon { access.now.saturating_sub(self.early) } else { access.now };
+        let later = |coming: &&Coming| coming.arrives > own;
+        let sources = self.coming.iter().filter(later).filter(|coming| points_to(coming.line, access.linear, read));
+        sources.map(|coming| coming.arrives).max().unwrap_or(own)
+    }
+
+    /// Occupies the way from a level. Returns the time for which the core waits, because more lines are on their way
+    /// than the fill buffers hold.
+    fn transfer(&mut self, caches: &Caches, now: Ticks, latency: Ticks, transfer: Ticks, prefetched: bool) -> Ticks {
+        let buffer = if prefetched { 0 } else { latency / Ticks::from(caches.fill_buffers) };
+        self.free = self.free.max(now) + buffer.max(transfer);
+        (self.free - now).saturating_sub(latency.max(caches.window))
+    }
+
+    /// The core waits.
+    fn wait(&mut self, caches: &Caches, now: Ticks, ticks: Ticks) {
+        if ticks == 0 {
+            return;
+        }
+        let soon = now < self.waited + caches.window;
+        if soon {
+            self.early += ticks;
+            self.waited += ticks;
+        } else {
+            self.early = ticks;
+            self.waited = now + ticks;
+        }
+    }
+}
+
+/// Returns true if a line has a pointer to the neighbourhood of an address.
+fn points_to(line: u64, linear: u64, read: ReadLine) -> bool {
+    let near = |pointer: u64| {
+        pointer >= LOWEST_POINTER && linear.wrapping_sub(pointer).wrapping_add(NEIGHBOURHOOD / 2) < NEIGHBOURHOOD
+    };
+    let narrow = |word: u64| linear >> 32 == 0 && (near(word & 0xffff_ffff) || near(word >> 32));
+    read(line).is_some_and(|words| words.iter().any(|word| near(*word) || narrow(*word)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use super::*;
+
+const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0 };
+const CACHES: Caches = Caches {
+    l1d: LEVEL,
+    l2: Level { lines: 4096, ways: 8, latency: 14_000, transfer: 4_000 },
+    l3: Some(Level { lines: 65536, ways: 16, latency: 50_000, transfer: 8_000 }),
+    memory_latency: 300_000,
+    memory_transfer: 16_000,
+    window: 43_000,
+    fill_buffers: 12,
+};
+
+/// Caches with a clock, and memory in which each line points to the next of a chain.
+struct Bench {
+    memory: Memory,
+    now: Ticks,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { memory: Memory::new(&CACHES), now: 1_000_000 }
+    }
+
+    /// Accesses a line after `work` ticks. Returns the wait.
+    fn access(&mut self, line: u64, write: bool, work: Ticks, pointer: Option<(u64, u64)>) -> Ticks {
+        self.now += work;
+        if self.memory.find(line, write).is_some() {
+            return 0;
+        }
+        let access = Access { line, linear: line << LINE_SHIFT, write, rip: 0x1000, now: self.now };
+        let read = |at: u64| {
+            let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
+            Some([0, to, 0, 0, 0, 0, 0, 0])
+        };
+        let miss = self.memory.miss(&CACHES, access, &read);
+        self.now += miss.ticks;
+        miss.ticks
+    }
+}
+
+/// Lines in an order that no prefetcher follows, in different pages.
+fn scattered(n: u64) -> u64 {
+    0x10_0000 + (n * 7919 % 100_003) * 67
+}
+
+#[test]
+fn a_chain_pays_the_latency_for_each_link_and_independent_misses_share_it() {
+    let total = |chain: bool| {
+        let mut bench = Bench::new();
+        let began = bench.now;
+        for n in 1..1000 {
+            let pointer = chain.then(|| (scattered(n - 1), scattered(n)));
+            bench.access(scattered(n), false, 2_000, pointer);
+        }
+        (bench.now - began) / 999
+    };
+    let (chain, independent) = (total(true), total(false));
+    assert!((295_000..=305_000).contains(&chain), "{chain}");
+    // Twelve at a time.
+    assert!((24_000..=30_000).contains(&independent), "{independent}");
+}
+
+#[test]
+fn a_stream_costs_the_transfer_of_its_lines() {
+    let mut bench = Bench::new();
+    let began = bench.now;
+    for n in 0..6400 {
+        bench.access(0x40_0000 + n, false, 1_000, None);
+    }
+    let each = (bench.now - began) / 6400;
+    // Two lines of each page are not asked for ahead.
+    assert!((16_000..=24_000).contains(&each), "{each}");
+}
+
+#[test]
+fn lines_stay_in_the_level_that_they_fit() {
+    // Kind of the second round over so many lines.
+    let level = |lines: u64| {
+        let mut memory = Memory::new(&CACHES);
+        let mut last = None;
+        for _ in 0..2 {
+            for line in 0..lines {
+                let access = Access { line, linear: line << LINE_SHIFT, write: false, rip: 0, now: 0 };
+                last = match memory.find(line, false) {
+                    Some(_) => None,
+                    None => Some(memory.miss(&CACHES, access, &|_| None).kind.param & !Kind::PREFETCHED),
+                };
+            }
+        }
+        last
+    };
+    assert_eq!(level(512), None);
+    assert_eq!(level(4096), Some(2));
+    assert_eq!(level(60_000), Some(3));
+    assert_eq!(level(100_000), Some(Kind::MEMORY));
+}
+
+#[test]
+fn nobody_waits_for_a_store_until_the_buffers_are_full() {
+    let mut bench = Bench::new();
+    let first: Ticks = (0..12).map(|n| bench.access(scattered(n), true, 1_000, None)).sum();
+    assert_eq!(first, 0);
+    let more: Ticks = (12..200).map(|n| bench.access(scattered(n), true, 1_000, None)).sum();
+    assert!(more > 0);
+}
+
+#[test]
+fn no_miss_costs_more_than_the_most() {
+    let mut bench = Bench::new();
+    for n in 1..20_000 {
+        let pointer = (n % 3 == 0).then(|| (scattered(n - 1), scattered(n)));
+        let ticks = bench.access(scattered(n), n % 5 == 0, n % 50 * 1_000, pointer);
+        assert!(ticks <= Memory::most(&CACHES), "{ticks}");
+    }
+}
+
+#[test]
+fn a_changed_line_is_known_until_it_is_replaced() {
+    let mut memory = Memory::new(&CACHES);
+    let access = Access { line: 5, linear: 320, write: false, rip: 0, now: 0 };
+    let slot = memory.miss(&CACHES, access, &|_| None).slot;
+    assert!(!memory.is_changed(slot));
+    assert_eq!(memory.find(5, true), Some(slot));
+    assert!(memory.is_changed(slot));
+    for way in 1..=8 {
+        let line = 5 + 64 * way;
+        memory.miss(&CACHES, Access { line, linear: line << LINE_SHIFT, ..access }, &|_| None);
+    }
+    assert_eq!(memory.find(5, false), None);
+    // The second level has it.
+    assert_eq!(memory.miss(&CACHES, access, &|_| None).kind.param & !Kind::PREFETCHED, 2);
+}
+
+#[test]
+fn states_of_other_sizes_are_refused() {
+    let memory = Memory::new(&CACHES);
+    assert!(memory.fits(&CACHES));
+    assert!(!memory.fits(&Caches { l3: None, ..CACHES }));
+    assert!(!memory.fits(&Caches { l1d: Level { ways: 16, ..LEVEL }, ..CACHES }));
+    assert!(!memory.fits(&Caches { l2: Level { lines: 2048, ..CACHES.l2 }, ..CACHES }));
+}

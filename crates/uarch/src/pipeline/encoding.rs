@@ -1,0 +1,122 @@
+//! A run's state as bytes, and back: what a context is.
+//!
+//! Nothing is lost: the price of what follows is the same after the state was encoded, wherever that happens. The state at a run's begin is
+//! no bytes at all.
+
+use super::state::{ORIGINS, State};
+use super::step::{Place, REGS, Reg};
+use crate::core::BOUNDS;
+
+impl State {
+    /// Returns the state as bytes: equal states are equal bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if self.bytes == 0 && self.time == 0 {
+            return bytes;
+        }
+        let mut put = |number: u64| put(&mut bytes, number);
+        put(u64::from(self.time));
+        put(u64::from(self.bytes));
+        put(zigzag(self.stack));
+        put(u64::from(self.comparison));
+        put(self.origins.len() as u64);
+        self.origins.iter().for_each(|reg| put(u64::from(*reg)));
+        put(self.places.len() as u64);
+        for (place, reg) in &self.places {
+            put(u64::from(*reg));
+            put(u64::from(place.base));
+            put(zigzag(place.displacement));
+        }
+        // A bound is behind the run's time by less than the window, or unused.
+        for used in &self.used {
+            put(u64::from(self.time - used));
+        }
+        for reg in 0..REGS {
+            if self.written >> reg & 1 == 0 {
+                continue;
+            }
+            put(reg as u64 + 1);
+            put(u64::from(self.ready[reg].saturating_sub(self.time)));
+            let ways = &self.ways[reg];
+            put(ways.iter().enumerate().fold(0, |mask, (at, way)| mask | u64::from(*way > 0) << at));
+            ways.iter().filter(|way| **way > 0).for_each(|way| put(u64::from(*way)));
+        }
+        put(0);
+        bytes
+    }
+
+    /// Returns the state of which these are the bytes, or `None` if there is no such state.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut state = Self::new();
+        if bytes.is_empty() {
+            return Some(state);
+        }
+        let mut rest = bytes;
+        let mut get = || get(&mut rest);
+        state.time = u32::try_from(get()?).ok()?;
+        state.bytes = u32::try_from(get()?).ok()?;
+        state.stack = unzigzag(get()?);
+        state.comparison = u16::try_from(get()?).ok()?;
+        let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
+        for _ in 0..origins {
+            state.origins.push(reg(get()?, true)?);
+        }
+        let places = usize::try_from(get()?).ok().filter(|count| *count <= REGS)?;
+        for _ in 0..places {
+            let of = reg(get()?, false)?;
+            let base = reg(get()?, true)?;
+            state.places.push((Place { base, displacement: unzigzag(get()?) }, of));
+        }
+        for bound in 0..BOUNDS {
+            state.used[bound] = state.time.checked_sub(u32::try_from(get()?).ok()?)?;
+        }
+        loop {
+            let number = get()?;
+            let Some(number) = number.checked_sub(1) else { break };
+            let at = usize::from(reg(number, false)?);
+            state.written |= 1 << at;
+            state.ready[at] = state.time.checked_add(u32::try_from(get()?).ok()?)?;
+            let mask = get()?;
+            for origin in 0..ORIGINS {
+                if mask >> origin & 1 != 0 {
+                    state.ways[at][origin] = u16::try_from(get()?).ok()?;
+                }
+            }
+        }
+        rest.is_empty().then_some(state)
+    }
+}
+
+fn reg(number: u64, none: bool) -> Option<Reg> {
+    let reg = Reg::try_from(number).ok()?;
+    (usize::from(reg) < REGS || none && reg == Reg::MAX).then_some(reg)
+}
+
+fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn get(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}

@@ -1,0 +1,347 @@
+//! The state of a run, and the price of its next instruction.
+
+use super::step::{CARRY, End, PLACES, Place, REGS, Reg, Step};
+use crate::core::{BOUNDS, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
+
+/// Ticks of a cycle.
+const CYCLE: u32 = 1000;
+
+/// Most registers whose chains from the begin of a run are followed.
+pub(super) const ORIGINS: usize = 16;
+
+/// Most places in memory that are followed.
+const PLACE_COUNT: usize = REGS - PLACES as usize;
+
+/// Latencies in cycles, plus one, from each origin; 0 where there is no way.
+type Row = [u16; ORIGINS];
+
+/// The state of a run of instructions in a core: what the prices of the next instructions depend on.
+///
+/// Times are ticks from the run's begin. The state holds how far the bounds are used up, when the registers are ready, and how long
+/// the chains of dependence are from the registers at the run's begin to the registers now.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The run's time: the greatest of all bounds.
+    pub(super) time: u32,
+    /// When each bound is used up.
+    pub(super) used: [u32; BOUNDS],
+    /// When each register is ready.
+    pub(super) ready: [u32; REGS],
+    /// Registers of which the value at the run's begin was read, in that order.
+    pub(super) origins: Vec<Reg>,
+    /// Registers that were written.
+    pub(super) written: u128,
+    /// Latencies from the origins to each register.
+    pub(super) ways: [Row; REGS],
+    /// Places in memory, the latest last.
+    pub(super) places: Vec<(Place, Reg)>,
+    /// Bytes by which the run has moved the stack pointer.
+    pub(super) stack: i64,
+    /// The comparison in front, if a branch can become one with it.
+    pub(super) comparison: FormId,
+    /// Bytes of code since the begin.
+    pub(super) bytes: u32,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    /// Returns the state at a run's begin.
+    pub fn new() -> Self {
+        Self {
+            time: 0,
+            used: [0; BOUNDS],
+            ready: [0; REGS],
+            origins: Vec::new(),
+            written: 0,
+            ways: [[0; ORIGINS]; REGS],
+            places: Vec::new(),
+            stack: 0,
+            comparison: NO_FORM,
+            bytes: 0,
+        }
+    }
+
+    /// Returns the time since the run's begin, in ticks.
+    pub fn time(&self) -> u32 {
+        self.time
+    }
+
+    /// Returns the names of the bounds and their ticks, and the longest chain from a register to itself.
+    pub fn bounds(&self, core: &CoreTable) -> Vec<(String, u32)> {
+        let used = (0..core.bounds()).filter(|bound| self.used[*bound] > 0);
+        let mut bounds: Vec<_> = used.map(|bound| (core.bound(bound), self.used[bound])).collect();
+        bounds.push(("chain".into(), self.chain()));
+        bounds
+    }
+
+    /// Ends a run: returns what its chains add. `again` is true if the run follows on itself.
+    pub fn close(&mut self, again: bool) -> u32 {
+        let before = self.time;
+        let chain = if again { self.chain() } else { 0 };
+        self.time = self.time.max(chain);
+        self.time - before
+    }
+
+    /// Returns the row of a register: its latencies from the origins. A register that the run has not written is an origin.
+    fn row(&mut self, reg: Reg) -> Row {
+        if self.written >> reg & 1 != 0 {
+            return self.ways[usize::from(reg)];
+        }
+        let mut row = [0; ORIGINS];
+        let at = self.origins.iter().position(|origin| *origin == reg).or_else(|| {
+            (self.origins.len() < ORIGINS).then(|| {
+                self.origins.push(reg);
+                self.origins.len() - 1
+            })
+        });
+        if let Some(at) = at {
+            row[at] = 1;
+        }
+        row
+    }
+
+    fn write(&mut self, reg: Reg, ready: u32, row: Row) {
+        self.ready[usize::from(reg)] = ready;
+        self.ways[usize::from(reg)] = row;
+        self.written |= 1 << reg;
+    }
+
+    /// Returns the register that stands for a place, and whether it was there before.
+    fn place(&mut self, mut place: Place, before: i64) -> Reg {
+        if place.base == 4 {
+            place.displacement += before;
+        }
+        if let Some(at) = self.places.iter().position(|known| known.0 == place) {
+            let known = self.places.remove(at);
+            self.places.push(known);
+            return known.1;
+        }
+        let reg = if self.places.len() < PLACE_COUNT {
+            let free = (PLACES..REGS as Reg).find(|reg| !self.places.iter().any(|known| known.1 == *reg));
+            free.unwrap_or(PLACES)
+        } else {
+            let oldest = self.places.remove(0).1;
+            self.forget(oldest);
+            oldest
+        };
+        self.places.push((place, reg));
+        reg
+    }
+
+    /// A register that stands for a place stands for no place any more.
+    fn forget(&mut self, reg: Reg) {
+        self.written &= !(1 << reg);
+        self.ready[usize::from(reg)] = 0;
+        self.ways[usize::from(reg)] = [0; ORIGINS];
+        if let Some(at) = self.origins.iter().position(|origin| *origin == reg) {
+            self.origins[at] = Reg::MAX;
+        }
+    }
+
+    /// Returns the longest chain from one pass of the run to the next, in ticks for each pass.
+    fn chain(&self) -> u32 {
+        let way = |from: usize, to: Reg| -> u32 {
+            if to == Reg::MAX {
+                0
+            } else if self.written >> to & 1 == 0 {
+                u32::from(self.origins[from] == to)
+            } else {
+                u32::from(self.ways[usize::from(to)][from])
+            }
+        };
+        let mut longest = 0;
+        for (a, &reg_a) in self.origins.iter().enumerate() {
+            let own = way(a, reg_a);
+            if own > 0 {
+                longest = longest.max((own - 1) * CYCLE);
+            }
+            for (b, &reg_b) in self.origins[..a].iter().enumerate() {
+                let (there, back) = (way(a, reg_b), way(b, reg_a));
+                if there > 0 && back > 0 {
+                    longest = longest.max((there + back - 2) * CYCLE / 2);
+                }
+            }
+        }
+        longest
+    }
+}
+
+/// Returns the marginal price of an instruction in ticks, and changes the state to that after it.
+pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
+    let before = state.time;
+    state.bytes += u32::from(step.length);
+    match core.forms.values(step.form) {
+        None => unknown(state, step),
+        Some(_) => known(core, state, step),
+    }
+    match step.end {
+        End::None => {}
+        end => {
+            let back = step.distance == Some(-i64::from(state.bytes));
+            if end == End::Taken || step.distance.is_some_and(|distance| distance < 0) {
+                state.used[FETCH] = state.used[FETCH].max((core.parameters.front.taken * f64::from(CYCLE)) as u32);
+                state.time = state.time.max(state.used[FETCH]);
+            }
+            state.close(back);
+        }
+    }
+    state.time - before
+}
+
+/// An instruction of which no table tells more than the price of its class: nothing overlaps with it.
+fn unknown(state: &mut State, step: &Step) {
+    state.time += step.flat;
+    for used in &mut state.used {
+        *used += step.flat;
+    }
+    state.comparison = NO_FORM;
+    state.stack += i64::from(step.stack);
+    let time = state.time;
+    for &reg in step.writes.as_slice() {
+        state.write(reg, time, [0; ORIGINS]);
+    }
+}
+
+fn known(core: &CoreTable, state: &mut State, step: &Step) {
+    let Some(values) = core.forms.values(step.form) else { return };
+    let parameters = &core.parameters;
+    let memory = &parameters.memory;
+    let reach = parameters.window.reorder * CYCLE / parameters.front.issue;
+
+    // Slots and ports.
+    let fused = step.end == End::Conditional && state.comparison != NO_FORM;
+    let mut slots = u32::from(values.fused) + u32::from(step.unlaminated);
+    let mut add = |loads: &[(u8, u32)]| {
+        for &(bound, ticks) in loads {
+            state.used[usize::from(bound)] += ticks;
+        }
+    };
+    if fused {
+        // One uop does both, on the ports of branches.
+        slots = 0;
+        for &(bound, ticks) in core.loads(state.comparison) {
+            let used = &mut state.used[usize::from(bound)];
+            *used = used.saturating_sub(ticks);
+        }
+        for &(bound, ticks) in core.branch() {
+            state.used[usize::from(bound)] += ticks;
+        }
+    } else if !step.idiom {
+        add(core.loads(step.form));
+        if let Some(width) = step.load {
+            add(core.memory(false, usize::from(width)));
+        }
+        if let Some(width) = step.store {
+            add(core.memory(true, usize::from(width)));
+        }
+    }
+    state.used[ISSUE] += slots * CYCLE / parameters.front.issue;
+    if values.serial {
+        state.used[usize::from(step.unit)] += values.throughput;
+    }
+    state.comparison = if step.fuses { step.form } else { NO_FORM };
+    // What a bound did not use before the window reached it is lost.
+    let mut time = state.time;
+    for used in &state.used[..core.bounds()] {
+        time = time.max(*used);
+    }
+    let oldest = time.saturating_sub(reach);
+    for used in &mut state.used[..core.bounds()] {
+        *used = (*used).max(oldest);
+    }
+
+    // Dependence.
+    let (least, greatest) = values.latency.unwrap_or((1, 1));
+    let latency = if step.idiom || step.moves { 0 } else { u32::from(greatest.max(least)) };
+    let mut row = [0; ORIGINS];
+    let mut start = state.time;
+    for &reg in step.reads.as_slice() {
+        let way = state.row(reg);
+        join(&mut row, &way, 0);
+        start = start.max(state.ready[usize::from(reg)]);
+    }
+    let mut place = None;
+    let stack_before = if step.stack < 0 { state.stack + i64::from(step.stack) } else { state.stack };
+    if let Some(at) = step.place {
+        // PUSH's address is the stack pointer's new value.
+        let known = if step.stack < 0 { Place { displacement: 0, ..at } } else { at };
+        place = Some(state.place(known, if step.store.is_some() { stack_before } else { state.stack }));
+    }
+    if let Some(width) = step.load {
+        let mut cycles = match width {
+            0 => memory.load,
+            width => memory.load_vector[usize::from(width) - 1],
+        };
+        if step.index {
+            cycles += memory.load_indexed;
+        }
+        let through = match values.address {
+            Some(address) if address >= greatest => u32::from(address) - latency,
+            _ => cycles,
+        };
+        for &reg in step.addresses.as_slice() {
+            let way = state.row(reg);
+            join(&mut row, &way, through);
+            start = start.max(state.ready[usize::from(reg)] + through * CYCLE);
+        }
+        start = start.max(state.time + through * CYCLE);
+        if let Some(reg) = place {
+            let way = state.row(reg);
+            join(&mut row, &way, 0);
+            start = start.max(state.ready[usize::from(reg)]);
+        }
+    }
+    let done = start + latency * CYCLE;
+    for way in &mut row {
+        if *way > 0 {
+            *way = way.saturating_add(latency as u16);
+        }
+    }
+    // No more waits than the window holds.
+    time = time.max(done.saturating_sub(reach));
+    if step.fence {
+        time = time.max(state.ready.iter().copied().max().unwrap_or(0)).max(done);
+        state.used = state.used.map(|used| used.max(time));
+    }
+    state.time = time;
+    for &reg in step.writes.as_slice() {
+        state.write(reg, done, row);
+        if reg < CARRY {
+            moved(state, reg);
+        }
+    }
+    if let (Some(width), Some(reg)) = (step.store, place) {
+        let forward = if width > 0 { memory.forward_vector } else { memory.forward };
+        let mut way = [0; ORIGINS];
+        join(&mut way, &row, forward);
+        state.write(reg, done + forward * CYCLE, way);
+    }
+    state.stack += i64::from(step.stack);
+}
+
+/// Places whose address has a base that changes are other places now.
+fn moved(state: &mut State, base: Reg) {
+    let mut at = 0;
+    while at < state.places.len() {
+        if state.places[at].0.base == base {
+            let reg = state.places.remove(at).1;
+            state.forget(reg);
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// Adds the ways of a source to those of a result.
+fn join(row: &mut Row, source: &Row, latency: u32) {
+    for (to, from) in row.iter_mut().zip(source) {
+        if *from > 0 {
+            *to = (*to).max(from.saturating_add(latency as u16));
+        }
+    }
+}

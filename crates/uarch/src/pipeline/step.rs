@@ -1,0 +1,409 @@
+//! What the pipeline needs to know of an instruction.
+
+use crate::core::forms::has_memory;
+use crate::core::{CoreTable, FormId, NO_FORM};
+use iced_x86::{
+    FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
+};
+
+/// Number of a register of the pipeline's model: general registers, carry, other flags, vectors, masks, x87 and MMX.
+pub(super) type Reg = u8;
+
+pub(super) const CARRY: Reg = 16;
+pub(super) const FLAGS: Reg = 17;
+const VECTORS: Reg = 18;
+const MASKS: Reg = 50;
+const X87: Reg = 58;
+/// First of the places in memory that are followed like registers.
+pub(super) const PLACES: Reg = 59;
+/// Registers and places.
+pub(super) const REGS: usize = 67;
+const RSP: Reg = 4;
+
+/// A small list of registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Regs {
+    list: [Reg; 8],
+    len: u8,
+}
+
+impl Regs {
+    fn push(&mut self, reg: Reg) {
+        if !self.contains(reg) && usize::from(self.len) < self.list.len() {
+            self.list[usize::from(self.len)] = reg;
+            self.len += 1;
+        }
+    }
+
+    pub(super) fn contains(&self, reg: Reg) -> bool {
+        self.as_slice().contains(&reg)
+    }
+
+    pub(super) fn as_slice(&self) -> &[Reg] {
+        &self.list[..usize::from(self.len)]
+    }
+}
+
+/// A place in memory: an address whose registers do not change names the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    /// Base register, or `Reg::MAX` for none.
+    pub base: Reg,
+    /// Displacement.
+    pub displacement: i64,
+}
+
+/// How an instruction ends a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// It does not.
+    #[default]
+    None,
+    /// A conditional branch.
+    Conditional,
+    /// A jump, call or return.
+    Taken,
+}
+
+/// What the pipeline needs to know of an instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub(super) form: FormId,
+    /// Ticks if no table has the form.
+    pub(super) flat: u32,
+    /// Registers that the result depends on.
+    pub(super) reads: Regs,
+    /// Registers that the address depends on.
+    pub(super) addresses: Regs,
+    pub(super) writes: Regs,
+    pub(super) load: Option<u8>,
+    pub(super) store: Option<u8>,
+    pub(super) place: Option<Place>,
+    /// Bytes by which the instruction moves the stack pointer, and moves it before its access.
+    pub(super) stack: i32,
+    pub(super) index: bool,
+    pub(super) end: End,
+    /// A comparison that may be one with the branch behind it.
+    pub(super) fuses: bool,
+    /// The result does not depend on the operands.
+    pub(super) idiom: bool,
+    /// A move that needs no execution.
+    pub(super) moves: bool,
+    /// A slot more than the form says.
+    pub(super) unlaminated: bool,
+    /// Waits for all in front of it.
+    pub(super) fence: bool,
+    /// Which unit that is no port a serial form occupies.
+    pub(super) unit: u8,
+    pub(super) repeats: bool,
+    /// Length in bytes.
+    pub(super) length: u8,
+    /// Bytes from the next instruction to the target of a direct branch.
+    pub(super) distance: Option<i64>,
+}
+
+impl Step {
+    /// Returns false if the core's table lacks the instruction's form, so that it takes the price of its class.
+    pub fn known(&self) -> bool {
+        self.form != NO_FORM
+    }
+
+    /// Returns the step of an instruction whose price the caller knows: the one that it passed to [`CoreTable::step`].
+    pub fn priced_by_caller(self) -> Self {
+        Self { form: NO_FORM, ..self }
+    }
+
+    /// Returns how the instruction ends a run.
+    pub fn end(&self) -> End {
+        self.end
+    }
+}
+
+impl CoreTable {
+    /// Derives what the pipeline needs to know of an instruction. `flat` is its price in ticks if no table has its form.
+    pub fn step(&self, info: &mut InstructionInfoFactory, i: &Instruction, flat: u32) -> Step {
+        let form = self.forms.of(i);
+        let end = match i.flow_control() {
+            FlowControl::ConditionalBranch => End::Conditional,
+            FlowControl::Next | FlowControl::Exception | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
+                End::None
+            }
+            _ => End::Taken,
+        };
+        let mut step = Step {
+            form,
+            flat,
+            reads: Regs::default(),
+            addresses: Regs::default(),
+            writes: Regs::default(),
+            load: None,
+            store: None,
+            place: None,
+            stack: i.stack_pointer_increment(),
+            index: i.memory_index() != Register::None,
+            end,
+            fuses: self.fuses(i),
+            idiom: idiom(i),
+            moves: false,
+            unlaminated: false,
+            fence: matches!(
+                i.mnemonic(),
+                Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Serialize | Mnemonic::Cpuid | Mnemonic::Rdtscp
+            ),
+            unit: crate::core::SERIAL as u8,
+            repeats: i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix()),
+            length: i.len() as u8,
+            distance: matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+                .then(|| i.near_branch_target().wrapping_sub(i.next_ip()) as i64),
+        };
+        step.unit = match i.mnemonic() {
+            Mnemonic::Div | Mnemonic::Idiv => crate::core::DIVIDER as u8,
+            mnemonic if is_vector_division(mnemonic) => crate::core::VECTOR_DIVIDER as u8,
+            _ => step.unit,
+        };
+        self.operands(info, i, &mut step);
+        step
+    }
+
+    fn fuses(&self, i: &Instruction) -> bool {
+        let fusion = &self.parameters.fusion;
+        let name = match i.mnemonic() {
+            Mnemonic::Cmp => "cmp",
+            Mnemonic::Test => "test",
+            Mnemonic::Add => "add",
+            Mnemonic::Sub => "sub",
+            Mnemonic::And => "and",
+            Mnemonic::Or => "or",
+            Mnemonic::Xor => "xor",
+            Mnemonic::Inc => "inc",
+            Mnemonic::Dec => "dec",
+            _ => return false,
+        };
+        if !fusion.with_branch.iter().any(|listed| listed == name)
+            || i.op0_kind() == OpKind::Memory && !matches!(name, "cmp" | "test")
+        {
+            return false;
+        }
+        let memory = has_memory(i);
+        let immediate = i.op_count() == 2 && !matches!(i.op1_kind(), OpKind::Register | OpKind::Memory);
+        !memory || fusion.memory && !i.is_ip_rel_memory_operand() && (!immediate || fusion.memory_immediate)
+    }
+
+    fn operands(&self, info: &mut InstructionInfoFactory, i: &Instruction, step: &mut Step) {
+        let used = info.info(i);
+        let stack_engine = step.stack != 0 && !matches!(i.mnemonic(), Mnemonic::Leave | Mnemonic::Enter);
+        let memory = has_memory(i);
+        let is_lea = i.mnemonic() == Mnemonic::Lea;
+        for register in used.used_registers() {
+            let Some(reg) = number(register.register()) else { continue };
+            if reg == RSP && stack_engine && !names(i, Register::RSP) {
+                continue;
+            }
+            let access = register.access();
+            let written =
+                matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite);
+            let mut read = matches!(
+                access,
+                OpAccess::Read
+                    | OpAccess::CondRead
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+                    | OpAccess::CondWrite
+            );
+            // A write of 8 or 16 bits keeps the rest of the register.
+            read |= written && reg < 16 && register.register().size() < 4;
+            if memory
+                && !is_lea
+                && read
+                && is_address(i, register.register())
+                && !written
+                && !names(i, register.register())
+            {
+                step.addresses.push(reg);
+                continue;
+            }
+            if memory && !is_lea && is_address(i, register.register()) {
+                step.addresses.push(reg);
+            }
+            if read && !step.idiom {
+                step.reads.push(reg);
+            }
+            if written {
+                step.writes.push(reg);
+            }
+        }
+        let flags = |bits: u32| {
+            [
+                (CARRY, bits & RflagsBits::CF != 0),
+                (
+                    FLAGS,
+                    bits & (RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF) != 0,
+                ),
+            ]
+        };
+        for (reg, read) in flags(i.rflags_read()) {
+            if read {
+                step.reads.push(reg);
+            }
+        }
+        for (reg, written) in flags(i.rflags_modified()) {
+            if written {
+                step.writes.push(reg);
+            }
+        }
+        for access in used.used_memory() {
+            let (read, write) = match access.access() {
+                OpAccess::Read | OpAccess::CondRead => (true, false),
+                OpAccess::Write | OpAccess::CondWrite => (false, true),
+                OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
+                _ => continue,
+            };
+            let width = width(access.memory_size(), i);
+            if read {
+                step.load = Some(width);
+            }
+            if write {
+                step.store = Some(width);
+            }
+            let base = number(access.base().full_register());
+            if access.index() == Register::None && !step.repeats {
+                step.place = Some(Place { base: base.unwrap_or(Reg::MAX), displacement: access.displacement() as i64 });
+            }
+        }
+        if let Some(values) = self.forms.values(step.form) {
+            step.moves = is_move(i) && values.uops.is_empty() && step.load.is_none() && step.store.is_none();
+            step.unlaminated =
+                self.parameters.fusion.unlaminated && step.index && i.op_count() >= 3 && step.load.is_some();
+        }
+    }
+}
+
+/// Returns true if a register is an operand by name, not only part of an address.
+fn names(i: &Instruction, register: Register) -> bool {
+    let full = register.full_register();
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).full_register() == full)
+}
+
+fn is_address(i: &Instruction, register: Register) -> bool {
+    let full = register.full_register();
+    full == i.memory_base().full_register() || full == i.memory_index().full_register()
+}
+
+fn number(register: Register) -> Option<Reg> {
+    let full = register.full_register();
+    if full.is_gpr64() {
+        Some(full.number() as Reg)
+    } else if full.is_vector_register() {
+        Some(VECTORS + full.number() as Reg)
+    } else if full.is_k() {
+        Some(MASKS + full.number() as Reg)
+    } else if full.is_st() || full.is_mm() {
+        Some(X87)
+    } else {
+        None
+    }
+}
+
+fn width(size: MemorySize, i: &Instruction) -> u8 {
+    let vector = (0..i.op_count()).any(|n| {
+        i.op_kind(n) == OpKind::Register && (i.op_register(n).is_vector_register() || i.op_register(n).is_mm())
+    });
+    match size.size() {
+        64 => 3,
+        32 => 2,
+        16 => 1,
+        _ => u8::from(vector),
+    }
+}
+
+fn is_vector_division(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::{
+        Divpd, Divps, Divsd, Divss, Sqrtpd, Sqrtps, Sqrtsd, Sqrtss, Vdivpd, Vdivps, Vdivsd, Vdivss, Vsqrtpd, Vsqrtps,
+        Vsqrtsd, Vsqrtss,
+    };
+    matches!(
+        mnemonic,
+        Divpd
+            | Divps
+            | Divsd
+            | Divss
+            | Sqrtpd
+            | Sqrtps
+            | Sqrtsd
+            | Sqrtss
+            | Vdivpd
+            | Vdivps
+            | Vdivsd
+            | Vdivss
+            | Vsqrtpd
+            | Vsqrtps
+            | Vsqrtsd
+            | Vsqrtss
+    )
+}
+
+/// Returns true for a move between registers that renaming can do.
+fn is_move(i: &Instruction) -> bool {
+    use Mnemonic::{
+        Mov, Movapd, Movaps, Movdqa, Movdqu, Movsxd, Movupd, Movups, Movzx, Vmovapd, Vmovaps, Vmovdqa, Vmovdqa32,
+        Vmovdqa64, Vmovdqu, Vmovdqu8, Vmovdqu16, Vmovdqu32, Vmovdqu64, Vmovupd, Vmovups,
+    };
+    matches!(
+        i.mnemonic(),
+        Mov | Movapd
+            | Movaps
+            | Movdqa
+            | Movdqu
+            | Movsxd
+            | Movupd
+            | Movups
+            | Movzx
+            | Vmovapd
+            | Vmovaps
+            | Vmovdqa
+            | Vmovdqa32
+            | Vmovdqa64
+            | Vmovdqu
+            | Vmovdqu8
+            | Vmovdqu16
+            | Vmovdqu32
+            | Vmovdqu64
+            | Vmovupd
+            | Vmovups
+    ) && i.op_count() == 2
+        && i.op0_kind() == OpKind::Register
+        && i.op1_kind() == OpKind::Register
+}
+
+/// Returns true for an instruction whose result is zero whatever its operands are, so that renaming does its work.
+fn idiom(i: &Instruction) -> bool {
+    use Mnemonic::{
+        Psubb, Psubd, Psubq, Psubw, Pxor, Sub, Vpsubb, Vpsubd, Vpsubq, Vpsubw, Vpxor, Vpxord, Vpxorq, Vxorpd, Vxorps,
+        Xor, Xorpd, Xorps,
+    };
+    let last = i.op_count().wrapping_sub(1);
+    matches!(
+        i.mnemonic(),
+        Pxor | Psubb
+            | Psubd
+            | Psubq
+            | Psubw
+            | Sub
+            | Vpsubb
+            | Vpsubd
+            | Vpsubq
+            | Vpsubw
+            | Vpxor
+            | Vpxord
+            | Vpxorq
+            | Vxorpd
+            | Vxorps
+            | Xor
+            | Xorpd
+            | Xorps
+    ) && i.op_count() >= 2
+        && i.op_kind(last) == OpKind::Register
+        && i.op_kind(last - 1) == OpKind::Register
+        && i.op_register(last) == i.op_register(last - 1)
+        && i.op_register(last).size() >= 4
+}
