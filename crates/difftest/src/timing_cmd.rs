@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use difftest::forms;
 use difftest::timing::{profile::OfProfile, sample};
 use iced_x86::{Formatter, GasFormatter};
-use ledger::profile::Profile;
+use ledger::profile::{Clock, Profile};
 use serde::Serialize;
 use silicon::corpus::{Corpus, Measured, hexadecimal};
 use silicon::host::Processor;
@@ -98,11 +98,13 @@ struct Report<'a> {
 
 /// Runs the command.
 pub fn run(options: &TimingOptions) -> Result<bool> {
-    let models = options
-        .cpu
-        .iter()
-        .map(|name| Ok(OfProfile::new(&Profile::find(name).with_context(|| format!("--cpu {name}"))?)))
-        .collect::<Result<Vec<_>>>()?;
+    let mut models: Vec<Box<dyn BlockModel>> = Vec::new();
+    for name in &options.cpu {
+        let profile = Profile::find(name).with_context(|| format!("--cpu {name}"))?;
+        for model in [Clock::Flat, Clock::Core].into_iter().filter_map(|clock| OfProfile::new(&profile, clock)) {
+            models.push(Box::new(model));
+        }
+    }
     let mut corpus = match &options.against {
         Some(file) => Corpus::load(file)?,
         None => measure(options)?,
@@ -122,7 +124,7 @@ pub fn run(options: &TimingOptions) -> Result<bool> {
     let constant_name = format!("constant {:.2}", constant.0);
     let mut compared = Vec::new();
     for model in &models {
-        let figures = priced(model, &blocks);
+        let figures = priced(model.as_ref(), &blocks);
         compared.extend(compare(model.name(), &corpus, &blocks, &figures, options.show));
     }
     if options.mca != "none" {
