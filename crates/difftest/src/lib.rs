@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`forms`] (the tested forms), [`operands`] and [`case`] (the construction of a case), [`native`] and
 //! [`emulated`] (the two sides), [`compare`], [`runner`]. [`sweep`] goes through all encodings instead of known
-//! instructions.
+//! instructions. [`timing`] compares the time of blocks instead of results.
 
 #![deny(unsafe_code)]
 
@@ -20,5 +20,6 @@ pub mod runner;
 #[allow(unsafe_code, reason = "a state of zeroes is one")]
 pub mod state;
 pub mod sweep;
+pub mod timing;
 pub mod values;
 pub mod vendor;

@@ -2,6 +2,7 @@
 
 mod shard;
 mod sweep_cmd;
+mod timing_cmd;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -62,6 +63,9 @@ struct Options {
 enum Command {
     /// Executes every encoding, defined or not, and compares faults and lengths
     Sweep(sweep_cmd::SweepOptions),
+    /// Measures blocks on this machine's processor, and compares models of time with them
+    #[command(long_flag = "timing")]
+    Timing(timing_cmd::TimingOptions),
 }
 
 use clap::builder::TypedValueParser;
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let result = match &options.command {
         Some(Command::Sweep(options)) => sweep_cmd::run(options),
+        Some(Command::Timing(options)) => timing_cmd::run(options),
         None => run(&options),
     };
     match result {

@@ -22,6 +22,7 @@ pub mod measure;
 pub mod report;
 pub mod results;
 pub mod runner;
+pub mod score;
 mod shown;
 pub mod store;
 pub mod text;

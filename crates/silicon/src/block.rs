@@ -121,8 +121,11 @@ fn is_repeatable(i: &Instruction) -> bool {
     to_next && !state && !segment && !shadow
 }
 
-/// Returns the instruction with its RIP-relative operand at the same place of one of two pages of the measurement.
+/// Returns the instruction without an address of its own, and with its RIP-relative operand at the same place of one of
+/// two pages of the measurement.
 fn moved(mut i: Instruction) -> Instruction {
+    // The assembler takes addresses for targets of branches, and there are none.
+    i.set_ip(0);
     if i.is_ip_rel_memory_operand() {
         let address = i.ip_rel_memory_address();
         i.set_memory_base(Register::RIP);

@@ -21,9 +21,12 @@ pub const STEP: u64 = 0x100;
 /// of 4 or 8 bytes it is neither infinite nor a NaN.
 pub const PATTERN: u64 = SCRATCH + 0x840;
 
-/// Returns the first value of a general register, by its number.
-pub fn register(number: u64) -> u64 {
-    SCRATCH + STEP * number
+/// Returns the first value of a general register, by its number: an address of its own.
+///
+/// RCX is aligned to 8 bytes instead of 64 unless `aligned` is set: a shift by CL then shifts by another number than 0,
+/// which some processors execute as a slow special case.
+pub fn register(number: u64, aligned: bool) -> u64 {
+    SCRATCH + STEP * number + if number == 1 && !aligned { 8 } else { 0 }
 }
 
 /// A quadword of the page [`SLOTS`].

@@ -4,16 +4,23 @@
 //! processor executes natively. Nothing here knows a model of time; [`stats`] compares two lists of figures, whoever
 //! made them.
 //!
-//! Reading order: [`block`] (what can be measured), [`routine`] (the code around a block), [`child`] (its execution in a
-//! process of its own), [`measure`](mod@measure) (samples become cycles), [`stats`].
+//! Reading order: [`block`] (what can be measured), [`routine`] (the code around a block), `child` (its execution in a
+//! process of its own), [`measure`](mod@measure) (samples become cycles), [`corpus`]
+//! (measured blocks in a file), [`model`] (how far a model is from them).
 
 #![deny(unsafe_code)]
 
 pub mod block;
 #[allow(unsafe_code, reason = "machine code is executed in a forked process")]
 mod child;
+pub mod corpus;
+pub mod family;
+pub mod host;
 pub mod layout;
+pub mod mca;
 pub mod measure;
+pub mod model;
+pub mod program;
 pub mod routine;
 pub mod stats;
 

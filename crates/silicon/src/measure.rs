@@ -138,13 +138,20 @@ pub fn measure(instructions: &[Instruction], options: &Options) -> Result<Cycles
 
 /// Measures a block.
 pub fn measure_block(block: &Block, options: &Options) -> Result<Cycles, Failure> {
-    let code = routine::code(block, std::is_x86_feature_detected!("avx"))?;
+    let mut kind = routine::Kind::of_host();
+    let mut code = routine::code(block, kind)?;
     let mut options = options.clone();
-    for _ in 0..3 {
+    for _ in 0..4 {
         let samples = match child::run(&code, &options) {
             // The block walks through memory: it gets less far with fewer repetitions.
             Err(Failure::Pages) if options.repeats > 128 => {
                 options.repeats /= 4;
+                continue;
+            }
+            // An operand of 16 or more bytes may have to be aligned.
+            Err(Failure::Protection) if !kind.aligned => {
+                kind.aligned = true;
+                code = routine::code(block, kind)?;
                 continue;
             }
             samples => samples?,
@@ -242,7 +249,7 @@ mod tests {
             a.mov(rax, qword_ptr(rcx + 0x10_0000))?;
             a.mov(rdx, qword_ptr(rax))
         });
-        let code = routine::code(&Block::new(&instructions).unwrap(), false).unwrap();
+        let code = routine::code(&Block::new(&instructions).unwrap(), routine::Kind::of_host()).unwrap();
         assert_eq!(child::run(&code, &Options::default()).unwrap().pages, 2);
     }
 

@@ -20,6 +20,22 @@ pub fn copies(block: &Block) -> usize {
     BODY.div_ceil(block.instructions().len())
 }
 
+/// Properties of the code around a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The processor has AVX.
+    pub avx: bool,
+    /// All registers point to addresses that are aligned to 64 bytes; see [`layout::register`].
+    pub aligned: bool,
+}
+
+impl Kind {
+    /// Returns the usual properties on this machine's processor.
+    pub fn of_host() -> Self {
+        Self { avx: std::is_x86_feature_detected!("avx"), aligned: false }
+    }
+}
+
 /// The code of a measurement.
 #[derive(Clone, Debug)]
 pub struct Code {
@@ -39,11 +55,11 @@ pub struct Code {
 pub const CHAIN: usize = 64;
 
 /// Makes the functions of a block.
-pub fn code(block: &Block, avx: bool) -> Result<Code, Failure> {
-    make(block, avx).map_err(|error| Failure::Encoding(error.to_string()))
+pub fn code(block: &Block, kind: Kind) -> Result<Code, Failure> {
+    make(block, kind).map_err(|error| Failure::Encoding(error.to_string()))
 }
 
-fn make(block: &Block, avx: bool) -> Result<Code, IcedError> {
+fn make(block: &Block, kind: Kind) -> Result<Code, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     a.add(rax, rbx)?;
     let addition = Block::new(a.instructions()).expect("an addition can be repeated");
@@ -51,7 +67,7 @@ fn make(block: &Block, avx: bool) -> Result<Code, IcedError> {
     let mut bytes = Vec::new();
     let mut add = |block, copies| {
         let at = layout::CODE + bytes.len() as u64;
-        let mut function = function(block, copies, avx, at)?;
+        let mut function = function(block, copies, kind, at)?;
         function.resize(function.len().next_multiple_of(LINE), 0xcc);
         bytes.extend(function);
         Ok::<_, IcedError>(at)
@@ -62,10 +78,10 @@ fn make(block: &Block, avx: bool) -> Result<Code, IcedError> {
 }
 
 /// Returns a function that lies at this address, with the calling convention of System V. The loop begins a line.
-fn function(block: &Block, copies: usize, avx: bool, at: u64) -> Result<Vec<u8>, IcedError> {
+fn function(block: &Block, copies: usize, kind: Kind, at: u64) -> Result<Vec<u8>, IcedError> {
     let assemble = |padding: usize| {
         let mut a = CodeAssembler::new(64)?;
-        let top = emit(&mut a, block, copies, avx, padding)?;
+        let top = emit(&mut a, block, copies, kind, padding)?;
         let result = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
         let top = result.label_ip(&top)?;
         Ok::<_, IcedError>((result.inner.code_buffer, top as usize))
@@ -94,7 +110,7 @@ fn emit(
     a: &mut CodeAssembler,
     block: &Block,
     copies: usize,
-    avx: bool,
+    kind: Kind,
     padding: usize,
 ) -> Result<CodeLabel, IcedError> {
     let saved = [rbx, rbp, r12, r13, r14, r15];
@@ -105,7 +121,7 @@ fn emit(
     a.stmxcsr(dword_ptr(Slot::Mxcsr.address()))?;
     a.ldmxcsr(dword_ptr(Slot::Mxcsr.address() + 4))?;
     a.fninit()?;
-    if avx {
+    if kind.avx {
         a.vzeroupper()?;
     }
     let vector = xmmword_ptr(Slot::Vector.address());
@@ -120,7 +136,7 @@ fn emit(
     a.mov(slot(Slot::Left), rax)?;
     let all = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
     for (register, number) in all.into_iter().zip(0..) {
-        a.mov(register, layout::register(number))?;
+        a.mov(register, layout::register(number, kind.aligned))?;
     }
     if let Some(register) = free {
         a.mov(register, slot(Slot::Rounds))?;
@@ -143,7 +159,7 @@ fn emit(
     a.mov(rsp, slot(Slot::Stack))?;
     a.ldmxcsr(dword_ptr(Slot::Mxcsr.address()))?;
     a.fninit()?;
-    if avx {
+    if kind.avx {
         a.vzeroupper()?;
     }
     for register in saved.into_iter().rev() {

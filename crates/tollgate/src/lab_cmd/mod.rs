@@ -3,6 +3,7 @@
 mod cells;
 mod guests;
 mod progress;
+mod score;
 mod settings;
 mod verdict;
 
@@ -49,6 +50,7 @@ Examples:
   tollgate lab run ./mine.toml
   tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
   tollgate lab check baseline.json --limit-cycles 0.5%
+  tollgate lab score baseline.json
   tollgate lab prune --older-than 30 --dry-run
 
 Exit status:
@@ -72,6 +74,8 @@ enum Command {
     Run(RunArgs),
     /// Runs the cells of a baseline again, and lists the counts and costs that have grown
     Check(CheckArgs),
+    /// Says how far results are from the published figures
+    Score(score::ScoreArgs),
     /// Removes kept cells by age or size
     Prune(PruneArgs),
 }
@@ -226,6 +230,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode> {
         Command::Show(args) => show(args),
         Command::Run(args) => run_experiments(args),
         Command::Check(args) => check(args),
+        Command::Score(args) => score::run(args),
         Command::Prune(args) => prune(args),
     }
 }
