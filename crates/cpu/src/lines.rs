@@ -18,8 +18,8 @@ use ledger::caches::LINE;
 
 /// Returns the first line of a range of bytes, and the number of its lines.
 fn range(address: u64, size: u64) -> (u64, u64) {
-    let first = address >> LINE_SHIFT;
-    (first, (address + size.max(1) - 1 >> LINE_SHIFT) - first + 1)
+    let (first, last) = (address >> LINE_SHIFT, (address + size.max(1) - 1) >> LINE_SHIFT);
+    (first, last - first + 1)
 }
 
 impl Cpu {
