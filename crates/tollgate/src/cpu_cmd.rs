@@ -6,6 +6,7 @@ use crate::table::{
 };
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use ledger::caches::{LINE, Level};
 use ledger::profile::{Confidence, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
@@ -156,7 +157,48 @@ fn text(profile: &Profile) -> String {
     out.push_str(&format!("\n{}.\n", confidence_text(profile)));
     prices_text(&mut out, &profile.prices);
     sizes_text(&mut out, &profile.sizes);
+    core_text(&mut out, profile);
     out
+}
+
+/// A figure of the model `core`: its name, value and origin.
+type CoreFigure<'a> = (&'static str, String, &'a Provenance);
+
+/// Returns the figures of the model `core`.
+fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
+    let mut all: Vec<CoreFigure> = Vec::new();
+    all.extend(profile.core.as_ref().map(|core| ("core", core.value.clone(), &core.from)));
+    let Some(caches) = &profile.caches else { return all };
+    let level = |level: &Level| {
+        let bytes = u64::from(level.lines) * LINE;
+        let transfer = match level.transfer {
+            0 => String::new(),
+            ticks => format!(", {} cycles a line", exact_cycles(ticks)),
+        };
+        format!("{} KiB, {} ways, {} cycles{transfer}", number(bytes >> 10), level.ways, exact_cycles(level.latency))
+    };
+    all.push(("first level, data", level(&caches.l1d.value), &caches.l1d.from));
+    all.push(("second level", level(&caches.l2.value), &caches.l2.from));
+    all.extend(caches.l3.as_ref().map(|l3| ("third level", level(&l3.value), &l3.from)));
+    let (latency, transfer) = caches.memory.value;
+    let memory = format!("{} cycles, {} cycles a line", exact_cycles(latency), exact_cycles(transfer));
+    all.push(("memory", memory, &caches.memory.from));
+    all.push(("window", format!("{} cycles", exact_cycles(caches.window.value)), &caches.window.from));
+    all.push(("fill buffers", caches.fill_buffers.value.to_string(), &caches.fill_buffers.from));
+    all
+}
+
+fn core_text(out: &mut String, profile: &Profile) {
+    let figures = core_figures(profile);
+    if figures.is_empty() {
+        return;
+    }
+    out.push_str("\nOf the model core\n\n");
+    let rows: Vec<Vec<String>> = figures
+        .into_iter()
+        .map(|(name, value, from)| vec![name.to_owned(), value, from.confidence.name().to_owned(), from.source.clone()])
+        .collect();
+    table(out, &[("", Left), ("", Left), ("conf.", Left), ("source", Left)], &rows);
 }
 
 fn emulator_text(profile: &Profile) -> String {
@@ -308,6 +350,9 @@ fn document(profile: &Profile) -> Value {
         }
     };
     costs(&profile.prices, &profile.sizes, &mut document);
+    let figure = |(name, value, from): CoreFigure| json!({ "name": name, "value": value, "confidence": from.confidence.name(), "source": from.source });
+    document["clock"] = json!(profile.clock.name());
+    document["core"] = core_figures(profile).into_iter().map(figure).collect();
     let emulator = &profile.emulator;
     let fact = |fact: &Sourced<bool>| sourced(json!(fact.value), &fact.from);
     document["emulator"] = json!({
