@@ -1,7 +1,7 @@
 //! Decoded basic blocks: the unit that is executed, charged and, later, translated.
 //!
 //! Blocks are looked up by the guest-physical address of their first byte, so they survive address-space switches and
-//! are shared by all processors of a machine. They know nothing of their executions (see [`crate::usage`]). A block never leaves its page, with one exception: a block of a single
+//! are shared by all processors of a machine. They know nothing of their executions (see `usage.rs`). A block never leaves its page, with one exception: a block of a single
 //! instruction may cross into the next page. Such a block also holds the address of the second page, which is checked
 //! on each entry.
 

@@ -1,5 +1,5 @@
 //! The blocks of a machine as its processors use them: code that all share ([`Blocks`]), and what each has learnt from
-//! executing it ([`Use`]).
+//! executing it (`Use`, in `usage.rs`).
 //!
 //! Between two invalidations the code only grows. When it is dropped, every processor's counts must be passed to the
 //! recorder first, because counters are numbered as blocks are. Processors take turns: the use of the one whose turn it is
@@ -78,7 +78,7 @@ impl<D: Derived> Cache<D> {
         (&mut self.code, before.chain(std::iter::once(&mut self.used)).chain(after))
     }
 
-    /// Looks up a block, first among the known successors of the block `before` (or [`NONE`]).
+    /// Looks up a block, first among the known successors of the block `before` (or `NONE`).
     #[inline(always)]
     pub fn find(&mut self, before: u32, physical: u64, rip: u64, key: u32) -> Option<u32> {
         let Some(links) = self.used.links(before) else {

@@ -1,6 +1,6 @@
 //! Measurements of this machine's processor.
 //!
-//! [`measure`] says how many cycles of the core a block of instructions takes when it is repeated, in the form that the
+//! [`measure()`] says how many cycles of the core a block of instructions takes when it is repeated, in the form that the
 //! processor executes natively. Nothing here knows a model of time; [`stats`] compares two lists of figures, whoever
 //! made them.
 //!

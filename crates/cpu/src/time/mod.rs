@@ -7,7 +7,7 @@
 //! | instructions in a straight line | blocks, when they are decoded; an instruction that is executed alone | [`Runs::price`] |
 //! | a branch, call or return whose target is predicted | its handler | `Cpu::indirect_branch`, `Cpu::near_call`, `Cpu::near_return` |
 //! | a translation of an address | the miss of a TLB | `Cpu::charge_second_level`, `Cpu::charge_walk` |
-//! | any other event | its handler | [`Cpu::charge`] |
+//! | any other event | its handler | [`Cpu::charge`](crate::Cpu::charge) |
 //!
 //! **The price of a run.** A *run* is a straight line of executed instructions: it begins after a branch, after an
 //! instruction that ends its block by its row of the table, and after an event, and it ends with the next of these. A

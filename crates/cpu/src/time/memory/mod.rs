@@ -13,7 +13,7 @@
 //! - A load whose address is in a line that is itself on its way is issued when that line arrives: a chain of pointers pays for
 //!   each. The address counts as such if the line contains a pointer to its neighbourhood.
 //! - The line arrives after the latency of its level, and the core waits from `now` plus the window until then.
-//! - A line that the prefetchers have asked for ([`Prefetchers`]) has arrived.
+//! - A line that the prefetchers have asked for (`prefetch.rs`) has arrived.
 //! - Nobody waits for a store.
 //! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
 //!   its latency. The core waits if the backlog exceeds what the buffers hold.
