@@ -378,6 +378,7 @@ impl RunArgs {
     /// Returns the reason why the host's processor can't execute the guest, if an option rules it out.
     fn needs_software(&self) -> Option<&'static str> {
         let table = [
+            (self.model.is_some(), "--model prices instructions, which KVM's processor executes by itself"),
             (self.cpu.is_some(), "--cpu names a processor that KVM does not make: the guest gets the host's"),
             (
                 self.clock == Some(ClockArg::Virtual),
@@ -538,6 +539,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let kvm = args.backend.open(args.needs_software(), args.ledger.is_some())?;
     if args.ledger.is_some() && args.host_clock() && kvm.is_none() {
         bail!(WrongArguments::new("--ledger needs --clock virtual: with the host's clock nothing is charged"));
+    }
+    if args.model.is_some() && args.host_clock() {
+        bail!(WrongArguments::new("--model needs --clock virtual: with the host's clock nothing has a price"));
     }
     let (tier, check_translation) = args.tier.resolve()?;
     if args.moments.identifies() && args.host_clock() {
