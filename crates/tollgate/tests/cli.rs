@@ -698,7 +698,6 @@ fn a_ledger_that_cannot_be_written_is_known_before_the_run() {
     refused(&["--kernel", &good, "--ledger", &files.path("")], "is a directory");
     wrong(&["--kernel", &good, "--ledger", "run.ledger", "--clock", "host"], "--ledger needs --clock virtual");
     wrong(&["--kernel", &good, "--model", "core", "--clock", "host"], "--model needs --clock virtual");
-    wrong(&["--kernel", &good, "--model", "fast"], "there are: flat, core");
     let (status, _, error) = run(&["--kernel", &good, "--ledger", "/dev/full"]);
     assert_eq!(status, FAILED);
     assert!(error.starts_with("tollgate: error: can't write the ledger /dev/full: No space left"), "{error}");
