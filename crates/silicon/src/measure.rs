@@ -195,15 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_chain_takes_longer() {
-        let measured = |n: usize| {
-            let block = block(|a| (0..n).try_for_each(|_| a.imul_2(rax, rbx)));
-            measure(&block, &Options::default())
-        };
+    fn a_figure_is_in_its_interval() {
         // On a host whose load changes all the time there may be no figure.
-        let (Ok(short), Ok(long)) = (measured(1), measured(10)) else { return };
-        assert!(short.interval[0] <= short.cycles && short.cycles <= short.interval[1]);
-        assert!(long.cycles > 2.0 * short.cycles, "{long:?}, {short:?}");
+        let Ok(cycles) = measure(&block(|a| a.imul_2(rax, rbx)), &Options::default()) else { return };
+        assert!(cycles.interval[0] <= cycles.cycles && cycles.cycles <= cycles.interval[1], "{cycles:?}");
     }
 
     #[test]
