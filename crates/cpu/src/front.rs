@@ -399,7 +399,9 @@ impl<D: Attached> Front<D> {
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
             area.tables.iter_mut().for_each(|table| table.reset(shift));
-            area.pages.iter_mut().for_each(Pages::reset);
+            if shift != PAGES {
+                area.pages.iter_mut().for_each(Pages::reset);
+            }
             area.running.reset();
         }
         area.clear();

@@ -42,16 +42,22 @@ impl Cpu {
         }
         let (first, count) = range(physical, size);
         for line in first..first + count {
-            self.reach_line(line, linear.wrapping_add((line - first) * LINE), write);
+            let Some(memory) = &mut self.micro.memory else { return };
+            if memory.find(line, write).is_none() {
+                self.miss_line(line, linear.wrapping_add((line - first) * LINE), write);
+            }
         }
     }
 
     /// Returns true if an access to one line certainly costs less than `room`.
     pub(crate) fn has_room_for(&self, physical: u64, room: Ticks) -> bool {
-        let (Some(memory), Some(caches)) = (&self.micro.memory, &self.wiring.model.geometry.caches) else {
-            return true;
-        };
-        memory.has(physical >> LINE_SHIFT) || (Memory::most(caches) < room && self.wiring.observer.is_none())
+        self.micro.memory.as_ref().is_none_or(|memory| memory.has(physical >> LINE_SHIFT)) || self.may_miss(room)
+    }
+
+    /// Returns true if a miss certainly costs less than `room`.
+    fn may_miss(&self, room: Ticks) -> bool {
+        let most = self.wiring.model.geometry.caches.as_ref().map_or(0, Memory::most);
+        most < room && self.wiring.observer.is_none()
     }
 
     /// Accesses bytes of a line in a page that the TLB has, and adds the line to the fast path: a short way for most
@@ -69,26 +75,22 @@ impl Cpu {
             return None;
         }
         let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
-        if !self.has_room_for(physical, room) {
-            return None;
-        }
-        self.reach_line(physical >> LINE_SHIFT, linear, write);
-        self.expose_line(mode, Exposed { physical, linear, host, writable, large });
+        let line = physical >> LINE_SHIFT;
+        let slot = match self.micro.memory.as_mut()?.find(line, write) {
+            Some(slot) => slot,
+            None if self.may_miss(room) => self.miss_line(line, linear, write)?,
+            None => return None,
+        };
+        self.expose_slot(mode, slot, &Exposed { physical, linear, host, writable, large });
         Some(host as *mut u8)
     }
 
-    fn reach_line(&mut self, line: u64, linear: u64, write: bool) {
-        let Some(memory) = &mut self.micro.memory else { return };
-        if memory.find(line, write).is_none() {
-            self.miss_line(line, linear, write);
-        }
-    }
-
+    /// Brings a line to the first-level cache, and charges for it. Returns the line's slot.
     #[cold]
-    fn miss_line(&mut self, line: u64, linear: u64, write: bool) {
+    fn miss_line(&mut self, line: u64, linear: u64, write: bool) -> Option<usize> {
         let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
         let now = self.micro.clock.saturating_sub(self.engine.ahead);
-        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
         let ram = &self.wiring.ram;
         let read = |line: u64| {
             let mut bytes = [0; LINE as usize];
@@ -102,6 +104,7 @@ impl Cpu {
         let Miss { slot, kind, ticks } = memory.miss(caches, Access { line, linear, write, rip, now }, &read);
         self.hide(slot);
         self.charge_ticks(kind, 1, ticks);
+        Some(slot)
     }
 
     /// Removes the line that was in a slot of the cache from the fast path.
@@ -112,13 +115,19 @@ impl Cpu {
         }
     }
 
-    /// Adds the line of an access to the fast path. `host` is the address of the accessed byte. The line can be written
-    /// there if its page may be and the cache knows that the line has changed.
-    pub(crate) fn expose_line(&mut self, mode: Mode, at: Exposed) {
-        let Exposed { physical, linear, host, writable, large } = at;
-        let Some(memory) = &mut self.micro.memory else { return };
-        let Some(slot) = memory.find(physical >> LINE_SHIFT, false) else { return };
-        let writable = writable && memory.is_changed(slot);
+    /// Adds the line of an access to the fast path.
+    pub(crate) fn expose_line(&mut self, mode: Mode, at: &Exposed) {
+        let slot = self.micro.memory.as_mut().and_then(|memory| memory.find(at.physical >> LINE_SHIFT, false));
+        if let Some(slot) = slot {
+            self.expose_slot(mode, slot, at);
+        }
+    }
+
+    /// Adds the line in a slot of the cache to the fast path. The line can be written there if its page may be and the cache
+    /// knows that the line has changed.
+    fn expose_slot(&mut self, mode: Mode, slot: usize, at: &Exposed) {
+        let Exposed { linear, host, writable, large, .. } = *at;
+        let writable = writable && self.micro.memory.as_ref().is_some_and(|memory| memory.is_changed(slot));
         let offset = linear % LINE;
         let start = linear - offset;
         if self.engine.exposed[slot] != start {
@@ -126,12 +135,6 @@ impl Cpu {
             self.engine.exposed[slot] = start;
         }
         self.engine.front.fill_line(mode, start, host - offset, writable, large);
-    }
-
-    /// Instructions up to the end of the block have been charged for `ahead` since the run began.
-    #[inline(always)]
-    pub(crate) fn charged_ahead(&mut self, ahead: Ticks) {
-        self.engine.ahead = ahead;
     }
 }
 

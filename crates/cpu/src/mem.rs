@@ -360,7 +360,7 @@ impl Cpu {
             };
             self.engine.front.fill_page(mode, page, address & !OFFSET);
             let (physical, host) = (address, host + (address & OFFSET));
-            return self.expose_line(mode, Exposed { physical, linear, host, writable, large });
+            return self.expose_line(mode, &Exposed { physical, linear, host, writable, large });
         }
         let (readable, unmarked) = match large {
             true => self.wiring.ram.around(address),

@@ -209,7 +209,7 @@ impl Cpu {
     /// Notes how much is charged ahead of the accesses of a block.
     pub(crate) fn note_block(&mut self, cache: &BlockCache, index: u32) {
         let block = &cache.code.blocks[index as usize];
-        self.charged_ahead(block.cost + cache.code.runs.elapsed(block.context()));
+        self.engine.ahead = block.cost + cache.code.runs.elapsed(block.context());
     }
 
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
@@ -280,7 +280,7 @@ impl Cpu {
         }
         let block = &cache.code.blocks[index as usize];
         self.micro.clock -= block.cost;
-        self.charged_ahead(0);
+        self.engine.ahead = 0;
         let rip = block.rip;
         let mut recorder = self.wiring.recorder.borrow_mut();
         for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
@@ -327,7 +327,7 @@ impl Cpu {
                 self.engine.stepped = op.class;
                 let (ticks, after) = cache.code.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
                 let ticks = u64::from(ticks);
-                self.charged_ahead(cache.code.runs.elapsed(self.micro.run));
+                self.engine.ahead = cache.code.runs.elapsed(self.micro.run);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
                     0 => Ok(()),
@@ -553,7 +553,7 @@ impl Cpu {
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
-        self.charged_ahead(0);
+        self.engine.ahead = 0;
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }
