@@ -11,8 +11,8 @@
 use crate::layout::{self, CODE, CODE_LEN, PAGE, PATTERN, SCRATCH, SLOTS, Slot};
 use crate::measure::{Failure, Options};
 use crate::routine::Code;
-use std::io::{Error as IoError, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{Error as IoError, PipeReader, Read};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ static MOST_PAGES: AtomicUsize = AtomicUsize::new(0);
 /// Executes the code in a process of its own, and returns its samples.
 pub fn run(code: &Code, options: &Options) -> Result<Box<Samples>, Failure> {
     assert!(code.bytes.len() as u64 <= CODE_LEN);
-    let (read, write) = pipe().map_err(Failure::Process)?;
+    let (read, write) = std::io::pipe().map_err(Failure::Process)?;
     // SAFETY: the child calls nothing that could wait for another thread of this process, and ends by `_exit`.
     let child = unsafe { libc::fork() };
     match child {
@@ -105,31 +105,19 @@ pub fn run(code: &Code, options: &Options) -> Result<Box<Samples>, Failure> {
     }
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), IoError> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for two descriptors, which nobody else owns.
-    unsafe {
-        match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
-            0 => Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))),
-            _ => Err(IoError::last_os_error()),
-        }
-    }
-}
-
 /// Reads until the process closes the pipe. Returns `None` if that takes longer than the limit.
-fn receive(from: OwnedFd, limit: Duration) -> Option<Vec<u8>> {
+fn receive(mut from: PipeReader, limit: Duration) -> Option<Vec<u8>> {
     let deadline = std::time::Instant::now() + limit;
-    let mut file = std::fs::File::from(from);
     let mut bytes = Vec::new();
     let mut part = [0; 1 << 14];
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
-        let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid entry.
         match unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32) } {
             0 => return None,
             n if n < 0 => continue,
-            _ => match file.read(&mut part) {
+            _ => match from.read(&mut part) {
                 Ok(0) => return Some(bytes),
                 Ok(n) => bytes.extend_from_slice(&part[..n]),
                 Err(_) => return Some(bytes),
