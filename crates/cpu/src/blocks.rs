@@ -69,6 +69,19 @@ impl Block {
     pub fn context(&self) -> Place {
         (self.key >> 8) as Place
     }
+
+    /// Returns what decodes the block again.
+    pub(crate) fn saved(&self) -> SavedBlock {
+        SavedBlock {
+            physical: self.physical,
+            rip: self.rip,
+            second: self.second,
+            mode: self.mode(),
+            context: self.context(),
+            probe: self.probe,
+            count: self.count,
+        }
+    }
 }
 
 /// Returns the part of a block's identity that is not its address: decoding mode, and the context in which its
@@ -351,16 +364,7 @@ impl<D: Derived> Blocks<D> {
     /// Returns the blocks in the cache for a saved state.
     pub fn save(&self, ram: &Ram) -> SavedBlocks {
         let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
-        let saved = |block: &Block| SavedBlock {
-            physical: block.physical,
-            rip: block.rip,
-            second: block.second,
-            mode: block.mode(),
-            context: block.context(),
-            probe: block.probe,
-            count: block.count,
-        };
-        let blocks: Vec<SavedBlock> = alive.map(saved).collect();
+        let blocks: Vec<SavedBlock> = alive.map(Block::saved).collect();
         let operations: u32 = blocks.iter().map(|block| block.count).sum();
         let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
         SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, contexts: self.runs.save(), marks: ram.marks() }

@@ -96,16 +96,7 @@ impl Cpu {
         if !self.wiring.model.timing.has_contexts() {
             return START;
         }
-        let block = &cache.code.blocks[index as usize];
-        let saved = SavedBlock {
-            physical: block.physical,
-            rip: block.rip,
-            second: block.second,
-            mode: block.mode(),
-            context: block.context(),
-            probe: block.probe,
-            count: done as u32,
-        };
+        let saved = SavedBlock { count: done as u32, ..cache.code.blocks[index as usize].saved() };
         match self.decode_again(&saved) {
             Some((run, _)) => cache.code.runs.after(&self.wiring.model, saved.context, &run),
             None if done == 0 => saved.context,

@@ -256,23 +256,32 @@ fn the_same_bytes_have_the_price_of_their_context() {
     }
 }
 
+/// Runs a program that has been started in at most so many turns, each of the length that `turn` returns, and compares the
+/// charges of both machines.
+fn run_program(tiers: &mut Tiers, seed: u64, turns: u32, mut turn: impl FnMut(&mut Tiers) -> u64) {
+    let different = |error: String| -> ! { panic!("program {seed}\n{error}") };
+    for _ in 0..turns {
+        let ticks = turn(tiers);
+        let exit = tiers.run(ticks).unwrap_or_else(|error| different(error));
+        if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) {
+            break;
+        }
+    }
+    tiers.charges().unwrap_or_else(|error| different(error));
+}
+
 /// Runs random programs in turns, with faults, probes, interrupts, and writes to code.
 fn run_programs(mut tiers: Tiers, programs: u64) {
     for seed in 1..=programs {
         let (mut random, start) = testkit::program::of(seed);
         tiers.start(&start);
         let stretch = random.of(&[1, 10_000, 100_000, 1_000_000]);
-        for _ in 0..400 {
+        run_program(&mut tiers, seed, 400, |tiers| {
             if random.one_in(8) {
                 tiers.interrupt();
             }
-            let exit =
-                tiers.run(1 + random.below(2 * stretch)).unwrap_or_else(|error| panic!("program {seed}\n{error}"));
-            if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) {
-                break;
-            }
-        }
-        tiers.charges().unwrap_or_else(|error| panic!("program {seed}\n{error}"));
+            1 + random.below(2 * stretch)
+        });
     }
 }
 
@@ -282,13 +291,7 @@ fn debug_programs(mut tiers: Tiers, programs: u64) {
         let (mut random, start) = testkit::program::of(seed);
         tiers.start(&start);
         tiers.debug(seed);
-        for _ in 0..200 {
-            let exit = tiers.run(1 + random.below(200_000)).unwrap_or_else(|error| panic!("program {seed}\n{error}"));
-            if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) {
-                break;
-            }
-        }
-        tiers.charges().unwrap_or_else(|error| panic!("program {seed}\n{error}"));
+        run_program(&mut tiers, seed, 200, |_| 1 + random.below(200_000));
     }
 }
 

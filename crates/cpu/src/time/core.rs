@@ -30,7 +30,7 @@ impl Timing for Core {
     fn elapsed(&self, context: &Context) -> u32 {
         match self.table {
             Some(_) => State::decode(&context.0).map_or(0, |state| state.time()),
-            None => context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)),
+            None => sum_of(context),
         }
     }
 
@@ -49,7 +49,7 @@ impl Timing for Core {
 impl Core {
     /// Prices instructions by their classes. The context is the time since the begin of the run.
     fn by_class(costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
-        let mut elapsed = context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let mut elapsed = sum_of(context);
         for Timed { op, .. } in run {
             let price = costs.class[op.class as usize];
             elapsed = elapsed.saturating_add(price);
@@ -57,6 +57,11 @@ impl Core {
         }
         context.0 = elapsed.to_le_bytes().to_vec();
     }
+}
+
+/// Returns the time since the begin of the run, from a context of [`Core::by_class`].
+fn sum_of(context: &Context) -> u32 {
+    context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
 /// Returns true for classes whose prices are not those of a pipeline: what the instruction does is an event, depends on
