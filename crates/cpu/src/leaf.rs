@@ -1,4 +1,4 @@
-//! What a processor model answers to CPUID.
+//! Answers of a processor model to CPUID.
 
 /// Registers that CPUID returns for a sub-leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! What one processor learns from executing blocks: how often it executed them, which followed which, and where it found
-//! them. Blocks and their translations are shared by all processors of a machine; this is not.
+//! Use of blocks by one processor: the number of executions of each block, its latest successors, and the lookups that
+//! found it. All processors of a machine share blocks and translations, and each processor has its own use.
 
 use crate::counters::Counters;
 use crate::op::{MAX_LENGTH, Timed};

@@ -31,7 +31,7 @@ pub struct Corpus {
 /// A measured block.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// Where the block comes from: `random`, or the name of a program.
+    /// Origin of the block: `random`, or the name of a program.
     pub source: String,
     /// Bytes in hexadecimal, at the address of a measurement.
     pub code: String,

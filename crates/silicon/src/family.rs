@@ -3,7 +3,7 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 use serde::{Deserialize, Serialize};
 
-/// What a block mainly exercises.
+/// Part of the core that a block mainly exercises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Family {
     /// Arithmetic in general registers.

@@ -205,7 +205,7 @@ fn names_over_links_are_those_of_the_tree() {
     for name in ["/relative/g", "/circle", "/circle/f", "/real/sub/f/g", "/f"] {
         assert!(!tree.has(Path::new(name)), "{name}");
     }
-    // What is put under such a name is where the links lead.
+    // A file with such a name is put where the links lead.
     tree.put_bytes(Path::new("/real/sub/absolute/new"), 0o644, b"").unwrap();
     assert_eq!(node(&tree, Path::new("/real/sub/new")), tree.nodes.len() as u64 - 1);
     assert!(matches!(tree.put_bytes(Path::new("/circle/f"), 0o644, b""), Err(PackError::Links(_))));

@@ -297,7 +297,8 @@ impl Mmu {
             }
         }
         let maps = |page: PageId| (0..512).any(|index| self.pool.entry(EntryRef { page, index }) != 0);
-        // What is mapped below a root that is not in the list would not be write-protected. A root leaves the list with its entries, and is replaced.
+        // Pages mapped below a root that is not in the list would not be write-protected. A root that has left the list
+        // maps nothing, and the generation of a set that still names the root is an older one, so that the set gets another root.
         let is_lost = |page: PageId| {
             self.mode == MmuMode::Tdp && self.pool.page(page).keeping == Keeping::Tree && !seen.contains(&page)
         };
