@@ -186,7 +186,7 @@ fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
         lines.retain(|line| line.name != EXITS && line.name != OPERATIONS);
     }
     let caches = two[0].0.describe_cause(Cause::CacheMisses);
-    lines.retain(|line| line.name != caches || line.before != line.after || line.after != Amount::default());
+    lines.retain(|line| line.name != caches || line.before != Amount::default() || line.after != Amount::default());
     section(&mut out, "Time", "count", "", &lines, usize::MAX);
     section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), limit(top));
     if two.iter().any(|(ledger, _)| ledger.tasks.len() > 1) {
