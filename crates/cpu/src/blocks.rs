@@ -159,7 +159,7 @@ pub struct Blocks<D> {
     /// Meanings of the counters in translated code.
     counted: Vec<Counted>,
     /// Counters of events.
-    events: FxHashMap<(u64, Kind), u32>,
+    events: FxHashMap<(u64, Kind, Ticks), u32>,
     /// Counters of prefixes.
     prefixes: FxHashMap<(Option<u32>, u32), u32>,
     /// Data that is derived from the blocks.
@@ -252,11 +252,11 @@ impl<D: Derived> Blocks<D> {
 
     /// Returns the counter of translated code for events of a kind at an instruction, or `None` if there is none left.
     pub(crate) fn event(&mut self, rip: u64, kind: Kind, price: Ticks) -> Option<u32> {
-        if let Some(number) = self.events.get(&(rip, kind)) {
+        if let Some(number) = self.events.get(&(rip, kind, price)) {
             return Some(*number);
         }
         let number = self.count_as(Counted::Event { rip, kind, price })?;
-        self.events.insert((rip, kind), number);
+        self.events.insert((rip, kind, price), number);
         Some(number)
     }
 

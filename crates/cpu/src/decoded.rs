@@ -23,17 +23,19 @@ pub(crate) fn operations(run: &[Timed]) -> Vec<Op> {
 }
 
 impl Cpu {
-    /// Computes the properties of the block with these operations: prices, and instructions by class. `ends` is true if
+    /// Computes the properties of the block with these operations: prices (a branch learns its own), and instructions by class. `ends` is true if
     /// the last operation ends a run.
     pub(crate) fn describe_block(
         &self,
         block: SavedBlock,
-        run: &[Timed],
+        run: &mut [Timed],
         ends: bool,
         runs: &mut Runs,
         recorder: &mut Recorder,
     ) -> NewBlock {
-        let (ticks, after) = runs.price(&self.wiring.model, block.context, run, ends);
+        let (prices, after) = runs.price(&self.wiring.model, block.context, run, ends);
+        run.iter_mut().zip(&prices).for_each(|(timed, price)| timed.op.set_price(*price));
+        let ticks: Vec<u32> = prices.iter().map(|price| price.ticks).collect();
         let mut shape: Shape = Vec::new();
         for (Timed { op, .. }, ticks) in run.iter().zip(&ticks) {
             match shape.iter_mut().find(|(class, ..)| *class == op.class) {
@@ -80,8 +82,9 @@ impl Cpu {
         cache.code.bury(saved.dead, filler);
         let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
-            let (run, ends) = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &run, ends, &mut cache.code.runs, &mut recorder);
+            let (mut run, ends) =
+                self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
+            let new = self.describe_block(*block, &mut run, ends, &mut cache.code.runs, &mut recorder);
             cache.insert(new, &operations(&run), &self.wiring.ram, &mut recorder);
         }
         for (page, lines) in &saved.marks {

@@ -92,15 +92,7 @@ impl Cpu {
         let now = self.micro.clock.saturating_sub(self.engine.ahead);
         let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
         let ram = &self.wiring.ram;
-        let read = |line: u64| {
-            let mut bytes = [0; LINE as usize];
-            let there = ram.read_bytes(line << LINE_SHIFT, &mut bytes);
-            there.then(|| {
-                let mut words =
-                    bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)));
-                std::array::from_fn(|_| words.next().unwrap_or(0))
-            })
-        };
+        let read = |line: u64| ram.read::<[u64; 8]>(line << LINE_SHIFT).map(|words| words.map(u64::from_le));
         let Miss { slot, kind, ticks } = memory.miss(caches, Access { line, linear, write, rip, now }, &read);
         self.hide(slot);
         self.charge_ticks(kind, 1, ticks);

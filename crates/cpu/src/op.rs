@@ -3,6 +3,7 @@
 pub use crate::arch::SEG_FLAT;
 use crate::fault::{Exec, Flow};
 use crate::state::Cpu;
+use crate::time::{Price, Resolution};
 use iced_x86::{Instruction, OpKind};
 
 /// Function that executes an instruction.
@@ -13,6 +14,9 @@ pub type Handler = fn(&mut Cpu, &Op) -> Exec<Flow>;
 
 /// Register number that reads as zero: "no base", "no index".
 pub const NO_REG: u8 = 16;
+
+/// Most ticks of [`Resolution::late`] that an operation can have.
+const MOST_LATE: u32 = u32::MAX >> 1;
 
 /// Maximum length of an instruction.
 pub const MAX_LENGTH: usize = 15;
@@ -32,7 +36,7 @@ pub struct Op {
     pub(crate) next: u64,
     /// Immediate or other 64-bit value.
     pub(crate) imm: u64,
-    /// Displacement, sign-extended; absolute for RIP-relative operands.
+    /// Displacement, sign-extended; absolute for RIP-relative operands. For a conditional branch see [`Op::resolution`].
     pub(crate) disp: u64,
     /// Base register or [`NO_REG`].
     pub(crate) base: u8,
@@ -127,6 +131,25 @@ impl Op {
     #[inline(always)]
     pub fn class(&self) -> ledger::Class {
         self.class
+    }
+
+    /// Returns when the condition of a conditional branch is known, in the context for which the branch is priced.
+    #[inline(always)]
+    pub(crate) fn resolution(&self) -> Resolution {
+        Resolution {
+            elapsed: self.disp as u32,
+            late: (self.disp >> 32) as u32 & MOST_LATE,
+            waits_for_load: self.disp >> 63 != 0,
+        }
+    }
+
+    /// Sets the price of a conditional branch. Other instructions have no more than their ticks.
+    pub(crate) fn set_price(&mut self, price: Price) {
+        if self.class == ledger::Class::Branch {
+            let Resolution { elapsed, late, waits_for_load } = price.branch;
+            let late = u64::from(late.min(MOST_LATE));
+            self.disp = u64::from(elapsed) | late << 32 | u64::from(waits_for_load) << 63;
+        }
     }
 
     /// Returns true if a flag is set.

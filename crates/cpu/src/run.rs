@@ -323,10 +323,11 @@ impl Cpu {
         let linear = self.code_linear();
         let completed = match self.fetch_operation(cache, linear, mode) {
             Ok((timed, ends)) => {
-                let op = timed.op;
+                let mut op = timed.op;
                 self.engine.stepped = op.class;
-                let (ticks, after) = cache.code.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
-                let ticks = u64::from(ticks);
+                let (price, after) = cache.code.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
+                op.set_price(price);
+                let ticks = u64::from(price.ticks);
                 self.engine.ahead = cache.code.runs.elapsed(self.micro.run);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
@@ -533,7 +534,7 @@ impl Cpu {
         let probe = cache.code.probes.contains(start);
         let context = self.micro.run;
         let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: run.len() as u32 };
-        let block = self.describe_block(block, &run, ended, &mut cache.code.runs, &mut recorder);
+        let block = self.describe_block(block, &mut run, ended, &mut cache.code.runs, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside of RAM is not cached, because changes of it can't be noticed.
             drop(recorder);

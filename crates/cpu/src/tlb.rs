@@ -698,6 +698,7 @@ mod tests {
             stlb_1g: none,
             target_cache: 1,
             return_stack: 1,
+            predicts_directions: false,
             keeps_global: true,
             keeps_large: true,
             caches: None,

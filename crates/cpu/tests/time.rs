@@ -1,7 +1,7 @@
 //! The price of a run of instructions does not depend on where it is cut: tests with a model of time in which an
 //! instruction's price depends on all that is in front of it in its run.
 
-use cpu::time::{Context, Timed, Timing};
+use cpu::time::{Context, Price, Timed, Timing};
 use cpu::{Exit, Model, Tier};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -19,7 +19,7 @@ use x86::page::PAGE;
 struct Uneven;
 
 impl Timing for Uneven {
-    fn run(&self, _: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+    fn run(&self, _: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
         for timed in run {
             let (count, before) = match context.0[..] {
                 [count, before] => (count, before),
@@ -27,7 +27,7 @@ impl Timing for Uneven {
             };
             let class = timed.op.class();
             context.0 = vec![count.saturating_add(1).min(200), class as u8];
-            put(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900);
+            put(Price::of(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900));
         }
     }
 }
@@ -121,7 +121,7 @@ fn expected() -> u64 {
     }
     let price = |run: &[Timed]| -> u64 {
         let mut sum = 0;
-        Uneven.run(&Costs::free(), &mut Context::default(), run, &mut |price| sum += u64::from(price));
+        Uneven.run(&Costs::free(), &mut Context::default(), run, &mut |price| sum += u64::from(price.ticks));
         sum
     };
     let (begin, hlt) = (2, ops.len() - 1);
@@ -325,4 +325,74 @@ fn a_debugger_does_not_change_time() {
 #[test]
 fn a_debugger_does_not_change_the_time_of_accesses() {
     debug_programs(Tiers::of_core(None), 100);
+}
+
+/// A loop with branches that can't be predicted, that follow others, that have a pattern, and that go one way for a long
+/// time. Flags and memory operands live across them.
+fn branches(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(ecx, 6000)?;
+    a.mov(esi, DATA as u32)?;
+    a.mov(eax, 0x1234_5678)?;
+    a.set_label(&mut top)?;
+    // xorshift64.
+    for (left, count) in [(true, 13), (false, 7), (true, 17)] {
+        a.mov(rdx, rax)?;
+        if left {
+            a.shl(rdx, count)?
+        } else {
+            a.shr(rdx, count)?
+        }
+        a.xor(rax, rdx)?;
+    }
+    for bit in 0..24u32 {
+        let (mut over, mut join) = (a.create_label(), a.create_label());
+        match bit % 4 {
+            0 => a.bt(rax, bit)?,
+            1 => a.bt(rcx, bit / 8)?,
+            2 => a.bt(rax, bit - 2)?,
+            _ => a.cmp(rcx, 40)?,
+        }
+        a.mov(rbx, qword_ptr(rsi))?;
+        a.jb(over)?;
+        a.adc(qword_ptr(rsi), 1)?;
+        a.jmp(join)?;
+        a.set_label(&mut over)?;
+        a.adc(rbx, 3)?;
+        a.mov(qword_ptr(rsi + 8), rbx)?;
+        a.set_label(&mut join)?;
+    }
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+#[test]
+fn directions_are_predicted_alike_on_both_tiers() {
+    let run = |tier: Tier, turn: u64| {
+        let mut machine = Machine::long64(0);
+        let profile = ledger::profile::Profile::named("zen3").expect("a built-in profile");
+        let model = testkit::model();
+        let geometry = ledger::Geometry { predicts_directions: true, ..model.geometry };
+        machine.cpu.wiring.model = Arc::new(Model { costs: profile.costs(), geometry, ..model });
+        machine.cpu.micro.predictor = cpu::time::predictor::Predictor::new(&geometry);
+        machine.cache.code.tier = tier;
+        machine.code(branches);
+        while machine.run(turn) == Exit::Deadline {}
+        machine.cpu.record_counts(&mut machine.cache);
+        let recorder = machine.cpu.wiring.recorder.borrow();
+        let missed = recorder.events().filter(|event| event.2.family == Family::BranchMiss);
+        let missed: BTreeMap<u64, u64> = missed.map(|(_, rip, _, amount)| (rip, amount.count)).collect();
+        drop(recorder);
+        (machine.cpu.micro.clock, missed, machine.peek::<16>(DATA), machine.cpu.micro.predictor.clone())
+    };
+    let (clock, missed, data, predictor) = run(Tier::Interpreter, u64::MAX / 2);
+    let sum: u64 = missed.values().sum();
+    // Half of the 6000 directions of each of the six branches on random bits; those that alternate are hidden by them.
+    assert!((15_000..36_000).contains(&sum), "{missed:?}");
+    for (tier, turn) in [(Tier::Translator, u64::MAX / 2), (Tier::Auto, u64::MAX / 2), (Tier::Translator, 777_777)] {
+        let other = run(tier, turn);
+        assert_eq!((other.0, &other.1, other.2), (clock, &missed, data), "{tier:?}");
+        assert!(other.3 == predictor, "{tier:?}");
+    }
 }

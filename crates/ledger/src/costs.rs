@@ -107,6 +107,8 @@ pub struct Geometry {
     pub target_cache: u16,
     /// Depth of the return stack.
     pub return_stack: u16,
+    /// Directions of conditional branches are predicted.
+    pub predicts_directions: bool,
     /// Translations of global pages survive a MOV to CR3. Software that emulates a processor may drop them.
     pub keeps_global: bool,
     /// Large pages are kept as such. Software that emulates a processor may keep pieces of 4 KiB.
@@ -135,6 +137,7 @@ impl Geometry {
             stlb_1g: Sets { entries: 16, ways: 4 },
             target_cache: 4096,
             return_stack: 16,
+            predicts_directions: false,
             keeps_global: true,
             keeps_large: true,
             caches: None,

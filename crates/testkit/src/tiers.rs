@@ -200,7 +200,7 @@ impl Tiers {
             ..profile.geometry()
         };
         let model = |costs, caches| {
-            let geometry = Geometry { caches, ..geometry };
+            let geometry = Geometry { caches, predicts_directions: caches.is_some(), ..geometry };
             let model = Model::of(&profile, costs, geometry, &profile.cpuid());
             Model { timing: timing.clone(), ..model }
         };

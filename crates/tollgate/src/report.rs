@@ -282,7 +282,9 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     if caches != Amount::default() {
         line("cache misses", part(caches, ""));
     }
-    line("mispredicted", part(total.of(Cause::Mispredictions), " indirect branches and returns"));
+    let directions = selection.kinds().keys().any(|kind| kind.family == Family::BranchMiss);
+    let branches = if directions { " branches and returns" } else { " indirect branches and returns" };
+    line("mispredicted", part(total.of(Cause::Mispredictions), branches));
     match ledger.verify() {
         Ok(_) => line("balance", "the entries add up to the clock".to_owned()),
         Err(error) => line("balance", format!("WRONG: {error}")),

@@ -58,12 +58,24 @@ pub(crate) fn go(cpu: &mut Cpu, target: u64) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
+/// Ends a conditional branch that is `taken` or not.
+#[inline(always)]
+fn decide(cpu: &mut Cpu, op: &Op, taken: bool) -> Exec<Flow> {
+    if taken {
+        check(cpu, op.imm)?;
+    }
+    // RIP is changed afterwards: a misprediction is charged to the branch.
+    cpu.conditional_branch(op, taken);
+    if taken {
+        cpu.arch.rip = op.imm;
+    }
+    Ok(Flow::End)
+}
+
 fn jcc<const CC: u8>(_: &Instruction, _: &mut Op) -> Option<Handler> {
     fn run<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-        if cpu.arch.lazy.condition(CC) {
-            return go(cpu, op.imm);
-        }
-        Ok(Flow::End)
+        let taken = cpu.arch.lazy.condition(CC);
+        decide(cpu, op, taken)
     }
     Some(run::<CC>)
 }
@@ -78,7 +90,7 @@ fn looping<const KIND: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         1 => cpu.arch.lazy.zf(),
         _ => !cpu.arch.lazy.zf(),
     };
-    let flow = if count != 0 && condition { go(cpu, op.imm)? } else { Flow::End };
+    let flow = decide(cpu, op, count != 0 && condition)?;
     cpu.set_sized(reg::RCX, width, count);
     Ok(flow)
 }
@@ -114,10 +126,8 @@ fn counter_width(op: &Op) -> u8 {
 fn address_sized(op: &mut Op, width: u8) -> Option<Handler> {
     op.asize = width;
     Some(|cpu, op| {
-        if cpu.arch.gpr[usize::from(reg::RCX)] & crate::op::address_mask(op.asize) == 0 {
-            return go(cpu, op.imm);
-        }
-        Ok(Flow::End)
+        let taken = cpu.arch.gpr[usize::from(reg::RCX)] & crate::op::address_mask(op.asize) == 0;
+        decide(cpu, op, taken)
     })
 }
 

@@ -2,8 +2,9 @@
 
 use crate::fault::{Cause, Exec, Fault};
 use crate::micro::LATEST;
+use crate::op::Op;
 use crate::state::Cpu;
-use crate::time::START;
+use crate::time::{Resolution, START};
 use ledger::{Class, Family, Kind, Operation, OriginId, Ticks};
 
 /// Returns the kind of event of a hit in the second level of the TLB.
@@ -106,6 +107,25 @@ impl Cpu {
             let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
             self.charge(Kind::new(family, references), 1);
         }
+    }
+
+    /// Records the direction of a conditional branch in the modelled predictor, and charges a misprediction.
+    #[inline]
+    pub(crate) fn conditional_branch(&mut self, op: &Op, taken: bool) {
+        if self.wiring.model.recorded && !self.micro.predictor.conditional(op.rip(), taken) {
+            self.charge_direction(op);
+        }
+    }
+
+    /// Charges the misprediction of a conditional branch: the refill, and the time until the condition is known, for which a
+    /// predicted branch does not wait.
+    pub(crate) fn charge_direction(&mut self, op: &Op) {
+        let Resolution { elapsed, late, waits_for_load } = op.resolution();
+        let kind = Kind::new(Family::BranchMiss, 0);
+        let now = self.micro.clock.saturating_sub(self.engine.ahead);
+        let memory = self.micro.memory.as_ref().filter(|_| waits_for_load);
+        let missed = memory.map_or(0, |memory| memory.outstanding(now).saturating_sub(Ticks::from(elapsed)));
+        self.charge_ticks(kind, 1, self.wiring.model.price(kind) + Ticks::from(late).max(missed));
     }
 
     /// Records an indirect branch in the modelled predictor, and charges a misprediction. Returns true if the target

@@ -1,6 +1,6 @@
 //! The model `core`: the price of a run is what the pipeline of [`uarch`] takes for it.
 
-use super::{Context, Timed, Timing};
+use super::{Context, Price, Resolution, Timed, Timing};
 use iced_x86::InstructionInfoFactory;
 use ledger::{Class, Costs};
 use uarch::{CoreTable, State, step};
@@ -14,7 +14,7 @@ pub struct Core {
 }
 
 impl Timing for Core {
-    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
         let Some(table) = self.table else { return Self::by_class(costs, context, run, put) };
         // Contexts of saved states are checked when they are restored.
         let mut state = State::decode(&context.0).unwrap_or_default();
@@ -22,7 +22,13 @@ impl Timing for Core {
         for Timed { op, instruction } in run {
             let next = table.step(&mut info, instruction, costs.class[op.class as usize]);
             let next = if has_own_price(op.class) { next.priced_by_caller() } else { next };
-            put(step(table, &mut state, &next));
+            let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
+            let ticks = step(table, &mut state, &next);
+            let branch = match op.class {
+                Class::Branch => Resolution { elapsed: state.time(), late, waits_for_load },
+                _ => Resolution::default(),
+            };
+            put(Price { ticks, branch });
         }
         context.0 = state.encode();
     }
@@ -48,12 +54,12 @@ impl Timing for Core {
 
 impl Core {
     /// Prices instructions by their classes. The context is the time since the begin of the run.
-    fn by_class(costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
+    fn by_class(costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
         let mut elapsed = sum_of(context);
         for Timed { op, .. } in run {
             let price = costs.class[op.class as usize];
             elapsed = elapsed.saturating_add(price);
-            put(price);
+            put(Price::of(price));
         }
         context.0 = elapsed.to_le_bytes().to_vec();
     }

@@ -5,6 +5,7 @@
 //! | what happens | asked by | function |
 //! |---|---|---|
 //! | instructions in a straight line | blocks, when they are decoded; an instruction that is executed alone | [`Runs::price`] |
+//! | a branch whose direction is predicted | its handler | `Cpu::conditional_branch` |
 //! | a branch, call or return whose target is predicted | its handler | `Cpu::indirect_branch`, `Cpu::near_call`, `Cpu::near_return` |
 //! | a translation of an address | the miss of a TLB | `Cpu::charge_second_level`, `Cpu::charge_walk` |
 //! | any other event | its handler | [`Cpu::charge`](crate::Cpu::charge) |
@@ -23,6 +24,7 @@
 //! [`Engine`](crate::engine::Engine).
 
 mod charge;
+pub(crate) mod conditional;
 mod core;
 pub mod memory;
 mod place;
@@ -41,13 +43,40 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use uarch::CoreTable;
 
+/// The price of an instruction in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Price {
+    /// Marginal price, in ticks.
+    pub ticks: u32,
+    /// For a conditional branch, what a misprediction costs in addition to the refill.
+    pub branch: Resolution,
+}
+
+/// When the condition of a conditional branch is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resolution {
+    /// Ticks since the begin of the run to the end of the branch.
+    pub elapsed: u32,
+    /// Ticks for which the condition is not known yet when the branch could execute, if all loads hit.
+    pub late: u32,
+    /// True if the condition comes from a load of the run.
+    pub waits_for_load: bool,
+}
+
+impl Price {
+    /// Returns the price of an instruction that is no branch.
+    pub fn of(ticks: u32) -> Self {
+        Self { ticks, branch: Resolution::default() }
+    }
+}
+
 /// A model of the time that instructions take.
 ///
 /// The price may depend on nothing but the instruction and the context, and the context on nothing but the instructions
 /// in front of it in the run: then virtual time is a function of what the guest executes.
 pub trait Timing: Debug + Send + Sync {
-    /// Passes the marginal prices of instructions in ticks to `put`, and changes the context to that after them.
-    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32));
+    /// Passes the marginal prices of instructions to `put`, and changes the context to that after them.
+    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price));
 
     /// Returns the sum of the prices of the instructions in front of a context, since the begin of the run. A model without
     /// caches need not know it.
@@ -73,8 +102,8 @@ pub trait Timing: Debug + Send + Sync {
 pub struct Flat;
 
 impl Timing for Flat {
-    fn run(&self, costs: &Costs, _: &mut Context, run: &[Timed], put: &mut dyn FnMut(u32)) {
-        run.iter().for_each(|Timed { op, .. }| put(costs.class[op.class as usize]));
+    fn run(&self, costs: &Costs, _: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
+        run.iter().for_each(|Timed { op, .. }| put(Price::of(costs.class[op.class as usize])));
     }
 
     fn has_contexts(&self) -> bool {

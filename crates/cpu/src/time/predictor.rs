@@ -1,6 +1,7 @@
-//! The modelled predictor for indirect branches and returns: a target cache and a return stack, whose sizes are in the
-//! profile. Translated code accesses both directly.
+//! The modelled predictor: a target cache for indirect branches and a return stack, whose sizes are in the profile, and in
+//! a model that predicts them, the directions of conditional branches. Translated code accesses all three directly.
 
+use super::conditional::{Conditional, key};
 use ledger::Geometry;
 use serde::{Deserialize, Serialize};
 use std::mem::offset_of;
@@ -59,6 +60,8 @@ pub struct Predictor {
     returns: Ring,
     /// Position of the newest return address.
     newest: usize,
+    /// Directions of conditional branches, if they are predicted.
+    conditional: Option<Box<Conditional>>,
 }
 
 impl Predictor {
@@ -67,12 +70,14 @@ impl Predictor {
 
     /// Creates an empty predictor of the given sizes.
     pub fn new(size: &Geometry) -> Self {
-        Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack))
+        let conditional = size.predicts_directions.then(Box::default);
+        Self { conditional, ..Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack)) }
     }
 
     fn of_sizes(targets: usize, entries: usize) -> Self {
         let targets = targets.max(1).next_power_of_two();
-        Self { targets: vec![Target::default(); targets].into_boxed_slice(), returns: Ring::new(entries), newest: 0 }
+        let targets = vec![Target::default(); targets].into_boxed_slice();
+        Self { targets, returns: Ring::new(entries), newest: 0, conditional: None }
     }
 
     /// Returns true if the predictor is possible for these sizes.
@@ -80,6 +85,7 @@ impl Predictor {
         let new = Self::new(size);
         (self.targets.len(), self.returns.entries) == (new.targets.len(), new.returns.entries)
             && self.newest < self.returns.entries
+            && self.conditional.is_some() == size.predicts_directions
     }
 
     /// Records a call, and returns its position; a full stack overwrites its oldest entry.
@@ -117,6 +123,23 @@ impl Predictor {
         let hit = *slot == Target { from, to: target };
         *slot = Target { from, to: target };
         hit
+    }
+
+    /// Records the direction of a conditional branch at `from`. Returns true if it was predicted, or if directions are
+    /// not.
+    #[inline]
+    pub fn conditional(&mut self, from: u64, taken: bool) -> bool {
+        self.conditional.as_mut().is_none_or(|conditional| conditional.predicts(key(from), taken))
+    }
+
+    /// Returns the state of the directions, for translated code; null if they are not predicted.
+    pub(crate) fn exposed_directions(&mut self) -> *mut Conditional {
+        self.conditional.as_mut().map_or(std::ptr::null_mut(), |conditional| &raw mut **conditional)
+    }
+
+    /// Returns true if directions are predicted.
+    pub(crate) fn predicts_directions(&self) -> bool {
+        self.conditional.is_some()
     }
 
     /// Clears all targets (IBPB).
@@ -175,5 +198,13 @@ mod tests {
         assert!(predictor.fits(&size));
         predictor.newest = predictor.returns.entries;
         assert!(!predictor.fits(&size));
+    }
+
+    #[test]
+    fn directions_are_predicted_only_by_a_model_that_does() {
+        let size = Geometry { predicts_directions: true, ..Geometry::generic() };
+        let predictor = Predictor::new(&size);
+        assert!(predictor.fits(&size) && !predictor.fits(&Geometry::generic()));
+        assert!(!Predictor::new(&Geometry::generic()).fits(&size));
     }
 }

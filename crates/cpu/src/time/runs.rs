@@ -1,6 +1,6 @@
 //! Prices of the instructions of a run, and the contexts in which they have them.
 
-use super::{Timed, Timing};
+use super::{Price, Timed, Timing};
 use crate::model::Model;
 use crate::time::{Place, START};
 use rustc_hash::FxHashMap;
@@ -45,7 +45,7 @@ impl Runs {
 
     /// Passes the marginal prices of instructions that follow the context `place` to `put`, and returns the context after
     /// them.
-    fn follow(&self, model: &Model, place: Place, run: &[Timed], put: &mut dyn FnMut(u32)) -> Context {
+    fn follow(&self, model: &Model, place: Place, run: &[Timed], put: &mut dyn FnMut(Price)) -> Context {
         let mut context = self.contexts[usize::from(place)].clone();
         model.timing.run(&model.costs, &mut context, run, put);
         context
@@ -53,17 +53,17 @@ impl Runs {
 
     /// Returns the marginal prices of instructions that follow the context `place`, and the context after them; `ends` is
     /// true if the last of them ends the run.
-    pub fn price(&mut self, model: &Model, place: Place, run: &[Timed], ends: bool) -> (Vec<u32>, Place) {
-        let mut ticks = Vec::with_capacity(run.len());
-        let after = self.follow(model, place, run, &mut |price| ticks.push(price));
-        (ticks, if ends { START } else { self.number(&*model.timing, after) })
+    pub fn price(&mut self, model: &Model, place: Place, run: &[Timed], ends: bool) -> (Vec<Price>, Place) {
+        let mut prices = Vec::with_capacity(run.len());
+        let after = self.follow(model, place, run, &mut |price| prices.push(price));
+        (prices, if ends { START } else { self.number(&*model.timing, after) })
     }
 
     /// Returns the same for one instruction.
-    pub fn price_one(&mut self, model: &Model, place: Place, timed: &Timed, ends: bool) -> (u32, Place) {
-        let mut ticks = 0;
-        let after = self.follow(model, place, std::slice::from_ref(timed), &mut |price| ticks = price);
-        (ticks, if ends { START } else { self.number(&*model.timing, after) })
+    pub fn price_one(&mut self, model: &Model, place: Place, timed: &Timed, ends: bool) -> (Price, Place) {
+        let mut one = Price::default();
+        let after = self.follow(model, place, std::slice::from_ref(timed), &mut |price| one = price);
+        (one, if ends { START } else { self.number(&*model.timing, after) })
     }
 
     /// Returns the context after instructions that follow the context `place`.

@@ -7,6 +7,7 @@ use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register};
 use crate::op::Op;
 use crate::returns::Returns;
 use crate::state::Cpu;
+use crate::time::conditional::{Conditional, STEADY, key};
 use crate::time::predictor::{Predictor, Target};
 use iced_x86::OpKind;
 use std::mem::offset_of;
@@ -175,9 +176,33 @@ impl Emit<'_> {
 
     /// Jcc: the flags are the guest's.
     pub fn branch(&mut self) -> bool {
-        self.link(true, Some(self.condition()));
-        self.link(false, None);
+        if self.source.predicts {
+            let site = self.asm.jump_if(self.condition());
+            self.decided(false);
+            self.link(false, None);
+            let here = self.asm.here();
+            self.asm.aim(site, here);
+            self.decided(true);
+            self.link(true, None);
+        } else {
+            self.link(true, Some(self.condition()));
+            self.link(false, None);
+        }
         true
+    }
+
+    /// Records the direction of the conditional branch at the end of the current part, and charges a misprediction. A
+    /// branch that has gone the same way for a long time changes nothing.
+    pub fn decided(&mut self, taken: bool) {
+        self.let_go();
+        self.at = self.part().ops.len() - 1;
+        let key = key(self.op().rip());
+        let count = M::at(TEST, Conditional::count_of(key) as i32);
+        self.asm.flagless_load(TEST, field!(conditional));
+        self.asm.flagless_load_part(false, TEST, count);
+        let steady = if taken { STEADY } else { -STEADY };
+        self.asm.flagless_lea(TEST, M::at(TEST, -i32::from(steady as u8)));
+        self.or_predict(key, taken);
     }
 
     /// Pushes the return address. No later step may fail.

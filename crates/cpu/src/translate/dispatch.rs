@@ -188,6 +188,7 @@ impl Cpu {
             key,
             recorded: self.wiring.model.recorded,
             target_slots: self.micro.predictor.slots(),
+            predicts: self.predicts_directions(),
             data_pointers: !self.wiring.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
             shift: self.engine.front.shift(),
@@ -284,6 +285,7 @@ impl Cpu {
         self.engine.returns.follow(first, entries, generation, cache.code.translations.unknown_return());
         let returns = first.wrapping_add(newest);
         let targets = self.micro.predictor.exposed_targets();
+        let conditional = self.micro.predictor.exposed_directions();
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
         let registers = self.arch.gpr.as_mut_ptr();
         let budget = self.micro.clock.wrapping_sub(base) as i64;
@@ -328,6 +330,7 @@ impl Cpu {
             running.ops = cache.code.ops.as_ptr().cast();
             running.non_root = non_root;
             running.targets = targets;
+            running.conditional = conditional;
             running.jumps = jumps;
         }
         if !counts_here {
@@ -528,6 +531,46 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
             cpu.go_on(cache, context)
         }
     }
+}
+
+/// Charges the misprediction of a conditional branch, at the end of its block, that waits for a load. Returns the area's
+/// [`Running`] if translated code continues, else null.
+///
+/// # Safety
+/// As for [`slow`].
+pub unsafe extern "sysv64" fn missed<const TAKEN: bool>(
+    context: *mut Handover,
+    op: *const Op,
+    place: u32,
+) -> *mut Running {
+    // SAFETY: guaranteed by the caller, as for `slow`.
+    let (context, cpu, cache, op) = unsafe {
+        let context = &mut *context;
+        let (cpu, cache) = (context.cpu, context.cache);
+        (context, &mut *cpu, &mut *cache, &*op)
+    };
+    cpu.leave_area(context, cache);
+    cpu.arch.rip = op.next;
+    cpu.engine.ilen = op.len;
+    let place = HandlerSite::decode(place);
+    let index = cache.code.translations.part(place.number, place.part);
+    cpu.note_block(cache, index);
+    cpu.charge_direction(op);
+    // No event may become due within a trace.
+    if !(place.inside && cpu.is_due(context, cache.code.translations.span_of(place.number))) {
+        return cpu.prepare_area(cache, context);
+    }
+    if TAKEN {
+        cpu.arch.rip = op.imm;
+    }
+    let at = cache.code.ops_of(index).len() - 1;
+    if place.uncounted {
+        cpu.count_parts(cache, context.origin, place, index);
+    }
+    if !cpu.finish_block(cache, index, context.origin, at, Ok(Flow::End)) {
+        return std::ptr::null_mut();
+    }
+    cpu.go_on(cache, context)
 }
 
 /// In the last argument of [`refill`]: the access is a write.

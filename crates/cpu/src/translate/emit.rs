@@ -28,6 +28,12 @@ pub enum Aim {
     Refill,
     /// [`super::entry::refill_last`].
     RefillLast,
+    /// [`super::predict::predict`].
+    Predict,
+    /// [`super::entry::missed`].
+    Missed,
+    /// [`super::entry::missed_taken`].
+    MissedTaken,
     /// [`super::entry::exit`].
     Exit,
     /// [`super::entry::exit`] with [`Code::Return`].
@@ -485,11 +491,16 @@ impl<'a> Emit<'a> {
     fn stay(&mut self, way: Way) {
         let taken = way == Way::Next;
         let condition = self.condition() ^ u8::from(!taken);
-        if self.counted && self.calls_before(self.part).is_empty() {
+        if self.source.predicts {
+            let site = self.asm.jump_if(condition);
+            let (from, loaded) = (From::Side { site, part: self.part, taken, counted: self.counted }, self.loaded);
+            self.aside(from).loaded = loaded;
+            self.decided(!taken);
+        } else if self.counted && self.calls_before(self.part).is_empty() {
             self.link(taken, Some(condition));
         } else {
             let site = self.asm.jump_if(condition);
-            let from = From::Side { site, part: self.part, taken };
+            let from = From::Side { site, part: self.part, taken, counted: !self.source.recorded };
             self.aside(from);
         }
     }

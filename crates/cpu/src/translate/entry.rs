@@ -299,6 +299,18 @@ pub unsafe extern "sysv64" fn last() {
     handing_over!(super::dispatch::slow::<true>)
 }
 
+/// Called by translated code with a conditional branch in RCX that is not taken and was mispredicted.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn missed() {
+    handing_over!(super::dispatch::missed::<false>)
+}
+
+/// Does the same as [`missed`] for a branch that is taken.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn missed_taken() {
+    handing_over!(super::dispatch::missed::<true>)
+}
+
 /// Defines a function that makes a page known to the fast path, and lets translated code probe for it again; if that
 /// is not possible, it continues with `$slow`.
 macro_rules! refilling {

@@ -8,6 +8,7 @@ use super::jumps::{JUMP_SLOTS, Jump};
 use crate::arch::{F80, VectorState, X87};
 use crate::f80::status::EXCEPTIONS;
 use crate::front::{Area, Attached, Half, Table, fetch_slot, large_slot};
+use crate::time::conditional::Conditional;
 use crate::time::predictor::Target;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -122,6 +123,10 @@ pub struct Running {
     pub(super) jumps: *const Jump,
     /// All operations ([`Op`](crate::op::Op)).
     pub(super) ops: *const c_void,
+    /// Modelled directions of conditional branches, if they are predicted.
+    pub(super) conditional: *mut Conditional,
+    /// Registers and flags during [`super::predict::predict`].
+    pub(super) saved: [u64; 10],
     /// See [`super::unit`].
     pub(super) x87: Unit,
 }

@@ -31,6 +31,8 @@ mod key;
 mod layout;
 mod listing;
 mod plan;
+#[allow(unsafe_code, reason = "called by translated code, with the guest's registers in the host's")]
+mod predict;
 mod string;
 mod system;
 mod trace;
@@ -58,7 +60,7 @@ pub type BlockCache = Cache<Translations>;
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
 /// Offset of the first translation, after the common exits.
-const FIRST_CODE: usize = 144;
+const FIRST_CODE: usize = 192;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
@@ -68,6 +70,9 @@ const RETURN_AT: usize = 80;
 const LOAD_WIDE_AT: usize = 96;
 const REFILL_AT: usize = 112;
 const REFILL_LAST_AT: usize = 128;
+const PREDICT_AT: usize = 144;
+const MISSED_AT: usize = 160;
+const MISSED_TAKEN_AT: usize = 176;
 
 /// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,6 +299,9 @@ impl Translations {
                 Aim::Last => LAST_AT,
                 Aim::Refill => REFILL_AT,
                 Aim::RefillLast => REFILL_LAST_AT,
+                Aim::Predict => PREDICT_AT,
+                Aim::Missed => MISSED_AT,
+                Aim::MissedTaken => MISSED_TAKEN_AT,
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
                 Aim::LoadX87 => LOAD_X87_AT,
@@ -420,6 +428,9 @@ impl Derived for Translations {
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
                     memory.write(REFILL_AT, &way_out(entry::refill as *const () as u64));
                     memory.write(REFILL_LAST_AT, &way_out(entry::refill_last as *const () as u64));
+                    memory.write(PREDICT_AT, &way_out(predict::predict as *const () as u64));
+                    memory.write(MISSED_AT, &way_out(entry::missed as *const () as u64));
+                    memory.write(MISSED_TAKEN_AT, &way_out(entry::missed_taken as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));

@@ -91,10 +91,12 @@ impl Part {
         self.plans.last_mut().into_iter().for_each(|plan| *plan = Plan::Handler);
     }
 
-    /// Returns its cost, without iterations of string instructions and mispredictions, which do not occur inside a
-    /// trace.
+    /// Returns the most that it costs, without iterations of string instructions and mispredicted targets, which do not
+    /// occur inside a trace.
     pub fn time(&self) -> Ticks {
-        self.block.cost + self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>()
+        let miss = self.miss.filter(|_| self.plans.last() == Some(&Plan::Branch)).map_or(0, |miss| miss.ticks);
+        let events = self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>();
+        self.block.cost + events + u64::from(miss.unsigned_abs())
     }
 
     /// Returns the linear address of its page.
@@ -115,6 +117,8 @@ pub struct TraceSource<'a> {
     pub recorded: bool,
     /// Number of slots in the modelled target cache.
     pub target_slots: usize,
+    /// True if directions of conditional branches are predicted.
+    pub predicts: bool,
     /// True if each x87 instruction records its operand's address.
     pub data_pointers: bool,
     /// Log2 of the size of the pages or lines in the fast path's tables.
@@ -232,6 +236,9 @@ impl Cpu {
     fn numbered(&mut self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
         part.events = self.events(cache, &part, key);
         part.miss = self.miss(cache, &part);
+        if part.miss.is_none() && self.predicts_directions() && part.plans.last() == Some(&Plan::Branch) {
+            part.by_handler();
+        }
         part.large = self.engine.front.is_large(part.block.rip);
         if self.wiring.model.recorded {
             part.counter = cache.code.prefix(before, part.index)?;
@@ -313,16 +320,23 @@ impl Cpu {
         events
     }
 
+    /// Returns true if directions of conditional branches are predicted.
+    pub(super) fn predicts_directions(&self) -> bool {
+        self.wiring.model.recorded && self.micro.predictor.predicts_directions()
+    }
+
     /// Returns the charge of a misprediction of a part's last instruction, if that is recorded.
     fn miss(&self, cache: &mut BlockCache, part: &Part) -> Option<Miss> {
         let op = part.ops.last().filter(|_| self.wiring.model.recorded)?;
         let family = match op.class {
             Class::Return => Family::ReturnMiss,
             Class::IndirectJump | Class::IndirectCall => Family::IndirectMiss,
+            Class::Branch if self.predicts_directions() => Family::BranchMiss,
             _ => return None,
         };
         let kind = Kind::new(family, 0);
-        let price = self.wiring.model.price(kind);
+        let late = if family == Family::BranchMiss { Ticks::from(op.resolution().late) } else { 0 };
+        let price = self.wiring.model.price(kind) + late;
         let ticks = i32::try_from(price).ok()?;
         Some(Miss { counter: cache.code.event(op.rip(), kind, price)?, ticks })
     }
@@ -387,8 +401,8 @@ impl Cpu {
         let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
         (nop && !ends).then(|| {
             let timed = Timed { op, instruction };
-            let (ticks, after) = cache.code.runs.price_one(&self.wiring.model, block.after, &timed, false);
-            Shadow { rip, next: op.next, class: op.class, ticks, after }
+            let (price, after) = cache.code.runs.price_one(&self.wiring.model, block.after, &timed, false);
+            Shadow { rip, next: op.next, class: op.class, ticks: price.ticks, after }
         })
     }
 }

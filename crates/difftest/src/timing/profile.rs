@@ -38,7 +38,7 @@ impl BlockModel for OfProfile {
         let mut context = Context::default();
         let mut once = || -> u64 {
             let mut ticks = 0;
-            self.model.timing.run(&self.model.costs, &mut context, &run, &mut |price| ticks += u64::from(price));
+            self.model.timing.run(&self.model.costs, &mut context, &run, &mut |price| ticks += u64::from(price.ticks));
             ticks
         };
         (0..BEFORE.div_ceil(block.len())).for_each(|_| {

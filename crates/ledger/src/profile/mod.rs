@@ -184,6 +184,7 @@ impl Sizes {
             stlb_1g,
             target_cache: self.target_cache.value,
             return_stack: self.return_stack.value,
+            predicts_directions: false,
             keeps_global: true,
             keeps_large: true,
             caches: None,
@@ -461,7 +462,9 @@ impl Profile {
     /// Sizes as the processor wants them, on the machine itself and for a hypervisor on it.
     pub fn geometry(&self) -> Geometry {
         let modelled = self.caches.as_ref().filter(|_| self.clock == Clock::Core);
-        Geometry { caches: modelled.map(CacheFigures::caches), ..self.sizes.geometry() }
+        // Without a core, the price of the class has a share of mispredictions.
+        let predicts_directions = modelled.is_some() && self.core.is_some();
+        Geometry { caches: modelled.map(CacheFigures::caches), predicts_directions, ..self.sizes.geometry() }
     }
 
     /// Selects a model of time in place of the profile's own.

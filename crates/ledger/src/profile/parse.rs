@@ -414,7 +414,7 @@ fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
 
 /// Returns true for families with a price in the tables of events. Others have those of classes, operations or caches.
 fn has_event_price(family: Family) -> bool {
-    !matches!(family, Family::Instruction | Family::Operation | Family::BranchMiss) && !family.is_cache_miss()
+    !matches!(family, Family::Instruction | Family::Operation) && !family.is_cache_miss()
 }
 
 /// The tables of prices in `at`, with those of operations, for the families that are `charged`.

@@ -44,7 +44,8 @@ impl State {
             put(reg as u64 + 1);
             put(u64::from(self.ready[reg].saturating_sub(self.time)));
             let ways = &self.ways[reg];
-            put(ways.iter().enumerate().fold(0, |mask, (at, way)| mask | u64::from(*way > 0) << at));
+            let loaded = (self.loaded >> reg & 1) as u64;
+            put(ways.iter().enumerate().fold(loaded << ORIGINS, |mask, (at, way)| mask | u64::from(*way > 0) << at));
             ways.iter().filter(|way| **way > 0).for_each(|way| put(u64::from(*way)));
         }
         put(0);
@@ -93,6 +94,7 @@ impl State {
             state.written |= 1 << at;
             state.ready[at] = state.time.checked_add(u32::try_from(get()?).ok()?)?;
             let mask = get()?;
+            state.loaded |= u128::from(mask >> ORIGINS & 1) << at;
             for origin in 0..ORIGINS {
                 if mask >> origin & 1 != 0 {
                     state.ways[at][origin] = u16::try_from(get()?).ok()?;

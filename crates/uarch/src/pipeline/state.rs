@@ -34,6 +34,8 @@ pub struct State {
     pub(super) origins: Vec<Reg>,
     /// Registers that were written.
     pub(super) written: u128,
+    /// Registers whose value comes from a load of the run.
+    pub(super) loaded: u128,
     /// Latencies from the origins to each register.
     pub(super) ways: [Row; REGS],
     /// Places in memory, the latest last.
@@ -69,6 +71,7 @@ impl State {
             ready: [0; REGS],
             origins: Vec::new(),
             written: 0,
+            loaded: 0,
             ways: [[0; ORIGINS]; REGS],
             places: Vec::new(),
             stack: 0,
@@ -84,6 +87,18 @@ impl State {
     /// Returns the time since the run's begin, in ticks.
     pub fn time(&self) -> u32 {
         self.time
+    }
+
+    /// Returns the ticks for which the operands of the next instruction, a branch, are not known yet when the branch could
+    /// execute; a comparison of registers right in front of the branch is not counted.
+    pub fn late(&self, branch: &Step) -> u32 {
+        let ready = branch.reads.as_slice().iter().map(|reg| self.ready[usize::from(*reg)]).max();
+        ready.unwrap_or(0).saturating_sub(self.time + CYCLE)
+    }
+
+    /// Returns true if an operand of the next instruction comes from a load of the run.
+    pub fn waits_for_load(&self, next: &Step) -> bool {
+        next.reads.as_slice().iter().any(|reg| self.loaded >> reg & 1 != 0)
     }
 
     /// Returns the names of the bounds and their ticks, and the longest chain from a register to itself.
@@ -126,10 +141,11 @@ impl State {
         row
     }
 
-    fn write(&mut self, reg: Reg, ready: u32, row: Row) {
+    fn write(&mut self, reg: Reg, ready: u32, row: Row, loaded: bool) {
         self.ready[usize::from(reg)] = ready;
         self.ways[usize::from(reg)] = row;
         self.written |= 1 << reg;
+        self.loaded = self.loaded & !(1 << reg) | u128::from(loaded) << reg;
     }
 
     /// Returns the register that stands for a place, and whether it was there before.
@@ -157,6 +173,7 @@ impl State {
     /// A register that stands for a place stands for no place any more.
     fn forget(&mut self, reg: Reg) {
         self.written &= !(1 << reg);
+        self.loaded &= !(1 << reg);
         for at in &mut self.at {
             at[usize::from(reg - PLACES)] = 0;
         }
@@ -249,7 +266,7 @@ fn unknown(state: &mut State, step: &Step) {
     state.stack += i64::from(step.stack);
     let time = state.time;
     for &reg in step.writes.as_slice() {
-        state.write(reg, time, [0; ORIGINS]);
+        state.write(reg, time, [0; ORIGINS], false);
     }
 }
 
@@ -386,8 +403,9 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         state.used = state.used.map(|used| used.max(time));
     }
     state.time = time;
+    let loaded = step.load.is_some() || state.waits_for_load(step);
     for &reg in step.writes.as_slice() {
-        state.write(reg, done, row);
+        state.write(reg, done, row, loaded);
         // A stack pointer that moves by a known distance still names the same places.
         if reg < CARRY && !(reg == STACK && step.stack != 0) {
             moved(state, reg);
@@ -395,7 +413,7 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     }
     if let (Some(width), Some(reg)) = (step.store, place) {
         let forward = if width > 0 { memory.forward_vector } else { memory.forward };
-        state.write(reg, done + forward * CYCLE, row);
+        state.write(reg, done + forward * CYCLE, row, false);
         state.at[0][usize::from(reg - PLACES)] = state.slots + 1;
     }
     state.stack += i64::from(step.stack);

@@ -84,6 +84,9 @@ pub struct Memory {
     waited: Ticks,
     /// Time by which instructions within a window after `waited` were issued earlier.
     early: Ticks,
+    /// Time of the last miss's access with its wait, and the time at which the last of the lines that were missed at this time
+    /// arrives.
+    last: (Ticks, Ticks),
     /// Time at which the way from memory, or from another level, is free.
     free: Ticks,
 }
@@ -103,6 +106,7 @@ impl Memory {
             newest: 0,
             waited: 0,
             early: 0,
+            last: (0, 0),
             free: 0,
         }
     }
@@ -141,6 +145,12 @@ impl Memory {
         self.l1d.is_changed(slot)
     }
 
+    /// Returns how long the lines are still on their way that were missed in the present run of instructions: `now` is the time
+    /// at which the run began, plus what has been charged since. Any other event since the last miss hides it.
+    pub fn outstanding(&self, now: Ticks) -> Ticks {
+        if self.last.0 == now { self.last.1.saturating_sub(now) } else { 0 }
+    }
+
     /// Returns the most that a miss costs: the latency of memory, or what is behind in the way from memory, which is the
     /// latency of another line before this miss. The miss itself may send two changed lines to memory.
     pub fn most(caches: &Caches) -> Ticks {
@@ -162,6 +172,8 @@ impl Memory {
         let ticks = wait.max(backlog);
         self.newest = (self.newest + 1) % REMEMBERED as u8;
         self.coming[usize::from(self.newest)] = Coming { line: access.line, arrives };
+        let with = if access.now == self.last.0 { self.last.1 } else { 0 };
+        self.last = (access.now + ticks, arrives.max(with));
         self.wait(caches, access.now, ticks);
         Miss { slot, kind: Kind::cache_miss(false, level, prefetched), ticks }
     }

@@ -21,7 +21,6 @@ const SKIP: i64 = 2;
 /// Accesses to a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Stream {
-    page: u64,
     last: u64,
     up: bool,
     steps: u8,
@@ -39,6 +38,8 @@ struct Stride {
 /// State of the prefetchers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prefetchers {
+    /// For each stream, its page plus 1; 0 for none. They are apart because most of them are searched at each miss.
+    pages: Vec<u64>,
     streams: Vec<Stream>,
     next: u8,
     strides: Vec<Stride>,
@@ -46,14 +47,21 @@ pub struct Prefetchers {
 
 impl Default for Prefetchers {
     fn default() -> Self {
-        Self { streams: vec![Stream::default(); STREAMS], next: 0, strides: vec![Stride::default(); STRIDES] }
+        Self {
+            pages: vec![0; STREAMS],
+            streams: vec![Stream::default(); STREAMS],
+            next: 0,
+            strides: vec![Stride::default(); STRIDES],
+        }
     }
 }
 
 impl Prefetchers {
     /// Returns true if a state, which may come from a file, is possible.
     pub fn fits(&self) -> bool {
-        self.streams.len() == STREAMS && self.strides.len() == STRIDES && usize::from(self.next) < STREAMS
+        [self.pages.len(), self.streams.len()] == [STREAMS; 2]
+            && self.strides.len() == STRIDES
+            && usize::from(self.next) < STREAMS
     }
 
     /// Notes an access to a line by the instruction at `rip`. Returns true if the line had been asked for.
@@ -63,12 +71,14 @@ impl Prefetchers {
     }
 
     fn stream(&mut self, line: u64) -> bool {
-        let page = line >> 6;
-        let Some(stream) = self.streams.iter_mut().find(|stream| stream.page == page + 1) else {
-            self.streams[usize::from(self.next)] = Stream { page: page + 1, last: line, up: true, steps: 0 };
+        let page = (line >> 6) + 1;
+        let Some(at) = self.pages.iter().position(|known| *known == page) else {
+            self.pages[usize::from(self.next)] = page;
+            self.streams[usize::from(self.next)] = Stream { last: line, up: true, steps: 0 };
             self.next = (self.next + 1) % STREAMS as u8;
             return false;
         };
+        let stream = &mut self.streams[at];
         let step = line.wrapping_sub(stream.last) as i64;
         let follows = step != 0 && step.abs() <= SKIP;
         stream.last = line;

@@ -36,40 +36,45 @@ fn sets(level: &Level) -> u64 {
     u64::from(level.lines) / u64::from(level.ways)
 }
 
+/// Returns the set of a line in a cache with so many sets.
+#[inline]
+fn set_of(line: u64, sets: u64) -> usize {
+    // Most caches have a power of two of them, which saves a division.
+    (if sets.is_power_of_two() { line & (sets - 1) } else { line % sets }) as usize
+}
+
 /// A cache whose lines are replaced in turn, so that a hit changes nothing.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct InTurn {
     places: Vec<Place>,
     /// For each set, the way that is replaced next.
     next: Vec<u8>,
+    ways: u16,
 }
 
 impl InTurn {
     /// Creates an empty cache.
     pub fn new(level: &Level) -> Self {
-        Self { places: vec![0; level.lines as usize], next: vec![0; sets(level) as usize] }
+        Self { places: vec![0; level.lines as usize], next: vec![0; sets(level) as usize], ways: level.ways }
     }
 
     /// Returns true if a state, which may come from a file, is possible.
     pub fn fits(&self, level: &Level) -> bool {
         self.places.len() == level.lines as usize
             && self.next.len() == sets(level) as usize
+            && self.ways == level.ways
             && self.next.iter().all(|next| u16::from(*next) < level.ways)
             && self.places.iter().all(possible)
     }
 
-    fn ways(&self) -> usize {
-        self.places.len() / self.next.len()
-    }
-
     fn set(&self, line: u64) -> usize {
-        (line % self.next.len() as u64) as usize
+        set_of(line, self.next.len() as u64)
     }
 
     /// Returns the slot of a line.
     #[inline]
     pub fn find(&self, line: u64) -> Option<usize> {
-        let (ways, set) = (self.ways(), self.set(line));
+        let (ways, set) = (usize::from(self.ways), self.set(line));
         let first = set * ways;
         let way = self.places[first..first + ways].iter().position(|place| holds(*place, line))?;
         Some(first + way)
@@ -87,7 +92,7 @@ impl InTurn {
 
     /// Adds a line that the cache does not have. Returns its slot, and the line that was there.
     pub fn add(&mut self, line: u64, changed: bool) -> (usize, Option<Old>) {
-        let (ways, set) = (self.ways(), self.set(line));
+        let (ways, set) = (usize::from(self.ways), self.set(line));
         let next = &mut self.next[set];
         let slot = set * ways + usize::from(*next);
         *next = (*next + 1) % ways as u8;
@@ -102,22 +107,26 @@ pub struct Recent {
     /// The lines of each set, the most recently used first.
     places: Vec<Place>,
     ways: u16,
+    sets: u32,
 }
 
 impl Recent {
     /// Creates an empty cache.
     pub fn new(level: &Level) -> Self {
-        Self { places: vec![0; level.lines as usize], ways: level.ways }
+        Self { places: vec![0; level.lines as usize], ways: level.ways, sets: sets(level) as u32 }
     }
 
     /// Returns true if a state, which may come from a file, is possible.
     pub fn fits(&self, level: &Level) -> bool {
-        self.places.len() == level.lines as usize && self.ways == level.ways && self.places.iter().all(possible)
+        self.places.len() == level.lines as usize
+            && self.ways == level.ways
+            && u64::from(self.sets) == sets(level)
+            && self.places.iter().all(possible)
     }
 
     fn set(&mut self, line: u64) -> &mut [Place] {
         let ways = usize::from(self.ways);
-        let first = (line % (self.places.len() / ways) as u64) as usize * ways;
+        let first = set_of(line, u64::from(self.sets)) * ways;
         &mut self.places[first..first + ways]
     }
 

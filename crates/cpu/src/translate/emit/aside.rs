@@ -25,7 +25,7 @@ pub(super) struct Stub {
     /// The access that was probed for in vain.
     access: Option<Probed>,
     /// Needs of vector and x87 instructions that are met at the return point.
-    loaded: u8,
+    pub(super) loaded: u8,
 }
 
 /// An access that translated code probes for.
@@ -72,8 +72,8 @@ pub(super) enum Back {
 pub(super) enum From {
     /// A jump with this distance field.
     Jump(usize),
-    /// A jump from an exit of the trace after one of its parts, which is counted here.
-    Side { site: usize, part: usize, taken: bool },
+    /// A jump from an exit of the trace after one of its parts, which is counted here unless it has been `counted`.
+    Side { site: usize, part: usize, taken: bool, counted: bool },
     /// The exit to which a link leads until it is linked.
     Link(usize),
     /// The return address of the call at the end of a part.
@@ -86,6 +86,8 @@ pub(super) enum From {
     Elsewhere { site: usize, key: Key, part: usize, call: bool },
     /// A jump to code that charges a misprediction and updates the modelled target cache, if it is involved.
     Miss { site: usize, part: usize, learns: Option<(i32, u64)>, hit: usize },
+    /// A jump to code that consults the modelled predictor on a conditional branch, whose key and direction these are.
+    Predict { site: usize, part: usize, key: u64, taken: bool, back: usize },
     /// A jump to code that loads vector registers or the x87 unit; it retries if the need is met, and otherwise
     /// continues with the handlers of the rest of the block.
     Load { site: usize, retry: usize, need: Need, part: usize, at: usize },
@@ -209,6 +211,18 @@ impl Emit<'_> {
         self.aside(from);
     }
 
+    /// Continues if `TEST` is zero; otherwise the modelled predictor is consulted on the conditional branch at the end of the
+    /// current part.
+    pub fn or_predict(&mut self, key: u64, taken: bool) {
+        let steady = self.asm.flagless_if_zero();
+        let site = self.asm.jump();
+        self.asm.land(steady);
+        let from = From::Predict { site, part: self.part, key, taken, back: self.asm.here() };
+        let (code, loaded) = (self.slow_code(), self.loaded);
+        let stub = self.aside(from);
+        (stub.code, stub.loaded) = (code, loaded);
+    }
+
     /// Charges a misprediction, and updates the target cache.
     pub fn miss(&mut self, learns: Option<(i32, u64)>) {
         let Some(Miss { counter, ticks }) = self.part().miss else { return };
@@ -285,10 +299,12 @@ impl Emit<'_> {
                 self.asm.aim(site, here);
                 self.by_handler(stub);
             }
-            From::Side { site, part, taken } => {
+            From::Side { site, part, taken, counted } => {
                 self.asm.aim(site, here);
-                self.part = part;
-                self.counted = !self.source.recorded;
+                (self.part, self.counted, self.loaded) = (part, counted, stub.loaded);
+                if self.source.predicts {
+                    self.decided(taken);
+                }
                 self.count();
                 self.note_calls(part);
                 self.link(taken, None);
@@ -343,6 +359,25 @@ impl Emit<'_> {
                 self.miss(learns);
                 let site = self.asm.jump();
                 self.asm.aim(site, hit);
+            }
+            From::Predict { site, part, key, taken, back } => {
+                self.asm.aim(site, here);
+                self.part = part;
+                self.asm.flagless_constant(TEST, key | u64::from(taken));
+                let call = self.asm.call();
+                self.aims.push((call, Aim::Predict));
+                let predicted = self.asm.flagless_if_zero();
+                if self.part().ops.last().is_some_and(|op| op.resolution().waits_for_load) {
+                    self.asm.flagless_constant(TEST, stub.code);
+                    let call = self.asm.call();
+                    self.aims.push((call, if taken { Aim::MissedTaken } else { Aim::Missed }));
+                    self.call_load(stub.loaded);
+                } else {
+                    self.miss(None);
+                }
+                self.asm.land(predicted);
+                let site = self.asm.jump();
+                self.asm.aim(site, back);
             }
             From::Load { site, retry, need, part, at } => {
                 self.asm.aim(site, here);

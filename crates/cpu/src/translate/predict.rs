@@ -1,0 +1,225 @@
+//! The modelled predictor of conditional branches, as translated code calls it: [`predict`] does what
+//! [`Conditional::predicts`] does, with the guest's registers and flags in the host's. A test compares the two.
+
+use super::layout::{BIAS, Running};
+use crate::time::conditional::*;
+use std::arch::naked_asm;
+use std::mem::offset_of;
+
+/// Returns the distance of a field of [`Running`] from the stack pointer in a function that translated code calls.
+macro_rules! at {
+    ($name:ident) => {
+        offset_of!(Running, $name) as isize - BIAS as isize + 8
+    };
+}
+
+/// Hashes the branch and its history for table `$n`: the position's address in RDX, the tag in EAX. The history is in R9,
+/// the key in RCX, the predictor in R10.
+macro_rules! place {
+    ($n:literal) => {
+        concat!(
+            "mov edx, {length",
+            $n,
+            "}\n",
+            "bzhi rax, r9, rdx\n",
+            "movabs rdx, {factor",
+            $n,
+            "}\n",
+            "imul rax, rdx\n",
+            "add rax, rcx\n",
+            "mov rdx, rax\n",
+            "shr rdx, {position}\n",
+            "lea rdx, [r10 + 2*rdx + {tables} + ",
+            $n,
+            "*{table}]\n",
+            "shr rax, {tag}\n",
+            "and eax, {tag_mask}\n",
+        )
+    };
+}
+
+/// If table `$n` has an entry for the branch, it becomes the provider (RBX), its prediction is in EDI, and the one before it
+/// in R8D.
+macro_rules! look_up {
+    ($n:literal) => {
+        concat!(
+            place!($n),
+            "movzx esi, word ptr [rdx]\n",
+            "mov r12d, esi\n",
+            "shr r12d, 2\n",
+            "and r12d, 1\n",
+            "shr esi, {entry_tag}\n",
+            "cmp esi, eax\n",
+            "cmove r8d, edi\n",
+            "cmove edi, r12d\n",
+            "cmove rbx, rdx\n",
+        )
+    };
+}
+
+/// Makes an entry in table `$n` and continues at the label 7, or makes the entry there less useful.
+macro_rules! allocate {
+    ($n:literal) => {
+        concat!(place!($n), "test word ptr [rdx], {useful}\n", "jz 6f\n", "sub word ptr [rdx], {useful_step}\n",)
+    };
+}
+
+// The highest bit of the count of directions is the prediction.
+const _: () = assert!(TAKEN == 4 && NOT_TAKEN == 3);
+
+/// Records the direction of a branch: its key, plus 1 if it is taken, is in RCX. Returns in RCX 0 if it was predicted, else
+/// 1. Preserves all other registers but R11, and the arithmetic flags. The branch may not be one that went the same way for a
+/// long time: translated code finds these itself.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn predict() {
+    naked_asm!(
+        "mov [rsp + {saved} + 8*0], rax",
+        "lahf",
+        "seto al",
+        "mov [rsp + {saved} + 8*1], rax",
+        "mov [rsp + {saved} + 8*2], rdx",
+        "mov [rsp + {saved} + 8*3], rbx",
+        "mov [rsp + {saved} + 8*4], rsi",
+        "mov [rsp + {saved} + 8*5], rdi",
+        "mov [rsp + {saved} + 8*6], r8",
+        "mov [rsp + {saved} + 8*7], r9",
+        "mov [rsp + {saved} + 8*8], r10",
+        "mov [rsp + {saved} + 8*9], r12",
+        "mov r10, [rsp + {conditional}]",
+        // R11: the direction; RCX: the key.
+        "mov r11d, ecx",
+        "and r11d, 1",
+        "xor rcx, r11",
+        "mov r9, [r10 + {history}]",
+        // The base: EAX is how often the branch has gone this way, negative if it went the other.
+        "mov rsi, rcx",
+        "shr rsi, {base_shift}",
+        "movsx eax, byte ptr [r10 + rsi + {base}]",
+        "xor edi, edi",
+        "test eax, eax",
+        "setg dil",
+        "lea edx, [r11 - 1]",
+        "xor eax, edx",
+        "sub eax, edx",
+        // EBX: after one more; R8D: halved.
+        "lea ebx, [rax + 1]",
+        "mov r8d, eax",
+        "neg r8d",
+        "shr r8d, 1",
+        "neg r8d",
+        "test eax, eax",
+        "cmovs ebx, r8d",
+        "xor ebx, edx",
+        "sub ebx, edx",
+        "mov [r10 + rsi + {base}], bl",
+        // The next history.
+        "lea rsi, [r11 + 2*r9]",
+        "mov [r10 + {history}], rsi",
+        "cmp eax, -{steady}",
+        "je 8f",
+        "xor ebx, ebx",
+        "mov r8d, edi",
+        look_up!("0"),
+        look_up!("1"),
+        look_up!("2"),
+        // EDX: the result.
+        "mov edx, edi",
+        "test rbx, rbx",
+        "jz 3f",
+        "movzx esi, word ptr [rbx]",
+        "mov eax, esi",
+        "and eax, {useful} + 7",
+        "sub eax, {not_taken}",
+        "cmp eax, 1",
+        "cmovbe edx, r8d",
+        // The count of directions.
+        "lea r12d, [2*r11 - 1]",
+        "mov eax, esi",
+        "and eax, 7",
+        "add eax, r12d",
+        "cmp eax, 7",
+        "ja 2f",
+        "add esi, r12d",
+        "2:",
+        // How useful the entry is: EAX is one step more or less.
+        "cmp edi, r8d",
+        "je 2f",
+        "mov eax, edi",
+        "xor eax, r11d",
+        "neg eax",
+        "and eax, -2*{useful_step}",
+        "add eax, {useful_step}",
+        "mov r12d, esi",
+        "and r12d, {useful}",
+        "add r12d, eax",
+        "cmp r12d, {useful}",
+        "ja 2f",
+        "add esi, eax",
+        "2:",
+        "mov [rbx], si",
+        "3:",
+        "cmp edx, r11d",
+        "jne 4f",
+        "xor ecx, ecx",
+        "9:",
+        "mov rax, [rsp + {saved} + 8*1]",
+        "movzx eax, ax",
+        "add al, 127",
+        "sahf",
+        "mov rax, [rsp + {saved} + 8*0]",
+        "mov rdx, [rsp + {saved} + 8*2]",
+        "mov rbx, [rsp + {saved} + 8*3]",
+        "mov rsi, [rsp + {saved} + 8*4]",
+        "mov rdi, [rsp + {saved} + 8*5]",
+        "mov r8, [rsp + {saved} + 8*6]",
+        "mov r9, [rsp + {saved} + 8*7]",
+        "mov r10, [rsp + {saved} + 8*8]",
+        "mov r12, [rsp + {saved} + 8*9]",
+        "ret",
+        // Not predicted: an entry in a table with a longer history than the provider's.
+        "4:",
+        "test rbx, rbx",
+        "jz 2f",
+        "sub rbx, r10",
+        "sub rbx, {tables} + {table}",
+        "jb 3f",
+        "sub rbx, {table}",
+        "jb 5f",
+        "jmp 8f",
+        "2:",
+        allocate!("0"),
+        "3:",
+        allocate!("1"),
+        "5:",
+        allocate!("2"),
+        "jmp 8f",
+        "6:",
+        "shl eax, {entry_tag}",
+        "lea eax, [rax + r11 + {not_taken}]",
+        "mov [rdx], ax",
+        "8:",
+        "mov ecx, 1",
+        "jmp 9b",
+        saved = const at!(saved),
+        conditional = const at!(conditional),
+        history = const Conditional::HISTORY,
+        base = const Conditional::BASE,
+        base_shift = const BASE_SHIFT,
+        steady = const STEADY,
+        tables = const Conditional::TABLES,
+        table = const 2 * ENTRIES,
+        position = const POSITION_SHIFT,
+        tag = const TAG_SHIFT,
+        tag_mask = const (1 << TAG_BITS) - 1,
+        entry_tag = const ENTRY_TAG,
+        useful = const USEFUL,
+        useful_step = const USEFUL_STEP,
+        not_taken = const NOT_TAKEN,
+        length0 = const LENGTHS[0],
+        length1 = const LENGTHS[1],
+        length2 = const LENGTHS[2],
+        factor0 = const FACTORS[0] as i64,
+        factor1 = const FACTORS[1] as i64,
+        factor2 = const FACTORS[2] as i64,
+    )
+}
