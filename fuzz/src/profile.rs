@@ -1,6 +1,6 @@
 //! Processor profiles: any text is a profile or an error, and every property of a profile's processor can be queried.
 
-use ::ledger::profile::Profile;
+use ::ledger::profile::{Clock, Profile};
 use ::ledger::{Class, Family, Kind};
 
 /// Parses the text, and uses the result.
@@ -27,6 +27,16 @@ pub fn run(data: &[u8]) {
     cpu::tlb::Tlb::new(&geometry);
     cpu::time::predictor::Predictor::new(&geometry);
     cpu::tlb::Tlb::new(&profile.emulated_geometry());
+    // Caches are made only if they are small: any larger ones take the same way.
+    if let Ok(profile) = profile.with_clock(Clock::Core)
+        && let Some(caches) = profile.geometry().caches
+        && [Some(caches.l1d), Some(caches.l2), caches.l3].iter().flatten().all(|level| level.lines < 1 << 20)
+    {
+        let memory = cpu::time::memory::Memory::new(&caches);
+        assert!(memory.fits(&caches, 0));
+        cpu::time::memory::Memory::most(&caches);
+        cpu::time::timing(&profile);
+    }
 }
 
 /// Returns a small file, and pieces of one with all keys.
@@ -37,6 +47,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         include_bytes!("../../profiles/max.toml").to_vec(),
         b"name = \"x\"\nsynthetic = true\n[sizes]\n".to_vec(),
         whole.as_bytes().to_vec(),
+        include_bytes!("../../profiles/zen3.toml").to_vec(),
     ];
     seeds.push(whole.bytes().take(half).collect());
     seeds

@@ -5,6 +5,7 @@
 use arbitrary::{Result, Unstructured};
 use hypervisor::config::Switches;
 use iced_x86::code_asm::*;
+use ledger::profile::Clock;
 use ledger::symbols::Symbols;
 use ledger::{Profile, Ticks};
 use machine::board::Parts;
@@ -24,14 +25,17 @@ const ENTRY: u32 = LOAD + 0x30;
 const HEAD: usize = 8 + 4 + 32;
 /// Number of slices that a machine runs before it is saved, and after it was restored.
 const SLICES: u32 = 1;
-/// The machines: their MMU, if they have a hypervisor, their number of processors, and true if they have NICs and a channel.
-const MACHINES: [(Option<&str>, usize, bool); 6] = [
-    (None, 1, false),
-    (None, 2, false),
-    (Some("shadow"), 1, false),
-    (Some("tdp"), 1, false),
-    (None, 1, true),
-    (Some("legacy-tdp"), 2, false),
+/// The machines: their MMU, if they have a hypervisor, their number of processors, true if they have NICs and a channel, and
+/// their model of time.
+const MACHINES: [(Option<&str>, usize, bool, Clock); 8] = [
+    (None, 1, false, Clock::Flat),
+    (None, 2, false, Clock::Flat),
+    (Some("shadow"), 1, false, Clock::Flat),
+    (Some("tdp"), 1, false, Clock::Flat),
+    (None, 1, true, Clock::Flat),
+    (Some("legacy-tdp"), 2, false, Clock::Flat),
+    (None, 2, false, Clock::Core),
+    (Some("shadow"), 1, false, Clock::Core),
 ];
 
 /// A piece of memory in a snapshot.
@@ -114,9 +118,20 @@ fn parts(devices: bool) -> Parts {
     }
 }
 
+/// Returns a profile with a model of time, and caches so small that most of a saved state is not empty lines.
+fn profile(clock: Clock) -> Profile {
+    let mut profile = Profile::named("skx").expect("it is built in").with_clock(clock).expect("it has caches");
+    if let Some(caches) = &mut profile.caches {
+        for (level, lines) in [&mut caches.l1d, &mut caches.l2].into_iter().chain(&mut caches.l3).zip([16, 32, 64]) {
+            (level.value.lines, level.value.ways) = (lines, 4);
+        }
+    }
+    profile
+}
+
 fn machine(which: usize) -> Machine {
-    let (mmu, cpus, devices) = MACHINES[which];
-    let profile = Profile::named("skx").expect("it is built in");
+    let (mmu, cpus, devices, clock) = MACHINES[which];
+    let profile = profile(clock);
     let platform = match mmu {
         None => Platform::Bare,
         Some(mmu) => {

@@ -63,7 +63,7 @@ impl Micro {
     /// can be checked.
     pub fn fits(&self, geometry: &Geometry) -> bool {
         let memory = match (&self.memory, &geometry.caches) {
-            (Some(memory), Some(caches)) => memory.fits(caches),
+            (Some(memory), Some(caches)) => memory.fits(caches, self.clock),
             (None, None) => true,
             _ => false,
         };

@@ -155,7 +155,7 @@ pub fn run(options: &TimingOptions) -> Result<bool> {
 /// Chooses and measures blocks.
 fn measure(options: &TimingOptions) -> Result<Corpus> {
     let (forms, _) = forms::forms(64);
-    let programs = if options.elf.is_empty() { sample::usual_programs() } else { options.elf.clone() };
+    let programs = if options.elf.is_empty() { silicon::sample::usual_programs() } else { options.elf.clone() };
     let chosen = sample::choose(options.seed, &forms, options.random, &programs, options.blocks)?;
     let mut corpus = Corpus::new(Processor::of_host(), options.seed);
     let progress = std::io::stderr().is_terminal();

@@ -450,6 +450,16 @@ impl Packed {
         }
     }
 
+    /// Makes `to`, a user and a group, the owner of all files of the user `from` below a directory, whose path has no links.
+    pub fn give(&mut self, below: &Path, from: u32, to: (u32, u32)) {
+        let below: Vec<u8> = names(below).into_iter().flat_map(|name| [name, b"/"].concat()).collect();
+        for walked in self.walk().iter().filter(|walked| walked.path.starts_with(&below)) {
+            if let Some(node) = self.nodes.get_mut(walked.node as usize).filter(|node| node.owner.0 == from) {
+                node.owner = to;
+            }
+        }
+    }
+
     /// Returns the tree with the entries of the directory `from` in the directory `to`, for which all users have all permissions. Directories that
     /// become empty disappear, if they are not in `kept`. Paths have no links. The numbers of files depend only on the names in the returned tree,
     /// not on the order in which files were added.
@@ -500,6 +510,11 @@ impl Packed {
             _ => None,
         };
         self.nodes.iter().filter_map(of).collect()
+    }
+
+    /// Returns true if a file's contents are those of a file of the host.
+    pub fn is_of_host(&self, number: u64) -> bool {
+        matches!(self.node(number), Some(Node { content: Content::File(Source::Host(..)), .. }))
     }
 
     /// Returns the contents of a file.

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub const SAMPLES: usize = 400;
 
 /// Pages that a block may touch at most, whatever the options say.
-const PAGES: usize = 64;
+pub const PAGES: usize = 64;
 
 /// One round of executions: time stamps that passed.
 #[repr(C)]
@@ -44,6 +44,8 @@ pub struct Samples {
     pub chain_rounds: u64,
     /// Pages that the block touched.
     pub pages: u64,
+    /// Their addresses, in the order in which they were touched.
+    pub addresses: [u64; PAGES],
     /// The samples.
     pub samples: [Sample; SAMPLES],
 }
@@ -55,6 +57,7 @@ impl Samples {
         rounds: 0,
         chain_rounds: 0,
         pages: 0,
+        addresses: [0; PAGES],
         samples: [Sample { block: [0; 2], chain: [0; 2] }; SAMPLES],
     };
 }
@@ -177,6 +180,9 @@ fn work(code: &Code, options: &Options, to: i32) -> ! {
         let samples = &mut *(samples as *mut Samples);
         sample(code, options, samples);
         samples.pages = MAPPED_COUNT.load(Ordering::Relaxed) as u64;
+        for (address, page) in samples.addresses.iter_mut().zip(&MAPPED) {
+            *address = page.load(Ordering::Relaxed);
+        }
         let mut from = std::slice::from_raw_parts((&raw const *samples).cast::<u8>(), size_of::<Samples>());
         while !from.is_empty() {
             match libc::write(to, from.as_ptr().cast(), from.len()) {

@@ -21,7 +21,9 @@ pub mod mca;
 pub mod measure;
 pub mod model;
 pub mod program;
+pub mod random;
 pub mod routine;
+pub mod sample;
 pub mod stats;
 
 pub use block::Block;

@@ -2,7 +2,8 @@
 
 use crate::block::Block;
 use crate::child::{self, Sample, Samples};
-use crate::{routine, stats};
+use crate::routine::{self, Code};
+use crate::stats;
 use iced_x86::Instruction;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -32,16 +33,34 @@ impl Default for Options {
     }
 }
 
+/// Returns the time stamp.
+fn stamp() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction; programs may execute it unless Linux forbids it.
+    #[allow(unsafe_code, reason = "the time stamp is read")]
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+}
+
 /// Returns the steps in which the time stamp advances: on AMD's processors many cycles, on Intel's about one.
 pub fn grain() -> u64 {
     static GRAIN: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *GRAIN.get_or_init(|| {
-        // SAFETY: every x86-64 processor has the instruction; programs may execute it unless Linux forbids it.
-        #[allow(unsafe_code, reason = "the time stamp is read")]
-        let stamp = || unsafe { std::arch::x86_64::_rdtsc() };
         let mut steps: Vec<u64> = (0..2000).map(|_| (stamp(), stamp())).map(|(a, b)| b.wrapping_sub(a)).collect();
         steps.retain(|step| *step > 0);
         steps.into_iter().min().unwrap_or(1).max(1)
+    })
+}
+
+/// Returns the frequency of the time stamp counter, by the clock of the kernel.
+pub fn stamp_hz() -> f64 {
+    static FREQUENCY: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
+    *FREQUENCY.get_or_init(|| {
+        let (start, first) = (std::time::Instant::now(), stamp());
+        while start.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        stamp().wrapping_sub(first) as f64 / start.elapsed().as_secs_f64()
     })
 }
 
@@ -138,6 +157,24 @@ pub fn measure(instructions: &[Instruction], options: &Options) -> Result<Cycles
 
 /// Measures a block.
 pub fn measure_block(block: &Block, options: &Options) -> Result<Cycles, Failure> {
+    trace_block(block, options).map(|traced| traced.cycles)
+}
+
+/// A measurement in full: what is needed to execute the same code elsewhere.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// The figure.
+    pub cycles: Cycles,
+    /// The code.
+    pub code: Code,
+    /// Rounds of the loops of the block.
+    pub rounds: u64,
+    /// Addresses of the pages that the block touched.
+    pub pages: Vec<u64>,
+}
+
+/// Measures a block, and returns the code and the pages too.
+pub fn trace_block(block: &Block, options: &Options) -> Result<Traced, Failure> {
     let mut kind = routine::Kind::of_host();
     let mut code = routine::code(block, kind)?;
     let mut options = options.clone();
@@ -157,7 +194,8 @@ pub fn measure_block(block: &Block, options: &Options) -> Result<Cycles, Failure
             samples => samples?,
         };
         if let Some(cycles) = cycles(&samples, code.copies as u64, options.grain) {
-            return Ok(cycles);
+            let pages = samples.addresses[..samples.pages as usize].to_vec();
+            return Ok(Traced { cycles, code, rounds: samples.rounds, pages });
         }
     }
     Err(Failure::Noise)

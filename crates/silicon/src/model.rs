@@ -4,7 +4,7 @@ use crate::block::Block;
 use crate::family::Family;
 use crate::stats;
 use iced_x86::Instruction;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A model of the time that blocks take.
@@ -49,7 +49,7 @@ pub fn error(figure: f64, measured: f64) -> f64 {
 }
 
 /// How far figures are from measurements.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// Number of pairs.
     pub blocks: usize,

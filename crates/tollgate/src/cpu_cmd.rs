@@ -4,6 +4,7 @@ use crate::table::{
     Align::{Left, Right},
     emit, exact_cycles, gigahertz, number, table,
 };
+use crate::validate_cmd;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use ledger::caches::{LINE, Level};
@@ -61,7 +62,12 @@ pub fn run(args: &CpuArgs) -> Result<()> {
             let profile = Profile::find(&show.name)?;
             match (show.json, show.emulated) {
                 (true, _) => emit(&format!("{:#}\n", document(&profile))),
-                (false, false) => emit(&text(&profile)),
+                (false, false) => {
+                    let quotation = validate_cmd::quotation(&profile.name);
+                    let quotation =
+                        quotation.map_or(String::new(), |quotation| format!("{quotation} (tollgate validate)\n\n"));
+                    emit(&format!("{quotation}{}", text(&profile)))
+                }
                 (false, true) => emit(&emulator_text(&profile)),
             }
         }

@@ -41,6 +41,7 @@ mod terminal;
 mod tier;
 mod together;
 mod usage;
+mod validate_cmd;
 
 use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -64,6 +65,7 @@ enum Command {
     Export(export_cmd::ExportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
+    Validate(validate_cmd::ValidateArgs),
     Lab(lab_cmd::LabArgs),
     Generate(generate::GenerateArgs),
     #[command(hide = true)]
@@ -160,6 +162,7 @@ fn command() -> ExitCode {
         Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Validate(args) => validate_cmd::run(&args),
         Command::Lab(args) => lab_cmd::run(&args),
         Command::Keep(args) => keep::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Generate(args) => {

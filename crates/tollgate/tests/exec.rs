@@ -138,6 +138,34 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
 }
 
 #[test]
+fn a_controlled_command_has_the_same_surroundings_everywhere() {
+    if run(&["--", "true"]).is_none() {
+        return;
+    }
+    let said = |place: &str, home: &str, options: &[&str]| {
+        let place = directory(place);
+        std::fs::write(place.join("data"), "data\n").unwrap();
+        let options = [&["--kernel", "cloud", "--controlled", "--add", "env"][..], options].concat();
+        let mut command = program(&[&options[..], &["--", "sh", "-c", "pwd; id -u; cat data; env"]].concat());
+        command.current_dir(place).env("HOME", home).env("USER", home).env("TZ", home).env("EDITOR", home);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let first = said("here", "/home/someone", &[]);
+    assert_eq!(first, said("another/place", "/", &[]));
+    assert!(first.starts_with("/tollgate\n0\ndata\n") && first.contains("HOME=/root\n") && !first.contains("EDITOR"));
+    let kept = said("kept", "/there", &["--keep-env", "EDITOR,TZ", "--env", "X=1"]);
+    assert!(["EDITOR=/there\n", "TZ=/there\n", "X=1\n"].iter().all(|line| kept.contains(line)), "{kept}");
+    let refused = program(&["--env", "TZ", "--", "true"]).output().unwrap();
+    assert!(
+        refused.status.code() == Some(2) && text(&refused.stderr).contains("--keep-env TZ"),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
+#[test]
 fn the_ways_in_which_a_kernel_ends_are_told_apart() {
     let Some(output) = run(&["--user", "root", "--", "sh", "-c", "echo c > /proc/sysrq-trigger"]) else { return };
     assert_eq!(output.status.code(), Some(PANICKED));

@@ -103,6 +103,74 @@ fn damaged_contexts_are_refused() {
     assert!(State::decode(&[0xff; 300]).is_none());
 }
 
+/// Splits a context into its numbers.
+fn numbers(bytes: &[u8]) -> Vec<&[u8]> {
+    bytes.split_inclusive(|byte| byte & 0x80 == 0).collect()
+}
+
+#[test]
+fn a_context_with_any_numbers_is_refused_or_has_prices() {
+    let core = CoreTable::named("zen3").unwrap();
+    let mut info = InstructionInfoFactory::new();
+    // jne to itself, call, and a store and a load relative to another register
+    let last = [0x75, 0xfe, 0x48, 0x89, 0x43, 0x08, 0x48, 0x8b, 0x43, 0x08, 0xe8, 0, 0, 0, 0];
+    let mut steps = |code: &[u8]| decode(code).iter().map(|i| core.step(&mut info, i, 1000)).collect::<Vec<_>>();
+    let after: Vec<_> = (1..5).flat_map(|seed| [steps(&random(seed * 104_729)), steps(&last)].concat()).collect();
+    let others: Vec<Vec<u8>> =
+        [0, 1, 3, 4, 8, 59, 60, 66, 67, 0xff, 0xffff, 1 << 30, 1 << 31, u32::MAX.into(), u64::MAX - 1, u64::MAX]
+            .iter()
+            .map(|number: &u64| {
+                let mut bytes = Vec::new();
+                let mut rest = *number;
+                while rest >= 0x80 {
+                    bytes.push(rest as u8 | 0x80);
+                    rest >>= 7;
+                }
+                bytes.push(rest as u8);
+                bytes
+            })
+            .collect();
+    let (mut refused, mut priced) = (0, 0);
+    for seed in 1..6 {
+        let mut state = State::new();
+        for described in steps(&random(seed * 7919)) {
+            step(core, &mut state, &described);
+        }
+        let bytes = state.encode();
+        for at in 0..numbers(&bytes).len() {
+            for other in &others {
+                let mut changed = numbers(&bytes);
+                changed[at] = other;
+                let Some(mut state) = State::decode(&changed.concat()) else {
+                    refused += 1;
+                    continue;
+                };
+                priced += 1;
+                for described in &after {
+                    step(core, &mut state, described);
+                }
+                assert!(State::decode(&state.encode()).is_some());
+            }
+        }
+    }
+    assert!(refused > 1000 && priced > 1000, "{refused} refused, {priced} priced");
+}
+
+#[test]
+fn the_greatest_price_of_a_class_is_the_price_of_an_instruction_in_no_table() {
+    let core = CoreTable::named("zen3").unwrap();
+    let mut info = InstructionInfoFactory::new();
+    // fld1, at a million cycles, and at the most that a profile may have.
+    let mut dear = |ticks| core.step(&mut info, &decode(&[0xd9, 0xe8])[0], ticks);
+    let [million, most] = [1_000_000_000, 4_000_000_000].map(&mut dear);
+    let mut state = State::new();
+    for _ in 0..3 {
+        assert_eq!(step(core, &mut state, &million), 1_000_000_000);
+        assert_eq!(step(core, &mut state, &most), 4_000_000_000);
+        assert!(State::decode(&state.encode()).is_some());
+    }
+}
+
 #[test]
 fn a_branch_to_the_begin_of_its_run_pays_for_the_chain() {
     let core = CoreTable::named("zen3").unwrap();

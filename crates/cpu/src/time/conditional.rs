@@ -4,9 +4,8 @@
 //! indexed and tagged by the branch and by histories of increasing length (TAGE: Seznec and Michaud, A case for (partially)
 //! tagged geometric history length branch prediction, 2006). Branches that go one way almost always are kept apart, so
 //! that they neither lengthen histories nor fill tables; most executed branches are such, and for them a correct
-//! prediction changes nothing. Translated code therefore only compares a byte
-//! ([`crate::translate`](../../translate/index.html)), and calls [`predict`](crate::translate) for the others, which does what
-//! [`Conditional::predicts`] does.
+//! prediction changes nothing. Translated code therefore only compares a byte, and calls `translate::predict` for the
+//! others, which does what [`Conditional::predicts`] does.
 //!
 //! The state is the same for every profile: the sizes are of the order of a current core's, and no manual publishes them.
 
@@ -23,8 +22,7 @@ pub(crate) const ENTRIES: usize = 1 << TABLE_BITS;
 pub(crate) const TABLES: usize = 3;
 /// Number of directions in the history of each table.
 pub(crate) const LENGTHS: [u8; TABLES] = [5, 13, 34];
-/// Factors by which histories become positions and tags: odd parts of the golden ratio and of square roots, as often in
-/// multiplicative hashing.
+/// Factors by which histories become positions and tags: odd numbers whose bits have no pattern, for multiplicative hashing.
 pub(crate) const FACTORS: [u64; TABLES] = [0xc2b2_ae3d_27d4_eb4f, 0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 /// Factor by which the address of a branch becomes its key.
 const KEY: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -4,17 +4,8 @@ use super::random::Blocks;
 use crate::forms::Form;
 use silicon::Block;
 use silicon::program::{self, ProgramError};
+use silicon::sample::draw;
 use std::path::{Path, PathBuf};
-use testkit::Random;
-
-/// Programs of a usual installation.
-const USUAL: [&str; 5] =
-    ["/usr/bin/python3", "/bin/bash", "/usr/bin/perl", "/usr/bin/gzip", "/lib/x86_64-linux-gnu/libc.so.6"];
-
-/// Returns those of the usual programs that exist here.
-pub fn usual_programs() -> Vec<PathBuf> {
-    USUAL.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
-}
 
 /// Chooses random blocks, and blocks of programs in equal shares, by the seed. Each has the name of its source.
 pub fn choose(
@@ -32,18 +23,6 @@ pub fn choose(
         chosen.extend(draw(seed, blocks, share).into_iter().map(|block| (name(path), block)));
     }
     Ok(chosen)
-}
-
-/// Draws different blocks.
-fn draw(seed: u64, mut blocks: Vec<Block>, count: usize) -> Vec<Block> {
-    let mut random = Random::new(seed);
-    let count = count.min(blocks.len());
-    for n in 0..count {
-        let other = n + random.below((blocks.len() - n) as u64) as usize;
-        blocks.swap(n, other);
-    }
-    blocks.truncate(count);
-    blocks
 }
 
 fn name(path: &Path) -> String {

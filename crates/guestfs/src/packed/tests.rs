@@ -101,6 +101,27 @@ fn a_node_has_the_attributes_that_stat_shows() {
     assert!(inodes.len() == tree.walk().len() + 1 && !inodes.contains(&0), "each file has a number of its own");
 }
 
+#[test]
+fn files_of_one_user_are_given_to_another_below_a_directory_only() {
+    let directory = Directory::new();
+    for name in ["here", "beside"] {
+        std::fs::create_dir(directory.0.join(name)).unwrap();
+        std::fs::write(directory.0.join(name).join("f"), "text").unwrap();
+    }
+    let mut tree = Packed::new();
+    tree.add(&directory.0).unwrap();
+    let own = std::fs::metadata(directory.0.join("here/f")).unwrap().uid();
+    let owner = |tree: &Packed, name: &str| {
+        let attributes = tree.attributes_of(node(tree, &directory.0.join(name))).unwrap();
+        (attributes.uid, attributes.gid)
+    };
+    let before = owner(&tree, "beside/f");
+    tree.give(&directory.0.join("here"), own + 1, (7, 8));
+    assert_eq!(owner(&tree, "here/f"), before, "the file of another user");
+    tree.give(&directory.0.join("here"), own, (7, 8));
+    assert_eq!((owner(&tree, "here/f"), owner(&tree, "beside/f")), ((7, 8), before));
+}
+
 fn of_root(tree: &Packed) -> u64 {
     tree.attributes_of(ROOT).unwrap().inode
 }

@@ -10,6 +10,7 @@ use crate::virtio::Disk;
 use cpu::Tier;
 use hypervisor::config::Switches;
 use ledger::Profile;
+use ledger::profile::Clock;
 use ledger::symbols::Symbols;
 use network::options::Net;
 use testkit::Random;
@@ -70,16 +71,33 @@ fn devices(disk: &std::path::Path) -> Parts {
     }
 }
 
+/// The name that stands for [`with_caches`].
+const CORE: &str = "core";
+
 /// A machine that can be made again and again.
 struct Kind<'a> {
     name: &'static str,
     make: Box<dyn Fn(Tier) -> Machine + 'a>,
 }
 
+/// Returns a profile with the model `core`, and caches so small that most of a saved state is not empty lines.
+fn with_caches() -> Profile {
+    let mut profile = Profile::named("zen3").unwrap().with_clock(Clock::Core).unwrap();
+    if let Some(caches) = &mut profile.caches {
+        for (level, lines) in [&mut caches.l1d, &mut caches.l2].into_iter().chain(&mut caches.l3).zip([16, 32, 64]) {
+            (level.value.lines, level.value.ways) = (lines, 4);
+        }
+    }
+    profile
+}
+
 fn kinds(disk: &std::path::Path) -> Vec<Kind<'_>> {
     let kind = |name, profile: &'static str, cpus, settings: Option<&'static [(&str, &str)]>, all_devices| {
         let make = move |tier| {
-            let profile = Profile::named(profile).unwrap();
+            let profile = match profile {
+                CORE => with_caches(),
+                name => Profile::named(name).unwrap(),
+            };
             let platform = settings.map_or(Platform::Bare, |settings| hvm(&profile, settings));
             let parts = if all_devices { devices(disk) } else { Parts { overlay: true, ..Parts::default() } };
             Machine::new(Config { cpus, profile, parts, ..testing::config(&code(), platform, tier) }).unwrap()
@@ -91,6 +109,8 @@ fn kinds(disk: &std::path::Path) -> Vec<Kind<'_>> {
         kind("two processors", "max", 2, None, false),
         kind("shadow", "skx", 1, Some(&[("mmu", "shadow")]), false),
         kind("TDP", "emr", 1, Some(&[("mmu", "tdp"), ("nested", "on")]), false),
+        kind("core", CORE, 2, None, false),
+        kind("core, shadow", CORE, 1, Some(&[("mmu", "shadow")]), false),
         kind("legacy TDP, two processors", "skx", 2, Some(&[("mmu", "legacy-tdp")]), false),
     ]
 }

@@ -68,9 +68,6 @@ pub struct DiffArgs {
     /// Exits with status 1 if B costs more than this percentage above A, beyond noise
     #[arg(long, value_name = "PERCENT", value_parser = crate::lab_cmd::parse_percent)]
     fail_above: Option<f64>,
-    /// Gives the command this shell's environment, user and directory, as `tollgate exec` does. The result then depends on them
-    #[arg(long)]
-    keep_env: bool,
     /// Rows per table; 0 for all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,

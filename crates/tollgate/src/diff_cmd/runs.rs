@@ -111,7 +111,7 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
         let mut arguments: Vec<OsString> = vec!["exec".into()];
         arguments.extend(sides[side].options.iter().cloned());
         arguments.push(format!("--settle={}", args.settle.as_secs_f64()).into());
-        arguments.extend((!args.keep_env).then(|| OsString::from("--controlled")));
+        arguments.push("--controlled".into());
         arguments.extend(args.sample.iter().map(|interval| OsString::from(format!("--sample={interval}"))));
         arguments.extend(seed.map(|seed| OsString::from(format!("--seed={seed}"))));
         arguments.extend([OsStr::new("--ledger"), ledger.as_os_str(), OsStr::new("--")].map(OsStr::to_owned));

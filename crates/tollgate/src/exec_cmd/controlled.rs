@@ -1,5 +1,5 @@
-//! The surroundings of a command that is measured by `tollgate diff`: its environment, its user and the name of its working directory are always the
-//! same, because each of them moves the stack or changes the tree of files, and with them the cost.
+//! The surroundings of a command that is measured by `tollgate diff` or started with `--controlled`: its environment, its user, the name of its working
+//! directory and the owner of its files are always the same, because each of them moves the stack or changes the tree of files, and with them the cost.
 
 use super::ExecArgs;
 use super::files::User;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const DIRECTORY: &str = "/tollgate";
 /// The directories in which commands are looked up.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The environment, besides the variables of `--env`.
+/// The environment, besides the variables of `--env` and `--keep-env`.
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("HOME", "/root"),
     ("LANG", "C.UTF-8"),
@@ -34,11 +34,11 @@ pub fn user(args: &ExecArgs) -> Result<User> {
     User::find(Some(args.user.as_deref().unwrap_or("root")))
 }
 
-/// Returns the environment of a command, with the variables of `--env`; `PWD` is the working directory `directory`.
-pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsString)> {
+/// Returns the environment of a command, without the variables of options; `PWD` is the working directory `directory`.
+pub fn environment(directory: &Path) -> Vec<(OsString, OsString)> {
     let mut all: Vec<(OsString, OsString)> = ENVIRONMENT.map(|(name, value)| (name.into(), value.into())).to_vec();
     all.push(("PWD".into(), directory.into()));
-    super::files::with_options(all, options)
+    all
 }
 
 /// A tree of files, and the working directory in it.
@@ -51,8 +51,11 @@ pub struct Placed {
     pub kept: bool,
 }
 
-/// Gives the working directory its fixed name, unless the command or its files would then miss something.
-pub fn place(args: &ExecArgs, mut files: Packed, directory: &Path) -> Result<Placed> {
+/// Gives the files of the working directory to the command's user, and the directory its fixed name, unless the command or its files would then miss something.
+pub fn place(args: &ExecArgs, mut files: Packed, directory: &Path, user: &User) -> Result<Placed> {
+    if !is_of_system(directory) {
+        files.give(directory, nix::unistd::geteuid().as_raw(), (user.ids[0], user.ids[1]));
+    }
     if keeps_place(args, &mut files, directory)? {
         // The numbers of files depend on their names only, not on the order in which the command names them.
         return Ok(Placed { files: files.renumbered(), directory: directory.to_path_buf(), kept: true });

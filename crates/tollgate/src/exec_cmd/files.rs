@@ -3,10 +3,11 @@
 use super::ExecArgs;
 use crate::output::say;
 use crate::usage::WrongArguments;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use guestfs::closure::Closure;
 use guestfs::shares::Leaving;
-use guestfs::{Packed, Shares};
+use guestfs::{Kind, Packed, Shares};
+use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -46,6 +47,9 @@ const NETWORK: [&str; 5] = [
 /// Directories with terminal descriptions.
 const TERMINALS: [&str; 3] = ["/lib/terminfo", "/usr/share/terminfo", "/etc/terminfo"];
 
+/// Number of files that a ledger lists: some 120 bytes each, of 64 KiB for a fact.
+const MOST_LISTED: usize = 400;
+
 /// The user who runs the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -79,26 +83,39 @@ impl User {
     }
 }
 
-/// Returns the environment of the command: inherited variables, and those of `--env`.
-pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsString)> {
+/// Returns the environment of the command, without the variables of options: inherited variables, and `PWD`.
+pub fn environment(directory: &Path) -> Vec<(OsString, OsString)> {
     let kept = |name: &OsStr| KEPT.iter().any(|kept| *kept == name) || name.as_bytes().starts_with(b"LC_");
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| kept(name)).collect();
+    all.retain(|(name, _)| name != "PWD");
     all.push(("PWD".into(), directory.into()));
-    with_options(all, options)
+    all
 }
 
-/// Returns an environment with the variables of `--env`, in order: `NAME=VALUE`, or `NAME` for the host's value.
-pub fn with_options(mut all: Vec<(OsString, OsString)>, options: &[String]) -> Vec<(OsString, OsString)> {
-    for option in options {
-        let (name, value) = match option.split_once('=') {
-            Some((name, value)) => (name, Some(OsString::from(value))),
-            None => (option.as_str(), std::env::var_os(option)),
-        };
+/// Parses an argument of `--env`.
+pub fn variable(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((name, _)) if !name.is_empty() => Ok(text.to_owned()),
+        Some(_) => Err("the variable has no name".to_owned()),
+        None => Err(format!("NAME=VALUE is expected; --keep-env {text} passes the variable of this shell")),
+    }
+}
+
+/// Adds the variables of `--keep-env`, with their values here, and then those of `--env`, `NAME=VALUE`. The result is sorted.
+pub fn add_options(all: &mut Vec<(OsString, OsString)>, kept: &[String], set: &[String]) {
+    let kept = kept.iter().map(|name| (name.as_str(), std::env::var_os(name)));
+    let set = set.iter().filter_map(|option| option.split_once('=')).map(|(name, value)| (name, Some(value.into())));
+    for (name, value) in kept.chain(set) {
         all.retain(|(other, _)| other != name);
         all.extend(value.map(|value| (name.into(), value)));
     }
     all.sort();
-    all
+}
+
+/// Returns true if the options `--keep-env` and `--env` decide a variable.
+pub fn sets(kept: &[String], set: &[String], name: &str) -> bool {
+    let set = set.iter().filter_map(|option| option.split_once('=')).map(|(name, _)| name);
+    kept.iter().map(String::as_str).chain(set).any(|other| other == name)
 }
 
 /// Packs the files for a command, except those in shared directories.
@@ -176,6 +193,32 @@ pub fn pack(
         say(&format!("tollgate: --add: {text}, which is not packed, like the targets of {others} other links"));
     }
     Ok(tree)
+}
+
+/// Lists the files whose contents come from the host, a line for each: SHA-256, size, path in the guest. A list that a ledger has no room for ends with the
+/// number of other files.
+pub fn listed(files: &mut Packed) -> Result<String> {
+    let mut text = String::new();
+    let contents = files.walk().into_iter().filter(|file| file.attributes.kind() == Kind::File);
+    let (mut written, mut others) = (0, 0);
+    for file in contents.collect::<Vec<_>>() {
+        if !files.is_of_host(file.node) {
+            continue;
+        }
+        if written == MOST_LISTED {
+            others += 1;
+            continue;
+        }
+        let bytes = files.contents(file.node).map_err(|error| anyhow!("a file can't be read: {error}"))?;
+        let hash: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = String::from_utf8_lossy(&file.path).replace('\n', "\u{fffd}");
+        text += &format!("{hash} {} /{path}\n", bytes.len());
+        written += 1;
+    }
+    if others > 0 {
+        text += &format!("and {others} others\n");
+    }
+    Ok(text)
 }
 
 /// Tells the user that a file was not packed, because only a shared directory names it.
@@ -279,14 +322,22 @@ mod tests {
 
     #[test]
     fn the_environment_is_what_options_say() {
-        let options = ["TOLLGATE_TEST=a=b".to_owned(), "PATH".to_owned(), "TOLLGATE_NOT_SET".to_owned()];
-        let all = environment(&options, Path::new("/somewhere"));
+        let mut all = environment(Path::new("/somewhere"));
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (kept, set) =
+            (names(&["CARGO_PKG_NAME", "TOLLGATE_NOT_SET", "PATH"]), names(&["TOLLGATE_TEST=a=b", "PATH=/x"]));
+        let has = |all: &[(OsString, OsString)], name: &str| all.iter().any(|(other, _)| other == name);
+        assert!(!has(&all, "CARGO_PKG_NAME") && !has(&all, "CARGO_MANIFEST_DIR"));
+        add_options(&mut all, &kept, &set);
         let value =
             |name: &str| all.iter().find(|(n, _)| n == name).map(|(_, value)| value.to_str().unwrap().to_owned());
         assert_eq!(value("TOLLGATE_TEST").as_deref(), Some("a=b"));
         assert_eq!(value("PWD").as_deref(), Some("/somewhere"));
-        assert_eq!(value("TOLLGATE_NOT_SET"), None);
-        assert_eq!(value("PATH"), std::env::var("PATH").ok());
+        assert_eq!((value("CARGO_PKG_NAME").as_deref(), value("TOLLGATE_NOT_SET")), (Some("tollgate"), None));
+        assert_eq!(value("PATH").as_deref(), Some("/x"), "what is set comes after what is kept");
         assert_eq!(value("CARGO_MANIFEST_DIR"), None);
+        assert!(sets(&kept, &set, "PATH") && sets(&kept, &set, "TOLLGATE_TEST") && !sets(&kept, &set, "PWD"));
+        assert!(variable("A=").is_ok() && variable("=1").is_err());
+        assert!(variable("TERM").unwrap_err().contains("--keep-env TERM"));
     }
 }

@@ -68,6 +68,8 @@ const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
 pub const SETTLED: &str = "settled after";
 /// Key of the command's working directory in a ledger, if its name may affect the run of a diff.
 pub const DIRECTORY: &str = "working directory";
+/// Key of the list of files of the host that a controlled command gets, in a ledger.
+pub const FILES: &str = "files of the host";
 /// Number of console lines shown if the guest's kernel caused the failure.
 const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
@@ -87,6 +89,7 @@ Examples:
   tollgate exec --share .:rw -- make test
   tollgate exec --net user -- curl -s https://www.kernel.org
   tollgate exec --ledger a.ledger -- openssl speed -seconds 1 sha256
+  tollgate exec --controlled --env LC_ALL=C --keep-env TZ,EDITOR -- ./benchmark
 
 Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   120  a process was killed for lack of memory and the command failed
@@ -127,9 +130,12 @@ pub struct ExecArgs {
     /// Shares a directory of this host under its own path; `:rw` allows the command to change it. May be repeated
     #[arg(long, value_name = "DIR[:rw]")]
     share: Vec<Share>,
-    /// Sets an environment variable of the command; without a value it is inherited. May be repeated
-    #[arg(long, value_name = "NAME[=VALUE]")]
+    /// Sets an environment variable of the command. May be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = files::variable)]
     env: Vec<String>,
+    /// Gives the command the values that these environment variables have here. May be repeated
+    #[arg(long, value_name = "NAME[,NAME...]", value_delimiter = ',')]
+    keep_env: Vec<String>,
     /// Working directory of the command [default: the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
@@ -166,8 +172,8 @@ pub struct ExecArgs {
     /// Confines this process while the guest runs to the files and system calls that its machine needs
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     sandbox: Sandbox,
-    /// Gives the command the environment, the user and the working directory of `tollgate diff`
-    #[arg(long, hide = true)]
+    /// Gives the command the same environment, user and working directory wherever and by whomever it is started, as `tollgate diff` does
+    #[arg(long)]
     controlled: bool,
     /// Saves the ledger of the run; the command is the region `exec`
     #[arg(long, value_name = "FILE")]
@@ -307,9 +313,10 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let user = if args.controlled { controlled::user(args)? } else { User::find(args.user.as_deref())? };
     let layout = args.seed.map(Layout::new);
     let mut environment = match args.controlled {
-        true => controlled::environment(&args.env, &directory),
-        false => files::environment(&args.env, &directory),
+        true => controlled::environment(&directory),
+        false => files::environment(&directory),
     };
+    files::add_options(&mut environment, &args.keep_env, &args.env);
     environment.extend(layout.as_ref().map(Layout::variable));
     let packed = match args.root {
         true => None,
@@ -317,8 +324,11 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             Ok(packed) => Some(packed),
             Err(error) => {
                 let Some(missing) = error.downcast_ref::<files::NotFound>() else { return Err(error) };
-                let place =
-                    if args.controlled { " in the PATH of tollgate diff: give its path, or --env PATH" } else { "" };
+                let place = if args.controlled {
+                    " in the PATH of a controlled command: give its path, or --keep-env PATH"
+                } else {
+                    ""
+                };
                 say(&format!("tollgate: {missing}{place}"));
                 return Ok(ExitCode::from(if missing.directory { crate::usage::FAILED } else { NOT_FOUND }));
             }
@@ -326,9 +336,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     let (packed, place) = match packed {
         Some(packed) if args.controlled && args.cwd.is_none() && args.share.is_empty() => {
-            let placed = controlled::place(args, packed, &directory)?;
+            let placed = controlled::place(args, packed, &directory, &user)?;
             let pwd = environment.iter_mut().filter(|(name, _)| name == "PWD");
-            let set = args.env.iter().any(|option| option.split('=').next() == Some("PWD"));
+            let set = files::sets(&args.keep_env, &args.env, "PWD");
             pwd.filter(|_| !set).for_each(|(_, value)| *value = placed.directory.clone().into());
             (Some(placed.files), Some((placed.directory, placed.kept)))
         }
@@ -356,6 +366,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
         let hash = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
         facts.push(("files".to_owned(), hash.unwrap_or_else(|| "of the host".to_owned())));
+        if let Some(packed) = packed.as_ref().filter(|_| args.controlled) {
+            facts.push((FILES.to_owned(), files::listed(&mut packed.clone())?));
+        }
     }
     if let (Way::Archived, Some(packed)) = (way, &packed) {
         image::add_files(&mut archive, &mut packed.clone())?;

@@ -49,6 +49,15 @@ pub struct Values {
     pub uops: Vec<Uops>,
 }
 
+/// The most uops of one kind, and the most kinds of uops of an instruction.
+const MOST_UOPS: u16 = 2_000;
+const MOST_KINDS: usize = 16;
+
+/// The most cycles of an instruction: RDRAND has tens of thousands.
+const MOST_CYCLES: f64 = 100_000.0;
+/// The most cycles of latency.
+const MOST_LATENCY: u16 = 10_000;
+
 /// Number of a set of values in a core's table.
 pub type FormId = u16;
 
@@ -162,7 +171,10 @@ fn parse_values(text: &str, port: impl Fn(&str) -> Option<u32>) -> Result<Values
     let mut next = || parts.next().ok_or("a column is missing");
     let (uops, latency, throughput, ports) = (next()?, next()?, next()?, next()?);
     let (fused, unfused) = uops.split_once('/').unwrap_or((uops, uops));
-    let count = |text: &str| text.parse::<u16>().map_err(|_| "a count of uops is no number");
+    let count = |text: &str| {
+        let count = text.parse::<u16>().map_err(|_| "a count of uops is no number")?;
+        if count <= MOST_UOPS { Ok(count) } else { Err("there are too many uops") }
+    };
     let (between, address) =
         latency.split_once('@').map_or((latency, None), |(between, address)| (between, Some(address)));
     let latency = match between {
@@ -178,6 +190,9 @@ fn parse_values(text: &str, port: impl Fn(&str) -> Option<u32>) -> Result<Values
         let (number, names) = kind.split_once('*').unwrap_or(("1", kind));
         kinds.push(Uops { count: count(number)?, ports: port(names).ok_or("a port is not in the core's list")? });
     }
+    if kinds.len() > MOST_KINDS {
+        return Err("there are too many kinds of uops");
+    }
     Ok(Values {
         fused: count(fused)?,
         unfused: count(unfused)?,
@@ -191,11 +206,15 @@ fn parse_values(text: &str, port: impl Fn(&str) -> Option<u32>) -> Result<Values
 
 fn ticks(text: &str) -> Result<u32, &'static str> {
     let number: f64 = text.parse().map_err(|_| "a number of cycles is no number")?;
+    if !(0.0..=MOST_CYCLES).contains(&number) {
+        return Err("a number of cycles is not possible");
+    }
     Ok((number * 1000.0).round() as u32)
 }
 
 fn cycles(text: &str) -> Result<u16, &'static str> {
-    Ok(ticks(text)?.div_ceil(1000) as u16)
+    let cycles = u16::try_from(ticks(text)?.div_ceil(1000)).ok().filter(|cycles| *cycles <= MOST_LATENCY);
+    cycles.ok_or("a latency is not possible")
 }
 
 fn find(named: &HashMap<String, FormId>, code: Code, memory: bool, prefix: bool, key: &mut String) -> Option<FormId> {

@@ -2,6 +2,17 @@
 
 use serde::Deserialize;
 
+/// The greatest width, window and number of cycles.
+const MOST: u32 = 10_000;
+
+/// The greatest length of a repeated string instruction for which a core has its own figure.
+const LONGEST_STRING: u32 = 1 << 20;
+
+/// Returns true for a possible number of cycles.
+fn is_cycles(number: f64) -> bool {
+    (0.0..=f64::from(MOST)).contains(&number)
+}
+
 /// Figures of a core's pipeline.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,10 +211,26 @@ impl Parameters {
         if self.front.issue == 0 || self.front.decode == 0 || self.front.decode_bytes == 0 || self.front.cached == 0 {
             return Err("a width of `front` is 0".into());
         }
+        let (front, window, memory) = (&self.front, &self.window, &self.memory);
+        let figures = [front.issue, front.decode, front.decode_bytes, front.cached, window.reorder, window.scheduler]
+            .into_iter()
+            .chain([memory.load, memory.load_indexed, memory.forward, memory.forward_vector, memory.forward_renamed])
+            .chain(memory.load_vector);
+        if figures.into_iter().any(|figure| figure > MOST) || !is_cycles(front.taken) {
+            return Err(format!("a width, a window or a number of cycles is not between 0 and {MOST}"));
+        }
         let strings = &self.string;
         for repeated in [&strings.movs, &strings.movs_wide, &strings.stos, &strings.stos_wide] {
             if !repeated.cycles.is_sorted_by(|a, b| a.0 < b.0) {
                 return Err("the lengths of `string` are not in ascending order".into());
+            }
+            let Repeated { line, unaligned, unaligned_line, overlap, overlap_byte, .. } = *repeated;
+            let figures = [line, unaligned, unaligned_line, overlap, overlap_byte];
+            let lengths_are_short = repeated.cycles.iter().all(|at| at.0 <= LONGEST_STRING && is_cycles(at.1));
+            if !lengths_are_short || !figures.into_iter().all(is_cycles) {
+                return Err(format!(
+                    "a length of `string` is more than {LONGEST_STRING}, or a number of cycles is not between 0 and {MOST}"
+                ));
             }
         }
         if self.window.reorder == 0 || self.window.scheduler == 0 {

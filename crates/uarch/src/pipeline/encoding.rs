@@ -3,8 +3,8 @@
 //! Nothing is lost: the price of what follows is the same after the state was encoded, wherever that happens. The state at a run's begin is
 //! no bytes at all.
 
-use super::state::{ORIGINS, State};
-use super::step::{Place, REGS, Reg};
+use super::state::{FURTHEST, LATEST, MOST_BYTES, MOST_LATE, ORIGINS, PLACE_COUNT, State};
+use super::step::{PLACES, Place, REGS, Reg};
 use crate::core::BOUNDS;
 
 impl State {
@@ -52,7 +52,8 @@ impl State {
         bytes
     }
 
-    /// Returns the state of which these are the bytes, or `None` if there is no such state.
+    /// Returns the state of which these are the bytes, which may come from a file. Returns `None` if there is no such state, or if the prices of what
+    /// follows could overflow.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut state = Self::new();
         if bytes.is_empty() {
@@ -60,9 +61,9 @@ impl State {
         }
         let mut rest = bytes;
         let mut get = || get(&mut rest);
-        state.time = u32::try_from(get()?).ok()?;
-        state.bytes = u32::try_from(get()?).ok()?;
-        state.stack = unzigzag(get()?);
+        state.time = at_most(get()?, LATEST)?;
+        state.bytes = at_most(get()?, MOST_BYTES)?;
+        state.stack = Some(unzigzag(get()?)).filter(|stack| stack.unsigned_abs() <= FURTHEST)?;
         state.comparison = u16::try_from(get()?).ok()?;
         for store in [&mut state.store, &mut state.first_store] {
             let (base, displacement) = (get()?, unzigzag(get()?));
@@ -70,17 +71,17 @@ impl State {
                 *store = Some(Place { base: reg(base, true)?, displacement });
             }
         }
-        state.slots = u32::try_from(get()?).ok()?;
+        state.slots = at_most(get()?, MOST_BYTES)?;
         for slot in state.at.iter_mut().flatten() {
-            *slot = u32::try_from(get()?).ok().filter(|slot| *slot <= state.slots + 1)?;
+            *slot = at_most(get()?, state.slots + 1)?;
         }
         let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
         for _ in 0..origins {
             state.origins.push(reg(get()?, true)?);
         }
-        let places = usize::try_from(get()?).ok().filter(|count| *count <= REGS)?;
+        let places = usize::try_from(get()?).ok().filter(|count| *count <= PLACE_COUNT)?;
         for _ in 0..places {
-            let of = reg(get()?, false)?;
+            let of = reg(get()?, false).filter(|of| *of >= PLACES)?;
             let base = reg(get()?, true)?;
             state.places.push((Place { base, displacement: unzigzag(get()?) }, of));
         }
@@ -92,7 +93,7 @@ impl State {
             let Some(number) = number.checked_sub(1) else { break };
             let at = usize::from(reg(number, false)?);
             state.written |= 1 << at;
-            state.ready[at] = state.time.checked_add(u32::try_from(get()?).ok()?)?;
+            state.ready[at] = state.time + at_most(get()?, MOST_LATE)?;
             let mask = get()?;
             state.loaded |= u128::from(mask >> ORIGINS & 1) << at;
             for origin in 0..ORIGINS {
@@ -103,6 +104,10 @@ impl State {
         }
         rest.is_empty().then_some(state)
     }
+}
+
+fn at_most(number: u64, most: u32) -> Option<u32> {
+    u32::try_from(number).ok().filter(|number| *number <= most)
 }
 
 fn reg(number: u64, none: bool) -> Option<Reg> {

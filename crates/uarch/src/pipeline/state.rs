@@ -9,6 +9,21 @@ const CYCLE: u32 = 1000;
 /// Ticks after which a run begins anew, so that no sum overflows: a million cycles without a branch.
 const LONGEST: u32 = 1 << 30;
 
+/// Ticks that one instruction adds at most: what its bounds and chains take, but not the price of its class.
+const MOST_ADDED: u32 = 1 << 27;
+
+/// The greatest time of a state.
+pub(super) const LATEST: u32 = u32::MAX - MOST_ADDED;
+
+/// The most ticks for which a register is ready later than the run's time.
+pub(super) const MOST_LATE: u32 = 1 << 25;
+
+/// The most bytes of code, and the most issue slots, of a run.
+pub(super) const MOST_BYTES: u32 = 1 << 30;
+
+/// The most bytes by which a run moves the stack pointer.
+pub(super) const FURTHEST: u64 = 1 << 60;
+
 /// Most registers whose chains from the begin of a run are followed.
 pub(super) const ORIGINS: usize = 16;
 
@@ -101,6 +116,11 @@ impl State {
         next.reads.as_slice().iter().any(|reg| self.loaded >> reg & 1 != 0)
     }
 
+    /// Returns true for a run that is so long that its sums could overflow.
+    fn is_long(&self) -> bool {
+        self.time > LONGEST || self.bytes.max(self.slots) > MOST_BYTES / 2 || self.stack.unsigned_abs() > FURTHEST / 2
+    }
+
     /// Returns the names of the bounds and their ticks, and the longest chain from a register to itself.
     pub fn bounds(&self, core: &CoreTable) -> Vec<(String, u32)> {
         let used = (0..core.bounds()).filter(|bound| self.used[*bound] > 0);
@@ -190,7 +210,9 @@ impl State {
         let memory = &core.parameters.memory;
         match [self.at[0][n], self.at[1][n]] {
             [stored, loaded]
-                if stored > 0 && loaded > 0 && self.slots - stored + loaded >= core.parameters.front.issue =>
+                if stored > 0
+                    && loaded > 0
+                    && (self.slots + loaded).saturating_sub(stored) >= core.parameters.front.issue =>
             {
                 memory.forward.saturating_sub(memory.forward_renamed)
             }
@@ -233,7 +255,7 @@ impl State {
 
 /// Returns the marginal price of an instruction in ticks, and changes the state to that after it.
 pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
-    if state.time > LONGEST {
+    if state.is_long() || state.time > (LATEST - MOST_ADDED).saturating_sub(step.flat) {
         *state = State::new();
     }
     let before = state.time;

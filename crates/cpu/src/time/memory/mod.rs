@@ -30,6 +30,9 @@ use tags::{InTurn, Recent};
 /// Log2 of the size of a line.
 pub const LINE_SHIFT: u8 = 6;
 
+/// Number of lines of the guest-physical address space.
+const LINES: u64 = 1 << (52 - LINE_SHIFT);
+
 /// Number of misses that are remembered for the dependence of later ones.
 const REMEMBERED: usize = 8;
 /// Distance from a pointer up to which an address counts as that of what the pointer points to.
@@ -111,8 +114,9 @@ impl Memory {
         }
     }
 
-    /// Returns true if a state, which may come from a file, is possible for caches of these sizes.
-    pub fn fits(&self, caches: &Caches) -> bool {
+    /// Returns true if a state at a time, which may come from a file, is possible for caches of these sizes. A line on its way
+    /// or a queue for the way to memory beyond what the core waits for would let a miss cost more than [`Self::most`].
+    pub fn fits(&self, caches: &Caches, clock: Ticks) -> bool {
         let l3 = match (&self.l3, &caches.l3) {
             (Some(l3), Some(level)) => l3.fits(level),
             (None, None) => true,
@@ -122,6 +126,12 @@ impl Memory {
             && self.l2.fits(&caches.l2)
             && self.prefetchers.fits()
             && usize::from(self.newest) < REMEMBERED
+            && self.waited <= clock
+            && self.early <= clock
+            && self.free <= clock + caches.window.max(caches.memory_latency)
+            && self.last.0 <= clock
+            && self.last.1 <= clock + caches.window
+            && self.coming.iter().all(|coming| coming.line < LINES && coming.arrives <= clock + caches.window)
     }
 
     /// Returns the slot of a line in the first level. For a store, the line is marked as changed.

@@ -16,7 +16,7 @@ const STRIDES: usize = 64;
 /// Steps of the same kind after which the next line is asked for.
 const SURE: u8 = 2;
 /// Lines that a stream may skip, as when some of them hit.
-const SKIP: i64 = 2;
+const SKIP: u64 = 2;
 
 /// Accesses to a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl Prefetchers {
         };
         let stream = &mut self.streams[at];
         let step = line.wrapping_sub(stream.last) as i64;
-        let follows = step != 0 && step.abs() <= SKIP;
+        let follows = step != 0 && step.unsigned_abs() <= SKIP;
         stream.last = line;
         if !follows {
             stream.steps = 0;

@@ -1,5 +1,6 @@
 //! Lines of a cache.
 
+use super::LINES;
 use ledger::caches::Level;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,7 @@ fn old(place: Place) -> Option<Old> {
 
 /// Returns true if a place, which may come from a file, is possible.
 fn possible(place: &Place) -> bool {
-    *place != 1
+    *place != 1 && *place >> 1 <= LINES
 }
 
 fn sets(level: &Level) -> u64 {
@@ -160,5 +161,17 @@ impl Recent {
         let set = self.set(line);
         set.rotate_right(1);
         old(std::mem::replace(&mut set[0], place(line, changed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_no_line_are_impossible() {
+        let possible_places = [0, place(0, false), place(0, true), place(LINES - 1, true)];
+        assert!(possible_places.iter().all(possible));
+        assert!(![1, place(LINES, false), Place::MAX].iter().any(possible));
     }
 }

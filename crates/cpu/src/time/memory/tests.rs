@@ -135,8 +135,33 @@ fn a_changed_line_is_known_until_it_is_replaced() {
 #[test]
 fn states_of_other_sizes_are_refused() {
     let memory = Memory::new(&CACHES);
-    assert!(memory.fits(&CACHES));
-    assert!(!memory.fits(&Caches { l3: None, ..CACHES }));
-    assert!(!memory.fits(&Caches { l1d: Level { ways: 16, ..LEVEL }, ..CACHES }));
-    assert!(!memory.fits(&Caches { l2: Level { lines: 2048, ..CACHES.l2 }, ..CACHES }));
+    assert!(memory.fits(&CACHES, 0));
+    assert!(!memory.fits(&Caches { l3: None, ..CACHES }, 0));
+    assert!(!memory.fits(&Caches { l1d: Level { ways: 16, ..LEVEL }, ..CACHES }, 0));
+    assert!(!memory.fits(&Caches { l2: Level { lines: 2048, ..CACHES.l2 }, ..CACHES }, 0));
+}
+
+#[test]
+fn the_state_after_misses_fits_the_time_and_later_times_do_not() {
+    let mut bench = Bench::new();
+    for n in 1..5_000 {
+        let pointer = (n % 3 == 0).then(|| (scattered(n - 1), scattered(n)));
+        bench.access(scattered(n), n % 5 == 0, n % 50 * 1_000, pointer);
+        assert!(bench.memory.fits(&CACHES, bench.now));
+    }
+    let wrong: [fn(&mut Memory); 8] = [
+        |memory| memory.waited = Ticks::MAX,
+        |memory| memory.early = Ticks::MAX,
+        |memory| memory.free = Ticks::MAX,
+        |memory| memory.last.0 = Ticks::MAX,
+        |memory| memory.last.1 = Ticks::MAX,
+        |memory| memory.coming[3].arrives = Ticks::MAX,
+        |memory| memory.coming[3].line = LINES,
+        |memory| memory.newest = 8,
+    ];
+    for (n, change) in wrong.iter().enumerate() {
+        let mut memory = bench.memory.clone();
+        change(&mut memory);
+        assert!(!memory.fits(&CACHES, bench.now), "{n}");
+    }
 }

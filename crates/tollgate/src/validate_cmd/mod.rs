@@ -1,0 +1,90 @@
+//! `tollgate validate`: the distance of the modelled processor from the processor of this machine.
+
+mod kept;
+mod text;
+
+use crate::model;
+use crate::table::emit;
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+pub use kept::quotation;
+use silicon::host::Processor;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use validate::Validation;
+use validate::choice::{Fit, choose};
+
+/// Measures how far the modelled processor is from the processor of this machine.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tollgate validate                            the profile of this machine's processor, or the nearest one
+  tollgate validate --quick                    fewer kernels
+  tollgate validate --cpu skx
+  tollgate validate --save                     `tollgate cpu show` then quotes the result
+  tollgate validate --json > result.json
+  tollgate validate --from result.json
+
+The same programs are executed on this machine and by the models `core` and `flat`. The machine should be idle.
+
+Exit status: 0 on success, or:
+  2    invalid command line
+  126  nothing could be measured, or a file could not be read or written")]
+pub struct ValidateArgs {
+    /// Profile: a name from `tollgate cpu list`, or a TOML file [default: that of this machine's processor, or the nearest one]
+    #[arg(long, value_name = "PROFILE", conflicts_with = "from")]
+    cpu: Option<String>,
+    /// Measures less, in less than a minute
+    #[arg(long, conflicts_with = "from")]
+    quick: bool,
+    /// Shows a saved result and measures nothing
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Keeps the result for `tollgate cpu show`
+    #[arg(long, conflicts_with = "from")]
+    save: bool,
+    /// Prints the complete result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Rows per table of the worst; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+}
+
+/// Runs the command.
+pub fn run(args: &ValidateArgs) -> Result<ExitCode> {
+    let result = match &args.from {
+        Some(file) => Validation::load(file)?,
+        None => measured(args)?,
+    };
+    if args.save {
+        kept::keep(&result)?;
+    }
+    emit(&if args.json { result.json() } else { text::text(&result, args.top) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the result of measurements.
+fn measured(args: &ValidateArgs) -> Result<Validation> {
+    let (profile, fit) = match &args.cpu {
+        Some(name) => (model::profile(name, None)?, Fit::Named),
+        None => choose(&Processor::of_host())?,
+    };
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {wide_msg}");
+        ProgressBar::new(1000).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    });
+    let mut progress = |what: &str, part: f64| {
+        if let Some(bar) = &bar {
+            bar.set_message(what.to_owned());
+            bar.set_position((1000.0 * part) as u64);
+        }
+    };
+    let result = validate::run::run(&profile, fit.text(), args.quick, &mut progress);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    result.context("nothing could be measured")
+}

@@ -1,0 +1,7 @@
+//! The kernels, by family.
+
+pub mod bandwidth;
+pub mod branches;
+pub mod caches;
+pub mod pairs;
+pub mod tlb;

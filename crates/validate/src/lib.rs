@@ -1,0 +1,23 @@
+//! How far the modelled processor is from the processor of this machine.
+//!
+//! The same code is executed natively, as a process, and by the modelled processor; both figures are cycles of the
+//! core.
+//!
+//! Reading order: [`kernel`] (a loop whose time is measured), [`families`] (the kernels), [`program`] (their code),
+//! [`native`](mod@native) and [`bare`] (both sides), [`blocks`] (basic blocks), [`run`](mod@run) (everything), [`result`] (what is made of it),
+//! [`choice`] (the profile of a processor).
+
+#![deny(unsafe_code)]
+
+pub mod bare;
+pub mod blocks;
+pub mod choice;
+pub mod families;
+pub mod kernel;
+pub mod layout;
+pub mod native;
+pub mod program;
+pub mod result;
+pub mod run;
+
+pub use result::Validation;

@@ -1,0 +1,325 @@
+//! The measurements of a validation, one after the other on this machine, then side by side in the models.
+
+use crate::families::{bandwidth, branches, caches, pairs, tlb};
+use crate::kernel::Kernel;
+use crate::native::{Measured, NativeError, Process};
+use crate::program::Program;
+use crate::result::{Family, Pair, Row, Validation};
+use crate::{bare, blocks};
+use iced_x86::{Formatter, GasFormatter};
+use ledger::profile::{Clock, Profile};
+use silicon::host::Processor;
+use silicon::measure::Traced;
+use silicon::sample::{draw, usual_programs};
+use silicon::{Block, program};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Seed of the choice of blocks.
+const SEED: u64 = 1;
+/// Blocks that are measured.
+const BLOCKS: [usize; 2] = [600, 120];
+/// Time for which a kernel is repeated, in parts of a second.
+const BUDGETS: [u64; 2] = [40, 100];
+
+/// Reason why there is no validation.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The program cannot be assembled.
+    #[error("the program for the measurements cannot be assembled: {0}")]
+    Assembly(#[from] iced_x86::IcedError),
+    /// The process failed.
+    #[error(transparent)]
+    Native(#[from] NativeError),
+}
+
+/// The models beside which this machine is measured, the one in question first.
+pub fn models(profile: &Profile) -> Vec<(String, Profile)> {
+    let of = |clock: Clock| Some((clock.name().to_owned(), profile.clone().with_clock(clock).ok()?));
+    [Clock::Core, Clock::Flat].into_iter().filter_map(of).collect()
+}
+
+/// How far a validation has come: what is being done, and which part of it is complete.
+pub type Progress<'a> = &'a mut dyn FnMut(&str, f64);
+
+/// The place of a kernel in the result.
+enum Place {
+    /// A row of a family: its number, group and place on the axis.
+    Row(usize, String, f64),
+    /// A way of a pair.
+    Way(usize),
+}
+
+/// A family of kernels of the program: name, description, unit and axis.
+const FAMILIES: [(&str, &str, &str, Option<&str>); 4] = [
+    (
+        "caches",
+        "A load whose address depends on the load before, in random order, in pages of 2 MiB",
+        "cycles",
+        Some("bytes"),
+    ),
+    (
+        "TLB",
+        "A load whose address depends on the load before, of one line in each page of 4 KiB",
+        "cycles",
+        Some("pages"),
+    ),
+    ("bandwidth", "A line that is read, written or copied in order by vectors of 16 bytes", "cycles", Some("bytes")),
+    ("branches", "A branch, with the load of its direction or target", "cycles", None),
+];
+
+/// Returns all kernels of the program.
+fn kernels(quick: bool) -> (Vec<(Place, Kernel)>, Vec<&'static str>) {
+    let mut all = Vec::new();
+    let curve = |family, group: &str, at: u64, kernel| (Place::Row(family, group.to_owned(), at as f64), kernel);
+    all.extend(caches::kernels(quick).into_iter().map(|(at, kernel)| curve(0, "", at, kernel)));
+    all.extend(tlb::kernels(quick).into_iter().map(|(at, kernel)| curve(1, "", at, kernel)));
+    all.extend(bandwidth::kernels(quick).into_iter().map(|(way, at, kernel)| curve(2, way.name(), at, kernel)));
+    all.extend(branches::kernels(quick).into_iter().map(|kernel| curve(3, "", 0, kernel)));
+    let pairs = pairs::pairs();
+    let names = pairs.iter().map(|pair| pair.name).collect();
+    for (n, pair) in pairs.into_iter().enumerate() {
+        all.extend(pair.ways.map(|kernel| (Place::Way(n), kernel)));
+    }
+    (all, names)
+}
+
+/// Computes on all of the host's processors, and returns the results in the order of the tasks.
+fn side_by_side<T: Send>(tasks: usize, progress: &mut dyn FnMut(f64), task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(BTreeMap::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let work = || {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= tasks {
+                    break;
+                }
+                let result = task(n);
+                done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(n, result);
+            }
+        };
+        let workers: Vec<_> = (0..threads.min(tasks)).map(|_| scope.spawn(work)).collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            progress(next.load(Ordering::Relaxed).min(tasks) as f64 / tasks as f64);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
+    done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).into_values().collect()
+}
+
+/// Measures this machine, and the models of a profile.
+pub fn run(profile: &Profile, fit: &str, quick: bool, progress: Progress) -> Result<Validation, RunError> {
+    let models = models(profile);
+    let names = models.iter().map(|(name, _)| name.clone()).collect();
+    let mut result = Validation::new(Processor::of_host(), names, quick);
+    result.profile = profile.name.clone();
+    result.title = profile.title.clone();
+    result.fit = fit.to_owned();
+    result.profile_hz = profile.tsc_hz.value;
+    if virtualized() {
+        result.notes.push(
+            "This machine is virtual: its misses of the TLB walk two-dimensional tables, which the bare profile does not."
+                .into(),
+        );
+    }
+    result.families.extend(of_blocks(&models, quick, &mut result.notes, progress));
+    of_program(&models, quick, &mut result, progress)?;
+    Ok(result)
+}
+
+/// Returns true if CPUID reports a hypervisor (leaf 1, ECX, bit 31).
+fn virtualized() -> bool {
+    std::arch::x86_64::__cpuid(1).ecx & 1 << 31 != 0
+}
+
+/// The family of basic blocks.
+fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>, progress: Progress) -> Option<Family> {
+    let programs = usual_programs();
+    let mut chosen: Vec<Block> = Vec::new();
+    for (n, path) in programs.iter().enumerate() {
+        let count = BLOCKS[usize::from(quick)];
+        let share = count * (n + 1) / programs.len() - count * n / programs.len();
+        match program::blocks(path) {
+            Ok(blocks) => chosen.extend(draw(SEED, blocks, share)),
+            Err(error) => notes.push(format!("No blocks of a program: {error}.")),
+        }
+    }
+    let options = silicon::Options::default();
+    let mut measured: Vec<(Block, Traced)> = Vec::new();
+    let mut failures: BTreeMap<&str, usize> = BTreeMap::new();
+    let count = chosen.len();
+    for (n, block) in chosen.into_iter().enumerate() {
+        progress("blocks on this machine", n as f64 / count as f64);
+        match silicon::measure::trace_block(&block, &options) {
+            Ok(traced) => measured.push((block, traced)),
+            Err(failure) => *failures.entry(failure.name()).or_default() += 1,
+        }
+    }
+    let tasks = measured.len() * models.len();
+    let figures = side_by_side(tasks, &mut |part| progress("blocks in the models", part), |n| {
+        blocks::measure(&models[n % models.len()].1, &measured[n / models.len()].1)
+    });
+    let failed = figures.iter().filter(|figure| figure.is_err()).count();
+    if failed > 0 {
+        notes.push(format!(
+            "{failed} blocks cannot be executed by the profile's processor, which lacks an instruction of theirs."
+        ));
+    }
+    let noisy = failures.remove("noise").unwrap_or(0);
+    if noisy > count / 10 {
+        notes.push(format!(
+            "{noisy} of {count} blocks have no figure because their measurements disagree: this machine has other work."
+        ));
+    }
+    let rows: Vec<Row> = measured
+        .iter()
+        .zip(figures.chunks(models.len()))
+        .map(|((block, traced), figures)| Row {
+            name: text(block),
+            group: silicon::family::Family::of(block.instructions()).name().to_owned(),
+            at: 0.0,
+            native: traced.cycles.cycles,
+            interval: traced.cycles.interval,
+            models: figures.iter().map(|figure| figure.as_ref().ok().copied()).collect(),
+        })
+        .collect();
+    let about = "Basic blocks of programs of this machine, each repeated";
+    (!rows.is_empty()).then(|| Family::new("blocks", about, "cycles", None, rows, models.len()))
+}
+
+fn text(block: &Block) -> String {
+    let mut text = String::new();
+    for instruction in block.instructions() {
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        GasFormatter::new().format(instruction, &mut text);
+    }
+    text
+}
+
+/// The families of the program's kernels, and the pairs.
+fn of_program(
+    models: &[(String, Profile)],
+    quick: bool,
+    result: &mut Validation,
+    progress: Progress,
+) -> Result<(), RunError> {
+    let (all, names) = kernels(quick);
+    let (places, kernels): (Vec<Place>, Vec<Kernel>) = all.into_iter().unzip();
+    let program = Program::new(&kernels)?;
+    let natives = native(&program, &kernels, quick, result, progress)?;
+    let tasks: Vec<(usize, usize)> = (0..kernels.len())
+        .filter(|n| natives[*n].is_some())
+        .flat_map(|n| (0..models.len()).map(move |model| (n, model)))
+        .collect();
+    let figures = side_by_side(tasks.len(), &mut |part| progress("kernels in the models", part), |task| {
+        let (n, model) = tasks[task];
+        bare::measure(&models[model].1, &program, &kernels[n], program.functions[n])
+    });
+    let mut modelled = vec![vec![None; models.len()]; kernels.len()];
+    for ((n, model), figure) in tasks.iter().zip(figures) {
+        match figure {
+            Ok(figure) => modelled[*n][*model] = Some(figure),
+            Err(error) => {
+                result.notes.push(format!("No figure of {} for '{}': {error}.", models[*model].0, kernels[*n].name))
+            }
+        }
+    }
+    let mut rows: [Vec<Row>; FAMILIES.len()] = Default::default();
+    let mut ways: Vec<Vec<(Measured, Vec<Option<f64>>)>> = vec![Vec::new(); names.len()];
+    for (((place, kernel), native), models) in places.into_iter().zip(&kernels).zip(natives).zip(modelled) {
+        let Some(native) = native else { continue };
+        match place {
+            Place::Row(family, group, at) => rows[family].push(Row {
+                name: kernel.name.clone(),
+                group,
+                at,
+                native: native.cycles,
+                interval: native.interval,
+                models,
+            }),
+            Place::Way(pair) => ways[pair].push((native, models)),
+        }
+    }
+    for ((name, about, unit, curve), rows) in FAMILIES.into_iter().zip(rows) {
+        if !rows.is_empty() {
+            result.families.push(Family::new(name, about, unit, curve, rows, models.len()));
+        }
+    }
+    for (name, ways) in names.iter().zip(ways) {
+        let [(a, first), (b, second)] = &ways[..] else { continue };
+        let both = |model: usize| Some([first[model]?, second[model]?]);
+        let models = (0..models.len()).map(both).collect();
+        result.pairs.push(Pair { name: (*name).to_owned(), native: [a.cycles, b.cycles], models });
+    }
+    Ok(())
+}
+
+/// Measures the kernels in a process.
+fn native(
+    program: &Program,
+    kernels: &[Kernel],
+    quick: bool,
+    result: &mut Validation,
+    progress: Progress,
+) -> Result<Vec<Option<Measured>>, RunError> {
+    let hz = silicon::measure::stamp_hz();
+    let budget = hz as u64 / BUDGETS[usize::from(quick)];
+    let mut process = Process::start(program)?;
+    if !process.fifo {
+        result.notes.push(
+            "The kernel grants no real-time priority (SCHED_FIFO): other work of this machine disturbs more measurements."
+                .into(),
+        );
+    }
+    let mut figures = Vec::new();
+    for (n, kernel) in kernels.iter().enumerate() {
+        progress("kernels on this machine", n as f64 / kernels.len() as f64);
+        match process.measure(kernel, program.functions[n], budget) {
+            Ok(figure) => figures.push(Some(figure)),
+            // The processor may lack an instruction.
+            Err(NativeError::Ended(..)) => {
+                result.notes.push(format!("No figure of this machine for '{}': its process ended.", kernel.name));
+                figures.push(None);
+                process = Process::start(program)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if process.huge_bytes() == 0 {
+        result.notes.push(
+            "The kernel gives no pages of 2 MiB (transparent_hugepage): the curves of caches contain misses of the TLB."
+                .into(),
+        );
+    }
+    let mut clocks: Vec<f64> = figures.iter().flatten().map(|figure| figure.per_stamp * hz).collect();
+    clocks.sort_by(f64::total_cmp);
+    result.core_hz = clocks.get(clocks.len() / 2).copied();
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_complete_and_in_order() {
+        let squares = side_by_side(100, &mut |_| {}, |n| n * n);
+        assert_eq!(squares, (0..100).map(|n| n * n).collect::<Vec<_>>());
+        assert!(side_by_side(0, &mut |_| {}, |n| n).is_empty());
+    }
+
+    #[test]
+    fn names_of_kernels_are_unique() {
+        let (all, _) = kernels(false);
+        let mut names: Vec<String> = all.into_iter().map(|(_, kernel)| kernel.name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
