@@ -3,6 +3,7 @@
 use crate::difference;
 use crate::experiment::Experiment;
 use crate::results::ExperimentResult;
+use crate::shown;
 use serde::Serialize;
 
 /// A published figure beside ours.
@@ -57,12 +58,19 @@ pub struct Score {
 }
 
 impl Score {
-    /// Returns the score of a result. Figures that are zero on one side have no ratio and are left out.
+    /// Returns the score of a result: of the figures that its table shows, which are multiples of a cell if the source
+    /// names no machine. Figures that are zero on one side have no ratio and are left out.
     pub fn of(experiment: &Experiment, result: &ExperimentResult) -> Self {
         let usable = |scored: &Scored| scored.distance().is_finite();
         let cells = result.cells.iter().filter_map(|cell| {
-            let measured = cell.measured.as_ref()?;
-            Some(Scored { name: cell.id(), published: measured.published?, ours: measured.value })
+            let row = experiment.rows.iter().position(|row| row.line.id == cell.row)?;
+            let column = experiment.columns.iter().position(|column| column.id == cell.column)?;
+            // A cell that others are multiples of is 1 on both sides, which says nothing.
+            if experiment.relative_to == Some((row, column)) {
+                return None;
+            }
+            let [published, ours] = shown::cell(experiment, result, row, column).numbers;
+            Some(Scored { name: cell.id(), published: published?, ours: ours? })
         });
         let factors = difference::factors(experiment).into_iter().filter_map(|pair| {
             let (published, ours) = pair.factors(experiment, result)?;
@@ -76,6 +84,7 @@ impl Score {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::{CellResult, Measured};
 
     #[test]
     fn quartiles_are_of_the_distance_in_either_direction() {
@@ -88,5 +97,78 @@ mod tests {
             assert!((got - expected).abs() < 1e-9, "{quartiles:?}");
         }
         assert_eq!(Quartiles::of(&[]), None);
+    }
+
+    #[test]
+    fn cells_are_scored_as_the_table_shows_them() {
+        let (mut experiment, result) = crate::testing::results(4);
+        let scored = |experiment: &Experiment| Score::of(experiment, &result).cells;
+        let plain = scored(&experiment);
+        let measured = result.measured(&experiment, 0, 1).unwrap();
+        assert!(plain.iter().any(|cell| cell.ours == measured.value && Some(cell.published) == measured.published));
+        experiment.relative_to = Some((0, 1));
+        let relative = scored(&experiment);
+        let of_row = |cells: &[Scored]| {
+            let row = format!("{}/", experiment.rows[0].line.id);
+            cells.iter().filter(|cell| cell.name.starts_with(&row)).cloned().collect::<Vec<_>>()
+        };
+        // The cell that others are multiples of is left out, and the others are no times of an unknown machine.
+        assert_eq!(of_row(&relative).len(), of_row(&plain).len() - 1);
+        for (cell, before) in
+            of_row(&relative).iter().zip(of_row(&plain).iter().filter(|cell| cell.ours != measured.value))
+        {
+            assert!((cell.ours - before.ours / measured.value).abs() < 1e-9, "{cell:?}");
+            assert!((cell.published - before.published / measured.published.unwrap()).abs() < 1e-9, "{cell:?}");
+        }
+    }
+
+    /// Returns a result with twice the published figure in every cell that has one.
+    fn doubled(experiment: &Experiment) -> ExperimentResult {
+        let cell = |row: usize, column: usize| {
+            let published = *experiment.rows[row].published.get(&column)?;
+            let measured = Measured {
+                value: 2.0 * published,
+                unit: experiment.rows[row].metric.unit().to_owned(),
+                published: Some(published),
+                ratio: experiment.relative_to.is_none().then_some(2.0),
+                tsc_hz: 2_000_000_000,
+                entries: Default::default(),
+                charges: Default::default(),
+            };
+            Some(CellResult {
+                row: experiment.rows[row].line.id.clone(),
+                column: experiment.columns[column].id.clone(),
+                command: String::new(),
+                measured: Some(measured),
+                failure: None,
+                unnamed: Vec::new(),
+                stacks: Vec::new(),
+                provenance: None,
+            })
+        };
+        let places = (0..experiment.rows.len()).flat_map(|row| (0..experiment.columns.len()).map(move |c| (row, c)));
+        let cells = places.filter_map(|(row, column)| cell(row, column)).collect();
+        ExperimentResult { name: experiment.name.clone(), file: None, cells }
+    }
+
+    #[test]
+    fn every_experiment_with_published_figures_is_scored() {
+        let mut relative = 0;
+        for name in crate::experiment::names() {
+            let experiment = Experiment::named(name).unwrap();
+            let result = doubled(&experiment);
+            let score = Score::of(&experiment, &result);
+            let zero = |cell: &&CellResult| cell.measured.as_ref().is_some_and(|measured| measured.value != 0.0);
+            let expected = result.cells.iter().filter(zero).count() - usize::from(experiment.relative_to.is_some());
+            assert_eq!(score.cells.len(), expected, "{name}");
+            relative += usize::from(experiment.relative_to.is_some());
+            for cell in &score.cells {
+                // Rows of another unit than the cell's that others are multiples of are compared as they are.
+                let multiples = cell.distance() < 1e-9 && experiment.relative_to.is_some();
+                assert!(multiples || (cell.distance() - 2f64.ln()).abs() < 1e-9, "{name}: {cell:?}");
+            }
+            assert!(score.factors.iter().all(|factor| factor.distance() < 1e-9), "{name}");
+        }
+        assert!(relative > 0);
     }
 }

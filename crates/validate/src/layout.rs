@@ -53,6 +53,8 @@ pub enum Slot {
     Start,
     /// Place of the next result.
     Next,
+    /// Address of the process's name.
+    Name,
 }
 
 impl Slot {

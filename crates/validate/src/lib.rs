@@ -4,20 +4,25 @@
 //! core.
 //!
 //! Reading order: [`kernel`] (a loop whose time is measured), [`families`] (the kernels), [`program`] (their code),
-//! [`native`](mod@native) and [`bare`] (both sides), [`blocks`] (basic blocks), [`run`](mod@run) (everything), [`result`] (what is made of it),
-//! [`choice`] (the profile of a processor).
+//! [`native`](mod@native) and [`bare`] (both sides), [`blocks`] (basic blocks), [`linux`] (paths through the
+//! kernel, and programs), [`run`](mod@run) (everything), [`result`] (what is made of it), [`page`] (how it is drawn), [`choice`] (the
+//! profile of a processor).
 
 #![deny(unsafe_code)]
 
 pub mod bare;
 pub mod blocks;
 pub mod choice;
+mod counters;
 pub mod families;
 pub mod kernel;
 pub mod layout;
+pub mod linux;
 pub mod native;
+pub mod page;
 pub mod program;
 pub mod result;
 pub mod run;
+pub mod workloads;
 
 pub use result::Validation;

@@ -1,17 +1,22 @@
 //! The program as a process of this machine.
 //!
-//! This is the module with `unsafe`: the priority of the process is set by a call of the C library.
+//! The module has `unsafe`: a process is bound to a processor, and its times are read, by calls of the C library.
 
+use crate::counters::Counters;
 use crate::kernel::Kernel;
-use crate::layout::{self, REQUEST};
-use crate::program::{CHAIN_CYCLES, Program};
+use crate::layout;
+use crate::program::{self, CHAIN_CYCLES, Program};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 use silicon::stats;
 use std::fs::File;
-use std::io::{Error, Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Time after which a process that does not answer is given up.
+const LONGEST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// A figure of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,8 +45,6 @@ pub struct Process {
     child: Child,
     to: ChildStdin,
     from: ChildStdout,
-    /// True if the process has real-time priority.
-    pub fifo: bool,
 }
 
 impl Drop for Process {
@@ -53,7 +56,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts the program on one processor, with real-time priority if that is allowed.
+    /// Starts the program on one processor. The program asks for real-time priority.
     pub fn start(program: &Program) -> Result<Self, NativeError> {
         let start = || {
             let descriptor = rustix::fs::memfd_create("validate", MemfdFlags::CLOEXEC)?;
@@ -64,28 +67,34 @@ impl Process {
         };
         let mut child = start().map_err(NativeError::Start)?;
         let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let fifo = prefer(child.id());
-        Ok(Self { child, to, from, fifo })
+        bind(child.id());
+        Ok(Self { child, to, from })
     }
 
-    /// Sends the kernel's data, which stay in the process until others are sent.
+    /// Sends a request and returns the answer. Data stay in the process until others are sent.
     fn request(&mut self, kernel: &Kernel, entry: u64, repeats: u64, data: bool) -> Result<Vec<[u64; 2]>, Error> {
-        let pieces = if data { kernel.data.len() as u64 } else { 0 };
-        let request = [entry, kernel.rounds, kernel.warm, repeats, pieces];
-        let bytes: Vec<u8> = request.iter().flat_map(|quad| quad.to_le_bytes()).collect();
-        debug_assert_eq!(bytes.len(), REQUEST);
-        self.to.write_all(&bytes)?;
-        for piece in kernel.data.iter().take(pieces as usize) {
-            let (address, bytes) = piece.contents();
-            self.to.write_all(&address.to_le_bytes())?;
-            self.to.write_all(&(bytes.len() as u64).to_le_bytes())?;
-            self.to.write_all(&bytes)?;
-        }
+        self.to.write_all(&program::request(kernel, entry, repeats, data))?;
         self.to.flush()?;
         let mut answer = vec![0; 16 * repeats as usize];
-        self.from.read_exact(&mut answer)?;
-        let quad = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-        Ok(answer.chunks(16).map(|pair| [quad(&pair[..8]), quad(&pair[8..])]).collect())
+        let mut rest = answer.as_mut_slice();
+        while !rest.is_empty() {
+            self.wait()?;
+            match self.from.read(rest)? {
+                0 => return Err(Error::from(ErrorKind::UnexpectedEof)),
+                len => rest = &mut rest[len..],
+            }
+        }
+        Ok(program::answers(&answer))
+    }
+
+    /// Waits for a part of an answer.
+    fn wait(&self) -> Result<(), Error> {
+        let mut from = [PollFd::new(&self.from, PollFlags::IN)];
+        match rustix::event::poll(&mut from, Some(&LONGEST)) {
+            Ok(0) => Err(Error::from(ErrorKind::TimedOut)),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Measures a kernel: as often as fits into `budget` time stamps, at least 9 times.
@@ -107,6 +116,13 @@ impl Process {
         Ok(Measured { cycles, interval: [least, greatest], per_stamp })
     }
 
+    /// Returns true if the process, which has answered, has real-time priority.
+    #[allow(unsafe_code, reason = "the standard library has no call for a process's priority")]
+    pub fn is_real_time(&self) -> bool {
+        // SAFETY: the process is a child that nobody has waited for.
+        unsafe { libc::sched_getscheduler(self.child.id() as i32) == libc::SCHED_FIFO }
+    }
+
     /// Returns the bytes of the process that are in pages of 2 MiB.
     pub fn huge_bytes(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap_or_default();
@@ -116,15 +132,71 @@ impl Process {
     }
 }
 
-/// Binds a process to the processor on which this one runs, and asks for real-time priority. Returns true if the
-/// kernel grants it.
-#[allow(unsafe_code, reason = "the standard library has no call for a process's priority")]
-fn prefer(process: u32) -> bool {
+/// What a command took.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Seconds outside the kernel.
+    pub user: f64,
+    /// Seconds inside the kernel.
+    pub system: f64,
+    /// Cycles outside the kernel, if the processor's counters may be read.
+    pub cycles: Option<f64>,
+    /// Instructions outside the kernel, likewise.
+    pub instructions: Option<f64>,
+}
+
+/// Runs a command without input, whose output nobody reads. A command that fails has no times.
+#[allow(unsafe_code, reason = "the standard library waits without asking for times")]
+pub fn times(command: &[String]) -> Result<Times, Error> {
+    let (program, arguments) = command.split_first().ok_or_else(|| Error::other("there is no command"))?;
+    let counters = Counters::of_next_program();
+    let mut start = Command::new(program);
+    start.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
+    let child = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    bind(child.id());
+    let mut status = 0;
+    // SAFETY: the type consists of integers only.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the process is a child that nobody has waited for, and both references are valid.
+    while unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) } < 0 {
+        let error = Error::last_os_error();
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    if !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+        return Err(Error::other(format!("{program} fails on this machine")));
+    }
+    let counts = counters.and_then(Counters::read);
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok(Times {
+        user: seconds(usage.ru_utime),
+        system: seconds(usage.ru_stime),
+        cycles: counts.map(|counts| counts[0] as f64),
+        instructions: counts.map(|counts| counts[1] as f64),
+    })
+}
+
+/// Binds a process to the processor on which this one runs.
+#[allow(unsafe_code, reason = "the standard library does not bind processes")]
+fn bind(process: u32) {
     // SAFETY: the arguments are valid, and the process is a child that nobody has waited for.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu().max(0) as usize, &mut set);
         libc::sched_setaffinity(process as i32, size_of::<libc::cpu_set_t>(), &set);
-        libc::sched_setscheduler(process as i32, libc::SCHED_FIFO, &libc::sched_param { sched_priority: 1 }) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_times_unless_it_fails() {
+        let run = |program: &str| times(&[program.to_owned()]);
+        assert!(run("true").unwrap().user >= 0.0);
+        assert!(run("false").unwrap_err().to_string().contains("false fails"));
+        assert!(run("/nowhere").is_err());
     }
 }

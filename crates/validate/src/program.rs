@@ -76,6 +76,27 @@ impl Program {
     }
 }
 
+/// Returns the bytes of a request: so many measurements of a kernel, with its data if the process does not have them.
+pub fn request(kernel: &Kernel, entry: u64, repeats: u64, data: bool) -> Vec<u8> {
+    let pieces = if data { kernel.data.as_slice() } else { &[] };
+    let quads = [entry, kernel.rounds, kernel.warm, repeats, pieces.len() as u64];
+    let mut bytes: Vec<u8> = quads.iter().flat_map(|quad| quad.to_le_bytes()).collect();
+    debug_assert_eq!(bytes.len(), layout::REQUEST);
+    for piece in pieces {
+        let (address, contents) = piece.contents();
+        bytes.extend(address.to_le_bytes());
+        bytes.extend((contents.len() as u64).to_le_bytes());
+        bytes.extend(contents);
+    }
+    bytes
+}
+
+/// Returns the time stamps of the kernel and of the chain, for each measurement of an answer.
+pub fn answers(bytes: &[u8]) -> Vec<[u64; 2]> {
+    let quad = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    bytes.chunks_exact(16).map(|pair| [quad(&pair[..8]), quad(&pair[8..])]).collect()
+}
+
 /// The kernel of dependent additions.
 fn chain() -> Kernel {
     Kernel::new("chain", CHAIN.1, |a| a.mov(ebx, 1), |a| (0..CHAIN.0).try_for_each(|_| a.add(rcx, rbx))).warm(16)
@@ -143,18 +164,33 @@ fn function(a: &mut CodeAssembler, kernel: &Kernel, padding: usize) -> Result<Op
     Ok(Some(top))
 }
 
-/// Numbers of Linux's system calls, and of what it is told about memory.
+/// Numbers of Linux's system calls, and of what it is told about priority and memory.
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const MADVISE: u32 = 28;
 const EXIT: u32 = 60;
+const SCHED_SETSCHEDULER: u32 = 144;
+const FIFO: u32 = 1;
 const HUGE_PAGES: u32 = 14;
 const NO_HUGE_PAGES: u32 = 15;
 
 /// The life of a process.
 fn process(a: &mut CodeAssembler, chain: u64) -> Result<Option<CodeLabel>, IcedError> {
-    let [mut request, mut pieces, mut repeat, mut call, mut read, mut ready, mut end] =
+    let [mut request, mut pieces, mut repeat, mut call, mut read, mut ready, mut end, mut exit] =
         std::array::from_fn(|_| a.create_label());
+    // The stack has the number of arguments, the first of which is the name. A process with more than the name is one
+    // that a kernel has started, and ends.
+    a.cmp(qword_ptr(rsp), 1)?;
+    a.ja(exit)?;
+    a.mov(rax, qword_ptr(rsp + 8))?;
+    a.mov(slot(Slot::Name), rax)?;
+    // Real-time priority, if the kernel grants it: other work of the machine then waits.
+    a.mov(slot(Slot::Length), 1)?;
+    a.xor(edi, edi)?;
+    a.mov(esi, FIFO)?;
+    a.mov(edx, Slot::Length.address() as u32)?;
+    a.mov(eax, SCHED_SETSCHEDULER)?;
+    a.syscall()?;
     for (address, len, advice) in [(HUGE, HUGE_LEN, HUGE_PAGES), (SMALL, SMALL_LEN, NO_HUGE_PAGES)] {
         a.mov(edi, address as u32)?;
         a.mov(esi, len as u32)?;
@@ -217,7 +253,6 @@ fn process(a: &mut CodeAssembler, chain: u64) -> Result<Option<CodeLabel>, IcedE
     a.mov(rdx, r12)?;
     a.mov(eax, READ)?;
     a.syscall()?;
-    let mut exit = a.create_label();
     a.test(rax, rax)?;
     a.jle(exit)?;
     a.add(rsi, rax)?;

@@ -2,6 +2,7 @@
 
 use crate::families::{bandwidth, branches, caches, pairs, tlb};
 use crate::kernel::Kernel;
+use crate::linux::{self, Guest};
 use crate::native::{Measured, NativeError, Process};
 use crate::program::Program;
 use crate::result::{Family, Pair, Row, Validation};
@@ -110,8 +111,14 @@ fn side_by_side<T: Send>(tasks: usize, progress: &mut dyn FnMut(f64), task: impl
     done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).into_values().collect()
 }
 
-/// Measures this machine, and the models of a profile.
-pub fn run(profile: &Profile, fit: &str, quick: bool, progress: Progress) -> Result<Validation, RunError> {
+/// Measures this machine, and the models of a profile. Programs and paths through the kernel need a guest.
+pub fn run(
+    profile: &Profile,
+    fit: &str,
+    quick: bool,
+    guest: Option<&dyn Guest>,
+    progress: Progress,
+) -> Result<Validation, RunError> {
     let models = models(profile);
     let names = models.iter().map(|(name, _)| name.clone()).collect();
     let mut result = Validation::new(Processor::of_host(), names, quick);
@@ -127,6 +134,9 @@ pub fn run(profile: &Profile, fit: &str, quick: bool, progress: Progress) -> Res
     }
     result.families.extend(of_blocks(&models, quick, &mut result.notes, progress));
     of_program(&models, quick, &mut result, progress)?;
+    if let Some(guest) = guest {
+        linux::run(guest, quick, &mut result, progress);
+    }
     Ok(result)
 }
 
@@ -270,25 +280,25 @@ fn native(
     let hz = silicon::measure::stamp_hz();
     let budget = hz as u64 / BUDGETS[usize::from(quick)];
     let mut process = Process::start(program)?;
-    if !process.fifo {
-        result.notes.push(
-            "The kernel grants no real-time priority (SCHED_FIFO): other work of this machine disturbs more measurements."
-                .into(),
-        );
-    }
     let mut figures = Vec::new();
     for (n, kernel) in kernels.iter().enumerate() {
         progress("kernels on this machine", n as f64 / kernels.len() as f64);
         match process.measure(kernel, program.functions[n], budget) {
             Ok(figure) => figures.push(Some(figure)),
             // The processor may lack an instruction.
-            Err(NativeError::Ended(..)) => {
-                result.notes.push(format!("No figure of this machine for '{}': its process ended.", kernel.name));
+            Err(error @ NativeError::Ended(..)) => {
+                result.notes.push(format!("No figure of this machine for '{}': {error}.", kernel.name));
                 figures.push(None);
                 process = Process::start(program)?;
             }
             Err(error) => return Err(error.into()),
         }
+    }
+    if !process.is_real_time() {
+        result.notes.push(
+            "The kernel grants no real-time priority (SCHED_FIFO): other work of this machine disturbs more measurements."
+                .into(),
+        );
     }
     if process.huge_bytes() == 0 {
         result.notes.push(

@@ -2,7 +2,7 @@
 //! time of the native one.
 
 use ledger::profile::{Clock, Profile};
-use validate::families::{bandwidth, branches, caches, pairs, tlb};
+use validate::families::{bandwidth, branches, caches, pairs, paths, tlb};
 use validate::kernel::Kernel;
 use validate::native::Process;
 use validate::program::Program;
@@ -47,6 +47,17 @@ fn a_process_executes_every_kernel() {
     for (kernel, entry) in kernels.iter().zip(&program.functions) {
         let measured = process.measure(kernel, *entry, 0).unwrap();
         assert!(measured.interval[0] <= measured.cycles && measured.cycles <= measured.interval[1]);
+    }
+}
+
+#[test]
+fn a_process_executes_every_path_through_the_kernel() {
+    let mut kernels = paths::kernels();
+    kernels.iter_mut().for_each(|kernel| (kernel.rounds, kernel.warm) = (3, 1));
+    let program = Program::new(&kernels).unwrap();
+    let mut process = Process::start(&program).unwrap();
+    for (kernel, entry) in kernels.iter().zip(&program.functions) {
+        process.measure(kernel, *entry, 0).unwrap();
     }
 }
 

@@ -22,6 +22,9 @@ use crate::results::{ExperimentResult, FORMAT, Interrupted};
 use crate::{Cell, Experiment};
 use serde_json::{Value, json};
 
+/// The style sheet that all pages share.
+pub const STYLE: &str = include_str!("page.css");
+
 /// The reason why a report can't be made.
 #[derive(Debug, thiserror::Error)]
 #[error("can't create the report")]

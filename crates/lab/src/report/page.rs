@@ -145,7 +145,7 @@ pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) 
         interrupted,
         far => FAR,
         version => env!("CARGO_PKG_VERSION"),
-        style => include_str!("page.css"),
+        style => super::STYLE,
         script => include_str!("page.js"),
     })?;
     Ok(squeezed(&page))

@@ -1,9 +1,11 @@
 //! `tollgate validate`: the distance of the modelled processor from the processor of this machine.
 
+mod guest;
 mod kept;
 mod text;
 
 use crate::model;
+use crate::output::{OutputFile, distinct};
 use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -13,8 +15,10 @@ use silicon::host::Processor;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicUsize;
 use validate::Validation;
 use validate::choice::{Fit, choose};
+use validate::linux::Guest;
 
 /// Measures how far the modelled processor is from the processor of this machine.
 #[derive(Args)]
@@ -22,10 +26,10 @@ use validate::choice::{Fit, choose};
 Examples:
   tollgate validate                            the profile of this machine's processor, or the nearest one
   tollgate validate --quick                    fewer kernels
-  tollgate validate --cpu skx
+  tollgate validate --cpu skx --html page.html
   tollgate validate --save                     `tollgate cpu show` then quotes the result
   tollgate validate --json > result.json
-  tollgate validate --from result.json
+  tollgate validate --from result.json --html page.html
 
 The same programs are executed on this machine and by the models `core` and `flat`. The machine should be idle.
 
@@ -45,6 +49,15 @@ pub struct ValidateArgs {
     /// Keeps the result for `tollgate cpu show`
     #[arg(long, conflicts_with = "from")]
     save: bool,
+    /// Kernel of the guest in which programs and paths through the kernel run, as for `tollgate exec`
+    #[arg(long, value_name = "K", conflicts_with = "from")]
+    kernel: Option<String>,
+    /// Leaves out what needs a guest: programs and paths through the kernel
+    #[arg(long, conflicts_with_all = ["from", "kernel"])]
+    no_guest: bool,
+    /// Writes a report: one HTML file that needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Prints the complete result as JSON
     #[arg(long)]
     json: bool,
@@ -55,12 +68,18 @@ pub struct ValidateArgs {
 
 /// Runs the command.
 pub fn run(args: &ValidateArgs) -> Result<ExitCode> {
+    let outputs = args.html.as_deref().map(|path| ("--html", path));
+    distinct(outputs.into_iter(), args.from.as_deref().map(|path| ("--from", path)).into_iter())?;
+    let html = args.html.as_deref().map(|path| OutputFile::create(path, "the report")).transpose()?;
     let result = match &args.from {
         Some(file) => Validation::load(file)?,
         None => measured(args)?,
     };
     if args.save {
         kept::keep(&result)?;
+    }
+    if let Some(html) = html {
+        html.write(validate::page::html(&result, lab::report::STYLE)?.as_bytes())?;
     }
     emit(&if args.json { result.json() } else { text::text(&result, args.top) })?;
     Ok(ExitCode::SUCCESS)
@@ -82,7 +101,10 @@ fn measured(args: &ValidateArgs) -> Result<Validation> {
             bar.set_position((1000.0 * part) as u64);
         }
     };
-    let result = validate::run::run(&profile, fit.text(), args.quick, &mut progress);
+    let name = args.cpu.clone().unwrap_or_else(|| profile.name.clone());
+    let exec = guest::Exec { profile: name, kernel: args.kernel.clone(), runs: AtomicUsize::new(0) };
+    let guest = (!args.no_guest).then_some(&exec as &dyn Guest);
+    let result = validate::run::run(&profile, fit.text(), args.quick, guest, &mut progress);
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }

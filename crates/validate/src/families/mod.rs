@@ -4,4 +4,5 @@ pub mod bandwidth;
 pub mod branches;
 pub mod caches;
 pub mod pairs;
+pub mod paths;
 pub mod tlb;

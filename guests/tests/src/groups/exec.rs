@@ -39,6 +39,11 @@ pub fn group() -> Group {
         let run = Run::new(root().join("scripts/compare-stacks")).words("--kernel cloud");
         bench.expect(&run, 0, "^ok .*python").map(drop)
     });
+    group.add("validate_measures_paths_and_programs_in_the_guest", |bench| {
+        kernel("cloud")?;
+        let run = tollgate("validate --quick --json --kernel cloud");
+        bench.expect(&run, 0, "(?s)\"getppid\".*\"fork, exec and exit\".*\"gzip\"").map(drop)
+    });
     group.add("the_hosts_network", |bench| {
         ["passt", "curl"].into_iter().try_for_each(need)?;
         let server = Served::start(b"something to fetch\n".to_vec())?;

@@ -1,0 +1,80 @@
+//! The modelled Linux of a validation: each command is a run of `tollgate exec`, whose ledger has its instructions.
+
+use crate::table::read_ledger;
+use ledger::summary::{By, Cause};
+use ledger::{Context, TICKS_PER_CYCLE};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use validate::linux::{Files, Guest, GuestError, Ran};
+
+/// Statuses of `tollgate exec` from this one on say that the command did not run, or did not end.
+const NOT_RUN: i32 = 120;
+/// Seconds after which a command is given up.
+const TIMEOUT: &str = "300";
+/// The line of a ledger's table of rings that programs have.
+const PROGRAMS: &str = "ring 3";
+
+/// Runs of `tollgate exec`.
+pub struct Exec {
+    /// Profile.
+    pub profile: String,
+    /// Kernel, if it is not the default.
+    pub kernel: Option<String>,
+    /// Number of runs so far, for the names of ledgers.
+    pub runs: AtomicUsize,
+}
+
+impl Guest for Exec {
+    fn run(&self, model: &str, command: &[String], files: Files, input: &Path) -> Result<Ran, GuestError> {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-validate-{}-{number}.ledger", std::process::id());
+        let ledger = std::env::temp_dir().join(name);
+        let ran = self.execute(model, command, files, input, &ledger);
+        let _ = std::fs::remove_file(&ledger);
+        ran
+    }
+}
+
+impl Exec {
+    fn execute(
+        &self,
+        model: &str,
+        command: &[String],
+        files: Files,
+        input: &Path,
+        ledger: &Path,
+    ) -> Result<Ran, GuestError> {
+        let guest = |text: String| GuestError::Guest(text);
+        let program = std::env::current_exe().map_err(|error| guest(error.to_string()))?;
+        let mut exec = Command::new(program);
+        exec.args(["exec", "--cpu", &self.profile, "--model", model, "--env", "LC_ALL=C", "--user", "root"]);
+        exec.args(["--cwd", "/", "--timeout", TIMEOUT]).arg("--ledger").arg(ledger);
+        match files {
+            Files::Of(path) => exec.arg("--add").arg(path),
+            Files::All => exec.arg("--root"),
+        };
+        exec.args(self.kernel.iter().flat_map(|kernel| ["--kernel", kernel.as_str()]));
+        exec.arg("--").args(command);
+        exec.stdin(File::open(input).map_err(|error| guest(error.to_string()))?);
+        let ended = exec.stderr(Stdio::piped()).output().map_err(|error| guest(error.to_string()))?;
+        let status = ended.status.code().unwrap_or(NOT_RUN);
+        if status != 0 {
+            let errors = String::from_utf8_lossy(&ended.stderr);
+            let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
+            let text = format!("`tollgate exec` ends with status {status}: {}", last.trim());
+            return Err(if status >= NOT_RUN { GuestError::Guest(text) } else { GuestError::Command(text) });
+        }
+        let ledger = read_ledger(ledger).map_err(|error| guest(error.to_string()))?;
+        let region = ledger
+            .region(lab::diff::paid::COMMAND)
+            .ok_or_else(|| guest("the ledger has no region of the command".into()))?;
+        let rings = region.in_context(Context::Task).rows(By::Ring);
+        let own = rings.get(PROGRAMS).ok_or_else(|| guest("the ledger has no program".into()))?;
+        // What the program pays for entering the kernel is no time of its own.
+        let causes = [Cause::Instructions, Cause::TlbMisses, Cause::CacheMisses, Cause::Mispredictions];
+        let ticks: u64 = causes.into_iter().map(|cause| own.of(cause).ticks).sum();
+        Ok(Ran { output: ended.stdout, instructions: own.instructions, cycles: ticks as f64 / TICKS_PER_CYCLE as f64 })
+    }
+}
