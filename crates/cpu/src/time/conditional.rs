@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn patterns_are_learnt() {
         for period in [2, 3, 5, 8, 13, 21] {
-            let taken = |n: usize| n % period == 0;
+            let taken = |n: usize| n.is_multiple_of(period);
             assert_eq!(missed(&mut Conditional::default(), 8000, 1000, taken), 0, "one in {period}");
         }
         // A fixed sequence of 64 random directions.

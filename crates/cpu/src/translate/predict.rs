@@ -67,8 +67,8 @@ macro_rules! allocate {
 // The highest bit of the count of directions is the prediction.
 const _: () = assert!(TAKEN == 4 && NOT_TAKEN == 3);
 
-/// Records the direction of a branch: its key, plus 1 if it is taken, is in RCX. Returns in RCX 0 if it was predicted, else
-/// 1. Preserves all other registers but R11, and the arithmetic flags. The branch may not be one that went the same way for a
+/// Records the direction of a branch: its key, plus 1 if it is taken, is in RCX. RCX is then 0 if the direction was
+/// predicted, and otherwise 1. The function preserves all other registers but R11, and the arithmetic flags. The branch may not be one that went the same way for a
 /// long time: translated code finds these itself.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn predict() {
