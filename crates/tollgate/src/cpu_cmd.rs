@@ -413,11 +413,11 @@ mod tests {
             let profile = Profile::named(name).unwrap();
             let value = document(&profile);
             assert_eq!(value["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 5);
+            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 4);
             assert_eq!(value["kinds"].as_array().unwrap().len(), profile.prices.kinds.len());
             let emulator = &value["emulator"];
             assert_eq!(emulator["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 9);
+            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 8);
         }
     }
 }
