@@ -181,7 +181,7 @@ pub const TABLE: &[Call] = &[
 /// Flags of open(2) with which a call creates a new file for writing and follows no link.
 const NEW_FILE: u32 = (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW) as u32;
 /// Flags of open(2) that must be as in [`NEW_FILE`].
-const KIND_OF_OPEN: u32 = NEW_FILE | CHANGES | (libc::O_PATH | libc::O_DIRECTORY) as u32;
+const KIND_OF_OPEN: u32 = CHANGES | (libc::O_EXCL | libc::O_NOFOLLOW | libc::O_PATH | libc::O_DIRECTORY) as u32;
 
 /// The permitted calls of the process that writes or removes one file in a directory that it has open. Rows that [`TABLE`] has as well are repeated:
 /// a call that machines come to need does not become a call of this process.
