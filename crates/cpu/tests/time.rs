@@ -396,3 +396,34 @@ fn directions_are_predicted_alike_on_both_tiers() {
         assert!(other.3 == predictor, "{tier:?}");
     }
 }
+
+#[test]
+fn a_repeated_move_takes_what_its_length_takes() {
+    let table = CoreTable::named("zen3").expect("a core");
+    let clock = |tier: Tier, length: u64, backwards: bool| {
+        let mut machine = Machine::long64(0);
+        let timing = Arc::new(cpu::time::Core { table: Some(table) });
+        machine.cpu.wiring.model = Arc::new(Model { timing, ..testkit::model() });
+        machine.cache.code.tier = tier;
+        machine.code(|a| {
+            if backwards {
+                a.std()?;
+            }
+            a.mov(rcx, length)?;
+            a.mov(rsi, DATA + 0x1800)?;
+            a.mov(rdi, DATA + 0x800)?;
+            a.rep().movsb()?;
+            a.hlt()
+        });
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        machine.cpu.micro.clock
+    };
+    let expected = |length: u64| uarch::string(table, uarch::Repeat::Movs, length, DATA + 0x800, Some(DATA + 0x1800));
+    for tier in ALL_TIERS {
+        let none = clock(tier, 0, false);
+        for length in [1, 100, 128, 1000, 2048] {
+            assert_eq!(clock(tier, length, false) - none, expected(length) - expected(0), "{tier:?} {length}");
+            assert_eq!(clock(tier, length, true), clock(Tier::Interpreter, length, true), "{tier:?} {length}");
+        }
+    }
+}

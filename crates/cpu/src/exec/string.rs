@@ -12,8 +12,9 @@ use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::row::{Row, Treatment};
 use crate::state::Cpu;
 use crate::stops::Iterated;
+use crate::time::Repeated;
 use iced_x86::{Instruction, Mnemonic::*};
-use ledger::Class;
+use ledger::{Class, Family, Kind};
 use x86::{flags, reg, seg};
 
 /// Instruction table rows of string instructions.
@@ -337,10 +338,34 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             break Ok(Flow::Next);
         }
     };
-    if done != 0 {
-        cpu.charge_class(Class::StringStep, steps::<S, T>(done));
+    if done != 0 || result.is_ok() {
+        charge_steps::<S, T>(cpu, op, done);
     }
     result
+}
+
+/// Charges so many iterations of a repeated instruction, which have been executed without interruption.
+fn charge_steps<S: Step, T: Int>(cpu: &mut Cpu, op: &Op, done: u64) {
+    let steps = steps::<S, T>(done);
+    if S::WRITES {
+        let (si, di) = pointers(cpu, op);
+        let length = done.saturating_mul(u64::from(T::SIZE));
+        let source = S::USES_SI.then(|| si.wrapping_sub(length));
+        let repeated = Repeated { size: T::SIZE, length, destination: di.wrapping_sub(length), source };
+        if let Some(price) = cpu.wiring.model.timing.repeated(&repeated) {
+            let kind = Kind::new(Family::Instruction, Class::StringStep as u32);
+            let price = if cpu.arch.flags & flags::DF == 0 {
+                price
+            } else {
+                // The slow form: its start and its steps have the prices of classes.
+                cpu.class_price(Class::String) + cpu.class_price(Class::StringStep) * steps
+            };
+            return cpu.charge_ticks(kind, steps.max(1), price);
+        }
+    }
+    if steps != 0 {
+        cpu.charge_class(Class::StringStep, steps);
+    }
 }
 
 #[cfg(test)]

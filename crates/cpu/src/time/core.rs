@@ -1,9 +1,9 @@
 //! The model `core`: the price of a run is what the pipeline of [`uarch`] takes for it.
 
-use super::{Context, Price, Resolution, Timed, Timing};
-use iced_x86::InstructionInfoFactory;
-use ledger::{Class, Costs};
-use uarch::{CoreTable, State, step};
+use super::{Context, Price, Repeated, Resolution, Timed, Timing};
+use iced_x86::{InstructionInfoFactory, OpKind};
+use ledger::{Class, Costs, Ticks};
+use uarch::{CoreTable, Repeat, State, step, string};
 
 /// The model with a pipeline and caches.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +19,9 @@ impl Timing for Core {
         // Contexts of saved states are checked when they are restored.
         let mut state = State::decode(&context.0).unwrap_or_default();
         let mut info = InstructionInfoFactory::new();
-        for Timed { op, instruction } in run {
-            let next = table.step(&mut info, instruction, costs.class[op.class as usize]);
+        for timed @ Timed { op, instruction } in run {
+            let flat = if repeats(timed) { 0 } else { costs.class[op.class as usize] };
+            let next = table.step(&mut info, instruction, flat);
             let next = if has_own_price(op.class) { next.priced_by_caller() } else { next };
             let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
             let ticks = step(table, &mut state, &next);
@@ -31,6 +32,17 @@ impl Timing for Core {
             put(Price { ticks, branch });
         }
         context.0 = state.encode();
+    }
+
+    fn repeated(&self, repeated: &Repeated) -> Option<Ticks> {
+        let Repeated { size, length, destination, source } = *repeated;
+        let repeat = match (source, size) {
+            (Some(_), 0..=2) => Repeat::Movs,
+            (Some(_), _) => Repeat::MovsWide,
+            (None, 0..=2) => Repeat::Stos,
+            (None, _) => Repeat::StosWide,
+        };
+        self.table.map(|table| string(table, repeat, length, destination, source))
     }
 
     fn elapsed(&self, context: &Context) -> u32 {
@@ -68,6 +80,14 @@ impl Core {
 /// Returns the time since the begin of the run, from a context of [`Core::by_class`].
 fn sum_of(context: &Context) -> u32 {
     context.0.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Returns true for MOVS or STOS with a repeat prefix, which [`Timing::repeated`] prices.
+fn repeats(Timed { op, instruction }: &Timed) -> bool {
+    // Of the string instructions only these write memory, which is then the first operand.
+    op.class == Class::String
+        && matches!(instruction.op0_kind(), OpKind::MemoryESDI | OpKind::MemoryESEDI | OpKind::MemoryESRDI)
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
 }
 
 /// Returns true for classes whose prices are not those of a pipeline: what the instruction does is an event, depends on

@@ -52,6 +52,19 @@ pub struct Price {
     pub branch: Resolution,
 }
 
+/// MOVS or STOS with a repeat prefix, which moves forward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeated {
+    /// Size of an element in bytes.
+    pub size: u8,
+    /// Number of bytes.
+    pub length: u64,
+    /// Address of the first byte that is written.
+    pub destination: u64,
+    /// For MOVS, the address of the first byte that is read.
+    pub source: Option<u64>,
+}
+
 /// When the condition of a conditional branch is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resolution {
@@ -77,6 +90,13 @@ impl Price {
 pub trait Timing: Debug + Send + Sync {
     /// Passes the marginal prices of instructions to `put`, and changes the context to that after them.
     fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price));
+
+    /// Returns the price of MOVS or STOS with a repeat prefix, start-up included, which its run does not contain; `None` if
+    /// the instruction has the price of its class and of steps.
+    fn repeated(&self, repeated: &Repeated) -> Option<Ticks> {
+        let _ = repeated;
+        None
+    }
 
     /// Returns the sum of the prices of the instructions in front of a context, since the begin of the run. A model without
     /// caches need not know it.

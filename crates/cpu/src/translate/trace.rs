@@ -15,6 +15,7 @@ use crate::mode;
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::time::Place;
+use crate::time::Repeated;
 use crate::time::Timed;
 use crate::translate::BlockCache;
 use iced_x86::Instruction;
@@ -311,7 +312,12 @@ impl Cpu {
 
     /// Returns the charges of a part's instructions in addition to their class.
     fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Surcharge>> {
-        let of = |i: &Instruction, cache: &mut BlockCache| self.event(cache, i.ip(), event(i, key)?);
+        // Where the price of a repeated instruction is not a number of steps, its handler charges it.
+        let by_length = self.wiring.model.timing.repeated(&Repeated::default()).is_some();
+        let step = Kind::new(Family::Instruction, Class::StringStep as u32);
+        let of = |i: &Instruction, cache: &mut BlockCache| {
+            self.event(cache, i.ip(), event(i, key).filter(|kind| !(by_length && *kind == step))?)
+        };
         let mut events: Vec<_> = part.instructions.iter().map(|i| of(i, cache)).collect();
         if let (Some(shadow), Some(last)) = (part.shadow, events.last_mut()) {
             let kind = Kind::new(Family::Instruction, shadow.class as u32);
