@@ -51,16 +51,94 @@ fn directory(test: &str) -> PathBuf {
 
 #[test]
 fn the_same_line_says_the_same() {
-    let line =
-        ["diff", "--kernel", "cloud", "--a", "mitigations=off", "--json", "--", "sh", "-c", "cat /proc/self/maps"];
+    let line = [
+        "diff",
+        "--layouts",
+        "1",
+        "--kernel",
+        "cloud",
+        "--a",
+        "mitigations=off",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/self/maps",
+    ];
     let Some(first) = run(&line) else { return };
     assert!(first.status.success(), "{}", text(&first.stderr));
     let value: serde_json::Value = serde_json::from_slice(&first.stdout).unwrap();
     assert_eq!(value["verdict"]["answer"], "more");
     assert!(value["sentence"].as_str().unwrap().starts_with("B costs "));
     assert_eq!(value["a"]["title"], "cloud, mitigations=off");
+    assert!(value["certainty"].as_str().unwrap().starts_with("One layout; no interval"));
     let second = run(&line).unwrap();
-    assert_eq!(text(&first.stdout), text(&second.stdout));
+    assert!(first.stdout == second.stdout, "the files of /proc are the guest's");
+}
+
+#[test]
+fn a_difference_is_measured_in_pairs_until_an_interval_decides() {
+    let line = [
+        "diff",
+        "--kernel",
+        "cloud",
+        "--a",
+        "mitigations=off",
+        "--fail-above",
+        "5%",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "ls /proc/self",
+    ];
+    let Some(output) = run(&[&line[..8], &["--add", "ls"], &line[8..]].concat()) else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let verdict = &value["verdict"];
+    assert_eq!((&verdict["answer"], &verdict["held"]), (&"more".into(), &"exceeded".into()));
+    assert!(verdict["interval"]["low"].as_f64().unwrap() > 0.05 && verdict["interval"]["confidence"] == 0.95);
+    assert_eq!(value["a"]["runs"].as_array().unwrap().len(), 6, "the first look decides");
+    assert!(value["decision"].as_str().unwrap().starts_with("Fails: --fail-above allows 5%"));
+    // Where the answer comes from.
+    let differs: Vec<&str> =
+        value["differs"].as_array().unwrap().iter().map(|row| row["what"].as_str().unwrap()).collect();
+    assert!(
+        differs.contains(&"mitigation of meltdown") && differs.contains(&"words of the command line"),
+        "{differs:?}"
+    );
+    let origin = &value["b"]["origin"];
+    assert!(
+        origin["release"].as_str().unwrap().starts_with("6.1.")
+            && origin["profile"] == "skx"
+            && origin["model"] == "flat"
+    );
+    assert!(origin["image"].as_str().unwrap().starts_with("sha256 "));
+    let provenance = &value["provenance"];
+    assert_eq!(provenance["seeds"], serde_json::json!([1, 6]));
+    let again = "tollgate diff --kernel cloud --a mitigations=off --fail-above 5% --add ls -- sh -c 'ls /proc/self'";
+    assert_eq!(provenance["again"], again);
+    let files = provenance["files"].as_array().unwrap();
+    assert!(files.iter().any(|file| file["path"] == "/usr/bin/ls" && file["sha256"].as_str().unwrap().len() == 64));
+    assert!(value["rests"]["sentence"].as_str().unwrap().contains("rests on measured prices"));
+}
+
+#[test]
+fn sides_that_are_the_same_and_settings_without_an_effect_are_named_first() {
+    let diff = |options: &[&str]| run(&[&["diff", "--kernel", "cloud"], options, &["--", "true"]].concat());
+    let Some(same) = diff(&[]) else { return };
+    let lines = text(&same.stdout);
+    let mut lines = lines.lines();
+    let first = "A and B have the same kernel, files and settings: nothing is compared, and one pair of runs shows it.";
+    assert_eq!(lines.next(), Some(first));
+    assert!(lines.next().unwrap().starts_with("B costs as many cycles as A "));
+    let auto = text(&diff(&["--layouts", "1", "--b", "mitigations=auto"]).unwrap().stdout);
+    let first = "B: `mitigations=auto` is what the kernel does without this word: it has no effect";
+    assert_eq!(auto.lines().next(), Some(first));
+    let module = text(&diff(&["--layouts", "1", "--b", "kvm.ept=0"]).unwrap().stdout);
+    let first = "B: `kvm.ept=0` is a parameter of the module kvm, which the kernel has not loaded: it has no effect";
+    assert_eq!(module.lines().next(), Some(first));
+    assert!(module.contains("A and B differ only in words without an effect"), "{module}");
 }
 
 #[test]
@@ -83,7 +161,7 @@ fn a_seed_is_a_layout() {
 #[test]
 fn a_command_that_fails_is_named_with_its_side() {
     let Some(output) = run(&["diff", "--kernel", "cloud", "--", "sh", "-c", "echo why >&2; exit 7"]) else { return };
-    let errors = "tollgate: A: sh -c echo why >&2; exit 7 ended with status 7\n    | why\n";
+    let errors = "tollgate: A, seed 1: sh -c echo why >&2; exit 7 ended with status 7\n    | why\n";
     assert_eq!(
         (output.status.code(), text(&output.stderr).as_str(), text(&output.stdout).as_str()),
         (Some(7), errors, "")
@@ -96,7 +174,9 @@ fn a_wrong_use_is_told_apart() {
         &["diff", "cloud", "--", "true"][..],
         &["diff", "a", "b", "--kernel", "c", "--", "true"],
         &["diff", "a", "b"],
-        &["diff", "--vary", "1", "--", "true"],
+        &["diff", "--layouts", "0", "--", "true"],
+        &["diff", "--layouts", "6", "--time-limit", "9", "--", "true"],
+        &["diff", "--env", "TERM", "--", "true"],
         &["diff", "--cpu", "skx", "--cpu", "icx", "--cpu", "emr", "--", "true"],
         &["diff", "--fail-above", "-1%", "--", "true"],
     ] {
@@ -117,7 +197,7 @@ fn diff_from(directory: &Path, home: &str, options: &[&str], command: &[&str]) -
         .env("TZ", home)
         .env("TERM", home)
         .env("LC_TEST", home);
-    line.args(["diff", "--kernel", "cloud", "--a", "quiet", "--b", "mitigations=off"]).args(options);
+    line.args(["diff", "--layouts", "1", "--kernel", "cloud", "--a", "quiet", "--b", "mitigations=off"]).args(options);
     Some(
         line.args(["--keep"])
             .arg(directory.join("kept"))
@@ -181,7 +261,7 @@ fn a_directory_that_a_file_names_is_mentioned() {
 
 #[test]
 fn a_parameter_that_the_kernel_does_not_know_is_named() {
-    let line = ["diff", "--kernel", "cloud", "--a", "mitigation=off", "--json", "--", "true"];
+    let line = ["diff", "--layouts", "1", "--kernel", "cloud", "--a", "mitigation=off", "--json", "--", "true"];
     let Some(output) = run(&line) else { return };
     assert!(output.status.success(), "{}", text(&output.stderr));
     let warning =
@@ -189,7 +269,8 @@ fn a_parameter_that_the_kernel_does_not_know_is_named() {
     // Further lines say how much of the command's time has no name.
     assert_eq!(text(&output.stderr).lines().next(), Some(&*format!("tollgate: {warning}")));
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(value["notes"][0], warning);
+    assert_eq!(value["warnings"][0], warning);
+    assert!(value["warnings"][1].as_str().unwrap().starts_with("A and B differ only in words without an effect"));
     let exec = program(&["exec", "--kernel", "cloud", "--append", "quite spectre_v2=off x.y=1", "--", "echo", "hi"]);
     let warning = "tollgate: the kernel does not know its parameter `quite`, which has no effect: is `quiet` meant?\n";
     assert_eq!((text(&exec.stdout), text(&exec.stderr)), ("hi\n".to_owned(), warning.to_owned()));

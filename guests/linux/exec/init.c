@@ -58,7 +58,7 @@ static struct {
     size_t group_count;
     unsigned terminal;
     struct winsize size;
-    int packed_in_archive, settles;
+    int packed_in_archive, settles, describes;
     char *binds[32];
     size_t bind_count;
 } order;
@@ -234,6 +234,7 @@ static void read_order(void) {
         case 'w': set_size(text); break;
         case 'i': order.packed_in_archive = 1; break;
         case 's': order.settles = 1; break;
+        case 'f': order.describes = 1; break;
         case 'b':
             if (order.bind_count < sizeof order.binds / sizeof *order.binds)
                 order.binds[order.bind_count++] = text;
@@ -669,6 +670,118 @@ static void tell_unknown(char **arguments, char **environment) {
         tell('u', text, (uint32_t)length - 1);
 }
 
+/* A fact about the kernel: its name, a line break, its value. */
+static char fact[32 << 10];
+
+static void tell_fact(size_t length) {
+    while (length && (fact[length - 1] == '\n' || fact[length - 1] == ' '))
+        length--;
+    tell('k', fact, (uint32_t)length);
+}
+
+/* Tells the contents of a small file. */
+static void tell_file(const char *name, const char *path) {
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return;
+    size_t length = (size_t)snprintf(fact, sizeof fact, "%s\n", name);
+    ssize_t got = length < sizeof fact ? read(file, fact + length, sizeof fact - length) : -1;
+    close(file);
+    if (got > 0)
+        tell_fact(length + (size_t)got);
+}
+
+/* Tells the state of each mitigation. */
+static void tell_mitigations(void) {
+    DIR *all = opendir("/sys/devices/system/cpu/vulnerabilities");
+    if (!all)
+        return;
+    for (struct dirent *entry; (entry = readdir(all));) {
+        char name[300], path[400];
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(name, sizeof name, "mitigation of %s", entry->d_name);
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/vulnerabilities/%s", entry->d_name);
+        tell_file(name, path);
+    }
+    closedir(all);
+}
+
+/* Tells the first line of a file that begins with a word: what is behind its colon. */
+static void tell_line(const char *name, const char *path, const char *word) {
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return;
+    static char line[16 << 10];
+    while (fgets(line, sizeof line, file)) {
+        char *value = strncmp(line, word, strlen(word)) ? NULL : strchr(line, ':');
+        if (!value)
+            continue;
+        value += 1 + strspn(value + 1, " ");
+        int length = snprintf(fact, sizeof fact, "%s\n%s", name, value);
+        tell_fact((size_t)length < sizeof fact ? (size_t)length : sizeof fact - 1);
+        break;
+    }
+    fclose(file);
+}
+
+/* Tells the names of the loaded modules. */
+static void tell_modules(void) {
+    FILE *file = fopen("/proc/modules", "re");
+    if (!file)
+        return;
+    char line[512];
+    size_t length = (size_t)snprintf(fact, sizeof fact, "modules\n");
+    while (fgets(line, sizeof line, file)) {
+        size_t size = strcspn(line, " ");
+        if (length + size + 1 > sizeof fact)
+            break;
+        memcpy(fact + length, line, size);
+        length += size;
+        fact[length++] = ' ';
+    }
+    fclose(file);
+    tell_fact(length);
+}
+
+/* Tells the words of the command line that are parameters of modules which are not there: NAME.PARAMETER, without /sys/module/NAME. */
+static void tell_unloaded(void) {
+    static char line[8 << 10];
+    int file = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t got = file < 0 ? -1 : read(file, line, sizeof line - 1);
+    if (file >= 0)
+        close(file);
+    if (got <= 0 || access("/sys/module", F_OK))
+        return;
+    line[got] = 0;
+    size_t length = (size_t)snprintf(fact, sizeof fact, "unloaded\n"), empty = length;
+    for (char *rest = line, *word; (word = strsep(&rest, " \n"));) {
+        char path[300] = "/sys/module/";
+        size_t name = strcspn(word, ".="), base = strlen(path);
+        if (word[name] != '.' || !name || base + name + 1 > sizeof path || length + strlen(word) + 2 > sizeof fact)
+            continue;
+        for (size_t at = 0; at < name; at++)
+            path[base + at] = word[at] == '-' ? '_' : word[at];
+        path[base + name] = 0;
+        if (access(path, F_OK))
+            length += (size_t)snprintf(fact + length, sizeof fact - length, "%s ", word);
+    }
+    if (length > empty)
+        tell_fact(length);
+}
+
+/* Describes the kernel, after the command has ended: nothing of this is part of what is measured. */
+static void describe(void) {
+    tell_file("release", "/proc/sys/kernel/osrelease");
+    tell_mitigations();
+    tell_line("features", "/proc/cpuinfo", "flags");
+    tell_line("bugs", "/proc/cpuinfo", "bugs");
+    tell_modules();
+    tell_unloaded();
+    tell_file("clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    tell_file("transparent huge pages", "/sys/kernel/mm/transparent_hugepage/enabled");
+}
+
 int main(int count, char **arguments, char **environment) {
     (void)count;
     if (getpid() != 1) {
@@ -705,6 +818,8 @@ int main(int count, char **arguments, char **environment) {
     int status = attend(command);
     mark(MARK_END, "exec");
     mark(MARK_END, "others");
+    if (order.describes)
+        describe();
     char text[128];
     int length = snprintf(text, sizeof text, "%d %llu %llu", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
                           number_of("/proc/sys/kernel/tainted", ""), number_of("/proc/vmstat", "oom_kill "));

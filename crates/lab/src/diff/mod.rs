@@ -4,24 +4,30 @@
 //! terminal and for Markdown, `junit` for programs that collect tests, [`crate::report::diff_page`] as a page.
 
 mod junit;
+pub mod origin;
 pub mod paid;
+mod rests;
 pub mod runner;
 mod sentence;
 pub mod sheets;
 pub mod statistics;
+pub mod verdict;
 
 use crate::charges::Tallies;
 use crate::difference::{Change, changes};
 use crate::flame::Folded;
 use ledger::TICKS_PER_CYCLE;
+use ledger::profile::{Clock, Prices};
+use origin::{Differing, Origin, Provenance};
 pub use paid::Paid;
+pub use rests::{Priced, Rests};
 use serde::Serialize;
-use statistics::{Interval, Sample};
+use statistics::Sample;
+use std::sync::Arc;
+pub use verdict::{Answer, Held, Terms, Verdict};
 
 /// The version of the JSON document.
-pub const FORMAT: u32 = 1;
-/// The method behind the interval, named in the document.
-const METHOD: &str = "Welch's t, 95% confidence, in parts of A's mean";
+pub const FORMAT: u32 = 2;
 
 /// A run of one side.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +49,13 @@ pub struct Runs {
     pub title: String,
     /// Frequency of the cycles, in hertz.
     pub tsc_hz: u64,
-    /// The runs, at least one.
+    /// The model of time.
+    pub clock: Clock,
+    /// The prices behind the charges, if they are known.
+    pub prices: Option<Arc<Prices>>,
+    /// What the side was measured on.
+    pub origin: Origin,
+    /// The runs, at least one. Runs of A and B with the same index are a pair.
     pub runs: Vec<Run>,
 }
 
@@ -71,41 +83,23 @@ pub struct Side {
     pub title: String,
     /// Frequency of the cycles, in hertz.
     pub tsc_hz: u64,
+    /// What the side was measured on.
+    pub origin: Origin,
     /// Statistics of the command's cycles.
     pub cycles: Sample,
     /// Figures of each run.
     pub runs: Vec<Figures>,
 }
 
-/// The outcome of the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// B costs more.
-    More,
-    /// B costs less.
-    Less,
-    /// Both cost the same.
-    Same,
-    /// The difference is within the variation between layouts.
-    Noise,
-}
-
-/// The outcome with its confidence.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
-    /// The outcome.
-    pub answer: Answer,
-    /// Difference of the means as a fraction of A's mean; positive if B costs more.
-    pub relative: f64,
-    /// Confidence interval of the true difference, as fractions of A's mean. None if each side has one run.
-    pub interval: Option<Interval>,
-    /// The method behind the interval.
-    pub method: Option<&'static str>,
-    /// Largest acceptable increase, as a fraction of A's mean.
-    pub limit: Option<f64>,
-    /// True if B's cost exceeds the limit, beyond noise.
-    pub exceeded: bool,
+/// What a reader must know besides the figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remarks {
+    /// Reasons for which the comparison may not be the one that was meant: they come before the answer.
+    pub warnings: Vec<String>,
+    /// Other remarks.
+    pub notes: Vec<String>,
+    /// How the result came about.
+    pub provenance: Provenance,
 }
 
 /// The comparison of two sides of a command.
@@ -113,11 +107,17 @@ pub struct Verdict {
 pub struct Diff {
     /// The version of the document.
     pub format: u32,
+    /// Reasons for which the comparison may not be the one that was meant.
+    pub warnings: Vec<String>,
     /// The answer in one sentence.
     pub sentence: String,
     /// The confidence of the answer in one sentence.
     pub certainty: String,
-    /// Remarks and warnings for the reader.
+    /// What `--fail-above` decided, and why.
+    pub decision: Option<String>,
+    /// What the difference rests on.
+    pub rests: Option<Rests>,
+    /// Remarks for the reader.
     pub notes: Vec<String>,
     /// The command line.
     pub command: String,
@@ -127,12 +127,16 @@ pub struct Diff {
     pub a: Side,
     /// The second side.
     pub b: Side,
+    /// What differs between the sides, apart from the costs.
+    pub differs: Vec<Differing>,
     /// Changes in the command's tasks by cause: means over the runs, the largest change first, without causes that are equal on both sides.
     pub causes: Vec<Change>,
     /// The same by function: instructions, and ticks for all causes.
     pub functions: Vec<Change>,
     /// Changes in other tasks and interrupts while the command ran.
     pub meanwhile: Vec<Change>,
+    /// How the result came about.
+    pub provenance: Provenance,
     /// The command's call stacks or cost trees on both sides, for the page: lines of all runs.
     #[serde(skip)]
     pub stacks: [Folded; 2],
@@ -159,7 +163,7 @@ impl Side {
         };
         let all: Vec<Figures> = runs.runs.iter().map(figures).collect();
         let cycles = Sample::of(&all.iter().map(|run| run.cycles).collect::<Vec<_>>());
-        Self { title: runs.title.clone(), tsc_hz: runs.tsc_hz, cycles, runs: all }
+        Self { title: runs.title.clone(), tsc_hz: runs.tsc_hz, origin: runs.origin.clone(), cycles, runs: all }
     }
 
     /// Returns the mean of a figure over the runs.
@@ -173,35 +177,23 @@ impl Side {
     }
 }
 
-impl Verdict {
-    fn new(a: &Sample, b: &Sample, limit: Option<f64>) -> Self {
-        let relative_to_a = |cycles: f64| if a.mean == 0.0 { 0.0 } else { cycles / a.mean };
-        let relative = relative_to_a(b.mean - a.mean);
-        let interval = Interval::of_difference(a, b).filter(|_| a.mean != 0.0);
-        let answer = match interval {
-            _ if a.mean == b.mean => Answer::Same,
-            Some(interval) if interval.has_zero() => Answer::Noise,
-            _ if relative > 0.0 => Answer::More,
-            _ => Answer::Less,
-        };
-        let interval = interval.map(|interval| interval.relative_to(a.mean));
-        let at_least = interval.map_or(relative, |interval| interval.low);
-        let exceeded = limit.is_some_and(|limit| at_least > limit);
-        Self { answer, relative, interval, method: interval.map(|_| METHOD), limit, exceeded }
-    }
+/// Judges the pairs of two sides.
+pub fn judge(a: &[Run], b: &[Run], terms: &Terms) -> Verdict {
+    let pairs: Vec<(f64, f64)> = a.iter().zip(b).map(|(a, b)| (a.paid.cycles(), b.paid.cycles())).collect();
+    Verdict::new(&pairs, terms)
 }
 
 impl Diff {
     /// Compares the runs of a command on two sides.
-    pub fn new(command: String, a: &Runs, b: &Runs, limit: Option<f64>) -> Self {
+    pub fn new(command: String, a: &Runs, b: &Runs, terms: &Terms, remarks: Remarks) -> Self {
         let [before, after] = [a, b].map(|runs| (Paid::sum(runs.runs.iter().map(|run| &run.paid)), runs.runs.len()));
         let changed = |of: &dyn Fn(&Paid) -> Tallies| {
             let [before, after] = [&before, &after].map(|(sum, runs)| paid::means(of(sum), *runs));
             changes(&before, &after)
         };
         let stacks = [folded(a), folded(b)];
+        let (verdict, rests) = (judge(&a.runs, &b.runs, terms), Rests::new(a, b));
         let (a, b) = (Side::new(a), Side::new(b));
-        let verdict = Verdict::new(&a.cycles, &b.cycles, limit);
         let causes = changed(&Paid::causes);
         let functions = changed(&|paid| paid.functions.clone());
         let by_function = |cause: &str| changed(&|paid| paid.of_cause(cause));
@@ -209,18 +201,28 @@ impl Diff {
         let reason = sentence::reason(&verdict, total, &causes, by_function);
         Self {
             format: FORMAT,
+            warnings: remarks.warnings,
             sentence: sentence::answer(&verdict, &a, &b, reason),
             certainty: sentence::certainty(&verdict, &a, &b),
-            notes: sentence::notes(&a, &b),
+            decision: sentence::decision(&verdict),
+            rests,
+            notes: remarks.notes.into_iter().chain(sentence::notes(&a, &b)).collect(),
             command,
+            differs: origin::differing(&a.origin, &b.origin),
             causes,
             functions,
             meanwhile: changed(&|paid| paid.meanwhile.clone()),
+            provenance: remarks.provenance,
             stacks,
             verdict,
             a,
             b,
         }
+    }
+
+    /// Returns the answer in two parts of a few words: a figure, and its meaning.
+    pub fn short_answer(&self) -> (String, String) {
+        sentence::short(&self.verdict)
     }
 
     /// Returns the result as one JUnit test, which fails if B's cost exceeds the limit.

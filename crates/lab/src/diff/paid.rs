@@ -1,8 +1,9 @@
 //! The costs of one run, from its ledger: those of the command's tasks, and separately those of the rest of the machine.
 
-use crate::charges::{Tallies, Tally};
+use super::rests::Priced;
+use crate::charges::{Charges, Tallies, Tally};
 use ledger::summary::{By, Cause, Selection};
-use ledger::{Context, Ledger, TICKS_PER_CYCLE};
+use ledger::{Context, Family, Ledger, TICKS_PER_CYCLE};
 use std::collections::BTreeMap;
 
 /// The region of interest of the command and its descendants.
@@ -22,6 +23,8 @@ pub struct Paid {
     pub parts: BTreeMap<(String, String), Tally>,
     /// Instructions and total ticks by function.
     pub functions: Tallies,
+    /// Ticks by what has a price. Halted time is excluded.
+    pub priced: BTreeMap<Priced, u64>,
     /// Costs of the rest of the machine by task; interrupts and soft interrupts have entries of their own.
     pub meanwhile: Tallies,
     /// Virtual time from the command's start to its end, in ticks.
@@ -51,6 +54,10 @@ impl Paid {
                 paid.parts.entry((cause_name(ledger, cause), function.clone())).or_default().add(amount.into());
             }
         }
+        let charges = Charges::new(ledger, command.in_context(Context::Task));
+        let kinds = charges.kinds.iter().filter(|(kind, _)| kind.family != Family::Halt);
+        paid.priced.extend(kinds.map(|(kind, (_, tally))| (Priced::Kind(*kind), tally.ticks)));
+        paid.priced.extend(charges.classes.iter().map(|(class, tally)| (Priced::Class(*class), tally.ticks)));
         let interrupts = [Context::SoftInterrupt, Context::Interrupt].map(|context| command.in_context(context));
         for part in interrupts.into_iter().chain([others]) {
             paid.add_meanwhile(part);
@@ -102,6 +109,10 @@ impl Paid {
             for (to, from) in [(&mut result.functions, &one.functions), (&mut result.meanwhile, &one.meanwhile)] {
                 from.iter().for_each(|(name, tally)| to.entry(name.clone()).or_default().add(*tally));
             }
+            for (what, ticks) in &one.priced {
+                let sum = result.priced.entry(*what).or_default();
+                *sum = sum.saturating_add(*ticks);
+            }
             result.elapsed = result.elapsed.saturating_add(one.elapsed);
         }
         result
@@ -139,6 +150,7 @@ mod tests {
         let one = |ticks| Paid {
             parts: [(part("IRET", "f"), tally(2, ticks)), (part("IRET", "h"), tally(1, 1))].into(),
             functions: [("f".to_owned(), tally(1, ticks))].into(),
+            priced: [(Priced::Class(ledger::Class::Alu), ticks)].into(),
             ..Paid::default()
         };
         let mut other = Paid { parts: [(part("IRET", "f"), tally(3, 30))].into(), ..one(30) };
@@ -155,5 +167,6 @@ mod tests {
             [("f".to_owned(), tally(1, 20)), ("g".to_owned(), tally(2, 4))].into()
         );
         assert_eq!((sum.total(), sum.elapsed), (tally(6, 48), 10));
+        assert_eq!(sum.priced[&Priced::Class(ledger::Class::Alu)], 40);
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval between checks of the children.
 const NAP: Duration = Duration::from_millis(5);
@@ -24,6 +24,8 @@ pub struct Job {
     pub arguments: Vec<OsString>,
     /// File for the run's output.
     pub output: PathBuf,
+    /// True if the job is the first of several that belong together: it does not start after the time limit, and the others follow it.
+    pub leads: bool,
 }
 
 /// The outcome of a run.
@@ -37,6 +39,8 @@ pub enum Ended {
     TooLong,
     /// The run was cancelled or not started, because another run failed or the user stopped the diff.
     Stopped,
+    /// The run was not started, because the time limit had expired.
+    Late,
 }
 
 fn ended(status: ExitStatus, output: &Path) -> Ended {
@@ -51,14 +55,24 @@ fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
     Child::start(Command::new(program).args(&job.arguments), job.output.clone(), directory.as_fd())
 }
 
-/// Runs jobs in a directory, at most `most` at a time, and returns the outcome of each. After a failure no further job starts; once `stop` is set, all jobs
-/// are ended. The jobs also end with the calling thread. `progress` receives the number of finished jobs.
+/// Limits on the runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits<'a> {
+    /// Number of jobs that run at a time.
+    pub most: usize,
+    /// Ends all jobs once it is set.
+    pub stop: &'a AtomicBool,
+    /// The time after which no job starts that leads others.
+    pub until: Option<Instant>,
+}
+
+/// Runs jobs in a directory and returns the outcome of each. After a failure no further job starts. The jobs also end with the calling thread. `progress`
+/// receives the number of finished jobs.
 pub fn run(
     program: &Path,
     jobs: &[Job],
     directory: &Path,
-    most: usize,
-    stop: &AtomicBool,
+    Limits { most, stop, until }: Limits<'_>,
     progress: &mut dyn FnMut(usize),
 ) -> io::Result<Vec<Ended>> {
     let directory = File::open(directory)?;
@@ -67,6 +81,11 @@ pub fn run(
     let (mut next, mut done, mut failed) = (0, 0, false);
     loop {
         let stopped = stop.load(Ordering::Relaxed);
+        let late = until.is_some_and(|until| Instant::now() >= until);
+        if late && next < jobs.len() && jobs[next].leads {
+            outcomes[next..].fill(Ended::Late);
+            next = jobs.len();
+        }
         while next < jobs.len() && running.len() < most.max(1) && !failed && !stopped {
             running.push((next, start(program, &jobs[next], &directory)?));
             next += 1;
@@ -109,13 +128,19 @@ mod tests {
     }
 
     fn outcomes(test: &str, scripts: &[&str], stop: bool) -> Vec<Ended> {
+        let stop = AtomicBool::new(stop);
+        limited(test, scripts, Limits { most: 1, stop: &stop, until: None })
+    }
+
+    fn limited(test: &str, scripts: &[&str], limits: Limits<'_>) -> Vec<Ended> {
         let directory = directory(test);
         let job = |(number, script): (usize, &&str)| Job {
             arguments: vec!["-c".into(), script.into()],
             output: directory.join(number.to_string()),
+            leads: number % 2 == 0,
         };
         let jobs: Vec<Job> = scripts.iter().enumerate().map(job).collect();
-        let outcomes = run(Path::new("/bin/sh"), &jobs, &directory, 1, &AtomicBool::new(stop), &mut |_| {}).unwrap();
+        let outcomes = run(Path::new("/bin/sh"), &jobs, &directory, limits, &mut |_| {}).unwrap();
         std::fs::remove_dir_all(directory).unwrap();
         outcomes
     }
@@ -130,5 +155,18 @@ mod tests {
     #[test]
     fn nothing_is_begun_that_is_stopped() {
         assert_eq!(outcomes("stopped", &["true", "true"], true), [Ended::Stopped, Ended::Stopped]);
+    }
+
+    #[test]
+    fn a_pair_that_began_in_time_is_finished_and_no_other_begins() {
+        let stop = AtomicBool::new(false);
+        let late = Some(Instant::now());
+        let limits = Limits { most: 1, stop: &stop, until: late };
+        assert_eq!(limited("late", &["true", "true"], limits), [Ended::Late, Ended::Late]);
+        // The first of the pair outlasts the limit.
+        let soon = Instant::now() + Duration::from_millis(300);
+        let limits = Limits { until: Some(soon), ..limits };
+        let found = limited("soon", &["sleep 0.6", "true", "true", "true"], limits);
+        assert_eq!(found, [Ended::Well, Ended::Well, Ended::Late, Ended::Late]);
     }
 }

@@ -1,20 +1,79 @@
 //! The outcome of a diff in words.
 
 use super::statistics::Interval;
-use super::{Answer, Side, Verdict};
+use super::{Answer, Held, Side, Verdict};
 use crate::charges::Tally;
 use crate::difference::Change;
 use crate::format::number;
 
 /// Prefixes of large numbers.
 const SCALES: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+/// The most digits behind the point of a percentage.
+const MOST_DIGITS: usize = 3;
+/// Significant digits of cycles that are equal.
+const EQUAL: usize = 4;
+/// Significant digits of a difference without an interval.
+const WITHOUT_INTERVAL: i32 = 2;
 
-/// Returns two numbers of cycles in the same unit, and that unit.
-fn scaled(a: f64, b: f64) -> (String, String, &'static str) {
-    let found = SCALES.iter().find(|(scale, _)| a.max(b) >= *scale);
+/// Returns two numbers of cycles in the same unit, and that unit. `digits` is the number of significant digits of the larger one.
+fn scaled(a: f64, b: f64, digits: usize) -> (String, String, &'static str) {
+    let most = a.max(b);
+    let found = SCALES.iter().find(|(scale, _)| most >= *scale);
     let &(scale, unit) = found.unwrap_or(&(1.0, ""));
-    let figure = |n: f64| format!("{:.*}", if scale == 1.0 { 0 } else { 3 }, n / scale);
+    let before = ((most / scale).max(1.0).log10().floor() as usize) + 1;
+    let figure = |n: f64| format!("{:.*}", if scale == 1.0 { 0 } else { digits.saturating_sub(before) }, n / scale);
     (figure(a), figure(b), unit)
+}
+
+/// The digits with which percentages and cycles are shown: as many as the interval's width allows.
+#[derive(Clone, Copy)]
+struct Precision {
+    /// Digits behind the point of percentages.
+    percent: usize,
+    /// Significant digits of cycles.
+    cycles: usize,
+}
+
+impl Precision {
+    fn of(verdict: &Verdict) -> Self {
+        let figure = match verdict.interval {
+            // The unit of the last digit is not below the half width.
+            Some(_) => verdict.uncertainty() * 100.0,
+            None => (verdict.relative * 100.0).abs() / 10f64.powi(WITHOUT_INTERVAL - 1),
+        };
+        let digits = if figure > 0.0 { -figure.log10().floor() } else { MOST_DIGITS as f64 };
+        let percent = digits.clamp(0.0, MOST_DIGITS as f64) as usize;
+        Self { percent, cycles: percent + 3 }
+    }
+
+    /// Formats the absolute value of a fraction as a percentage. What would be shown as zero gets more digits.
+    fn percent(self, part: f64) -> String {
+        let percent = (part * 100.0).abs();
+        let shown = |digits: usize| format!("{percent:.digits$}");
+        let is_zero = |text: &String| text.bytes().all(|byte| matches!(byte, b'0' | b'.'));
+        if percent == 0.0 {
+            return "0%".to_owned();
+        }
+        let found = (self.percent..=MOST_DIGITS.max(self.percent)).map(shown).find(|text| !is_zero(text));
+        found.map_or_else(|| "less than 0.001%".to_owned(), |text| format!("{text}%"))
+    }
+
+    /// Formats a fraction as a percentage with its sign. What would be shown as zero has none.
+    fn signed(self, part: f64) -> String {
+        let text = self.percent(part);
+        match text.starts_with(|c: char| c.is_ascii_digit()) && part != 0.0 {
+            true => format!("{}{text}", if part < 0.0 { "-" } else { "+" }),
+            false => "0%".to_owned(),
+        }
+    }
+}
+
+/// Rounds a fraction up to a percentage of one or two digits, for a bound.
+fn bound(part: f64) -> String {
+    let percent = (part * 100.0).max(0.001);
+    let unit = 10f64.powf(percent.log10().floor());
+    let digits = (-unit.log10()).max(0.0) as usize;
+    format!("{:.digits$}%", (percent / unit - 1e-9).ceil() * unit)
 }
 
 /// Formats a fraction as a percentage with its significant digits.
@@ -52,10 +111,11 @@ pub fn reason(
     let direction = match verdict.answer {
         Answer::More => 1,
         Answer::Less => -1,
-        Answer::Same | Answer::Noise => return None,
+        Answer::Same | Answer::Within | Answer::Undecided => return None,
     };
     let largest = causes.iter().find(|change| change.ticks().signum() == direction)?;
-    let points = percent(largest.ticks() as f64 / before.ticks.max(1) as f64).replace('%', "");
+    let points = largest.ticks() as f64 / before.ticks.max(1) as f64;
+    let points = Precision::of(verdict).percent(points).replace('%', "");
     let functions = by_function(&largest.name);
     let most = functions.iter().find(|change| change.ticks().signum() == direction);
     let from = most.map_or_else(String::new, |most| {
@@ -76,40 +136,113 @@ pub fn reason(
 
 /// Returns the outcome in one sentence.
 pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> String {
-    let (before, after, unit) = scaled(a.cycles.mean, b.cycles.mean);
-    let cycles = format!("{before} → {after} {unit}").trim_end().to_owned();
-    let how_much = percent(verdict.relative);
+    let precision = Precision::of(verdict);
+    let (before, after, unit) = scaled(a.cycles.median, b.cycles.median, precision.cycles);
+    let medians = if verdict.interval.is_some() { "medians " } else { "" };
+    let cycles = format!("{medians}{before} → {after} {unit}").trim_end().to_owned();
+    let how_much = precision.percent(verdict.relative);
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    let ends = |more: bool| {
+        let Some(Interval { low, high, .. }) = verdict.interval else { return String::new() };
+        let [near, far] = if more { [low, high] } else { [high, low] };
+        format!("{} to {}; ", precision.percent(near), precision.percent(far))
+    };
+    let signed = |between: &str, and: &str| {
+        let Some(Interval { low, high, .. }) = verdict.interval else { return String::new() };
+        format!("{between}{} {and} {}", precision.signed(low), precision.signed(high))
+    };
     match verdict.answer {
-        Answer::More => format!("B costs {how_much} more cycles than A ({cycles}){reason}."),
-        Answer::Less => format!("B costs {how_much} fewer cycles than A ({cycles}){reason}."),
-        Answer::Same => format!("B costs as many cycles as A ({before} {unit}).").replace(" )", ")"),
-        Answer::Noise => {
-            let found = signed_percent(verdict.relative);
-            format!("No difference established: {found} ({cycles} cycles) is within the noise.")
+        Answer::More => format!("B costs {how_much} more cycles than A ({}{cycles}){reason}.", ends(true)),
+        Answer::Less => format!("B costs {how_much} fewer cycles than A ({}{cycles}){reason}.", ends(false)),
+        Answer::Same => {
+            let (cycles, _, unit) = scaled(a.cycles.median, b.cycles.median, EQUAL);
+            let cycles = format!("{cycles} {unit}");
+            format!("B costs as many cycles as A ({}).", cycles.trim_end())
         }
+        Answer::Within => {
+            let most = bound(verdict.interval.map_or(verdict.margin, |interval| interval.reach()));
+            format!("A and B differ by less than {most} ({}; {cycles}).", signed("", "to"))
+        }
+        Answer::Undecided => {
+            format!("Not decided: the difference is {} ({cycles}); {}.", signed("between ", "and"), advice(verdict))
+        }
+    }
+}
+
+/// Returns the outcome as a figure and its meaning.
+pub fn short(verdict: &Verdict) -> (String, String) {
+    let precision = Precision::of(verdict);
+    let part = |part: f64| precision.signed(part).replace('-', "−").replace('%', " %");
+    let (figure, word) = match (verdict.answer, verdict.interval) {
+        (Answer::More, _) => (part(verdict.relative), "more cycles"),
+        (Answer::Less, _) => (part(verdict.relative), "fewer cycles"),
+        (Answer::Same, _) => ("0 %".to_owned(), "equal"),
+        (Answer::Within, Some(interval)) => (format!("< {}", bound(interval.reach()).replace('%', " %")), "different"),
+        (Answer::Undecided | Answer::Within, _) => ("?".to_owned(), "not decided"),
+    };
+    (figure, word.to_owned())
+}
+
+/// Says how many layouts would decide what is not decided.
+fn advice(verdict: &Verdict) -> String {
+    match verdict.sufficient {
+        Some(count) => format!("--layouts {count} would probably do"),
+        None => "no number of layouts up to 1000 would probably do".to_owned(),
     }
 }
 
 /// Returns the confidence of the outcome in one sentence.
 pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
-    let Some(Interval { low, high }) = verdict.interval else {
-        return match a.runs.first().and_then(|run| run.seed) {
-            Some(seed) => {
-                format!("Measured with the layout of seed {seed}: the result may differ with other layouts (--vary N).")
-            }
-            None => "Measured with one layout of code and data: the result may differ with other layouts (--vary N)."
-                .to_owned(),
+    let layouts = a.runs.len();
+    let Some(interval) = verdict.interval else {
+        let layout = match a.runs.first().and_then(|run| run.seed) {
+            Some(seed) => format!("One layout, that of seed {seed}; no interval"),
+            None => "One layout; no interval".to_owned(),
         };
+        return format!(
+            "{layout}: code and data at other places may give another answer (measure without --layouts 1)."
+        );
     };
+    if verdict.answer == Answer::Same {
+        return format!(
+            "{layouts} pairs of runs, each under a layout of its own: the two of each pair are equal to the cycle."
+        );
+    }
+    let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
+    let few = if interval.confidence < 0.95 { ", too little to decide: --layouts 6 is the least that can" } else { "" };
     format!(
-        "The difference is between {} and {} with 95% confidence: {} layouts each, which differ by {} (A) and {} (B) among themselves.",
-        signed_percent(low),
-        signed_percent(high),
-        a.runs.len(),
+        "The interval has {confidence} confidence{few}: {layouts} pairs of runs, each under a layout of its own; cycles differ by {} (A) and {} (B) between layouts.",
         percent(a.cycles.spread()),
         percent(b.cycles.spread()),
     )
+}
+
+/// Says what a limit decides, and why.
+pub fn decision(verdict: &Verdict) -> Option<String> {
+    let (limit, held) = (verdict.limit?, verdict.held?);
+    // An end is compared with the limit: it has a digit more than the answer.
+    let Precision { percent, cycles } = Precision::of(verdict);
+    let precision = Precision { percent: percent + 1, cycles };
+    let allows = format!("--fail-above allows {}%", (limit * 1e8).round() / 1e6);
+    Some(match (verdict.interval, held) {
+        (None, _) => {
+            let word = if held == Held::Exceeded { "Fails" } else { "Passes" };
+            format!("{word}: one layout without an interval has {}, and {allows}.", precision.signed(verdict.relative))
+        }
+        (Some(_), _) if verdict.answer == Answer::Same => format!("Passes: B costs what A costs, and {allows}."),
+        (Some(interval), Held::Exceeded) => {
+            format!("Fails: {allows}, and the interval begins above that, at {}.", precision.signed(interval.low))
+        }
+        (Some(interval), Held::Within) => {
+            format!("Passes: {allows}, and the interval ends at {}.", precision.signed(interval.high))
+        }
+        (Some(Interval { low, high, .. }), Held::Undecided) => format!(
+            "Passes, but undecided: {allows}, and the difference is between {} and {}; {}.",
+            precision.signed(low),
+            precision.signed(high),
+            advice(verdict)
+        ),
+    })
 }
 
 /// Returns remarks and warnings for the reader.
@@ -140,9 +273,20 @@ mod tests {
 
     #[test]
     fn numbers_have_a_unit_that_suits_them() {
-        assert_eq!(scaled(1.812e9, 1.87e9), ("1.812".into(), "1.870".into(), "G"));
-        assert_eq!(scaled(950e6, 1.2e9), ("0.950".into(), "1.200".into(), "G"));
-        assert_eq!(scaled(12.0, 950.0), ("12".into(), "950".into(), ""));
+        assert_eq!(scaled(1.812e9, 1.87e9, 4), ("1.812".into(), "1.870".into(), "G"));
+        assert_eq!(scaled(950e6, 1.2e9, 3), ("0.95".into(), "1.20".into(), "G"));
+        assert_eq!(scaled(78.3e6, 112.2e6, 3), ("78".into(), "112".into(), "M"));
+        assert_eq!(scaled(12.0, 950.0, 6), ("12".into(), "950".into(), ""));
+    }
+
+    #[test]
+    fn digits_are_those_that_the_interval_allows() {
+        let precision = |percent| Precision { percent, cycles: percent + 3 };
+        assert_eq!([0.553, 0.398, 0.002].map(|part| precision(0).percent(part)), ["55%", "40%", "0.2%"]);
+        assert_eq!([0.0261, -0.0249].map(|part| precision(1).signed(part)), ["+2.6%", "-2.5%"]);
+        assert_eq!([0.0, 0.000_001].map(|part| precision(2).signed(part)), ["0%", "0%"]);
+        assert_eq!(precision(2).percent(0.000_001), "less than 0.001%");
+        assert_eq!([0.0234, 0.1, 0.000_41, 0.0].map(bound), ["3%", "10%", "0.05%", "0.001%"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A diff as tables, with the same rows for the terminal and for Markdown.
 
+use super::origin::{Differing, Origin, Provenance, short};
 use super::sentence::{percent, signed_percent};
 use super::{Diff, Figures, Side};
 use crate::difference::Change;
@@ -39,8 +40,12 @@ fn overview(diff: &Diff) -> Sheet {
     let plain =
         |name: &str, of: &dyn Fn(&Side) -> String| vec![name.to_owned(), of(sides[0]), of(sides[1]), String::new()];
     let seconds = |seconds: f64| format!("{seconds:.6} s");
-    let mut rows = vec![row("cycles of the command", |run| run.cycles, rounded)];
-    if diff.verdict.interval.is_some() {
+    let several = diff.verdict.interval.is_some();
+    let cycles = if several { "cycles of the command, mean" } else { "cycles of the command" };
+    let mut rows = vec![row(cycles, |run| run.cycles, rounded)];
+    if several {
+        let [before, after] = sides.map(|side| side.cycles.median);
+        rows.push(vec!["  median".to_owned(), rounded(before), rounded(after), change(before, after)]);
         rows.push(plain("  least", &|side| rounded(side.cycles.least)));
         rows.push(plain("  most", &|side| rounded(side.cycles.most)));
         rows.push(plain("  deviation", &|side| percent(side.cycles.spread())));
@@ -89,7 +94,52 @@ fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, 
     })
 }
 
-/// Returns the tables, with the `top` largest changes of each list.
+/// Returns the table of what differs between the sides, apart from the costs.
+pub fn differing(diff: &Diff) -> Option<Sheet> {
+    let row = |row: &Differing| vec![row.what.clone(), row.a.clone(), row.b.clone()];
+    (!diff.differs.is_empty()).then(|| Sheet {
+        title: "What differs between A and B, besides costs".to_owned(),
+        headings: vec![("", Left), ("A", Left), ("B", Left)],
+        rows: diff.differs.iter().map(row).collect(),
+    })
+}
+
+/// Returns the table of what both sides were measured on.
+pub fn provenance(diff: &Diff) -> Sheet {
+    let Provenance { version, seeds, again, files, more_files, tree } = &diff.provenance;
+    let mut rows = Vec::new();
+    let mut row = |name: &str, of: &dyn Fn(&Origin) -> String| {
+        let [a, b] = [&diff.a.origin, &diff.b.origin].map(of);
+        let b = if a == b { "the same".to_owned() } else { b };
+        if !a.is_empty() || b != "the same" {
+            rows.push(vec![name.to_owned(), a, b]);
+        }
+    };
+    row("processor", &|origin| format!("{} (profile {})", origin.processor, origin.profile));
+    row("model of time", &|origin| origin.model.clone());
+    row("kernel", &|origin| origin.release.clone().unwrap_or_default());
+    row("image", &|origin| short(&origin.image));
+    let mut both = |name: &str, text: String| rows.push(vec![name.to_owned(), text, String::new()]);
+    both("command", diff.command.clone());
+    let count = files.len() + more_files;
+    both(
+        "files of the host",
+        if count == 0 { tree.clone() } else { format!("{count}, together sha256 {}", short(tree)) },
+    );
+    both(
+        "layouts",
+        match seeds {
+            Some([first, last]) if first == last => format!("seed {first}"),
+            Some([first, last]) => format!("seeds {first} to {last}"),
+            None => "none drawn".to_owned(),
+        },
+    );
+    both("version", format!("Tollgate {version}"));
+    both("again", again.clone());
+    Sheet { title: "Measured on".to_owned(), headings: vec![("", Left), ("A", Left), ("B", Left)], rows }
+}
+
+/// Returns the tables of costs, with the `top` largest changes of each list.
 pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
     let (counts, instructions) = (["count A", "count B"], ["instructions A", "instructions B"]);
     let whole = diff.a.cycles.mean;
@@ -101,12 +151,28 @@ pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
     std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
 }
 
+/// Returns the remarks behind the answer, in their order.
+pub fn remarks(diff: &Diff) -> impl Iterator<Item = &String> {
+    let certainty = std::iter::once(&diff.certainty);
+    certainty.chain(&diff.decision).chain(diff.rests.iter().map(|rests| &rests.sentence)).chain(&diff.notes)
+}
+
+/// Returns all tables: those of costs after the totals, and before them what differs otherwise; at the end what was measured on.
+fn all(diff: &Diff, top: usize) -> Vec<Sheet> {
+    let mut all = sheets(diff, top);
+    all.splice(1..1, differing(diff));
+    all.push(provenance(diff));
+    all
+}
+
 /// Returns the tables as text for the terminal.
 pub fn text(diff: &Diff, top: usize) -> String {
-    let mut out = format!("{}\n{}\n", diff.sentence, diff.certainty);
-    diff.notes.iter().for_each(|note| out += &format!("{note}\n"));
+    let mut out = String::new();
+    diff.warnings.iter().for_each(|warning| out += &format!("{warning}\n"));
+    out += &format!("{}\n", diff.sentence);
+    remarks(diff).for_each(|remark| out += &format!("{remark}\n"));
     out += &format!("\nA  {}\nB  {}\n", diff.a.title, diff.b.title);
-    for sheet in sheets(diff, top) {
+    for sheet in all(diff, top) {
         out += &if sheet.title.is_empty() { "\n".to_owned() } else { format!("\n{}\n\n", sheet.title) };
         table(&mut out, &sheet.headings, &sheet.rows);
     }
@@ -116,11 +182,13 @@ pub fn text(diff: &Diff, top: usize) -> String {
 /// Returns the tables as Markdown for a pull request.
 pub fn markdown(diff: &Diff, top: usize) -> String {
     let cell = |text: &String| text.trim_start().replace('|', "\\|").replace('<', "&lt;");
-    let mut out = format!("**{}**\n\n{}\n", diff.sentence, diff.certainty);
-    diff.notes.iter().for_each(|note| out += &format!("\n{note}\n"));
+    let mut out = String::new();
+    diff.warnings.iter().for_each(|warning| out += &format!("> {warning}\n\n"));
+    out += &format!("**{}**\n", diff.sentence);
+    remarks(diff).for_each(|remark| out += &format!("\n{remark}\n"));
     out += &format!("\n- A: `{}`\n- B: `{}`\n- command: `{}`\n", diff.a.title, diff.b.title, diff.command);
-    for (number, sheet) in sheets(diff, top).into_iter().enumerate() {
-        let fold = number > 1;
+    for (number, sheet) in all(diff, top).into_iter().enumerate() {
+        let fold = number > 2;
         if fold {
             out += &format!("\n<details><summary>{}</summary>\n", sheet.title);
         } else if !sheet.title.is_empty() {

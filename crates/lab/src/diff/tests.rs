@@ -1,5 +1,8 @@
 use super::*;
 use crate::charges::Tally;
+use ledger::{Class, Profile};
+use origin::File;
+use statistics::Plan;
 
 /// A run that pays for instructions and IRETs, in cycles.
 fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
@@ -16,6 +19,11 @@ fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
             ("asm_exc_page_fault".to_owned(), cycles(0, irets * 100)),
         ]
         .into(),
+        priced: [
+            (Priced::Class(Class::Alu), instructions * TICKS_PER_CYCLE),
+            (Priced::Kind(ledger::Kind::new(ledger::Family::Iret, 0)), irets * 100 * TICKS_PER_CYCLE),
+        ]
+        .into(),
         meanwhile: [("[interrupts]".to_owned(), cycles(5_000, 9_000))].into(),
         elapsed: 2_100_000 * TICKS_PER_CYCLE,
     };
@@ -26,22 +34,57 @@ fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
     Run { seed, paid, stacks, settled_after: 0.012 }
 }
 
-fn runs(title: &str, runs: Vec<Run>) -> Runs {
-    Runs { title: title.to_owned(), tsc_hz: 2_100_000_000, runs }
+fn runs(title: &str, words: &str, runs: Vec<Run>) -> Runs {
+    let origin = Origin {
+        processor: "a processor".to_owned(),
+        profile: "skx".to_owned(),
+        model: "flat".to_owned(),
+        release: Some("6.1.0".to_owned()),
+        image: format!("sha256 {} 7 bytes", "ab".repeat(32)),
+        command_line: format!("quiet {words}"),
+        state: [("mitigation of meltdown".to_owned(), if words.is_empty() { "PTI" } else { "Vulnerable" }.to_owned())]
+            .into(),
+        ..Origin::default()
+    };
+    let prices = Some(Arc::new(Profile::named("skx").unwrap().prices));
+    Runs { title: title.to_owned(), tsc_hz: 2_100_000_000, clock: Clock::Flat, prices, origin, runs }
+}
+
+fn terms(limit: Option<f64>) -> Terms {
+    Terms { plan: Plan::Looks, margin: 0.01, limit }
 }
 
 fn diff(a: Vec<Run>, b: Vec<Run>, limit: Option<f64>) -> Diff {
-    Diff::new("hackbench -l 10".to_owned(), &runs("cloud", a), &runs("cloud | <mitigations=off>", b), limit)
+    let file = File { path: "/usr/bin/hackbench".to_owned(), sha256: "cd".repeat(32), bytes: 7 };
+    let seeds = a[0].seed.zip(a.last().and_then(|run| run.seed)).map(|(first, last)| [first, last]);
+    let provenance = Provenance {
+        version: "1.2.3".to_owned(),
+        seeds,
+        again: "tollgate diff --kernel cloud --b mitigations=off -- hackbench -l 10".to_owned(),
+        files: vec![file],
+        more_files: 0,
+        tree: "ef".repeat(32),
+    };
+    let warnings = vec!["A: a warning about <this>".to_owned()];
+    let remarks = Remarks { warnings, notes: vec!["A note.".to_owned()], provenance };
+    let b = runs("cloud | <mitigations=off>", "mitigations=off", b);
+    Diff::new("hackbench -l 10".to_owned(), &runs("cloud", "", a), &b, &terms(limit), remarks)
 }
 
-/// A diff of five layouts.
+/// A diff of six layouts.
 pub(crate) fn sample() -> Diff {
     diff(varied(1_000_000, 1_000), varied(1_000_000, 1_500), Some(0.01))
 }
 
-/// Five layouts, around a number of instructions.
+/// Six layouts, around a number of instructions.
 fn varied(instructions: u64, irets: u64) -> Vec<Run> {
-    [0, 700, 300, 1_000, 500].iter().zip(1..).map(|(more, seed)| run(Some(seed), instructions + more, irets)).collect()
+    let more = [0, 700, 300, 1_000, 500, 900];
+    more.iter().zip(1..).map(|(more, seed)| run(Some(seed), instructions + more, irets)).collect()
+}
+
+/// The same layouts with other numbers of instructions.
+fn moved(instructions: [u64; 6], irets: u64) -> Vec<Run> {
+    instructions.into_iter().zip(1..).map(|(instructions, seed)| run(Some(seed), instructions, irets)).collect()
 }
 
 #[test]
@@ -51,9 +94,13 @@ fn one_layout_is_said_to_be_one() {
     assert_eq!(diff.sentence, expected);
     assert_eq!(
         diff.certainty,
-        "Measured with one layout of code and data: the result may differ with other layouts (--vary N)."
+        "One layout; no interval: code and data at other places may give another answer (measure without --layouts 1)."
     );
-    assert_eq!((diff.verdict.answer, diff.verdict.interval, diff.verdict.exceeded), (Answer::More, None, true));
+    assert_eq!(
+        diff.decision.as_deref(),
+        Some("Fails: one layout without an interval has +4.64%, and --fail-above allows 1%.")
+    );
+    assert_eq!((diff.verdict.answer, diff.verdict.interval, diff.verdict.exceeded()), (Answer::More, None, true));
 }
 
 #[test]
@@ -61,38 +108,68 @@ fn the_direction_is_that_of_b() {
     let diff = diff(vec![run(Some(4), 1_001_000, 1_500)], vec![run(Some(4), 1_000_000, 1_000)], Some(0.01));
     let expected = "B costs 4.4% fewer cycles than A (1.151 → 1.100 M): 4.3 points are IRET (500 fewer, most in asm_exc_page_fault).";
     assert_eq!(diff.sentence, expected);
-    assert_eq!(
-        diff.certainty,
-        "Measured with the layout of seed 4: the result may differ with other layouts (--vary N)."
-    );
-    assert!(!diff.verdict.exceeded);
+    assert!(diff.certainty.starts_with("One layout, that of seed 4; no interval: "), "{}", diff.certainty);
+    assert!(!diff.verdict.exceeded());
 }
 
 #[test]
 fn equal_runs_cost_the_same() {
-    let one = || vec![run(None, 1_000_000, 1_000)];
-    let diff = diff(one(), one(), Some(0.0));
-    assert_eq!(diff.sentence, "B costs as many cycles as A (1.100 M).");
-    assert_eq!((diff.verdict.answer, diff.verdict.exceeded), (Answer::Same, false));
-    assert!(diff.causes.is_empty() && diff.functions.is_empty());
+    let one = diff(vec![run(None, 1_000_000, 1_000)], vec![run(None, 1_000_000, 1_000)], Some(0.0));
+    assert_eq!(one.sentence, "B costs as many cycles as A (1.100 M).");
+    assert_eq!((one.verdict.answer, one.verdict.exceeded()), (Answer::Same, false));
+    assert!(one.causes.is_empty() && one.functions.is_empty() && one.rests.is_none());
+    let several = diff(varied(1_000_000, 1_000), varied(1_000_000, 1_000), None);
+    assert_eq!(several.verdict.answer, Answer::Same);
+    assert!(several.certainty.contains("6 pairs of runs") && several.certainty.contains("equal to the cycle"));
 }
 
 #[test]
-fn a_difference_below_the_noise_is_none() {
-    let diff = diff(varied(1_000_000, 1_000), varied(1_000_200, 1_000), Some(0.0));
-    assert_eq!(diff.sentence, "No difference established: +0.02% (1.101 → 1.101 M cycles) is within the noise.");
-    assert_eq!((diff.verdict.answer, diff.verdict.exceeded), (Answer::Noise, false));
+fn a_difference_below_the_margin_is_bounded() {
+    let b = moved([1_000_200, 1_000_300, 1_000_600, 1_000_300, 1_000_600, 1_000_800], 1_000);
+    let diff = diff(varied(1_000_000, 1_000), b, Some(0.001));
+    assert_eq!(diff.sentence, "A and B differ by less than 0.07% (-0.06% to +0.03%; medians 1.1006 → 1.1004 M).");
+    assert_eq!((diff.verdict.answer, diff.verdict.exceeded()), (Answer::Within, false));
+    assert_eq!(diff.decision.as_deref(), Some("Passes: --fail-above allows 0.1%, and the interval ends at +0.027%."));
 }
 
 #[test]
-fn a_difference_beyond_the_noise_fails_when_all_of_it_is_beyond_the_limit() {
-    let with = |limit| diff(varied(1_000_000, 1_000), varied(1_000_000, 1_110), Some(limit)).verdict;
-    let verdict = with(0.009);
-    let interval = verdict.interval.unwrap();
-    assert!(verdict.answer == Answer::More && interval.low < 0.01 && interval.high > 0.01 && interval.low > 0.009);
-    assert!(verdict.exceeded);
-    // B costs 1% more, and the interval begins below that.
-    assert!(!with(0.01).exceeded);
+fn what_is_not_decided_says_how_many_layouts_would_do() {
+    let b = moved([900_000, 1_300_000, 950_000, 1_250_000, 1_000_000, 1_200_000], 1_000);
+    let open = diff(varied(1_000_000, 1_000), b, Some(0.01));
+    assert_eq!(open.verdict.answer, Answer::Undecided);
+    let count = open.verdict.sufficient.unwrap();
+    assert!((7..100).contains(&count), "{count}");
+    assert!(
+        open.sentence.starts_with("Not decided: the difference is between -9% and +27% (medians "),
+        "{}",
+        open.sentence
+    );
+    assert!(open.sentence.ends_with(&format!("; --layouts {count} would probably do.")), "{}", open.sentence);
+    let decision = open.decision.unwrap();
+    assert!(decision.starts_with("Passes, but undecided: --fail-above allows 1%, "), "{decision}");
+    // Fewer than six pairs decide nothing, and say why.
+    let few = diff(varied(1_000_000, 1_000)[..3].to_vec(), varied(1_000_000, 1_500)[..3].to_vec(), None);
+    assert_eq!(few.verdict.answer, Answer::Undecided);
+    assert!(
+        few.certainty.starts_with("The interval has 75% confidence, too little to decide: --layouts 6 is the least")
+    );
+}
+
+#[test]
+fn a_difference_fails_when_all_of_the_interval_is_beyond_the_limit() {
+    let b = moved([1_000_000, 1_000_900, 1_000_100, 1_001_000, 1_000_300, 1_000_900], 1_110);
+    let with = |limit| diff(varied(1_000_000, 1_000), b.clone(), Some(limit));
+    let found = with(0.009);
+    let interval = found.verdict.interval.unwrap();
+    assert!(
+        found.verdict.answer == Answer::More && interval.low < 0.01 && interval.high > 0.01 && interval.low > 0.009
+    );
+    assert!(found.verdict.exceeded());
+    let why = found.decision.unwrap();
+    assert!(why.starts_with("Fails: --fail-above allows 0.9%, and the interval begins above that, at +0.98"), "{why}");
+    // The estimate is above the limit, and the interval begins below it.
+    let open = with(0.0099).verdict;
+    assert!(open.relative > 0.0099 && !open.exceeded() && open.held == Some(Held::Undecided));
 }
 
 #[test]
@@ -102,6 +179,28 @@ fn a_price_is_told_apart_from_a_count() {
     dearer.paid.parts.iter_mut().filter(|((cause, _), _)| cause == "IRET").for_each(|(_, tally)| tally.ticks *= 2);
     let diff = diff(vec![run(None, 1_000_000, 1_000)], vec![dearer], None);
     assert!(diff.sentence.ends_with(": 9.1 points are IRET (as many at another price, most in asm_exc_page_fault)."));
+}
+
+#[test]
+fn a_difference_rests_on_its_prices_and_on_the_model() {
+    let rests = sample().rests.unwrap();
+    assert!((rests.measured + rests.estimated + rests.modelled - 1.0).abs() < 1e-9);
+    assert_eq!((rests.instructions, rests.modelled), (0.0, 0.0), "only IRETs differ");
+    assert_eq!(rests.measured, 1.0, "the price of IRET is measured on skx");
+    let more = diff(vec![run(None, 1_000_000, 1_000)], vec![run(None, 1_050_000, 1_500)], None).rests.unwrap();
+    assert_eq!(more.instructions, 0.5);
+    assert!(
+        more.sentence.contains("50% is time of instructions, and the model flat has no caches"),
+        "{}",
+        more.sentence
+    );
+    let mut a = runs("a", "", vec![run(None, 1_000_000, 1_000)]);
+    let mut b = runs("b", "", vec![run(None, 1_050_000, 1_500)]);
+    (a.clock, b.clock) = (Clock::Core, Clock::Core);
+    let core = Rests::new(&a, &b).unwrap();
+    assert_eq!((core.modelled, core.measured), (0.5, 0.5));
+    b.prices = None;
+    assert_eq!(Rests::new(&a, &b), None);
 }
 
 #[test]
@@ -115,7 +214,11 @@ fn the_tables_read_well() {
 #[test]
 fn the_page_shows_names_as_text() {
     let page = crate::report::diff_page(&diff(varied(1_000_000, 1_000), varied(1_000_000, 1_500), None)).unwrap();
-    assert!(page.contains("cloud | &lt;mitigations=off&gt;") && page.contains(">B costs 4.5% more cycles"), "{page}");
+    assert!(page.contains("cloud | &lt;mitigations=off&gt;") && page.contains(">B costs 4.543% more cycles"), "{page}");
+    assert!(page.contains("A: a warning about &lt;this&gt;") && page.contains("mitigation of meltdown"));
+    for part in ["+4.543 %", "a processor (profile skx)", "hackbench</dt>", "tollgate diff --kernel cloud"] {
+        assert!(page.contains(part), "{part}");
+    }
 }
 
 #[test]
@@ -123,6 +226,6 @@ fn a_side_that_never_settled_is_named() {
     let mut restless = run(None, 1_000_000, 1_000);
     restless.settled_after = f64::INFINITY;
     let diff = diff(vec![restless], vec![run(None, 1_000_000, 1_000)], None);
-    assert!(diff.notes[0].starts_with("A never settled"));
+    assert!(diff.notes[1].starts_with("A never settled"));
     assert_eq!(serde_json::to_value(&diff).unwrap()["a"]["runs"][0]["settled_after"], serde_json::Value::Null);
 }

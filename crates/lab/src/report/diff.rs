@@ -4,15 +4,15 @@ use super::ReportError;
 use super::compare::{Comparison, Details, lines, shortened};
 use super::flame::flame;
 use super::headline::Headline;
+use super::interval::interval;
 use super::page::{Section, Table, render};
 use super::waterfall::{cycles, waterfall};
 use crate::charges::Tally;
-use crate::diff::sheets::sheets;
+use crate::diff::Diff;
+use crate::diff::sheets::{self, Sheet};
 use crate::diff::statistics::Sample;
-use crate::diff::{Answer, Diff};
 use crate::difference::Change;
 use crate::format::Align;
-use crate::format::figure;
 use ledger::TICKS_PER_CYCLE;
 
 /// Rows per table of changes. Only the first sheet, the totals, is used here.
@@ -25,28 +25,19 @@ fn tally(cycles: &Sample) -> Tally {
 
 /// Returns the headline: the difference in percent, and its meaning.
 fn headline(diff: &Diff) -> Headline {
-    let percent = diff.verdict.relative * 100.0;
-    let word = match diff.verdict.answer {
-        Answer::More => "more cycles",
-        Answer::Less => "fewer cycles",
-        Answer::Same => "no difference",
-        Answer::Noise => "within the noise: no difference established",
-    };
-    let ratio = match diff.verdict.answer {
-        Answer::Same => "0 %".to_owned(),
-        Answer::More | Answer::Less | Answer::Noise => {
-            format!("{}{} %", if percent < 0.0 { "−" } else { "+" }, figure(percent.abs()))
-        }
-    };
-    Headline { ratio, word: word.to_owned(), published: None, sentence: diff.sentence.clone() }
+    let (ratio, word) = diff.short_answer();
+    Headline { ratio, word, published: None, sentence: diff.sentence.clone() }
 }
 
-fn overview(diff: &Diff) -> Option<Table> {
-    let sheet = sheets(diff, NO_LINES).into_iter().next()?;
+fn table(sheet: Sheet) -> Table {
     let numbers: Vec<bool> = sheet.headings.iter().map(|(_, side)| *side == Align::Right).collect();
     let headings = sheet.headings.iter().map(|(text, _)| (*text).to_owned()).zip(numbers.iter().copied()).collect();
     let rows = sheet.rows.into_iter().map(|row| row.into_iter().zip(numbers.iter().copied()).collect());
-    Some(Table { headings, rows: rows.collect() })
+    Table { headings, rows: rows.collect() }
+}
+
+fn titled(sheet: Sheet) -> (String, Table) {
+    (sheet.title.clone(), table(sheet))
 }
 
 /// Returns the page as one HTML file that needs no network.
@@ -67,13 +58,18 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
     let lists =
         [("cause", &diff.causes[..]), ("function", &diff.functions[..]), ("others meanwhile", &diff.meanwhile[..])];
     let [a, b] = &diff.stacks;
-    let about = [diff.certainty.clone()].into_iter().chain(diff.notes.iter().cloned());
+    let about = sheets::remarks(diff).cloned();
     let section = Section {
         id: "diff".to_owned(),
         title: diff.command.clone(),
         about: about.chain([format!("A: {}", diff.a.title), format!("B: {}", diff.b.title)]).collect(),
+        warnings: diff.warnings.clone(),
         headline: Some(headline(diff)),
-        overview: overview(diff),
+        interval: interval(&diff.verdict),
+        overview: sheets::sheets(diff, NO_LINES).into_iter().next().map(table),
+        differs: sheets::differing(diff).map(titled),
+        origin: Some(titled(sheets::provenance(diff))),
+        files: diff.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
         declared: vec![comparison],
         details: Some(Details {
             flame: flame(&shortened(&a.lines), &shortened(&b.lines)),

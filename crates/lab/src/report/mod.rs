@@ -7,6 +7,7 @@ mod compare;
 mod diff;
 mod flame;
 mod headline;
+mod interval;
 mod markdown;
 mod page;
 mod plot;

@@ -3,6 +3,7 @@
 use super::ReportError;
 use super::compare::{self, Badge, Comparison, Details};
 use super::headline::{Headline, headline};
+use super::interval::Drawn;
 use super::plot::{FAR, Plot, plot};
 use crate::Experiment;
 use crate::difference;
@@ -27,12 +28,22 @@ pub struct Section {
     pub headline: Option<Headline>,
     /// Confidence in the prices behind the headline.
     pub trust: Option<Badge>,
+    /// Reasons for which the comparison may not be the one that was meant.
+    pub warnings: Vec<String>,
+    /// The interval of the ratio.
+    pub interval: Option<Drawn>,
     /// Paragraphs that describe it.
     pub about: Vec<String>,
     /// Source of the published figures.
     pub source: Option<String>,
     /// Totals of both sides.
     pub overview: Option<Table>,
+    /// What differs between both sides, with its heading.
+    pub differs: Option<(String, Table)>,
+    /// What both sides were measured on, with its heading.
+    pub origin: Option<(String, Table)>,
+    /// The files of the host that the command could read: path, hash.
+    pub files: Vec<(String, String)>,
     /// Our values beside the published figures.
     pub rows: Vec<Plot>,
     /// Notes on the results.
@@ -123,13 +134,13 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
         about: experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned).collect(),
         source: experiment.source.as_ref().map(|source| format!("{} {}", source.text, source.reference)),
         notes: shown::note(experiment, result).into_iter().chain(experiment.skips.iter().map(skip)).collect(),
-        overview: None,
         rows: (0..experiment.rows.len()).map(|row| plot(experiment, result, row)).collect(),
         declared: factors.iter().filter_map(|pair| compare::comparison(experiment, result, pair)).collect(),
         lead,
         details: leading.and_then(|pair| compare::details(experiment, result, pair)),
         cells: result.cells.iter().map(|found| cell(experiment, found)).collect(),
         data: Some(embedded(&compare::data(experiment, result))),
+        ..Section::default()
     }
 }
 

@@ -6,7 +6,7 @@ mod local;
 mod shell;
 mod slurm;
 
-pub(crate) use shell::quoted;
+pub use shell::quoted;
 pub use slurm::SlurmError;
 
 use crate::Cell;

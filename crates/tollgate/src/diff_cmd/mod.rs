@@ -1,5 +1,7 @@
 //! `tollgate diff`: compares the cost of a command on two kernels, or under two settings, and explains the difference.
 
+mod again;
+mod noop;
 mod runs;
 mod sides;
 
@@ -9,7 +11,8 @@ use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::error::ErrorKind;
-use lab::diff::{Diff, sheets};
+use lab::diff::statistics::Plan;
+use lab::diff::{Diff, Terms, sheets};
 use lab::report;
 use runs::Measured;
 use sides::Sides;
@@ -28,16 +31,19 @@ const EXCEEDED: u8 = 1;
     after_help = "\
 Examples:
   tollgate diff cloud backports -- hackbench -g 1 -l 100
-  tollgate diff ~/linux-before ~/linux-after --vary 5 -- ./benchmark
+  tollgate diff ~/linux-before ~/linux-after -- ./benchmark
   tollgate diff --kernel cloud --a mitigations=off -- hackbench
   tollgate diff --cpu skx --cpu icx -- openssl speed -seconds 1 sha256
   tollgate diff --platform hvm --mmu tdp --mmu shadow -- ls -R /usr/include
-  tollgate diff old/bzImage new/bzImage --vary 10 --fail-above 1% --junit diff.xml --markdown -- ./benchmark > comment.md
+  tollgate diff --kernel cloud --b preempt=full --layouts 40 -- hackbench
+  tollgate diff old/bzImage new/bzImage --fail-above 1% --junit diff.xml --markdown -- ./benchmark > comment.md
 
 The comparison is of the cycles of the command's own tasks. Other tasks and interrupts are listed separately, and halted time costs nothing.
 
+Both sides are measured in pairs of runs, each pair under a layout of its own: positions of code and data, order of free pages, size of the environment, distance from timer ticks. Pairs are added until the interval of the difference decides, at 28 at the latest.
+
 Exit status: 0 on success, or:
-  1    B costs more than --fail-above allows
+  1    B costs more than --fail-above allows, also at the lower end of the interval
   2    invalid command line
   126  nothing could run
   130  interrupted
@@ -53,10 +59,16 @@ pub struct DiffArgs {
     /// Appends words to the command line of B's kernel
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     b: String,
-    /// Repeats both sides under N layouts: positions of code and data, order of free pages, size of the environment, distance from timer ticks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
-    vary: Option<u16>,
-    /// Seed of the first layout [default: 1 with --vary; otherwise no layout is drawn]
+    /// Number of layouts, each a pair of runs; with 1 there is no interval, and without --seed no layout is drawn [default: as many as decide, up to 28]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    layouts: Option<u16>,
+    /// Begins no further pair of runs after this many seconds of the host's time. The number of layouts then depends on the host
+    #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds, conflicts_with = "layouts")]
+    time_limit: Option<Duration>,
+    /// Counts a difference below this percentage as none
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = crate::lab_cmd::parse_percent)]
+    margin: f64,
+    /// Seed of the first layout [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Number of parallel runs [default: the host's processors]
@@ -65,7 +77,7 @@ pub struct DiffArgs {
     /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = crate::run_cmd::parse_seconds)]
     settle: Duration,
-    /// Exits with status 1 if B costs more than this percentage above A, beyond noise
+    /// Exits with status 1 if B costs more than this percentage above A, also at the lower end of the interval
     #[arg(long, value_name = "PERCENT", value_parser = crate::lab_cmd::parse_percent)]
     fail_above: Option<f64>,
     /// Rows per table; 0 for all
@@ -117,13 +129,17 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     }
     let file = |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
     let (junit, html) = (file(&args.junit, "test result")?, file(&args.html, "report")?);
-    let (a, b, remarks) = match runs::measure(args)? {
-        Measured::Both(a, b, remarks) => (a, b, remarks),
+    let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
+    let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
+    let (a, b, remarks) = match runs::measure(args, &terms)? {
+        Measured::Both(both) => *both,
         Measured::Ended(status) => return Ok(ExitCode::from(status)),
     };
-    remarks.iter().for_each(|remark| say(&format!("tollgate: {remark}")));
-    let mut diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, args.fail_above);
-    diff.notes.splice(0..0, remarks);
+    let diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, &terms, remarks);
+    if args.json || args.markdown {
+        // The output is for programs, and a person does not see the warnings in it.
+        diff.warnings.iter().for_each(|warning| say(&format!("tollgate: {warning}")));
+    }
     let top = if args.top == 0 { usize::MAX } else { args.top };
     emit(&match (args.json, args.markdown) {
         (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("can't write the result as JSON")?),
@@ -136,5 +152,5 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     if let Some(file) = html {
         file.write(report::diff_page(&diff)?.as_bytes())?;
     }
-    Ok(if diff.verdict.exceeded { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+    Ok(if diff.verdict.exceeded() { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
 }

@@ -1,27 +1,53 @@
-//! The runs of a diff. Each is a separate `tollgate exec`, whose ledger has the costs.
+//! The runs of a diff. Each is a separate `tollgate exec`, whose ledger has the costs. Pairs of runs are added until their differences decide.
 
-use super::DiffArgs;
-use crate::exec_cmd::{DIRECTORY, Kernel, SETTLED, command_text, parameters};
+use super::{DiffArgs, again, noop};
+use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
+use crate::model;
 use crate::output::say;
 use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
+use lab::diff::origin::{File, Origin, Provenance};
 use lab::diff::paid::COMMAND;
-use lab::diff::runner::{self, Ended, Job};
-use lab::diff::{Paid, Run, Runs};
+use lab::diff::runner::{self, Ended, Job, Limits};
+use lab::diff::verdict::stages;
+use lab::diff::{Answer, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
 use lab::flame::Folded;
+use ledger::summary::UNNAMED_FACT;
+use ledger::{Header, Profile};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Exit status after an interruption by the user: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 /// Names of the two sides.
 const NAMES: [&str; 2] = ["A", "B"];
+/// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
+const NO_INPUTS: [&str; 11] = [
+    "kernel",
+    "command line",
+    "command",
+    "files",
+    "tollgate",
+    "model",
+    "random seed",
+    FILES,
+    SETTLED,
+    DIRECTORY,
+    parameters::UNKNOWN,
+];
+
+/// Names of facts about a kernel that are no state to compare.
+const RELEASE: &str = "release";
+const UNLOADED: &str = "unloaded";
+const NO_STATE: [&str; 2] = [RELEASE, UNLOADED];
 
 /// The outcome of all runs.
 pub enum Measured {
     /// The runs of A and B, and what a reader must know about them.
-    Both(Runs, Runs, Vec<String>),
+    Both(Box<(Runs, Runs, Remarks)>),
     /// The exit status after a failure, which has been reported.
     Ended(u8),
 }
@@ -31,6 +57,11 @@ struct Side {
     title: String,
     /// Options of `tollgate exec`.
     options: Vec<OsString>,
+    profile: Profile,
+    /// The options of the kernel's configuration, if they are known.
+    configuration: Option<String>,
+    /// True if a program emulates the processor, at prices of its own.
+    emulated: bool,
 }
 
 impl Side {
@@ -50,7 +81,46 @@ impl Side {
         let mut parts = vec![name];
         parts.extend(args.sides.differing(side));
         parts.extend((!words.is_empty()).then(|| words.to_owned()));
-        Ok(Self { title: parts.join(", "), options })
+        let clock = args.sides.value(side, "model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;
+        let profile = model::profile(args.sides.value(side, "cpu").unwrap_or(crate::exec_cmd::CPU), clock)?;
+        let emulated = args.sides.value(side, "platform") == Some("emulated");
+        let configuration = kernel.configuration();
+        Ok(Self { title: parts.join(", "), options, profile, configuration, emulated })
+    }
+
+    /// Returns the side without runs.
+    fn runs(&self) -> Runs {
+        let prices = if self.emulated { &self.profile.emulator.prices } else { &self.profile.prices };
+        Runs {
+            title: self.title.clone(),
+            tsc_hz: self.profile.tsc_hz.value,
+            clock: self.profile.clock,
+            prices: Some(Arc::new(prices.clone())),
+            origin: Origin::default(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Returns what the side was measured on, by the header of one of its ledgers.
+    fn origin(&self, header: &Header) -> Origin {
+        let fact = |key: &str| header.metadata.get(key).cloned().unwrap_or_default();
+        let is_input =
+            |key: &str| !NO_INPUTS.contains(&key) && !key.starts_with(UNNAMED_FACT) && !key.starts_with(STATE);
+        let state = |name: &str| header.metadata.get(&format!("{STATE}{name}"));
+        let states = header.metadata.iter().filter_map(|(key, value)| Some((key.strip_prefix(STATE)?, value)));
+        let states = states.filter(|(name, _)| !NO_STATE.contains(name));
+        let inputs = header.metadata.iter().filter(|(key, _)| is_input(key));
+        Origin {
+            processor: self.profile.title.clone(),
+            profile: self.profile.name.clone(),
+            model: self.profile.clock.name().to_owned(),
+            release: state(RELEASE).cloned(),
+            image: fact("kernel"),
+            command_line: fact("command line"),
+            inputs: inputs.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            state: states.map(|(name, value)| (name.to_owned(), value.clone())).collect(),
+            configuration: self.configuration.clone(),
+        }
     }
 }
 
@@ -99,10 +169,12 @@ struct Planned {
     job: Job,
 }
 
-fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
-    let seeds: Vec<Option<u64>> = match (args.vary, args.seed) {
-        (Some(count), first) => (0..u64::from(count)).map(|n| Some(first.unwrap_or(1).wrapping_add(n))).collect(),
-        (None, seed) => vec![seed],
+/// Plans pairs of runs by their numbers.
+fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place, pairs: std::ops::Range<usize>) -> Vec<Planned> {
+    let drawn = args.layouts != Some(1);
+    let seed = |number: usize| match args.seed {
+        None if !drawn => None,
+        first => Some(first.unwrap_or(1).wrapping_add(number as u64)),
     };
     let one = |seed: Option<u64>, side: usize| {
         let layout = seed.map_or_else(String::new, |seed| format!("-{seed}"));
@@ -116,13 +188,13 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place) -> Vec<Planned> {
         arguments.extend(seed.map(|seed| OsString::from(format!("--seed={seed}"))));
         arguments.extend([OsStr::new("--ledger"), ledger.as_os_str(), OsStr::new("--")].map(OsStr::to_owned));
         arguments.extend(args.command.iter().cloned());
-        Planned { side, seed, ledger, job: Job { arguments, output: file("output") } }
+        Planned { side, seed, ledger, job: Job { arguments, output: file("output"), leads: side == 0 } }
     };
-    seeds.into_iter().flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
+    pairs.map(seed).flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
 }
 
-/// Adds what a reader of the result must know about a run.
-fn remark(ledger: &ledger::Ledger, side: usize, remarks: &mut Vec<String>) {
+/// Adds what a reader of the result must know about a run. Shares are those of a side's first run.
+fn remark(ledger: &ledger::Ledger, side: usize, first: bool, remarks: &mut Remarks) {
     let fact = |key: &str| ledger.header.metadata.get(key);
     let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
     let unknown = parameters::warnings(&words.collect::<Vec<_>>());
@@ -136,22 +208,37 @@ fn remark(ledger: &ledger::Ledger, side: usize, remarks: &mut Vec<String>) {
         let share = crate::table::share(unnamed.ticks, unnamed.of);
         format!("{}: {share} of the command's cycles have no name, {}", NAMES[side], unnamed.describe())
     });
-    for text in unknown.chain(place).chain(unnamed) {
-        if !remarks.contains(&text) {
-            remarks.push(text);
+    let add = |list: &mut Vec<String>, text: String| {
+        if !list.contains(&text) {
+            list.push(text);
         }
-    }
+    };
+    unknown.for_each(|text| add(&mut remarks.warnings, text));
+    place.into_iter().for_each(|text| add(&mut remarks.notes, text));
+    unnamed.filter(|_| first).for_each(|text| add(&mut remarks.notes, text));
 }
 
-/// Reads a run and the frequency of its cycles from its ledger; the stacks only if they are drawn.
-fn read(planned: &Planned, draws: bool, remarks: &mut Vec<String>) -> Result<(Run, u64)> {
+/// Reads a run and the header of its ledger; the stacks only if they are drawn.
+fn read(planned: &Planned, first: bool, draws: bool, remarks: &mut Remarks) -> Result<(Run, Header)> {
     let ledger = read_ledger(&planned.ledger)?;
-    remark(&ledger, planned.side, remarks);
+    remark(&ledger, planned.side, first, remarks);
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
     let paid = Paid::of(&ledger).with_context(|| planned.ledger.display().to_string())?;
     let settled_after = settled.unwrap_or(f64::INFINITY);
     let stacks = if draws { Folded::of(&ledger, Some(COMMAND)) } else { Folded::default() };
-    Ok((Run { seed: planned.seed, paid, stacks, settled_after }, ledger.header.tsc_hz))
+    Ok((Run { seed: planned.seed, paid, stacks, settled_after }, ledger.header))
+}
+
+/// Returns the files of the host that a run's command could read, and the number of those that are not listed.
+fn files(header: &Header) -> (Vec<File>, usize) {
+    let list = header.metadata.get(FILES).map_or("", String::as_str);
+    let file = |line: &str| {
+        let (sha256, rest) = line.split_once(' ')?;
+        let (bytes, path) = rest.split_once(' ')?;
+        Some(File { path: path.to_owned(), sha256: sha256.to_owned(), bytes: bytes.parse().ok()? })
+    };
+    let others = |line: &str| line.strip_prefix("and ")?.strip_suffix(" others")?.parse::<usize>().ok();
+    (list.lines().filter_map(file).collect(), list.lines().filter_map(others).sum())
 }
 
 /// Reports the first run that failed, and returns its exit status.
@@ -166,7 +253,7 @@ fn failure(args: &DiffArgs, planned: &[Planned], outcomes: &[Ended]) -> Option<u
             Some((format!("{} ended with status {status}", named(planned)), *status, &tail[..]))
         }
         Ended::TooLong => Some((format!("{} printed too much", named(planned)), crate::usage::FAILED, &[][..])),
-        Ended::Well | Ended::Stopped => None,
+        Ended::Well | Ended::Stopped | Ended::Late => None,
     });
     if let Some((text, status, tail)) = bad {
         say(&text);
@@ -180,35 +267,131 @@ fn failure(args: &DiffArgs, planned: &[Planned], outcomes: &[Ended]) -> Option<u
     })
 }
 
-/// Runs the command on both sides.
-pub fn measure(args: &DiffArgs) -> Result<Measured> {
+/// Returns the words in a fact of a ledger.
+fn words(header: &Header, key: &str) -> Vec<String> {
+    let text = header.metadata.get(key).map_or("", String::as_str);
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Adds what settings without an effect there are. Returns true if the sides differ in nothing else.
+fn remark_on_settings(args: &DiffArgs, both: &[Runs; 2], headers: [&Header; 2], remarks: &mut Remarks) -> bool {
+    let unknown = headers.map(|header| words(header, parameters::UNKNOWN));
+    let given = |side: usize, word: &String| {
+        let lines = [[&*args.a, &*args.b][side], args.sides.value(side, "append").unwrap_or_default()];
+        lines.iter().any(|line| line.split_whitespace().any(|given| given == word)) && !parameters::is_known(word)
+    };
+    let unloaded = [0, 1].map(|side| {
+        let all = words(headers[side], &format!("{STATE}{UNLOADED}"));
+        all.into_iter().filter(|word| given(side, word)).collect::<Vec<_>>()
+    });
+    let known = [0, 1].map(|side| noop::Known {
+        name: NAMES[side],
+        origin: &both[side].origin,
+        unknown: &unknown[side],
+        unloaded: &unloaded[side],
+    });
+    for known in &known {
+        remarks.warnings.extend(noop::of_modules(known.name, known.unloaded));
+    }
+    let both = [&known[0], &known[1]];
+    let found = noop::found(both);
+    remarks.warnings.extend(found.warnings);
+    remarks.notes.extend(found.note);
+    found.nothing_else
+}
+
+/// Says in a few words what the pairs so far have found.
+fn found(verdict: &Verdict, pairs: usize) -> String {
+    let percent = verdict.relative * 100.0;
+    let figure = format!("{percent:+.*}%", usize::from(percent.abs() < 10.0));
+    let word = match verdict.answer {
+        Answer::Same => "equal".to_owned(),
+        Answer::Undecided => format!("{figure}, not decided"),
+        Answer::More | Answer::Less | Answer::Within => figure,
+    };
+    if pairs == 1 { format!("first pair: {word}") } else { format!("{pairs} pairs: {word}") }
+}
+
+/// Runs the command on both sides, until the pairs of runs decide or a limit is reached.
+pub fn measure(args: &DiffArgs, terms: &Terms) -> Result<Measured> {
     let sides = [Side::new(args, 0)?, Side::new(args, 1)?];
     let place = Place::new(args.keep.as_deref())?;
-    let planned = plan(args, &sides, &place);
     let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
     let most = args.jobs.map(usize::from);
     let most = most.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let limits = Limits { most, stop: &stop, until: args.time_limit.map(|limit| Instant::now() + limit) };
     let program = std::env::current_exe().context("can't find this program's own file")?;
-    let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
     // The bar appears on a terminal only.
-    let bar = ProgressBar::new(jobs.len() as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:24} {pos} of {len} runs, {elapsed}")?);
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{spinner} {pos} runs, {elapsed} {msg}")?);
     bar.tick();
-    let outcomes = runner::run(&program, &jobs, &place.path, most, &stop, &mut |done| bar.set_position(done as u64));
+    let mut remarks = Remarks::default();
+    let mut both = [sides[0].runs(), sides[1].runs()];
+    let mut headers: [Option<Header>; 2] = [None, None];
+    let (mut late, mut idle) = (false, false);
+    for until in stages(args.layouts) {
+        let before = both[0].runs.len();
+        let planned = plan(args, &sides, &place, before..until);
+        let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
+        let mut progress = |done: usize| bar.set_position((2 * before + done) as u64);
+        let outcomes = runner::run(&program, &jobs, &place.path, limits, &mut progress);
+        let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
+        if let Some(status) = failure(args, &planned, &outcomes) {
+            bar.finish_and_clear();
+            return Ok(Measured::Ended(status));
+        }
+        for (planned, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Ended::Well) {
+            let (run, header) = read(planned, both[planned.side].runs.is_empty(), args.html.is_some(), &mut remarks)?;
+            both[planned.side].runs.push(run);
+            headers[planned.side].get_or_insert(header);
+        }
+        late = outcomes.contains(&Ended::Late);
+        if both[0].runs.is_empty() {
+            bar.finish_and_clear();
+            anyhow::bail!("the time limit expired before the first pair of runs began");
+        }
+        let verdict = judge(&both[0].runs, &both[1].runs, terms);
+        let pairs = both[0].runs.len();
+        match pairs {
+            1 => bar.println(format!("tollgate: {}", found(&verdict, 1))),
+            _ => bar.set_message(found(&verdict, pairs)),
+        }
+        let same = headers[0].as_ref().zip(headers[1].as_ref()).is_some_and(|(a, b)| a.metadata == b.metadata)
+            && ["cpu", "model"].iter().all(|name| args.sides.value(0, name) == args.sides.value(1, name));
+        if pairs == 1 {
+            for ((side, runs), header) in sides.iter().zip(&mut both).zip(headers.iter().flatten()) {
+                runs.origin = side.origin(header);
+            }
+            if let [Some(a), Some(b)] = &headers {
+                idle = remark_on_settings(args, &both, [a, b], &mut remarks);
+            }
+        }
+        if same && verdict.answer == Answer::Same {
+            let text =
+                "A and B have the same kernel, files and settings: nothing is compared, and one pair of runs shows it.";
+            remarks.warnings.push(text.to_owned());
+            break;
+        }
+        // Between systems that are the same, more layouts would decide nothing.
+        if late || args.layouts.is_none() && pairs > 1 && (verdict.is_decided() || idle) {
+            break;
+        }
+    }
     bar.finish_and_clear();
-    let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
-    if let Some(status) = failure(args, &planned, &outcomes) {
-        return Ok(Measured::Ended(status));
-    }
-    let mut remarks = Vec::new();
-    let mut both = sides.map(|side| Runs { title: side.title, tsc_hz: 0, runs: Vec::new() });
-    for planned in &planned {
-        let (run, tsc_hz) = read(planned, args.html.is_some(), &mut remarks)?;
-        both[planned.side].tsc_hz = tsc_hz;
-        both[planned.side].runs.push(run);
-    }
+    let pairs = both[0].runs.len();
+    let listed = headers[0].as_ref().map(files).unwrap_or_default();
+    let tree = headers[0].as_ref().and_then(|header| header.metadata.get("files")).cloned().unwrap_or_default();
+    let seed = |run: Option<&Run>| run.and_then(|run| run.seed);
+    remarks.provenance = Provenance {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seeds: seed(both[0].runs.first()).zip(seed(both[0].runs.last())).map(|(first, last)| [first, last]),
+        again: again::command(std::env::args_os(), late.then_some(pairs)),
+        files: listed.0,
+        more_files: listed.1,
+        tree,
+    };
     let [a, b] = both;
-    Ok(Measured::Both(a, b, remarks))
+    Ok(Measured::Both(Box::new((a, b, remarks))))
 }
 
 #[cfg(test)]

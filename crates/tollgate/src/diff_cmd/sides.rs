@@ -103,10 +103,15 @@ impl FromArgMatches for Sides {
 }
 
 impl Sides {
-    /// Returns the value of an option of the kernel for a side, if it is given.
-    pub fn kernel(&self, side: usize) -> Option<&str> {
+    /// Returns the value of an option for a side, if it is given.
+    pub fn value(&self, side: usize, name: &str) -> Option<&str> {
         let words = self.own[side].iter().chain(&self.common);
-        words.filter_map(|word| word.to_str()?.strip_prefix("--kernel=")).next()
+        words.filter_map(|word| word.to_str()?.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=')).next()
+    }
+
+    /// Returns the value of the option of the kernel for a side, if it is given.
+    pub fn kernel(&self, side: usize) -> Option<&str> {
+        self.value(side, "kernel")
     }
 
     /// Returns the options of one side alone, except for its kernel.
@@ -141,6 +146,10 @@ mod tests {
         assert_eq!(sides.own, [words(&["--cpu=skx", "--mmu=tdp"]), words(&["--cpu=icx", "--mmu=shadow"])]);
         assert_eq!(sides.differing(1), ["cpu=icx", "mmu=shadow"]);
         assert_eq!(sides.kernel(0), Some("cloud"));
+        assert_eq!(
+            (sides.value(0, "cpu"), sides.value(1, "cpu"), sides.value(0, "cpus")),
+            (Some("skx"), Some("icx"), None)
+        );
         let sides = parse("diff --kernel a --kernel b").unwrap();
         assert_eq!((sides.kernel(0), sides.kernel(1)), (Some("a"), Some("b")));
         assert_eq!(parse("diff").unwrap(), Sides::default());

@@ -66,6 +66,8 @@ pub enum Said {
     Failed(String),
     /// The kernel passed on these words of its command line, because it has no such parameters.
     Unknown(Vec<String>),
+    /// A fact about the kernel: its name and value.
+    Fact(String, String),
 }
 
 /// Decodes the guest's messages.
@@ -100,6 +102,7 @@ fn understand(kind: u8, text: &str) -> Option<Said> {
         b'b' => Some(Said::Began),
         b'f' => Some(Said::Failed(text.to_owned())),
         b'u' => Some(Said::Unknown(text.split('\n').map(str::to_owned).collect())),
+        b'k' => text.split_once('\n').map(|(name, value)| Said::Fact(name.to_owned(), value.to_owned())),
         b'z' => {
             let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
             let mut next = || numbers.next().flatten();
@@ -121,6 +124,8 @@ mod tests {
         records.add(b'b', "");
         records.add(b'f', "no such thing");
         records.add(b'u', "mitigation=off\nquite");
+        records.add(b'k', "release\n6.1.0");
+        records.add(b'k', "no value");
         records.add(b'z', "137 128 1");
         let bytes = records.take();
         assert!(records.is_empty());
@@ -129,6 +134,7 @@ mod tests {
             Said::Began,
             Said::Failed("no such thing".into()),
             Said::Unknown(vec!["mitigation=off".into(), "quite".into()]),
+            Said::Fact("release".into(), "6.1.0".into()),
             Said::Ended(Ended { status: 137, tainted: 128, killed_for_memory: 1 }),
         ];
         assert_eq!(Hearing::default().hear(&bytes), expected);

@@ -47,6 +47,8 @@ const NETWORK: [&str; 5] = [
 /// Directories with terminal descriptions.
 const TERMINALS: [&str; 3] = ["/lib/terminfo", "/usr/share/terminfo", "/etc/terminfo"];
 
+/// Directories in which the guest's kernel has files of its own.
+const OF_GUEST: [&str; 3] = ["/dev", "/proc", "/sys"];
 /// Number of files that a ledger lists: some 120 bytes each, of 64 KiB for a fact.
 const MOST_LISTED: usize = 400;
 
@@ -169,12 +171,15 @@ pub fn pack(
     // Files that the command's arguments name.
     for argument in &args.command[1..] {
         let path = own(Path::new(argument));
-        if path.is_file() {
+        if path.is_file() && !is_of_guest(&path) {
             closure.add(&mut tree, &path)?;
         }
     }
     for word in words_of_shell(&args.command) {
         let named = own(Path::new(OsStr::from_bytes(&word)));
+        if is_of_guest(&named) {
+            continue;
+        }
         if let Some(path) = Some(named).filter(|path| path.is_file()).or_else(|| closure.find(&word, directory)) {
             closure.add(&mut tree, &own(&path))?;
         }
@@ -193,6 +198,11 @@ pub fn pack(
         say(&format!("tollgate: --add: {text}, which is not packed, like the targets of {others} other links"));
     }
     Ok(tree)
+}
+
+/// Returns true for a file that the guest's kernel has itself. The host's, such as /proc/self/maps, would differ from run to run.
+fn is_of_guest(path: &Path) -> bool {
+    OF_GUEST.iter().any(|place| path.starts_with(place))
 }
 
 /// Lists the files whose contents come from the host, a line for each: SHA-256, size, path in the guest. A list that a ledger has no room for ends with the

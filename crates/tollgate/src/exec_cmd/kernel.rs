@@ -83,6 +83,17 @@ impl Kernel {
         }
     }
 
+    /// Returns the options of the kernel's configuration, if its file is where builds and distributions leave it.
+    pub fn configuration(&self) -> Option<String> {
+        let tree = self.image.ancestors().nth(4).map(|tree| tree.join(".config"));
+        let beside = self.image.parent().map(|directory| directory.join("config"));
+        let name = self.image.file_name()?.to_string_lossy().into_owned();
+        let installed =
+            name.strip_prefix("vmlinuz-").map(|release| self.image.with_file_name(format!("config-{release}")));
+        let found = tree.into_iter().chain(beside).chain(installed).find(|path| path.is_file())?;
+        std::fs::read_to_string(found).ok()
+    }
+
     /// Reads the modules, if there is a module directory. A tree of which only the image is left is one without.
     pub fn load_modules(&self) -> Result<Option<Modules>> {
         let Some(directory) = &self.modules else { return Ok(None) };

@@ -68,6 +68,8 @@ const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
 pub const SETTLED: &str = "settled after";
 /// Key of the command's working directory in a ledger, if its name may affect the run of a diff.
 pub const DIRECTORY: &str = "working directory";
+/// Beginning of the keys of facts about the kernel of a controlled run, in a ledger.
+pub const STATE: &str = "state: ";
 /// Key of the list of files of the host that a controlled command gets, in a ledger.
 pub const FILES: &str = "files of the host";
 /// Number of console lines shown if the guest's kernel caused the failure.
@@ -75,6 +77,8 @@ const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
 const ADDRESSES: Addresses =
     Addresses { guest: "10.0.2.15", mask: "255.255.255.0", router: "10.0.2.2", names: "10.0.2.3" };
+/// The profile of the processor, if no other one is asked for.
+pub const CPU: &str = "skx";
 /// Command line of the guest's kernel.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 
@@ -116,7 +120,7 @@ pub struct ExecArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: usize,
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file
-    #[arg(long, value_name = "PROFILE", default_value = "skx")]
+    #[arg(long, value_name = "PROFILE", default_value = CPU)]
     cpu: String,
     /// Model of time: flat (each instruction costs the price of its class) or core (with caches) [default: the profile's]
     #[arg(long, value_name = "MODEL", value_parser = model::parse)]
@@ -377,6 +381,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     if args.settle.is_some() {
         order.add(b's', "");
     }
+    if args.controlled && args.ledger.is_some() {
+        order.add(b'f', "");
+    }
     order.add(b'g', "");
     let archive = archive.finish();
     let server = || -> Result<Option<Server>> {
@@ -601,7 +608,7 @@ fn conclude(
     });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
-    let unknown = session.unknown.clone();
+    let (unknown, state) = (session.unknown.clone(), session.facts.clone());
     drop(session);
     if let Some(text) = &end.text {
         say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.seconds()));
@@ -614,6 +621,7 @@ fn conclude(
     if let Some(mut ledger) = ledger {
         let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));
         ledger.facts.extend(facts);
+        ledger.facts.extend(state.into_iter().map(|(name, value)| (format!("{STATE}{name}"), value)));
         if !unknown.is_empty() {
             ledger.facts.push((parameters::UNKNOWN.to_owned(), unknown.join(" ")));
         }

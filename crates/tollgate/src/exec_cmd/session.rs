@@ -10,7 +10,7 @@ use ledger::Ticks;
 use machine::host::{HostFrame, Piece};
 use machine::{Host, Poll};
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const TAIL: usize = 16 << 10;
 /// Largest number of input bytes passed on at a time.
 const PIECE: usize = 64 << 10;
+/// Largest number of facts about a kernel, and length of their names in bytes.
+const MOST_FACTS: usize = 256;
+const LONGEST_NAME: usize = 100;
 /// Virtual seconds that a guest may continue after its kernel has reported a fault. By then the command has been killed, or never ends.
 const GRACE: u64 = 2;
 /// Beginnings of messages with which a Linux kernel reports a fault of its own.
@@ -90,6 +93,8 @@ pub struct Session {
     added: Vec<String>,
     /// Those of them that the kernel does not know.
     pub unknown: Vec<String>,
+    /// What the guest said about its kernel, by name.
+    pub facts: BTreeMap<String, String>,
     /// The reason why the command did not start.
     pub failed: Option<String>,
     /// True once the kernel has reported a fault.
@@ -126,6 +131,7 @@ impl Session {
             ended: None,
             added: Vec::new(),
             unknown: Vec::new(),
+            facts: BTreeMap::new(),
             failed: None,
             broken: false,
             timed_out: false,
@@ -186,8 +192,11 @@ impl Session {
                 self.unknown = words.into_iter().filter(unknown).collect();
                 parameters::warnings(&self.unknown).iter().for_each(|text| say(&format!("tollgate: {text}")));
             }
+            Said::Fact(name, value) if self.facts.len() < MOST_FACTS && name.len() <= LONGEST_NAME => {
+                self.facts.entry(name).or_insert(value);
+            }
             // A program of the guest writes to the channel.
-            Said::Unknown(_) => {}
+            Said::Unknown(_) | Said::Fact(..) => {}
         }
     }
 

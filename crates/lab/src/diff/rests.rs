@@ -1,0 +1,121 @@
+//! What a difference rests on: prices that were measured, prices that are estimates, and the parts of the processor that the model of time leaves out.
+
+use super::Runs;
+use crate::trust::Trust;
+use ledger::profile::{Clock, Prices};
+use ledger::{Class, Kind};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Something with a price: a class of instructions, or a kind of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priced {
+    /// Instructions of a class.
+    Class(Class),
+    /// Events of a kind.
+    Kind(Kind),
+}
+
+/// The shares of a difference: parts of the sum of all changes, whatever their direction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rests {
+    /// Charged at prices that were measured, on this processor or one with the same core.
+    pub measured: f64,
+    /// Charged at prices that are derived or known from the literature only.
+    pub estimated: f64,
+    /// Computed by the model of time, without a price of its own: instructions and cache misses under `core`.
+    pub modelled: f64,
+    /// Time of instructions and of waits for memory, which is where the parts that are not modelled would show.
+    pub instructions: f64,
+    /// The same in a sentence.
+    pub sentence: String,
+}
+
+/// Returns true if the model of time itself decides what something costs.
+fn is_modelled(clock: Clock, what: Priced) -> bool {
+    clock == Clock::Core
+        && match what {
+            Priced::Class(_) => true,
+            Priced::Kind(kind) => kind.family.is_cache_miss(),
+        }
+}
+
+/// Returns true for time in which parts that are not modelled would show.
+fn is_of_instructions(what: Priced) -> bool {
+    match what {
+        Priced::Class(_) => true,
+        Priced::Kind(kind) => kind.family.is_cache_miss(),
+    }
+}
+
+fn trust(prices: &Prices, what: Priced) -> Trust {
+    let figure = match what {
+        Priced::Class(class) => prices.classes.get(class as usize),
+        Priced::Kind(kind) => prices.figure(kind),
+    };
+    Trust::of(figure.map(|figure| figure.from.confidence), 1)
+}
+
+/// Returns the mean ticks of a side's runs by what has a price.
+fn means(runs: &Runs) -> BTreeMap<Priced, f64> {
+    let mut all = BTreeMap::new();
+    for run in &runs.runs {
+        for (what, ticks) in &run.paid.priced {
+            *all.entry(*what).or_default() += *ticks as f64 / runs.runs.len() as f64;
+        }
+    }
+    all
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+impl Rests {
+    /// Returns what the difference of two sides rests on. None if nothing changes, or if the prices of a side are not known.
+    pub fn new(a: &Runs, b: &Runs) -> Option<Self> {
+        let prices = [a.prices.as_deref()?, b.prices.as_deref()?];
+        let (before, after) = (means(a), means(b));
+        let of = |list: &BTreeMap<Priced, f64>, what| list.get(what).copied().unwrap_or_default();
+        let (mut measured, mut estimated, mut modelled, mut instructions) = (0.0, 0.0, 0.0, 0.0);
+        for what in before.keys().chain(after.keys().filter(|what| !before.contains_key(what))) {
+            let change = (of(&after, what) - of(&before, what)).abs();
+            if is_of_instructions(*what) {
+                instructions += change;
+            }
+            let trust = trust(prices[0], *what).and(trust(prices[1], *what));
+            match trust.known() {
+                _ if is_modelled(a.clock, *what) || is_modelled(b.clock, *what) => modelled += change,
+                Some(trust) if trust.estimated == 0 => measured += change,
+                _ => estimated += change,
+            }
+        }
+        let whole: f64 = measured + estimated + modelled;
+        if whole == 0.0 {
+            return None;
+        }
+        let [measured, estimated, modelled, instructions] =
+            [measured, estimated, modelled, instructions].map(|part: f64| part / whole);
+        let lacks = match (a.clock, b.clock) {
+            (Clock::Flat, Clock::Flat) => {
+                "the model flat has no caches, no overlap of instructions and no mispredicted conditional branches"
+            }
+            (Clock::Core, Clock::Core) => {
+                "the model core has no instruction caches and no mispredicted conditional branches"
+            }
+            _ => "the models differ, and neither has mispredicted conditional branches",
+        };
+        let model = if modelled > 0.0 {
+            format!(", {} on the model of pipeline and caches", percent(modelled))
+        } else {
+            String::new()
+        };
+        let sentence = format!(
+            "Of all that changes, {} rests on measured prices, {} on estimates{model}; {} is time of instructions, and {lacks}.",
+            percent(measured),
+            percent(estimated),
+            percent(instructions),
+        );
+        Some(Self { measured, estimated, modelled, instructions, sentence })
+    }
+}

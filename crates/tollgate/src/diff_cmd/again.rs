@@ -1,0 +1,63 @@
+//! The command line that measures the same again.
+
+use lab::runner::quoted;
+use std::ffi::OsString;
+
+/// Options that take a value and do not change what is measured.
+const WITH_VALUE: [&str; 6] = ["--junit", "--html", "--keep", "--top", "--jobs", "--time-limit"];
+/// Options without a value that do not change what is measured.
+const ALONE: [&str; 2] = ["--json", "--markdown"];
+
+/// Returns the command line. `arguments` are those of this process; `layouts` is the number of layouts, if a time limit decided it.
+pub fn command(arguments: impl Iterator<Item = OsString>, layouts: Option<usize>) -> String {
+    let mut words = vec!["tollgate".to_owned()];
+    let mut given = arguments.skip(1).map(|word| word.to_string_lossy().into_owned());
+    let mut options = true;
+    while let Some(word) = given.next() {
+        options &= word != "--";
+        if !options {
+            words.extend(layouts.map(|count| format!("--layouts {count}")));
+            words.extend(std::iter::once(word).chain(given).map(|word| quoted(&word)));
+            break;
+        }
+        if WITH_VALUE.contains(&word.as_str()) {
+            given.next();
+            continue;
+        }
+        let name = word.split('=').next().unwrap_or_default();
+        if !ALONE.contains(&name) && !WITH_VALUE.contains(&name) {
+            words.push(quoted(&word));
+        }
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_shapes_the_output_is_left_out() {
+        let words = [
+            "/usr/bin/tollgate",
+            "diff",
+            "--kernel",
+            "cloud",
+            "--json",
+            "--html",
+            "x.html",
+            "--a=mitigations=off",
+            "--keep=d",
+            "--time-limit",
+            "9",
+            "--",
+            "sh",
+            "-c",
+            "echo $HOME; ls --json",
+        ];
+        let line = |layouts| command(words.iter().map(OsString::from), layouts);
+        let command = "sh -c 'echo $HOME; ls --json'";
+        assert_eq!(line(None), format!("tollgate diff --kernel cloud --a=mitigations=off -- {command}"));
+        assert_eq!(line(Some(8)), format!("tollgate diff --kernel cloud --a=mitigations=off --layouts 8 -- {command}"));
+    }
+}
