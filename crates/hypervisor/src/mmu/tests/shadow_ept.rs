@@ -1,11 +1,12 @@
 //! Tests of shadow EPT against changes of the guest's EPT that it has not been told of, and of its entries for devices.
 
-use super::super::nested::{Nested, NestedInvept};
+use super::super::nested::{EptExit, Nested, NestedInvept};
 use super::super::pool::{EntryRef, Page};
 use super::nested::{FORMAT, Found};
 use super::units::{DATA, DIRECTORY, PDPT, RAM, ROOT, TABLE, config};
 use super::*;
 use ept::{LARGE, READ, RIGHTS, WRITE};
+use x86::page;
 
 /// Memory type of entries that map pages.
 const WB: u64 = ept::WRITE_BACK << ept::TYPE_SHIFT;
@@ -145,5 +146,34 @@ fn devices_of_a_nested_guest_are_marked() {
         assert_eq!(rig.mmu.fault(&mut rig.vcpu, &guest, fault), Resolution::Fixed);
         assert_eq!(access(&mut rig, 0x2010, Access::Read), Found::Place(DATA + 0x10));
         rig.check();
+    }
+}
+
+/// The accessed flag in a page table of the nested guest is a write to the table, which the guest's EPT has to permit: without flags of its own, EPT
+/// permits a walk of tables that are only readable, as long as no flag changes.
+#[test]
+fn a_flag_is_set_only_in_a_table_that_the_guests_ept_lets_be_written() {
+    const PRESENT: u64 = 3;
+    const LARGE_PAGE: u64 = 1 << 7;
+    let tables = DATA + 0x1000;
+    let guest = Guest { cr0: CR0_PE | CR0_PG, cr3: 0x3000, cr4: CR4_PSE, ..nested() };
+    for mode in [MmuMode::Tdp, MmuMode::LegacyTdp] {
+        let mut rig = used(mode);
+        let walk = |rig: &mut Rig, linear: u64| rig.mmu.nested_walk(&guest, linear, 0);
+        rig.ram().write(tables, (PRESENT | LARGE_PAGE) as u32);
+        for (rights, flag) in [(READ, false), (RIGHTS, true)] {
+            rig.ram().write(TABLE + 24, tables | rights | WB);
+            match walk(&mut rig, 0x1000) {
+                Ok(place) => assert!(flag && place == DATA, "{mode}: {place:#x}"),
+                Err(NestedFault::Exit(EptExit::Violation { gpa: 0x3000, linear: 0x1000, qualification })) => {
+                    assert!(!flag && qualification & WRITE != 0, "{mode}: {qualification:#x}");
+                }
+                Err(other) => panic!("{mode}: {other:?}"),
+            }
+            assert_eq!(rig.ram().read::<u32>(tables).unwrap() & page::A as u32 != 0, flag, "{mode}");
+        }
+        // A flag that is set needs no write.
+        rig.ram().write(TABLE + 24, tables | READ | WB);
+        assert_eq!(walk(&mut rig, 0x1000).ok(), Some(DATA), "{mode}");
     }
 }
