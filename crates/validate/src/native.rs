@@ -152,7 +152,9 @@ pub fn times(command: &[String]) -> Result<Times, Error> {
     let counters = Counters::of_next_program();
     let mut start = Command::new(program);
     start.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
-    let child = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    // GNU grep ends at the first match if its output is /dev/null.
+    let output = File::from(rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC)?);
+    let child = start.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn()?;
     bind(child.id());
     let mut status = 0;
     // SAFETY: the type consists of integers only.
