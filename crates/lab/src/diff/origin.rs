@@ -69,7 +69,7 @@ pub struct Provenance {
     pub files: Vec<File>,
     /// Number of files that are not in the list, for lack of room.
     pub more_files: usize,
-    /// Hash of the contents, names and attributes of all files; "of the host" if the command could read all.
+    /// Hash of the list of all files with their hashes; "of the host" if the command could read all.
     pub tree: String,
 }
 

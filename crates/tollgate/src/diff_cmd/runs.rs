@@ -15,6 +15,7 @@ use lab::diff::{Answer, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
 use lab::flame::Folded;
 use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
+use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -300,6 +301,15 @@ fn remark_on_settings(args: &DiffArgs, both: &[Runs; 2], headers: [&Header; 2], 
     found.nothing_else
 }
 
+/// Returns the hash of the files of the host: of their list, which does not depend on time stamps, or else of all that the ledger knows of them.
+fn tree(header: &Header) -> String {
+    let fact = |key: &str| header.metadata.get(key).map_or("", String::as_str);
+    match (fact(FILES), files(header).1) {
+        ("", _) | (_, 1..) => fact("files").to_owned(),
+        (list, 0) => Sha256::digest(list).iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
 /// Says in a few words what the pairs so far have found.
 fn found(verdict: &Verdict, pairs: usize) -> String {
     let percent = verdict.relative * 100.0;
@@ -380,7 +390,7 @@ pub fn measure(args: &DiffArgs, terms: &Terms) -> Result<Measured> {
     bar.finish_and_clear();
     let pairs = both[0].runs.len();
     let listed = headers[0].as_ref().map(files).unwrap_or_default();
-    let tree = headers[0].as_ref().and_then(|header| header.metadata.get("files")).cloned().unwrap_or_default();
+    let tree = headers[0].as_ref().map(tree).unwrap_or_default();
     let seed = |run: Option<&Run>| run.and_then(|run| run.seed);
     remarks.provenance = Provenance {
         version: env!("CARGO_PKG_VERSION").to_owned(),
