@@ -64,8 +64,8 @@ fn diff(options: &str, script: &str) -> Result<Run, Stop> {
 fn verdict(bench: &Bench, script: &str) -> Result<(String, String, bool), Stop> {
     let output = bench.expect(&diff("--kernel cloud --layouts 1 --a mitigations=off --json", script)?, 0, r#"^\{"#)?;
     let text = output.text();
-    let json = text.lines().find(|line| line.starts_with('{')).map(serde_json::from_str::<Value>);
-    let Some(Ok(diff)) = json else { return Err(output.failed("the output is no JSON")) };
+    let json = text.find("{\n").map(|at| serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>().next());
+    let Some(Some(Ok(diff))) = json else { return Err(output.failed("the output is no JSON")) };
     let word = |value: &Value| value.as_str().unwrap_or("none").to_owned();
     let verdict = &diff["verdict"];
     let relative = verdict["relative"].as_f64().is_some_and(|share| share > 0.1);
