@@ -3,7 +3,7 @@
 use super::Runs;
 use crate::trust::Trust;
 use ledger::profile::{Clock, Prices};
-use ledger::{Class, Kind};
+use ledger::{Class, Family, Kind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ pub struct Rests {
     pub measured: f64,
     /// Charged at prices that are derived or known from the literature only.
     pub estimated: f64,
-    /// Computed by the model of time, without a price of its own: instructions and cache misses under `core`.
+    /// Computed by the model of time, at least in part without a price of its own: instructions, cache misses and mispredicted
+    /// directions of branches under `core`.
     pub modelled: f64,
     /// Time of instructions and of waits for memory, which is where the parts that are not modelled would show.
     pub instructions: f64,
@@ -36,7 +37,7 @@ fn is_modelled(clock: Clock, what: Priced) -> bool {
     clock == Clock::Core
         && match what {
             Priced::Class(_) => true,
-            Priced::Kind(kind) => kind.family.is_cache_miss(),
+            Priced::Kind(kind) => kind.family.is_cache_miss() || kind.family == Family::BranchMiss,
         }
 }
 
@@ -100,13 +101,11 @@ impl Rests {
             (Clock::Flat, Clock::Flat) => {
                 "the model flat has no caches, no overlap of instructions and no mispredicted conditional branches"
             }
-            (Clock::Core, Clock::Core) => {
-                "the model core has no instruction caches and no mispredicted conditional branches"
-            }
-            _ => "the models differ, and neither has mispredicted conditional branches",
+            (Clock::Core, Clock::Core) => "the model core has no instruction caches and no traffic between processors",
+            _ => "the models differ, and neither has instruction caches",
         };
         let model = if modelled > 0.0 {
-            format!(", {} on the model of pipeline and caches", percent(modelled))
+            format!(", {} on the model of pipeline, caches and predictor", percent(modelled))
         } else {
             String::new()
         };
