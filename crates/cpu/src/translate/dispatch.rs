@@ -12,7 +12,7 @@ use crate::counters::CHEAPEST;
 use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::f80::status::{B, ES, EXCEPTIONS};
-use crate::fault::Flow;
+use crate::fault::{Exec, Flow};
 use crate::front::{Mode, slot_mask};
 use crate::mode;
 use crate::native::{self, HOST_MXCSR};
@@ -452,6 +452,32 @@ impl Cpu {
         Some(code)
     }
 
+    /// Returns true if translated code may go on after a site: no event may become due within a trace.
+    fn stays(&self, cache: &BlockCache, context: &Handover, place: HandlerSite) -> bool {
+        !(place.inside && self.is_due(context, cache.code.translations.span_of(place.number)))
+    }
+
+    /// Completes the block of an operation at which its trace is left, with the result of the operation, and continues after
+    /// the block as [`Cpu::go_on`] does.
+    fn leave_trace(
+        &mut self,
+        cache: &mut BlockCache,
+        context: &mut Handover,
+        place: HandlerSite,
+        op: &Op,
+        ran: Exec<Flow>,
+    ) -> *mut Running {
+        let index = cache.code.translations.part(place.number, place.part);
+        let at = (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize;
+        if place.uncounted {
+            self.count_parts(cache, context.origin, place, index);
+        }
+        if !self.finish_block(cache, index, context.origin, at, ran) {
+            return std::ptr::null_mut();
+        }
+        self.go_on(cache, context)
+    }
+
     /// Takes the state back from the place where translated code has stored it.
     fn leave_area(&mut self, context: &Handover, cache: &BlockCache) {
         // SAFETY: the area that has been current since translated code was entered.
@@ -480,6 +506,39 @@ impl Cpu {
     }
 }
 
+/// What translated code has called for: an operation at its site, with the processor's state as before it.
+struct Called<'a> {
+    context: &'a mut Handover,
+    cpu: &'a mut Cpu,
+    cache: &'a mut BlockCache,
+    op: &'a Op,
+    place: HandlerSite,
+}
+
+impl Called<'_> {
+    /// Takes the state back from translated code.
+    ///
+    /// # Safety
+    /// As for [`slow`], whose arguments these are.
+    unsafe fn take(context: *mut Handover, op: *const Op, place: u32) -> Self {
+        // SAFETY: guaranteed by the caller: nothing else uses the context, the processor or the cache in the meantime;
+        // handlers do not change operations.
+        let (context, cpu, cache, op) = unsafe {
+            let context = &mut *context;
+            let (cpu, cache) = (context.cpu, context.cache);
+            (context, &mut *cpu, &mut *cache, &*op)
+        };
+        cpu.leave_area(context, cache);
+        cpu.arch.rip = op.next;
+        cpu.engine.ilen = op.len;
+        let place = HandlerSite::decode(place);
+        if cpu.has_lines() {
+            cpu.note_block(cache, cache.code.translations.part(place.number, place.part));
+        }
+        Self { context, cpu, cache, op, place }
+    }
+}
+
 /// Executes one instruction by its handler, the `LAST` of its block or another one. Returns the area's [`Running`] if
 /// translated code continues, else null.
 ///
@@ -491,27 +550,10 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     op: *const Op,
     place: u32,
 ) -> *mut Running {
-    // SAFETY: guaranteed by the caller: nothing else uses the context, the processor or the cache in the meantime;
-    // handlers do not change operations.
-    let (context, cpu, cache, op) = unsafe {
-        let context = &mut *context;
-        let (cpu, cache) = (context.cpu, context.cache);
-        (context, &mut *cpu, &mut *cache, &*op)
-    };
-    cpu.leave_area(context, cache);
-    cpu.arch.rip = op.next;
-    cpu.engine.ilen = op.len;
-    let place = HandlerSite::decode(place);
-    if cpu.has_lines() {
-        cpu.note_block(cache, cache.code.translations.part(place.number, place.part));
-    }
+    // SAFETY: guaranteed by the caller.
+    let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
     match (op.exec)(cpu, op) {
-        // No event may become due within a trace.
-        Ok(Flow::Next)
-            if !(LAST || place.inside && cpu.is_due(context, cache.code.translations.span_of(place.number))) =>
-        {
-            cpu.prepare_area(cache, context)
-        }
+        Ok(Flow::Next) if !LAST && cpu.stays(cache, context, place) => cpu.prepare_area(cache, context),
         Ok(flow) if LAST && !place.uncounted => {
             cpu.micro.run = match flow {
                 Flow::End => START,
@@ -519,17 +561,7 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
             };
             cpu.go_on(cache, context)
         }
-        ran => {
-            let index = cache.code.translations.part(place.number, place.part);
-            let at = (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize;
-            if place.uncounted {
-                cpu.count_parts(cache, context.origin, place, index);
-            }
-            if !cpu.finish_block(cache, index, context.origin, at, ran) {
-                return std::ptr::null_mut();
-            }
-            cpu.go_on(cache, context)
-        }
+        ran => cpu.leave_trace(cache, context, place, op, ran),
     }
 }
 
@@ -543,34 +575,16 @@ pub unsafe extern "sysv64" fn missed<const TAKEN: bool>(
     op: *const Op,
     place: u32,
 ) -> *mut Running {
-    // SAFETY: guaranteed by the caller, as for `slow`.
-    let (context, cpu, cache, op) = unsafe {
-        let context = &mut *context;
-        let (cpu, cache) = (context.cpu, context.cache);
-        (context, &mut *cpu, &mut *cache, &*op)
-    };
-    cpu.leave_area(context, cache);
-    cpu.arch.rip = op.next;
-    cpu.engine.ilen = op.len;
-    let place = HandlerSite::decode(place);
-    let index = cache.code.translations.part(place.number, place.part);
-    cpu.note_block(cache, index);
+    // SAFETY: guaranteed by the caller.
+    let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
     cpu.charge_direction(op);
-    // No event may become due within a trace.
-    if !(place.inside && cpu.is_due(context, cache.code.translations.span_of(place.number))) {
+    if cpu.stays(cache, context, place) {
         return cpu.prepare_area(cache, context);
     }
     if TAKEN {
         cpu.arch.rip = op.imm;
     }
-    let at = cache.code.ops_of(index).len() - 1;
-    if place.uncounted {
-        cpu.count_parts(cache, context.origin, place, index);
-    }
-    if !cpu.finish_block(cache, index, context.origin, at, Ok(Flow::End)) {
-        return std::ptr::null_mut();
-    }
-    cpu.go_on(cache, context)
+    cpu.leave_trace(cache, context, place, op, Ok(Flow::End))
 }
 
 /// In the last argument of [`refill`]: the access is a write.
