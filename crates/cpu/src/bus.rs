@@ -41,3 +41,34 @@ pub trait Bus {
     /// Sets the task priority through CR8.
     fn set_cr8(&mut self, who: Ident, value: u8);
 }
+
+/// A board without devices: nothing is claimed, and no interrupt is pending.
+pub struct NoDevices;
+
+impl Bus for NoDevices {
+    fn read(&mut self, _: Ident, _: u64, size: u8) -> u64 {
+        u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
+    }
+    fn write(&mut self, _: Ident, _: u64, _: u8, _: u64) {}
+    fn device(&self, _: u64) -> u32 {
+        0
+    }
+    fn port_in(&mut self, _: Ident, _: u16, size: u8) -> u32 {
+        u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)))
+    }
+    fn port_out(&mut self, _: Ident, _: u16, _: u8, _: u32) {}
+    fn msr_read(&mut self, _: Ident, _: u32) -> Option<u64> {
+        None
+    }
+    fn msr_write(&mut self, _: Ident, _: u32, _: u64) -> bool {
+        false
+    }
+    fn acknowledge(&mut self, _: Ident) -> Option<u8> {
+        None
+    }
+    fn end_of_interrupt(&mut self, _: Ident) {}
+    fn cr8(&mut self, _: Ident) -> u8 {
+        0
+    }
+    fn set_cr8(&mut self, _: Ident, _: u8) {}
+}

@@ -8,7 +8,7 @@
 use super::assemble;
 use cpu::BlockCache;
 use cpu::arch::Segment;
-use cpu::bus::{Bus, Ident};
+use cpu::bus::NoDevices;
 use cpu::decode::MAX_LENGTH;
 use cpu::fault::{Cause, Flow};
 use cpu::model::Model;
@@ -36,37 +36,6 @@ const PML4: u64 = 0x1000;
 const PDPT: u64 = 0x2000;
 const PD: u64 = 0x3000;
 
-/// A board without devices.
-pub struct NullBus;
-
-impl Bus for NullBus {
-    fn read(&mut self, _: Ident, _: u64, size: u8) -> u64 {
-        u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
-    }
-    fn write(&mut self, _: Ident, _: u64, _: u8, _: u64) {}
-    fn device(&self, _: u64) -> u32 {
-        0
-    }
-    fn port_in(&mut self, _: Ident, _: u16, size: u8) -> u32 {
-        u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)))
-    }
-    fn port_out(&mut self, _: Ident, _: u16, _: u8, _: u32) {}
-    fn msr_read(&mut self, _: Ident, _: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _: Ident, _: u32, _: u64) -> bool {
-        false
-    }
-    fn acknowledge(&mut self, _: Ident) -> Option<u8> {
-        None
-    }
-    fn end_of_interrupt(&mut self, _: Ident) {}
-    fn cr8(&mut self, _: Ident) -> u8 {
-        0
-    }
-    fn set_cr8(&mut self, _: Ident, _: u8) {}
-}
-
 /// Returns a model in which all events cost nothing and CPUID is empty.
 pub fn model() -> Model {
     Model {
@@ -86,7 +55,7 @@ pub fn model() -> Model {
 /// Returns a processor after RESET with this RAM, on a board without devices.
 pub fn cpu(ram: Ram) -> Cpu {
     let recorder = Rc::new(RefCell::new(Recorder::default()));
-    Cpu::new(0, Arc::new(model()), ram, Rc::new(RefCell::new(NullBus)), recorder)
+    Cpu::new(0, Arc::new(model()), ram, Rc::new(RefCell::new(NoDevices)), recorder)
 }
 
 /// An exception that an instruction raised and that was not delivered.

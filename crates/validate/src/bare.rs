@@ -4,7 +4,7 @@ use crate::kernel::Kernel;
 use crate::layout::{self, CODE, CODE_LEN, CONTROL, CONTROL_LEN, HUGE, HUGE_LEN, SMALL, SMALL_LEN, STACK, STACK_LEN};
 use crate::program::Program;
 use cpu::arch::Segment;
-use cpu::bus::{Bus, Ident};
+use cpu::bus::NoDevices;
 use cpu::run::Exit;
 use cpu::{BlockCache, Cpu, Model, Ram};
 use layout::Slot;
@@ -37,37 +37,6 @@ pub enum BareError {
     /// The kernel does not end.
     #[error("the modelled processor does not end the kernel")]
     Endless,
-}
-
-/// A board without devices.
-struct NoDevices;
-
-impl Bus for NoDevices {
-    fn read(&mut self, _: Ident, _: u64, _: u8) -> u64 {
-        u64::MAX
-    }
-    fn write(&mut self, _: Ident, _: u64, _: u8, _: u64) {}
-    fn device(&self, _: u64) -> u32 {
-        0
-    }
-    fn port_in(&mut self, _: Ident, _: u16, _: u8) -> u32 {
-        u32::MAX
-    }
-    fn port_out(&mut self, _: Ident, _: u16, _: u8, _: u32) {}
-    fn msr_read(&mut self, _: Ident, _: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _: Ident, _: u32, _: u64) -> bool {
-        false
-    }
-    fn acknowledge(&mut self, _: Ident) -> Option<u8> {
-        None
-    }
-    fn end_of_interrupt(&mut self, _: Ident) {}
-    fn cr8(&mut self, _: Ident) -> u8 {
-        0
-    }
-    fn set_cr8(&mut self, _: Ident, _: u8) {}
 }
 
 /// The processor, its memory and its page tables.

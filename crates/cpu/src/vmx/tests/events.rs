@@ -3,9 +3,9 @@
 use super::{Guest, HANDLERS, IDT, LONG, Mode};
 use crate::Exit;
 use crate::arch::attention;
-use crate::bus::{Bus, Ident};
+use crate::bus::{Bus, Ident, NoDevices};
 use crate::state::Cpu;
-use crate::testing::{CODE, DATA, NullBus, RAM, STACK};
+use crate::testing::{CODE, DATA, RAM, STACK};
 use iced_x86::code_asm::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,14 +22,14 @@ struct Line(Option<u8>);
 
 impl Bus for Line {
     fn read(&mut self, who: Ident, address: u64, size: u8) -> u64 {
-        NullBus.read(who, address, size)
+        NoDevices.read(who, address, size)
     }
     fn write(&mut self, _: Ident, _: u64, _: u8, _: u64) {}
     fn device(&self, _: u64) -> u32 {
         0
     }
     fn port_in(&mut self, who: Ident, port: u16, size: u8) -> u32 {
-        NullBus.port_in(who, port, size)
+        NoDevices.port_in(who, port, size)
     }
     fn port_out(&mut self, _: Ident, _: u16, _: u8, _: u32) {}
     fn msr_read(&mut self, _: Ident, _: u32) -> Option<u64> {
