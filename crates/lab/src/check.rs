@@ -185,12 +185,8 @@ mod tests {
         let cell = CellResult {
             row: "r".to_owned(),
             column: "c".to_owned(),
-            command: String::new(),
             measured: Some(measured),
-            failure: None,
-            unnamed: Vec::new(),
-            stacks: Vec::new(),
-            provenance: None,
+            ..CellResult::default()
         };
         vec![ExperimentResult { name: "x".to_owned(), file: None, cells: vec![cell] }]
     }

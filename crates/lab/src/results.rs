@@ -132,7 +132,7 @@ pub struct Provenance {
 }
 
 /// The result of a cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
     /// Name of the row.
     pub row: String,

@@ -138,12 +138,8 @@ mod tests {
             Some(CellResult {
                 row: experiment.rows[row].line.id.clone(),
                 column: experiment.columns[column].id.clone(),
-                command: String::new(),
                 measured: Some(measured),
-                failure: None,
-                unnamed: Vec::new(),
-                stacks: Vec::new(),
-                provenance: None,
+                ..CellResult::default()
             })
         };
         let places = (0..experiment.rows.len()).flat_map(|row| (0..experiment.columns.len()).map(move |c| (row, c)));

@@ -23,13 +23,13 @@ impl Timing for Core {
             let flat = if repeats(timed) { 0 } else { costs.class[op.class as usize] };
             let next = table.step(&mut info, instruction, flat);
             let next = if has_own_price(op.class) { next.priced_by_caller() } else { next };
-            let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
-            let ticks = step(table, &mut state, &next);
-            let branch = match op.class {
-                Class::Branch => Resolution { elapsed: state.time(), late, waits_for_load },
-                _ => Resolution::default(),
-            };
-            put(Price { ticks, branch });
+            if op.class == Class::Branch {
+                let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
+                let ticks = step(table, &mut state, &next);
+                put(Price { ticks, branch: Resolution { elapsed: state.time(), late, waits_for_load } });
+            } else {
+                put(Price::of(step(table, &mut state, &next)));
+            }
         }
         context.0 = state.encode();
     }

@@ -312,7 +312,7 @@ impl Cpu {
 
     /// Returns the charges of a part's instructions in addition to their class.
     fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Surcharge>> {
-        // Where the price of a repeated instruction is not a number of steps, its handler charges it.
+        // In a model that prices a repeated instruction by its length, the handler charges the instruction.
         let by_length = self.wiring.model.timing.repeated(&Repeated::default()).is_some();
         let step = Kind::new(Family::Instruction, Class::StringStep as u32);
         let of = |i: &Instruction, cache: &mut BlockCache| {

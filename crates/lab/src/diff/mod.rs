@@ -53,7 +53,7 @@ pub struct Runs {
     pub clock: Clock,
     /// The prices behind the charges, if they are known.
     pub prices: Option<Arc<Prices>>,
-    /// What the side was measured on.
+    /// The processor, the kernel and the inputs of the side.
     pub origin: Origin,
     /// The runs, at least one. Runs of A and B with the same index are a pair.
     pub runs: Vec<Run>,
@@ -83,7 +83,7 @@ pub struct Side {
     pub title: String,
     /// Frequency of the cycles, in hertz.
     pub tsc_hz: u64,
-    /// What the side was measured on.
+    /// The processor, the kernel and the inputs of the side.
     pub origin: Origin,
     /// Statistics of the command's cycles.
     pub cycles: Sample,
@@ -91,14 +91,14 @@ pub struct Side {
     pub runs: Vec<Figures>,
 }
 
-/// What a reader must know besides the figures.
+/// Warnings, notes and provenance, which a reader must know besides the figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
     /// Reasons for which the comparison may not be the one that was meant: they come before the answer.
     pub warnings: Vec<String>,
     /// Other remarks.
     pub notes: Vec<String>,
-    /// How the result came about.
+    /// Version, seeds, files and the command that measures the same again.
     pub provenance: Provenance,
 }
 
@@ -115,7 +115,7 @@ pub struct Diff {
     pub certainty: String,
     /// What `--fail-above` decided, and why.
     pub decision: Option<String>,
-    /// What the difference rests on.
+    /// The shares of the difference at measured prices, at estimates, and from the model of time.
     pub rests: Option<Rests>,
     /// Remarks for the reader.
     pub notes: Vec<String>,
@@ -127,7 +127,7 @@ pub struct Diff {
     pub a: Side,
     /// The second side.
     pub b: Side,
-    /// What differs between the sides, apart from the costs.
+    /// The settings, kernels and inputs that differ between the sides.
     pub differs: Vec<Differing>,
     /// Changes in the command's tasks by cause: means over the runs, the largest change first, without causes that are equal on both sides.
     pub causes: Vec<Change>,
@@ -135,7 +135,7 @@ pub struct Diff {
     pub functions: Vec<Change>,
     /// Changes in other tasks and interrupts while the command ran.
     pub meanwhile: Vec<Change>,
-    /// How the result came about.
+    /// Version, seeds, files and the command that measures the same again.
     pub provenance: Provenance,
     /// The command's call stacks or cost trees on both sides, for the page: lines of all runs.
     #[serde(skip)]

@@ -21,7 +21,7 @@ pub struct File {
     pub bytes: u64,
 }
 
-/// What a side was measured on.
+/// The processor, the kernel and the inputs of a side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// The modelled processor in full.
@@ -56,7 +56,7 @@ pub struct Differing {
     pub b: String,
 }
 
-/// How the result came about, for both sides.
+/// Version, seeds, files and the command that measures the same again, for both sides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Provenance {
     /// Version of Tollgate.
