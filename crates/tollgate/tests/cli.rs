@@ -236,7 +236,8 @@ fn a_limit_that_is_too_low_is_named() {
             "cannot get executable memory: File too large (os error 27)\ntollgate: the limit on the size of files (`ulimit -f`) is 10 KiB: raise it, or use `ulimit -f unlimited`",
         ),
         ("-s 128", "the limit on the stack (`ulimit -s`) is 128 KiB, and at least 1024 KiB are needed"),
-        ("-d 1000", "the limit on the data segment (`ulimit -d`) is 1000 KiB, and at least 32768 KiB are needed"),
+        // The dynamic loader needs 1 MiB for an unoptimized program, before the program can look at its limits.
+        ("-d 10000", "the limit on the data segment (`ulimit -d`) is 10000 KiB, and at least 32768 KiB are needed"),
         ("-d 200000", "the limit on the data segment (`ulimit -d`) is 200000 KiB, and at least 786432 KiB are needed"),
         (
             "-v 1000000",
