@@ -67,10 +67,14 @@ as_parameter() {
 # whole_command_line TEXT: succeeds if a kernel does not cut it: x86 has room for 2047 bytes.
 whole_command_line() { [ "$(printf %s "$1" | wc -c)" -le 2047 ]; }
 
-# known_tests WANTED FILE: checks that each of the tests WANTED (A,B,...) is in the file, which has a name a line; without one, with
-# those that resemble it, the workload ends.
-known_tests() {
-    for test in $(printf %s "$1" | tr ',' ' '); do
-        grep -Fqx -- "$test" "$2" || fail "no test is called $test; nearest: $(awk -v wanted="$test" -f /lib/nearest.awk "$2")"
+# choose_tests FILE: sets `only` to the tests that tollgate.tests= names, separated by commas or spaces, as ",A,B,", or to nothing if it names none.
+# Each must be in the file, which has a name a line; without one, with those that resemble it, the workload ends.
+choose_tests() {
+    only=
+    set -f
+    for test in $(parameter tests '' | tr ',' ' '); do
+        grep -Fqx -- "$test" "$1" || fail "no test is called $test; nearest: $(awk -v wanted="$test" -f /lib/nearest.awk "$1")"
+        only=${only:-,}$test,
     done
+    set +f
 }
