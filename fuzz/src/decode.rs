@@ -9,10 +9,9 @@ use cpu::model::Model;
 use cpu::time::predictor::Predictor;
 use cpu::tlb::Tlb;
 use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use testkit::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use x86::control::*;
 use x86::{flags, rights, seg};
@@ -324,7 +323,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
     cpu.micro.tlb = Tlb::new(&model.geometry);
     cpu.micro.predictor = Predictor::new(&model.geometry);
     cpu.wiring.model = model.clone();
-    cpu.wiring.bus = Rc::new(RefCell::new(NoisyBus { state: u64::from(choices) }));
+    cpu.wiring.bus = Arc::new(Mutex::new(NoisyBus { state: u64::from(choices) }));
     if choices & 0x10 == 0 {
         tables(&mut machine);
     }
@@ -384,7 +383,7 @@ fn account(machine: &Machine, model: &Model) {
         metadata: BTreeMap::new(),
         names: BTreeMap::new(),
     };
-    let ledger = Ledger::new(header, &machine.cpu.wiring.recorder.borrow(), &Symbols::default());
+    let ledger = Ledger::new(header, &machine.cpu.wiring.recorder, &Symbols::default());
     ledger.verify().expect("the entries add up to the clock");
 }
 

@@ -13,16 +13,16 @@ use ::ledger::profile::Profile;
 use ::ledger::{Costs, Family, Header, Kind, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
 use arbitrary::{Result, Unstructured};
 use cpu::arch::attention;
+use cpu::bus::lock;
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::{BlockCache, Cpu, Exit, Ram};
 use guest::{Mode, POOL, RAM};
 use hypervisor::config::Switches;
 use hypervisor::mmu::Mmu;
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use x86::{flags, reg};
 
 /// Virtual time on bare hardware, in cycles.
@@ -216,7 +216,7 @@ struct Run {
     cache: BlockCache,
     hypervisor: Option<Hypervisor>,
     vcpu: Vcpu,
-    board: Rc<RefCell<Board>>,
+    board: Arc<Mutex<Board>>,
 }
 
 impl Run {
@@ -224,8 +224,8 @@ impl Run {
         let config = virtualized.then(|| scenario.config.clone());
         let pages = config.as_ref().map_or(0, |config| Mmu::pool_pages(config, RAM >> 12, 1));
         let ram = if virtualized { Ram::with_hidden(RAM, POOL, u64::from(pages) << 12) } else { Ram::anonymous(RAM) };
-        let board = Rc::new(RefCell::new(Board::default()));
-        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let board = Arc::new(Mutex::new(Board::default()));
+        let recorder = Recorder::default();
         let (model, hypervisor) = processor(scenario.processor, |p| {
             let model = if scenario.priced { p.priced.clone() } else { p.free.clone() };
             (model, config.map(|config| Hypervisor::new(config, &ram, &p.profile).expect("the switches fit")))
@@ -246,7 +246,7 @@ impl Run {
     }
 
     fn step(&mut self, deadline: u64) -> End {
-        if self.board.borrow().interrupt.is_some() {
+        if lock(&self.board).interrupt.is_some() {
             self.cpu.attend(attention::INTR);
         } else {
             self.cpu.arch.attention &= !attention::INTR;
@@ -272,7 +272,7 @@ impl Run {
         let mut end = End::Exit(Exit::Deadline);
         for number in 0..SLICES {
             if scenario.interrupts & 1 << number != 0 {
-                self.board.borrow_mut().interrupt = Some(0x40 + number as u8);
+                lock(&self.board).interrupt = Some(0x40 + number as u8);
             }
             if scenario.nmis & 1 << number != 0 {
                 self.cpu.attend(attention::NMI);
@@ -325,7 +325,7 @@ impl Run {
             metadata: BTreeMap::new(),
             names: BTreeMap::new(),
         };
-        let ledger = Ledger::new(header, &self.cpu.wiring.recorder.borrow(), &Symbols::default());
+        let ledger = Ledger::new(header, &self.cpu.wiring.recorder, &Symbols::default());
         ledger.verify().expect("the entries add up to the clock");
     }
 }

@@ -20,7 +20,7 @@ impl Cpu {
     pub(crate) fn record_branch(&mut self, branch: Branch, missed: bool) {
         // Instructions that the board's hypervisor emulates are executed by its software.
         if self.wiring.model.recorded && self.engine.emulation.is_none() {
-            self.wiring.recorder.borrow_mut().add_branch(self.engine.origin, branch, missed);
+            self.wiring.recorder.add_branch(self.engine.origin, branch, missed);
         }
     }
 
@@ -76,7 +76,7 @@ mod tests {
         let start = m.cpu.arch.rip;
         assert!(length != 0 && m.cpu.reg(reg::RSP) != 0);
         assert_eq!(m.run(1 << 30), Exit::Halt);
-        let recorder = m.cpu.wiring.recorder.borrow();
+        let recorder = &m.cpu.wiring.recorder;
         let place = |address: u64| address.wrapping_sub(start);
         let mut all: Vec<_> = recorder
             .branches()

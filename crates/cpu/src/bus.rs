@@ -1,6 +1,7 @@
 //! The processor's interface to the board.
 
 use ledger::Ticks;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Identity of the accessing processor, and its time.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,15 @@ pub trait Bus {
     fn cr8(&mut self, who: Ident) -> u8;
     /// Sets the task priority through CR8.
     fn set_cr8(&mut self, who: Ident, value: u8);
+}
+
+/// The board of a machine, which its processors share.
+pub type SharedBus = Arc<Mutex<dyn Bus + Send>>;
+
+/// Returns what a lock protects, also after a panic of another holder: who keeps its parts consistent is the owner of the
+/// machine, which ends with the panic.
+pub fn lock<T: ?Sized>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A board without devices: nothing is claimed, and no interrupt is pending.

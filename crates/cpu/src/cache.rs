@@ -12,7 +12,6 @@ use crate::ram::Ram;
 use crate::time::Place;
 use crate::usage::{NONE, Use};
 use ledger::{OriginId, Recorder, Ticks};
-use std::cell::RefCell;
 use x86::page::PAGE;
 
 /// Memory used by blocks, in bytes.
@@ -121,7 +120,7 @@ impl<D: Derived> Cache<D> {
     /// Adds a block with its operations and marks its bytes as decoded.
     pub fn insert(&mut self, mut new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
         if self.code.is_full_for(ops.len()) {
-            let shape = recorder.shapes()[new.shape.0 as usize].clone();
+            let shape = recorder.names().shapes()[new.shape.0 as usize].clone();
             self.clear(ram, recorder);
             // No block refers to a shape any more: shapes that never ran can be dropped.
             recorder.forget_shapes();
@@ -135,9 +134,9 @@ impl<D: Derived> Cache<D> {
 
     /// Counts an execution of a block.
     #[inline(always)]
-    pub fn count(&mut self, index: u32, origin: OriginId, recorder: &RefCell<Recorder>) {
+    pub fn count(&mut self, index: u32, origin: OriginId, recorder: &mut Recorder) {
         if !self.used.counters.add(index, origin) {
-            self.count_slow(index, origin, &mut recorder.borrow_mut());
+            self.count_slow(index, origin, recorder);
         }
     }
 
@@ -168,9 +167,9 @@ impl<D: Derived> Cache<D> {
 
     /// Adds to the time in which translated code has counted executions by an origin, and passes the counts to the
     /// recorder before any can overflow.
-    pub(crate) fn spend(&mut self, origin: OriginId, time: Ticks, recorder: &RefCell<Recorder>) {
+    pub(crate) fn spend(&mut self, origin: OriginId, time: Ticks, recorder: &mut Recorder) {
         if self.used.counters.spend(origin, time) >= DRAIN {
-            self.code.spill(&mut self.used.counters, origin, &mut recorder.borrow_mut());
+            self.code.spill(&mut self.used.counters, origin, recorder);
         }
     }
 
@@ -275,9 +274,7 @@ mod tests {
             assert_eq!(cache.only_successor(first), None);
             assert_eq!(cache.find(first, 16, 16, 0), Some(second));
             assert_eq!(cache.only_successor(first), Some(16));
-            let shared = RefCell::new(std::mem::take(&mut recorder));
-            (0..times).for_each(|_| cache.count(first, origin, &shared));
-            recorder = shared.into_inner();
+            (0..times).for_each(|_| cache.count(first, origin, &mut recorder));
         }
         cache.turn(3);
         assert_eq!(cache.only_successor(first), Some(16));

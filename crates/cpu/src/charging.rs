@@ -3,7 +3,7 @@
 use crate::charged::{Charged, Nesting};
 use crate::state::Cpu;
 use crate::vmx::NonRoot;
-use ledger::{Origin, OriginId};
+use ledger::Origin;
 use x86::control::CR0_PG;
 
 impl Cpu {
@@ -56,7 +56,7 @@ impl Cpu {
             task,
             space: self.micro.charged_space.unwrap_or(own),
         };
-        let mut recorder = self.wiring.recorder.borrow_mut();
+        let recorder = &mut self.wiring.recorder;
         self.engine.host_origin = recorder.origin(host);
         self.engine.origin = match self.micro.level {
             0 => self.engine.host_origin,
@@ -79,10 +79,5 @@ impl Cpu {
     /// Returns true if a hypervisor runs on the machine: its software has entered VMX operation, real or emulated.
     pub fn has_hypervisor(&self) -> bool {
         self.arch.vmx.guest_operation || self.arch.vmx.operation.is_on()
-    }
-
-    /// Returns the origin of activity before any guest code runs.
-    pub(crate) fn first_origin(recorder: &std::cell::RefCell<ledger::Recorder>) -> OriginId {
-        recorder.borrow_mut().origin(Origin::default())
     }
 }

@@ -14,7 +14,7 @@ use crate::state::{Cpu, ImpossibleState};
 use crate::time::{Place, Runs, START, Timed};
 use crate::translate::BlockCache;
 use iced_x86::Instruction;
-use ledger::{Recorder, Shape};
+use ledger::Shape;
 use x86::page::PAGE;
 
 /// Returns the operations of instructions.
@@ -25,14 +25,7 @@ pub(crate) fn operations(run: &[Timed]) -> Vec<Op> {
 impl Cpu {
     /// Computes the properties of the block with these operations: prices (a branch learns its own), and instructions by class. `ends` is true if
     /// the last operation ends a run.
-    pub(crate) fn describe_block(
-        &self,
-        block: SavedBlock,
-        run: &mut [Timed],
-        ends: bool,
-        runs: &mut Runs,
-        recorder: &mut Recorder,
-    ) -> NewBlock {
+    pub(crate) fn describe_block(&self, block: SavedBlock, run: &mut [Timed], ends: bool, runs: &mut Runs) -> NewBlock {
         let (prices, after) = runs.price(&self.wiring.model, block.context, run, ends);
         run.iter_mut().zip(&prices).for_each(|(timed, price)| timed.op.set_price(*price));
         let ticks: Vec<u32> = prices.iter().map(|price| price.ticks).collect();
@@ -50,7 +43,7 @@ impl Cpu {
             rip: block.rip,
             second: block.second,
             cost: ticks.iter().map(|ticks| u64::from(*ticks)).sum(),
-            shape: recorder.shape(&shape),
+            shape: self.wiring.recorder.shape(&shape),
             key: key(block.mode, block.context),
             after,
             probe: block.probe,
@@ -68,7 +61,7 @@ impl Cpu {
     }
 
     /// Decodes the blocks of a saved state into an empty cache. Memory and probes must have been restored.
-    pub fn restore_blocks(&self, saved: &SavedBlocks, cache: &mut BlockCache) -> Result<(), ImpossibleState> {
+    pub fn restore_blocks(&mut self, saved: &SavedBlocks, cache: &mut BlockCache) -> Result<(), ImpossibleState> {
         let count = saved.blocks.iter().map(|block| u64::from(block.count)).sum::<u64>() + u64::from(saved.dead.1);
         if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), count) {
             return Err(ImpossibleState("more decoded code than there can be"));
@@ -80,12 +73,11 @@ impl Cpu {
         }
         let filler = operation(&Instruction::default(), mode::BITS64).0;
         cache.code.bury(saved.dead, filler);
-        let mut recorder = self.wiring.recorder.borrow_mut();
         for block in &saved.blocks {
             let (mut run, ends) =
                 self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &mut run, ends, &mut cache.code.runs, &mut recorder);
-            cache.insert(new, &operations(&run), &self.wiring.ram, &mut recorder);
+            let new = self.describe_block(*block, &mut run, ends, &mut cache.code.runs);
+            cache.insert(new, &operations(&run), &self.wiring.ram, &mut self.wiring.recorder);
         }
         for (page, lines) in &saved.marks {
             self.wiring.ram.set_code(*page, *lines);

@@ -339,6 +339,10 @@ pub struct Front<D> {
     logged: u64,
 }
 
+// SAFETY: the frames and the empty table belong to the value alone, and the pointers to them are used through it. What is
+// attached consists of numbers and raw pointers, which each entry into translated code sets before anything follows them.
+unsafe impl<D: Attached> Send for Front<D> {}
+
 impl<D: Attached> Front<D> {
     /// Creates empty areas, for pages or lines of 2^`shift` bytes.
     pub fn new(shift: u8) -> Self {

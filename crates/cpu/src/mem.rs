@@ -574,13 +574,12 @@ impl Cpu {
 
     fn device_read(&mut self, address: u64, size: u8) -> u64 {
         let who = self.ident();
-        let bus = self.wiring.bus.clone();
-        let device = bus.borrow().device(address);
+        let device = self.wiring.bus().device(address);
         self.note_device(DeviceAccess::Memory { address, size, write: false });
         self.charge(Kind::new(Family::MmioRead, device), 1);
         self.attend(attention::BUS);
         // Devices see naturally sized accesses; an odd remainder of a split access is done byte by byte.
-        let mut bus = bus.borrow_mut();
+        let mut bus = self.wiring.bus();
         if size.is_power_of_two() {
             return bus.read(who, address, size);
         }
@@ -589,12 +588,11 @@ impl Cpu {
 
     fn device_write(&mut self, address: u64, size: u8, value: u64) {
         let who = self.ident();
-        let bus = self.wiring.bus.clone();
-        let device = bus.borrow().device(address);
+        let device = self.wiring.bus().device(address);
         self.note_device(DeviceAccess::Memory { address, size, write: true });
         self.charge(Kind::new(Family::MmioWrite, device), 1);
         self.attend(attention::BUS);
-        let mut bus = bus.borrow_mut();
+        let mut bus = self.wiring.bus();
         if size.is_power_of_two() {
             return bus.write(who, address, size, value);
         }

@@ -4,11 +4,12 @@
 //! Both are marked in one map of 64-byte lines: the fast path for writes only contains pages without a marked line.
 //!
 //! This is one of the modules with `unsafe`: guest memory is shared with devices and is only accessed through raw
-//! pointers, never through Rust references. The processor and the devices run on one thread.
+//! pointers, never through Rust references. Processors and devices take turns: whoever holds a clone may be moved to another
+//! thread, but only one of them accesses the memory at a time. The marks are atomic, so that this is all that is asked.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use x86::page::PAGE;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -31,41 +32,54 @@ pub struct RamRegion {
     pub hidden: bool,
 }
 
+// SAFETY: a region is an address and a size, and nothing here depends on the thread. Who creates a `Ram` promises that the
+// bytes are valid as long as it lives, on any thread.
+unsafe impl Send for RamRegion {}
+// SAFETY: a shared region can only be read; the bytes behind it are accessed by `Ram`, under the rule at the top.
+unsafe impl Sync for RamRegion {}
+
 /// A page of RAM.
 pub struct Page<'a> {
     /// Host address.
     pub host: *mut u8,
     /// True if writes are ignored.
     pub read_only: bool,
-    lines: &'a Cell<u64>,
+    lines: &'a AtomicU64,
 }
 
 impl Page<'_> {
     /// Returns the lines that contain decoded bytes or are monitored.
     #[inline]
     pub fn marked(&self) -> u64 {
-        self.lines.get()
+        self.lines.load(Relaxed)
     }
 }
 
 /// Marks of the writes that must be noticed.
 struct Marks {
     /// For each page of each region, a bit for each 64-byte line that contains decoded bytes or is monitored.
-    lines: Box<[Box<[Cell<u64>]>]>,
+    lines: Box<[Box<[AtomicU64]>]>,
     /// Number of pages that got their first marked line.
-    epoch: Cell<u64>,
+    epoch: AtomicU64,
     /// Line that each processor's MONITOR has armed.
-    monitors: RefCell<Vec<Option<u64>>>,
+    monitors: Mutex<Vec<Option<u64>>>,
     /// True if a write has disarmed a monitor.
-    triggered: Cell<bool>,
+    triggered: AtomicBool,
+}
+
+impl Marks {
+    fn monitors(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
+        // Every value is valid, whoever has panicked.
+        self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// All RAM of a machine. Clones are cheap and share the memory and the marks.
 #[derive(Clone)]
 pub struct Ram {
-    regions: Rc<[RamRegion]>,
-    marks: Rc<Marks>,
-    _keep_alive: Rc<dyn Any>,
+    regions: Arc<[RamRegion]>,
+    marks: Arc<Marks>,
+    _keep_alive: Arc<dyn Any + Send + Sync>,
 }
 
 /// Allocates zeroed memory, and returns it with the start of its first page: translated code assumes that an operand
@@ -82,15 +96,16 @@ impl Ram {
     ///
     /// # Safety
     /// Each region's `host` must be the start of a page, valid for reads and writes of `len` bytes as long as `owner`
-    /// lives, and no Rust reference to those bytes may exist while the processor runs.
-    pub unsafe fn new(regions: Vec<RamRegion>, owner: Rc<dyn Any>) -> Self {
+    /// lives, and no Rust reference to those bytes may exist while the processor runs. Those who hold a clone must take turns:
+    /// only one of them accesses the memory at a time.
+    pub unsafe fn new(regions: Vec<RamRegion>, owner: Arc<dyn Any + Send + Sync>) -> Self {
         let marks = Marks {
-            lines: regions.iter().map(|r| vec![Cell::new(0); (r.len / PAGE) as usize].into()).collect(),
-            epoch: Cell::new(0),
-            monitors: RefCell::default(),
-            triggered: Cell::new(false),
+            lines: regions.iter().map(|r| (0..r.len / PAGE).map(|_| AtomicU64::new(0)).collect()).collect(),
+            epoch: AtomicU64::new(0),
+            monitors: Mutex::default(),
+            triggered: AtomicBool::new(false),
         };
-        Self { regions: regions.into(), marks: Rc::new(marks), _keep_alive: owner }
+        Self { regions: regions.into(), marks: Arc::new(marks), _keep_alive: owner }
     }
 
     /// Creates zeroed RAM of `len` bytes from address 0, for tests.
@@ -99,7 +114,7 @@ impl Ram {
         let (memory, host) = zeroed(len);
         let region = RamRegion { start: 0, len, host, read_only: false, hidden: false };
         // SAFETY: the box is the owner, is never accessed through a reference again, and its heap block does not move.
-        unsafe { Self::new(vec![region], Rc::new(memory)) }
+        unsafe { Self::new(vec![region], Arc::new(memory)) }
     }
 
     /// Creates RAM as [`Self::anonymous`] does, with `hidden_len` hidden bytes at `hidden_start`, which is beyond
@@ -115,7 +130,7 @@ impl Ram {
         };
         let regions = vec![region(0, len, false), region(hidden_start, hidden_len, true)];
         // SAFETY: as in `anonymous`, for each of the boxes.
-        unsafe { Self::new(regions, Rc::new(owners)) }
+        unsafe { Self::new(regions, Arc::new(owners)) }
     }
 
     /// Returns the regions.
@@ -160,7 +175,7 @@ impl Ram {
             if offset >= region.len {
                 return (present, unmarked);
             }
-            let marked = self.marks.lines[index][(offset / PAGE) as usize].get() != 0;
+            let marked = self.marks.lines[index][(offset / PAGE) as usize].load(Relaxed) != 0;
             (present | 1 << number, unmarked | u8::from(!marked) << number)
         })
     }
@@ -245,7 +260,7 @@ impl Ram {
     /// Returns the number of pages that got their first marked line. If it changes, any page may have one.
     #[inline(always)]
     pub fn epoch(&self) -> u64 {
-        self.marks.epoch.get()
+        self.marks.epoch.load(Relaxed)
     }
 
     /// Marks lines of a page as decoded.
@@ -258,7 +273,7 @@ impl Ram {
     pub fn marks(&self) -> Vec<(u64, u64)> {
         let mut marks = Vec::new();
         for (region, lines) in self.regions.iter().zip(&self.marks.lines) {
-            let pages = (region.start..).step_by(PAGE as usize).zip(lines.iter().map(Cell::get));
+            let pages = (region.start..).step_by(PAGE as usize).zip(lines.iter().map(|page| page.load(Relaxed)));
             marks.extend(pages.filter(|(_, lines)| *lines != 0));
         }
         marks
@@ -267,7 +282,7 @@ impl Ram {
     /// Sets the lines of a page that are marked as decoded.
     pub fn set_code(&self, address: u64, lines: u64) {
         let page = address & !(PAGE - 1);
-        let monitors = self.marks.monitors.borrow();
+        let monitors = self.marks.monitors();
         let monitored = monitors.iter().flatten().filter(|line| **line & !(PAGE - 1) == page);
         let monitored = monitored.fold(0, |all, line| all | crate::ram::lines(line & (PAGE - 1), 1));
         self.replace(address, lines | monitored);
@@ -276,15 +291,15 @@ impl Ram {
     fn replace(&self, address: u64, lines: u64) {
         let Some(page) = self.page(address) else { return };
         if page.marked() == 0 && lines != 0 {
-            self.marks.epoch.set(self.marks.epoch.get() + 1);
+            self.marks.epoch.fetch_add(1, Relaxed);
         }
-        page.lines.set(lines);
+        page.lines.store(lines, Relaxed);
     }
 
     /// Removes the marks of all decoded bytes.
     pub fn clear_all_code(&self) {
-        self.marks.lines.iter().flatten().for_each(|page| page.set(0));
-        let armed: Vec<u64> = self.marks.monitors.borrow().iter().flatten().copied().collect();
+        self.marks.lines.iter().flatten().for_each(|page| page.store(0, Relaxed));
+        let armed: Vec<u64> = self.marks.monitors().iter().flatten().copied().collect();
         for line in armed {
             self.mark_code(line, lines(line & (PAGE - 1), 1));
         }
@@ -296,7 +311,7 @@ impl Ram {
         if self.visible_page(address).is_none() {
             return;
         }
-        let mut monitors = self.marks.monitors.borrow_mut();
+        let mut monitors = self.marks.monitors();
         if monitors.len() <= processor {
             monitors.resize(processor + 1, None);
         }
@@ -307,20 +322,20 @@ impl Ram {
 
     /// Disarms a processor's monitor. The line stays marked until the next write to it.
     pub fn disarm_monitor(&self, processor: usize) {
-        if let Some(monitor) = self.marks.monitors.borrow_mut().get_mut(processor) {
+        if let Some(monitor) = self.marks.monitors().get_mut(processor) {
             *monitor = None;
         }
     }
 
     /// Returns the line that a processor's MONITOR has armed, if it has not been written since.
     pub fn monitor(&self, processor: usize) -> Option<u64> {
-        self.marks.monitors.borrow().get(processor).copied().flatten()
+        self.marks.monitors().get(processor).copied().flatten()
     }
 
     /// Returns the line that each processor's MONITOR has armed, and true if a write has disarmed one and that has not
     /// been handled yet.
     pub fn monitors(&self) -> (Vec<Option<u64>>, bool) {
-        (self.marks.monitors.borrow().clone(), self.marks.triggered.get())
+        (self.marks.monitors().clone(), self.marks.triggered.load(Relaxed))
     }
 
     /// Restores the state returned by [`Ram::monitors`], in RAM without armed monitors.
@@ -330,27 +345,27 @@ impl Ram {
                 self.arm_monitor(processor, *line);
             }
         }
-        self.marks.triggered.set(triggered);
+        self.marks.triggered.store(triggered, Relaxed);
     }
 
     /// Disarms the monitors of written lines of a page. Returns true if there were any.
     pub fn trigger_monitors(&self, page: u64, written: u64) -> bool {
         let mut any = false;
-        for monitor in self.marks.monitors.borrow_mut().iter_mut() {
+        for monitor in self.marks.monitors().iter_mut() {
             if monitor.is_some_and(|line| line & !(PAGE - 1) == page && lines(line & (PAGE - 1), 1) & written != 0) {
                 *monitor = None;
                 any = true;
             }
         }
         if any {
-            self.marks.triggered.set(true);
+            self.marks.triggered.store(true, Relaxed);
         }
         any
     }
 
     /// Returns true if a write has disarmed a monitor since the last call.
     pub fn take_triggered(&self) -> bool {
-        self.marks.triggered.take()
+        self.marks.triggered.swap(false, Relaxed)
     }
 }
 

@@ -13,10 +13,10 @@ const NO_CODE: u64 = u64::MAX;
 /// The ring of one processor.
 #[repr(C)]
 pub(crate) struct Returns {
-    /// Modelled entry of the next call.
-    pub(crate) next: [*mut u64; MOST_RETURNS],
-    /// Modelled entry of the previous call.
-    pub(crate) previous: [*mut u64; MOST_RETURNS],
+    /// Address of the modelled entry of the next call.
+    pub(crate) next: [usize; MOST_RETURNS],
+    /// Address of the modelled entry of the previous call.
+    pub(crate) previous: [usize; MOST_RETURNS],
     /// Address in translated code at which the return continues.
     pub(crate) code: [u64; MOST_RETURNS],
     /// Modelled stack that the ring follows: address of its first entry, and number of entries.
@@ -30,10 +30,9 @@ pub(crate) struct Returns {
 impl Returns {
     /// Creates a ring that follows no predictor.
     pub(crate) fn new() -> Self {
-        const NULL: *mut u64 = std::ptr::null_mut();
         Self {
-            next: [NULL; MOST_RETURNS],
-            previous: [NULL; MOST_RETURNS],
+            next: [0; MOST_RETURNS],
+            previous: [0; MOST_RETURNS],
             code: [0; MOST_RETURNS],
             follows: (0, 0),
             nowhere: 0,
@@ -72,8 +71,8 @@ impl Returns {
         self.follows = (first.addr(), entries);
         for at in 0..entries {
             // Both neighbours are in the same array.
-            self.next[at] = first.wrapping_add((at + 1) % entries);
-            self.previous[at] = first.wrapping_add((at + entries - 1) % entries);
+            self.next[at] = first.wrapping_add((at + 1) % entries).expose_provenance();
+            self.previous[at] = first.wrapping_add((at + entries - 1) % entries).expose_provenance();
         }
         self.forget_all();
     }

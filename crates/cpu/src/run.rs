@@ -187,7 +187,7 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
         if self.wiring.model.recorded {
-            cache.count(index, self.engine.origin, &self.wiring.recorder);
+            cache.count(index, self.engine.origin, &mut self.wiring.recorder);
         }
         // The block is charged to this origin, even if its instructions change the origin.
         let origin = self.engine.origin;
@@ -282,7 +282,7 @@ impl Cpu {
         self.micro.clock -= block.cost;
         self.engine.ahead = 0;
         let rip = block.rip;
-        let mut recorder = self.wiring.recorder.borrow_mut();
+        let recorder = &mut self.wiring.recorder;
         for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
             let ticks = u64::from(*ticks);
             self.micro.clock += ticks;
@@ -339,7 +339,7 @@ impl Cpu {
                         self.micro.clock += ticks;
                         self.micro.run = if flow == Flow::End { START } else { after };
                         if self.wiring.model.recorded {
-                            self.wiring.recorder.borrow_mut().add(self.engine.origin, op.rip(), kind, 1, ticks);
+                            self.wiring.recorder.add(self.engine.origin, op.rip(), kind, 1, ticks);
                         }
                         true
                     }
@@ -460,7 +460,7 @@ impl Cpu {
         let read = self.backing(physical).is_some_and(|backing| self.wiring.ram.read_bytes(backing, out));
         if !read {
             let who: Ident = self.ident();
-            let mut bus = self.wiring.bus.borrow_mut();
+            let mut bus = self.wiring.bus();
             for (i, byte) in out.iter_mut().enumerate() {
                 *byte = bus.read(who, physical + i as u64, 1) as u8;
             }
@@ -529,22 +529,19 @@ impl Cpu {
             self.deliver_fault();
             return None;
         }
-        let recorder = self.wiring.recorder.clone();
-        let mut recorder = recorder.borrow_mut();
         let probe = cache.code.probes.contains(start);
         let context = self.micro.run;
         let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: run.len() as u32 };
-        let block = self.describe_block(block, &mut run, ended, &mut cache.code.runs, &mut recorder);
+        let block = self.describe_block(block, &mut run, ended, &mut cache.code.runs);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside of RAM is not cached, because changes of it can't be noticed.
-            drop(recorder);
             if self.stops_here(cache) {
                 return None;
             }
             self.step(cache);
             return None;
         }
-        let index = cache.insert(block, &operations(&run), &self.wiring.ram, &mut recorder);
+        let index = cache.insert(block, &operations(&run), &self.wiring.ram, &mut self.wiring.recorder);
         self.follow_marks();
         Some(index)
     }
@@ -625,7 +622,7 @@ impl Cpu {
             }
             if self.arch.attention & attention::INTR != 0 && self.arch.flags & flags::IF != 0 {
                 let who = self.ident();
-                let acknowledged = self.wiring.bus.borrow_mut().acknowledge(who);
+                let acknowledged = self.wiring.bus().acknowledge(who);
                 match acknowledged {
                     Some(vector) => {
                         self.deliver_interrupt(vector);
@@ -756,6 +753,6 @@ impl Cpu {
 
     /// Passes the counts of blocks to the recorder, whose totals are complete afterwards.
     pub fn record_counts(&mut self, cache: &mut BlockCache) {
-        cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
+        cache.spill_all(&mut self.wiring.recorder);
     }
 }

@@ -26,9 +26,9 @@ pub struct Charged {
 }
 
 /// Observer of charged crossings and of halted time.
-pub trait Observer {
+pub trait Observer: Send + Sync {
     /// Is called with the registers of the instruction that causes the crossing, but RIP may be the next instruction's.
-    fn charged(&self, cpu: &Cpu, charged: Charged);
+    fn charged(&self, cpu: &mut Cpu, charged: Charged);
 }
 
 impl Cpu {
@@ -84,10 +84,10 @@ impl Cpu {
 
     /// Reports a charge to the observer.
     #[cold]
-    pub(crate) fn observe(&self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
+    pub(crate) fn observe(&mut self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
         let halted = kind.family == Family::Halt;
         if (kind.family.is_crossing() || halted)
-            && let Some(observer) = &self.wiring.observer
+            && let Some(observer) = self.wiring.observer.clone()
         {
             observer.charged(self, Charged { origin, rip, kind, count, ticks });
         }

@@ -1,7 +1,7 @@
 //! A processor: its parts, and operations that concern several of them.
 
 use crate::arch::{AMD_RESET, Arch, Msrs, Segment, TableRegister, Tiles, VectorState, attention};
-use crate::bus::{Bus, Ident};
+use crate::bus::{Ident, SharedBus};
 use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
 use crate::engine::Engine;
@@ -13,10 +13,7 @@ use crate::model::Model;
 use crate::ram::Ram;
 use crate::wiring::Wiring;
 use crate::xstate::Layout;
-use ledger::Geometry;
-use ledger::{Recorder, Ticks};
-use std::cell::RefCell;
-use std::rc::Rc;
+use ledger::{Geometry, Origin, Recorder, Ticks};
 use std::sync::Arc;
 use x86::control::*;
 use x86::debug::{DR6_FIXED, DR7_FIXED};
@@ -38,14 +35,8 @@ pub struct Cpu {
 
 impl Cpu {
     /// Creates a processor in its RESET state (SDM vol. 3, table 9-1), with this index and APIC ID.
-    pub fn new(
-        index: usize,
-        model: Arc<Model>,
-        ram: Ram,
-        bus: Rc<RefCell<dyn Bus>>,
-        recorder: Rc<RefCell<Recorder>>,
-    ) -> Self {
-        let origin = Self::first_origin(&recorder);
+    pub fn new(index: usize, model: Arc<Model>, ram: Ram, bus: SharedBus, mut recorder: Recorder) -> Self {
+        let origin = recorder.origin(Origin::default());
         let geometry = model.geometry;
         let leaf7 = model.static_cpuid(7, 0).ebx;
         let features = Features::of(&model.cpuid);
@@ -277,7 +268,7 @@ impl Cpu {
         require(micro.clock < LATEST, "its time")?;
         require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;
         let Charged { task, region, .. } = micro.charged;
-        require(self.wiring.recorder.borrow().knows(task, region), "its task")?;
+        require(self.wiring.recorder.knows(task, region), "its task")?;
         self.arch = arch;
         self.micro = micro;
         self.engine = Engine::new(self.engine.origin, lines(&self.wiring.model.geometry));
@@ -287,3 +278,9 @@ impl Cpu {
         Ok(())
     }
 }
+
+// A processor with its memory, board and recorder can be handed to another thread.
+const _: () = {
+    const fn of_no_thread<T: Send>() {}
+    of_no_thread::<Cpu>();
+};

@@ -9,7 +9,8 @@ use crate::translate::Before;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
 use ledger::Ticks;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use x86::reg;
 
 impl Place {
@@ -21,7 +22,7 @@ impl Place {
 
 impl Cpu {
     /// Attaches a debugger's stops to this processor.
-    pub fn debug(&mut self, stops: Rc<Stops>) {
+    pub fn debug(&mut self, stops: Arc<Stops>) {
         self.engine.stopping.leaving = false;
         self.engine.stopping.stops = Some(stops);
     }
@@ -66,11 +67,11 @@ impl Cpu {
 
     /// Removes the count of a partly executed block, or adds it again, so that the counts can be passed to the recorder
     /// in between.
-    pub fn count_held(&self, cache: &mut BlockCache, counted: bool) {
+    pub fn count_held(&mut self, cache: &mut BlockCache, counted: bool) {
         if let (Some(Held { index, origin, .. }), true) = (self.engine.stopping.held, self.wiring.model.recorded) {
             cache.turn(self.wiring.index);
             match counted {
-                true => cache.count(index, origin, &self.wiring.recorder),
+                true => cache.count(index, origin, &mut self.wiring.recorder),
                 false => cache.uncount(index, origin),
             }
         }
@@ -86,11 +87,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn note_watched(&mut self, linear: u64, size: u64, write: bool) {
         if let Some(stops) = &self.engine.stopping.stops {
-            let watches = stops.watches.borrow();
-            let touched = watches.iter().find_map(|w| Some((w.touched(linear, size, write)?, w.kind)));
-            if touched.is_some() && !stops.ignoring.get() {
-                stops.touched.set(touched);
-            }
+            stops.access(linear, size, write);
         }
     }
 
@@ -106,14 +103,14 @@ impl Cpu {
         }
         let passed = self.engine.stopping.passed.take() == Some(linear);
         let index = self.wiring.index;
-        let target = Count { begun: stops.begun.get(), late: true };
+        let target = Count { begun: stops.begun(), late: true };
         let reached =
             stops.target.get() == Some(target) || stops.place.get().is_some_and(|place| place == Place::of(self, true));
         let why = if reached {
             Some(Why::Reached)
         } else if passed {
             None
-        } else if !stops.ignoring.get() && cache.code.breakpoints.contains(linear) {
+        } else if !stops.ignoring.load(Relaxed) && cache.code.breakpoints.contains(linear) {
             Some(Why::Breakpoint)
         } else {
             (stops.step.get() == Some(index)).then_some(Why::Step)
@@ -125,17 +122,17 @@ impl Cpu {
             return true;
         }
         if stops.last_of.get().is_some_and(|(processor, _)| processor == index) {
-            stops.last_of.set(Some((index, stops.begun.get())));
+            stops.last_of.set(Some((index, stops.begun())));
         }
         self.engine.stopping.began = here;
-        stops.begun.set(stops.begun.get() + 1);
+        stops.begun.fetch_add(1, Relaxed);
         false
     }
 
     /// Returns true if the processor should stop after the instruction that it has just executed.
     pub fn stops_after(&mut self) -> bool {
         let Some(stops) = &self.engine.stopping.stops else { return false };
-        let early = Count { begun: stops.begun.get(), late: false };
+        let early = Count { begun: stops.begun(), late: false };
         let why = match stops.touched.take() {
             Some((address, kind)) => Why::Watch(address, kind),
             None if stops.target.get() == Some(early) => Why::Reached,
@@ -183,7 +180,7 @@ impl Cpu {
                 }
             }
             let Some(index) = self.next_block(cache, before, led) else {
-                if stops.why.get().is_some() {
+                if stops.why.is_set() {
                     return Exit::Debug;
                 }
                 (led, before) = (Before::Nothing, NONE);
@@ -212,7 +209,7 @@ impl Cpu {
     /// Charges a block before any of its operations has been executed.
     fn charge_block(&mut self, cache: &mut BlockCache, index: u32) -> Held {
         if self.wiring.model.recorded {
-            cache.count(index, self.engine.origin, &self.wiring.recorder);
+            cache.count(index, self.engine.origin, &mut self.wiring.recorder);
         }
         self.enter_block(cache, index);
         Held { index, origin: self.engine.origin, at: 0 }

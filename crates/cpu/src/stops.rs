@@ -13,11 +13,12 @@
 //! The instructions that a debugger observes are counted, on all processors together: a count identifies a point of the
 //! run at which a second run of the same guest can be stopped again.
 
+use crate::bus::lock;
 use crate::flags::Lazy;
 use crate::ram::GROUP;
 use ledger::{OriginId, Ticks};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use x86::page::PAGE;
 
 /// Kinds of accesses that a watchpoint reports.
@@ -92,37 +93,78 @@ pub struct Place {
     pub late: bool,
 }
 
+/// A value that is mostly absent, and is then found to be without a lock.
+#[derive(Debug)]
+pub(crate) struct Slot<T> {
+    set: AtomicBool,
+    value: Mutex<Option<T>>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self { set: AtomicBool::new(false), value: Mutex::new(None) }
+    }
+}
+
+impl<T: Copy> Slot<T> {
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<T> {
+        self.is_set().then(|| *lock(&self.value)).flatten()
+    }
+
+    pub(crate) fn set(&self, value: Option<T>) {
+        *lock(&self.value) = value;
+        self.set.store(value.is_some(), Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn take(&self) -> Option<T> {
+        let value = self.get();
+        if value.is_some() {
+            self.set(None);
+        }
+        value
+    }
+}
+
 /// Stops of a debugger on all processors of a machine.
 #[derive(Debug, Default)]
 pub struct Stops {
-    pub(crate) begun: Cell<u64>,
-    pub(crate) counting: Cell<bool>,
-    pub(crate) step: Cell<Option<usize>>,
-    pub(crate) target: Cell<Option<Count>>,
-    pub(crate) place: Cell<Option<Place>>,
-    pub(crate) watches: RefCell<Vec<Watch>>,
-    pub(crate) touched: Cell<Option<(u64, Watched)>>,
-    pub(crate) why: Cell<Option<Why>>,
-    pub(crate) ignoring: Cell<bool>,
+    pub(crate) begun: AtomicU64,
+    pub(crate) counting: AtomicBool,
+    pub(crate) step: Slot<usize>,
+    pub(crate) target: Slot<Count>,
+    pub(crate) place: Slot<Place>,
+    watching: AtomicBool,
+    watches: Mutex<Vec<Watch>>,
+    pub(crate) touched: Slot<(u64, Watched)>,
+    pub(crate) why: Slot<Why>,
+    pub(crate) ignoring: AtomicBool,
     /// For reverse steps of a processor: the count before the last instruction that it has begun.
-    pub(crate) last_of: Cell<Option<(usize, u64)>>,
+    pub(crate) last_of: Slot<(usize, u64)>,
 }
 
 impl Stops {
     /// Restarts the count of instructions at 0, which requires that all of them are observed, or stops counting.
     pub fn restart(&self, counting: bool) {
-        self.begun.set(0);
-        self.counting.set(counting);
+        self.begun.store(0, Relaxed);
+        self.counting.store(counting, Relaxed);
     }
 
     /// Continues counting.
     pub fn keep_counting(&self) {
-        self.counting.set(true);
+        self.counting.store(true, Relaxed);
     }
 
     /// Returns the number of instructions begun.
+    #[inline]
     pub fn begun(&self) -> u64 {
-        self.begun.get()
+        self.begun.load(Relaxed)
     }
 
     /// Stops a processor after its next instruction; `None` cancels.
@@ -142,7 +184,7 @@ impl Stops {
 
     /// Ignores breakpoints and watchpoints while `ignoring` is true.
     pub fn ignore(&self, ignoring: bool) {
-        self.ignoring.set(ignoring);
+        self.ignoring.store(ignoring, Relaxed);
     }
 
     /// Starts to record the instructions that a processor begins, see [`Stops::last_of`]; `None` cancels.
@@ -163,26 +205,34 @@ impl Stops {
         self.touched.set(None);
         self.why.set(None);
         self.last_of.set(None);
-        self.counting.set(false);
-        self.ignoring.set(false);
+        self.counting.store(false, Relaxed);
+        self.ignoring.store(false, Relaxed);
+    }
+
+    fn change_watches<R>(&self, change: impl FnOnce(&mut Vec<Watch>) -> R) -> R {
+        let mut watches = lock(&self.watches);
+        let result = change(&mut watches);
+        self.watching.store(!watches.is_empty(), Relaxed);
+        result
     }
 
     /// Adds a watchpoint. The caller must then call [`Cpu::watches_changed`](crate::Cpu::watches_changed) for each
     /// processor.
     pub fn watch(&self, watch: Watch) {
-        self.watches.borrow_mut().push(watch);
+        self.change_watches(|watches| watches.push(watch));
     }
 
     /// Removes such a watchpoint. Returns true if there was one.
     pub fn unwatch(&self, watch: Watch) -> bool {
-        let mut watches = self.watches.borrow_mut();
-        let found = watches.iter().position(|w| *w == watch);
-        found.map(|at| watches.swap_remove(at)).is_some()
+        self.change_watches(|watches| {
+            let found = watches.iter().position(|w| *w == watch);
+            found.map(|at| watches.swap_remove(at)).is_some()
+        })
     }
 
     /// Removes all watchpoints.
     pub fn unwatch_all(&self) {
-        self.watches.borrow_mut().clear();
+        self.change_watches(Vec::clear);
     }
 
     /// Takes the reason for which a processor has stopped.
@@ -192,17 +242,26 @@ impl Stops {
 
     /// Returns the watchpoints.
     pub fn watches(&self) -> Vec<Watch> {
-        self.watches.borrow().clone()
+        lock(&self.watches).clone()
+    }
+
+    /// Records an access if its address is watched.
+    #[inline]
+    pub(crate) fn access(&self, linear: u64, size: u64, write: bool) {
+        if self.ignoring.load(Relaxed) || !self.watching.load(Relaxed) {
+            return;
+        }
+        let touched = lock(&self.watches).iter().find_map(|w| Some((w.touched(linear, size, write)?, w.kind)));
+        if touched.is_some() {
+            self.touched.set(touched);
+        }
     }
 
     /// Returns true if each instruction must be checked.
     pub(crate) fn cautious(&self) -> bool {
-        let watching = !self.ignoring.get() && !self.watches.borrow().is_empty();
-        self.counting.get()
-            || self.step.get().is_some()
-            || self.target.get().is_some()
-            || self.place.get().is_some()
-            || watching
+        let watching = !self.ignoring.load(Relaxed) && self.watching.load(Relaxed);
+        let awaited = self.step.is_set() || self.target.is_set() || self.place.is_set();
+        self.counting.load(Relaxed) || awaited || watching
     }
 
     /// Returns true if data at a linear address must stay off the fast path, because a page of its group is watched.
@@ -210,7 +269,7 @@ impl Stops {
         let group = !(GROUP as u64 * PAGE - 1);
         let first = linear & group;
         let holds = |w: &Watch| w.touched(first, GROUP as u64 * PAGE, w.kind != Watched::Read).is_some();
-        self.watches.borrow().iter().any(holds)
+        self.watching.load(Relaxed) && lock(&self.watches).iter().any(holds)
     }
 }
 
@@ -236,7 +295,7 @@ pub struct Iterated {
 #[derive(Debug, Default)]
 pub struct Stopping {
     /// Stops of the debugger, if there is one.
-    pub(crate) stops: Option<Rc<Stops>>,
+    pub(crate) stops: Option<Arc<Stops>>,
     pub(crate) held: Option<Held>,
     /// True if the debugger has detached, but a partly executed block remains.
     pub(crate) leaving: bool,

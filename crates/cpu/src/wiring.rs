@@ -1,6 +1,6 @@
 //! Environment of a processor: memory, bus, recorder; and its identity: model, index, APIC ID.
 
-use crate::bus::Bus;
+use crate::bus::{self, Bus, SharedBus};
 use crate::capability::Capabilities;
 use crate::features::Features;
 use crate::model::Model;
@@ -8,9 +8,7 @@ use crate::ram::Ram;
 use crate::sampling::Observer;
 use crate::xstate::Layout;
 use ledger::{Recorder, Ticks};
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 /// Environment of a processor, which is constant while it runs.
 pub struct Wiring {
@@ -25,11 +23,11 @@ pub struct Wiring {
     /// State components of the model, and their layout in save areas.
     pub xstate: Layout,
     /// Interface to the board.
-    pub bus: Rc<RefCell<dyn Bus>>,
-    /// Recorder of charges.
-    pub recorder: Rc<RefCell<Recorder>>,
+    pub bus: SharedBus,
+    /// Recorder of this processor's charges.
+    pub recorder: Recorder,
     /// Observer of crossings, if there is one.
-    pub observer: Option<Rc<dyn Observer>>,
+    pub observer: Option<Arc<dyn Observer>>,
     /// Ticks between two samples; 0 if there are none.
     pub sample_every: Ticks,
     /// Index on the board.
@@ -42,4 +40,11 @@ pub struct Wiring {
     pub fdp_on_exception: bool,
     /// True if the x87 CS and DS are saved as 0 (CPUID.7.0:EBX\[13\]).
     pub fcs_deprecated: bool,
+}
+
+impl Wiring {
+    /// Returns the board, on which no other processor can act while the result lives.
+    pub fn bus(&self) -> MutexGuard<'_, dyn Bus + Send + 'static> {
+        bus::lock(&*self.bus)
+    }
 }

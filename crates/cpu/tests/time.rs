@@ -86,14 +86,14 @@ fn outcome(mut machine: Machine, at: u64, probes: &[u64], turn: u64) -> Outcome 
         }
     }
     machine.cpu.record_counts(&mut machine.cache);
-    let recorder = machine.cpu.wiring.recorder.borrow();
+    let recorder = &machine.cpu.wiring.recorder;
     let mut classes = BTreeMap::<u32, (u64, u64)>::new();
     let mut add = |class: u32, count: u64, ticks: u64| {
         let sum = classes.entry(class).or_default();
         *sum = (sum.0 + count, sum.1 + ticks);
     };
     for (_, _, shape, runs) in recorder.blocks() {
-        for (class, count, ticks) in &recorder.shapes()[shape.0 as usize] {
+        for (class, count, ticks) in &recorder.names().shapes()[shape.0 as usize] {
             add(*class as u32, u64::from(*count) * runs, ticks * runs);
         }
     }
@@ -241,8 +241,9 @@ fn the_same_bytes_have_the_price_of_their_context() {
         machine.cache.code.add_probe(middle, &ram);
         while machine.run(u64::MAX / 2) == Exit::Probe {}
         machine.cpu.record_counts(&mut machine.cache);
-        let recorder = machine.cpu.wiring.recorder.borrow();
-        let ticks = |shape: ledger::ShapeId| recorder.shapes()[shape.0 as usize].iter().map(|part| part.2).sum::<u64>();
+        let recorder = &machine.cpu.wiring.recorder;
+        let ticks =
+            |shape: ledger::ShapeId| recorder.names().shapes()[shape.0 as usize].iter().map(|part| part.2).sum::<u64>();
         let mut from_middle: Vec<(u64, u64)> = recorder
             .blocks()
             .filter(|block| block.1 == middle)
@@ -380,10 +381,9 @@ fn directions_are_predicted_alike_on_both_tiers() {
         machine.code(branches);
         while machine.run(turn) == Exit::Deadline {}
         machine.cpu.record_counts(&mut machine.cache);
-        let recorder = machine.cpu.wiring.recorder.borrow();
+        let recorder = &machine.cpu.wiring.recorder;
         let missed = recorder.events().filter(|event| event.2.family == Family::BranchMiss);
         let missed: BTreeMap<u64, u64> = missed.map(|(_, rip, _, amount)| (rip, amount.count)).collect();
-        drop(recorder);
         (machine.cpu.micro.clock, missed, machine.peek::<16>(DATA), machine.cpu.micro.predictor.clone())
     };
     let (clock, missed, data, predictor) = run(Tier::Interpreter, u64::MAX / 2);

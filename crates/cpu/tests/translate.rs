@@ -244,7 +244,7 @@ fn misses_of_calls(tier: Tier) -> Vec<u64> {
     });
     machine.run(1 << 20);
     machine.cpu.record_counts(&mut machine.cache);
-    let recorder = machine.cpu.wiring.recorder.borrow();
+    let recorder = &machine.cpu.wiring.recorder;
     recorder.events().filter(|(_, _, kind, _)| kind.family == Family::TlbMissData).map(|(_, rip, ..)| rip).collect()
 }
 

@@ -9,7 +9,7 @@ use cpu::arch::F80;
 use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::RamRegion;
 use cpu::{Cpu, Ram};
-use std::rc::Rc;
+use std::sync::Arc;
 use testkit::Raised;
 use x86::page::{A, D, NX, P, PAGE, RW, US};
 use x86::{flags, vector};
@@ -59,7 +59,7 @@ impl Emulated {
         let regions = vec![region(0, TABLES + TABLES_LEN, &mut owners), region(ARENA, ARENA_LEN as u64, &mut owners)];
         let host = regions[1].host;
         // SAFETY: the boxes own the memory, are never touched through references again, and their heap blocks do not move.
-        let ram = unsafe { Ram::new(regions, Rc::new(owners)) };
+        let ram = unsafe { Ram::new(regions, Arc::new(owners)) };
         // There are four levels; every table is present, writable, user and accessed.
         const TABLE: u64 = P | RW | US | A;
         let tables = [(39, TABLES), (30, TABLES + 0x1000), (21, TABLES + 0x2000), (12, TABLES + 0x3000)];

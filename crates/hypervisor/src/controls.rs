@@ -8,7 +8,7 @@ use cpu::Cpu;
 use cpu::capability::Capability;
 use cpu::vmx::{Controls, IoBitmap, MsrBitmap};
 use ledger::profile::Virtualization;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::msr;
 use x86::vmx::{pin, primary, secondary};
 
@@ -24,8 +24,8 @@ const READ_THROUGH: &[u32] = &[msr::TSC];
 /// Bitmaps and constants shared by all virtual CPUs of a machine.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    io: Option<Rc<IoBitmap>>,
-    msr: Option<Rc<MsrBitmap>>,
+    io: Option<Arc<IoBitmap>>,
+    msr: Option<Arc<MsrBitmap>>,
     secondary: bool,
     /// Number of the processor's CR3-target values that may be used.
     pub cr3_targets: usize,
@@ -38,7 +38,7 @@ impl Shared {
         let io = config.paravirt.then(|| {
             let mut bitmap = [0xff; 8192];
             bitmap[usize::from(DELAY_PORT) / 8] &= !(1 << (DELAY_PORT % 8));
-            Rc::new(bitmap)
+            Arc::new(bitmap)
         });
         let mut msr = [0xff; 4096];
         for index in PASSED_THROUGH {
@@ -49,7 +49,7 @@ impl Shared {
         }
         Self {
             io,
-            msr: processor.msr_bitmap.then(|| Rc::new(msr)),
+            msr: processor.msr_bitmap.then(|| Arc::new(msr)),
             // Secondary controls were introduced with EPT and VPID.
             secondary: processor.ept || processor.vpid,
             cr3_targets: usize::from(processor.cr3_targets).min(page::ENTRIES),

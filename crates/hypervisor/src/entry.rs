@@ -87,7 +87,7 @@ impl ExitContext<'_> {
     pub fn acknowledge(&mut self) -> Option<GuestEvent> {
         self.vcpu.events.waiting = false;
         let who = self.cpu.ident();
-        let vector = self.cpu.wiring.bus.clone().borrow_mut().acknowledge(who);
+        let vector = self.cpu.wiring.bus().acknowledge(who);
         // The board must check its lines before the next interrupt can be considered asserted.
         self.cpu.attend(attention::BUS);
         if vector.is_some() && self.vm.config.irqchip == crate::config::Irqchip::User {

@@ -10,7 +10,7 @@ use cpu::Ram;
 use cpu::vmx::{GuestPhysical, GuestVmx, Offer};
 use ledger::Profile;
 use serde::{Deserialize, Serialize};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// 1 GiB pages: bit of CPUID.80000001H:EDX.
 const GIGABYTE_PAGES: u32 = 1 << 26;
@@ -43,7 +43,7 @@ pub struct Hypervisor {
     /// Guest memory and the tables that map it.
     pub mmu: Mmu,
     /// Map of guest memory, for emulation.
-    pub(crate) memory: Rc<dyn GuestPhysical>,
+    pub(crate) memory: Arc<dyn GuestPhysical>,
     /// Ownership of control register bits.
     pub(crate) ownership: Ownership,
     /// Common part of all virtual CPUs' execution controls.
@@ -84,7 +84,7 @@ impl Hypervisor {
                 log_dirty: false,
             })?;
         }
-        let memory = Rc::new(Memory(mmu.slots().clone()));
+        let memory = Arc::new(Memory(mmu.slots().clone()));
         let ownership = Ownership::of(&config);
         let shared = Shared::new(&config, &features);
         let host_xcr0 = profile.host_xcr0.as_ref().map(|xcr0| xcr0.value);
@@ -97,14 +97,14 @@ impl Hypervisor {
     /// Adds a slot of memory while the machine runs.
     pub fn add_slot(&mut self, slot: SlotConfig) -> Result<(), MmuError> {
         self.mmu.add_slot(slot)?;
-        self.memory = Rc::new(Memory(self.mmu.slots().clone()));
+        self.memory = Arc::new(Memory(self.mmu.slots().clone()));
         Ok(())
     }
 
     /// Removes the slot that begins at a frame. Returns false if there is no such slot.
     pub fn remove_slot(&mut self, gfn: u64) -> bool {
         let removed = self.mmu.remove_slot(gfn);
-        self.memory = Rc::new(Memory(self.mmu.slots().clone()));
+        self.memory = Arc::new(Memory(self.mmu.slots().clone()));
         removed
     }
 
@@ -131,7 +131,7 @@ impl Hypervisor {
             mmus.extend(vcpu.mmu.as_ref().map(|mmu| (number, mmu)));
         }
         self.mmu.restore(mmu, &mmus)?;
-        self.memory = Rc::new(Memory(self.mmu.slots().clone()));
+        self.memory = Arc::new(Memory(self.mmu.slots().clone()));
         self.announced = announced;
         Ok(())
     }

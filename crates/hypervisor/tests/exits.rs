@@ -1,6 +1,7 @@
 //! Tests of the number of exits, their charges, and the repeatability of runs.
 
 use crate::common::*;
+use cpu::bus::lock;
 use hypervisor::config::{Cr0Wp, Irqchip, MmuMode, VmConfig};
 use hypervisor::mmu::SlotConfig;
 use iced_x86::code_asm::*;
@@ -204,7 +205,7 @@ fn an_interrupt_that_is_shut_out_asks_for_a_window() {
     while !guest.cpu.non_root() {
         guest.run(10_000).unwrap();
     }
-    guest.bus.borrow_mut().interrupts.push_back(0x40);
+    lock(&guest.bus).interrupts.push_back(0x40);
     guest.finish();
     assert_eq!(guest.cpu.arch.gpr[15], 1);
     assert_eq!((guest.exits(reason::EXTERNAL_INTERRUPT), guest.exits(reason::INTERRUPT_WINDOW)), (1, 1));
@@ -238,7 +239,7 @@ fn runs_repeat_to_the_tick() {
     for config in configurations() {
         let run = || {
             let guest = toggles(config.clone());
-            let recorder = guest.recorder.borrow();
+            let recorder = &guest.cpu.wiring.recorder;
             let events: Vec<_> = recorder.events().map(|e| (e.1, e.2, e.3.count, e.3.ticks)).collect();
             (guest.cpu.micro.clock, events)
         };

@@ -1,6 +1,7 @@
 //! Tests that guests behave under every configuration of the hypervisor as on bare hardware.
 
 use crate::common::*;
+use cpu::bus::lock;
 use iced_x86::code_asm::*;
 
 /// CR0.WP, for MOV to CR0 through RAX.
@@ -268,7 +269,7 @@ fn two_address_spaces() {
 #[test]
 fn interrupts_arrive_when_they_may() {
     everywhere(Mode::Long, |guest| {
-        guest.bus.borrow_mut().interrupts.extend([0x30, 0x31, 0x32]);
+        lock(&guest.bus).interrupts.extend([0x30, 0x31, 0x32]);
         guest.code(64, |a| {
             a.mov(rbx, DATA)?;
             // Interrupts are disabled for a while.

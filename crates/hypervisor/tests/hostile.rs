@@ -4,6 +4,7 @@
 use crate::common::*;
 use crate::nested::{EPT, HANDLER, INNER, OPERANDS, hypervisor, nested_configurations, with_ept};
 use cpu::Exit;
+use cpu::bus::lock;
 use hypervisor::Failure;
 use iced_x86::code_asm::*;
 use testkit::{Random, assemble, bytes};
@@ -117,7 +118,7 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
     guest.cpu.arch.gpr[usize::from(x86::reg::RBP)] = further;
     for round in 0..60 {
         if round % 7 == 3 {
-            guest.bus.borrow_mut().interrupts.push_back((random.next() as u8) | 0x20);
+            lock(&guest.bus).interrupts.push_back((random.next() as u8) | 0x20);
         }
         if round % 11 == 5 {
             guest.cpu.attend(cpu::arch::attention::NMI);
@@ -235,7 +236,7 @@ fn lie(guest: &mut Guest, seed: u64, ept: bool) {
     assert!(ram.write_bytes(HANDLER, &handler));
     for round in 0..8 {
         if round % 7 == 3 {
-            guest.bus.borrow_mut().interrupts.push_back((random.next() as u8) | 0x20);
+            lock(&guest.bus).interrupts.push_back((random.next() as u8) | 0x20);
         }
         match guest.run(200_000_000) {
             Ok(Exit::Shutdown) => return,

@@ -2,6 +2,7 @@
 //! bare hardware.
 
 use crate::common::*;
+use cpu::bus::lock;
 use hypervisor::config::VmConfig;
 use hypervisor::{Hypervisor, Vcpu};
 use iced_x86::code_asm::*;
@@ -371,7 +372,7 @@ fn events_go_to_the_level_that_wants_them() {
             });
             guest.cpu.arch.gpr[5] = INNER + 0x8;
             if acknowledged {
-                guest.bus.borrow_mut().interrupts.push_back(0x51);
+                lock(&guest.bus).interrupts.push_back(0x51);
             }
         });
         let reasons = exits(&noted);
@@ -742,7 +743,7 @@ fn a_hypervisor_that_lies_ends_itself_only() {
             let byte = numbers.next() as u8;
             guest.cpu.wiring.ram.write(INNER + numbers.below(120) as u64, byte);
         }
-        guest.bus.borrow_mut().interrupts.push_back(0x51);
+        lock(&guest.bus).interrupts.push_back(0x51);
         for _ in 0..20 {
             // The guest may end in any way; nothing else may.
             if guest.run(2_000_000).is_err() {

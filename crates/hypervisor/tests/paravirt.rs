@@ -1,6 +1,7 @@
 //! Tests of the paravirtual interface: its protocol, its savings, and guests that lie.
 
 use crate::common::*;
+use cpu::bus::lock;
 use hypervisor::config::{MmuMode, VmConfig};
 use hypervisor::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE, SIGNATURE, hypercall_code};
 use iced_x86::IcedError;
@@ -369,6 +370,6 @@ fn the_delay_port_does_not_exit() {
         });
         guest.finish();
         assert_eq!(guest.exits(reason::IO), exits);
-        assert_eq!(guest.bus.borrow().written.len(), 11);
+        assert_eq!(lock(&guest.bus).written.len(), 11);
     }
 }

@@ -120,10 +120,21 @@ impl Branches {
         Self { outside: Table::default(), regions: Table::default(), room }
     }
 
-    /// Counts an execution inside or outside a region of interest. Without room, new branches are recorded without their target, and then also
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.outside.len() + self.regions.len()
+    }
+
+    /// Removes all branches, and returns them sorted.
+    pub fn take(&mut self) -> Vec<(OriginId, Branch, Taken)> {
+        let all = self.save();
+        *self = Self::with_room(self.room);
+        all
+    }
+
+    /// Adds executions inside or outside a region of interest. Without room, new branches are recorded without their target, and then also
     /// without their site.
-    pub fn add(&mut self, origin: OriginId, in_region: bool, branch: Branch, missed: bool) {
-        let taken = Taken { count: 1, missed: u64::from(missed) };
+    pub fn add(&mut self, origin: OriginId, in_region: bool, branch: Branch, taken: Taken) {
         let table = if in_region { &mut self.regions } else { &mut self.outside };
         let mut key = (origin, branch);
         if table.len() >= self.room && !table.contains_key(&key) {
@@ -211,6 +222,9 @@ pub(crate) fn read(r: &mut Reader, regions: usize) -> Result<Vec<BranchRuns>, Le
 mod tests {
     use super::*;
 
+    const ONCE: Taken = Taken { count: 1, missed: 0 };
+    const MISSED: Taken = Taken { count: 1, missed: 1 };
+
     fn to(site: u64, target: u64) -> Branch {
         Branch { site, way: Way::Return, target }
     }
@@ -220,10 +234,10 @@ mod tests {
         let room = 20;
         let mut branches = Branches::with_room(room);
         for site in 1..=2 * room as u64 {
-            branches.add(OriginId(1), false, to(site, 7), false);
+            branches.add(OriginId(1), false, to(site, 7), ONCE);
         }
-        branches.add(OriginId(1), false, to(u64::MAX, 7), true);
-        branches.add(OriginId(2), true, to(u64::MAX, 7), true);
+        branches.add(OriginId(1), false, to(u64::MAX, 7), MISSED);
+        branches.add(OriginId(2), true, to(u64::MAX, 7), MISSED);
         let saved = branches.save();
         let of = |origin| saved.iter().filter(move |entry| entry.0 == OriginId(origin));
         // The first branches outside regions have targets, as many again only their sites, and the rest share one entry.
@@ -235,8 +249,8 @@ mod tests {
 
         let mut restored = Branches::restore(saved.clone(), |origin| origin == OriginId(2)).expect("is right");
         assert_eq!(restored.save(), saved);
-        restored.add(OriginId(2), true, to(1, 8), false);
-        branches.add(OriginId(2), true, to(1, 8), false);
+        restored.add(OriginId(2), true, to(1, 8), ONCE);
+        branches.add(OriginId(2), true, to(1, 8), ONCE);
         assert_eq!(restored.save(), branches.save());
     }
 }

@@ -112,18 +112,22 @@ impl Ledger {
     }
 
     pub(crate) fn fitting(header: Header, recorder: &Recorder, symbols: &Symbols, most: usize) -> Self {
-        let (tasks, task_at) = tasks(recorder);
+        let names = recorder.names();
+        let numbered = names.origins().to_vec();
+        let (tasks, task_at) = tasks(names.tasks(), &numbered);
+        let (shapes, shape_at) = sorted(names.shapes());
+        let regions = names.regions().to_vec();
+        drop(names);
         let plain =
             |origin: &Origin| Origin { region: RegionId(0), task: TaskId(task_at[origin.task.0 as usize]), ..*origin };
-        let mut origins: Vec<Origin> = recorder.origins().iter().map(plain).collect();
+        let mut origins: Vec<Origin> = numbered.iter().map(plain).collect();
         origins.sort_unstable();
         origins.dedup();
         let at = |origin: &Origin| {
             let number = origins.binary_search(&plain(origin)).unwrap_or_default();
             (u32::from(origin.region.0), number as u32)
         };
-        let origin_at: Vec<(u32, u32)> = recorder.origins().iter().map(at).collect();
-        let (shapes, shape_at) = sorted(recorder.shapes());
+        let origin_at: Vec<(u32, u32)> = numbered.iter().map(at).collect();
         // A run has millions of blocks: allocate their list at once, to avoid copies as it grows.
         let mut blocks = Vec::with_capacity(recorder.blocks().count());
         blocks.extend(recorder.blocks().map(|(origin, rip, shape, runs)| {
@@ -132,11 +136,10 @@ impl Ledger {
         }));
         blocks.sort_unstable();
         let events = events(recorder, &origin_at);
-        let regions = recorder.regions().to_vec();
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
-        let branches = branches(recorder);
+        let branches = branches(recorder, &numbered);
         let stacks = recorder.stacks(|number| {
-            let origin = recorder.origins()[number.0 as usize];
+            let origin = numbered[number.0 as usize];
             Origin { task: TaskId(task_at[origin.task.0 as usize]), ..origin }
         });
         let none = Vec::new();
@@ -328,8 +331,7 @@ fn events(recorder: &Recorder, origin_at: &[(u32, u32)]) -> Vec<EventCharge> {
 }
 
 /// Returns the indirect branches of a run, sorted. Tasks, rings and contexts are merged.
-fn branches(recorder: &Recorder) -> Vec<BranchRuns> {
-    let origins = recorder.origins();
+fn branches(recorder: &Recorder, origins: &[Origin]) -> Vec<BranchRuns> {
     let mut sums: BTreeMap<_, crate::Taken> = BTreeMap::new();
     for (origin, branch, taken) in recorder.branches() {
         let origin = &origins[origin.0 as usize];
@@ -341,9 +343,8 @@ fn branches(recorder: &Recorder) -> Vec<BranchRuns> {
 }
 
 /// Returns the tasks of origins, sorted, and the new position of each; the entry for no task stays the first.
-fn tasks(recorder: &Recorder) -> (Vec<Task>, Vec<u32>) {
-    let all = recorder.tasks();
-    let mut used: Vec<u32> = recorder.origins().iter().map(|origin| origin.task.0).filter(|task| *task != 0).collect();
+fn tasks(all: &[Task], origins: &[Origin]) -> (Vec<Task>, Vec<u32>) {
+    let mut used: Vec<u32> = origins.iter().map(|origin| origin.task.0).filter(|task| *task != 0).collect();
     used.sort_unstable_by(|&a, &b| all[a as usize].cmp(&all[b as usize]));
     used.dedup();
     let mut at = vec![0; all.len()];
@@ -441,7 +442,7 @@ pub(crate) mod tests {
         let kernel = recorder.origin(Origin::new(0, 0, 0x1000_0000));
         let region = recorder.region("work");
         recorder.region_begins(region);
-        let mut task = |kind, number, comm| match tasks {
+        let task = |kind, number, comm| match tasks {
             true => recorder.task(Task::new(kind, number, number, comm)),
             false => TaskId(0),
         };

@@ -38,7 +38,7 @@ pub use fold::{Folded, FoldedPlace, MOST_ENTRIES};
 pub use ledger::{Header, Ledger, Totals, VerifyError};
 pub use operation::Operation;
 pub use profile::Profile;
-pub use recorder::{Recorder, Region};
+pub use recorder::{Names, Recorder, Region};
 pub use symbols::{Symbol, Symbols};
 pub use task::{Context, Task, TaskId, TaskKind};
 pub use unreadable::{LedgerError, VERSION};

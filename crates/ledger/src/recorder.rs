@@ -8,22 +8,25 @@
 //!
 //! A guest decides how many addresses it executes. Beyond [`MOST_RECORDED`] entries, the recorder distinguishes fewer of them, in the
 //! steps of [`crate::coarse`]; totals stay exact.
+//!
+//! Each processor of a machine has a recorder of its own. They number origins, shapes, tasks, regions and frames together
+//! ([`Names`]), and one of them takes what the others have recorded ([`Recorder::take_from`]) before the record is read.
 
+mod names;
 mod saved;
 mod tables;
 
 use crate::branch::{Branch, Branches, Taken};
-use crate::charge::{AddressSpace, Amount, Origin, OriginId, RegionId, Shape, ShapeId};
+use crate::charge::{Amount, Origin, OriginId, RegionId, Shape, ShapeId};
 use crate::coarse::{self, AREA, Coarseness, Range};
-use crate::stack::{Files, Interned, Keeps, Record, StackId, Stacks, What};
-use crate::task::{Task, TaskId, Tasks};
+use crate::stack::{Keeps, Record, StackId, Stacked, Stacks, What};
+use crate::task::{Task, TaskId};
 use crate::{Class, Kind, Ticks};
-use hashbrown::HashTable;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+pub use names::Names;
+use rustc_hash::FxHashMap;
 pub use saved::{Saved, SavedError};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tables::Tables;
 
 /// A region of interest, named by the guest: the work of a task and its descendants in a stretch of time, or that of all processors.
@@ -53,20 +56,18 @@ pub const MOST_BY_TASK: usize = 3 << 19;
 pub const MOST_RECORDED: usize = 7 << 20;
 /// Largest number of block shapes.
 pub const MOST_SHAPES: usize = 1 << 20;
-/// Number of shapes beyond which unused ones are dropped.
-const IDLE_SHAPES: usize = 1 << 16;
+/// Number of entries, branches and records of stacks from which a recorder hands over what it has recorded, see
+/// [`Recorder::is_long`].
+const LONG: usize = 1 << 16;
 
 /// Size of the cache of recent origins.
 const RECENT_ORIGINS: usize = 64;
 
-/// The recorder of one run's charges.
+/// The recorder of a processor's charges.
 pub struct Recorder {
-    origins: Vec<Origin>,
-    origin_ids: FxHashMap<Origin, OriginId>,
+    names: Arc<Mutex<Names>>,
     /// Cache of recent origins, indexed by a few bits in which origins differ.
     recent_origins: [Option<(Origin, OriginId)>; RECENT_ORIGINS],
-    shapes: Vec<Shape>,
-    shape_ids: HashTable<u32>,
     /// Flags of the shapes that were executed since addresses are kept, and the number of these shapes.
     used: Vec<bool>,
     shapes_used: usize,
@@ -78,21 +79,16 @@ pub struct Recorder {
     dense: usize,
     tables: Tables,
     branches: Branches,
-    tasks: Tasks,
-    regions: Vec<Region>,
     /// Settings for stacks. They follow from the machine's configuration and are not saved.
     keeps: Keeps,
-    stacks: Interned,
+    stacks: Stacked,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
         Self {
-            origins: Vec::new(),
-            origin_ids: FxHashMap::default(),
+            names: Arc::default(),
             recent_origins: [None; RECENT_ORIGINS],
-            shapes: Vec::new(),
-            shape_ids: HashTable::new(),
             used: Vec::new(),
             shapes_used: 0,
             coarseness: Coarseness::default(),
@@ -102,10 +98,8 @@ impl Default for Recorder {
             dense: 0,
             tables: Tables::default(),
             branches: Branches::default(),
-            tasks: Tasks::default(),
-            regions: vec![Region::default()],
             keeps: Keeps::default(),
-            stacks: Interned::default(),
+            stacks: Stacked::default(),
         }
     }
 }
@@ -114,6 +108,50 @@ impl Recorder {
     #[cfg(test)]
     pub(crate) fn with_room(most_recorded: usize) -> Self {
         Self { most_recorded, ..Self::default() }
+    }
+
+    /// Creates an empty recorder for another processor of the same machine, with the same settings and the same numbers.
+    pub fn another(&self) -> Self {
+        let Self { coarseness, most_recorded, most_shapes, dense_from, keeps, .. } = *self;
+        let names = self.names.clone();
+        Self { names, coarseness, most_recorded, most_shapes, dense_from, keeps, ..Self::default() }
+    }
+
+    /// Returns what the machine's recorders number together. No other method may be called while the result lives.
+    pub fn names(&self) -> MutexGuard<'_, Names> {
+        // A number is given before it is used, so that whoever has panicked has left valid ones.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if the recorder of a processor that is not the machine's first should hand over its record: so the memory
+    /// of all recorders has the bound of one, and the record of the whole machine decides how coarse it is.
+    pub fn is_long(&self) -> bool {
+        self.tables.len() > LONG || self.branches.len() > LONG || self.stacks.len() > LONG
+    }
+
+    /// Moves the record of another recorder of the same machine to the end of this one, and makes the other as coarse as this
+    /// one.
+    pub fn take_from(&mut self, other: &mut Self) {
+        for (origin, rip, shape, runs) in std::mem::take(&mut other.tables.blocks).drain() {
+            self.add_block(origin, rip, shape, runs);
+        }
+        let Tables { events, classes, .. } = std::mem::take(&mut other.tables);
+        for (origin, rip, kind, amount) in events.iter() {
+            self.add(origin, rip, kind, amount.count, amount.ticks);
+        }
+        if !classes.is_empty() {
+            self.coarsen(other.coarseness);
+            self.put_classes(classes);
+            self.fit();
+        }
+        for (origin, branch, taken) in other.branches.take() {
+            self.put_branch(origin, branch, taken);
+        }
+        self.stacks.take_from(&mut other.stacks, &mut self.names.lock().unwrap_or_else(PoisonError::into_inner).frames);
+        other.forget_use();
+        other.dense = 0;
+        other.recent_origins = [None; RECENT_ORIGINS];
+        other.coarseness = self.coarseness;
     }
 
     /// Returns the number of `origin`. Equal origins have equal numbers.
@@ -126,65 +164,52 @@ impl Recorder {
         match self.recent_origins[slot] {
             Some((known, id)) if known == origin => id,
             _ => {
-                let task = if self.coarseness.tells_tasks() { task } else { self.tasks.by_name(task) };
-                let id = self.find_origin(Origin { task, ..origin });
+                let task = if self.coarseness.tells_tasks() { task } else { self.by_name(task) };
+                let id = self.names().origin(Origin { task, ..origin });
                 self.recent_origins[slot] = Some((origin, id));
                 id
             }
         }
     }
 
-    fn find_origin(&mut self, origin: Origin) -> OriginId {
-        if let Some(id) = self.origin_ids.get(&origin) {
-            return *id;
-        }
-        if origin.address_space() != AddressSpace::default() && self.origins.len() >= MOST_SPACES {
-            return self.find_origin(Origin { guest: 0, space: 0, ..origin });
-        }
-        let id = OriginId(self.origins.len() as u32);
-        self.origins.push(origin);
-        self.origin_ids.insert(origin, id);
-        id
+    /// Returns the task that stands for all that are called as this one.
+    fn by_name(&self, task: TaskId) -> TaskId {
+        self.names().tasks.by_name(task)
+    }
+
+    fn origin_of(&self, id: OriginId) -> Origin {
+        self.names().origins[id.0 as usize]
     }
 
     /// Returns the number of `shape`. Equal shapes have equal numbers.
-    pub fn shape(&mut self, shape: &Shape) -> ShapeId {
-        let hash = |shape: &Shape| FxBuildHasher.hash_one(shape);
-        let shapes = &self.shapes;
-        if let Some(&id) = self.shape_ids.find(hash(shape), |&at| shapes[at as usize] == *shape) {
-            return ShapeId(id);
-        }
-        let id = self.shapes.len() as u32;
-        self.shapes.push(shape.clone());
-        let shapes = &self.shapes;
-        self.shape_ids.insert_unique(hash(shape), id, |&at| hash(&shapes[at as usize]));
-        ShapeId(id)
+    pub fn shape(&self, shape: &Shape) -> ShapeId {
+        self.names().shape(shape)
     }
 
-    /// Drops the shapes that were not executed, if there are many. Earlier shape numbers become invalid.
-    pub fn forget_shapes(&mut self) {
-        if self.shapes.len() <= self.shapes_used + IDLE_SHAPES {
-            return;
-        }
-        let shapes = std::mem::take(&mut self.shapes);
-        let used = std::mem::take(&mut self.used);
-        self.shape_ids.clear();
-        self.shapes_used = 0;
-        let mut renumbered = vec![ShapeId(0); shapes.len()];
-        for (at, shape) in shapes.into_iter().enumerate().filter(|(at, _)| used.get(*at) == Some(&true)) {
-            renumbered[at] = self.shape(&shape);
-            self.use_shape(renumbered[at]);
-        }
-        for (origin, rip, shape, runs) in std::mem::take(&mut self.tables.blocks).drain() {
-            self.tables.blocks.add(origin, rip, renumbered[shape.0 as usize], runs);
-        }
+    /// Drops the shapes that were not executed, if there are many. Their numbers become invalid.
+    pub fn forget_shapes(&self) {
+        self.names().forget_shapes();
     }
 
     fn use_shape(&mut self, shape: ShapeId) {
         if self.used.len() <= shape.0 as usize {
             self.used.resize(shape.0 as usize + 1, false);
         }
-        self.shapes_used += usize::from(!std::mem::replace(&mut self.used[shape.0 as usize], true));
+        if !std::mem::replace(&mut self.used[shape.0 as usize], true) {
+            self.shapes_used += 1;
+            self.names().use_shape(shape, true);
+        }
+    }
+
+    /// Records that this recorder has no executions of any shape.
+    fn forget_use(&mut self) {
+        let used = std::mem::take(&mut self.used);
+        let mut names = self.names();
+        for at in (0..used.len()).filter(|at| used[*at]) {
+            names.use_shape(ShapeId(at as u32), false);
+        }
+        drop(names);
+        self.shapes_used = 0;
     }
 
     /// Adds `runs` executions of the block at `rip`.
@@ -219,22 +244,26 @@ impl Recorder {
 
     /// Counts an execution of an indirect branch; `missed` is true if it was mispredicted.
     pub fn add_branch(&mut self, origin: OriginId, branch: Branch, missed: bool) {
-        let in_region = self.origins[origin.0 as usize].region != RegionId::default();
-        self.branches.add(origin, in_region, branch, missed);
+        self.put_branch(origin, branch, Taken { count: 1, missed: u64::from(missed) });
+    }
+
+    fn put_branch(&mut self, origin: OriginId, branch: Branch, taken: Taken) {
+        let in_region = self.origin_of(origin).region != RegionId::default();
+        self.branches.add(origin, in_region, branch, taken);
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
-        let origin = self.origins[id.0 as usize];
+        let origin = self.origin_of(id);
         let mut coarse = self.coarseness.origin(origin, rip);
         if !self.coarseness.tells_tasks() {
-            coarse.task = self.tasks.by_name(coarse.task);
+            coarse.task = self.by_name(coarse.task);
         }
         if coarse == origin { id } else { self.origin(coarse) }
     }
 
     /// Returns the range that an address of an origin is folded into, if any.
     pub fn range(&self, id: OriginId, rip: u64) -> Option<Range> {
-        let range = self.coarseness.range(self.origins[id.0 as usize], rip);
+        let range = self.coarseness.range(self.origin_of(id), rip);
         let dense = || self.coarseness.folds_dense() && self.tables.is_dense(id, rip);
         range.or_else(|| dense().then(|| Range::page(rip)))
     }
@@ -254,7 +283,9 @@ impl Recorder {
             return new;
         };
         let before = self.tables.classes.len();
-        for &(class, count, ticks) in &self.shapes[shape.0 as usize] {
+        for &(class, count, ticks) in
+            &self.names.lock().unwrap_or_else(PoisonError::into_inner).shapes[shape.0 as usize]
+        {
             let amount = Amount { count: u64::from(count).saturating_mul(runs), ticks: ticks.saturating_mul(runs) };
             self.tables.classes.entry((range.start, id, class)).or_default().add(amount);
         }
@@ -279,7 +310,14 @@ impl Recorder {
                 return;
             }
             let Some(next) = self.coarseness.next() else { return };
-            self.coarseness = next;
+            self.coarsen(next);
+        }
+    }
+
+    /// Records at a coarseness from now on, if it is higher than the current one.
+    fn coarsen(&mut self, coarseness: Coarseness) {
+        if self.coarseness < coarseness {
+            self.coarseness = coarseness;
             self.rebuild();
         }
     }
@@ -317,8 +355,7 @@ impl Recorder {
     pub fn finish(&mut self) {
         while self.coarseness.folds_dense() && !self.folds_enough() {
             let Some(next) = self.coarseness.next() else { return };
-            self.coarseness = next;
-            self.rebuild();
+            self.coarsen(next);
             self.fit();
         }
     }
@@ -328,12 +365,11 @@ impl Recorder {
     fn rebuild(&mut self) {
         self.recent_origins = [None; RECENT_ORIGINS];
         if !self.coarseness.keeps_shapes() {
-            self.used.clear();
-            self.shapes_used = 0;
+            self.forget_use();
         }
         let Tables { blocks, events, classes, areas } = std::mem::take(&mut self.tables);
         for (origin, area) in areas.into_iter().filter(|(_, count)| count.is_none()).map(|(area, _)| area) {
-            let kept = self.coarseness.range(self.origins[origin.0 as usize], area * AREA).is_none();
+            let kept = self.coarseness.range(self.origin_of(origin), area * AREA).is_none();
             if kept && self.coarseness.folds_dense() {
                 let origin = self.coarse_origin(origin, area * AREA);
                 self.tables.areas.insert((origin, area), None);
@@ -346,6 +382,11 @@ impl Recorder {
         for (origin, rip, kind, amount) in events.iter() {
             self.put_event(origin, rip, kind, amount);
         }
+        self.put_classes(classes);
+    }
+
+    /// Adds instructions of blocks without addresses at the current coarseness.
+    fn put_classes(&mut self, classes: FxHashMap<(u64, OriginId, Class), Amount>) {
         for ((rip, origin, class), amount) in classes {
             let origin = self.coarse_origin(origin, rip);
             let start = self.range(origin, rip).map_or(rip, |range| range.start);
@@ -364,34 +405,29 @@ impl Recorder {
     }
 
     /// Returns the number of the stack with these frames, the innermost first. `whole` is false if further frames are missing.
-    pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
-        self.stacks.stack(frames, whole)
+    pub fn stack(&self, frames: &[u64], whole: bool) -> StackId {
+        self.names().frames.stack(frames, whole)
     }
 
-    /// Returns the files of frames in files.
-    pub fn files(&self) -> &Files {
-        &self.stacks.files
-    }
-
-    /// Returns the number of a file, as [`Files::number`] does.
-    pub fn file(&mut self, name: &[u8]) -> Option<u32> {
-        self.stacks.files.number(name)
-    }
-
-    /// Returns the places in files that frames have in place of their addresses.
-    pub fn frames_in_files(&self) -> BTreeSet<u64> {
-        self.stacks.in_files()
+    /// Returns the number of a file, as [`crate::stack::Files::number`] does.
+    pub fn file(&self, name: &[u8]) -> Option<u32> {
+        self.names().frames.files.number(name)
     }
 
     /// Adds samples of a stack, which charge nothing.
     pub fn add_samples(&mut self, origin: OriginId, stack: StackId, count: u64) {
         let ticks = count.saturating_mul(self.keeps.interval);
-        self.stacks.charge(origin, stack, What::Sample, Amount { count, ticks });
+        self.add_stack(origin, stack, What::Sample, Amount { count, ticks });
     }
 
     /// Adds the call stack of crossings that have been charged.
     pub fn add_crossing(&mut self, origin: OriginId, stack: StackId, kind: Kind, amount: Amount) {
-        self.stacks.charge(origin, stack, What::Crossing(kind), amount);
+        self.add_stack(origin, stack, What::Crossing(kind), amount);
+    }
+
+    fn add_stack(&mut self, origin: OriginId, stack: StackId, what: What, amount: Amount) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stacks.charge(origin, stack, what, amount, &mut names.frames);
     }
 
     /// Adds a record to the trace.
@@ -403,70 +439,38 @@ impl Recorder {
     pub(crate) fn stacks(&self, origin: impl Fn(OriginId) -> Origin) -> Stacks {
         match self.keeps.is_nothing() {
             true => Stacks::default(),
-            false => self.stacks.finish(self.keeps, origin),
+            false => self.stacks.finish(&self.names().frames, self.keeps, origin),
         }
     }
 
     /// Returns the number of a task. Equal tasks have equal numbers.
-    pub fn task(&mut self, task: Task) -> TaskId {
-        self.tasks.number(task)
+    pub fn task(&self, task: Task) -> TaskId {
+        self.names().task(task)
     }
 
     /// Returns the number of the region with a name. Unprintable characters are dropped from the name.
-    pub fn region(&mut self, name: &str) -> RegionId {
-        let mut name = region_name(name);
-        if self.regions.len() >= MOST_REGIONS - 1 && self.regions.iter().all(|region| region.name != name) {
-            name = FURTHER_REGIONS.to_owned();
-        }
-        let known = self.regions.iter().position(|region| region.name == name);
-        let number = known.unwrap_or_else(|| {
-            self.regions.push(Region { name, ..Region::default() });
-            self.regions.len() - 1
-        });
-        RegionId(number as u16)
+    pub fn region(&self, name: &str) -> RegionId {
+        self.names().region(name)
     }
 
     /// Returns the number of the region with a name, if there is one.
     pub fn known_region(&self, name: &str) -> Option<RegionId> {
-        let name = region_name(name);
-        let position = |name: &str| self.regions.iter().position(|region| region.name == name);
-        position(&name).or_else(|| position(FURTHER_REGIONS)).map(|number| RegionId(number as u16))
+        self.names().known_region(name)
     }
 
     /// Counts a start of a region.
-    pub fn region_begins(&mut self, region: RegionId) {
-        self.regions[usize::from(region.0)].begun += 1;
+    pub fn region_begins(&self, region: RegionId) {
+        self.names().region_begins(region);
     }
 
     /// Counts the end of a region that began `elapsed` ticks ago. Number 0 counts time outside all regions.
-    pub fn region_ends(&mut self, region: RegionId, elapsed: Ticks) {
-        let sum = &mut self.regions[usize::from(region.0)].elapsed;
-        *sum = sum.saturating_add(elapsed);
-    }
-
-    /// Returns the origins by number.
-    pub fn origins(&self) -> &[Origin] {
-        &self.origins
-    }
-
-    /// Returns the shapes by number.
-    pub fn shapes(&self) -> &[Shape] {
-        &self.shapes
-    }
-
-    /// Returns the regions by number; the first stands for all charges outside regions.
-    pub fn regions(&self) -> &[Region] {
-        &self.regions
+    pub fn region_ends(&self, region: RegionId, elapsed: Ticks) {
+        self.names().region_ends(region, elapsed);
     }
 
     /// Returns the coarseness of the record.
     pub fn coarseness(&self) -> Coarseness {
         self.coarseness
-    }
-
-    /// Returns the tasks by number; the first stands for no task.
-    pub fn tasks(&self) -> &[Task] {
-        self.tasks.all()
     }
 
     /// Returns executed blocks in no particular order: (origin, address, shape, executions).
@@ -489,10 +493,6 @@ impl Recorder {
     pub fn classes(&self) -> impl Iterator<Item = (OriginId, u64, Class, Amount)> + '_ {
         self.tables.classes.iter().map(|((rip, origin, class), amount)| (*origin, *rip, *class, *amount))
     }
-}
-
-fn region_name(name: &str) -> String {
-    name.trim().chars().filter(|c| !c.is_control()).take(LONGEST_REGION_NAME).collect()
 }
 
 #[cfg(test)]

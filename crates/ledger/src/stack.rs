@@ -168,21 +168,26 @@ impl Stacks {
     }
 }
 
-/// The stacks of a running machine.
+/// The frames of a machine's stacks, and the files that some of them are in.
 #[derive(Clone, Debug, Default)]
-pub struct Interned {
+pub struct Frames {
     nodes: Vec<Node>,
     numbers: FxHashMap<Node, StackId>,
-    charges: FxHashMap<(OriginId, StackId, What), Amount>,
-    records: Vec<Record<OriginId>>,
-    lost: u64,
     /// The files of frames in files.
     pub(crate) files: Files,
 }
 
+/// Sums and records of a recorder by stack.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stacked {
+    charges: FxHashMap<(OriginId, StackId, What), Amount>,
+    records: Vec<Record<OriginId>>,
+    lost: u64,
+}
+
 /// The saved stacks of a machine, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SavedStacks {
+pub(crate) struct SavedStacks {
     pub(crate) nodes: Vec<Node>,
     pub(crate) charges: Vec<((OriginId, StackId, What), Amount)>,
     pub(crate) records: Vec<Record<OriginId>>,
@@ -190,9 +195,23 @@ pub struct SavedStacks {
     pub(crate) files: Files,
 }
 
-impl Interned {
+impl SavedStacks {
+    /// Returns the origins of sums and records.
+    pub fn origins(&self) -> impl Iterator<Item = OriginId> + '_ {
+        self.charges.iter().map(|charge| charge.0.0).chain(self.records.iter().map(|record| record.origin))
+    }
+
+    /// Gives the origins other numbers.
+    pub fn renumber(&mut self, moved: impl Fn(&mut OriginId)) {
+        self.charges.iter_mut().for_each(|charge| moved(&mut charge.0.0));
+        self.charges.sort_unstable_by_key(|charge| charge.0);
+        self.records.iter_mut().for_each(|record| moved(&mut record.origin));
+    }
+}
+
+impl Frames {
     /// Returns the number of the stack with these frames, the innermost first. `whole` is false if further frames are missing.
-    pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
+    pub(crate) fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
         let mut stack = StackId(0);
         let more = (!whole).then_some(TRUNCATED);
         for address in more.into_iter().chain(frames.iter().rev().copied()) {
@@ -204,6 +223,11 @@ impl Interned {
             };
         }
         stack
+    }
+
+    /// Returns the files of frames in files.
+    pub fn files(&self) -> &Files {
+        &self.files
     }
 
     /// Returns the places in files that frames have in place of their addresses.
@@ -224,11 +248,39 @@ impl Interned {
         self.numbers.get(&node).copied().unwrap_or_else(|| self.add(node))
     }
 
+    /// Returns the frames in an order that does not depend on when each was first seen, and the new position of each.
+    fn in_order(&self) -> (Vec<Node>, Vec<u32>) {
+        let mut called: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len() + 1];
+        for (node, number) in self.nodes.iter().zip(1u32..) {
+            called[node.caller.0 as usize].push(number);
+        }
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        let mut moved = vec![0; self.nodes.len() + 1];
+        let mut waiting = vec![0u32];
+        while let Some(number) = waiting.pop() {
+            if let Some(node) = (number as usize).checked_sub(1).map(|at| self.nodes[at]) {
+                nodes.push(Node { caller: StackId(moved[node.caller.0 as usize]), ..node });
+                moved[number as usize] = nodes.len() as u32;
+            }
+            let list = &mut called[number as usize];
+            list.sort_unstable_by_key(|called| std::cmp::Reverse(self.nodes[*called as usize - 1].address));
+            waiting.append(list);
+        }
+        (nodes, moved)
+    }
+}
+
+impl Stacked {
+    /// Returns the number of sums and records.
+    pub fn len(&self) -> usize {
+        self.charges.len() + self.records.len()
+    }
+
     /// Adds samples or crossings.
-    pub fn charge(&mut self, origin: OriginId, stack: StackId, what: What, amount: Amount) {
+    pub fn charge(&mut self, origin: OriginId, stack: StackId, what: What, amount: Amount, frames: &mut Frames) {
         let mut key = (origin, stack, what);
         if self.charges.len() >= MOST_CHARGES && !self.charges.contains_key(&key) {
-            key.1 = self.unknown();
+            key.1 = frames.unknown();
             if self.charges.len() >= 2 * MOST_CHARGES && !self.charges.contains_key(&key) {
                 let what = match what {
                     What::Crossing(kind) => What::Crossing(kind.without_number()),
@@ -248,21 +300,33 @@ impl Interned {
         }
     }
 
+    /// Moves the sums and records of another recorder to this one.
+    pub fn take_from(&mut self, other: &mut Self, frames: &mut Frames) {
+        let Self { charges, records, lost } = std::mem::take(other);
+        let mut charges: Vec<_> = charges.into_iter().collect();
+        charges.sort_unstable_by_key(|charge| charge.0);
+        for ((origin, stack, what), amount) in charges {
+            self.charge(origin, stack, what, amount, frames);
+        }
+        records.into_iter().for_each(|record| self.record(record));
+        self.lost += lost;
+    }
+
     /// Returns the stacks for saving, sorted.
-    pub fn save(&self) -> SavedStacks {
+    pub fn save(&self, frames: &Frames) -> SavedStacks {
         let mut charges: Vec<_> = self.charges.iter().map(|(key, amount)| (*key, *amount)).collect();
         charges.sort_unstable_by_key(|charge| charge.0);
         SavedStacks {
-            nodes: self.nodes.clone(),
+            nodes: frames.nodes.clone(),
             charges,
             records: self.records.clone(),
             lost: self.lost,
-            files: self.files.clone(),
+            files: frames.files.clone(),
         }
     }
 
     /// Restores saved stacks. Returns None if they are inconsistent, or refer to more than `origins` origins.
-    pub fn restore(saved: SavedStacks, origins: usize) -> Option<Self> {
+    pub fn restore(saved: SavedStacks, origins: usize) -> Option<(Frames, Self)> {
         let SavedStacks { nodes, charges, records, lost, files } = saved;
         let before = nodes.iter().zip(0u32..).all(|(node, number)| node.caller.0 <= number);
         let known = |origin: OriginId, stack: StackId| (origin.0 as usize) < origins && stack.0 as usize <= nodes.len();
@@ -274,11 +338,11 @@ impl Interned {
         let count = charges.len();
         let charges: FxHashMap<_, _> = charges.into_iter().collect();
         let right = before && charged && recorded && once && few && charges.len() == count && files.is_sound();
-        right.then_some(Self { nodes, numbers, charges, records, lost, files })
+        right.then_some((Frames { nodes, numbers, files }, Self { charges, records, lost }))
     }
 
     /// Returns the stacks for a ledger. `origin` maps a number to its origin, with the task's number in the ledger.
-    pub fn finish(&self, keeps: Keeps, origin: impl Fn(OriginId) -> Origin) -> Stacks {
+    pub fn finish(&self, frames: &Frames, keeps: Keeps, origin: impl Fn(OriginId) -> Origin) -> Stacks {
         let used = self.charges.keys().map(|key| key.0).chain(self.records.iter().map(|record| record.origin));
         let mut numbers: Vec<OriginId> = used.collect();
         numbers.sort_unstable();
@@ -288,7 +352,7 @@ impl Interned {
         origins.dedup();
         let at = |number: OriginId| origins.binary_search(&origin(number)).unwrap_or_default() as u32;
         let places: FxHashMap<OriginId, u32> = numbers.into_iter().map(|number| (number, at(number))).collect();
-        let (nodes, moved) = self.in_order();
+        let (nodes, moved) = frames.in_order();
         let stack = |stack: StackId| StackId(moved[stack.0 as usize]);
         let mut sums: std::collections::BTreeMap<_, Amount> = std::collections::BTreeMap::new();
         for ((origin, of, what), amount) in &self.charges {
@@ -312,26 +376,27 @@ impl Interned {
         records.sort_by_key(|record| (record.cpu, record.time));
         Stacks { keeps, origins, nodes, charges, records, lost: self.lost }
     }
+}
 
-    /// Returns the frames in an order that does not depend on when each was first seen, and the new position of each.
-    fn in_order(&self) -> (Vec<Node>, Vec<u32>) {
-        let mut called: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len() + 1];
-        for (node, number) in self.nodes.iter().zip(1u32..) {
-            called[node.caller.0 as usize].push(number);
-        }
-        let mut nodes = Vec::with_capacity(self.nodes.len());
-        let mut moved = vec![0; self.nodes.len() + 1];
-        let mut waiting = vec![0u32];
-        while let Some(number) = waiting.pop() {
-            if let Some(node) = (number as usize).checked_sub(1).map(|at| self.nodes[at]) {
-                nodes.push(Node { caller: StackId(moved[node.caller.0 as usize]), ..node });
-                moved[number as usize] = nodes.len() as u32;
-            }
-            let list = &mut called[number as usize];
-            list.sort_unstable_by_key(|called| std::cmp::Reverse(self.nodes[*called as usize - 1].address));
-            waiting.append(list);
-        }
-        (nodes, moved)
+/// The frames of a machine, and its only recorder's sums of them.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct Both {
+    pub(crate) frames: Frames,
+    pub(crate) stacked: Stacked,
+}
+
+#[cfg(test)]
+impl Both {
+    /// Adds samples or crossings of a stack.
+    pub(crate) fn charge(&mut self, frames: &[u64], whole: bool, what: What, amount: Amount) {
+        let stack = self.frames.stack(frames, whole);
+        self.stacked.charge(OriginId(0), stack, what, amount, &mut self.frames);
+    }
+
+    /// Returns the stacks for a ledger with one origin.
+    pub(crate) fn finish(&self, keeps: Keeps, origin: Origin) -> Stacks {
+        self.stacked.finish(&self.frames, keeps, |_| origin)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::stacks::NamedTree;
 use crate::tasks::{self, LOW, OF_NO_FUNCTION, OF_NO_MODULE};
+use cpu::bus::lock;
 use ledger::profile::Profile;
 use ledger::summary::Part;
 use ledger::symbols::{self, Kallsyms, KallsymsError, Symbol, Symbols};
@@ -47,7 +48,7 @@ impl Machine {
         }
         self.vcpus.tasks.guests().add_to(&mut all);
         if let Some(stacks) = &self.vcpus.stacks {
-            stacks.add_programs(&mut all);
+            stacks.add_programs(self.recorder(), &mut all);
         }
         all
     }
@@ -121,7 +122,6 @@ impl Machine {
 
     /// Returns the ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
-        let recorder = self.recorder.borrow();
         let clocks = match &self.on_kvm {
             Some(report) => report.outside.clone(),
             None => self.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect(),
@@ -137,9 +137,10 @@ impl Machine {
         }
         header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         header.metadata.extend(self.on_kvm.iter().flat_map(|report| report.facts()));
-        let mut ledger = Ledger::new(header, &recorder, symbols);
-        let board = self.board.borrow();
+        let mut ledger = Ledger::new(header, self.recorder(), symbols);
+        let board = lock(&self.board);
         ledger.name_kinds(|kind| name(kind, &self.profile, &board));
+        drop(board);
         // The search reads all low memory if there is no kernel: it is not repeated.
         let kernel = LazyCell::new(|| symbols.no_kernel.map_or_else(|| self.kernel(), Err));
         ledger.explain_unnamed(|part, guest| self.why_unnamed(&kernel, part, guest));

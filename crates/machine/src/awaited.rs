@@ -13,7 +13,6 @@ use crate::vcpus::Vcpus;
 use cpu::stops::Stops;
 use ledger::symbols::{ImageFunctions, Symbol};
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Status of a function for which the machine waits.
@@ -67,7 +66,7 @@ struct Function {
 /// All places for which the machine waits.
 pub(crate) struct Awaited {
     functions: Vec<Function>,
-    stops: Rc<Stops>,
+    stops: Arc<Stops>,
     /// The image, until its load address is known.
     image: Option<ImageFunctions>,
     /// Load addresses at which the image has been ruled out.
@@ -90,7 +89,7 @@ impl Awaited {
         };
         let functions = places.into_iter().map(function).collect();
         let image = image.slides.then_some(image);
-        Self { functions, stops: Rc::default(), image, excluded: BTreeSet::new(), kernel: None }
+        Self { functions, stops: Arc::default(), image, excluded: BTreeSet::new(), kernel: None }
     }
 
     /// Returns the status of a place, by its index.

@@ -5,13 +5,13 @@ use crate::memory::{MemoryError, layout};
 use cpu::mapping::Mapping;
 use cpu::ram::RamRegion;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::page::PAGE;
 
 /// Pages for a hypervisor's tables. Clones share them.
 #[derive(Clone)]
 pub struct HypervisorMemory {
-    mapping: Rc<Mapping>,
+    mapping: Arc<Mapping>,
     pages: u32,
 }
 
@@ -24,7 +24,7 @@ impl HypervisorMemory {
         let pages = pages.clamp(1, Self::MOST_PAGES);
         let size = u64::from(pages) * PAGE;
         let mapping = Mapping::anonymous(size as usize).map_err(|cause| MemoryError::Map { size, cause })?;
-        Ok(Self { mapping: Rc::new(mapping), pages })
+        Ok(Self { mapping: Arc::new(mapping), pages })
     }
 
     /// Returns the host-physical addresses of the pages.

@@ -35,7 +35,7 @@ impl Machine {
     /// clock, where nothing is recorded.
     pub fn lacking(&self) -> Vec<Lacking> {
         let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
-        for (_, _, kind, amount) in self.recorder.borrow().events() {
+        for (_, _, kind, amount) in self.recorder().events() {
             if kind.family == Family::Undefined
                 && let Some(found) = cpu::features::of_real_processor(kind.param, &self.profile)
             {

@@ -17,6 +17,7 @@ use crate::replay::Replay;
 use crate::stacks::Stacks;
 use crate::vcpus::{Pause, Vcpus};
 use crate::view::processor_ram;
+use cpu::bus::lock;
 use cpu::{Cpu, Model, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
@@ -24,9 +25,7 @@ use ledger::profile::Profile;
 use ledger::stack::Keeps;
 use ledger::symbols::{ImageFunctions, Symbol};
 use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Name of the facts of [`Machine::description`] that are entries of the memory map for the guest.
@@ -127,10 +126,8 @@ pub struct Machine {
     pub(crate) look: (Ticks, Ticks),
     pace: Pace,
     pub(crate) replay: Replay,
-    /// The devices.
-    pub board: Rc<RefCell<Board>>,
-    /// Recorder of charges.
-    pub recorder: Rc<RefCell<Recorder>>,
+    /// The devices, which the processors share.
+    pub(crate) board: Arc<Mutex<Board>>,
     /// Guest memory.
     pub ram: GuestRam,
     pub(crate) clock: ClockSource,
@@ -190,18 +187,18 @@ impl Machine {
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = model(&config.profile, config.clock, &config.platform);
         let model = Arc::new(Model { branches: config.branches, ..model });
-        let recorder = Rc::new(RefCell::new(Recorder::default().keeping(config.stacks)));
-        let stacks = Stacks::new(config.stacks, recorder.clone());
+        let recorder = Recorder::default().keeping(config.stacks);
+        let stacks = Stacks::new(config.stacks);
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();
         let random = config.parts.random;
         let nics = config.parts.nics.iter().map(|nic| nic.text.clone()).collect::<Vec<_>>();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
-        let board = Rc::new(RefCell::new(board));
+        let board = Arc::new(Mutex::new(board));
         let processor_ram = processor_ram(&ram, tables.as_ref());
         let cpus = (0..config.cpus).map(|index| {
-            let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
+            let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.another());
             cpu.wiring.processors = config.cpus as u32;
             cpu.micro.random ^= random;
             if let Some(stacks) = &stacks {
@@ -243,7 +240,6 @@ impl Machine {
             pace: Pace::default(),
             replay: Replay::default(),
             board,
-            recorder,
             ram,
             clock: config.clock,
             host_clock: HostClock::default(),
@@ -361,18 +357,29 @@ impl Machine {
     /// Prepares the machine for inspection after the run.
     pub(crate) fn finish(&mut self) {
         self.vcpus.finish();
-        if let Some(first) = self.vcpus.all.first() {
+        self.vcpus.gather();
+        if let Some(first) = self.vcpus.all.first_mut() {
             self.taken = self.vcpus.cache.taken();
             // The remaining steps allocate memory of their own.
-            self.vcpus.cache.release(&first.cpu.wiring.ram, &mut self.recorder.borrow_mut());
-            self.recorder.borrow_mut().finish();
+            self.vcpus.cache.release(&first.cpu.wiring.ram, &mut first.cpu.wiring.recorder);
+            first.cpu.wiring.recorder.finish();
         }
+    }
+
+    /// Returns the devices, on which no processor can act while the result lives.
+    pub fn board(&self) -> MutexGuard<'_, Board> {
+        lock(&self.board)
+    }
+
+    /// Returns the record of the machine's charges: everything up to the last call of [`Vcpus::gather`].
+    pub fn recorder(&self) -> &Recorder {
+        &self.vcpus.all[0].cpu.wiring.recorder
     }
 
     /// Interacts with the outside when the processors pause. Returns the outcome if the run ends.
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
-        let wanted = self.board.borrow().console_room();
+        let wanted = lock(&self.board).console_room();
         let listens = self.replay.listens();
         let mut poll = host.poll(self.vcpus.now(), wanted && listens);
         poll.frames = self.network(host, listens);
@@ -399,7 +406,7 @@ impl Machine {
     /// Sends frames to the host's network and returns those received; does neither while the machine repeats a part of
     /// its run.
     fn network(&mut self, host: &mut dyn Host, listens: bool) -> Vec<HostFrame> {
-        let mut board = self.board.borrow_mut();
+        let mut board = lock(&self.board);
         if !board.network().reaches_host() {
             return Vec::new();
         }
@@ -416,7 +423,7 @@ impl Machine {
     /// Writes channel output to the host and returns input for channels; does neither while the machine repeats a part
     /// of its own run. A machine that replays a recording has output, and gets its input from there.
     fn channels(&mut self, host: &mut dyn Host, listens: bool) -> Vec<Piece> {
-        let mut board = self.board.borrow_mut();
+        let mut board = lock(&self.board);
         if !board.has_channels() {
             return Vec::new();
         }
@@ -432,12 +439,12 @@ impl Machine {
 
     /// Delivers new input, and waiting input that the guest accepts now.
     pub(crate) fn feed(&mut self, poll: &Poll) {
-        self.board.borrow_mut().console_input(&poll.input);
+        lock(&self.board).console_input(&poll.input);
         if !poll.frames.is_empty() {
-            self.board.borrow_mut().network_input(&poll.frames);
+            lock(&self.board).network_input(&poll.frames);
         }
         if !poll.pieces.is_empty() {
-            self.board.borrow_mut().channel_input(&poll.pieces);
+            lock(&self.board).channel_input(&poll.pieces);
         }
         self.vcpus.device_has_written();
     }
@@ -455,7 +462,7 @@ impl Machine {
     }
 
     fn console(&mut self, host: &mut dyn Host) {
-        let bytes = self.board.borrow_mut().console_output();
+        let bytes = lock(&self.board).console_output();
         if !bytes.is_empty() {
             self.watch.saw(&bytes);
             host.output(&bytes);
@@ -470,7 +477,7 @@ impl Machine {
         // Input that the guest has not taken yet has already arrived: the machine does not wait for a user.
         let attended = host.attended() && self.replay.listens();
         let expects = attended || self.replay.has_more();
-        let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
+        let waits = quiet && attended && lock(&self.board).console_waiting() == 0;
         if event == Ticks::MAX {
             if quiet && !expects {
                 return Some(Outcome::Stuck);
@@ -511,7 +518,7 @@ impl Machine {
         for vcpu in &mut self.vcpus.all {
             vcpu.cpu.micro.clock = vcpu.cpu.micro.clock.max(now);
         }
-        self.board.borrow_mut().advance(now);
+        lock(&self.board).advance(now);
     }
 
     /// Describes the machine as names and values. Only [`MEMORY_MAP`] may occur more than once.

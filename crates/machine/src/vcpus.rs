@@ -13,12 +13,12 @@ use crate::stacks::Stacks;
 use crate::tasks::Tasks;
 use cpu::BlockCache;
 use cpu::arch::{Segment, TableRegister, attention};
+use cpu::bus::lock;
 use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use x86::{reg, seg};
 
 /// Maximum time by which one processor may run ahead of the others, in cycles.
@@ -162,8 +162,8 @@ pub struct Vcpus {
     /// Tasks that the guest runs on the processors.
     pub tasks: Tasks,
     /// Recorder of stacks, if the run keeps any.
-    pub(crate) stacks: Option<Rc<Stacks>>,
-    board: Rc<RefCell<Board>>,
+    pub(crate) stacks: Option<Arc<Stacks>>,
+    board: Arc<Mutex<Board>>,
     slice_end: Ticks,
     /// The turn in which a debugger has stopped: index of the processor, and end of the turn.
     held: Option<(usize, Ticks)>,
@@ -174,7 +174,7 @@ pub struct Vcpus {
 impl Vcpus {
     /// Creates the processors of a board: the first one executes, the others wait for start-up. With a hypervisor they
     /// run its guest.
-    pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>, hypervisor: Option<Hypervisor>, ram: GuestRam) -> Self {
+    pub fn new(cpus: Vec<Cpu>, board: Arc<Mutex<Board>>, hypervisor: Option<Hypervisor>, ram: GuestRam) -> Self {
         let vcpu = |(index, cpu): (usize, Cpu)| Vcpu {
             cpu,
             guest: hypervisor.is_some().then(hypervisor::Vcpu::new),
@@ -202,11 +202,31 @@ impl Vcpus {
         self.all.iter().map(|vcpu| &vcpu.cpu)
     }
 
+    /// Completes the record of the machine, which is that of the first processor: the counts of blocks, and what the other
+    /// processors have recorded.
+    pub fn gather(&mut self) {
+        for index in 1..self.all.len() {
+            self.hand_over(index);
+        }
+        if let Some(first) = self.all.first_mut() {
+            first.cpu.record_counts(&mut self.cache);
+        }
+    }
+
+    /// Moves what a processor has recorded to the record of the machine.
+    fn hand_over(&mut self, index: usize) {
+        if let Some((first, others)) = self.all.split_first_mut()
+            && let Some(other) = index.checked_sub(1).and_then(|at| others.get_mut(at))
+        {
+            first.cpu.wiring.recorder.take_from(&mut other.cpu.wiring.recorder);
+        }
+    }
+
     /// Ends open regions after the run, and makes the guest available for inspection.
     pub fn finish(&mut self) {
         if let Some(first) = self.all.first() {
             let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
-            self.tasks.finish(&mut first.cpu.wiring.recorder.borrow_mut(), now);
+            self.tasks.finish(&first.cpu.wiring.recorder, now);
         }
         self.show_guest();
     }
@@ -259,7 +279,7 @@ impl Vcpus {
     /// Returns the time that all processors have reached.
     pub fn now(&self) -> Ticks {
         let running = self.all.iter().filter(|v| v.activity == Activity::Running).map(|v| v.cpu.micro.clock).min();
-        running.unwrap_or_else(|| self.board.borrow().now())
+        running.unwrap_or_else(|| lock(&self.board).now())
     }
 
     /// Runs until the machine must interact with the outside.
@@ -273,10 +293,10 @@ impl Vcpus {
             None => self.slice_end = self.now() + self.slice,
         }
         loop {
-            if let Some(ending) = self.board.borrow_mut().ending() {
+            if let Some(ending) = lock(&self.board).ending() {
                 return Pause::Ended(ending);
             }
-            if self.board.borrow().suspended() {
+            if lock(&self.board).suspended() {
                 match self.suspended() {
                     Some(pause) => return pause,
                     None => continue,
@@ -299,7 +319,11 @@ impl Vcpus {
             }
             let (deadline, time_limit) = self.horizon(index);
             self.all[index].cpu.set_time_limit(time_limit);
-            if let Some(pause) = self.run_one(index, deadline) {
+            let pause = self.run_one(index, deadline);
+            if index != 0 && self.all[index].cpu.wiring.recorder.is_long() {
+                self.hand_over(index);
+            }
+            if let Some(pause) = pause {
                 return pause;
             }
         }
@@ -314,7 +338,7 @@ impl Vcpus {
     /// Advances the board to `now`, which is no later than any running processor's clock. Returns true if a sleeping
     /// processor's timer expired.
     fn timers(&mut self, now: Ticks) -> bool {
-        let mut board = self.board.borrow_mut();
+        let mut board = lock(&self.board);
         board.advance(now);
         let mut woken = false;
         for (index, vcpu) in self.all.iter_mut().enumerate() {
@@ -341,7 +365,7 @@ impl Vcpus {
     /// Returns the time of the next event: of the board, or of a timer of a processor for which `concerns` returns
     /// true.
     fn next_event(&self, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
-        let board = self.board.borrow();
+        let board = lock(&self.board);
         let mine = self.all.iter().enumerate().filter(|(i, v)| concerns(*i, v));
         let timers = mine.flat_map(|(i, v)| [board.timer_event(i), v.preemption_timer()]);
         timers.flatten().chain(board.next_event()).min()
@@ -382,7 +406,7 @@ impl Vcpus {
 
     fn run_one(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
         let vcpu = &mut self.all[index];
-        let interrupt = self.board.borrow().interrupt(index);
+        let interrupt = lock(&self.board).interrupt(index);
         if interrupt {
             vcpu.cpu.attend(attention::INTR);
         } else {
@@ -404,7 +428,7 @@ impl Vcpus {
                     if let Some(hit) = vcpu.cpu.take_probe() {
                         self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
                         if let Some(stacks) = &self.stacks {
-                            stacks.task(self.tasks.current(index), &vcpu.cpu);
+                            stacks.task(self.tasks.current(index), &mut vcpu.cpu);
                         }
                     }
                     continue;
@@ -420,7 +444,7 @@ impl Vcpus {
                 Ok(Exit::Deadline | Exit::Bus) => {}
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
                 Ok(Exit::Init) => {
-                    self.board.borrow_mut().lapic(index).reset();
+                    lock(&self.board).lapic(index).reset();
                     vcpu.reset(true);
                     vcpu.activity = Activity::WaitingForStartup;
                 }
@@ -452,7 +476,7 @@ impl Vcpus {
 
     /// Processes the guest's marks of regions of interest and tasks.
     fn marks(&mut self) {
-        while let Some(mark) = self.board.borrow_mut().pop_mark() {
+        while let Some(mark) = lock(&self.board).pop_mark() {
             self.tasks.mark(&mark, &mut self.all[mark.cpu].cpu);
             for vcpu in &mut self.all {
                 self.tasks.publish(&mut vcpu.cpu);
@@ -472,13 +496,13 @@ impl Vcpus {
     /// Handles writes of a device to memory while no processor runs.
     pub(crate) fn device_has_written(&mut self) {
         self.device_writes();
-        let now = self.board.borrow().now();
+        let now = lock(&self.board).now();
         self.monitors(now);
     }
 
     /// Drops decoded code that devices have overwritten.
     fn device_writes(&mut self) {
-        let written = self.board.borrow().take_written();
+        let written = lock(&self.board).take_written();
         if written.is_empty() {
             return;
         }
@@ -497,7 +521,7 @@ impl Vcpus {
     /// Delivers NMI, INIT and start-up, and wakes processors that have a reason to wake.
     fn signals(&mut self) {
         let board = self.board.clone();
-        let mut board = board.borrow_mut();
+        let mut board = lock(&board);
         for (index, vcpu) in self.all.iter_mut().enumerate() {
             let lapic = board.lapic(index);
             if lapic.has_signals() {
@@ -537,7 +561,7 @@ impl Vcpus {
     /// Advances a machine that is suspended to RAM to the event that may wake it. On wake-up the first processor
     /// continues at the waking vector of the FACS, as firmware would do.
     fn suspended(&mut self) -> Option<Pause> {
-        let mut board = self.board.borrow_mut();
+        let mut board = lock(&self.board);
         for vcpu in &mut self.all {
             vcpu.activity = Activity::WaitingForStartup;
         }

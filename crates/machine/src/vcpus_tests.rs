@@ -4,10 +4,11 @@ use super::*;
 use crate::board::Parts;
 use crate::memory::GuestRam;
 use cpu::Model;
+use cpu::bus::lock;
 use cpu::model::{CpuidEntry, CpuidRegs};
 use ledger::profile::Profile;
 use ledger::{Costs, Geometry, Recorder};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Cycles that the writer spends before it writes.
 const DELAY: u64 = 100_000;
@@ -30,10 +31,10 @@ const WRITER: &[u8] = &[
     0xfa, 0xf4, // cli; hlt
 ];
 
-fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
+fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Arc<Mutex<Board>>) {
     let ram = GuestRam::new(16 << 20).unwrap();
     let profile = Profile::find("skx").unwrap();
-    let board = Rc::new(RefCell::new(Board::new(&ram, programs.len(), &profile, Parts::default()).unwrap()));
+    let board = Arc::new(Mutex::new(Board::new(&ram, programs.len(), &profile, Parts::default()).unwrap()));
     let features = CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 1 << 4 }; // MONITOR, TSC
     let model = Arc::new(Model {
         costs: Costs::free(),
@@ -48,11 +49,11 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         branches: false,
     });
     let view = crate::view::processor_ram(&ram, None);
-    let recorder = Rc::new(RefCell::new(Recorder::default()));
+    let recorder = Recorder::default();
     let cpus = programs.iter().enumerate().map(|(index, program)| {
         let start = 0x1000 * (index as u64 + 1);
         assert!(ram.write(start, program));
-        let mut cpu = Cpu::new(index, model.clone(), view.clone(), board.clone(), recorder.clone());
+        let mut cpu = Cpu::new(index, model.clone(), view.clone(), board.clone(), recorder.another());
         cpu.arch.seg[usize::from(seg::CS)] = Segment::real(0, true);
         cpu.arch.rip = start;
         cpu.mode_changed();
@@ -143,7 +144,7 @@ fn a_masked_interrupt_ends_mwait_if_asked_to() {
         let (mut vcpus, ram, board) = machine(&[&program]);
         let paused = vcpus.run();
         assert_eq!(matches!(paused, Pause::Idle(_)), masked, "{paused:?}");
-        board.borrow_mut().lapic(0).set_lint(0, true);
+        lock(&board).lapic(0).set_lint(0, true);
         assert_eq!(vcpus.run(), Pause::Stuck);
         assert_eq!(byte(&ram, 0x3100), u8::from(masked));
     }
@@ -175,7 +176,7 @@ fn the_alarm_wakes_a_suspended_machine_at_its_waking_vector() {
         }
     };
     assert_eq!(last, Pause::Stuck);
-    assert_eq!((byte(&ram, 0x3100), board.borrow().suspended()), (1, false));
+    assert_eq!((byte(&ram, 0x3100), lock(&board).suspended()), (1, false));
     assert_eq!((vcpus.all[0].cpu.arch.seg[1].selector, vcpus.all[0].cpu.arch.rip), (0x234, 5 + WAKER.len() as u64));
     let skx = Profile::find("skx").unwrap().tsc_hz.value;
     assert!(vcpus.all[0].cpu.micro.clock / ledger::TICKS_PER_CYCLE > skx / 2, "the rest of a second");

@@ -6,7 +6,7 @@ use crate::hypervisor_memory::HypervisorMemory;
 use crate::memory::{GuestRam, HostRange};
 use cpu::Ram;
 use cpu::ram::RamRegion;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The processor's view of guest memory.
 pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -> Ram {
@@ -14,5 +14,5 @@ pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -
     let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(HypervisorMemory::region)).collect();
     // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
     // guest memory.
-    unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
+    unsafe { Ram::new(regions, Arc::new((ram.clone(), tables.cloned()))) }
 }

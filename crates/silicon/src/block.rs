@@ -1,14 +1,11 @@
 //! Blocks: straight-line code that can be repeated.
 
-use crate::layout::{PAGE, STATICS};
-use crate::measure::Failure;
+use crate::failure::Failure;
+use crate::layout::{MOST_BYTES, PAGE, STATICS};
 use iced_x86::{
     CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     Register,
 };
-
-/// Greatest size of a block in bytes.
-pub const MOST_BYTES: usize = 2048;
 
 /// Straight-line 64-bit code without branches, whose RIP-relative operands point to the pages of a measurement.
 #[derive(Clone, Debug)]

@@ -8,16 +8,14 @@
 //! Between the fork and its end the process calls functions of the kernel only and allocates nothing, because another
 //! thread of the parent may have held a lock at the time of the fork.
 
+use crate::failure::Failure;
 use crate::layout::{self, CODE, CODE_LEN, PAGE, PATTERN, SCRATCH, SLOTS, Slot};
-use crate::measure::{Failure, Options};
+use crate::options::{Options, SAMPLES};
 use crate::routine::Code;
 use std::io::{Error as IoError, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Most samples of a measurement.
-pub const SAMPLES: usize = 400;
 
 /// Pages that a block may touch at most, whatever the options say.
 pub const PAGES: usize = 64;

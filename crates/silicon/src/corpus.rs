@@ -4,7 +4,7 @@ use crate::block::Block;
 use crate::family::Family;
 use crate::host::Processor;
 use crate::layout::CODE;
-use crate::measure::Failure;
+use crate::failure::Failure;
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -6,6 +6,8 @@
 pub const PAGE: u64 = 4096;
 /// Start of the code.
 pub const CODE: u64 = 0x2100_0000;
+/// Greatest size of a block in bytes.
+pub const MOST_BYTES: usize = 2048;
 /// Greatest size of the code.
 pub const CODE_LEN: u64 = 64 << 10;
 /// The page of the routines' own data: see [`Slot`].

@@ -5,7 +5,7 @@
 //! made them.
 //!
 //! Reading order: [`block`] (what can be measured), [`routine`] (the code around a block), `child` (its execution in a
-//! process of its own), [`measure`](mod@measure) (samples become cycles), [`corpus`]
+//! process of its own), [`options`] (the size of a measurement, and its clock), [`measure`](mod@measure) (samples become cycles), [`corpus`]
 //! (measured blocks in a file), [`model`] (how far a model is from them).
 
 #![deny(unsafe_code)]
@@ -14,12 +14,14 @@ pub mod block;
 #[allow(unsafe_code, reason = "machine code is executed in a forked process")]
 mod child;
 pub mod corpus;
+pub mod failure;
 pub mod family;
 pub mod host;
 pub mod layout;
 pub mod mca;
 pub mod measure;
 pub mod model;
+pub mod options;
 pub mod program;
 pub mod random;
 pub mod routine;
@@ -27,4 +29,6 @@ pub mod sample;
 pub mod stats;
 
 pub use block::Block;
-pub use measure::{Cycles, Failure, Options, measure};
+pub use failure::Failure;
+pub use measure::{Cycles, measure};
+pub use options::Options;

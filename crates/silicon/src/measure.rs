@@ -2,67 +2,12 @@
 
 use crate::block::Block;
 use crate::child::{self, Sample, Samples};
+use crate::failure::Failure;
+use crate::options::Options;
 use crate::routine::{self, Code};
 use crate::stats;
 use iced_x86::Instruction;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
-
-/// How a block is measured.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Most samples, each of which executes the block in two loops and a chain of additions in two more.
-    pub samples: usize,
-    /// How often the block is repeated in a sample at most. More repetitions let a block that walks through memory
-    /// leave the first-level cache.
-    pub repeats: u64,
-    /// Most pages that the block may touch.
-    pub pages: usize,
-    /// The processor that measures; without one, the one on which the caller runs.
-    pub processor: Option<usize>,
-    /// Time after which the block is given up.
-    pub limit: Duration,
-    /// Steps in which the time stamp advances; see [`grain`].
-    pub grain: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let limit = Duration::from_millis(1000);
-        Self { samples: child::SAMPLES, repeats: 512, pages: 8, processor: None, limit, grain: grain() }
-    }
-}
-
-/// Returns the time stamp.
-fn stamp() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; programs may execute it unless Linux forbids it.
-    #[allow(unsafe_code, reason = "the time stamp is read")]
-    unsafe {
-        std::arch::x86_64::_rdtsc()
-    }
-}
-
-/// Returns the steps in which the time stamp advances: on AMD's processors many cycles, on Intel's about one.
-pub fn grain() -> u64 {
-    static GRAIN: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *GRAIN.get_or_init(|| {
-        let mut steps: Vec<u64> = (0..2000).map(|_| (stamp(), stamp())).map(|(a, b)| b.wrapping_sub(a)).collect();
-        steps.retain(|step| *step > 0);
-        steps.into_iter().min().unwrap_or(1).max(1)
-    })
-}
-
-/// Returns the frequency of the time stamp counter, by the clock of the kernel.
-pub fn stamp_hz() -> f64 {
-    static FREQUENCY: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
-    *FREQUENCY.get_or_init(|| {
-        let (start, first) = (std::time::Instant::now(), stamp());
-        while start.elapsed() < Duration::from_millis(50) {
-            std::hint::spin_loop();
-        }
-        stamp().wrapping_sub(first) as f64 / start.elapsed().as_secs_f64()
-    })
-}
 
 /// Cycles of the core that one repetition of a block takes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,79 +20,6 @@ pub struct Cycles {
     pub per_stamp: f64,
     /// Pages that the block touched.
     pub pages: u64,
-}
-
-/// Reason why a block has no figure.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// There is no instruction.
-    #[error("the block is empty")]
-    Empty,
-    /// The block is too long.
-    #[error("the block is longer than {} bytes", crate::block::MOST_BYTES)]
-    TooLong,
-    /// An instruction cannot be repeated in a program.
-    #[error("'{0}' cannot be repeated in a straight line")]
-    Unfit(String),
-    /// The block cannot be encoded at another address.
-    #[error("the block cannot be encoded: {0}")]
-    Encoding(String),
-    /// The process has no memory at the addresses of a measurement.
-    #[error("the memory of a measurement cannot be mapped")]
-    Memory,
-    /// The block touches too many pages.
-    #[error("the block touches too many pages")]
-    Pages,
-    /// The block accesses addresses that no program may have.
-    #[error("the block accesses an address that cannot be mapped")]
-    Address,
-    /// The block causes #GP or #PF for another reason.
-    #[error("the block causes a protection fault")]
-    Protection,
-    /// The block contains an instruction that the processor does not have.
-    #[error("the processor does not have one of the instructions")]
-    Illegal,
-    /// The block divides by zero, or raises an unmasked exception of numbers.
-    #[error("the block causes an arithmetic exception")]
-    Arithmetic,
-    /// The block causes a trap.
-    #[error("the block causes a trap")]
-    Trap,
-    /// The block ends by another signal.
-    #[error("the block ends by signal {0}")]
-    Signal(i32),
-    /// The block takes too long.
-    #[error("the block takes too long")]
-    Time,
-    /// The samples do not agree.
-    #[error("the samples do not agree")]
-    Noise,
-    /// The host refuses a process.
-    #[error("a process for the measurement cannot be started: {0}")]
-    Process(std::io::Error),
-}
-
-impl Failure {
-    /// Returns a short name, by which failures are counted.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Empty => "empty",
-            Self::TooLong => "too long",
-            Self::Unfit(_) => "not repeatable",
-            Self::Encoding(_) => "not encodable",
-            Self::Memory => "no memory",
-            Self::Pages => "many pages",
-            Self::Address => "address",
-            Self::Protection => "protection",
-            Self::Illegal => "illegal",
-            Self::Arithmetic => "arithmetic",
-            Self::Trap => "trap",
-            Self::Signal(_) => "signal",
-            Self::Time => "time",
-            Self::Noise => "noise",
-            Self::Process(_) => "process",
-        }
-    }
 }
 
 /// Measures instructions that are repeated; see [`Block::new`] for those that can be.

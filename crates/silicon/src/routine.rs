@@ -3,8 +3,8 @@
 //! The code is made by the assembler of the decoder library, at fixed addresses ([`crate::layout`]).
 
 use crate::block::Block;
+use crate::failure::Failure;
 use crate::layout::{self, Slot};
-use crate::measure::Failure;
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, dword_ptr, get_gpr64, qword_ptr, registers::*, xmmword_ptr,
 };

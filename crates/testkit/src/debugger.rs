@@ -4,14 +4,14 @@ use crate::{CODE, DATA, Machine, Random};
 use cpu::Exit;
 use cpu::stops::{Stops, Watch, Watched};
 use ledger::Ticks;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Number of stops after which the debugger detaches.
 const MOST_STOPS: u32 = 2000;
 
 /// The random debugger.
 pub struct Debugger {
-    stops: Rc<Stops>,
+    stops: Arc<Stops>,
     random: Random,
     watches: Vec<Watch>,
     breakpoints: Vec<u64>,
@@ -21,7 +21,7 @@ pub struct Debugger {
 impl Debugger {
     /// Attaches to a machine that has not run. A few stops are set before the code is decoded.
     pub fn attach(machine: &mut Machine, seed: u64) -> Self {
-        let stops = Rc::new(Stops::default());
+        let stops = Arc::new(Stops::default());
         machine.cpu.debug(stops.clone());
         let mut debugger =
             Self { stops, random: Random::new(!seed), watches: Vec::new(), breakpoints: Vec::new(), left: MOST_STOPS };

@@ -17,9 +17,7 @@ use cpu::run::Exit;
 use cpu::state::Cpu;
 use iced_x86::code_asm::CodeAssembler;
 use ledger::{Costs, Geometry, Recorder, Ticks};
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use x86::control::*;
 use x86::{reg, rights, seg};
 
@@ -54,8 +52,8 @@ pub fn model() -> Model {
 
 /// Returns a processor after RESET with this RAM, on a board without devices.
 pub fn cpu(ram: Ram) -> Cpu {
-    let recorder = Rc::new(RefCell::new(Recorder::default()));
-    Cpu::new(0, Arc::new(model()), ram, Rc::new(RefCell::new(NoDevices)), recorder)
+    let recorder = Recorder::default();
+    Cpu::new(0, Arc::new(model()), ram, Arc::new(Mutex::new(NoDevices)), recorder)
 }
 
 /// An exception that an instruction raised and that was not delivered.

@@ -7,6 +7,7 @@
 use crate::debugger::Debugger;
 use crate::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
 use cpu::arch::{F80, Segment, TableRegister, attention};
+use cpu::bus::lock;
 use cpu::bus::{Bus, Ident};
 use cpu::charged::Charged;
 use cpu::ram::Ram;
@@ -16,10 +17,8 @@ use iced_x86::code_asm::*;
 use ledger::caches::{Caches, Level};
 use ledger::profile::Profile;
 use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, RegionId, Sets, Shape, Ticks};
-use std::cell::RefCell;
 use std::fmt::Write;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use uarch::CoreTable;
 use x86::control::*;
 use x86::page::PAGE;
@@ -148,7 +147,7 @@ pub struct Tiers {
     models: [Arc<Model>; 2],
     /// The interpreting machine and the other one.
     machines: [Machine; 2],
-    boards: [Rc<RefCell<Board>>; 2],
+    boards: [Arc<Mutex<Board>>; 2],
     pages: Vec<u64>,
     probes: Vec<u64>,
     debugger: Option<Debugger>,
@@ -234,8 +233,7 @@ impl Tiers {
         self.debugger = None;
         for ((machine, tier), bus) in self.machines.iter_mut().zip(tiers).zip(&self.boards) {
             let ram = machine.cpu.wiring.ram.clone();
-            let recorder = machine.cpu.wiring.recorder.clone();
-            machine.cache.clear(&ram, &mut recorder.borrow_mut());
+            machine.cache.clear(&ram, &mut machine.cpu.wiring.recorder);
             machine.cache.code.remove_probes(&ram);
             machine.cache.code.set_breakpoints([]);
             // Some probes exist before the code is decoded, others are added while it runs.
@@ -243,7 +241,7 @@ impl Tiers {
             first.iter().for_each(|at| machine.cache.code.add_probe(*at, &ram));
             machine.cache.code.tier = tier;
             machine.cache.code.threshold = start.threshold;
-            let recorder = Rc::new(RefCell::new(Recorder::default()));
+            let recorder = Recorder::default();
             machine.cpu = Cpu::new(0, self.models[usize::from(start.recorded)].clone(), ram, bus.clone(), recorder);
             self.probes = start.probes.clone();
             fill(machine, &self.pages, start.seed);
@@ -261,7 +259,7 @@ impl Tiers {
     /// Raises the boards' interrupt line.
     pub fn interrupt(&mut self) {
         for board in &self.boards {
-            board.borrow_mut().raised = true;
+            lock(board).raised = true;
         }
     }
 
@@ -270,7 +268,7 @@ impl Tiers {
     pub fn run(&mut self, ticks: Ticks) -> Result<Exit, String> {
         for (machine, board) in self.machines.iter_mut().zip(&self.boards) {
             machine.cpu.set_time_limit(machine.cpu.micro.clock + ticks / 2);
-            if board.borrow().raised {
+            if lock(board).raised {
                 machine.cpu.attend(attention::INTR);
             }
         }
@@ -333,15 +331,16 @@ type Charge = (Origin, u64, Option<(Kind, u64, Ticks)>, Option<(Shape, u64)>);
 
 fn charges(machine: &mut Machine) -> Vec<Charge> {
     machine.cpu.record_counts(&mut machine.cache);
-    let recorder = machine.cpu.wiring.recorder.borrow();
-    let origin = |id: ledger::OriginId| recorder.origins()[id.0 as usize];
+    let recorder = &machine.cpu.wiring.recorder;
+    let names = recorder.names();
+    let origin = |id: ledger::OriginId| names.origins()[id.0 as usize];
     let events = recorder.events().map(|(id, rip, kind, amount)| {
         let Amount { count, ticks } = amount;
         (origin(id), rip, Some((kind, count, ticks)), None)
     });
-    let blocks = recorder.blocks().map(|(id, rip, shape, runs)| {
-        (origin(id), rip, None, Some((recorder.shapes()[shape.0 as usize].clone(), runs)))
-    });
+    let blocks = recorder
+        .blocks()
+        .map(|(id, rip, shape, runs)| (origin(id), rip, None, Some((names.shapes()[shape.0 as usize].clone(), runs))));
     let mut all: Vec<Charge> = events.chain(blocks).collect();
     all.sort_unstable();
     all

@@ -134,7 +134,7 @@ pub fn conclude(
     let well = matches!(outcome, Outcome::PowerOff | Outcome::DebugExit(_));
     let symbols = if well && ledger.is_none() { Symbols::default() } else { machine.symbols(symbol_files) };
     let (outcome, cause) = machine.verdict(outcome, &symbols);
-    let asked = machine.board.borrow().status();
+    let asked = machine.board().status();
     let mut ending = match with_others {
         _ if let Some(lost) = lost.filter(|lost| lost.failed() || outcome == Outcome::Stopped) => Ending::lost(&lost),
         true => Ending { bad: false, ..Ending::new("stopped", "stopped with the machine that ended the run", 0) },

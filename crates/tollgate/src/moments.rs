@@ -64,11 +64,11 @@ impl When {
     fn has_come(&self, machine: &Machine) -> bool {
         match self {
             Self::Time(time) => machine.vcpus.now() >= *time,
-            Self::Workload => machine.board.borrow().workload_asked(),
+            Self::Workload => machine.board().workload_asked(),
             Self::Name(name, number) => {
-                let recorder = machine.recorder.borrow();
-                let region = recorder.known_region(name);
-                let begun = region.is_some_and(|region| recorder.regions()[usize::from(region.0)].begun != 0);
+                let names = machine.recorder().names();
+                let region = names.known_region(name);
+                let begun = region.is_some_and(|region| names.regions()[usize::from(region.0)].begun != 0);
                 begun || machine.has_executed(*number) == Awaiting::Executed
             }
         }

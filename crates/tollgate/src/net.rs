@@ -120,7 +120,7 @@ impl Nets {
         let Some(path) = &self.capture else { return Ok(()) };
         let failed = || format!("can't write the capture {path}");
         let file = BufWriter::new(File::create(path).with_context(failed)?);
-        let board = machine.board.borrow();
+        let board = machine.board();
         let interfaces = board.network().interfaces();
         let capture = Capture::new(Box::new(file), &interfaces).with_context(failed)?;
         board.network().capture(capture);
@@ -129,7 +129,7 @@ impl Nets {
 
     /// Finishes the capture. Returns true if it is complete.
     pub fn finish(&self, machine: &Machine) -> bool {
-        let ended = machine.board.borrow().network().end_capture();
+        let ended = machine.board().network().end_capture();
         if let (Err(error), Some(path)) = (&ended, &self.capture) {
             say(&format!("tollgate: can't write the capture {path}: {error}"));
         }
@@ -420,7 +420,7 @@ fn end_of_passt(passt: &mut Child) -> String {
 
 /// Returns the statistics of a machine's NICs as JSON.
 pub fn report(machine: &Machine) -> serde_json::Value {
-    let board = machine.board.borrow();
+    let board = machine.board();
     let network = board.network();
     let nics = network.report().map(|port| {
         let counts = port.counts;

@@ -616,7 +616,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     drop(console);
     let mut all_came = moments.finish(&machine);
     all_came &= nets.finish(&machine);
-    if args.workload.is_some() && !machine.board.borrow().workload_asked() {
+    if args.workload.is_some() && !machine.board().workload_asked() {
         say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");
         all_came = false;
     }

@@ -10,10 +10,8 @@ use cpu::{BlockCache, Cpu, Model, Ram};
 use layout::Slot;
 use ledger::profile::Profile;
 use ledger::{Recorder, TICKS_PER_CYCLE};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use x86::control::*;
 use x86::page::{A, D, P, PAGE, PS, RW, US};
 use x86::{reg, rights, seg};
@@ -57,10 +55,10 @@ impl Bare {
     pub fn new(profile: &Profile, ram: u64) -> Self {
         let cpuid = profile.cpuid();
         let model = Model::of(profile, profile.costs(), profile.geometry(), &cpuid);
-        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let recorder = Recorder::default();
         let components = model.static_cpuid(0xd, 0).eax;
         let memory = Ram::anonymous(ram);
-        let mut cpu = Cpu::new(0, Arc::new(model), memory, Rc::new(RefCell::new(NoDevices)), recorder);
+        let mut cpu = Cpu::new(0, Arc::new(model), memory, Arc::new(Mutex::new(NoDevices)), recorder);
         let root = PAGE;
         cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_WP | CR0_PG;
         cpu.arch.cr4 = CR4_PAE | CR4_PGE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_OSXSAVE;

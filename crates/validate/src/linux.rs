@@ -145,7 +145,7 @@ fn of_paths(guest: &dyn Guest, directory: &Path, models: &[String], progress: Pr
 }
 
 fn natively(program: &Program, kernels: &[Kernel], progress: Progress) -> Result<Vec<Measured>, String> {
-    let budget = silicon::measure::stamp_hz() as u64 / BUDGET;
+    let budget = silicon::options::stamp_hz() as u64 / BUDGET;
     let mut process = Process::start(program).map_err(|error| error.to_string())?;
     let mut measured = Vec::new();
     for (n, kernel) in kernels.iter().enumerate() {
@@ -243,7 +243,7 @@ impl Clock {
     }
 
     fn hz(&mut self) -> Result<f64, native::NativeError> {
-        Ok(self.process.measure(&self.kernel, self.entry, 0)?.per_stamp * silicon::measure::stamp_hz())
+        Ok(self.process.measure(&self.kernel, self.entry, 0)?.per_stamp * silicon::options::stamp_hz())
     }
 }
 

@@ -103,7 +103,7 @@ impl Process {
         let first = self.request(kernel, entry, 1, true).map_err(ended)?[0][0].max(1);
         let repeats = (budget / first).clamp(9, layout::MOST_REPEATS.min(150)) / 3 * 3;
         let samples = self.request(kernel, entry, repeats, false).map_err(ended)?;
-        let grain = silicon::measure::grain();
+        let grain = silicon::options::grain();
         let figure = |samples: &[[u64; 2]]| {
             let least = |n: usize| stats::undisturbed(samples.iter().map(|sample| sample[n]), grain).unwrap_or(1.0);
             let per_stamp = CHAIN_CYCLES / least(1);

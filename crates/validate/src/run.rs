@@ -277,7 +277,7 @@ fn native(
     result: &mut Validation,
     progress: Progress,
 ) -> Result<Vec<Option<Measured>>, RunError> {
-    let hz = silicon::measure::stamp_hz();
+    let hz = silicon::options::stamp_hz();
     let budget = hz as u64 / BUDGETS[usize::from(quick)];
     let mut process = Process::start(program)?;
     let mut figures = Vec::new();

@@ -3,6 +3,7 @@
 use super::guest::RAM;
 use super::{CYCLES, End, Run, Scenario};
 use cpu::arch::{TableRegister, attention};
+use cpu::bus::lock;
 use cpu::{Cpu, Exit};
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use ledger::TICKS_PER_CYCLE;
@@ -39,8 +40,8 @@ fn registers(run: &Run) -> Vec<(&'static str, String)> {
         ("msrs", hex(&msr)),
         ("x87", hex(&cpu.arch.x87)),
         ("vectors", hex(&(cpu.arch.vector.ymm, cpu.arch.vector.mxcsr))),
-        ("cr8", hex(&run.board.borrow().cr8)),
-        ("devices", hex(&run.board.borrow().accesses)),
+        ("cr8", hex(&lock(&run.board).cr8)),
+        ("devices", hex(&lock(&run.board).accesses)),
     ]
 }
 
@@ -72,7 +73,7 @@ pub fn repeated(first: &Run, second: &Run) {
     if let Some(difference) = difference(first, second) {
         panic!("a repeated run differs in {difference}");
     }
-    let (a, b) = (first.cpu.wiring.recorder.borrow(), second.cpu.wiring.recorder.borrow());
+    let (a, b) = (&first.cpu.wiring.recorder, &second.cpu.wiring.recorder);
     assert!(a.events().eq(b.events()), "events differ when the run is repeated");
     assert!(a.blocks().eq(b.blocks()), "blocks differ when the run is repeated");
 }

@@ -59,7 +59,7 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             None => {
                 cpu.note_device(DeviceAccess::TaskPriority { write: false });
                 let who = cpu.ident();
-                let value = cpu.wiring.bus.borrow_mut().cr8(who);
+                let value = cpu.wiring.bus().cr8(who);
                 u64::from(value)
             }
         },
@@ -111,7 +111,7 @@ fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
             cpu.charge(kind, 1);
             cpu.note_device(DeviceAccess::TaskPriority { write: true });
             let who = cpu.ident();
-            cpu.wiring.bus.borrow_mut().set_cr8(who, value as u8);
+            cpu.wiring.bus().set_cr8(who, value as u8);
             cpu.attend(attention::BUS);
         }
     }

@@ -78,7 +78,7 @@ impl Cpu {
             regs.ecx &= !(1 << 3);
         }
         let who = self.ident();
-        let apic = self.wiring.bus.borrow_mut().msr_read(who, APIC_BASE);
+        let apic = self.wiring.bus().msr_read(who, APIC_BASE);
         if apic.is_some_and(|base| base & APIC_BASE_ENABLE == 0) {
             regs.edx &= !(1 << 9);
         }

@@ -98,7 +98,7 @@ impl Cpu {
         self.note_device(DeviceAccess::Port { port, size, write: false });
         self.charge(Kind::new(Family::PortIn, u32::from(port)), 1);
         let who = self.ident();
-        let value = self.wiring.bus.borrow_mut().port_in(who, port, size);
+        let value = self.wiring.bus().port_in(who, port, size);
         self.attend(attention::BUS);
         self.io_breakpoint(port, size);
         value
@@ -109,7 +109,7 @@ impl Cpu {
         self.charge(Kind::new(Family::PortOut, u32::from(port)), 1);
         let who = self.ident();
         let value = value & (u64::MAX >> (64 - 8 * u32::from(size & 7))) as u32;
-        self.wiring.bus.borrow_mut().port_out(who, port, size, value);
+        self.wiring.bus().port_out(who, port, size, value);
         self.attend(attention::BUS);
         self.io_breakpoint(port, size);
     }

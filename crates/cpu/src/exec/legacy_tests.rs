@@ -223,7 +223,7 @@ fn lar_lsl_verr_and_arpl() {
 fn verw_of_memory_is_an_event_and_verw_of_a_register_is_none() {
     let mut m = system(3);
     let clears = |m: &Machine| {
-        let recorder = m.cpu.wiring.recorder.borrow();
+        let recorder = &m.cpu.wiring.recorder;
         let kind = Kind::new(Family::DescriptorTable, 2);
         recorder.events().filter(|event| event.2 == kind).map(|event| event.3.count).sum::<u64>()
     };

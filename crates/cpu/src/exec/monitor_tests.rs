@@ -72,7 +72,7 @@ fn a_write_by_another_processor_is_seen_although_its_fast_path_knew_the_page() {
         m.cpu.wiring.model.clone(),
         m.cpu.wiring.ram.clone(),
         m.cpu.wiring.bus.clone(),
-        m.cpu.wiring.recorder.clone(),
+        m.cpu.wiring.recorder.another(),
     );
     crate::testing::set_long_mode(&mut other, m.cpu.arch.cr3, 0, true);
     other.arch.gpr[usize::from(reg::RAX)] = DATA;

@@ -122,7 +122,7 @@ impl Cpu {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: false });
             let who = self.ident();
-            let value = self.wiring.bus.borrow_mut().msr_read(who, index);
+            let value = self.wiring.bus().msr_read(who, index);
             self.attend(attention::BUS);
             return value;
         }
@@ -213,7 +213,7 @@ impl Cpu {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: true });
             let who = self.ident();
-            let good = self.wiring.bus.borrow_mut().msr_write(who, index, value);
+            let good = self.wiring.bus().msr_write(who, index, value);
             self.attend(attention::BUS);
             return good;
         }

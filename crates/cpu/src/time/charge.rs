@@ -49,10 +49,10 @@ impl Cpu {
         self.record(self.engine.origin, kind, count, ticks);
     }
 
-    fn record(&self, origin: OriginId, kind: Kind, count: u64, ticks: Ticks) {
+    fn record(&mut self, origin: OriginId, kind: Kind, count: u64, ticks: Ticks) {
         if self.wiring.model.recorded {
             let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
-            self.wiring.recorder.borrow_mut().add(origin, rip, kind, count, ticks);
+            self.wiring.recorder.add(origin, rip, kind, count, ticks);
             if self.wiring.observer.is_some() {
                 self.observe(origin, rip, kind, count, ticks);
             }

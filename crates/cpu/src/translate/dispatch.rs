@@ -246,7 +246,7 @@ impl Cpu {
             self.leave_area(&context, cache);
         }
         if let Some(origin) = context.counted {
-            cache.spend(origin, context.spend(self.micro.clock), &self.wiring.recorder);
+            cache.spend(origin, context.spend(self.micro.clock), &mut self.wiring.recorder);
         }
         match left {
             Code::Plain if context.indirect => Before::Indirect,
@@ -335,11 +335,11 @@ impl Cpu {
         }
         if !counts_here {
             if let Some(origin) = context.counted {
-                cache.spend(origin, context.spend(self.micro.clock), &self.wiring.recorder);
+                cache.spend(origin, context.spend(self.micro.clock), &mut self.wiring.recorder);
             }
             context.counted = Some(context.origin);
             running.counts = match self.wiring.model.recorded {
-                true => cache.counts(context.origin, &mut self.wiring.recorder.borrow_mut()),
+                true => cache.counts(context.origin, &mut self.wiring.recorder),
                 false => std::ptr::null_mut(),
             };
         }
@@ -373,9 +373,9 @@ impl Cpu {
     fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: HandlerSite, index: u32) {
         for part in 0..place.part {
             let index = cache.code.translations.part(place.number, part);
-            cache.count(index, origin, &self.wiring.recorder);
+            cache.count(index, origin, &mut self.wiring.recorder);
         }
-        cache.count(index, origin, &self.wiring.recorder);
+        cache.count(index, origin, &mut self.wiring.recorder);
     }
 
     /// Returns all parts of the state on which [`Cpu::refused`] depends; never zero.

@@ -215,7 +215,7 @@ impl Cpu {
         }
         let descriptor = controls.posted_descriptor;
         let who = self.ident();
-        self.wiring.bus.borrow_mut().end_of_interrupt(who);
+        self.wiring.bus().end_of_interrupt(who);
         self.attend(attention::BUS);
         self.request_posted(descriptor);
         self.evaluate_virtual_interrupts();

@@ -2,7 +2,7 @@
 
 use super::root::operation::NO_VMCS;
 use super::vmcs::ShadowVmcs;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::page::OFFSET;
 use x86::vmx::{function, interruption, pin, primary, secondary};
 
@@ -15,17 +15,17 @@ pub type MsrBitmap = [u8; 4096];
 mod bitmap {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::rc::Rc;
+    use std::sync::Arc;
 
-    pub fn serialize<S: Serializer, const N: usize>(bitmap: &Option<Rc<[u8; N]>>, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer, const N: usize>(bitmap: &Option<Arc<[u8; N]>>, to: S) -> Result<S::Ok, S::Error> {
         bitmap.as_ref().map(|bitmap| bitmap.as_slice()).serialize(to)
     }
 
-    pub fn deserialize<'d, D: Deserializer<'d>, const N: usize>(from: D) -> Result<Option<Rc<[u8; N]>>, D::Error> {
+    pub fn deserialize<'d, D: Deserializer<'d>, const N: usize>(from: D) -> Result<Option<Arc<[u8; N]>>, D::Error> {
         let Some(bytes) = Option::<Vec<u8>>::deserialize(from)? else { return Ok(None) };
         let length = bytes.len();
         let bitmap = <[u8; N]>::try_from(bytes).map_err(|_| D::Error::invalid_length(length, &"a whole bitmap"))?;
-        Ok(Some(Rc::new(bitmap)))
+        Ok(Some(Arc::new(bitmap)))
     }
 }
 
@@ -83,12 +83,12 @@ pub struct Controls {
     pub cr3_target_count: u32,
     /// Ports that exit, with [`primary::IO_BITMAPS`], for a hypervisor outside of the machine's memory.
     #[serde(with = "bitmap")]
-    pub io_bitmap: Option<Rc<IoBitmap>>,
+    pub io_bitmap: Option<Arc<IoBitmap>>,
     /// Without [`Self::io_bitmap`], the physical addresses of I/O bitmaps A and B; if there is neither, all ports exit.
     pub io_bitmap_addresses: Option<[u64; 2]>,
     /// MSRs that exit, with [`primary::MSR_BITMAPS`], for a hypervisor outside of the machine's memory.
     #[serde(with = "bitmap")]
-    pub msr_bitmap: Option<Rc<MsrBitmap>>,
+    pub msr_bitmap: Option<Arc<MsrBitmap>>,
     /// Without [`Self::msr_bitmap`], the physical address of the MSR bitmaps; if there is neither, all MSRs exit.
     pub msr_bitmap_address: Option<u64>,
     /// XSAVES and XRSTORS components that exit.

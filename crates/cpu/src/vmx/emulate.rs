@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::fault::{Cause, Exec};
 use crate::state::Cpu;
 use crate::tlb::Entry;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::debug::DR6_BS;
 use x86::page::PAGE;
 use x86::vmx::interruptibility;
@@ -84,7 +84,7 @@ pub enum Outcome {
 #[derive(Default)]
 pub struct Surroundings<'a> {
     /// Map of the guest's memory; without it, guest-physical addresses are host-physical ones.
-    pub memory: Option<Rc<dyn GuestPhysical>>,
+    pub memory: Option<Arc<dyn GuestPhysical>>,
     /// The guest's VMX state, if it has VMX, and the features that are offered to it.
     pub vmx: Option<(&'a mut GuestVmx, Offer)>,
 }
@@ -112,7 +112,7 @@ impl Cpu {
     pub fn emulate<D: Derived>(
         &mut self,
         view: &GuestView,
-        memory: Option<&Rc<dyn GuestPhysical>>,
+        memory: Option<&Arc<dyn GuestPhysical>>,
         cache: &mut Cache<D>,
     ) -> Emulation {
         let mut surroundings = Surroundings { memory: memory.cloned(), vmx: None };

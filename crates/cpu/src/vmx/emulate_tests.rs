@@ -2,13 +2,13 @@
 
 use super::{DeviceAccess, Emulation, Flush, GuestPhysical, GuestView, Outcome, Stretch, Surroundings};
 use crate::arch::{Segment, attention};
+use crate::bus::lock;
 use crate::bus::{Bus, Ident};
 use crate::ram::Ram;
 use crate::testing::{CODE, DATA, Machine, RAM, STACK};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use x86::control::*;
 use x86::vmx::interruptibility;
 use x86::{flags, reg, vector};
@@ -67,13 +67,13 @@ impl Bus for Board {
 struct Guest {
     machine: Machine,
     view: GuestView,
-    board: Rc<RefCell<Board>>,
-    memory: Option<Rc<dyn GuestPhysical>>,
+    board: Arc<Mutex<Board>>,
+    memory: Option<Arc<dyn GuestPhysical>>,
 }
 
 impl Guest {
     fn new(mut machine: Machine) -> Self {
-        let board = Rc::new(RefCell::new(Board::default()));
+        let board = Arc::new(Mutex::new(Board::default()));
         machine.cpu.wiring.bus = board.clone();
         let view = GuestView::of(&machine.cpu);
         // A processor with shadow paging: other tables, no WP, no caching.
@@ -143,7 +143,7 @@ fn control_registers_change_in_the_view_only() {
     g.machine.cpu.arch.gpr[0] = 5;
     let done = g.emulate(|a| a.mov(cr8, rax));
     assert_eq!(done.accesses.devices, [DeviceAccess::TaskPriority { write: true }]);
-    assert_eq!(g.board.borrow().cr8, 5);
+    assert_eq!(lock(&g.board).cr8, 5);
 }
 
 #[test]
@@ -206,13 +206,13 @@ fn model_specific_registers() {
     set(&mut g, 0x1b, 0xfee0_0900);
     let done = g.emulate(|a| a.wrmsr());
     assert_eq!(done.accesses.devices, [DeviceAccess::Msr { index: 0x1b, write: true }]);
-    assert_eq!(g.board.borrow().register, 0xfee0_0900);
+    assert_eq!(lock(&g.board).register, 0xfee0_0900);
 }
 
 #[test]
 fn ports() {
     let mut g = Guest::long();
-    g.board.borrow_mut().port = 0x1234_5678;
+    lock(&g.board).port = 0x1234_5678;
     let done = g.emulate(|a| a.in_(ax, 0x60));
     assert_eq!(g.machine.cpu.arch.gpr[0], 0x5678);
     assert_eq!(done.accesses.devices, [DeviceAccess::Port { port: 0x60, size: 2, write: false }]);
@@ -220,13 +220,13 @@ fn ports() {
     g.machine.cpu.arch.gpr[0] = 0xabcd;
     g.machine.cpu.arch.gpr[2] = 0x3f8;
     g.emulate(|a| a.out(dx, al));
-    assert_eq!(g.board.borrow().port, 0xcd);
+    assert_eq!(lock(&g.board).port, 0xcd);
 }
 
 #[test]
 fn repeated_input_goes_one_at_a_time() {
     let mut g = Guest::long();
-    g.board.borrow_mut().port = 0x77;
+    lock(&g.board).port = 0x77;
     g.machine.cpu.arch.gpr[1] = 3;
     g.machine.cpu.arch.gpr[2] = 0x1f0;
     g.machine.cpu.arch.gpr[7] = DATA;
@@ -250,7 +250,7 @@ fn repeated_input_goes_one_at_a_time() {
 fn memory_mapped_devices() {
     let mut g = Guest::long();
     g.machine.cpu.arch.gpr[3] = REGISTER;
-    g.board.borrow_mut().register = 0x1_0000_0005;
+    lock(&g.board).register = 0x1_0000_0005;
     let done = g.emulate(|a| a.mov(eax, dword_ptr(rbx)));
     assert_eq!(g.machine.cpu.arch.gpr[0], 5);
     let access = |write| DeviceAccess::Memory { address: DEVICE, size: 4, write };
@@ -259,9 +259,9 @@ fn memory_mapped_devices() {
     // Three levels to a 2 MiB page, for the code and for the register.
     assert_eq!((done.accesses.walks, done.accesses.references), (2, 6));
     g.emulate(|a| a.mov(dword_ptr(rbx), 9));
-    assert_eq!(g.board.borrow().register, 9);
+    assert_eq!(lock(&g.board).register, 9);
     let done = g.emulate(|a| a.or(dword_ptr(rbx), 0x40));
-    assert_eq!(g.board.borrow().register, 0x49);
+    assert_eq!(lock(&g.board).register, 0x49);
     assert_eq!(done.accesses.devices, [access(false), access(true)]);
 }
 
@@ -322,7 +322,7 @@ impl GuestPhysical for Slots {
 #[test]
 fn memory_is_where_the_slots_have_it() {
     let mut g = Guest::long();
-    g.memory = Some(Rc::new(Slots));
+    g.memory = Some(Arc::new(Slots));
     g.machine.cpu.wiring.ram.write(0x3000 + 8 * 4u64, MOVED | 0xe7);
     g.machine.cpu.arch.gpr[0] = 0x55;
     let done = g.emulate(|a| a.mov(byte_ptr(0x80_0010), al));

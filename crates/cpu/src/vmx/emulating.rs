@@ -7,11 +7,11 @@ use crate::access::{Access, Privilege};
 use crate::tlb::Entry;
 use ledger::Ticks;
 use std::fmt::Debug;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::page::PAGE;
 
 /// Map of a guest's memory.
-pub trait GuestPhysical: Debug {
+pub trait GuestPhysical: Debug + Send + Sync {
     /// Returns the host-physical address of a guest-physical one, or `None` if it is not in the guest's RAM.
     fn host(&self, guest_physical: u64) -> Option<u64>;
 }
@@ -94,7 +94,7 @@ pub(super) struct Found {
 /// State of an emulation in progress.
 #[derive(Debug, Default)]
 pub struct Emulating {
-    pub(super) memory: Option<Rc<dyn GuestPhysical>>,
+    pub(super) memory: Option<Arc<dyn GuestPhysical>>,
     pub(super) accesses: Accesses,
     pub(super) found: Vec<Found>,
     /// True after a change that affects the fast paths of memory.

@@ -307,7 +307,7 @@ impl Cpu {
             return true;
         }
         let who = self.ident();
-        let acknowledged = self.wiring.bus.borrow_mut().acknowledge(who);
+        let acknowledged = self.wiring.bus().acknowledge(who);
         let Some(vector) = acknowledged else {
             self.arch.attention &= !attention::INTR;
             return false;

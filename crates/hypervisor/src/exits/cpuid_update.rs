@@ -36,7 +36,7 @@ fn xstate_required_size(cpu: &mut Cpu, states: u64, compacted: bool) -> u32 {
 impl ExitContext<'_> {
     fn cpuid_inputs(&mut self) -> Inputs {
         let who = self.cpu.ident();
-        let apic = self.cpu.wiring.bus.clone().borrow_mut().msr_read(who, APIC_BASE);
+        let apic = self.cpu.wiring.bus().msr_read(who, APIC_BASE);
         Inputs {
             cr4: self.vcpu.visible.cr4 & (CR4_OSXSAVE | CR4_PKE),
             xcr0: self.cpu.arch.xcr0,

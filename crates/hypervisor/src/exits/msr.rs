@@ -7,7 +7,7 @@ use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
 use ledger::Operation;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::{msr, reg};
 
 /// Returns true for registers of the local APIC and its deadline timer.
@@ -89,7 +89,7 @@ impl ExitContext<'_> {
             None => self.cpu.controls_mut(),
         };
         let Some(bitmap) = &mut outer.msr_bitmap else { return };
-        controls::pass_through(Rc::make_mut(bitmap), msr::SPEC_CTRL);
+        controls::pass_through(Arc::make_mut(bitmap), msr::SPEC_CTRL);
         self.vcpu.spec_ctrl = true;
     }
 }

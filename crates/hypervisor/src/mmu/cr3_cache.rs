@@ -5,27 +5,10 @@
 //! table, and when the guest announces that it frees the page directory.
 
 use super::pool::Keeping;
-use super::vcpu::{RootSet, VcpuMmu};
+use super::vcpu::{self, Adopted, RootSet, VcpuMmu};
 use super::{Guest, Mmu, MmuError};
-use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
-
-/// A page directory pointer table whose PDPTEs belong to cached roots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pdpt {
-    pub users: u32,
-    pub version: u64,
-}
-
-/// The guest's registers after it has loaded CR3 without an exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Adopted {
-    /// CR3 as seen by the guest.
-    pub cr3: u64,
-    /// PDPTEs, for PAE paging.
-    pub pdpte: [u64; 4],
-}
 
 impl VcpuMmu {
     /// Returns true if the entries have changed since the last call: the CR3-target values and the guest's view of them
@@ -37,7 +20,7 @@ impl VcpuMmu {
 
 impl Mmu {
     /// Maximum number of entries of a CR3 cache, which is the number of CR3-target values in processors.
-    pub const CR3_CACHE: usize = 4;
+    pub const CR3_CACHE: usize = vcpu::CR3_CACHE;
 
     /// Permits a virtual processor to pin up to `entries` roots, or (0) none. Only shadow tables that are kept support
     /// pinned roots; in the other modes this has no effect. Returns the number of entries.

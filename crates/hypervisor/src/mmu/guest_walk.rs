@@ -1,10 +1,10 @@
 //! The hypervisor's walk of the guest's page tables, which follows the processor's, on the guest's view of memory.
 
-use super::nested::{EptExit, Level};
+use super::guest_ept::{EptExit, Level};
 use super::role::Role;
 use super::shadow_ept::Says;
 use super::spte::{ALL, EXEC, USER, WRITE};
-use super::{Guest, Mmu};
+use super::{Guest, Mmu, NestedFault, PageFault};
 use cpu::paging::{
     self, Entry, Layout, Layout32, Layout64, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry,
 };
@@ -15,24 +15,6 @@ use x86::control::CR0_PG;
 use x86::page::*;
 use x86::vmx::qualification::ept as qualification;
 use x86::{ept, flags};
-
-/// A page fault for the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageFault {
-    /// Value for CR2.
-    pub linear: u64,
-    /// The error code.
-    pub code: u32,
-}
-
-/// Reason for which an access of a nested guest is impossible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NestedFault {
-    /// Its page tables deny it.
-    Page(PageFault),
-    /// The guest's EPT denies it.
-    Exit(EptExit),
-}
 
 /// Entry that the walk read at one level.
 #[derive(Clone, Copy, Debug, Default)]
@@ -327,7 +309,7 @@ impl ReadEntry for NestedTables<'_> {
 
     fn read(&mut self, address: u64, wide: bool) -> Result<u64, EptExit> {
         // With accessed and dirty flags, every access to page tables is treated as a write.
-        let flags = matches!(Level::of(self.guest), Level::Ept { format, .. } if format.flags);
+        let flags = matches!(self.guest.level(), Level::Ept { format, .. } if format.flags);
         let place = self.place(address, if flags { ept::READ | ept::WRITE } else { ept::READ })?;
         self.mmu.tolls.add(Operation::GuestWalk, 1);
         Ok(self.mmu.read_guest(place, wide).0)

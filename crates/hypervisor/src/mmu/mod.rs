@@ -18,14 +18,16 @@ mod check_nested;
 mod cr3_cache;
 mod direct;
 mod dirty;
+mod error;
 mod flushes;
+mod guest;
+mod guest_ept;
 mod guest_walk;
 mod mapping;
 mod nested;
 mod nocache;
 mod pages;
 mod pool;
-mod refusal;
 mod rmap;
 mod role;
 mod roots;
@@ -42,155 +44,27 @@ mod unsync;
 mod vcpu;
 mod writes;
 
-pub use cr3_cache::Adopted;
+pub use error::{MmuError, RestoreError};
 pub use flushes::Flushes;
-pub use guest_walk::{NestedFault, PageFault};
-pub use nested::{EptExit, EptFormat, Nested, NestedInvept, Pml, TransitionTags};
-pub use refusal::RestoreError;
+pub use guest::{Fault, Guest, HostFeatures, NestedFault, PageFault, Resolution, Root};
+pub use guest_ept::{EptExit, EptFormat, Nested, NestedInvept, Pml, TransitionTags};
 pub use slots::{Slot, SlotConfig, Slots};
 pub(crate) use state::COUNTER_END;
 pub use state::SavedMmu;
 pub use tolls::Tolls;
-pub use vcpu::VcpuMmu;
+pub use vcpu::{Adopted, VcpuMmu};
 
 use crate::config::{Cr0Wp, MmuMode, NestedRoots, VmConfig};
 use cpu::Ram;
-use nested::Level;
+use guest_ept::{Level, Violation};
 use pool::{Keeping, PageId, Pool};
 use rmap::{Rmaps, Tracks};
 use role::Role;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use shadow_ept::Violation;
 use spte::Format;
 use x86::ept;
 use x86::vmx::qualification::ept::RIGHTS_SHIFT;
-
-/// Errors on the side of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MmuError {
-    /// A slot is empty, unaligned or outside of the address space.
-    #[error("memory slot at guest frame {gfn:#x}: empty, unaligned, or beyond the physical address space")]
-    SlotRange {
-        /// First frame of the slot.
-        gfn: u64,
-    },
-    /// A slot overlaps another one.
-    #[error("memory slot at guest frame {gfn:#x} overlaps another")]
-    SlotOverlap {
-        /// First frame of the slot.
-        gfn: u64,
-    },
-    /// The memory of a slot is not RAM for guests.
-    #[error("memory slot at guest frame {gfn:#x} is not backed by RAM")]
-    SlotNotRam {
-        /// First frame of the slot.
-        gfn: u64,
-    },
-    /// There is too little memory for the tables.
-    #[error("the hypervisor's {pages} table pages are too few: at least {needed} are needed")]
-    PoolTooSmall {
-        /// Number of pages.
-        pages: u32,
-        /// Required number of pages.
-        needed: u32,
-    },
-    /// A limit was exceeded even after recycling all pages.
-    #[error("limit `{0}` reached: use a larger --mmu-pages")]
-    Limit(&'static str),
-}
-
-/// Features of the host's processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostFeatures {
-    /// Physical address width, also of the guest.
-    pub physical_bits: u8,
-    /// True if EPT has accessed and dirty flags.
-    pub ept_flags: bool,
-    /// True if there are 1 GiB pages, in page tables or in EPT, whichever is used.
-    pub gigabyte_pages: bool,
-}
-
-/// Registers of the guest that affect translation, as seen by the guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guest {
-    /// CR0.
-    pub cr0: u64,
-    /// CR3, with the PCID if there is one.
-    pub cr3: u64,
-    /// CR4.
-    pub cr4: u64,
-    /// IA32_EFER.
-    pub efer: u64,
-    /// The PDPTEs of PAE paging, loaded with CR3.
-    pub pdpte: [u64; 4],
-    /// RFLAGS.
-    pub rflags: u64,
-    /// Current privilege level.
-    pub cpl: u8,
-    /// PKRU.
-    pub pkru: u32,
-    /// IA32_PKRS.
-    pub pkrs: u32,
-    /// Set if these registers belong to a nested guest (L2).
-    pub nested: Option<Nested>,
-}
-
-/// Fault that stopped the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A page fault (shadow MMUs).
-    Page {
-        /// Address (exit qualification).
-        linear: u64,
-        /// The error code.
-        code: u32,
-    },
-    /// An EPT violation.
-    Violation {
-        /// Guest-physical address.
-        gpa: u64,
-        /// Guest-linear address, if the qualification declares it valid.
-        linear: u64,
-        /// The exit qualification.
-        qualification: u64,
-    },
-    /// An EPT misconfiguration.
-    Misconfiguration {
-        /// Guest-physical address.
-        gpa: u64,
-    },
-}
-
-/// Action after a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolution {
-    /// Repeat the instruction.
-    Fixed,
-    /// Inject a page fault.
-    Inject(PageFault),
-    /// Emulate the instruction.
-    Emulate {
-        /// True if it accesses an address without memory, or writes to read-only memory; otherwise it writes to a
-        /// watched table.
-        mmio: bool,
-    },
-    /// Exit to the guest: its nested guest has made an access that its EPT denies.
-    Reflect(EptExit),
-    /// A limit was exceeded although pages were recycled; the machine cannot continue.
-    Limit(&'static str),
-}
-
-/// A root for CR3 or the EPT pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Root {
-    /// Host-physical address: of 32 bytes of PDPTEs or of a table.
-    pub hpa: u64,
-    /// Number of levels of the tables; 3 means PAE paging.
-    pub levels: u8,
-    /// True if the EPT pointer enables accessed and dirty flags.
-    pub flags: bool,
-}
 
 /// Defines a structure of 64-bit counters, and a function that returns all of them.
 macro_rules! counters {
@@ -276,7 +150,7 @@ pub struct Mmu {
     /// page is no longer a table).
     last_write: (u64, u32),
     /// Page directory pointer tables of CR3 caches: number of users, and number of writes.
-    pdpts: std::collections::BTreeMap<u64, cr3_cache::Pdpt>,
+    pdpts: std::collections::BTreeMap<u64, vcpu::Pdpt>,
     /// Number of virtual processors that switch roots without an exit.
     cr3_caches: u32,
     /// Host-physical ranges of guest memory that were written in the process.

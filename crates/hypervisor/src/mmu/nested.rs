@@ -6,133 +6,17 @@
 //! | not used, with two-dimensional paging | like the guest's own | with the guest's, distinguished by the role |
 //! | not offered, with shadow paging | shadow the tables of L2's CR3 | with the guest's, distinguished by the role |
 
+use super::guest_ept::{Level, NestedInvept, TransitionTags, same_tables};
 use super::vcpu::{KEPT, RootSet, VcpuMmu};
 use super::{Guest, Mmu};
 use crate::config::MmuMode;
 use ledger::Operation;
-use serde::{Deserialize, Serialize};
-use x86::ept::EPTP_ACCESSED_DIRTY;
-use x86::page::ADDRESS;
-
-/// Features of the tables of the guest's EPT.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct EptFormat {
-    /// Execute-only entries are permitted.
-    pub execute_only: bool,
-    /// Accessed and dirty flags may be enabled.
-    pub flags: bool,
-    /// 2 MiB pages are permitted.
-    pub pages_2m: bool,
-    /// 1 GiB pages are permitted.
-    pub pages_1g: bool,
-    /// Mode-based execute control is enabled.
-    pub mode_based: bool,
-}
-
-/// Page-modification logging for a nested guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pml {
-    /// Guest-physical address of the log.
-    pub address: u64,
-    /// Index of the next entry.
-    pub index: u16,
-}
-
-/// A running nested guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Nested {
-    /// The guest's EPT pointer, if it uses EPT.
-    pub eptp: Option<u64>,
-    /// Features of the tables of its EPT.
-    pub ept: EptFormat,
-    /// The log that the guest has enabled.
-    pub pml: Option<Pml>,
-}
-
-/// Owner of the roots of a virtual processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Level {
-    /// The guest.
-    #[default]
-    Guest,
-    /// A nested guest without EPT of the guest.
-    Nested,
-    /// A nested guest with an EPT pointer of the guest and tables of this format.
-    Ept {
-        /// The EPT pointer.
-        eptp: u64,
-        /// The format; `flags` is true if the pointer enables them.
-        format: EptFormat,
-    },
-}
-
-impl Level {
-    pub fn of(guest: &Guest) -> Self {
-        let Some(nested) = guest.nested else { return Self::Guest };
-        let Some(eptp) = nested.eptp else { return Self::Nested };
-        let flags = nested.ept.flags && eptp & EPTP_ACCESSED_DIRTY != 0;
-        Self::Ept { eptp, format: EptFormat { flags, ..nested.ept } }
-    }
-}
-
-/// A VM exit for the guest: its EPT does not translate an address of its nested guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EptExit {
-    /// An EPT violation.
-    Violation {
-        /// Guest-physical address.
-        gpa: u64,
-        /// Guest-linear address, if the qualification declares it valid.
-        linear: u64,
-        /// The exit qualification.
-        qualification: u64,
-    },
-    /// An EPT misconfiguration.
-    Misconfiguration {
-        /// Guest-physical address.
-        gpa: u64,
-    },
-    /// A page must be logged, and the log is full.
-    LogFull {
-        /// Guest-physical address.
-        gpa: u64,
-        /// Guest-linear address.
-        linear: u64,
-        /// Exit qualification, which only reports that an IRET had unblocked NMIs.
-        qualification: u64,
-    },
-}
-
-/// Invalidation by the guest's INVEPT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NestedInvept {
-    /// Translations through the tables of an EPT pointer.
-    Single(u64),
-    /// Translations through any EPT pointer.
-    All,
-}
-
-/// Tags of the translations of the guest and of a nested guest at a transition between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TransitionTags {
-    /// True for the entry of the nested guest, false for its exit.
-    pub entry: bool,
-    /// VPID that the guest has assigned to the nested guest, if it uses VPIDs.
-    pub vpid12: Option<u16>,
-    /// True if the hypervisor has a separate VPID for the nested guest.
-    pub vpid02: bool,
-}
-
-/// Returns true if two EPT pointers have the same tables, which are the part of the pointer that tags translations.
-pub(super) fn same_tables(one: u64, other: u64) -> bool {
-    (one ^ other) & ADDRESS == 0
-}
 
 impl Mmu {
     /// Handles a transition from the guest to its nested guest, or back; `guest` has the registers afterwards (KVM's
     /// nested_vmx_load_cr3, and before it nested_ept_init_mmu_context).
     pub fn nested_transition(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
-        vcpu.level = Level::of(guest);
+        vcpu.level = guest.level();
         self.update_role(vcpu, guest);
         if !self.keep_nested_roots || self.mode == MmuMode::ShadowNocache {
             return self.unload(vcpu);

@@ -1,6 +1,6 @@
 //! The pool of pages for the hypervisor's tables: a hidden part of host memory, with metadata for each page.
 
-use super::refusal::RestoreError;
+use super::error::RestoreError;
 use super::role::Role;
 use cpu::Ram;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Roles: the meaning of a shadow page in addition to its guest frame, and the guest's paging mode.
 
-use super::Guest;
-use super::nested::EptFormat;
+use super::guest::Guest;
+use super::guest_ept::EptFormat;
 use super::spte::{ALL, USER_EXEC};
 use serde::{Deserialize, Serialize};
 use x86::control::*;

@@ -1,6 +1,6 @@
 //! Roots, to which the processor's CR3 or EPT pointer points: loading and unloading.
 
-use super::nested::Level;
+use super::guest_ept::Level;
 use super::pool::{EntryRef, Keeping, PageId};
 use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
@@ -229,7 +229,7 @@ impl Mmu {
 
     /// Returns the value for CR3, or the EPT pointer, for an entry of the guest now.
     pub fn prepare(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<Root, MmuError> {
-        if vcpu.level != Level::of(guest) {
+        if vcpu.level != guest.level() {
             self.nested_transition(vcpu, guest);
         }
         if vcpu.paging != Paging::of(guest) && !self.mode.is_tdp() {

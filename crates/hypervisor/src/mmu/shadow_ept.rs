@@ -5,9 +5,9 @@
 //! have reverse maps, and their guest tables are either watched for writes or unsynchronized until the guest executes
 //! INVEPT.
 
+use super::guest_ept::{EptExit, EptFormat, Level, Violation, same_tables};
 use super::guest_walk::{Step, Walk};
 use super::mapping::Target;
-use super::nested::{EptExit, EptFormat, Level, same_tables};
 use super::pool::{EntryRef, Keeping};
 use super::role::Role;
 use super::shadow::LIMIT;
@@ -20,17 +20,6 @@ use std::convert::Infallible;
 use x86::ept;
 use x86::page::{OFFSET, PAGE, SHIFT, SHIFT_1G, SHIFT_2M, SHIFT_PML4};
 use x86::vmx::qualification::ept as qualification;
-
-/// An access of L2 to a guest-physical address that its EPT denies, or that has not been tried yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Violation {
-    /// Guest-physical address.
-    pub gpa: u64,
-    /// Guest-linear address, if the qualification declares it valid.
-    pub linear: u64,
-    /// Exit qualification with the access; the permissions in it are ignored.
-    pub qualification: u64,
-}
 
 impl Violation {
     /// Returns the requested permissions, in the format of an entry.
@@ -275,7 +264,7 @@ impl Mmu {
     /// Translates a guest-physical address of L2 through the guest's EPT, for an access that is described by an exit
     /// qualification. `guest` has the registers of L2.
     pub fn nested_gpa(&mut self, guest: &Guest, gpa: u64, linear: u64, qualification: u64) -> Result<u64, EptExit> {
-        let Level::Ept { eptp, format } = Level::of(guest) else { return Ok(gpa) };
+        let Level::Ept { eptp, format } = guest.level() else { return Ok(gpa) };
         let walk = self.walk_ept(guest, eptp, format, Violation { gpa, linear, qualification })?;
         Ok(walk.gfn << SHIFT | gpa & OFFSET)
     }
@@ -283,7 +272,7 @@ impl Mmu {
     /// Translates a guest-physical address of L2 for inspection, without side effects and regardless of permissions.
     /// Returns `None` if it is not mapped.
     pub(super) fn look_in_ept(&mut self, guest: &Guest, gpa: u64) -> Option<u64> {
-        let Level::Ept { eptp, format } = Level::of(guest) else { return Some(gpa) };
+        let Level::Ept { eptp, format } = guest.level() else { return Some(gpa) };
         if gpa >> ept::ADDRESS_BITS != 0 {
             return None;
         }

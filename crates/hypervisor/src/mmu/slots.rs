@@ -1,6 +1,6 @@
 //! Memory slots: the host frames that back guest frames, and the log of written frames.
 
-use super::{MmuError, RestoreError};
+use super::error::{MmuError, RestoreError};
 use cpu::Ram;
 use serde::{Deserialize, Serialize};
 use x86::page::OFFSET;

@@ -4,15 +4,16 @@
 //! frames follow from the tables, the pages' roles and the virtual processors: they are not saved, so that they cannot
 //! contradict them. A saved state may come from a forged file; a state that is accepted satisfies [`Mmu::check`].
 
-use super::nested::{EptFormat, Level};
+use super::error::RestoreError;
+use super::guest_ept::{EptFormat, Level};
 use super::pool::{EntryRef, Keeping, Page, PageId, SavedPool};
-use super::refusal::RestoreError;
 use super::rmap::MAX_LEVEL;
 use super::role::Role;
 use super::slots::{GFN_END, Slot, Slots};
 use super::spte::ALL;
+use super::vcpu;
 use super::vcpu::{KEPT, RootSet, VcpuMmu};
-use super::{Mmu, Stats, Tolls, cr3_cache};
+use super::{Mmu, Stats, Tolls};
 use crate::config::MmuMode;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ pub struct SavedMmu {
     generation: u64,
     flushes: u64,
     last_write: (u64, u32),
-    pdpts: BTreeMap<u64, cr3_cache::Pdpt>,
+    pdpts: BTreeMap<u64, vcpu::Pdpt>,
     written: Vec<(u64, u64)>,
     stats: Stats,
     tolls: Tolls,
@@ -56,7 +57,7 @@ impl SavedMmu {
             return Err(RestoreError::Counter("writes in a row"));
         }
         let fits =
-            |(gpa, pdpt): (&u64, &cr3_cache::Pdpt)| gpa & !CR3_ADDRESS_PAE == 0 && (1..USERS_END).contains(&pdpt.users);
+            |(gpa, pdpt): (&u64, &vcpu::Pdpt)| gpa & !CR3_ADDRESS_PAE == 0 && (1..USERS_END).contains(&pdpt.users);
         if !self.pdpts.iter().all(fits) {
             return Err(RestoreError::Counter("users of page directory pointer tables"));
         }

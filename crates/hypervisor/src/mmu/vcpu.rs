@@ -1,10 +1,13 @@
 //! The MMU of one virtual processor: its roots.
 
-use super::nested::Level;
+use super::flushes::Flushes;
+use super::guest_ept::Level;
 use super::pool::PageId;
 use super::role::{Paging, Role};
-use super::{Flushes, Mmu};
 use serde::{Deserialize, Serialize};
+
+/// Maximum number of entries of a CR3 cache, which is the number of CR3-target values in processors.
+pub(super) const CR3_CACHE: usize = 4;
 
 /// Number of roots of other address spaces that a virtual processor keeps in addition to the current one (64-bit
 /// guests).
@@ -50,7 +53,7 @@ impl Cr3Cache {
     /// Returns the reason for which the state is impossible, if it is.
     pub fn wrong(&self) -> Option<&'static str> {
         let in_use = |at: usize| self.sets.get(at).is_some_and(Option::is_some);
-        let fits = self.sets.len() <= Mmu::CR3_CACHE && self.last <= self.sets.len() && self.active.is_none_or(in_use);
+        let fits = self.sets.len() <= CR3_CACHE && self.last <= self.sets.len() && self.active.is_none_or(in_use);
         (!fits).then_some("its CR3 cache has no such entries")
     }
 
@@ -58,6 +61,22 @@ impl Cr3Cache {
     pub fn active(&self) -> Option<&RootSet> {
         self.sets.get(self.active?)?.as_ref()
     }
+}
+
+/// A page directory pointer table whose PDPTEs belong to cached roots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pdpt {
+    pub users: u32,
+    pub version: u64,
+}
+
+/// The guest's registers after it has loaded CR3 without an exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// CR3 as seen by the guest.
+    pub cr3: u64,
+    /// PDPTEs, for PAE paging.
+    pub pdpte: [u64; 4],
 }
 
 /// The MMU of a virtual processor.

@@ -1,7 +1,7 @@
 //! vmcs02: vmcs12 combined with L0's requirements (KVM's `prepare_vmcs02`), field by field.
 
 use cpu::vmx::{Controls, MsrBitmap};
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::msr::{BITMAP_PART, X2APIC_EOI, X2APIC_FIRST, X2APIC_LAST, X2APIC_SELF_IPI, X2APIC_TPR};
 use x86::vector;
 use x86::vmx::{pin, primary, secondary};
@@ -67,10 +67,10 @@ fn time(inner: &Controls, offset: u64) -> (u64, u64) {
 }
 
 /// Returns the MSR bitmaps of L2: the union of the exits that both levels request.
-fn msr_bitmap(outer: &Controls, inner: &Controls, pages: &Pages) -> Option<Rc<MsrBitmap>> {
+fn msr_bitmap(outer: &Controls, inner: &Controls, pages: &Pages) -> Option<Arc<MsrBitmap>> {
     let wanted = pages.msr_bitmap.as_ref().filter(|_| inner.primary(primary::MSR_BITMAPS))?;
     let mut merged = outer.msr_bitmap.clone()?;
-    let own = Rc::make_mut(&mut merged);
+    let own = Arc::make_mut(&mut merged);
     let virtualized = |index: u32, write: bool| {
         let interrupts = inner.secondary(secondary::VIRTUAL_INTERRUPTS);
         let registers = inner.secondary(secondary::APIC_REGISTERS);

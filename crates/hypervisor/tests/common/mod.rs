@@ -2,6 +2,7 @@
 //! device of each kind.
 
 use cpu::arch::{Segment, TableRegister, attention};
+use cpu::bus::lock;
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::{BlockCache, Cpu, Exit, Ram};
@@ -11,10 +12,8 @@ use hypervisor::{Failure, Hypervisor, Vcpu};
 use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 use ledger::{Family, Kind, Operation, Profile, Recorder};
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use testkit::{assemble, set_flat_segments, set_long_mode};
 use x86::control::*;
 use x86::{reg, rights, seg};
@@ -102,8 +101,7 @@ pub struct Guest {
     pub cache: BlockCache,
     pub hypervisor: Option<Hypervisor>,
     pub vcpu: Vcpu,
-    pub bus: Rc<RefCell<TestBus>>,
-    pub recorder: Rc<RefCell<Recorder>>,
+    pub bus: Arc<Mutex<TestBus>>,
 }
 
 /// Initial mode of a guest.
@@ -156,10 +154,9 @@ impl Guest {
         let guest_pages = RAM >> 12;
         let pages = config.as_ref().map_or(16, |config| Mmu::pool_pages(config, guest_pages, 1));
         let ram = Ram::with_hidden(RAM, POOL, u64::from(pages) << 12);
-        let bus = Rc::new(RefCell::new(TestBus::default()));
-        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let bus = Arc::new(Mutex::new(TestBus::default()));
         let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
-        let mut cpu = Cpu::new(0, Arc::new(model), ram.clone(), bus.clone(), recorder.clone());
+        let mut cpu = Cpu::new(0, Arc::new(model), ram.clone(), bus.clone(), Recorder::default());
         let hypervisor = config.map(|config| Hypervisor::new(config, &ram, &profile).unwrap());
         cpu.arch.gpr = [0; 32];
         match mode {
@@ -193,7 +190,7 @@ impl Guest {
         cpu.arch.gpr[usize::from(reg::RSP)] = if mode == Mode::Real { 0x7000 } else { STACK };
         cpu.mode_changed();
         cpu.mapping_changed();
-        let mut guest = Self { cpu, cache: BlockCache::new(), hypervisor, vcpu: Vcpu::new(), bus, recorder };
+        let mut guest = Self { cpu, cache: BlockCache::new(), hypervisor, vcpu: Vcpu::new(), bus };
         if mode != Mode::Real {
             guest.tables(if mode == Mode::Long { 64 } else { 32 });
         }
@@ -310,7 +307,7 @@ impl Guest {
     /// Runs for at most `ticks`.
     pub fn run(&mut self, ticks: u64) -> Result<Exit, Failure> {
         let deadline = self.cpu.micro.clock + ticks;
-        if self.bus.borrow().interrupts.is_empty() {
+        if lock(&self.bus).interrupts.is_empty() {
             self.cpu.arch.attention &= !attention::INTR;
         } else {
             self.cpu.attend(attention::INTR);
@@ -328,7 +325,7 @@ impl Guest {
             let exit = self.run(1_000_000).unwrap_or_else(|failure| panic!("{failure}"));
             match exit {
                 Exit::Halt if self.cpu.arch.flags & x86::flags::IF == 0 => return,
-                Exit::Halt if self.bus.borrow().interrupts.is_empty() => panic!("nothing wakes the guest"),
+                Exit::Halt if lock(&self.bus).interrupts.is_empty() => panic!("nothing wakes the guest"),
                 Exit::Shutdown => panic!("triple fault at {:#x}", self.cpu.arch.rip),
                 _ => assert!(self.cpu.micro.clock < end, "the guest does not end; it is at {:#x}", self.cpu.arch.rip),
             }
@@ -343,14 +340,14 @@ impl Guest {
     /// Returns the results of the guest.
     pub fn outcome(&self) -> Outcome {
         let words = |from: u64, count: u64| (0..count).map(|i| self.word(from + 8 * i)).collect::<Vec<_>>();
-        let written = self.bus.borrow().written.clone();
+        let written = lock(&self.bus).written.clone();
         let registers = self.cpu.arch.gpr[..16].to_vec();
         Outcome { registers, results: words(DATA, 64), exceptions: words(LOG, 64), written }
     }
 
     /// Returns the number of events and operations so far of the requested kinds.
     pub fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
-        let recorder = self.recorder.borrow();
+        let recorder = &self.cpu.wiring.recorder;
         recorder.events().filter(|event| kind(&event.2)).map(|event| event.3.count).sum()
     }
 

@@ -1,18 +1,19 @@
 //! The state of a recorder as plain data, for saved machines.
 
-use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Origin, OriginId, Recorder, Region, Shape, ShapeId};
+use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Names, Origin, OriginId, Recorder, Region, Shape, ShapeId};
 use crate::branch::{Branch, Branches, Taken};
-use crate::stack::{Interned, SavedStacks};
+use crate::stack::{SavedStacks, Stacked};
 use crate::task::Tasks;
 use crate::{Class, Kind, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
 
-/// The contents of a recorder. Entries are sorted, so that equal records give equal bytes.
+/// The contents of a recorder. Entries are sorted, and what they refer to is numbered in the order of its contents, so that
+/// equal records give equal bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Saved {
     origins: Vec<Origin>,
     shapes: Vec<Shape>,
-    used: Vec<bool>,
     coarseness: Coarseness,
     dense: u64,
     tasks: Tasks,
@@ -50,10 +51,9 @@ impl Saved {
         require((1..=MOST_REGIONS).contains(&self.regions.len()), "its regions")?;
         require(self.origins.len() <= MOST_ORIGINS, "its origins are too many")?;
         require(self.origins.iter().all(|origin| is_region(origin) && is_task(origin)), "an origin")?;
-        require(self.used.len() <= self.shapes.len(), "its shapes")?;
         require(Coarseness::from_index(self.coarseness.index().into()).is_some(), "its coarseness")?;
-        let is_block = |shape: &ShapeId| self.used.get(shape.0 as usize) == Some(&true);
-        require(self.blocks.iter().all(|(origin, _, shape, _)| is_origin(origin) && is_block(shape)), "a block")?;
+        let is_shape = |shape: &ShapeId| (shape.0 as usize) < self.shapes.len();
+        require(self.blocks.iter().all(|(origin, _, shape, _)| is_origin(origin) && is_shape(shape)), "a block")?;
         require(self.events.iter().all(|(origin, ..)| is_origin(origin)), "an event")?;
         let is_sum = |amount: &Amount| amount.count < MOST_CHARGED && amount.ticks < MOST_CHARGED;
         require(self.events.iter().all(|(.., amount)| is_sum(amount)), "an event's count or cost")?;
@@ -67,63 +67,89 @@ impl Saved {
     }
 }
 
+/// Returns the used ones of these items in their own order, and the new position of each.
+fn in_order<T: Ord + Clone>(items: &[T], used: impl Iterator<Item = u32>) -> (Vec<T>, Vec<u32>) {
+    let mut used: Vec<u32> = used.collect();
+    used.sort_unstable();
+    used.dedup();
+    used.sort_unstable_by_key(|&at| &items[at as usize]);
+    let mut moved = vec![0; items.len()];
+    used.iter().zip(0u32..).for_each(|(&at, to)| moved[at as usize] = to);
+    (used.into_iter().map(|at| items[at as usize].clone()).collect(), moved)
+}
+
 impl Recorder {
-    /// Returns the contents for saving.
+    /// Returns the contents for saving: those of this recorder, which must have taken what the machine's others have recorded.
     pub fn save(&self) -> Saved {
-        let mut saved = Saved {
-            origins: self.origins.clone(),
-            shapes: self.shapes.clone(),
-            used: self.used.clone(),
-            coarseness: self.coarseness,
-            dense: self.dense as u64,
-            tasks: self.tasks.clone(),
-            regions: self.regions.clone(),
-            blocks: self.tables.blocks.iter().collect(),
-            events: self.tables.events.iter().collect(),
-            classes: self.tables.classes.iter().map(|(key, amount)| (*key, *amount)).collect(),
-            areas: self.tables.areas.iter().map(|(key, count)| (*key, *count)).collect(),
-            branches: self.branches.save(),
-            stacks: self.stacks.save(),
-        };
-        saved.blocks.sort_unstable_by_key(|(origin, rip, shape, _)| (*origin, *rip, *shape));
-        saved.events.sort_unstable_by_key(|(origin, rip, kind, _)| (*origin, *rip, *kind));
-        saved.classes.sort_unstable();
-        saved.areas.sort_unstable();
-        saved
+        let names = &*self.names();
+        let mut blocks: Vec<_> = self.tables.blocks.iter().collect();
+        let mut events: Vec<_> = self.tables.events.iter().collect();
+        let mut classes: Vec<_> = self.tables.classes.iter().map(|(key, amount)| (*key, *amount)).collect();
+        let mut areas: Vec<_> = self.tables.areas.iter().map(|(key, count)| (*key, *count)).collect();
+        let mut branches = self.branches.save();
+        let mut stacks = self.stacks.save(&names.frames);
+        let used = blocks.iter().map(|block| block.0).chain(events.iter().map(|event| event.0));
+        let used = used.chain(classes.iter().map(|class| class.0.1)).chain(areas.iter().map(|area| area.0.0));
+        let used = used.chain(branches.iter().map(|branch| branch.0)).chain(stacks.origins());
+        // Branches and stacks without room belong to the first origin.
+        let first = (0..names.origins.len().min(1) as u32).map(OriginId);
+        let (origins, origin_at) = in_order(&names.origins, used.chain(first).map(|origin| origin.0));
+        let (shapes, shape_at) = in_order(&names.shapes, blocks.iter().map(|block| block.2.0));
+        let moved = |origin: &mut OriginId| origin.0 = origin_at[origin.0 as usize];
+        blocks.iter_mut().for_each(|(origin, _, shape, _)| {
+            moved(origin);
+            shape.0 = shape_at[shape.0 as usize];
+        });
+        events.iter_mut().for_each(|event| moved(&mut event.0));
+        classes.iter_mut().for_each(|class| moved(&mut class.0.1));
+        areas.iter_mut().for_each(|area| moved(&mut area.0.0));
+        branches.iter_mut().for_each(|branch| moved(&mut branch.0));
+        stacks.renumber(moved);
+        blocks.sort_unstable_by_key(|(origin, rip, shape, _)| (*origin, *rip, *shape));
+        events.sort_unstable_by_key(|(origin, rip, kind, _)| (*origin, *rip, *kind));
+        classes.sort_unstable();
+        areas.sort_unstable();
+        branches.sort_unstable();
+        let (tasks, regions) = (names.tasks.clone(), names.regions.clone());
+        let (coarseness, dense) = (self.coarseness, self.dense as u64);
+        Saved { origins, shapes, coarseness, dense, tasks, regions, blocks, events, classes, areas, branches, stacks }
     }
 
     /// Creates a recorder that continues a saved record.
     pub fn restore(saved: Saved) -> Result<Self, SavedError> {
         saved.check()?;
-        let mut recorder = Self::default();
-        for shape in &saved.shapes {
-            let number = recorder.shape(shape);
-            require(number.0 as usize + 1 == recorder.shapes.len(), "a shape is there twice")?;
+        let mut names = Names::default();
+        for (shape, number) in saved.shapes.iter().zip(0..) {
+            require(names.shape(shape) == ShapeId(number), "a shape is there twice")?;
         }
-        recorder.origin_ids = saved.origins.iter().copied().zip((0..).map(OriginId)).collect();
-        require(recorder.origin_ids.len() == saved.origins.len(), "an origin is there twice")?;
-        recorder.shapes_used = saved.used.iter().filter(|used| **used).count();
+        names.origin_ids = saved.origins.iter().copied().zip((0..).map(OriginId)).collect();
+        require(names.origin_ids.len() == saved.origins.len(), "an origin is there twice")?;
+        let (frames, stacks) = Stacked::restore(saved.stacks, saved.origins.len()).ok_or(SavedError("its stacks"))?;
+        let in_region = |origin: OriginId| saved.origins[origin.0 as usize].region != RegionId::default();
+        let branches = Branches::restore(saved.branches, in_region).ok_or(SavedError("a branch is there twice"))?;
+        let Saved { origins, tasks, regions, coarseness, .. } = saved;
+        (names.origins, names.tasks, names.regions, names.frames) = (origins, tasks, regions, frames);
+        let names = Arc::new(Mutex::new(names));
+        let mut recorder = Self { names, coarseness, branches, stacks, ..Self::default() };
         recorder.dense = saved.dense as usize;
         for (origin, rip, shape, runs) in saved.blocks {
             recorder.tables.blocks.add(origin, rip, shape, runs);
+            if coarseness.keeps_shapes() {
+                recorder.use_shape(shape);
+            }
         }
         for (origin, rip, kind, amount) in saved.events {
             recorder.tables.events.add(origin, rip, kind, amount);
         }
         recorder.tables.classes = saved.classes.into_iter().collect();
         recorder.tables.areas = saved.areas.into_iter().collect();
-        let in_region = |origin: OriginId| saved.origins[origin.0 as usize].region != RegionId::default();
-        recorder.branches =
-            Branches::restore(saved.branches, in_region).ok_or(SavedError("a branch is there twice"))?;
-        let stacks = Interned::restore(saved.stacks, saved.origins.len());
-        recorder.stacks = stacks.ok_or(SavedError("its stacks"))?;
-        let Saved { origins, used, coarseness, tasks, regions, .. } = saved;
-        Ok(Self { origins, used, coarseness, tasks, regions, ..recorder })
+        Ok(recorder)
     }
 
     /// Returns true if the task and the region have known numbers.
     pub fn knows(&self, task: TaskId, region: super::RegionId) -> bool {
-        (task.0 as usize) < self.tasks.all().len() && usize::from(region.0) < self.regions.len()
+        let names = self.names();
+        (task.0 as usize) < names.tasks.all().len() && usize::from(region.0) < names.regions.len()
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::Family;
+use crate::recorder::names::IDLE_SHAPES;
 use crate::recorder::tables::CHUNK;
 use std::collections::BTreeMap;
 
@@ -61,16 +62,17 @@ fn charges_go_to_the_region_and_task_of_their_origin() {
     r.region_begins(region);
     r.region_ends(region, 20);
     r.region_ends(region, u64::MAX);
+    let names = r.names();
     let regions: Vec<_> =
-        r.regions().iter().map(|region| (region.name.as_str(), region.begun, region.elapsed)).collect();
+        names.regions().iter().map(|region| (region.name.as_str(), region.begun, region.elapsed)).collect();
     assert_eq!(regions, [("", 0, 0), ("work", 1, u64::MAX)]);
 }
 
 #[test]
 fn a_guest_cannot_make_endless_regions() {
-    let mut r = Recorder::default();
+    let r = Recorder::default();
     let regions: Vec<_> = (0..10_000).map(|i| r.region(&i.to_string())).collect();
-    assert_eq!(r.regions().len(), MOST_REGIONS);
+    assert_eq!(r.names().regions().len(), MOST_REGIONS);
     assert_eq!((regions[9000], r.known_region("9000")), (regions[9999], Some(regions[9999])));
     assert_ne!(regions[1], regions[2]);
 }
@@ -112,8 +114,8 @@ fn charges() -> Vec<impl Fn(&mut Recorder)> {
 
 /// Everything a recorder holds, by contents instead of numbers.
 fn contents(recorder: &Recorder) -> Vec<String> {
-    let origin = |id: OriginId| recorder.origins()[id.0 as usize];
-    let shape = |id: ShapeId| &recorder.shapes()[id.0 as usize];
+    let origin = |id: OriginId| recorder.origin_of(id);
+    let shape = |id: ShapeId| recorder.names().shapes()[id.0 as usize].clone();
     let blocks = recorder.blocks().map(|(o, rip, s, runs)| format!("{:?} {rip:#x} {:?} {runs}", origin(o), shape(s)));
     let events = recorder.events().map(|(o, rip, kind, sum)| format!("{:?} {rip:#x} {kind:?} {sum:?}", origin(o)));
     let classes = recorder.classes().map(|(o, rip, class, n)| format!("{:?} {rip:#x} {class:?} {n:?}", origin(o)));
@@ -126,7 +128,7 @@ fn contents(recorder: &Recorder) -> Vec<String> {
 fn sums(recorder: &Recorder) -> (u64, u64) {
     let mut sums = (recorder.events().map(|event| event.3.ticks).sum(), 0);
     for (_, _, shape, runs) in recorder.blocks() {
-        for (_, count, ticks) in &recorder.shapes()[shape.0 as usize] {
+        for (_, count, ticks) in &recorder.names().shapes()[shape.0 as usize] {
             sums = (sums.0 + ticks * runs, sums.1 + u64::from(*count) * runs);
         }
     }
@@ -197,7 +199,7 @@ fn no_guest_makes_a_recorder_grow_without_end() {
         assert!(i % 500 != 0 || entries(&r) <= 2000);
     }
     assert!(entries(&r) <= 2000, "{}", entries(&r));
-    assert!(r.shapes().len() <= IDLE_SHAPES + 51, "{}", r.shapes().len());
+    assert!(r.names().kept_shapes() <= IDLE_SHAPES + 51, "{}", r.names().kept_shapes());
     let (ticks, instructions) = sums(&r);
     let all: u64 = (0..100_000).sum();
     assert_eq!((ticks, instructions), (200_000 + 300 * all, all));
@@ -215,12 +217,69 @@ fn shapes_that_no_block_has_are_forgotten() {
     }
     let before = contents(&r);
     r.forget_shapes();
-    assert_eq!(r.shapes().len(), 7);
+    assert_eq!(r.names().kept_shapes(), 7);
     assert_eq!(contents(&r), before);
     let again = r.shape(&vec![(Class::Load, 20_000, 500)]);
-    assert_eq!(r.shapes().len(), 7);
+    assert_eq!(r.names().kept_shapes(), 7);
     r.add_block(id, 20_000, again, 1);
     assert_eq!(r.blocks().map(|block| block.3).max(), Some(6));
+}
+
+/// The charges of a machine in the order of time, of one recorder or of several that take turns.
+fn charge_in_turns(recorders: &mut [Recorder]) {
+    for i in 0..6000u64 {
+        let at = i as usize / 100 % recorders.len();
+        let r = &mut recorders[at];
+        let task = r.task(Task::new(crate::TaskKind::Process, 1 + i as u32 % 9, 1 + i as u32 % 9, "t"));
+        let region = r.region(if i % 700 < 100 { "work" } else { "" });
+        let id = r.origin(Origin { task, region, ..Origin::new(0, 3 * (i % 2) as u8, (i % 3) << 12) });
+        let shape = r.shape(&vec![(Class::Alu, 1 + i as u32 % 90, 300 + i % 7)]);
+        r.add_block(id, i % 2500 * 5, shape, 1 + i % 4);
+        r.add(id, i % 1700 * 3, Kind::new(Family::Rdmsr, i as u32 % 50), 1, 10);
+        r.add_branch(id, Branch { site: i % 300, way: crate::Way::Call, target: i % 7 }, i % 5 == 0);
+        let stack = r.stack(&[i % 40, i % 3], true);
+        r.add_crossing(id, stack, Kind::new(Family::Syscall, 0), Amount { count: 1, ticks: 5 });
+        r.trace(Record { time: i, cpu: 0, origin: id, moment: crate::stack::Moment::Task, ticks: 1, stack });
+        if i % 1500 == 1499 {
+            gather(recorders);
+        }
+    }
+    gather(recorders);
+    recorders[0].finish();
+}
+
+fn gather(recorders: &mut [Recorder]) {
+    let Some((first, others)) = recorders.split_first_mut() else { return };
+    others.iter_mut().for_each(|other| first.take_from(other));
+}
+
+#[test]
+fn recorders_of_a_machine_together_record_what_one_does() {
+    // With room for everything; and with too little, so that the record folds on the way.
+    for (most, shapes) in [(1 << 20, 1 << 20), (3000, 1 << 20), (1 << 20, 400), (500, 100)] {
+        let keeps = Keeps { interval: 0, crossings: true, trace: true };
+        let machine = |processors: usize| {
+            let first = small(most, shapes).keeping(keeps);
+            let mut all: Vec<Recorder> = (1..processors).map(|_| first.another()).collect();
+            all.insert(0, first);
+            charge_in_turns(&mut all);
+            all
+        };
+        let (one, three) = (machine(1), machine(3));
+        assert_eq!(one[0].coarseness(), three[0].coarseness(), "{most} {shapes}");
+        assert_eq!(contents(&one[0]), contents(&three[0]), "{most} {shapes}");
+        assert!(three[1..].iter().all(|other| entries(other) == 0 && other.branches.len() + other.stacks.len() == 0));
+        if one[0].coarseness() != Coarseness::default() {
+            // Branches and stacks keep the origins that were told apart when they were recorded.
+            continue;
+        }
+        assert_eq!(one[0].branches.save(), three[0].branches.save());
+        let stacks = |r: &Recorder| {
+            let origins = r.names().origins().to_vec();
+            r.stacks(|id| origins[id.0 as usize])
+        };
+        assert_eq!(stacks(&one[0]), stacks(&three[0]));
+    }
 }
 
 #[test]
@@ -315,19 +374,19 @@ fn a_recorder_is_a_map_of_sums() {
             *blocks.entry((origin, rip, shape)).or_default() += runs;
         }
     }
-    let origin = |id: OriginId| r.origins()[id.0 as usize];
+    let origin = |id: OriginId| r.origin_of(id);
     let found = r.events().map(|(id, rip, kind, sum)| ((origin(id), rip, kind), (sum.count, sum.ticks)));
     events.retain(|_, sum| *sum != (0, 0));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), events);
     assert_eq!(r.events().count(), events.len());
-    let shape = |id: ShapeId| r.shapes()[id.0 as usize].clone();
+    let shape = |id: ShapeId| r.names().shapes()[id.0 as usize].clone();
     let found = r.blocks().map(|(id, rip, of, runs)| ((origin(id), rip, shape(of)), runs));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), blocks);
     assert_eq!(r.blocks().count(), blocks.len());
 }
 
 #[test]
-fn executions_beyond_32_bits_are_folded_and_kept_by_another_shape_s_number() {
+fn executions_beyond_32_bits_are_folded_and_kept_when_shapes_are_dropped() {
     let runs = 5 * u64::from(u32::MAX);
     let mut r = small(2, 1000);
     let user = r.origin(Origin::new(0, 3, 1));
@@ -346,8 +405,10 @@ fn executions_beyond_32_bits_are_folded_and_kept_by_another_shape_s_number() {
     let last = ShapeId(IDLE_SHAPES as u32 + 1);
     r.add_block(id, 7, last, runs);
     r.forget_shapes();
-    assert_eq!(r.shapes(), [vec![(Class::Load, IDLE_SHAPES as u32 + 1, 500)]]);
-    assert_eq!(r.blocks().collect::<Vec<_>>(), [(id, 7, ShapeId(0), runs)]);
+    assert_eq!(r.names().kept_shapes(), 1);
+    assert_eq!(r.blocks().collect::<Vec<_>>(), [(id, 7, last, runs)]);
+    assert_eq!(r.names().shapes()[last.0 as usize], [(Class::Load, IDLE_SHAPES as u32 + 1, 500)]);
+    assert_eq!(r.shape(&vec![(Class::Nop, 1, 1)]), ShapeId(0), "further shapes have the numbers of dropped ones");
 }
 
 #[test]
@@ -355,10 +416,10 @@ fn spaces_beyond_the_limit_are_charged_as_one() {
     let mut r = Recorder::default();
     let before: Vec<OriginId> = (1..=MOST_SPACES as u64).map(|space| origin(&mut r, space << 12)).collect();
     assert_eq!(before.len(), MOST_SPACES);
-    assert_eq!(r.origins().len(), MOST_SPACES);
+    assert_eq!(r.names().origins().len(), MOST_SPACES);
     let [a, b] = [1, 2].map(|more| origin(&mut r, (MOST_SPACES as u64 + more) << 12));
     assert_eq!(a, b);
-    assert_eq!(r.origins()[a.0 as usize], Origin::new(0, 0, 0));
+    assert_eq!(r.origin_of(a), Origin::new(0, 0, 0));
     assert_eq!(origin(&mut r, 0), a);
     assert_eq!(origin(&mut r, 1 << 12), before[0], "those that are known stay");
 }
@@ -427,12 +488,11 @@ fn short_tasks_by_the_thousand_are_charged_by_name_and_addresses_stay() {
     }
     r.finish();
     assert_eq!(r.coarseness().index(), 1);
-    let mut blocks: Vec<_> = r
-        .blocks()
-        .map(|(id, rip, _, runs)| (r.tasks()[r.origins()[id.0 as usize].task.0 as usize].comm.as_str(), rip, runs))
-        .collect();
+    let names = r.names();
+    let comm = |id: OriginId| names.tasks()[names.origins()[id.0 as usize].task.0 as usize].comm.clone();
+    let mut blocks: Vec<_> = r.blocks().map(|(id, rip, _, runs)| (comm(id), rip, runs)).collect();
     blocks.sort_unstable();
     let expected: Vec<_> =
-        ["cc", "sh"].into_iter().flat_map(|comm| (0..10).map(move |i| (comm, 0x40_0000 + i, 250))).collect();
+        ["cc", "sh"].into_iter().flat_map(|comm| (0..10).map(move |i| (comm.to_owned(), 0x40_0000 + i, 250))).collect();
     assert_eq!(blocks, expected);
 }

@@ -5,38 +5,36 @@ use proptest::prelude::*;
 
 const SYSCALL: What = What::Crossing(Kind::new(Family::Syscall, 0));
 
-fn once(interned: &mut Interned, frames: &[u64], whole: bool, what: What) {
-    let stack = interned.stack(frames, whole);
-    interned.charge(OriginId(0), stack, what, Amount { count: 1, ticks: 10 });
+fn once(both: &mut Both, frames: &[u64], whole: bool, what: What) {
+    both.charge(frames, whole, what, Amount { count: 1, ticks: 10 });
 }
 
-fn finished(interned: &Interned) -> Stacks {
-    let keeps = Keeps { interval: 10, crossings: true, trace: true };
-    interned.finish(keeps, |_| Origin::new(0, 0, 0x1000))
+fn finished(both: &Both) -> Stacks {
+    both.finish(Keeps { interval: 10, crossings: true, trace: true }, Origin::new(0, 0, 0x1000))
 }
 
 /// A ledger with stacks.
 fn ledger() -> Ledger {
-    let mut interned = Interned::default();
-    once(&mut interned, &[0xffff_ffff_8100_0048, 0xffff_ffff_8100_0008, 0x40_1010], true, What::Sample);
-    once(&mut interned, &[0xffff_ffff_8100_0008, 0x40_1010], false, SYSCALL);
-    let stack = interned.stack(&[0xffff_ffff_8100_0008], true);
+    let mut both = Both::default();
+    once(&mut both, &[0xffff_ffff_8100_0048, 0xffff_ffff_8100_0008, 0x40_1010], true, What::Sample);
+    once(&mut both, &[0xffff_ffff_8100_0008, 0x40_1010], false, SYSCALL);
+    let stack = both.frames.stack(&[0xffff_ffff_8100_0008], true);
     for (time, cpu, moment) in
         [(9, 1, Moment::Samples(2)), (7, 0, Moment::Task), (5, 1, Moment::Event(Kind::new(Family::Halt, 0)))]
     {
-        interned.record(Record { time, cpu, origin: OriginId(0), moment, ticks: 3, stack });
+        both.stacked.record(Record { time, cpu, origin: OriginId(0), moment, ticks: 3, stack });
     }
-    Ledger { stacks: finished(&interned), ..sample() }
+    Ledger { stacks: finished(&both), ..sample() }
 }
 
 #[test]
 fn frames_are_shared_and_those_that_are_cut_are_marked() {
-    let mut interned = Interned::default();
-    once(&mut interned, &[3, 2, 1], true, What::Sample);
-    once(&mut interned, &[4, 2, 1], true, What::Sample);
-    once(&mut interned, &[3, 2, 1], true, SYSCALL);
-    once(&mut interned, &[3], false, What::Sample);
-    let stacks = finished(&interned);
+    let mut both = Both::default();
+    once(&mut both, &[3, 2, 1], true, What::Sample);
+    once(&mut both, &[4, 2, 1], true, What::Sample);
+    once(&mut both, &[3, 2, 1], true, SYSCALL);
+    once(&mut both, &[3], false, What::Sample);
+    let stacks = finished(&both);
     assert_eq!(stacks.nodes.len(), 6);
     let all: Vec<(Vec<u64>, u64)> =
         stacks.charges.iter().map(|charge| (stacks.frames(charge.stack).collect(), charge.count)).collect();
@@ -47,11 +45,11 @@ fn frames_are_shared_and_those_that_are_cut_are_marked() {
 #[test]
 fn what_is_written_depends_on_the_stacks_and_not_on_their_order() {
     let of = |order: [usize; 3]| {
-        let mut interned = Interned::default();
+        let mut both = Both::default();
         for number in order {
-            once(&mut interned, [&[9, 1][..], &[8, 2], &[7, 1]][number], true, What::Sample);
+            once(&mut both, [&[9, 1][..], &[8, 2], &[7, 1]][number], true, What::Sample);
         }
-        finished(&interned)
+        finished(&both)
     };
     assert_eq!(of([0, 1, 2]), of([2, 0, 1]));
     assert_eq!(of([0, 1, 2]), of([1, 2, 0]));
@@ -93,17 +91,19 @@ fn stacks_that_cannot_be_are_refused() {
 
 #[test]
 fn a_saved_state_goes_on() {
-    let mut interned = Interned::default();
-    once(&mut interned, &[3, 2, 1], true, What::Sample);
-    let mut restored = Interned::restore(interned.save(), 1).unwrap();
-    for stacks in [&mut interned, &mut restored] {
+    let mut both = Both::default();
+    once(&mut both, &[3, 2, 1], true, What::Sample);
+    let save = |both: &Both| both.stacked.save(&both.frames);
+    let (frames, stacked) = Stacked::restore(save(&both), 1).unwrap();
+    let mut restored = Both { frames, stacked };
+    for stacks in [&mut both, &mut restored] {
         once(stacks, &[4, 2, 1], true, SYSCALL);
     }
-    assert_eq!(interned.save(), restored.save());
+    assert_eq!(save(&both), save(&restored));
     let wrong = |change: fn(&mut SavedStacks)| {
-        let mut saved = interned.save();
+        let mut saved = save(&both);
         change(&mut saved);
-        Interned::restore(saved, 1).is_none()
+        Stacked::restore(saved, 1).is_none()
     };
     assert!(wrong(|s| s.nodes[0].caller = StackId(1)));
     assert!(wrong(|s| s.nodes[1] = s.nodes[0]));
@@ -113,12 +113,12 @@ fn a_saved_state_goes_on() {
 
 #[test]
 fn no_guest_makes_stacks_grow_without_end() {
-    let mut interned = Interned::default();
+    let mut both = Both::default();
     for number in 0..(2 * MOST_NODES as u64) {
-        once(&mut interned, &[number], true, SYSCALL);
+        once(&mut both, &[number], true, SYSCALL);
     }
-    assert!(interned.nodes.len() <= MOST_NODES && interned.charges.len() <= 2 * MOST_CHARGES);
-    let stacks = finished(&interned);
+    assert!(both.frames.nodes.len() <= MOST_NODES && both.stacked.charges.len() <= 2 * MOST_CHARGES);
+    let stacks = finished(&both);
     assert_eq!(stacks.charges.iter().map(|charge| charge.count).sum::<u64>(), 2 * MOST_NODES as u64);
     assert!(stacks.nodes.iter().any(|node| node.address == UNKNOWN));
 }

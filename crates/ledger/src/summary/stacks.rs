@@ -170,18 +170,17 @@ impl<'a> Selection<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::{Interned, Keeps};
-    use crate::{Amount, Family, OriginId, RegionId, TaskId};
+    use crate::stack::{Both, Keeps};
+    use crate::{Amount, Family, RegionId, TaskId};
 
     const SYSCALL: Kind = Kind::new(Family::Syscall, 0);
 
     fn ledger() -> Ledger {
         let ledger = crate::ledger::tests::sample();
         let task = ledger.tasks.iter().position(|task| task.comm == "work").unwrap() as u32;
-        let mut interned = Interned::default();
+        let mut both = Both::default();
         let mut add = |frames: &[u64], what, count| {
-            let stack = interned.stack(frames, frames.len() > 1);
-            interned.charge(OriginId(0), stack, what, Amount { count, ticks: count * 10 });
+            both.charge(frames, frames.len() > 1, what, Amount { count, ticks: count * 10 });
         };
         add(&[0xffff_ffff_8100_0048, 0xffff_ffff_8100_0008, 0x40_1010], What::Sample, 3);
         add(&[0xffff_ffff_8100_0049, 0xffff_ffff_8100_0008, 0x40_1010], What::Sample, 4);
@@ -189,7 +188,7 @@ mod tests {
         add(&[0x40_1010, 0x40_1011], What::Crossing(SYSCALL), 2);
         let keeps = Keeps { interval: 10, crossings: true, trace: false };
         let origin = Origin { region: RegionId(1), task: TaskId(task), ..Origin::new(0, 0, 0x1000_0000) };
-        Ledger { stacks: interned.finish(keeps, |_| origin), ..ledger }
+        Ledger { stacks: both.finish(keeps, origin), ..ledger }
     }
 
     fn lines(stacks: &[CallStack]) -> Vec<String> {

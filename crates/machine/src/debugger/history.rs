@@ -16,6 +16,7 @@ use cpu::stops::{Count, Place, Stops, Why};
 use ledger::Ticks;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A point of a run.
@@ -279,7 +280,7 @@ impl Repetition<'_> {
     }
 
     /// Enables stops in the machine.
-    fn attach(&mut self, stops: &Rc<Stops>) {
+    fn attach(&mut self, stops: &Arc<Stops>) {
         self.machine.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.debug(stops.clone()));
     }
 }
@@ -309,8 +310,8 @@ impl Session<'_> {
     }
 
     /// Sets the same breakpoints and watchpoints in another machine.
-    fn same_stops(&self, repetition: &mut Repetition) -> Rc<Stops> {
-        let stops = Rc::new(Stops::default());
+    fn same_stops(&self, repetition: &mut Repetition) -> Arc<Stops> {
+        let stops = Arc::new(Stops::default());
         self.stops.watches().into_iter().for_each(|watch| stops.watch(watch));
         repetition.attach(&stops);
         let vcpus = &mut repetition.machine.vcpus;
@@ -330,7 +331,7 @@ impl Session<'_> {
         }
         let turns = self.machine.replay.turns();
         let mut repetition = Self::repetition(&self.history, turns, attended, interrupted)?;
-        let stops = Rc::new(Stops::default());
+        let stops = Arc::new(Stops::default());
         repetition.attach(&stops);
         stops.restart(true);
         let late = self.is_late();
@@ -428,7 +429,7 @@ impl Session<'_> {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Position>, Unwanted> {
         let mut repetition = Self::repetition(&self.history, from, attended, interrupted).ok_or(Unwanted)?;
-        let stops = Rc::new(Stops::default());
+        let stops = Arc::new(Stops::default());
         repetition.attach(&stops);
         let mut last = None;
         while repetition.machine.replay.turns() < end.turns || end.count.begun != 0 || end.count.late {

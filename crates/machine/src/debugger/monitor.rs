@@ -99,9 +99,9 @@ fn walk(session: &Session, address: u64) -> String {
 fn so_far(session: &mut Session) -> Ledger {
     let machine = &mut *session.machine;
     let vcpus = &mut machine.vcpus;
-    vcpus.all.iter().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, false));
-    vcpus.cache.spill_all(&mut machine.recorder.borrow_mut());
-    vcpus.all.iter().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, true));
+    vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, false));
+    vcpus.gather();
+    vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, true));
     let symbols = machine.symbols(Vec::new());
     machine.ledger(&symbols)
 }

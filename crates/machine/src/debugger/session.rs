@@ -8,7 +8,7 @@ use crate::vcpus::Pause;
 use cpu::stops::{Count, Stops, Watch, Watched, Why};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Maximum number of breakpoints, and of watchpoints.
 const MOST: usize = 1 << 12;
@@ -66,7 +66,7 @@ struct Wanted {
 pub struct Session<'a> {
     /// The machine; after reverse execution, another one that was created in the same way.
     pub machine: &'a mut Machine,
-    pub(super) stops: Rc<Stops>,
+    pub(super) stops: Arc<Stops>,
     pub(super) history: History<'a>,
     pub(super) resume: Resume,
     /// True if memory addresses are physical.
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         history.follow(machine);
         Self {
             machine,
-            stops: Rc::default(),
+            stops: Arc::default(),
             history,
             resume: Resume::Continue,
             physical: false,

@@ -9,6 +9,7 @@ use crate::board::Board;
 use crate::host::Host;
 use crate::machine::{Machine, Outcome};
 use crate::vcpus;
+use cpu::bus::lock;
 use ledger::{Family, Kind, Ticks};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ impl Machine {
         let board = self.board.clone();
         for (index, runner) in vm.runners.iter_mut().enumerate() {
             let state = if index == 0 { &entry } else { &init };
-            let base = board.borrow_mut().lapic(index).apic_base();
+            let base = lock(&board).lapic(index).apic_base();
             hub::put(runner, state, base).map_err(|error| KvmError::Call("KVM_SET_SREGS", error))?;
         }
         let pace = Pace { started: Instant::now(), tsc_hz: self.profile.tsc_hz.value };
@@ -40,7 +41,7 @@ impl Machine {
         let mut report = Report::default();
         let mut slots = hub::slots(cpus);
         let outcome = loop {
-            let mut board = board.borrow_mut();
+            let mut board = lock(&board);
             let hub = Hub::new(&mut board, slots, pace, init, self.ram.clone());
             self.threads(&hub, &mut vm.runners, counted.then_some(&mut counts[..]), host);
             let shared = hub.into_shared();
@@ -56,7 +57,8 @@ impl Machine {
                 _ => {}
             }
         };
-        report.outside = counts.into_iter().map(|counts| counts.record(&mut self.recorder.borrow_mut())).collect();
+        let recorder = &mut self.vcpus.all[0].cpu.wiring.recorder;
+        report.outside = counts.into_iter().map(|counts| counts.record(recorder)).collect();
         report.statistics = vm.statistics();
         report.elapsed = pace.started.elapsed();
         self.on_kvm = Some(report);

@@ -16,6 +16,7 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
+use cpu::bus::lock;
 pub use error::SnapshotError;
 
 use crate::console::PanicWatch;
@@ -108,7 +109,7 @@ impl Machine {
         if self.clock == ClockSource::Host {
             return Err(SnapshotError::HostClock);
         }
-        self.vcpus.cache.spill_all(&mut self.recorder.borrow_mut());
+        self.vcpus.gather();
         let ram = &self.vcpus.all[0].cpu.wiring.ram;
         let (monitors, triggered) = ram.monitors();
         let processor = |vcpu: &crate::vcpus::Vcpu| Processor {
@@ -122,8 +123,8 @@ impl Machine {
         let state = State {
             processors: self.vcpus.all.iter().map(processor).collect(),
             hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
-            devices: self.board.borrow().save()?,
-            charges: self.recorder.borrow().save(),
+            devices: lock(&self.board).save()?,
+            charges: self.recorder().save(),
             blocks: self.vcpus.cache.code.save(ram),
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
@@ -160,8 +161,11 @@ impl Machine {
         let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
         pages::restore(&ram, &contents.memory)?;
         drop(contents.memory);
-        let keeps = self.recorder.borrow().keeps();
-        *self.recorder.borrow_mut() = Recorder::restore(state.charges)?.keeping(keeps);
+        let recorder = Recorder::restore(state.charges)?.keeping(self.recorder().keeps());
+        self.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.wiring.recorder = recorder.another());
+        if let Some(first) = self.vcpus.all.first_mut() {
+            first.cpu.wiring.recorder = recorder;
+        }
         match (&mut self.vcpus.hypervisor, state.hypervisor) {
             (Some(vm), Some(saved)) => vm.restore(saved, state.processors.iter().filter_map(|p| p.guest.as_ref()))?,
             (None, None) => {}
@@ -174,9 +178,9 @@ impl Machine {
             }
             (vcpu.activity, vcpu.nmis, vcpu.spun, vcpu.guest) = (saved.activity, saved.nmis, saved.spun, saved.guest);
         }
-        self.board.borrow_mut().restore(&state.devices)?;
-        self.vcpus.tasks.restore(state.tasks, &self.recorder.borrow(), &mut self.vcpus.cache, &ram)?;
-        let first = &self.vcpus.all[0].cpu;
+        lock(&self.board).restore(&state.devices)?;
+        let first = &mut self.vcpus.all[0].cpu;
+        self.vcpus.tasks.restore(state.tasks, &first.wiring.recorder, &mut self.vcpus.cache, &ram)?;
         first
             .restore_blocks(&state.blocks, &mut self.vcpus.cache)
             .map_err(|error| SnapshotError::Processor(0, error))?;

@@ -92,7 +92,7 @@ type Found = (Range<u64>, Option<(u32, u64)>);
 /// The mappings are read anew for each stack, so that a stack follows from the guest's state alone.
 pub struct Process<'a> {
     programs: &'a mut Programs,
-    recorder: &'a mut Recorder,
+    recorder: &'a Recorder,
     /// Address of the task's `struct task_struct`.
     task: u64,
     /// The view of the kernel's data, and the address of the process's `struct mm_struct`. `None` before the first use, and within it if the page
@@ -104,7 +104,7 @@ pub struct Process<'a> {
 
 impl<'a> Process<'a> {
     /// Creates the process of a task whose `struct task_struct` is at an address.
-    pub fn new(programs: &'a mut Programs, recorder: &'a mut Recorder, task: u64) -> Self {
+    pub fn new(programs: &'a mut Programs, recorder: &'a Recorder, task: u64) -> Self {
         Self { programs, recorder, task, mm: None, found: Vec::new() }
     }
 

@@ -68,7 +68,7 @@ impl Programs {
     }
 
     /// Returns the number of a mapped file.
-    pub fn number(&mut self, recorder: &mut Recorder, file: MappedFile) -> Option<u32> {
+    pub fn number(&mut self, recorder: &Recorder, file: MappedFile) -> Option<u32> {
         if let Some(name) = self.names.get(&file) {
             return recorder.file(name);
         }
@@ -123,7 +123,7 @@ impl Programs {
     /// Returns the program of a number. A file that can't be read has no functions.
     fn program(&mut self, recorder: &Recorder, number: u32) -> &Program {
         if !self.programs.contains_key(&number) {
-            let bytes = recorder.files().name(number).map(<[u8]>::to_vec).and_then(|name| self.read(&name));
+            let bytes = path(recorder, number).and_then(|path| self.read(&path));
             let program = bytes.map(|bytes| Program::parse(&bytes)).unwrap_or_default();
             let parts = self.parts.saturating_add(program.size());
             let fits = parts <= MOST_PARTS;
@@ -143,11 +143,12 @@ impl Programs {
     /// Adds the functions of all frames that are in files. Code without a function is called by the file and its offset.
     pub fn add_to(&mut self, recorder: &Recorder, symbols: &mut Symbols) {
         let mut by_file: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
-        for (number, offset) in recorder.frames_in_files().into_iter().filter_map(file_of) {
+        let places = recorder.names().frames().in_files();
+        for (number, offset) in places.into_iter().filter_map(file_of) {
             by_file.entry(number).or_default().insert(offset);
         }
         for (number, offsets) in by_file {
-            let path = recorder.files().name(number).unwrap_or_default();
+            let path = path(recorder, number).unwrap_or_default();
             let file = String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
             let program = self.program(recorder, number);
             let function = |offset: u64| {
@@ -162,6 +163,11 @@ impl Programs {
             symbols.add(&file, AddressSpace::default(), functions);
         }
     }
+}
+
+/// Returns the path by which the recorder knows a file.
+fn path(recorder: &Recorder, number: u32) -> Option<Vec<u8>> {
+    recorder.names().frames().files().name(number).map(<[u8]>::to_vec)
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Kernel {
         identity: &mut TaskIdentity,
         named: Option<[u8; COMM]>,
         kernel_thread: bool,
-        recorder: &mut Recorder,
+        recorder: &Recorder,
     ) -> TaskId {
         let Some(TaskLayout { tid, pid, comm, flags }) = self.layout else { return TaskId(0) };
         let word = |offset: u64| cpu.wiring.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();

@@ -169,7 +169,7 @@ impl Tasks {
         if self.kernel.is_some() && self.processors[cpu.wiring.index].current.is_none() {
             // A processor begins with its idle task.
             let idle = Task::new(TaskKind::Idle, 0, 0, &format!("swapper/{}", cpu.wiring.index));
-            self.processors[cpu.wiring.index].task = cpu.wiring.recorder.borrow_mut().task(idle);
+            self.processors[cpu.wiring.index].task = cpu.wiring.recorder.task(idle);
             self.publish(cpu);
         }
     }
@@ -257,7 +257,7 @@ impl Tasks {
     /// Evaluates `is` for the current task of a processor.
     fn current_is(&self, cpu: &Cpu, is: impl FnOnce(&Task) -> bool) -> bool {
         let current = self.processors[cpu.wiring.index].task;
-        cpu.wiring.recorder.borrow().tasks().get(current.0 as usize).is_some_and(is)
+        cpu.wiring.recorder.names().tasks().get(current.0 as usize).is_some_and(is)
     }
 
     /// Handles a change of a task's name.
@@ -277,7 +277,7 @@ impl Tasks {
                 thread.identity = kernel.identity(cpu, current);
             }
             if let Some(identity) = &mut thread.identity {
-                let recorder = &mut cpu.wiring.recorder.borrow_mut();
+                let recorder = &cpu.wiring.recorder;
                 processor.task = kernel.who(cpu, identity, named, thread.kernel_thread, recorder);
             }
         }
@@ -327,15 +327,15 @@ impl Tasks {
     /// Handles a mark from the marker ports. It may concern all processors: the caller publishes it for each.
     pub fn mark(&mut self, mark: &Mark, cpu: &mut Cpu) {
         let now = cpu.micro.clock;
-        let recorder = cpu.wiring.recorder.clone();
+        let recorder = &cpu.wiring.recorder;
         match mark.command {
             Command::Begin => {
                 // Without known tasks everything is charged.
                 let root = Some(self.processors[mark.cpu].number).filter(|number| *number != 0);
-                self.regions.begin(&mut recorder.borrow_mut(), &mark.name, root, now);
+                self.regions.begin(recorder, &mark.name, root, now);
             }
-            Command::BeginAll => self.regions.begin(&mut recorder.borrow_mut(), &mark.name, None, now),
-            Command::End => self.regions.end(&mut recorder.borrow_mut(), &mark.name, now),
+            Command::BeginAll => self.regions.begin(recorder, &mark.name, None, now),
+            Command::End => self.regions.end(recorder, &mark.name, now),
             Command::Task => self.declared(cpu, &mark.name),
         }
     }
@@ -351,7 +351,7 @@ impl Tasks {
         let pid = number.unwrap_or(0);
         let id = match text {
             "" => TaskId(0),
-            _ => cpu.wiring.recorder.borrow_mut().task(Task::new(TaskKind::Process, pid, pid, name)),
+            _ => cpu.wiring.recorder.task(Task::new(TaskKind::Process, pid, pid, name)),
         };
         // Tasks without a number are identified by name.
         let key = number.map_or(1 << 32 | u64::from(id.0), u64::from);
@@ -387,7 +387,7 @@ impl Tasks {
     }
 
     /// Ends the open regions at the end of the run.
-    pub fn finish(&mut self, recorder: &mut ledger::Recorder, now: Ticks) {
+    pub fn finish(&mut self, recorder: &ledger::Recorder, now: Ticks) {
         self.regions.finish(recorder, now);
     }
 }

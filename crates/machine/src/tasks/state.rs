@@ -99,14 +99,14 @@ mod tests {
 
     #[test]
     fn a_state_that_cannot_be_is_refused() {
-        let mut recorder = Recorder::default();
+        let recorder = Recorder::default();
         let known = recorder.task(Task::new(TaskKind::Process, 1, 1, "init"));
         let region = recorder.region("mine");
         let mut good = tasks().save();
         good.processors[1] = Processor { number: 2, task: known, ..Processor::default() };
         good.parents = vec![0, 0, 1];
         good.threads = BTreeMap::from([(0x1000, thread(2))]);
-        good.regions.begin(&mut recorder, "mine", Some(1), 5);
+        good.regions.begin(&recorder, "mine", Some(1), 5);
         assert_eq!(region.0, 1);
         let restored = |change: &dyn Fn(&mut TasksState)| {
             let mut state = good.clone();
@@ -124,8 +124,8 @@ mod tests {
             &|state| state.threads = BTreeMap::from([(1, thread(9))]),
             &|state| state.callers = vec![0; MOST_CALLERS + 1],
             &|state| {
-                let mut other = Recorder::default();
-                ["a", "b"].iter().for_each(|name| state.regions.begin(&mut other, name, None, 0));
+                let other = Recorder::default();
+                ["a", "b"].iter().for_each(|name| state.regions.begin(&other, name, None, 0));
             },
         ];
         for (number, change) in changes.iter().enumerate() {

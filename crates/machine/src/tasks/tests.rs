@@ -10,9 +10,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, dx, edi, esi};
 use ledger::profile::Profile;
 use ledger::{Context, Costs, Family, Geometry, Recorder};
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use testkit::assemble;
 use x86::seg;
 
@@ -140,7 +138,7 @@ fn observe(
         assert!(ram.write(task(number).into(), &memory_of(number, name)));
     }
     let profile = Profile::find("skx").unwrap();
-    let board = Rc::new(RefCell::new(Board::new(&ram, 1, &profile, Parts::default()).unwrap()));
+    let board = Arc::new(Mutex::new(Board::new(&ram, 1, &profile, Parts::default()).unwrap()));
     let leaf = CpuidEntry { leaf: 1, subleaf: None, regs: CpuidRegs { eax: 0, ebx: 0, ecx: 0, edx: 0 } };
     let model = Arc::new(cpu::Model {
         costs: Costs::free(),
@@ -154,9 +152,8 @@ fn observe(
         recorded: true,
         branches: false,
     });
-    let recorder = Rc::new(RefCell::new(Recorder::default()));
     let view = crate::view::processor_ram(&ram, None);
-    let mut cpu = Cpu::new(0, model, view, board.clone(), recorder.clone());
+    let mut cpu = Cpu::new(0, model, view, board.clone(), Recorder::default());
     for segment in [seg::CS, seg::SS, seg::DS] {
         cpu.arch.seg[usize::from(segment)] = Segment::real(0, segment == seg::CS);
     }
@@ -188,22 +185,24 @@ fn observe(
                 vcpus.tasks = Tasks::new(ram.clone(), 1);
                 vcpus.tasks.use_functions(functions.clone());
                 let Vcpus { all, cache, tasks, .. } = &mut vcpus;
-                cache.code.remove_probes(&all[0].cpu.wiring.ram);
-                tasks.restore(state.clone(), &recorder.borrow(), cache, &all[0].cpu.wiring.ram).unwrap();
+                let wiring = &all[0].cpu.wiring;
+                cache.code.remove_probes(&wiring.ram);
+                tasks.restore(state.clone(), &wiring.recorder, cache, &wiring.ram).unwrap();
                 assert_eq!(tasks.save(), state);
             }
             pause => break assert_eq!(pause, crate::vcpus::Pause::Stuck),
         }
     }
     vcpus.finish();
-    let recorder = recorder.borrow();
+    let recorder = &vcpus.all[0].cpu.wiring.recorder;
+    let names = recorder.names();
     let mut works: Vec<_> = recorder.events().filter(|(_, _, kind, _)| kind.family == Family::Cpuid).collect();
     works.sort_unstable_by_key(|work| work.1);
     let describe = |(origin, _, _, amount): (ledger::OriginId, u64, ledger::Kind, ledger::Amount)| {
-        let origin = recorder.origins()[origin.0 as usize];
-        let task = &recorder.tasks()[origin.task.0 as usize];
+        let origin = names.origins()[origin.0 as usize];
+        let task = &names.tasks()[origin.task.0 as usize];
         assert_eq!(amount.count, 1);
-        let region = recorder.regions()[usize::from(origin.region.0)].name.clone();
+        let region = names.regions()[usize::from(origin.region.0)].name.clone();
         (format!("{:?} {} {}", task.kind, task.tid, task.comm), origin.context, region)
     };
     (works.into_iter().map(describe).collect(), idle)

@@ -126,7 +126,7 @@ pub fn run(
     settle: Option<Settle>,
 ) -> (Outcome, Option<Settled>) {
     if let Some(boot) = boot {
-        if let Some(outcome) = machine.run_until(session, &mut |machine| machine.board.borrow().workload_asked()) {
+        if let Some(outcome) = machine.run_until(session, &mut |machine| machine.board().workload_asked()) {
             return (outcome, None);
         }
         boot.keep(machine);

@@ -7,8 +7,7 @@ use crate::bus::{Bus, Ident, NoDevices};
 use crate::state::Cpu;
 use crate::testing::{CODE, DATA, RAM, STACK};
 use iced_x86::code_asm::*;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use x86::control::*;
 use x86::vmx::{interruptibility, interruption, pending_debug, pin, primary, reason};
 use x86::{flags, reg, vector};
@@ -49,7 +48,7 @@ impl Bus for Line {
 }
 
 pub(super) fn interrupt(cpu: &mut Cpu, vector: u8) {
-    cpu.wiring.bus = Rc::new(RefCell::new(Line(Some(vector))));
+    cpu.wiring.bus = Arc::new(Mutex::new(Line(Some(vector))));
     cpu.attend(attention::INTR);
 }
 
@@ -202,7 +201,7 @@ fn external_interrupts_exit_whatever_the_flag() {
         let exit = guest.exit();
         assert_eq!((exit.reason, exit.interruption), (reason::EXTERNAL_INTERRUPT, 0));
         assert_eq!(guest.offset(), 0);
-        assert_eq!(guest.m.cpu.wiring.bus.borrow_mut().acknowledge(guest.m.cpu.ident()), Some(0x31), "still there");
+        assert_eq!(guest.m.cpu.wiring.bus().acknowledge(guest.m.cpu.ident()), Some(0x31), "still there");
     }
     let mut guest = Guest::long()
         .with(|c| {
@@ -213,7 +212,7 @@ fn external_interrupts_exit_whatever_the_flag() {
         .code(|a| a.nop());
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.interruption), (reason::EXTERNAL_INTERRUPT, VALID | 0x31));
-    assert_eq!(guest.m.cpu.wiring.bus.borrow_mut().acknowledge(guest.m.cpu.ident()), None);
+    assert_eq!(guest.m.cpu.wiring.bus().acknowledge(guest.m.cpu.ident()), None);
 }
 
 #[test]

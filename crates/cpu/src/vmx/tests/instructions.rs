@@ -7,7 +7,7 @@ use crate::state::Cpu;
 use crate::testing::DATA;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::control::*;
 use x86::vmx::{pin, primary, reason, secondary};
 use x86::{reg, vector};
@@ -349,7 +349,7 @@ fn model_specific_registers() {
         bits[2048 + (0x174 >> 3)] |= 1 << 4;
         bits[3072 + (0x1fff >> 3)] |= 1 << 7;
         c.primary |= primary::MSR_BITMAPS;
-        c.msr_bitmap = Some(Rc::new(bits));
+        c.msr_bitmap = Some(Arc::new(bits));
     };
     check(0, "0x1fff", bitmap, |cpu| index(cpu, 0x1fff), |a| a.rdmsr(), Exits(reason::RDMSR, 0, 2));
     check(0, "0x1fff", bitmap, |cpu| index(cpu, 0x1fff), |a| a.wrmsr(), Raises(vector::GP));
@@ -385,7 +385,7 @@ fn ports() {
         bits[0x8000 >> 3] |= 1;
         // With bitmaps, unconditional exiting has no effect.
         c.primary |= primary::IO_BITMAPS | primary::UNCONDITIONAL_IO;
-        c.io_bitmap = Some(Rc::new(bits));
+        c.io_bitmap = Some(Arc::new(bits));
     };
     check(0, "0x60", bitmap, AS_IS, |a| a.in_(al, 0x60), Gives(reg::RAX, 0x1234_56ff));
     check(0, "0x60 and 0x61", bitmap, AS_IS, |a| a.in_(ax, 0x60), Exits(reason::IO, 0x0060_0049, 3));
@@ -485,7 +485,7 @@ fn the_time_stamp_counter_is_offset() {
     let offset: Change = |c| {
         c.primary |= primary::TSC_OFFSETTING | primary::MSR_BITMAPS;
         c.tsc_offset = 0x1000_0000;
-        c.msr_bitmap = Some(Rc::new([0; 4096]));
+        c.msr_bitmap = Some(Arc::new([0; 4096]));
     };
     let mut guest = Guest::long().with(offset).set(|cpu| cpu.arch.gpr[1] = 0x10).code(|a| {
         a.rdtsc()?;

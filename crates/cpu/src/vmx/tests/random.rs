@@ -7,7 +7,7 @@ use crate::Exit;
 use crate::arch::attention;
 use crate::state::Cpu;
 use crate::testing::{DATA, Random, STACK};
-use std::rc::Rc;
+use std::sync::Arc;
 use x86::vmx::{activity, entry, exit, pin, primary, reason, secondary};
 use x86::{flags, reg};
 
@@ -144,7 +144,7 @@ fn a_guest_that_may_do_everything_computes_the_same() {
         let mut bare = guest(seed);
         let mut inside = guest(seed).with(|c| {
             c.primary |= primary::MSR_BITMAPS;
-            c.msr_bitmap = Some(Rc::new([0; 4096]));
+            c.msr_bitmap = Some(Arc::new([0; 4096]));
             c.secondary |= secondary::RDTSCP | secondary::INVPCID | secondary::XSAVES;
         });
         inside.enter().expect("valid");

@@ -244,7 +244,7 @@ fn long_mode_guests_switch_it_on_themselves() {
         guest.m.cpu.wiring.ram.write::<u64>(0xc000 + 8 * i, i << 21 | 0x87);
     }
     guest.controls.primary |= primary::MSR_BITMAPS;
-    guest.controls.msr_bitmap = Some(std::rc::Rc::new([0; 4096]));
+    guest.controls.msr_bitmap = Some(std::sync::Arc::new([0; 4096]));
     let mut guest = guest.code(|a| {
         a.mov(eax, cr0)?;
         a.and(eax, 0x7fff_ffff)?;

@@ -3,7 +3,7 @@
 //! memory, including accessed and dirty flags and the log of pages. The guest executes INVEPT exactly where the manual
 //! requires it.
 
-use super::super::nested::{EptExit, EptFormat, Nested, NestedInvept, Pml};
+use super::super::guest_ept::{EptExit, EptFormat, Nested, NestedInvept, Pml};
 use super::super::{NestedFault, ept};
 use super::stress::states;
 use super::*;

@@ -1,6 +1,6 @@
 //! Roots that are kept for other address spaces, for the guest or its nested guest, and how long.
 
-use super::super::nested::{EptFormat, Nested, NestedInvept};
+use super::super::guest_ept::{EptFormat, Nested, NestedInvept};
 use super::units::{DATA, RAM, ROOT, USER_RW, config, legacy_guests, long_guest, read, write_table};
 use super::*;
 use crate::config::NestedRoots;

@@ -1,6 +1,6 @@
 //! Tests of shadow EPT against changes of the guest's EPT that it has not been told of, and of its entries for devices.
 
-use super::super::nested::{EptExit, Nested, NestedInvept};
+use super::super::guest_ept::{EptExit, Nested, NestedInvept};
 use super::super::pool::{EntryRef, Page};
 use super::nested::{FORMAT, Found};
 use super::units::{DATA, DIRECTORY, PDPT, RAM, ROOT, TABLE, config};

@@ -53,10 +53,10 @@ fn a_mapped_file_is_found_in_the_trees_of_the_guest() {
 #[test]
 fn functions_of_programs_have_names() {
     let (mut programs, size) = programs();
-    let mut recorder = Recorder::default();
-    let program = programs.number(&mut recorder, file("overlay", "/usr/bin/program", size)).unwrap();
-    let text = programs.number(&mut recorder, file("overlay", "/etc/text", 4)).unwrap();
-    let unknown = programs.number(&mut recorder, file("tmpfs", "/lib/libunknown.so.1", 9)).unwrap();
+    let recorder = Recorder::default();
+    let program = programs.number(&recorder, file("overlay", "/usr/bin/program", size)).unwrap();
+    let text = programs.number(&recorder, file("overlay", "/etc/text", 4)).unwrap();
+    let unknown = programs.number(&recorder, file("tmpfs", "/lib/libunknown.so.1", 9)).unwrap();
     let wanted = "functions_of_programs_have_names";
     let functions = programs.program(&recorder, program).functions().to_vec();
     let function = functions.iter().find(|function| function.name.contains(wanted)).unwrap();

@@ -1,6 +1,38 @@
-//! Errors in the restoration of an MMU.
+//! Errors of the MMUs: of the host's side, and in the restoration of a saved state.
 
-use super::MmuError;
+/// Errors on the side of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MmuError {
+    /// A slot is empty, unaligned or outside of the address space.
+    #[error("memory slot at guest frame {gfn:#x}: empty, unaligned, or beyond the physical address space")]
+    SlotRange {
+        /// First frame of the slot.
+        gfn: u64,
+    },
+    /// A slot overlaps another one.
+    #[error("memory slot at guest frame {gfn:#x} overlaps another")]
+    SlotOverlap {
+        /// First frame of the slot.
+        gfn: u64,
+    },
+    /// The memory of a slot is not RAM for guests.
+    #[error("memory slot at guest frame {gfn:#x} is not backed by RAM")]
+    SlotNotRam {
+        /// First frame of the slot.
+        gfn: u64,
+    },
+    /// There is too little memory for the tables.
+    #[error("the hypervisor's {pages} table pages are too few: at least {needed} are needed")]
+    PoolTooSmall {
+        /// Number of pages.
+        pages: u32,
+        /// Required number of pages.
+        needed: u32,
+    },
+    /// A limit was exceeded even after recycling all pages.
+    #[error("limit `{0}` reached: use a larger --mmu-pages")]
+    Limit(&'static str),
+}
 
 /// Reason for which a saved state does not belong to this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
