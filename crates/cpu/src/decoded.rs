@@ -9,9 +9,10 @@ use crate::blocks::{MAX_BLOCK, NewBlock, key};
 use crate::decode::{MAX_LENGTH, operation};
 use crate::mode;
 use crate::op::Op;
+use crate::op::Timed;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
-use crate::time::{Place, Runs, START, Timed};
+use crate::time::{Place, Runs, START};
 use crate::translate::BlockCache;
 use iced_x86::Instruction;
 use ledger::Shape;
@@ -26,7 +27,8 @@ impl Cpu {
     /// Computes the properties of the block with these operations: prices (a branch learns its own), and instructions by class. `ends` is true if
     /// the last operation ends a run.
     pub(crate) fn describe_block(&self, block: SavedBlock, run: &mut [Timed], ends: bool, runs: &mut Runs) -> NewBlock {
-        let (prices, after) = runs.price(&self.wiring.model, block.context, run, ends);
+        let (prices, after) =
+            runs.price(&self.wiring.model.prices(), block.context, &mut run.iter().map(Timed::step), ends);
         run.iter_mut().zip(&prices).for_each(|(timed, price)| timed.op.set_price(*price));
         let ticks: Vec<u32> = prices.iter().map(|price| price.ticks).collect();
         let mut shape: Shape = Vec::new();
@@ -93,7 +95,9 @@ impl Cpu {
         }
         let saved = SavedBlock { count: done as u32, ..cache.code.blocks[index as usize].saved() };
         match self.decode_again(&saved) {
-            Some((run, _)) => cache.code.runs.after(&self.wiring.model, saved.context, &run),
+            Some((run, _)) => {
+                cache.code.runs.after(&self.wiring.model.prices(), saved.context, &mut run.iter().map(Timed::step))
+            }
             None if done == 0 => saved.context,
             None => START,
         }

@@ -51,6 +51,7 @@ pub mod micro;
 pub mod mode;
 pub mod model;
 pub mod native;
+pub mod observer;
 mod op;
 pub mod paging;
 #[cfg(test)]

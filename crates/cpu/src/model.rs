@@ -1,10 +1,10 @@
 //! Processor model: prices, sizes and CPUID.
 
 pub use crate::leaf::{CpuidEntry, CpuidRegs};
-use crate::time::{Timing, timing};
+use crate::time::{By, Timing, timing};
 use crate::vmx::capability::VmxCapabilities;
 use ledger::profile::{CpuidLeaf, Profile};
-use ledger::{Costs, Geometry};
+use ledger::{Costs, Family, Geometry, Kind, Ticks};
 use std::sync::Arc;
 
 /// A processor model.
@@ -69,5 +69,20 @@ impl Model {
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidRegs> {
         let found = self.cpuid.iter().find(|e| e.leaf == leaf && e.subleaf.is_none_or(|s| s == subleaf));
         found.map(|e| e.regs)
+    }
+
+    /// Returns what prices instructions.
+    pub fn prices(&self) -> By<'_> {
+        By { timing: &*self.timing, costs: &self.costs }
+    }
+
+    /// Returns the price of an event. Instructions that are charged as events, such as the steps of a string
+    /// operation, have the price of their class.
+    #[inline]
+    pub fn price(&self, kind: Kind) -> Ticks {
+        match kind.family {
+            Family::Instruction => Ticks::from(self.costs.class[kind.param as usize]),
+            _ => self.costs.of(kind),
+        }
     }
 }

@@ -3,7 +3,7 @@
 pub use crate::arch::SEG_FLAT;
 use crate::fault::{Exec, Flow};
 use crate::state::Cpu;
-use crate::time::{Price, Resolution};
+use crate::time::{Price, Resolution, Step};
 use iced_x86::{Instruction, OpKind};
 
 /// Function that executes an instruction.
@@ -75,6 +75,13 @@ pub struct Timed {
     pub op: Op,
     /// The instruction from which the operation was made.
     pub instruction: Instruction,
+}
+
+impl Timed {
+    /// Returns what prices depend on.
+    pub fn step(&self) -> Step<'_> {
+        Step { class: self.op.class, instruction: &self.instruction }
+    }
 }
 
 /// Form of an instruction: an encoding with the kinds and sizes of its operands. Two instructions that differ in it may

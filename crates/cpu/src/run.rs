@@ -9,11 +9,12 @@ use crate::decode::{MAX_LENGTH, operation};
 use crate::decoded::operations;
 use crate::fault::{Cause, Exec, Flow};
 use crate::mode;
+use crate::op::Timed;
 use crate::op::{Form, Op};
 use crate::saved::SavedBlock;
 use crate::state::Cpu;
 use crate::table;
-use crate::time::{START, Timed};
+use crate::time::START;
 use crate::translate::Before;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
@@ -325,7 +326,8 @@ impl Cpu {
             Ok((timed, ends)) => {
                 let mut op = timed.op;
                 self.engine.stepped = op.class;
-                let (price, after) = cache.code.runs.price_one(&self.wiring.model, self.micro.run, &timed, ends);
+                let (price, after) =
+                    cache.code.runs.price_one(&self.wiring.model.prices(), self.micro.run, timed.step(), ends);
                 op.set_price(price);
                 let ticks = u64::from(price.ticks);
                 self.engine.ahead = cache.code.runs.elapsed(self.micro.run);

@@ -7,29 +7,9 @@
 //! continues with it.
 
 use crate::arch::attention;
+use crate::observer::Charged;
 use crate::state::Cpu;
 use ledger::{Family, Kind, OriginId, Ticks};
-
-/// A charged crossing, or charged halted time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
-    /// The charged origin.
-    pub origin: OriginId,
-    /// Address of the instruction.
-    pub rip: u64,
-    /// Kind of the event.
-    pub kind: Kind,
-    /// Number of events.
-    pub count: u64,
-    /// Price; the clock already includes it.
-    pub ticks: Ticks,
-}
-
-/// Observer of charged crossings and of halted time.
-pub trait Observer: Send + Sync {
-    /// Is called with the registers of the instruction that causes the crossing, but RIP may be the next instruction's.
-    fn charged(&self, cpu: &mut Cpu, charged: Charged);
-}
 
 impl Cpu {
     /// Takes a sample every `interval` ticks from now on; 0 disables samples.

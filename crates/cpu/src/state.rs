@@ -30,7 +30,7 @@ pub struct Cpu {
     /// Caches that speed up execution; a restored processor begins with empty ones.
     pub engine: Engine,
     /// Memory, bus, recorder and model.
-    pub wiring: Wiring,
+    pub wiring: Wiring<Cpu>,
 }
 
 impl Cpu {
@@ -83,7 +83,7 @@ impl Cpu {
         self.arch.dr = [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED];
         self.arch.seg = [Segment::real(0, false); 8];
         self.arch.seg[seg::CS as usize] = Segment { base: 0xffff_0000, ..Segment::real(0xf000, true) };
-        self.arch.seg[crate::op::SEG_FLAT as usize] =
+        self.arch.seg[crate::arch::SEG_FLAT as usize] =
             Segment { base: 0, limit: u32::MAX, rights: rights::RW | rights::S | rights::P, selector: 0 };
         self.arch.gdtr = TableRegister { base: 0, limit: 0xffff };
         self.arch.idtr = TableRegister { base: 0, limit: 0xffff };

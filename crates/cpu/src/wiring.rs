@@ -4,14 +4,14 @@ use crate::bus::{self, Bus, SharedBus};
 use crate::capability::Capabilities;
 use crate::features::Features;
 use crate::model::Model;
+use crate::observer::Observer;
 use crate::ram::Ram;
-use crate::sampling::Observer;
 use crate::xstate::Layout;
 use ledger::{Recorder, Ticks};
 use std::sync::{Arc, MutexGuard};
 
-/// Environment of a processor, which is constant while it runs.
-pub struct Wiring {
+/// Environment of a processor `P`, which is constant while it runs.
+pub struct Wiring<P> {
     /// Guest-physical RAM.
     pub ram: Ram,
     /// Model of the processor.
@@ -27,7 +27,7 @@ pub struct Wiring {
     /// Recorder of this processor's charges.
     pub recorder: Recorder,
     /// Observer of crossings, if there is one.
-    pub observer: Option<Arc<dyn Observer>>,
+    pub observer: Option<Arc<dyn Observer<P>>>,
     /// Ticks between two samples; 0 if there are none.
     pub sample_every: Ticks,
     /// Index on the board.
@@ -42,7 +42,7 @@ pub struct Wiring {
     pub fcs_deprecated: bool,
 }
 
-impl Wiring {
+impl<P> Wiring<P> {
     /// Returns the board, on which no other processor can act while the result lives.
     pub fn bus(&self) -> MutexGuard<'_, dyn Bus + Send + 'static> {
         bus::lock(&*self.bus)

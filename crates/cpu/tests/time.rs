@@ -1,11 +1,11 @@
 //! The price of a run of instructions does not depend on where it is cut: tests with a model of time in which an
 //! instruction's price depends on all that is in front of it in its run.
 
-use cpu::time::{Context, Price, Timed, Timing};
+use cpu::time::{Context, Price, Step, Steps, Timing};
 use cpu::{Exit, Model, Tier};
-use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use ledger::{Costs, Family};
+use iced_x86::{IcedError, Instruction};
+use ledger::{Class, Costs, Family};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::tiers::Tiers;
@@ -19,13 +19,12 @@ use x86::page::PAGE;
 struct Uneven;
 
 impl Timing for Uneven {
-    fn run(&self, _: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
-        for timed in run {
+    fn run(&self, _: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
+        for Step { class, .. } in run {
             let (count, before) = match context.0[..] {
                 [count, before] => (count, before),
                 _ => (0, u8::MAX),
             };
-            let class = timed.op.class();
             context.0 = vec![count.saturating_add(1).min(200), class as u8];
             put(Price::of(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900));
         }
@@ -117,11 +116,12 @@ fn expected() -> u64 {
         let instruction = cpu::Cpu::decode_one(&bytes[offset..], at + offset as u64, mode).expect("decodes");
         let (op, _) = machine.cpu.operation_of(&instruction, mode);
         offset += instruction.len();
-        ops.push(Timed { op, instruction });
+        ops.push((op.class(), instruction));
     }
-    let price = |run: &[Timed]| -> u64 {
+    let price = |run: &[(Class, Instruction)]| -> u64 {
         let mut sum = 0;
-        Uneven.run(&Costs::free(), &mut Context::default(), run, &mut |price| sum += u64::from(price.ticks));
+        let mut steps = run.iter().map(|(class, instruction)| Step { class: *class, instruction });
+        Uneven.run(&Costs::free(), &mut Context::default(), &mut steps, &mut |price| sum += u64::from(price.ticks));
         sum
     };
     let (begin, hlt) = (2, ops.len() - 1);

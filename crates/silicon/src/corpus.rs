@@ -1,10 +1,10 @@
 //! Measured blocks, in memory and in a file, so that a model can be held against them again without measuring.
 
 use crate::block::Block;
+use crate::failure::Failure;
 use crate::family::Family;
 use crate::host::Processor;
 use crate::layout::CODE;
-use crate::failure::Failure;
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

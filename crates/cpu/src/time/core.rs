@@ -1,6 +1,6 @@
 //! The model `core`: the price of a run is what the pipeline of [`uarch`] takes for it.
 
-use super::{Context, Price, Repeated, Resolution, Timed, Timing};
+use super::{Context, Price, Repeated, Resolution, Step, Steps, Timing};
 use iced_x86::{InstructionInfoFactory, OpKind};
 use ledger::{Class, Costs, Ticks};
 use uarch::{CoreTable, Repeat, State, step, string};
@@ -14,16 +14,16 @@ pub struct Core {
 }
 
 impl Timing for Core {
-    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
+    fn run(&self, costs: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
         let Some(table) = self.table else { return Self::by_class(costs, context, run, put) };
         // Contexts of saved states are checked when they are restored.
         let mut state = State::decode(&context.0).unwrap_or_default();
         let mut info = InstructionInfoFactory::new();
-        for timed @ Timed { op, instruction } in run {
-            let flat = if repeats(timed) { 0 } else { costs.class[op.class as usize] };
+        for at @ Step { class, instruction } in run {
+            let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
             let next = table.step(&mut info, instruction, flat);
-            let next = if has_own_price(op.class) { next.priced_by_caller() } else { next };
-            if op.class == Class::Branch {
+            let next = if has_own_price(class) { next.priced_by_caller() } else { next };
+            if class == Class::Branch {
                 let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
                 let ticks = step(table, &mut state, &next);
                 put(Price { ticks, branch: Resolution { elapsed: state.time(), late, waits_for_load } });
@@ -66,10 +66,10 @@ impl Timing for Core {
 
 impl Core {
     /// Prices instructions by their classes. The context is the time since the begin of the run.
-    fn by_class(costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
+    fn by_class(costs: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
         let mut elapsed = sum_of(context);
-        for Timed { op, .. } in run {
-            let price = costs.class[op.class as usize];
+        for Step { class, .. } in run {
+            let price = costs.class[class as usize];
             elapsed = elapsed.saturating_add(price);
             put(Price::of(price));
         }
@@ -83,9 +83,9 @@ fn sum_of(context: &Context) -> u32 {
 }
 
 /// Returns true for MOVS or STOS with a repeat prefix, which [`Timing::repeated`] prices.
-fn repeats(Timed { op, instruction }: &Timed) -> bool {
+fn repeats(Step { class, instruction }: Step) -> bool {
     // Of the string instructions only these write memory, which is then the first operand.
-    op.class == Class::String
+    class == Class::String
         && matches!(instruction.op0_kind(), OpKind::MemoryESDI | OpKind::MemoryESEDI | OpKind::MemoryESRDI)
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
 }

@@ -32,16 +32,27 @@ pub mod predictor;
 mod runs;
 
 pub use self::core::Core;
-pub use crate::op::Timed;
 pub use place::{Place, START};
-pub use runs::{Context, Runs};
+pub use runs::{By, Context, Runs};
 
-use crate::model::Model;
+use iced_x86::Instruction;
 use ledger::profile::{Clock, Profile};
-use ledger::{Costs, Family, Kind, Ticks};
+use ledger::{Class, Costs, Ticks};
 use std::fmt::Debug;
 use std::sync::Arc;
 use uarch::CoreTable;
+
+/// An instruction to be priced.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// The class as which it is charged.
+    pub class: Class,
+    /// The instruction.
+    pub instruction: &'a Instruction,
+}
+
+/// Instructions to be priced, in their order.
+pub type Steps<'a> = dyn Iterator<Item = Step<'a>> + 'a;
 
 /// The price of an instruction in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +100,7 @@ impl Price {
 /// in front of it in the run: then virtual time is a function of what the guest executes.
 pub trait Timing: Debug + Send + Sync {
     /// Passes the marginal prices of instructions to `put`, and changes the context to that after them.
-    fn run(&self, costs: &Costs, context: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price));
+    fn run(&self, costs: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price));
 
     /// Returns the price of MOVS or STOS with a repeat prefix, start-up included, which its run does not contain; `None` if
     /// the instruction has the price of its class and of steps.
@@ -122,8 +133,8 @@ pub trait Timing: Debug + Send + Sync {
 pub struct Flat;
 
 impl Timing for Flat {
-    fn run(&self, costs: &Costs, _: &mut Context, run: &[Timed], put: &mut dyn FnMut(Price)) {
-        run.iter().for_each(|Timed { op, .. }| put(Price::of(costs.class[op.class as usize])));
+    fn run(&self, costs: &Costs, _: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
+        run.for_each(|step| put(Price::of(costs.class[step.class as usize])));
     }
 
     fn has_contexts(&self) -> bool {
@@ -138,18 +149,6 @@ pub fn timing(profile: &Profile) -> Arc<dyn Timing> {
         Clock::Core => {
             let table = profile.core.as_ref().and_then(|core| CoreTable::named(&core.value).ok());
             Arc::new(Core { table })
-        }
-    }
-}
-
-impl Model {
-    /// Returns the price of an event. Instructions that are charged as events, such as the steps of a string
-    /// operation, have the price of their class.
-    #[inline]
-    pub fn price(&self, kind: Kind) -> Ticks {
-        match kind.family {
-            Family::Instruction => Ticks::from(self.costs.class[kind.param as usize]),
-            _ => self.costs.of(kind),
         }
     }
 }

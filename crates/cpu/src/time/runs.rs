@@ -1,8 +1,7 @@
 //! Prices of the instructions of a run, and the contexts in which they have them.
 
-use super::{Price, Timed, Timing};
-use crate::model::Model;
-use crate::time::{Place, START};
+use super::{Place, Price, START, Step, Steps, Timing};
+use ledger::Costs;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +20,15 @@ pub struct Runs {
     /// For each, the price of the instructions in front of it since the begin of the run.
     elapsed: Vec<u32>,
     numbers: FxHashMap<Context, Place>,
+}
+
+/// What prices the instructions of a machine: its model of time, and its prices.
+#[derive(Clone, Copy)]
+pub struct By<'a> {
+    /// The model of time.
+    pub timing: &'a dyn Timing,
+    /// The prices.
+    pub costs: &'a Costs,
 }
 
 impl Default for Runs {
@@ -45,31 +53,31 @@ impl Runs {
 
     /// Passes the marginal prices of instructions that follow the context `place` to `put`, and returns the context after
     /// them.
-    fn follow(&self, model: &Model, place: Place, run: &[Timed], put: &mut dyn FnMut(Price)) -> Context {
+    fn follow(&self, by: &By, place: Place, run: &mut Steps, put: &mut dyn FnMut(Price)) -> Context {
         let mut context = self.contexts[usize::from(place)].clone();
-        model.timing.run(&model.costs, &mut context, run, put);
+        by.timing.run(by.costs, &mut context, run, put);
         context
     }
 
     /// Returns the marginal prices of instructions that follow the context `place`, and the context after them; `ends` is
     /// true if the last of them ends the run.
-    pub fn price(&mut self, model: &Model, place: Place, run: &[Timed], ends: bool) -> (Vec<Price>, Place) {
-        let mut prices = Vec::with_capacity(run.len());
-        let after = self.follow(model, place, run, &mut |price| prices.push(price));
-        (prices, if ends { START } else { self.number(&*model.timing, after) })
+    pub fn price(&mut self, by: &By, place: Place, run: &mut Steps, ends: bool) -> (Vec<Price>, Place) {
+        let mut prices = Vec::with_capacity(run.size_hint().0);
+        let after = self.follow(by, place, run, &mut |price| prices.push(price));
+        (prices, if ends { START } else { self.number(by.timing, after) })
     }
 
     /// Returns the same for one instruction.
-    pub fn price_one(&mut self, model: &Model, place: Place, timed: &Timed, ends: bool) -> (Price, Place) {
+    pub fn price_one(&mut self, by: &By, place: Place, step: Step, ends: bool) -> (Price, Place) {
         let mut one = Price::default();
-        let after = self.follow(model, place, std::slice::from_ref(timed), &mut |price| one = price);
-        (one, if ends { START } else { self.number(&*model.timing, after) })
+        let after = self.follow(by, place, &mut std::iter::once(step), &mut |price| one = price);
+        (one, if ends { START } else { self.number(by.timing, after) })
     }
 
     /// Returns the context after instructions that follow the context `place`.
-    pub fn after(&mut self, model: &Model, place: Place, run: &[Timed]) -> Place {
-        let after = self.follow(model, place, run, &mut |_| ());
-        self.number(&*model.timing, after)
+    pub fn after(&mut self, by: &By, place: Place, run: &mut Steps) -> Place {
+        let after = self.follow(by, place, run, &mut |_| ());
+        self.number(by.timing, after)
     }
 
     /// Returns the price of the instructions in front of the context `place`, since the begin of the run.

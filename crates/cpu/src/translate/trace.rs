@@ -13,10 +13,10 @@ use crate::counters::CHEAPEST;
 use crate::decode::operation;
 use crate::mode;
 use crate::op::Op;
+use crate::op::Timed;
 use crate::state::Cpu;
 use crate::time::Place;
 use crate::time::Repeated;
-use crate::time::Timed;
 use crate::translate::BlockCache;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
@@ -407,7 +407,8 @@ impl Cpu {
         let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
         (nop && !ends).then(|| {
             let timed = Timed { op, instruction };
-            let (price, after) = cache.code.runs.price_one(&self.wiring.model, block.after, &timed, false);
+            let (price, after) =
+                cache.code.runs.price_one(&self.wiring.model.prices(), block.after, timed.step(), false);
             Shadow { rip, next: op.next, class: op.class, ticks: price.ticks, after }
         })
     }

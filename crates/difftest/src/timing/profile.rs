@@ -1,7 +1,7 @@
 //! Models of time of the processor under test, for blocks that are repeated.
 
 use cpu::Model;
-use cpu::time::{Context, Timed};
+use cpu::time::{Context, Step};
 use iced_x86::Instruction;
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::{Clock, Profile};
@@ -33,12 +33,15 @@ impl BlockModel for OfProfile {
     }
 
     fn cycles(&self, block: &[Instruction]) -> f64 {
-        let timed = |i: &Instruction| Timed { op: cpu::decode::operation(i, cpu::mode::BITS64).0, instruction: *i };
-        let run: Vec<_> = block.iter().map(timed).collect();
+        let class = |i: &Instruction| cpu::decode::operation(i, cpu::mode::BITS64).0.class();
+        let classes: Vec<_> = block.iter().map(class).collect();
         let mut context = Context::default();
         let mut once = || -> u64 {
             let mut ticks = 0;
-            self.model.timing.run(&self.model.costs, &mut context, &run, &mut |price| ticks += u64::from(price.ticks));
+            let mut steps = classes.iter().zip(block).map(|(class, instruction)| Step { class: *class, instruction });
+            self.model
+                .timing
+                .run(&self.model.costs, &mut context, &mut steps, &mut |price| ticks += u64::from(price.ticks));
             ticks
         };
         (0..BEFORE.div_ceil(block.len())).for_each(|_| {

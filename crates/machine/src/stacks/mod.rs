@@ -9,7 +9,7 @@ pub mod unwind;
 
 use cpu::Cpu;
 use cpu::bus::lock;
-use cpu::sampling::{Charged, Observer};
+use cpu::observer::{Charged, Observer};
 use ledger::stack::{Keeps, Moment, Record, StackId};
 use ledger::symbols::{Kallsyms, Symbols};
 use ledger::{Amount, OriginId, Recorder, Symbol, TaskId, Ticks};
@@ -157,7 +157,7 @@ impl Stacks {
     }
 }
 
-impl Observer for Stacks {
+impl Observer<Cpu> for Stacks {
     fn charged(&self, cpu: &mut Cpu, charged: Charged) {
         let Charged { origin, rip, kind, count, ticks } = charged;
         let mut stack = StackId(0);
