@@ -83,6 +83,7 @@ lint: tools-build
 	@! $(CARGO) tree --package tollgate --edges normal,build --prefix none | grep '^testkit ' || { echo 'tollgate is built with testkit, which is for tests only' >&2; exit 1; }
 	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) xtask rooms
+	$(CARGO) xtask circles --check
 	@command -v python3 >/dev/null || { echo 'skip  links: no python3'; exit 0; }; scripts/check-links >/dev/null
 
 bench: tools-linux build

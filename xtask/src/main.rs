@@ -28,6 +28,9 @@ enum Command {
         /// Also follow method calls, where one module alone defines a method of that name
         #[arg(long)]
         methods: bool,
+        /// Print only the circles of more than ten files and those across rooms, and fail if there is one
+        #[arg(long, conflicts_with = "methods")]
+        check: bool,
         /// Only these crates
         crates: Vec<String>,
     },
@@ -69,6 +72,30 @@ fn read_crates(only: &[String]) -> Result<Vec<(String, Vec<Module>)>> {
     Ok(found)
 }
 
+/// The most files that may name each other in a loop.
+const LARGEST_CIRCLE: usize = 10;
+
+/// Returns the names of a circle's modules, and the number of its rooms.
+fn describe(circle: &[usize], modules: &[Module]) -> (String, usize) {
+    let rooms: std::collections::BTreeSet<&str> = circle.iter().map(|at| rooms::room(&modules[*at])).collect();
+    let names: Vec<String> = circle.iter().map(|at| rooms::name(&modules[*at])).collect();
+    (names.join(" "), rooms.len())
+}
+
+fn check_circles(crates: &[String]) -> Result<bool> {
+    let mut sound = true;
+    for (package, modules) in read_crates(crates)? {
+        for circle in circles::find(&modules, &arrows::of_paths(&modules)) {
+            let (names, rooms) = describe(&circle, &modules);
+            if circle.len() > LARGEST_CIRCLE || rooms > 1 {
+                eprintln!("{package}: {} files of {rooms} rooms name each other in a loop: {names}", circle.len());
+                sound = false;
+            }
+        }
+    }
+    Ok(sound)
+}
+
 fn print_circles(methods: bool, crates: &[String]) -> Result<()> {
     for (package, modules) in read_crates(crates)? {
         let mut found = arrows::of_paths(&modules);
@@ -81,10 +108,9 @@ fn print_circles(methods: bool, crates: &[String]) -> Result<()> {
         let sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
         println!("{package}: {files} files, circles of {sizes}");
         for circle in circles {
-            let rooms: std::collections::BTreeSet<&str> = circle.iter().map(|at| rooms::room(&modules[*at])).collect();
-            let across = if rooms.len() > 1 { format!("  (across {} rooms)", rooms.len()) } else { String::new() };
-            let names: Vec<String> = circle.iter().map(|at| rooms::name(&modules[*at])).collect();
-            println!("  {}{across}", names.join(" "));
+            let (names, rooms) = describe(&circle, &modules);
+            let across = if rooms > 1 { format!("  (across {rooms} rooms)") } else { String::new() };
+            println!("  {names}{across}");
         }
     }
     Ok(())
@@ -114,7 +140,8 @@ fn check_rooms(print: bool, crates: &[String]) -> Result<bool> {
 
 fn main() -> Result<ExitCode> {
     let sound = match Arguments::parse().command {
-        Command::Circles { methods, crates } => print_circles(methods, &crates).map(|()| true),
+        Command::Circles { check: true, crates, .. } => check_circles(&crates),
+        Command::Circles { methods, crates, .. } => print_circles(methods, &crates).map(|()| true),
         Command::Rooms { arrows, crates } => check_rooms(arrows, &crates),
     }?;
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
