@@ -63,7 +63,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
             Box::new(Plug::new(&network, 0)),
             Clock::new(1_000_000_000),
         ))),
-        0 => Box::new(VirtioPci::new(Console::default())),
+        0 => Box::new(VirtioPci::new(Ports::console())),
         1 => Box::new(VirtioPci::new(Entropy::new(1))),
         _ => Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk"))),
     };

@@ -15,7 +15,7 @@ pub mod debugger;
 pub mod machine;
 pub mod operands;
 pub mod program;
-pub mod random;
+pub use silicon::random;
 #[cfg(test)]
 mod tests;
 pub mod tiers;

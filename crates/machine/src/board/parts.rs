@@ -9,7 +9,7 @@ use crate::ixgbe::Ixgbe;
 use crate::memory::GuestRam;
 use crate::pci::option_rom::OptionRom;
 use crate::pci::{PciBus, PciError};
-use crate::virtio::{Block, Channels, Console, Disk, Entropy, Files, Net, VirtioPci};
+use crate::virtio::{Block, Disk, Entropy, Files, Net, Ports, VirtioPci};
 use ledger::profile::{Profile, Vendor};
 use network::headers::Mac;
 use network::options::{Model, Nic};
@@ -131,7 +131,7 @@ impl Maker<'_> {
     /// Creates the PCI bus with its devices; the console is number [`super::CONSOLE`].
     pub fn pci(&mut self) -> Result<PciBus, PciError> {
         let mut pci = PciBus::new();
-        pci.add(Box::new(VirtioPci::new(Console::default())))?;
+        pci.add(Box::new(VirtioPci::new(Ports::console())))?;
         pci.add(Box::new(VirtioPci::new(Entropy::new(self.parts.seed))))?;
         for (number, disk) in std::mem::take(&mut self.parts.disks).into_iter().enumerate() {
             let id = format!("tollgate{number}");
@@ -151,7 +151,7 @@ impl Maker<'_> {
             pci.add(Box::new(VirtioPci::new(Files::new(server))))?;
         }
         if !self.parts.channels.is_empty() {
-            let channels = Channels::new(std::mem::take(&mut self.parts.channels));
+            let channels = Ports::channels(std::mem::take(&mut self.parts.channels));
             self.channels = Some(pci.add(Box::new(VirtioPci::new(channels)))?);
         }
         if self.parts.paravirt {

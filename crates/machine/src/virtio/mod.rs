@@ -8,8 +8,7 @@
 
 mod block;
 mod buffers;
-mod channels;
-mod console;
+mod control;
 mod disk;
 mod entropy;
 mod files;
@@ -24,12 +23,11 @@ mod transport;
 
 pub use block::Block;
 pub use buffers::Buffers;
-pub use channels::Channels;
-pub use console::Console;
 pub use disk::{Backing, Disk, DiskError};
 pub use entropy::Entropy;
 pub use files::Files;
 pub use net::Net;
+pub use ports::Ports;
 pub use ring::{Broken, Chain, Mark, Ring};
 pub use transport::VirtioPci;
 

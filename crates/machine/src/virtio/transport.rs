@@ -646,11 +646,11 @@ impl<D: Device> Saved for VirtioPci<D> {
 mod tests {
     use super::super::packed::Place;
     use super::*;
-    use crate::virtio::Console;
+    use crate::virtio::Ports;
 
     /// Returns a console that a driver uses: its first queue is enabled and started.
-    fn used() -> VirtioPci<Console> {
-        let mut function = VirtioPci::new(Console::default());
+    fn used() -> VirtioPci<Ports> {
+        let mut function = VirtioPci::new(Ports::console());
         function.registers.driver_features = VERSION_1;
         function.registers.status = ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK;
         function.queues[0].queue.set_ready(true);
@@ -663,7 +663,7 @@ mod tests {
         let changed = |change: &dyn Fn(&mut SavedTransport)| {
             let mut saved: SavedTransport = decode(&used().save().unwrap()).unwrap();
             change(&mut saved);
-            let mut function = VirtioPci::new(Console::default());
+            let mut function = VirtioPci::new(Ports::console());
             let restored = function.restore(&encode(&saved).unwrap());
             assert!(restored.is_err() || function.save() == encode(&saved));
             restored

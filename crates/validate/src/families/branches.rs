@@ -3,7 +3,7 @@
 use crate::kernel::{Data, Kernel};
 use crate::layout::SMALL;
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, ptr, registers::*};
-use silicon::random::{Random, random_bytes};
+use silicon::random::Random;
 
 /// Branches that a pattern has: more than a predictor can learn by heart.
 const LEN: u64 = 1 << 16;
@@ -26,7 +26,7 @@ pub fn kernels(quick: bool) -> Vec<Kernel> {
         patterns.push((format!("one of {period} taken"), once));
     }
     for period in if quick { &[16, 128][..] } else { &[8, 16, 32, 64, 128, 256, 1024, 4096] } {
-        let word = random_bytes(*period, *period as usize);
+        let word = Random::bytes(*period, *period as usize);
         let repeated = (0..LEN).map(|n| word[(n % period) as usize] & 1).collect();
         patterns.push((format!("random word of {period}"), repeated));
     }
@@ -39,7 +39,7 @@ pub fn kernels(quick: bool) -> Vec<Kernel> {
         all.push(indirect(format!("indirect call, {targets} in turn"), *targets, |n, targets| n % targets));
     }
     for targets in if quick { &[8u64][..] } else { &[2, 4, 8, 16] } {
-        let word = random_bytes(*targets, LEN as usize);
+        let word = Random::bytes(*targets, LEN as usize);
         let random = move |n: u64, targets: u64| u64::from(word[n as usize]) % targets;
         all.push(indirect(format!("indirect call, {targets} at random"), *targets, random));
     }
@@ -64,7 +64,7 @@ fn conditional(name: String, pattern: Vec<u8>) -> Kernel {
 
 /// Two branches on the same bit.
 fn correlated(name: &str, opposite: bool) -> Kernel {
-    let pattern = random_bytes(11, LEN as usize).into_iter().map(|byte| byte & 1).collect();
+    let pattern = Random::bytes(11, LEN as usize).into_iter().map(|byte| byte & 1).collect();
     let body = move |a: &mut CodeAssembler| {
         let (mut first, mut second) = (a.create_label(), a.create_label());
         a.movzx(ecx, byte_ptr(rsi + SMALL))?;
@@ -90,7 +90,7 @@ fn correlated(name: &str, opposite: bool) -> Kernel {
 
 /// A comparison of each byte with 128, as in the sum of those that are at least as great.
 fn sorted(name: &str, in_order: bool) -> Kernel {
-    let mut bytes = random_bytes(13, LEN as usize);
+    let mut bytes = Random::bytes(13, LEN as usize);
     if in_order {
         bytes.sort_unstable();
     }

@@ -4,7 +4,7 @@ use crate::kernel::{Data, Kernel};
 use crate::layout::{HUGE, SMALL};
 use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, dword_ptr, ptr, qword_ptr, registers::*, xmmword_ptr};
-use silicon::random::{Random, random_bytes};
+use silicon::random::Random;
 
 /// Two ways to do one thing.
 pub struct Pair {
@@ -113,7 +113,7 @@ fn add_if_by_cmov(a: &mut CodeAssembler) -> Emitted {
 }
 
 fn branches() -> Vec<Pair> {
-    let random = || random_bytes(13, BYTES as usize);
+    let random = || Random::bytes(13, BYTES as usize);
     let sorted = || {
         let mut bytes = random();
         bytes.sort_unstable();

@@ -4,7 +4,8 @@ use super::states::{copy, function};
 use super::*;
 use crate::host::Piece;
 use crate::state::Saved;
-use crate::virtio::ports::{event, message};
+use crate::virtio::control::{event, message};
+use serde::Serialize;
 use std::ops::{Deref, DerefMut};
 
 /// Queues of the first port, for control messages, and of the second port.
@@ -20,8 +21,8 @@ const MESSAGES: u64 = BUFFERS + 0x1_0000;
 const TEXT: u64 = BUFFERS + 0x2_0000;
 const BUFFER: u32 = 64;
 
-fn two() -> Channels {
-    Channels::new(vec!["control".into(), "stdin".into()])
+fn two() -> Ports {
+    Ports::channels(vec!["control".into(), "stdin".into()])
 }
 
 /// A driver, and how many used buffers of each queue it has looked at.
@@ -271,9 +272,9 @@ fn a_saved_device_goes_on_where_it_was() {
     }
     // The state of another set of channels is refused.
     let state = function(&mut driver).save().unwrap();
-    let mut names = Driver::with(Channels::new(vec!["control".into(), "other".into()]));
+    let mut names = Driver::with(Ports::channels(vec!["control".into(), "other".into()]));
     assert!(function(&mut names).restore(&state).is_err());
-    let mut one = Driver::with(Channels::new(vec!["control".into()]));
+    let mut one = Driver::with(Ports::channels(vec!["control".into()]));
     assert!(function(&mut one).restore(&state).is_err());
 }
 
@@ -281,7 +282,7 @@ fn a_saved_device_goes_on_where_it_was() {
 fn there_are_so_many_ports_and_no_more() {
     let names = |count: usize| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
     for (asked, made) in [(0, 0), (1, 1), (16, 16), (17, 16)] {
-        let device = Channels::new(names(asked));
+        let device = Ports::channels(names(asked));
         assert_eq!(device.queues().len(), 2 * (made + 1), "{asked}");
         assert_eq!(device.config()[4..8], (made as u32).to_le_bytes(), "{asked}");
     }
@@ -304,12 +305,19 @@ fn a_message_goes_to_the_buffer_that_waits_and_output_waits_for_its_notification
 #[test]
 fn so_many_messages_are_restored_and_no_more() {
     let device = two();
+    #[derive(Serialize)]
+    enum Purpose {
+        #[expect(dead_code, reason = "the first purpose of a port, which has no channel")]
+        Console,
+        Channel(&'static str),
+    }
+    let purposes = vec![Purpose::Channel("control"), Purpose::Channel("stdin")];
     for (count, accepted) in [(256, true), (257, false)] {
-        // Names; the ports, without input and flags; the messages.
+        // Purposes; the ports, without input and flags; control messages are used; the messages.
         let port = (Vec::<u8>::new(), false, false, false);
-        let state = (vec!["control", "stdin"], (vec![port.clone(), port], vec![vec![0u8; 8]; count]));
+        let state = (&purposes, (vec![port.clone(), port], true, vec![vec![0u8; 8]; count]));
         assert_eq!(device.clone().restore(&crate::state::encode(&state).unwrap()).is_ok(), accepted, "{count}");
     }
-    let state = (vec!["control", "stdin"], (vec![(Vec::<u8>::new(), false, false, false)], Vec::<Vec<u8>>::new()));
+    let state = (&purposes, (vec![(Vec::<u8>::new(), false, false, false)], true, Vec::<Vec<u8>>::new()));
     assert!(device.clone().restore(&crate::state::encode(&state).unwrap()).is_err(), "a port is missing");
 }

@@ -59,11 +59,11 @@ fn devices_are_what_the_standard_says() {
     let block = 1 << 2 | 1 << 6 | 1 << 9;
     let network = || Driver::with(super::net::device(&["user,offloads=off,ring=128"]).0);
     let net = [2, 5, 15, 16, 17, 18, 19, 20, 23, 52, 53, 57, 63].iter().fold(0, |all, bit| all | 1u64 << bit);
-    let channels = || Driver::with(Channels::new(vec!["one".into(), "two".into()]));
+    let channels = || Driver::with(Ports::channels(vec!["one".into(), "two".into()]));
     let files = || Driver::with(Files::new(guestfs::Server::new()));
     // Name in a saved state, device type, class, features of its own, sizes of the queues, length of the configuration.
     for (mut driver, name, kind, class, features, queues, config) in [
-        (Driver::with(Console::default()), "console", 3, 0x07_8000, 1 << 1, vec![64; 4], 12),
+        (Driver::with(Ports::console()), "console", 3, 0x07_8000, 1 << 1, vec![64; 4], 12),
         (Driver::with(Entropy::new(1)), "entropy", 4, 0x00_ff00, 0, vec![64], 0),
         (disk(&super::disk()), "block", 2, 0x01_8000, block, vec![256], 60),
         (disk(&read_only), "block", 2, 0x01_8000, block | 1 << 5, vec![256], 60),
@@ -180,7 +180,7 @@ fn status_bits_are_set_one_by_one_and_cleared_together() {
 
 #[test]
 fn vectors_that_there_are_not_become_none() {
-    let mut driver = Driver::with(Console::default());
+    let mut driver = Driver::with(Ports::console());
     assert_eq!((driver.read(0x10, 2), driver.read(0x1a, 2)), (0xffff, 0xffff));
     for (vector, expected) in [(0, 0), (2, 2), (4, 4), (5, 0xffff), (1, 1), (0x1000, 0xffff)] {
         driver.write(0x10, 2, vector);
@@ -195,7 +195,7 @@ fn vectors_that_there_are_not_become_none() {
 
 #[test]
 fn queues_are_as_written_until_they_are_enabled() {
-    let mut driver = Driver::with(Console::default());
+    let mut driver = Driver::with(Ports::console());
     let addresses = [0x20, 0x28, 0x30];
     driver.write(0x16, 2, 1);
     driver.write(0x18, 2, 8);

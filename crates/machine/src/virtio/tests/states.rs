@@ -23,7 +23,7 @@ pub(super) fn copy<D: Device + 'static>(original: &mut Driver, device: D) -> Res
 
 fn device(kind: usize, disk: &Memory) -> Box<dyn FnOnce() -> Driver + '_> {
     match kind {
-        0 => Box::new(|| Driver::with(Console::default())),
+        0 => Box::new(|| Driver::with(Ports::console())),
         1 => Box::new(|| Driver::with(Block::new(Box::new(disk.clone()), "x").with_overlay())),
         _ => Box::new(|| Driver::with(Entropy::new(1))),
     }
@@ -31,7 +31,7 @@ fn device(kind: usize, disk: &Memory) -> Box<dyn FnOnce() -> Driver + '_> {
 
 fn copy_of(kind: usize, original: &mut Driver, disk: &Memory) -> Result<Driver, StateError> {
     match kind {
-        0 => copy(original, Console::default()),
+        0 => copy(original, Ports::console()),
         1 => copy(original, Block::new(Box::new(disk.clone()), "x").with_overlay()),
         _ => copy(original, Entropy::new(1)),
     }
