@@ -6,7 +6,7 @@ use machine::device::Device;
 use machine::devices::Clock;
 use machine::memory::layout;
 use machine::pci::Function;
-use machine::virtio::{Backing, Block, Console, Entropy, Net, VirtioPci};
+use machine::virtio::{Backing, Block, Entropy, Net, Ports, VirtioPci};
 use network::options::{Net as NetOption, Nic};
 use network::{Network, Plug};
 use std::io;
