@@ -295,6 +295,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         cpu.engine.stopping.iterated = None;
     }
     let arrived = done;
+    let mut interrupted = false;
     if op.asize == 4 {
         zero_extend::<S>(cpu);
     }
@@ -311,7 +312,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         // Interrupts are taken between iterations, and not before the first.
         let due = iterations::<S, T>(cpu.stop_but_for_samples().saturating_sub(cpu.micro.clock).div_ceil(per_step));
         if done != 0 && done >= due {
-            cpu.arch.rip = op.rip();
+            interrupted = true;
             break Ok(Flow::End);
         }
         let forward = cpu.arch.flags & flags::DF == 0;
@@ -340,6 +341,10 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     };
     if done != 0 || result.is_ok() {
         charge_steps::<S, T>(cpu, op, done);
+    }
+    if interrupted {
+        // The iterations were charged to this instruction, which begins again.
+        cpu.arch.rip = op.rip();
     }
     result
 }
@@ -390,7 +395,10 @@ mod tests {
         m.cpu.engine.stop_at = m.cpu.micro.clock.saturating_add(steps.saturating_mul(TICKS_PER_CYCLE));
         let before = m.cpu.micro.clock;
         m.code(write);
+        let start = m.cpu.arch.rip;
         m.step().expect("no exception");
+        let own = |steps: &(_, u64, Kind, _)| steps.2.family != Family::Instruction || steps.1 == start;
+        assert!(m.cpu.wiring.recorder.events().all(|steps| own(&steps)), "an interrupted instruction is charged its steps");
         (count - m.cpu.arch.gpr[usize::from(reg::RCX)], (m.cpu.micro.clock - before) / TICKS_PER_CYCLE)
     }
 
