@@ -7,6 +7,7 @@
 use crate::acpi;
 use crate::board::Board;
 use crate::device::{Ending, SLICE_CYCLES};
+use crate::devices::marker::Mark;
 use crate::loader::Entry;
 use crate::memory::GuestRam;
 use crate::stacks::Stacks;
@@ -18,6 +19,7 @@ use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use x86::{reg, seg};
 
@@ -292,19 +294,21 @@ impl Vcpus {
             }
             None => self.slice_end = self.now() + self.slice,
         }
+        let shared = self.board.clone();
         loop {
-            if let Some(ending) = lock(&self.board).ending() {
+            let mut board = lock(&shared);
+            if let Some(ending) = board.ending() {
                 return Pause::Ended(ending);
             }
-            if lock(&self.board).suspended() {
-                match self.suspended() {
+            if board.suspended() {
+                match self.suspended(&mut board) {
                     Some(pause) => return pause,
                     None => continue,
                 }
             }
-            self.signals();
+            self.signals(&mut board);
             let Some(index) = self.furthest_behind() else {
-                match self.sleep() {
+                match self.sleep(&mut board) {
                     Some(pause) => return pause,
                     None => continue,
                 }
@@ -313,13 +317,15 @@ impl Vcpus {
             if now >= self.slice_end {
                 return Pause::Slice;
             }
-            if self.timers(now) {
+            if self.timers(&mut board, now) {
                 // Expired timers may have woken a processor that is further behind.
                 continue;
             }
-            let (deadline, time_limit) = self.horizon(index);
+            let (deadline, time_limit) = self.horizon(&board, index);
+            let interrupt = board.interrupt(index);
+            drop(board);
             self.all[index].cpu.set_time_limit(time_limit);
-            let pause = self.run_one(index, deadline);
+            let pause = self.run_one(index, interrupt, deadline);
             if index != 0 && self.all[index].cpu.wiring.recorder.is_long() {
                 self.hand_over(index);
             }
@@ -337,8 +343,7 @@ impl Vcpus {
 
     /// Advances the board to `now`, which is no later than any running processor's clock. Returns true if a sleeping
     /// processor's timer expired.
-    fn timers(&mut self, now: Ticks) -> bool {
-        let mut board = lock(&self.board);
+    fn timers(&mut self, board: &mut Board, now: Ticks) -> bool {
         board.advance(now);
         let mut woken = false;
         for (index, vcpu) in self.all.iter_mut().enumerate() {
@@ -364,8 +369,7 @@ impl Vcpus {
 
     /// Returns the time of the next event: of the board, or of a timer of a processor for which `concerns` returns
     /// true.
-    fn next_event(&self, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
-        let board = lock(&self.board);
+    fn next_event(&self, board: &Board, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
         let mine = self.all.iter().enumerate().filter(|(i, v)| concerns(*i, v));
         let timers = mine.flat_map(|(i, v)| [board.timer_event(i), v.preemption_timer()]);
         timers.flatten().chain(board.next_event()).min()
@@ -388,11 +392,11 @@ impl Vcpus {
 
     /// Returns the time until which a processor may run, the next event of the board, limited by the distance to the
     /// other processors; and the time until which it may read its time-stamp counter.
-    fn horizon(&self, index: usize) -> (Ticks, Ticks) {
+    fn horizon(&self, board: &Board, index: usize) -> (Ticks, Ticks) {
         let others = self.all.iter().enumerate().filter(|(i, v)| *i != index && v.activity == Activity::Running);
         let quantum = self.quantum(self.all[index].cpu.micro.clock);
         let behind = others.map(|(_, v)| v.cpu.micro.clock).min().unwrap_or(Ticks::MAX);
-        let event = self.next_event(|i, v| i == index || v.activity != Activity::Running).unwrap_or(Ticks::MAX);
+        let event = self.next_event(board, |i, v| i == index || v.activity != Activity::Running).unwrap_or(Ticks::MAX);
         (behind.saturating_add(quantum).min(event).min(self.slice_end), behind.min(event))
     }
 
@@ -404,9 +408,9 @@ impl Vcpus {
         cycles * ledger::TICKS_PER_CYCLE
     }
 
-    fn run_one(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
+    /// Runs a processor until `deadline` at the latest; `interrupt` is true if one is pending for it.
+    fn run_one(&mut self, index: usize, interrupt: bool, deadline: Ticks) -> Option<Pause> {
         let vcpu = &mut self.all[index];
-        let interrupt = lock(&self.board).interrupt(index);
         if interrupt {
             vcpu.cpu.attend(attention::INTR);
         } else {
@@ -468,15 +472,18 @@ impl Vcpus {
         if std::mem::take(&mut vcpu.cpu.micro.spins) {
             vcpu.spun = now;
         }
-        self.device_writes();
+        let mut board = lock(&self.board);
+        let (written, marks) = (board.take_written(), std::iter::from_fn(|| board.pop_mark()).collect());
+        drop(board);
+        self.device_writes(written);
         self.monitors(now);
-        self.marks();
+        self.marks(marks);
         None
     }
 
     /// Processes the guest's marks of regions of interest and tasks.
-    fn marks(&mut self) {
-        while let Some(mark) = lock(&self.board).pop_mark() {
+    fn marks(&mut self, marks: Vec<Mark>) {
+        for mark in marks {
             self.tasks.mark(&mark, &mut self.all[mark.cpu].cpu);
             for vcpu in &mut self.all {
                 self.tasks.publish(&mut vcpu.cpu);
@@ -495,14 +502,15 @@ impl Vcpus {
 
     /// Handles writes of a device to memory while no processor runs.
     pub(crate) fn device_has_written(&mut self) {
-        self.device_writes();
-        let now = lock(&self.board).now();
+        let board = lock(&self.board);
+        let (written, now) = (board.take_written(), board.now());
+        drop(board);
+        self.device_writes(written);
         self.monitors(now);
     }
 
     /// Drops decoded code that devices have overwritten.
-    fn device_writes(&mut self) {
-        let written = lock(&self.board).take_written();
+    fn device_writes(&mut self, written: Vec<Range<u64>>) {
         if written.is_empty() {
             return;
         }
@@ -519,9 +527,7 @@ impl Vcpus {
     }
 
     /// Delivers NMI, INIT and start-up, and wakes processors that have a reason to wake.
-    fn signals(&mut self) {
-        let board = self.board.clone();
-        let mut board = lock(&board);
+    fn signals(&mut self, board: &mut Board) {
         for (index, vcpu) in self.all.iter_mut().enumerate() {
             let lapic = board.lapic(index);
             if lapic.has_signals() {
@@ -560,8 +566,7 @@ impl Vcpus {
 
     /// Advances a machine that is suspended to RAM to the event that may wake it. On wake-up the first processor
     /// continues at the waking vector of the FACS, as firmware would do.
-    fn suspended(&mut self) -> Option<Pause> {
-        let mut board = lock(&self.board);
+    fn suspended(&mut self, board: &mut Board) -> Option<Pause> {
         for vcpu in &mut self.all {
             vcpu.activity = Activity::WaitingForStartup;
         }
@@ -587,19 +592,19 @@ impl Vcpus {
     }
 
     /// Advances time to the next event while no processor runs.
-    fn sleep(&mut self) -> Option<Pause> {
+    fn sleep(&mut self, board: &mut Board) -> Option<Pause> {
         if !self.all.iter().any(|vcpu| vcpu.heeds_interrupts() || vcpu.preemption_timer().is_some()) {
             return Some(Pause::Stuck);
         }
         // Without an event only input from outside can wake a processor.
-        let event = self.next_event(|_, _| true).unwrap_or(Ticks::MAX);
+        let event = self.next_event(board, |_, _| true).unwrap_or(Ticks::MAX);
         if event >= self.slice_end {
             if event != Ticks::MAX {
-                self.timers(self.slice_end);
+                self.timers(board, self.slice_end);
             }
             return Some(Pause::Idle(event));
         }
-        self.timers(event);
+        self.timers(board, event);
         None
     }
 }

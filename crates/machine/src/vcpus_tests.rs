@@ -121,7 +121,7 @@ fn a_device_that_writes_ends_mwait() {
     assert_eq!(vcpus.run(), Pause::Stuck);
     assert_eq!(vcpus.all[0].activity, Activity::Mwait { masked: false });
     assert!(ram.write(0x303f, &[1]));
-    vcpus.device_writes();
+    vcpus.device_writes(ram.take_written());
     vcpus.monitors(DELAY);
     assert_eq!(vcpus.all[0].activity, Activity::Running);
     assert_eq!(vcpus.run(), Pause::Stuck);

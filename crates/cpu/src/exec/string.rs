@@ -398,7 +398,10 @@ mod tests {
         let start = m.cpu.arch.rip;
         m.step().expect("no exception");
         let own = |steps: &(_, u64, Kind, _)| steps.2.family != Family::Instruction || steps.1 == start;
-        assert!(m.cpu.wiring.recorder.events().all(|steps| own(&steps)), "an interrupted instruction is charged its steps");
+        assert!(
+            m.cpu.wiring.recorder.events().all(|steps| own(&steps)),
+            "an interrupted instruction is charged its steps"
+        );
         (count - m.cpu.arch.gpr[usize::from(reg::RCX)], (m.cpu.micro.clock - before) / TICKS_PER_CYCLE)
     }
 
