@@ -29,6 +29,7 @@ use cpu::arch::Arch;
 use cpu::micro::Micro;
 use cpu::saved::SavedBlocks;
 use file::Kind;
+use ledger::profile::Clock;
 use ledger::recorder::Saved as Charges;
 use ledger::{Recorder, Ticks};
 use pages::Chunk;
@@ -203,14 +204,16 @@ pub(crate) fn same_machine(saved: &[(String, String)], here: &[(String, String)]
         here: here.to_owned(),
     };
     let value = |of: &[(String, String)], key: &str| of.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
+    // The usual model of time is not stated.
+    let unstated = |key: &str| if key == "model" { Clock::default().name() } else { "nothing" };
     for (key, saved) in saved {
-        let here = value(here, key).unwrap_or_else(|| "nothing".to_owned());
+        let here = value(here, key).unwrap_or_else(|| unstated(key).to_owned());
         if *saved != here {
             return Err(other(key, saved, &here));
         }
     }
     match here.iter().find(|(key, _)| value(saved, key).is_none()) {
-        Some((key, here)) => Err(other(key, "nothing", here)),
+        Some((key, here)) => Err(other(key, unstated(key), here)),
         None => Ok(()),
     }
 }

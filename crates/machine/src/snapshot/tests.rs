@@ -113,6 +113,18 @@ fn snapshots_of_other_machines_are_refused() {
 }
 
 #[test]
+fn a_refusal_names_what_is_not_stated() {
+    let facts = |key: &str, value: &str| [(key.to_owned(), value.to_owned())];
+    for (key, value, unstated) in [("model", "core", "flat"), ("disk 0", "sha256", "nothing")] {
+        let message = |saved: &[_], here: &[_]| super::same_machine(saved, here).unwrap_err().to_string();
+        let expected =
+            |saved, here| format!("it is of another machine: its {key} is {saved:?}, and here it is {here:?}");
+        assert_eq!(message(&facts(key, value), &[]), expected(value, unstated));
+        assert_eq!(message(&[], &facts(key, value)), expected(unstated, value));
+    }
+}
+
+#[test]
 fn a_damaged_snapshot_is_refused() {
     let bare = Platform::Bare;
     let snapshot = save_after(&mut machine(&bare, Tier::default()), 2);
