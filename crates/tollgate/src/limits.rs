@@ -33,6 +33,9 @@ const LEAST: u64 = 32 << 20;
 const SPACE_OF_MACHINE: u64 = 1 << 30;
 /// Data in bytes that a machine needs beside guest memory.
 const DATA_OF_MACHINE: u64 = 256 << 20;
+/// Address space and data in bytes of a processor whose executions are counted: counts of 512 address spaces by ring with 1.5 MiB each, and
+/// the processor's own tables.
+const COUNTS_OF_PROCESSOR: u64 = 800 << 20;
 
 const FILE_SIZE: Limit = Limit { resource: Resource::Fsize, what: "the size of files", option: 'f', unit: 1024 };
 const STACK_SIZE: Limit = Limit { resource: Resource::Stack, what: "the stack", option: 's', unit: 1024 };
@@ -88,11 +91,26 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Refuses limits that a machine with this much guest memory, in bytes, would exceed. The program would otherwise end in the middle of a run,
-/// without a ledger.
-pub fn allow_machine(memory: u64) -> Result<()> {
-    SPACE.require(memory.saturating_add(SPACE_OF_MACHINE))?;
-    DATA.require(memory.saturating_add(DATA_OF_MACHINE))
+/// The size of a machine that is about to be created.
+#[derive(Clone)]
+pub struct Planned {
+    /// Guest memory in bytes.
+    pub memory: u64,
+    /// The number of processors whose executions are counted.
+    pub counted: usize,
+}
+
+/// Refuses limits that the machines of a run would exceed. The program would otherwise end in the middle of the run, without a ledger.
+pub fn allow_machines(machines: &[Planned]) -> Result<()> {
+    let needed = |own: u64| {
+        let of = |machine: &Planned| {
+            let counts = COUNTS_OF_PROCESSOR.saturating_mul(machine.counted as u64);
+            machine.memory.saturating_add(counts).saturating_add(own)
+        };
+        machines.iter().map(of).fold(0, u64::saturating_add)
+    };
+    SPACE.require(needed(SPACE_OF_MACHINE))?;
+    DATA.require(needed(DATA_OF_MACHINE))
 }
 
 /// Refuses a limit on open files with which no guest can be given files.

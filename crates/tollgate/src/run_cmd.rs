@@ -341,6 +341,12 @@ impl RunArgs {
         self.clock == Some(ClockArg::Host)
     }
 
+    /// Returns the size of the machine, which the host's KVM executes if `kvm` is true.
+    pub(crate) fn planned(&self, kvm: bool) -> limits::Planned {
+        let charged = !kvm && !self.host_clock();
+        limits::Planned { memory: self.memory, counted: if charged { self.cpus } else { 0 } }
+    }
+
     /// Returns the machine's name; `number` is its position among several.
     pub(crate) fn called(&self, number: usize) -> String {
         self.name.clone().unwrap_or_else(|| format!("m{}", number + 1))
@@ -431,8 +437,6 @@ pub(crate) struct Setup<'a> {
 impl<'a> Setup<'a> {
     /// Reads the files of the options except images. `member` is the machine's number in a run of several.
     pub(crate) fn new(args: &'a RunArgs, kvm: Option<&Kvm>, member: Option<u8>) -> Result<Self> {
-        // The limits are looked at before the process is confined.
-        limits::allow_machine(args.memory)?;
         let profile = model::profile(args.cpu.as_deref().unwrap_or("skx"), args.model)?;
         let profile = match kvm {
             Some(kvm) => kvm.profile(profile),
@@ -554,6 +558,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     output::distinct(args.outputs(), args.replayed())?;
     net::check(&[(None, args.nets())])?;
+    // Two machines are compared.
+    let machines = if check_translation { 2 } else { 1 };
+    limits::allow_machines(&vec![args.planned(kvm.is_some()); machines])?;
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;

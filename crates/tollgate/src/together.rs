@@ -2,6 +2,7 @@
 
 use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
+use crate::limits;
 use crate::net;
 use crate::output::{self, OutputFile};
 use crate::run_cmd::{Console, RunArgs, Setup, prepare};
@@ -94,6 +95,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::replayed))?;
     let members: Vec<_> = names.iter().zip(all).map(|(name, args)| (Some(name.as_str()), args.nets())).collect();
     net::check(&members)?;
+    limits::allow_machines(&all.iter().map(|args| args.planned(false)).collect::<Vec<_>>())?;
     let mut setups = Vec::new();
     for (number, args) in all.iter().enumerate() {
         if let Some(why) = args.needs_to_be_alone() {

@@ -296,7 +296,7 @@ impl End {
 /// Runs the command.
 pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let start = Instant::now();
-    limits::allow_machine(args.memory)?;
+    limits::allow_machines(&[limits::Planned { memory: args.memory, counted: args.cpus }])?;
     limits::allow_files()?;
     cpu::host_supported()?;
     let shares = args.shares()?;
