@@ -84,6 +84,11 @@ pub struct Recorder {
     stacks: Stacked,
 }
 
+fn lock(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
+    // A number is given before it is used, so that whoever has panicked has left valid ones.
+    names.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Default for Recorder {
     fn default() -> Self {
         Self {
@@ -119,8 +124,7 @@ impl Recorder {
 
     /// Returns what the machine's recorders number together. No other method may be called while the result lives.
     pub fn names(&self) -> MutexGuard<'_, Names> {
-        // A number is given before it is used, so that whoever has panicked has left valid ones.
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.names)
     }
 
     /// Returns true if the recorder of a processor that is not the machine's first should hand over its record: so the memory
@@ -147,7 +151,7 @@ impl Recorder {
         for (origin, branch, taken) in other.branches.take() {
             self.put_branch(origin, branch, taken);
         }
-        self.stacks.take_from(&mut other.stacks, &mut self.names.lock().unwrap_or_else(PoisonError::into_inner).frames);
+        self.stacks.take_from(&mut other.stacks, &mut lock(&self.names).frames);
         other.forget_use();
         other.dense = 0;
         other.recent_origins = [None; RECENT_ORIGINS];
@@ -283,9 +287,7 @@ impl Recorder {
             return new;
         };
         let before = self.tables.classes.len();
-        for &(class, count, ticks) in
-            &self.names.lock().unwrap_or_else(PoisonError::into_inner).shapes[shape.0 as usize]
-        {
+        for &(class, count, ticks) in &lock(&self.names).shapes[shape.0 as usize] {
             let amount = Amount { count: u64::from(count).saturating_mul(runs), ticks: ticks.saturating_mul(runs) };
             self.tables.classes.entry((range.start, id, class)).or_default().add(amount);
         }
@@ -426,7 +428,7 @@ impl Recorder {
     }
 
     fn add_stack(&mut self, origin: OriginId, stack: StackId, what: What, amount: Amount) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.names);
         self.stacks.charge(origin, stack, what, amount, &mut names.frames);
     }
 
