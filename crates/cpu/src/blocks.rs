@@ -70,6 +70,12 @@ impl Block {
         (self.key >> 8) as Place
     }
 
+    /// Returns the guest-physical address of one of its operations.
+    #[inline(always)]
+    pub(crate) fn at(&self, op: &Op) -> u64 {
+        self.physical.wrapping_add(op.rip().wrapping_sub(self.rip))
+    }
+
     /// Returns what decodes the block again.
     pub(crate) fn saved(&self) -> SavedBlock {
         SavedBlock {

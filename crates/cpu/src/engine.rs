@@ -3,6 +3,7 @@
 
 use crate::fault::Cause;
 use crate::front::{Fetch, Front, PAGES};
+use crate::known_code::KnownCode;
 use crate::micro::LATEST;
 use crate::probe::Hit;
 use crate::returns::Returns;
@@ -40,6 +41,10 @@ pub struct Engine {
     /// Time that has been charged since the run began, for all instructions up to the end of the block: see
     /// [`crate::lines`].
     pub(crate) ahead: Ticks,
+    /// Time of the current instruction that has not been charged yet, because the instruction is executed alone.
+    pub(crate) late: Ticks,
+    /// A part of the code that the modelled caches have.
+    pub(crate) known_code: KnownCode,
     /// Targets of indirect branches in translated code.
     pub(crate) jumps: Jumps,
     /// Address translations for instruction fetch.
@@ -77,8 +82,8 @@ pub struct Engine {
 
 impl Engine {
     /// Creates an engine with empty caches that charges `origin`. `lines` is the number of lines of the modelled
-    /// first-level data cache, if there is one.
-    pub(crate) fn new(origin: OriginId, lines: Option<usize>) -> Self {
+    /// first-level data cache, if there is one; `recorded` is true if events are recorded.
+    pub(crate) fn new(origin: OriginId, lines: Option<usize>, recorded: bool) -> Self {
         Self {
             stop_at: 0,
             deadline: 0,
@@ -89,6 +94,8 @@ impl Engine {
             front: Front::new(if lines.is_some() { LINE_SHIFT } else { PAGES }),
             exposed: vec![NOWHERE; lines.unwrap_or(0)],
             ahead: 0,
+            late: 0,
+            known_code: KnownCode::new(lines.is_some() && recorded),
             jumps: Jumps::new(),
             returns: Returns::new(),
             fetch: Fetch::new(),

@@ -30,6 +30,7 @@ pub mod cache;
 pub mod capability;
 pub mod charged;
 mod charging;
+mod code_lines;
 pub mod counters;
 pub mod decode;
 mod decoded;
@@ -41,6 +42,7 @@ pub mod features;
 mod flags;
 #[allow(unsafe_code, reason = "its tables are found by translated code")]
 mod front;
+mod known_code;
 mod leaf;
 mod lines;
 #[allow(unsafe_code, reason = "memory of the host is mapped")]

@@ -216,7 +216,16 @@ impl Cpu {
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
     /// handled.
     #[inline(always)]
-    fn run_operations(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
+    pub(crate) fn run_operations(
+        &mut self,
+        cache: &mut BlockCache,
+        index: u32,
+        origin: OriginId,
+        first: usize,
+    ) -> bool {
+        if self.models_code() && !self.knows_block(cache, index, first) {
+            return self.run_fetching(cache, index, origin, first);
+        }
         for (i, op) in cache.code.ops_of(index).iter().enumerate().skip(first) {
             self.arch.rip = op.next;
             self.engine.ilen = op.len;
@@ -331,12 +340,16 @@ impl Cpu {
                 op.set_price(price);
                 let ticks = u64::from(price.ticks);
                 self.engine.ahead = cache.code.runs.elapsed(self.micro.run);
+                self.engine.late = ticks;
+                self.ask_for_stepped(&op, linear);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 let expected = match self.arch.attention & attention::ENDBRANCH {
                     0 => Ok(()),
                     _ => self.expect_endbranch(&op),
                 };
-                match expected.and_then(|()| op.execute(self)) {
+                let ran = expected.and_then(|()| op.execute(self));
+                self.engine.late = 0;
+                match ran {
                     Ok(flow) => {
                         self.micro.clock += ticks;
                         self.micro.run = if flow == Flow::End { START } else { after };

@@ -43,7 +43,7 @@ impl Cpu {
         let mut cpu = Self {
             arch: Arch::new(),
             micro: Micro::new(index, &geometry),
-            engine: Engine::new(origin, lines(&geometry)),
+            engine: Engine::new(origin, lines(&geometry), model.recorded),
             wiring: Wiring {
                 ram,
                 features,
@@ -271,7 +271,7 @@ impl Cpu {
         require(self.wiring.recorder.knows(task, region), "its task")?;
         self.arch = arch;
         self.micro = micro;
-        self.engine = Engine::new(self.engine.origin, lines(&self.wiring.model.geometry));
+        self.engine = Engine::new(self.engine.origin, lines(&self.wiring.model.geometry), self.wiring.model.recorded);
         self.skip_samples();
         self.mode_changed();
         self.mapping_changed();

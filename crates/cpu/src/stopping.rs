@@ -226,6 +226,9 @@ impl Cpu {
             }
             self.arch.rip = op.next;
             self.engine.ilen = op.len;
+            if self.models_code() {
+                self.ask_for_operation(cache, index, at);
+            }
             self.engine.stopping.iterating = stops.cautious();
             let ran = (op.exec)(self, &op);
             self.engine.stopping.iterating = false;

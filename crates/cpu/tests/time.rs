@@ -397,6 +397,87 @@ fn directions_are_predicted_alike_on_both_tiers() {
     }
 }
 
+/// A loop over more code than the first level of a small cache holds, with branches of every kind from line to line.
+fn long_code(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    let mut function = a.create_label();
+    a.mov(ecx, 300)?;
+    a.mov(esi, DATA as u32)?;
+    a.set_label(&mut top)?;
+    for n in 0..40u32 {
+        let (mut over, mut join) = (a.create_label(), a.create_label());
+        a.bt(ecx, n % 5)?;
+        a.jc(over)?;
+        (0..n % 4).try_for_each(|_| a.add(qword_ptr(rsi + 8 * n), 0x1234))?;
+        a.jmp(join)?;
+        a.set_label(&mut over)?;
+        match n % 3 {
+            0 => a.call(function)?,
+            1 => {
+                a.lea(rax, ptr(join))?;
+                a.jmp(rax)?;
+            }
+            _ => a.paddd(xmm1, xmm2)?,
+        }
+        a.nops_with_size(n as usize)?;
+        a.set_label(&mut join)?;
+        (0..n % 7).try_for_each(|_| a.imul_3(rdx, rcx, 0x1234))?;
+    }
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()?;
+    a.set_label(&mut function)?;
+    a.add(qword_ptr(rsi), rcx)?;
+    a.ret()
+}
+
+#[test]
+fn code_is_asked_for_alike_on_both_tiers() {
+    let small = |lines| ledger::caches::Level { lines, ways: 2, latency: 0, transfer: 0 };
+    let run = |tier: Tier, turn: u64, code: fn(&mut CodeAssembler) -> Result<(), IcedError>| {
+        let profile = ledger::profile::Profile::named("zen3").expect("a built-in profile");
+        let profile = profile.with_clock(ledger::profile::Clock::Core).expect("a profile with caches");
+        let mut geometry = profile.geometry();
+        if let Some(caches) = &mut geometry.caches {
+            caches.code.l1i = small(16);
+            caches.code.branches = ledger::caches::Level { latency: 12_000, ..small(8) };
+        }
+        let mut machine = Machine::long64(0);
+        machine.code(code);
+        let model = Arc::new(Model {
+            costs: profile.costs(),
+            timing: cpu::time::timing(&profile),
+            geometry,
+            ..testkit::model()
+        });
+        let wiring = &machine.cpu.wiring;
+        let mut cpu = cpu::Cpu::new(0, model, wiring.ram.clone(), wiring.bus.clone(), ledger::Recorder::default());
+        cpu.restore(machine.cpu.arch.clone(), cpu.micro.clone()).expect("the same state");
+        machine.cpu = cpu;
+        machine.cache.code.tier = tier;
+        while machine.run(turn) == Exit::Deadline {}
+        machine.cpu.record_counts(&mut machine.cache);
+        let recorder = &machine.cpu.wiring.recorder;
+        let mut counts = BTreeMap::new();
+        for (_, rip, kind, amount) in recorder.events() {
+            *counts.entry((kind.family, rip)).or_insert(0) += amount.count;
+        }
+        (machine.cpu.micro.clock, counts, machine.peek::<512>(DATA), machine.cpu.micro)
+    };
+    let of = |counts: &BTreeMap<(Family, u64), u64>, family| {
+        counts.iter().filter(|((of, _), _)| *of == family).map(|(_, count)| count).sum::<u64>()
+    };
+    let (clock, counts, data, micro) = run(Tier::Interpreter, u64::MAX / 2, long_code);
+    // Some 40 lines and 60 taken branches in each of 300 rounds.
+    assert!(of(&counts, Family::CacheMissCode) > 300 * 20, "{counts:?}");
+    assert!(of(&counts, Family::UnknownBranch) > 300 * 10, "{counts:?}");
+    for (tier, turn) in [(Tier::Translator, u64::MAX / 2), (Tier::Auto, u64::MAX / 2), (Tier::Translator, 777_777)] {
+        let other = run(tier, turn, long_code);
+        assert_eq!((other.0, &other.1, other.2), (clock, &counts, data), "{tier:?}");
+        assert!(other.3 == micro, "{tier:?}");
+    }
+}
+
 #[test]
 fn a_repeated_move_takes_what_its_length_takes() {
     let table = CoreTable::named("zen3").expect("a core");

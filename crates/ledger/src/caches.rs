@@ -18,11 +18,31 @@ pub struct Level {
     pub transfer: Ticks,
 }
 
+/// The way of code to the core: the first level, and what the front end does about a line that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// First level, code. Its latency and transfer are 0: the pipeline contains them.
+    pub l1i: Level,
+    /// Least ticks for each of many lines that the first level does not have.
+    pub transfer: Ticks,
+    /// Ticks by which lines are asked for before the core needs them, while the front end follows the right path.
+    pub ahead: Ticks,
+    /// Lines that may be on their way at the same time if branches lead from each to the next.
+    pub scattered: u16,
+    /// Lines that may be on their way at the same time if each follows the one before.
+    pub sequential: u16,
+    /// Lines of code whose branches the front end knows. The latency is the time that a taken branch costs that it does not
+    /// know.
+    pub branches: Level,
+}
+
 /// The caches of a core, and the way to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caches {
     /// First level, data.
     pub l1d: Level,
+    /// The way of code to the core.
+    pub code: Code,
     /// Second level, code and data.
     pub l2: Level,
     /// Third level, if there is one.

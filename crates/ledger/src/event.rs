@@ -251,6 +251,9 @@ pub enum Family {
     /// Conditional branch whose direction was not predicted.
     #[strum(message = "mispredicted conditional branches")]
     BranchMiss,
+    /// Taken branch that the front end did not know, so that it went on behind the branch until the decoder found it.
+    #[strum(message = "unknown branches")]
+    UnknownBranch,
 }
 
 impl Family {

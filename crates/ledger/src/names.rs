@@ -64,9 +64,14 @@ impl Family {
         matches!(self, Family::CacheMissData | Family::CacheMissCode)
     }
 
-    /// Returns true if events of the family are branch mispredictions.
+    /// Returns true if events of the family are branch mispredictions, or branches that the front end did not know.
     pub const fn is_mispredict(self) -> bool {
-        matches!(self, Family::IndirectMiss | Family::ReturnMiss | Family::BranchMiss)
+        matches!(self, Family::IndirectMiss | Family::ReturnMiss | Family::BranchMiss | Family::UnknownBranch)
+    }
+
+    /// Returns true if the front end begins anew after an event of the family: what it has asked for ahead was in vain.
+    pub const fn redirects(self) -> bool {
+        self.is_mispredict() || self.transfers_control() || matches!(self, Family::FarTransfer | Family::TaskSwitch)
     }
 
     /// Returns true if events of the family are accesses to devices.

@@ -14,7 +14,7 @@ use cpu::ram::Ram;
 use cpu::time::{Core, Flat, Timing};
 use cpu::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
-use ledger::caches::{Caches, Level};
+use ledger::caches::{Caches, Code, Level};
 use ledger::profile::Profile;
 use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, RegionId, Sets, Shape, Ticks};
 use std::fmt::Write;
@@ -176,6 +176,14 @@ impl Tiers {
         let level = |lines, ways, latency| Level { lines, ways, latency, transfer: latency / 4 };
         let caches = Caches {
             l1d: level(16, 2, 4_000),
+            code: Code {
+                l1i: level(16, 2, 0),
+                transfer: 4_000,
+                ahead: 20_000,
+                scattered: 2,
+                sequential: 6,
+                branches: level(8, 2, 12_000),
+            },
             l2: level(32, 4, 14_000),
             l3: Some(level(64, 4, 50_000)),
             memory_latency: 150_000,

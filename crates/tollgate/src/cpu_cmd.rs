@@ -8,7 +8,7 @@ use crate::validate_cmd;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use ledger::caches::{LINE, Level};
-use ledger::profile::{Confidence, Prices, Profile, Provenance, Sizes, Sourced};
+use ledger::profile::{Confidence, Fetch, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
 
@@ -184,12 +184,27 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
         format!("{} KiB, {} ways, {} cycles{transfer}", number(bytes >> 10), level.ways, exact_cycles(level.latency))
     };
     all.push(("first level, data", level(&caches.l1d.value), &caches.l1d.from));
+    let l1i = &caches.l1i.value;
+    let code = format!("{} KiB, {} ways", number((u64::from(l1i.lines) * LINE) >> 10), l1i.ways);
+    all.push(("first level, code", code, &caches.l1i.from));
     all.push(("second level", level(&caches.l2.value), &caches.l2.from));
     all.extend(caches.l3.as_ref().map(|l3| ("third level", level(&l3.value), &l3.from)));
     let (latency, transfer) = caches.memory.value;
     let memory = format!("{} cycles, {} cycles a line", exact_cycles(latency), exact_cycles(transfer));
     all.push(("memory", memory, &caches.memory.from));
     all.push(("window", format!("{} cycles", exact_cycles(caches.window.value)), &caches.window.from));
+    let Fetch { transfer, ahead, scattered, sequential } = caches.fetch.value;
+    let fetch = format!("{} cycles a line, {} cycles ahead", exact_cycles(transfer), exact_cycles(ahead));
+    all.push(("code fetch", fetch, &caches.fetch.from));
+    all.push(("code on its way", format!("{scattered} lines, {sequential} in a row"), &caches.fetch.from));
+    let branches = &caches.branches.value;
+    let known = format!(
+        "{} lines, {} ways, {} cycles otherwise",
+        number(branches.lines.into()),
+        branches.ways,
+        exact_cycles(branches.latency)
+    );
+    all.push(("known branches", known, &caches.branches.from));
     all.push(("fill buffers", caches.fill_buffers.value.to_string(), &caches.fill_buffers.from));
     all
 }
@@ -413,11 +428,11 @@ mod tests {
             let profile = Profile::named(name).unwrap();
             let value = document(&profile);
             assert_eq!(value["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 4);
+            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 5);
             assert_eq!(value["kinds"].as_array().unwrap().len(), profile.prices.kinds.len());
             let emulator = &value["emulator"];
             assert_eq!(emulator["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 8);
+            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 9);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The measurements of a validation, one after the other on this machine, then side by side in the models.
 
-use crate::families::{bandwidth, branches, caches, pairs, tlb};
+use crate::families::{bandwidth, branches, caches, code, pairs, tlb};
 use crate::kernel::Kernel;
 use crate::linux::{self, Guest};
 use crate::native::{Measured, NativeError, Process};
@@ -53,7 +53,7 @@ enum Place {
 }
 
 /// A family of kernels of the program: name, description, unit and axis.
-const FAMILIES: [(&str, &str, &str, Option<&str>); 4] = [
+const FAMILIES: [(&str, &str, &str, Option<&str>); 5] = [
     (
         "caches",
         "A load whose address depends on the load before, in random order, in pages of 2 MiB",
@@ -68,6 +68,7 @@ const FAMILIES: [(&str, &str, &str, Option<&str>); 4] = [
     ),
     ("bandwidth", "A line that is read, written or copied in order by vectors of 16 bytes", "cycles", Some("bytes")),
     ("branches", "A branch, with the load of its direction or target", "cycles", None),
+    ("code", "A line of eight instructions in a loop over so much code", "cycles", Some("bytes")),
 ];
 
 /// Returns all kernels of the program.
@@ -78,6 +79,7 @@ fn kernels(quick: bool) -> (Vec<(Place, Kernel)>, Vec<&'static str>) {
     all.extend(tlb::kernels(quick).into_iter().map(|(at, kernel)| curve(1, "", at, kernel)));
     all.extend(bandwidth::kernels(quick).into_iter().map(|(way, at, kernel)| curve(2, way.name(), at, kernel)));
     all.extend(branches::kernels(quick).into_iter().map(|kernel| curve(3, "", 0, kernel)));
+    all.extend(code::kernels(quick).into_iter().map(|(order, at, kernel)| curve(4, order.name(), at, kernel)));
     let pairs = pairs::pairs();
     let names = pairs.iter().map(|pair| pair.name).collect();
     for (n, pair) in pairs.into_iter().enumerate() {

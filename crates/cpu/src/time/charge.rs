@@ -36,6 +36,7 @@ impl Cpu {
     pub fn charge_host_kind(&mut self, kind: Kind, count: u64) {
         let ticks = self.wiring.model.price(kind).saturating_mul(count);
         self.micro.clock += ticks;
+        self.redirect(kind);
         self.record(self.engine.host_origin, kind, count, ticks);
     }
 
@@ -46,6 +47,7 @@ impl Cpu {
             return;
         }
         self.micro.clock += ticks;
+        self.redirect(kind);
         self.record(self.engine.origin, kind, count, ticks);
     }
 
@@ -114,6 +116,9 @@ impl Cpu {
     pub(crate) fn conditional_branch(&mut self, op: &Op, taken: bool) {
         if self.wiring.model.recorded && !self.micro.predictor.conditional(op.rip(), taken) {
             self.charge_direction(op);
+        }
+        if taken {
+            self.ask_for_branch(op.rip());
         }
     }
 

@@ -176,7 +176,7 @@ impl Emit<'_> {
 
     /// Jcc: the flags are the guest's.
     pub fn branch(&mut self) -> bool {
-        if self.source.predicts {
+        if self.source.predicts || self.source.fetches {
             let site = self.asm.jump_if(self.condition());
             self.decided(false);
             self.link(false, None);
@@ -192,10 +192,20 @@ impl Emit<'_> {
     }
 
     /// Records the direction of the conditional branch at the end of the current part, and charges a misprediction. A
-    /// branch that has gone the same way for a long time changes nothing.
+    /// branch that has gone the same way for a long time changes nothing. If the branch is taken, it must be known to the front
+    /// end too.
     pub fn decided(&mut self, taken: bool) {
         self.let_go();
         self.at = self.part().ops.len() - 1;
+        if self.source.predicts {
+            self.predict_direction(taken);
+        }
+        if taken {
+            self.ask_for_taken();
+        }
+    }
+
+    fn predict_direction(&mut self, taken: bool) {
         let key = key(self.op().rip());
         let count = M::at(TEST, Conditional::count_of(key) as i32);
         self.asm.flagless_load(TEST, field!(conditional));

@@ -189,6 +189,7 @@ impl Cpu {
             recorded: self.wiring.model.recorded,
             target_slots: self.micro.predictor.slots(),
             predicts: self.predicts_directions(),
+            fetches: self.models_code(),
             data_pointers: !self.wiring.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
             shift: self.engine.front.shift(),
@@ -286,6 +287,8 @@ impl Cpu {
         let returns = first.wrapping_add(newest);
         let targets = self.micro.predictor.exposed_targets();
         let conditional = self.micro.predictor.exposed_directions();
+        let known_code = self.engine.known_code.expose();
+        let redirected = self.micro.memory.as_ref().map_or(0, |memory| memory.front.redirected);
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
         let registers = self.arch.gpr.as_mut_ptr();
         let budget = self.micro.clock.wrapping_sub(base) as i64;
@@ -331,6 +334,7 @@ impl Cpu {
             running.non_root = non_root;
             running.targets = targets;
             running.conditional = conditional;
+            running.known_code = known_code;
             running.jumps = jumps;
         }
         if !counts_here {
@@ -343,6 +347,7 @@ impl Cpu {
                 false => std::ptr::null_mut(),
             };
         }
+        running.redirected = redirected.wrapping_sub(base) as i64;
         running.returns = returns;
         running.bases = bases;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
@@ -486,6 +491,9 @@ impl Cpu {
             self.take_x87(running, cache);
         }
         self.micro.clock = running.base.wrapping_add(running.budget as u64);
+        if let Some(memory) = &mut self.micro.memory {
+            memory.front.redirected = running.base.wrapping_add(running.redirected as u64);
+        }
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         let first = std::ptr::from_ref(self).addr() + RETURNS;
         self.micro.predictor.set_newest((running.returns.addr() - first) / size_of::<u64>());
@@ -552,6 +560,12 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
 ) -> *mut Running {
     // SAFETY: guaranteed by the caller.
     let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
+    if cpu.models_code() {
+        // Instructions behind one that had to be left to its handler come here without a question.
+        let index = cache.code.translations.part(place.number, place.part);
+        let at = number_of(cache, op) - cache.code.blocks[index as usize].first;
+        cpu.ask_for_operation(cache, index, at as usize);
+    }
     match (op.exec)(cpu, op) {
         Ok(Flow::Next) if !LAST && cpu.stays(cache, context, place) => cpu.prepare_area(cache, context),
         Ok(flow) if LAST && !place.uncounted => {
@@ -578,6 +592,9 @@ pub unsafe extern "sysv64" fn missed<const TAKEN: bool>(
     // SAFETY: guaranteed by the caller.
     let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
     cpu.charge_direction(op);
+    if TAKEN {
+        cpu.ask_for_branch(op.rip());
+    }
     if cpu.stays(cache, context, place) {
         return cpu.prepare_area(cache, context);
     }
@@ -585,6 +602,39 @@ pub unsafe extern "sysv64" fn missed<const TAKEN: bool>(
         cpu.arch.rip = op.imm;
     }
     cpu.leave_trace(cache, context, place, op, Ok(Flow::End))
+}
+
+/// Asks for the code of an instruction that is executed next, or, for a conditional branch that is `TAKEN`, whether the branch is
+/// known. Returns the area's [`Running`] if translated code continues, else null.
+///
+/// # Safety
+/// As for [`slow`].
+pub unsafe extern "sysv64" fn ask<const TAKEN: bool>(
+    context: *mut Handover,
+    op: *const Op,
+    place: u32,
+) -> *mut Running {
+    // SAFETY: guaranteed by the caller.
+    let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
+    let index = cache.code.translations.part(place.number, place.part);
+    let at = (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize;
+    if TAKEN {
+        cpu.ask_for_branch(op.rip());
+    } else {
+        cpu.ask_for_operation(cache, index, at);
+    }
+    if cpu.stays(cache, context, place) {
+        return cpu.prepare_area(cache, context);
+    }
+    if TAKEN {
+        cpu.arch.rip = op.imm;
+        return cpu.leave_trace(cache, context, place, op, Ok(Flow::End));
+    }
+    if place.uncounted {
+        cpu.count_parts(cache, context.origin, place, index);
+    }
+    cpu.micro.run = cache.code.blocks[index as usize].after;
+    if cpu.run_operations(cache, index, context.origin, at) { cpu.go_on(cache, context) } else { std::ptr::null_mut() }
 }
 
 /// In the last argument of [`refill`]: the access is a write.

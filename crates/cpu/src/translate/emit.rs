@@ -1,6 +1,7 @@
 //! Code emission for one trace: its head, and the instructions of its blocks in order.
 
 mod aside;
+mod code;
 mod general;
 
 use super::Code;
@@ -34,6 +35,10 @@ pub enum Aim {
     Missed,
     /// [`super::entry::missed_taken`].
     MissedTaken,
+    /// [`super::entry::ask`].
+    Ask,
+    /// [`super::entry::ask_taken`].
+    AskTaken,
     /// [`super::entry::exit`].
     Exit,
     /// [`super::entry::exit`] with [`Code::Return`].
@@ -114,6 +119,8 @@ pub struct Emit<'a> {
     checked: Vec<u64>,
     /// Group whose host address is in `FIRST`.
     held: Option<usize>,
+    /// Line of code of the instruction in front of the current one.
+    line: Option<u64>,
     /// Part and index of the last instruction that has accessed an operand.
     accessed: Option<(usize, usize)>,
     /// Start of the operations of each part in the code that probes for each operand: before the executed parts are
@@ -145,6 +152,7 @@ pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut Instructi
         found: 0,
         checked: Vec::new(),
         held: None,
+        line: None,
         accessed: None,
         landings: vec![(source.key, None); source.parts.len()],
         places: Vec::new(),
@@ -178,6 +186,7 @@ impl<'a> Emit<'a> {
         (self.key, self.counted, self.loaded) = (self.source.key, !self.source.recorded, 0);
         self.let_go();
         self.forget_groups();
+        self.line = None;
         self.checked.extend(self.groups.map(|_| self.source.parts[0].page()));
         self.places.clear();
         for number in 0..self.source.parts.len() {
@@ -205,6 +214,7 @@ impl<'a> Emit<'a> {
         for (at, plan) in part.plans.iter().enumerate() {
             self.at = at;
             self.place();
+            self.ask_for_code();
             match (part.way, plan) {
                 (Way::Taken, Plan::Jump) if at == behind => return,
                 (way @ (Way::Taken | Way::Next), Plan::Branch) if at == behind => return self.stay(way),
@@ -491,7 +501,7 @@ impl<'a> Emit<'a> {
     fn stay(&mut self, way: Way) {
         let taken = way == Way::Next;
         let condition = self.condition() ^ u8::from(!taken);
-        if self.source.predicts {
+        if self.source.predicts || self.source.fetches {
             let site = self.asm.jump_if(condition);
             let (from, loaded) = (From::Side { site, part: self.part, taken, counted: self.counted }, self.loaded);
             self.aside(from).loaded = loaded;

@@ -311,6 +311,19 @@ pub unsafe extern "sysv64" fn missed_taken() {
     handing_over!(super::dispatch::missed::<true>)
 }
 
+/// Called by translated code with an operation in RCX whose code is not known to be in the modelled caches.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn ask() {
+    handing_over!(super::dispatch::ask::<false>)
+}
+
+/// Called by translated code with a conditional branch in RCX that is taken, and that the modelled front end is not known to
+/// know.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn ask_taken() {
+    handing_over!(super::dispatch::ask::<true>)
+}
+
 /// Defines a function that makes a page known to the fast path, and lets translated code probe for it again; if that
 /// is not possible, it continues with `$slow`.
 macro_rules! refilling {

@@ -123,6 +123,10 @@ pub struct Running {
     pub(super) jumps: *const Jump,
     /// All operations ([`Op`](crate::op::Op)).
     pub(super) ops: *const c_void,
+    /// Lines of code and branches that are known, see [`crate::code_lines`].
+    pub(super) known_code: *const u32,
+    /// Time at which the modelled front end began anew, as [`BUDGET`] counts.
+    pub(super) redirected: i64,
     /// Modelled directions of conditional branches, if they are predicted.
     pub(super) conditional: *mut Conditional,
     /// Registers and flags during [`super::predict::predict`].

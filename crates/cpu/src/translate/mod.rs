@@ -60,7 +60,7 @@ pub type BlockCache = Cache<Translations>;
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
 /// Offset of the first translation, after the common exits.
-const FIRST_CODE: usize = 192;
+const FIRST_CODE: usize = 224;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
@@ -73,6 +73,8 @@ const REFILL_LAST_AT: usize = 128;
 const PREDICT_AT: usize = 144;
 const MISSED_AT: usize = 160;
 const MISSED_TAKEN_AT: usize = 176;
+const ASK_AT: usize = 192;
+const ASK_TAKEN_AT: usize = 208;
 
 /// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,6 +304,8 @@ impl Translations {
                 Aim::Predict => PREDICT_AT,
                 Aim::Missed => MISSED_AT,
                 Aim::MissedTaken => MISSED_TAKEN_AT,
+                Aim::Ask => ASK_AT,
+                Aim::AskTaken => ASK_TAKEN_AT,
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
                 Aim::LoadX87 => LOAD_X87_AT,
@@ -431,6 +435,8 @@ impl Derived for Translations {
                     memory.write(PREDICT_AT, &way_out(predict::predict as *const () as u64));
                     memory.write(MISSED_AT, &way_out(entry::missed as *const () as u64));
                     memory.write(MISSED_TAKEN_AT, &way_out(entry::missed_taken as *const () as u64));
+                    memory.write(ASK_AT, &way_out(entry::ask as *const () as u64));
+                    memory.write(ASK_TAKEN_AT, &way_out(entry::ask_taken as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));

@@ -120,6 +120,8 @@ pub struct TraceSource<'a> {
     pub target_slots: usize,
     /// True if directions of conditional branches are predicted.
     pub predicts: bool,
+    /// True if lines of code and known branches are modelled.
+    pub fetches: bool,
     /// True if each x87 instruction records its operand's address.
     pub data_pointers: bool,
     /// Log2 of the size of the pages or lines in the fast path's tables.

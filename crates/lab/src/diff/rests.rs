@@ -23,8 +23,8 @@ pub struct Rests {
     pub measured: f64,
     /// Charged at prices that are derived or known from the literature only.
     pub estimated: f64,
-    /// Computed by the model of time, at least in part without a price of its own: instructions, cache misses and mispredicted
-    /// directions of branches under `core`.
+    /// Computed by the model of time, at least in part without a price of its own: instructions, cache misses, and mispredicted
+    /// and unknown branches under `core`.
     pub modelled: f64,
     /// Time of instructions and of waits for memory, which is where the parts that are not modelled would show.
     pub instructions: f64,
@@ -37,7 +37,9 @@ fn is_modelled(clock: Clock, what: Priced) -> bool {
     clock == Clock::Core
         && match what {
             Priced::Class(_) => true,
-            Priced::Kind(kind) => kind.family.is_cache_miss() || kind.family == Family::BranchMiss,
+            Priced::Kind(kind) => {
+                kind.family.is_cache_miss() || matches!(kind.family, Family::BranchMiss | Family::UnknownBranch)
+            }
         }
 }
 
@@ -101,8 +103,10 @@ impl Rests {
             (Clock::Flat, Clock::Flat) => {
                 "the model flat has no caches, no overlap of instructions and no mispredicted conditional branches"
             }
-            (Clock::Core, Clock::Core) => "the model core has no instruction caches and no traffic between processors",
-            _ => "the models differ, and neither has instruction caches",
+            (Clock::Core, Clock::Core) => {
+                "the model core has no traffic between processors, and walks of page tables do not go through its caches"
+            }
+            _ => "the models differ, and neither has traffic between processors",
         };
         let model = if modelled > 0.0 {
             format!(", {} on the model of pipeline, caches and predictor", percent(modelled))

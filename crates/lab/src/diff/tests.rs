@@ -199,7 +199,7 @@ fn a_difference_rests_on_its_prices_and_on_the_model() {
     (a.clock, b.clock) = (Clock::Core, Clock::Core);
     let core = Rests::new(&a, &b).unwrap();
     assert_eq!((core.modelled, core.measured), (0.5, 0.5));
-    assert!(core.sentence.ends_with("the model core has no instruction caches and no traffic between processors."));
+    assert!(core.sentence.ends_with("walks of page tables do not go through its caches."));
     // The time until the direction is known has no price.
     let missed = Priced::Kind(ledger::Kind::new(ledger::Family::BranchMiss, 0));
     b.runs[0].paid.priced.insert(missed, 100_000 * TICKS_PER_CYCLE);

@@ -10,7 +10,7 @@ mod parse;
 
 pub use cpuid::CpuidLeaf;
 
-use crate::caches::{Caches, Level};
+use crate::caches::{Caches, Code, Level};
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -108,6 +108,12 @@ pub struct Sizes {
 pub struct CacheFigures {
     /// First level, data.
     pub l1d: Sourced<Level>,
+    /// First level, code.
+    pub l1i: Sourced<Level>,
+    /// How the front end asks for lines of code.
+    pub fetch: Sourced<Fetch>,
+    /// Lines of code whose branches the front end knows, and what a taken branch costs that it does not know.
+    pub branches: Sourced<Level>,
     /// Second level.
     pub l2: Sourced<Level>,
     /// Third level, if there is one.
@@ -120,11 +126,32 @@ pub struct CacheFigures {
     pub fill_buffers: Sourced<u16>,
 }
 
+/// How the front end asks for lines of code: see [`Code`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// See [`Code::transfer`].
+    pub transfer: Ticks,
+    /// See [`Code::ahead`].
+    pub ahead: Ticks,
+    /// See [`Code::scattered`].
+    pub scattered: u16,
+    /// See [`Code::sequential`].
+    pub sequential: u16,
+}
+
 impl CacheFigures {
     /// Caches as the processor wants them.
     pub fn caches(&self) -> Caches {
         Caches {
             l1d: self.l1d.value,
+            code: Code {
+                l1i: self.l1i.value,
+                transfer: self.fetch.value.transfer,
+                ahead: self.fetch.value.ahead,
+                scattered: self.fetch.value.scattered,
+                sequential: self.fetch.value.sequential,
+                branches: self.branches.value,
+            },
             l2: self.l2.value,
             l3: self.l3.as_ref().map(|level| level.value),
             memory_latency: self.memory.value.0,

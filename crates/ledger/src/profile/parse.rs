@@ -1,8 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes,
-    Sourced, Vendor, Virtualization, Vmx, built_in,
+    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, Prices, Profile, ProfileError, Provenance,
+    Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
 use crate::caches::{LINE, Level};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
@@ -364,27 +364,56 @@ const LARGEST_CACHE: i64 = 1 << 30;
 /// The most cycles that a line takes.
 const MOST_LATENCY: f64 = 1e5;
 
+/// The most lines of code whose branches the front end knows.
+const MOST_KNOWN_LINES: i64 = 1 << 20;
+
+/// Reads the number of ways of so many lines.
+fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
+    let ways = at.integer("ways", 1, lines.min(128))?;
+    if lines % ways != 0 {
+        return Err(at.error("ways", format!("{ways} ways do not divide {lines} lines")));
+    }
+    Ok(Level { lines: lines as u32, ways: ways as u16, latency: 0, transfer: 0 })
+}
+
 /// Reads the caches and the way to memory.
 fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
-    top.only(&["l1d", "l2", "l3", "memory", "window", "fill_buffers"])?;
+    top.only(&["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches"])?;
     let level = |key: &str, transfer: bool| {
         let at = top.table(key)?;
         let known = ["bytes", "ways", "latency", "source", "confidence", "transfer"];
         at.only(&known[..known.len() - usize::from(!transfer)])?;
         let lines = at.integer("bytes", LINE as i64, LARGEST_CACHE)? / LINE as i64;
-        let ways = at.integer("ways", 1, lines.min(128))?;
-        if lines % ways != 0 {
-            return Err(at.error("ways", format!("{ways} ways do not divide {lines} lines")));
-        }
         let transfer = if transfer { at.ticks("transfer", MOST_LATENCY)? } else { 0 };
-        let value =
-            Level { lines: lines as u32, ways: ways as u16, latency: at.ticks("latency", MOST_LATENCY)?, transfer };
+        let value = Level { latency: at.ticks("latency", MOST_LATENCY)?, transfer, ..sets(&at, lines)? };
         Ok(Sourced { value, from: at.from()? })
     };
+    let code = top.table("l1i")?;
+    code.only(&["bytes", "ways", "source", "confidence"])?;
+    let code_lines = code.integer("bytes", LINE as i64, LARGEST_CACHE)? / LINE as i64;
+    let fetch = top.table("fetch")?;
+    fetch.only(&["transfer", "ahead", "scattered", "sequential", "source", "confidence"])?;
+    let branches = top.table("branches")?;
+    branches.only(&["lines", "ways", "cycles", "source", "confidence"])?;
+    let known_lines = branches.integer("lines", 1, MOST_KNOWN_LINES)?;
     let memory = top.table("memory")?;
     memory.only(&["latency", "transfer", "source", "confidence"])?;
     let figures = CacheFigures {
         l1d: level("l1d", false)?,
+        l1i: Sourced { value: sets(&code, code_lines)?, from: code.from()? },
+        fetch: Sourced {
+            value: Fetch {
+                transfer: fetch.ticks("transfer", MOST_LATENCY)?,
+                ahead: fetch.ticks("ahead", MOST_LATENCY)?,
+                scattered: fetch.integer("scattered", 1, 1024)? as u16,
+                sequential: fetch.integer("sequential", 1, 1024)? as u16,
+            },
+            from: fetch.from()?,
+        },
+        branches: Sourced {
+            value: Level { latency: branches.ticks("cycles", MOST_LATENCY)?, ..sets(&branches, known_lines)? },
+            from: branches.from()?,
+        },
         l2: level("l2", true)?,
         l3: match top.table.contains_key("l3") {
             true => Some(level("l3", true)?),
@@ -414,7 +443,7 @@ fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
 
 /// Returns true for families with a price in the tables of events. Others have those of classes, operations or caches.
 fn has_event_price(family: Family) -> bool {
-    !matches!(family, Family::Instruction | Family::Operation) && !family.is_cache_miss()
+    !matches!(family, Family::Instruction | Family::Operation | Family::UnknownBranch) && !family.is_cache_miss()
 }
 
 /// The tables of prices in `at`, with those of operations, for the families that are `charged`.

@@ -84,7 +84,11 @@ struct Kind<'a> {
 fn with_caches() -> Profile {
     let mut profile = Profile::named("zen3").unwrap().with_clock(Clock::Core).unwrap();
     if let Some(caches) = &mut profile.caches {
-        for (level, lines) in [&mut caches.l1d, &mut caches.l2].into_iter().chain(&mut caches.l3).zip([16, 32, 64]) {
+        for (level, lines) in [&mut caches.l1d, &mut caches.l1i, &mut caches.branches, &mut caches.l2]
+            .into_iter()
+            .chain(&mut caches.l3)
+            .zip([16, 16, 16, 32, 64])
+        {
             (level.value.lines, level.value.ways) = (lines, 4);
         }
     }

@@ -18,9 +18,11 @@
 //! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
 //!   its latency. The core waits if the backlog exceeds what the buffers hold.
 
+pub mod code;
 mod prefetch;
 mod tags;
 
+use code::Front;
 use ledger::caches::{Caches, Level};
 use ledger::{Kind, Ticks};
 use prefetch::Prefetchers;
@@ -77,6 +79,8 @@ struct Coming {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     l1d: InTurn,
+    /// The way of code.
+    pub(crate) front: Front,
     l2: Recent,
     l3: Option<Recent>,
     prefetchers: Prefetchers,
@@ -102,6 +106,7 @@ impl Memory {
     pub fn new(caches: &Caches) -> Self {
         Self {
             l1d: InTurn::new(&caches.l1d),
+            front: Front::new(&caches.code),
             l2: Recent::new(&caches.l2),
             l3: caches.l3.as_ref().map(Recent::new),
             prefetchers: Prefetchers::default(),
@@ -123,6 +128,7 @@ impl Memory {
             _ => false,
         };
         l3 && self.l1d.fits(&caches.l1d)
+            && self.front.fits(&caches.code, clock)
             && self.l2.fits(&caches.l2)
             && self.prefetchers.fits()
             && usize::from(self.newest) < REMEMBERED
@@ -185,7 +191,17 @@ impl Memory {
         let with = if access.now == self.last.0 { self.last.1 } else { 0 };
         self.last = (access.now + ticks, arrives.max(with));
         self.wait(caches, access.now, ticks);
+        self.front.stalled(&caches.code, access.now, ticks);
         Miss { slot, kind: Kind::cache_miss(false, level, prefetched), ticks }
+    }
+
+    /// Brings a line of code to the first level at `now`. Returns the kind of event, the time for which the core waits, and
+    /// the line that leaves the first level.
+    pub fn miss_code(&mut self, caches: &Caches, line: u64, now: Ticks) -> (Kind, Ticks, Option<u64>) {
+        let (level, latency, transfer) = self.fetch(caches, line);
+        let old = self.front.fill(line);
+        let ticks = self.front.arrival(caches, line, now, latency, transfer);
+        (Kind::cache_miss(true, level, false), ticks, old)
     }
 
     /// Finds the level that has a line, and takes the line from there. Returns the number of the level, its latency, and the
@@ -267,5 +283,7 @@ fn points_to(line: u64, linear: u64, read: ReadLine) -> bool {
     read(line).is_some_and(|words| words.iter().any(|word| near(*word) || narrow(*word)))
 }
 
+#[cfg(test)]
+mod code_tests;
 #[cfg(test)]
 mod tests;

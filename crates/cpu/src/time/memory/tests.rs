@@ -1,8 +1,17 @@
 use super::*;
+use ledger::caches::Code;
 
 const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0 };
-const CACHES: Caches = Caches {
+pub(super) const CACHES: Caches = Caches {
     l1d: LEVEL,
+    code: Code {
+        l1i: Level { latency: 0, ..LEVEL },
+        transfer: 4_000,
+        ahead: 40_000,
+        scattered: 3,
+        sequential: 12,
+        branches: Level { lines: 4096, latency: 12_000, ..LEVEL },
+    },
     l2: Level { lines: 4096, ways: 8, latency: 14_000, transfer: 4_000 },
     l3: Some(Level { lines: 65536, ways: 16, latency: 50_000, transfer: 8_000 }),
     memory_latency: 300_000,

@@ -20,7 +20,7 @@ const NOP: u8 = 0x90;
 pub(super) struct Stub {
     from: From,
     /// Argument for [`slow`](crate::translate::dispatch::slow).
-    code: u64,
+    pub(super) code: u64,
     back: Option<Back>,
     /// The access that was probed for in vain.
     access: Option<Probed>,
@@ -88,6 +88,9 @@ pub(super) enum From {
     Miss { site: usize, part: usize, learns: Option<(i32, u64)>, hit: usize },
     /// A jump to code that consults the modelled predictor on a conditional branch, whose key and direction these are.
     Predict { site: usize, part: usize, key: u64, taken: bool, back: usize },
+    /// A jump to code that asks for the code of the current instruction, or for the branch if it is one that is `taken`.
+    /// Afterwards the host address of the group that was held is loaded again.
+    Ask { site: usize, taken: bool, held: Option<usize>, back: usize },
     /// A jump to code that loads vector registers or the x87 unit; it retries if the need is met, and otherwise
     /// continues with the handlers of the rest of the block.
     Load { site: usize, retry: usize, need: Need, part: usize, at: usize },
@@ -228,6 +231,9 @@ impl Emit<'_> {
         let Some(Miss { counter, ticks }) = self.part().miss else { return };
         self.count_under(counter);
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks));
+        if self.source.fetches {
+            self.asm.flagless_store(field!(redirected), BUDGET);
+        }
         if let Some((slot, from)) = learns {
             self.asm.flagless_load(SECOND, field!(targets));
             self.asm.flagless_constant(TEST, from);
@@ -302,7 +308,7 @@ impl Emit<'_> {
             From::Side { site, part, taken, counted } => {
                 self.asm.aim(site, here);
                 (self.part, self.counted, self.loaded) = (part, counted, stub.loaded);
-                if self.source.predicts {
+                if self.source.predicts || self.source.fetches {
                     self.decided(taken);
                 }
                 self.count();
@@ -378,6 +384,10 @@ impl Emit<'_> {
                 self.asm.land(predicted);
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
+            }
+            From::Ask { site, taken, held, back } => {
+                self.asm.aim(site, here);
+                self.ask(stub.code, taken, held, stub.loaded, back);
             }
             From::Load { site, retry, need, part, at } => {
                 self.asm.aim(site, here);
@@ -512,7 +522,7 @@ impl Emit<'_> {
     }
 
     /// Loads the registers for these needs.
-    fn call_load(&mut self, needs: u8) {
+    pub(super) fn call_load(&mut self, needs: u8) {
         let x87 = needs & Need::X87.bit();
         // Loading the AVX-512 registers includes the others.
         let vectors = if needs & Need::WIDE != 0 { Aim::LoadWide } else { Aim::Load };

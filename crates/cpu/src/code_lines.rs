@@ -1,0 +1,150 @@
+//! Lines of code in the modelled caches, and branches that the modelled front end knows: the way of instructions into
+//! [`crate::time::memory`].
+//!
+//! **The rule.** An instruction asks for the line in which it begins, before it is executed. A branch that is taken asks whether the
+//! front end knows the branches of its line: an unconditional one before it is executed, a conditional one when it is taken.
+//! Both are questions to tables in which a hit changes nothing. Therefore it does not matter how often they are asked,
+//! and an engine may leave out every question whose answer it knows: whether the line is that of the instruction before, or one of
+//! [`KnownCode`](crate::known_code::KnownCode).
+//!
+//! **Time.** The time of a question is that before the instruction. A block is charged when it is entered, so that the rest of the
+//! block, from the instruction on, is subtracted: prices are marginal ([`crate::time`]), and the result does not depend on where
+//! blocks are cut.
+
+use crate::fault::Flow;
+use crate::known_code::{Question, always_branches};
+use crate::op::Op;
+use crate::state::Cpu;
+use crate::time::memory::LINE_SHIFT;
+use crate::time::memory::code::branch_key;
+use crate::translate::BlockCache;
+use ledger::{Family, Kind, OriginId, Ticks};
+use x86::page::PAGE;
+
+impl Cpu {
+    /// Returns true if the way of code is modelled.
+    #[inline(always)]
+    pub(crate) fn models_code(&self) -> bool {
+        self.engine.known_code.is_modelled()
+    }
+
+    /// Asks for the line of an instruction at a guest-physical address, and whether its branch is known if it always branches.
+    /// `rest` is what has been charged for the instruction and those behind it.
+    #[inline]
+    pub(crate) fn ask_for(&mut self, op: &Op, physical: u64, rest: impl FnOnce() -> Ticks) {
+        let line = physical >> LINE_SHIFT;
+        if !self.engine.known_code.has(Question::line(line)) {
+            self.look_for_line(line, rest());
+        }
+        if always_branches(op.class) {
+            self.ask_for_branch(op.rip());
+        }
+    }
+
+    /// Returns true if it is known that no question of a block, from an instruction on, is answered by no; the instructions
+    /// are at these guest-physical addresses.
+    #[inline]
+    pub(crate) fn knows_code(&self, first: u64, last: u64, op: &Op) -> bool {
+        let mut lines = first >> LINE_SHIFT..=last >> LINE_SHIFT;
+        lines.all(|line| self.engine.known_code.has(Question::line(line)))
+            && (!always_branches(op.class) || self.engine.known_code.has(Question::branch(op.rip())))
+    }
+
+    /// Returns true if it is known that no question of a block, from operation `first` on, is answered by no.
+    #[inline]
+    pub(crate) fn knows_block(&self, cache: &BlockCache, index: u32, first: usize) -> bool {
+        let block = &cache.code.blocks[index as usize];
+        let ops = cache.code.ops_of(index);
+        let (Some(first), Some(last)) = (ops.get(first), ops.last()) else { return true };
+        self.knows_code(block.at(first), block.at(last), last)
+    }
+
+    /// Executes the operations of a block from `first` on, and asks for the line of each. Returns false if one of them
+    /// faulted; the fault has been handled.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn run_fetching(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
+        for (i, op) in cache.code.ops_of(index).iter().enumerate().skip(first) {
+            self.arch.rip = op.next;
+            self.engine.ilen = op.len;
+            self.ask_for_operation(cache, index, i);
+            let ran = (op.exec)(self, op);
+            if !matches!(ran, Ok(Flow::Next)) {
+                return self.end_block(cache, index, origin, i, ran);
+            }
+        }
+        true
+    }
+
+    /// Asks for the line of an instruction that is executed alone, if it is in RAM.
+    pub(crate) fn ask_for_stepped(&mut self, op: &Op, linear: u64) {
+        let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
+        if self.models_code() && self.wiring.ram.visible_page(physical).is_some() {
+            (self.arch.rip, self.engine.ilen) = (op.next, op.len);
+            self.ask_for(op, physical, || 0);
+            (self.arch.rip, self.engine.ilen) = (op.rip(), 0);
+        }
+    }
+
+    /// Asks for an operation of a block that has been charged.
+    #[inline]
+    pub(crate) fn ask_for_operation(&mut self, cache: &BlockCache, index: u32, at: usize) {
+        let block = &cache.code.blocks[index as usize];
+        let rest = || cache.code.ticks_of(index)[at..].iter().map(|ticks| Ticks::from(*ticks)).sum();
+        let op = &cache.code.ops_of(index)[at];
+        self.ask_for(op, block.at(op), rest);
+    }
+
+    /// Looks for a line of code, by its guest-physical address divided by 64.
+    #[inline(never)]
+    fn look_for_line(&mut self, line: u64, rest: Ticks) {
+        if self.engine.emulation.is_some() {
+            return;
+        }
+        let now = self.micro.clock.saturating_sub(rest);
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        if !memory.front.has(line) {
+            let (kind, ticks, old) = memory.miss_code(caches, line, now);
+            if let Some(old) = old {
+                self.engine.known_code.remove(Question::line(old));
+            }
+            self.charge_ticks(kind, 1, ticks);
+        }
+        self.engine.known_code.add(Question::line(line));
+    }
+
+    /// Asks whether the branches of an instruction's line are known, and charges for one that is not.
+    #[inline]
+    pub(crate) fn ask_for_branch(&mut self, rip: u64) {
+        if !self.engine.known_code.has(Question::branch(rip)) {
+            self.look_for_branch(rip);
+        }
+    }
+
+    #[inline(never)]
+    fn look_for_branch(&mut self, rip: u64) {
+        if self.engine.emulation.is_some() {
+            return;
+        }
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        let key = branch_key(rip);
+        if !memory.front.knows(key) {
+            if let Some(old) = memory.front.learn(key) {
+                self.engine.known_code.remove(Question::key(old));
+            }
+            let price: Ticks = caches.code.branches.latency;
+            self.charge_ticks(Kind::new(Family::UnknownBranch, 0), 1, price);
+        }
+        self.engine.known_code.add(Question::key(key));
+    }
+
+    /// Notes that the front end begins anew after an event of this kind, which has been charged.
+    #[inline]
+    pub(crate) fn redirect(&mut self, kind: Kind) {
+        if let Some(memory) = &mut self.micro.memory
+            && kind.family.redirects()
+        {
+            memory.front.redirected = self.micro.clock + self.engine.late;
+        }
+    }
+}

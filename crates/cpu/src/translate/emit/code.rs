@@ -1,0 +1,60 @@
+//! Questions for lines of code and for branches: see [`crate::code_lines`].
+
+use super::aside::From;
+use super::{Aim, Emit};
+use crate::known_code::{Question, always_branches};
+use crate::time::memory::LINE_SHIFT;
+use crate::translate::asm::{M, R};
+use crate::translate::layout::{FIRST, TEST, field, found};
+
+impl Emit<'_> {
+    /// Asks for the line of the current instruction, unless the instruction in front of it is in the same line, and for its
+    /// branch if it always branches.
+    pub(super) fn ask_for_code(&mut self) {
+        if !self.source.fetches {
+            return;
+        }
+        let op = *self.op();
+        let line = self.part().block.at(&op) >> LINE_SHIFT;
+        if self.line.replace(line) != Some(line) {
+            self.ask_unless_known(Question::line(line), false);
+        }
+        if always_branches(op.class) {
+            self.ask_unless_known(Question::branch(op.rip()), false);
+        }
+    }
+
+    /// Asks for the branch of the current instruction, a conditional branch that is taken.
+    pub(in crate::translate) fn ask_for_taken(&mut self) {
+        if self.source.fetches {
+            self.ask_unless_known(Question::branch(self.op().rip()), true);
+        }
+    }
+
+    /// Continues if the answer to a question is known to be yes.
+    fn ask_unless_known(&mut self, question: Question, taken: bool) {
+        self.asm.flagless_load(TEST, field!(known_code));
+        self.asm.flagless_load32(TEST, M::at(TEST, 4 * question.slot as i32));
+        self.asm.flagless_lea32(TEST, M::at(TEST, (question.tag as i32).wrapping_neg()));
+        let known = self.asm.flagless_if_zero();
+        let site = self.asm.jump();
+        self.asm.land(known);
+        let from = From::Ask { site, taken, held: self.held(), back: self.asm.here() };
+        let (code, loaded) = (self.slow_code(), self.loaded);
+        let stub = self.aside(from);
+        (stub.code, stub.loaded) = (code, loaded);
+    }
+
+    /// Calls for the answer to a question about the instruction of `code`.
+    pub(super) fn ask(&mut self, code: u64, taken: bool, held: Option<usize>, loaded: u8, back: usize) {
+        self.asm.flagless_constant(TEST, code);
+        let call = self.asm.call();
+        self.aims.push((call, if taken { Aim::AskTaken } else { Aim::Ask }));
+        self.call_load(loaded);
+        if let Some(group) = held {
+            self.asm.flagless_load(FIRST, found(group));
+        }
+        let site = self.asm.jump();
+        self.asm.aim(site, back);
+    }
+}
