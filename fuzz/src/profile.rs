@@ -48,6 +48,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         b"name = \"x\"\nsynthetic = true\n[sizes]\n".to_vec(),
         whole.as_bytes().to_vec(),
         include_bytes!("../../profiles/zen3.toml").to_vec(),
+        include_bytes!("../../profiles/hsw.toml").to_vec(),
     ];
     seeds.push(whole.bytes().take(half).collect());
     seeds

@@ -4,8 +4,10 @@
 //! figures are divided by the published one of a cell, and ours by ours of the same cell.
 
 use crate::Experiment;
-use crate::format::{factor, figure};
+use crate::experiment::TimeUnit;
+use crate::format::{factor, figure, gigahertz};
 use crate::results::ExperimentResult;
+use std::collections::BTreeSet;
 
 /// A cell of a table, as text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +47,15 @@ pub fn note(experiment: &Experiment, result: &ExperimentResult) -> Option<String
     ))
 }
 
+/// The line that says which frequencies our times assume, if there are times.
+pub fn frequencies(result: &ExperimentResult) -> Option<String> {
+    let measured = result.cells.iter().filter_map(|cell| cell.measured.as_ref());
+    let times = measured.filter(|measured| TimeUnit::from_symbol(&measured.unit).is_some());
+    let assumed: BTreeSet<u64> = times.map(|measured| measured.tsc_hz).collect();
+    let assumed: Vec<String> = assumed.into_iter().map(gigahertz).collect();
+    (!assumed.is_empty()).then(|| format!("Our times assume cores at {}.", assumed.join(", ")))
+}
+
 /// The contents of a cell.
 pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> Shown {
     let measured = result.measured(experiment, row, column);
@@ -73,6 +84,21 @@ pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, colu
 #[cfg(test)]
 mod tests {
     use crate::testing;
+
+    #[test]
+    fn times_state_the_frequencies_that_they_assume() {
+        let (_, mut result) = testing::results(4);
+        let times = |result: &mut crate::results::ExperimentResult, unit: &str| {
+            for (at, measured) in result.cells.iter_mut().filter_map(|cell| cell.measured.as_mut()).enumerate() {
+                measured.unit = unit.to_owned();
+                measured.tsc_hz = if at == 0 { 2_100_000_000 } else { 2_000_000_000 };
+            }
+        };
+        times(&mut result, "us");
+        assert_eq!(super::frequencies(&result).as_deref(), Some("Our times assume cores at 2.000 GHz, 2.100 GHz."));
+        times(&mut result, "exits");
+        assert_eq!(super::frequencies(&result), None);
+    }
 
     #[test]
     fn values_are_multiples_of_the_cell_that_they_are_relative_to() {

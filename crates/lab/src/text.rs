@@ -55,9 +55,9 @@ fn figures(experiment: &Experiment, result: &ExperimentResult, row: usize, colum
     ]
 }
 
-/// Explains the reference of relative values.
+/// Explains the reference of relative values and the frequency of times.
 fn note(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
-    if let Some(note) = shown::note(experiment, result) {
+    for note in [shown::note(experiment, result), shown::frequencies(result)].into_iter().flatten() {
         paragraph(out, &note);
     }
 }

@@ -104,7 +104,8 @@ fn names(profiles: &[Profile]) -> String {
     let rows: Vec<Vec<String>> = profiles
         .iter()
         .map(|profile| {
-            let mut row = vec![profile.name.clone(), gigahertz(profile.tsc_hz.value)];
+            let boost = profile.boost_hz.as_ref().map_or("-".to_owned(), |hz| gigahertz(hz.value));
+            let mut row = vec![profile.name.clone(), gigahertz(profile.tsc_hz.value), boost];
             row.extend(confidences(profile).map(|count| count.to_string()));
             row.push(if profile.synthetic { format!("{} (synthetic)", profile.title) } else { profile.title.clone() });
             row
@@ -114,6 +115,7 @@ fn names(profiles: &[Profile]) -> String {
     let headings = [
         ("name", Left),
         ("frequency", Right),
+        ("boost", Right),
         ("H", Right),
         ("M", Right),
         ("L", Right),
@@ -137,12 +139,15 @@ fn text(profile: &Profile) -> String {
     let hz = &profile.tsc_hz;
     let bits = &profile.physical_bits;
     let virtualization = &profile.virtualization;
-    let mut facts = vec![
-        ("frequency", gigahertz(hz.value), &hz.from),
+    let mut facts = vec![("frequency", gigahertz(hz.value), &hz.from)];
+    if let Some(boost) = &profile.boost_hz {
+        facts.push(("boost", gigahertz(boost.value), &boost.from));
+    }
+    facts.extend([
         ("physical address", format!("{} bits", bits.value), &bits.from),
         ("virtualization", virtualization.value.names().collect::<Vec<_>>().join(", "), &virtualization.from),
         ("CPUID", String::new(), &profile.cpuid_from),
-    ];
+    ]);
     if let Some(value) = &profile.arch_capabilities {
         facts.push(("ARCH_CAPABILITIES", format!("{:#x}", value.value), &value.from));
     }
@@ -309,6 +314,7 @@ fn summary(profile: &Profile) -> Value {
         "processor": profile.title,
         "synthetic": profile.synthetic,
         "tsc_hz": profile.tsc_hz.value,
+        "boost_hz": profile.boost_hz.as_ref().map(|hz| hz.value),
         "confidence": { "H": high, "M": medium, "L": low, "estimate": estimate },
     })
 }

@@ -45,6 +45,7 @@ const CORES: &[Core] = &[
         family: 6,
         models: &[(0x4e, 0x4e), (0x55, 0x55), (0x5e, 0x5e), (0x8e, 0x8e), (0x9e, 0x9e), (0xa5, 0xa6)],
     },
+    Core { name: "cascadelake", vendor: INTEL, family: 6, models: &[] },
     Core {
         name: "icelake",
         vendor: INTEL,
@@ -70,8 +71,8 @@ const CORES: &[Core] = &[
     Core { name: "zen5", vendor: AMD, family: 0x1a, models: &[(0x00, 0xff)] },
 ];
 
-/// Cores whose tables are as good as another's.
-const SAME: &[(&str, &str)] = &[("cascadelake", "skylakex")];
+/// Intel's models of family 6 that two cores share: model, first stepping of the later core, its name.
+const SHARED: &[(u32, u32, &str)] = &[(0x55, 5, "cascadelake")];
 
 /// How well a profile fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,13 @@ impl Fit {
 
 /// Returns the place of a processor's core in the list.
 fn core(processor: &Processor) -> Option<usize> {
+    let later = SHARED.iter().find(|(model, stepping, _)| {
+        (processor.vendor.as_str(), processor.family, processor.model) == (INTEL, 6, *model)
+            && processor.stepping >= *stepping
+    });
+    if let Some((.., name)) = later {
+        return CORES.iter().position(|core| core.name == *name);
+    }
     CORES.iter().position(|core| {
         core.vendor == processor.vendor
             && core.family == processor.family
@@ -122,15 +130,15 @@ pub fn choose(host: &Processor) -> Result<(Profile, Fit), ProfileError> {
     let profiles = Profile::names().map(Profile::named).collect::<Result<Vec<_>, _>>()?;
     let place = |profile: &Profile| {
         let named = profile.core.as_ref().map(|core| core.value.as_str());
-        let named = named.map(|name| SAME.iter().find(|(same, _)| *same == name).map_or(name, |(_, other)| other));
         CORES.iter().position(|core| Some(core.name) == named).or_else(|| core(&processor(profile)))
     };
     let wanted = core(host);
     let mut best: Option<(u32, Fit, Profile)> = None;
     for profile in profiles.into_iter().filter(|profile| !profile.synthetic) {
         let of = processor(&profile);
-        let same = (&of.vendor, of.family, of.model) == (&host.vendor, host.family, host.model);
-        let distance = match (wanted, place(&profile)) {
+        let place = place(&profile);
+        let same = (&of.vendor, of.family, of.model, place) == (&host.vendor, host.family, host.model, wanted);
+        let distance = match (wanted, place) {
             (Some(a), Some(b)) => a.abs_diff(b) as u32,
             _ => CORES.len() as u32,
         };
@@ -154,8 +162,12 @@ mod tests {
     use super::*;
 
     fn chosen(vendor: &str, family: u32, model: u32) -> (String, Fit) {
-        let (profile, fit) =
-            choose(&Processor { vendor: vendor.into(), family, model, ..Processor::default() }).unwrap();
+        chosen_stepping(vendor, family, model, 0)
+    }
+
+    fn chosen_stepping(vendor: &str, family: u32, model: u32, stepping: u32) -> (String, Fit) {
+        let vendor = vendor.into();
+        let (profile, fit) = choose(&Processor { vendor, family, model, stepping, ..Processor::default() }).unwrap();
         (profile.name, fit)
     }
 
@@ -164,10 +176,24 @@ mod tests {
         assert_eq!(chosen(AMD, 0x19, 1), ("zen3".into(), Fit::Exact));
         assert_eq!(chosen(AMD, 0x19, 0x21), ("zen3".into(), Fit::Core));
         assert_eq!(chosen(AMD, 0x17, 1), ("zen3".into(), Fit::Nearest));
+        assert_eq!(chosen(AMD, 0x19, 0x11), ("zen4".into(), Fit::Exact));
+        assert_eq!(chosen(AMD, 0x19, 0x61), ("zen4".into(), Fit::Core));
+        assert_eq!(chosen(AMD, 0x1a, 2), ("zen4".into(), Fit::Nearest));
         assert_eq!(chosen(INTEL, 6, 0xcf), ("emr".into(), Fit::Exact));
-        assert_eq!(chosen(INTEL, 6, 0x97), ("emr".into(), Fit::Core));
-        assert_eq!(chosen(INTEL, 6, 0x3d).1, Fit::Nearest);
+        assert_eq!(chosen(INTEL, 6, 0x8f), ("spr".into(), Fit::Exact));
+        assert_eq!(chosen(INTEL, 6, 0x97).1, Fit::Core);
+        assert_eq!(chosen(INTEL, 6, 0x3f), ("hsw".into(), Fit::Exact));
+        assert_eq!(chosen(INTEL, 6, 0x3c), ("hsw".into(), Fit::Core));
+        assert_eq!(chosen(INTEL, 6, 0x3d), ("hsw".into(), Fit::Nearest));
         assert_eq!(chosen("CentaurHauls", 7, 0x3b).1, Fit::Foreign);
         assert_eq!(chosen(INTEL, 6, 0x01).1, Fit::Foreign);
+    }
+
+    /// Cascade Lake has the model of Skylake-SP, and later steppings.
+    #[test]
+    fn steppings_tell_cores_of_one_model_apart() {
+        assert_eq!(chosen_stepping(INTEL, 6, 0x55, 4), ("skx".into(), Fit::Exact));
+        assert_eq!(chosen_stepping(INTEL, 6, 0x55, 7), ("clx".into(), Fit::Exact));
+        assert_eq!(chosen_stepping(INTEL, 6, 0x9e, 13), ("skx".into(), Fit::Core));
     }
 }

@@ -5,7 +5,7 @@ use super::sentence::{percent, signed_percent};
 use super::{Diff, Figures, Side};
 use crate::difference::Change;
 use crate::format::Align::{self, Left, Right};
-use crate::format::{number, signed, table, whole_cycles};
+use crate::format::{gigahertz, number, signed, table, whole_cycles};
 use ledger::TICKS_PER_CYCLE;
 
 /// A table.
@@ -53,6 +53,7 @@ fn overview(diff: &Diff) -> Sheet {
     rows.push(row("instructions of the command", |run| run.instructions as f64, rounded));
     rows.push(row("cycles of others meanwhile", |run| run.meanwhile, rounded));
     rows.push(row("virtual time, beginning to end", |run| run.elapsed, seconds));
+    rows.push(plain("  at a frequency of", &|side| gigahertz(side.tsc_hz)));
     let settled = |side: &Side| side.settled_after().map_or("never".to_owned(), |after| format!("{after:.6} s"));
     rows.push(plain("settled after", &settled));
     Sheet { title: String::new(), headings: vec![("", Left), ("A", Right), ("B", Right), ("change", Right)], rows }

@@ -54,7 +54,7 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
             push("ours/published", columns().map(ratio).collect());
         }
     }
-    if let Some(note) = shown::note(experiment, result) {
+    for note in [shown::note(experiment, result), shown::frequencies(result)].into_iter().flatten() {
         out.push_str(&format!("\n{note}\n"));
     }
     let pairs = factors(experiment);

@@ -133,7 +133,10 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
         title: experiment.title.clone(),
         about: experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned).collect(),
         source: experiment.source.as_ref().map(|source| format!("{} {}", source.text, source.reference)),
-        notes: shown::note(experiment, result).into_iter().chain(experiment.skips.iter().map(skip)).collect(),
+        notes: (shown::note(experiment, result).into_iter())
+            .chain(shown::frequencies(result))
+            .chain(experiment.skips.iter().map(skip))
+            .collect(),
         rows: (0..experiment.rows.len()).map(|row| plot(experiment, result, row)).collect(),
         declared: factors.iter().filter_map(|pair| compare::comparison(experiment, result, pair)).collect(),
         lead,

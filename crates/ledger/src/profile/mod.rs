@@ -328,8 +328,11 @@ pub struct Profile {
     pub notes: String,
     /// The maker of the processor.
     pub vendor: Vendor,
-    /// Frequency of the core and of the TSC, in hertz.
+    /// Frequency of the core and of the TSC, in hertz: the base frequency, which all times assume.
     pub tsc_hz: Sourced<u64>,
+    /// The highest frequency of a core that runs alone, in hertz. The modelled core does not boost; published microseconds are often of
+    /// cores that did. `None`: the processor does not boost.
+    pub boost_hz: Option<Sourced<u64>>,
     /// MAXPHYADDR.
     pub physical_bits: Sourced<u8>,
     /// The capabilities of its virtualization.
@@ -406,28 +409,42 @@ pub enum ProfileError {
 
 /// The profiles that are built in, by name.
 const BUILT_IN: &[(&str, &str)] = &[
+    ("clx", include_str!("../../../../profiles/clx.toml")),
     ("core2", include_str!("../../../../profiles/core2.toml")),
     ("emr", include_str!("../../../../profiles/emr.toml")),
+    ("hsw", include_str!("../../../../profiles/hsw.toml")),
     ("icx", include_str!("../../../../profiles/icx.toml")),
     ("max", include_str!("../../../../profiles/max.toml")),
     ("skx", include_str!("../../../../profiles/skx.toml")),
+    ("spr", include_str!("../../../../profiles/spr.toml")),
     ("zen3", include_str!("../../../../profiles/zen3.toml")),
+    ("zen4", include_str!("../../../../profiles/zen4.toml")),
 ];
 
 /// Other names of built-in profiles, as the processors are called elsewhere.
 const ALIASES: &[(&str, &str)] = &[
+    ("cascadelake", "clx"),
+    ("cascadelake-server", "clx"),
+    ("cascade-lake", "clx"),
     ("conroe", "core2"),
     ("merom", "core2"),
     ("emeraldrapids", "emr"),
     ("emerald-rapids", "emr"),
+    ("haswell", "hsw"),
+    ("haswell-server", "hsw"),
+    ("haswell-ep", "hsw"),
     ("icelake", "icx"),
     ("icelake-server", "icx"),
     ("ice-lake", "icx"),
     ("skylake", "skx"),
     ("skylake-server", "skx"),
     ("skylake-sp", "skx"),
+    ("sapphirerapids", "spr"),
+    ("sapphire-rapids", "spr"),
     ("epyc-milan", "zen3"),
     ("milan", "zen3"),
+    ("epyc-genoa", "zen4"),
+    ("genoa", "zen4"),
 ];
 
 /// Files larger than this are not profiles.
@@ -541,6 +558,7 @@ impl Profile {
         self.title = String::from_utf8_lossy(&brand).trim().to_owned();
         self.name = "host".to_owned();
         self.tsc_hz.value = tsc_hz;
+        self.boost_hz = None;
         self.raw_cpuid = raw_cpuid;
         self
     }

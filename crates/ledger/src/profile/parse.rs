@@ -213,13 +213,15 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
     if clock == Clock::Core && caches.is_none() {
         return Err(top.error("clock", "the model 'core' needs the table [cache]"));
     }
+    let (tsc_hz, boost_hz) = frequencies(&top.table("frequency")?)?;
     Ok(Profile {
         name,
         title: top.text("title")?,
         synthetic,
         notes: top.text("notes")?,
         vendor,
-        tsc_hz: sized(top, "frequency", "hz", 1_000_000, 100_000_000_000)?.map(|n| n as u64),
+        tsc_hz,
+        boost_hz,
         physical_bits: sized(top, "physical_address", "bits", 32, i64::from(MOST_PHYSICAL_BITS))?.map(|n| n as u8),
         virtualization: virtualization(&top.table("virtualization")?)?,
         vmx: match top.table.contains_key("vmx") {
@@ -252,6 +254,18 @@ impl<T> Sourced<T> {
     fn map<U>(self, f: impl FnOnce(T) -> U) -> Sourced<U> {
         Sourced { value: f(self.value), from: self.from }
     }
+}
+
+/// Returns the base frequency, and the highest one if the processor has a higher one.
+fn frequencies(at: &At) -> Result<(Sourced<u64>, Option<Sourced<u64>>), ProfileError> {
+    const MOST: i64 = 100_000_000_000;
+    at.only(&["hz", "source", "confidence", "boost"])?;
+    let base = at.integer("hz", 1_000_000, MOST)?;
+    let boost = match at.table.contains_key("boost") {
+        true => Some(sized(at, "boost", "hz", base, MOST)?.map(|n| n as u64)),
+        false => None,
+    };
+    Ok((Sourced { value: base as u64, from: at.from()? }, boost))
 }
 
 fn sized(top: &At, key: &str, value: &str, least: i64, most: i64) -> Result<Sourced<i64>, ProfileError> {

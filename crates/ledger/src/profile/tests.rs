@@ -19,6 +19,21 @@ fn every_built_in_profile_reads() {
     }
 }
 
+/// The modelled time is that of the base frequency, and the processor's leaf 0x16 has both in MHz.
+#[test]
+fn both_frequencies_are_those_of_the_processor() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap();
+        let boost = profile.boost_hz.as_ref().map(|hz| hz.value);
+        assert_eq!(boost.is_some(), name != "core2", "{name}");
+        assert!(boost.is_none_or(|hz| hz > profile.tsc_hz.value), "{name}");
+        if let Some(leaf) = profile.real_cpuid(0x16, 0) {
+            assert_eq!(profile.tsc_hz.value, u64::from(leaf.eax) * 1_000_000, "{name}");
+            assert_eq!(boost, Some(u64::from(leaf.ebx) * 1_000_000), "{name}");
+        }
+    }
+}
+
 #[test]
 fn names_are_sorted() {
     assert!(Profile::names().is_sorted());
@@ -48,11 +63,11 @@ fn the_host_enables_only_states_that_its_processor_has() {
     }
 }
 
-/// Linux executes VERW at each return to user space where CPUID has MD_CLEAR and IA32_ARCH_CAPABILITIES lacks MDS_NO.
+/// With MD_CLEAR, VERW clears the buffers of a processor that IA32_ARCH_CAPABILITIES does not call free of both leaks, MDS_NO and TAA_NO.
 #[test]
 fn verw_costs_what_clearing_buffers_costs_where_there_is_something_to_clear() {
     let md_clear = 1 << 10;
-    let mds_no: u64 = 1 << 5;
+    let no_leak: u64 = 1 << 5 | 1 << 8;
     for name in Profile::names() {
         let profile = Profile::named(name).unwrap();
         let edx = profile.cpuid().iter().find(|l| l.leaf == 7 && l.subleaf == Some(0)).map_or(0, |l| l.edx);
@@ -60,7 +75,7 @@ fn verw_costs_what_clearing_buffers_costs_where_there_is_something_to_clear() {
         let verw = Kind::new(Family::DescriptorTable, 2);
         assert!(profile.prices.kinds.contains_key(&verw), "{name} has no price of its own for VERW");
         assert_eq!(profile.emulated_costs().of(verw), 0, "{name}");
-        match (edx & md_clear != 0, capabilities & mds_no != 0) {
+        match (edx & md_clear != 0, capabilities & no_leak == no_leak) {
             (true, false) => assert!(profile.costs().of(verw) > 400_000, "{name}"),
             // A made-up processor has the costs of its base.
             _ => assert!(profile.synthetic || profile.costs().of(verw) == 0, "{name}"),
@@ -146,12 +161,14 @@ fn processors_can_do_for_hypervisors_what_they_could() {
     let core2 = vmx("core2");
     assert!(!core2.ept && !core2.vpid && !core2.unrestricted_guest);
     assert_eq!(core2.cr3_targets, 4);
-    for name in ["skx", "icx", "emr", "max"] {
+    for name in ["hsw", "skx", "clx", "icx", "spr", "emr", "max"] {
         let vmx = vmx(name);
         assert!(vmx.ept && vmx.ept_ad && vmx.ept_1g && vmx.vpid && vmx.invvpid && vmx.unrestricted_guest, "{name}");
     }
-    let zen3 = vmx("zen3");
-    assert!(zen3.ept && !zen3.ept_execute_only && zen3.cr3_targets == 0);
+    for name in ["zen3", "zen4"] {
+        let zen = vmx(name);
+        assert!(zen.ept && !zen.ept_execute_only && zen.cr3_targets == 0, "{name}");
+    }
 }
 
 #[test]
@@ -219,8 +236,11 @@ fn real_differences_between_processors_remain() {
     let [core2, skx, icx, zen3, max] = ["core2", "skx", "icx", "zen3", "max"].map(|n| Profile::named(n).unwrap());
     assert!(core2.cpuid().iter().all(|l| l.leaf != 0xd), "no XSAVE on Core 2");
     assert_eq!(core2.physical_bits.value, 36);
+    let [hsw, zen4] = ["hsw", "zen4"].map(|n| Profile::named(n).unwrap());
     let la57 = |p: &Profile| leaf(p, 7, Some(0)).ecx >> 16 & 1;
-    assert_eq!([la57(&skx), la57(&icx), la57(&zen3), la57(&max)], [0, 1, 0, 1]);
+    assert_eq!([la57(&skx), la57(&icx), la57(&zen3), la57(&zen4), la57(&max)], [0, 1, 0, 1, 1]);
+    let avx512 = |p: &Profile| leaf(p, 7, Some(0)).ebx >> 16 & 1;
+    assert_eq!([avx512(&hsw), avx512(&skx), avx512(&zen3), avx512(&zen4)], [0, 1, 0, 1]);
     assert_eq!(leaf(&icx, 0x8000_0008, None).eax, 0x392e);
     assert_eq!(leaf(&skx, 0x8000_0008, None).eax, 0x302e);
     assert_eq!((skx.vendor, zen3.vendor), (Vendor::Intel, Vendor::Amd));
@@ -250,6 +270,10 @@ fn what_is_wrong_is_named() {
     assert_eq!(
         broken("[frequency]\nhz = 2100000000", "[frequency]\nhz = 0"),
         "profile x.toml: frequency.hz: 0 is not between 1000000 and 100000000000"
+    );
+    assert_eq!(
+        broken("boost = { hz = 3700000000", "boost = { hz = 2000000000"),
+        "profile x.toml: frequency.boost.hz: 2000000000 is not between 2100000000 and 100000000000"
     );
     assert_eq!(
         broken("load = { cycles = 2.25", "load = { cycles = -1"),
@@ -315,10 +339,13 @@ fn what_is_wrong_is_named() {
     assert_eq!(broken("format = 1", "base = \"max\""), "profile x.toml: base: max has a base itself");
     let base = |base: &str| broken("format = 1", &format!("base = {base}"));
     assert_eq!(base("3"), "profile x.toml: base: should be a string, is an integer");
-    assert_eq!(base("\"mine.toml\""), "profile x.toml: base: 'mine.toml' is none of core2, emr, icx, max, skx, zen3");
+    assert_eq!(
+        base("\"mine.toml\""),
+        "profile x.toml: base: 'mine.toml' is none of clx, core2, emr, hsw, icx, max, skx, spr, zen3, zen4"
+    );
     assert!(broken("format = 1", "format = ").starts_with("profile x.toml: line 3: "));
     let unknown = Profile::named("i486").expect_err("there is none").to_string();
-    assert!(unknown.contains("core2, emr, icx, max, skx, zen3"), "{unknown}");
+    assert!(unknown.contains("clx, core2, emr, hsw, icx, max, skx, spr, zen3, zen4"), "{unknown}");
     let absent = Profile::find("/nonexistent/x.toml").expect_err("there is none").to_string();
     assert_eq!(absent, "profile /nonexistent/x.toml can't be read");
 }
@@ -351,5 +378,6 @@ fn a_hosts_processor_has_its_own_name_vendor_and_frequency() {
     let host = Profile::named("skx").unwrap().of_host(rows, 3_000_000_000);
     assert_eq!((host.name.as_str(), host.title.as_str(), host.vendor), ("host", "Quick one", Vendor::Amd));
     assert_eq!((host.tsc_hz.value, host.physical_bits.value), (3_000_000_000, 43));
+    assert!(host.boost_hz.is_none());
     assert_eq!(host.real_cpuid(0, 0).map(|leaf| leaf.eax), Some(13));
 }
