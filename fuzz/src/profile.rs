@@ -30,7 +30,10 @@ pub fn run(data: &[u8]) {
     // Caches are made only if they are small: any larger ones take the same way.
     if let Ok(profile) = profile.with_clock(Clock::Core)
         && let Some(caches) = profile.geometry().caches
-        && [Some(caches.l1d), Some(caches.code.l1i), Some(caches.l2), caches.l3].iter().flatten().all(|level| level.lines < 1 << 20)
+        && [Some(caches.l1d), Some(caches.code.l1i), Some(caches.l2), caches.l3]
+            .iter()
+            .flatten()
+            .all(|level| level.lines < 1 << 20)
     {
         let memory = cpu::time::memory::Memory::new(&caches);
         assert!(memory.fits(&caches, 0));
