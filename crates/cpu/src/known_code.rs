@@ -1,5 +1,5 @@
-//! What an engine knows about the modelled way of code: a part of the lines that the first-level cache has, and of the lines whose
-//! branches the front end knows. See [`crate::code_lines`].
+//! The engine's copy of answers about code: lines that the modelled first-level cache has, and lines whose branches the modelled
+//! front end knows. The copy may lack lines. See [`crate::code_lines`].
 
 use crate::time::memory::code::branch_key;
 use ledger::Class;

@@ -7,9 +7,10 @@
 //! pointers, never through Rust references. Processors and devices take turns: whoever holds a clone may be moved to another
 //! thread, but only one of them accesses the memory at a time. The marks are atomic, so that this is all that is asked.
 
+use crate::bus::lock;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use x86::page::PAGE;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -69,8 +70,7 @@ struct Marks {
 
 impl Marks {
     fn monitors(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
-        // Every value is valid, whoever has panicked.
-        self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.monitors)
     }
 }
 

@@ -122,7 +122,8 @@ impl Recorder {
         Self { names, coarseness, most_recorded, most_shapes, dense_from, keeps, ..Self::default() }
     }
 
-    /// Returns what the machine's recorders number together. No other method may be called while the result lives.
+    /// Returns what the machine's recorders number together. While the result lives, only methods that neither number anything nor
+    /// look a number up may be called, such as [`Self::blocks`] and [`Self::events`].
     pub fn names(&self) -> MutexGuard<'_, Names> {
         lock(&self.names)
     }

@@ -6,7 +6,6 @@ use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::stacks::NamedTree;
 use crate::tasks::{self, LOW, OF_NO_FUNCTION, OF_NO_MODULE};
-use cpu::bus::lock;
 use ledger::profile::Profile;
 use ledger::summary::Part;
 use ledger::symbols::{self, Kallsyms, KallsymsError, Symbol, Symbols};
@@ -138,7 +137,7 @@ impl Machine {
         header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         header.metadata.extend(self.on_kvm.iter().flat_map(|report| report.facts()));
         let mut ledger = Ledger::new(header, self.recorder(), symbols);
-        let board = lock(&self.board);
+        let board = self.board();
         ledger.name_kinds(|kind| name(kind, &self.profile, &board));
         drop(board);
         // The search reads all low memory if there is no kernel: it is not repeated.

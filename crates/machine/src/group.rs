@@ -10,7 +10,6 @@ use crate::host::Host;
 use crate::host_time::Pace;
 use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
-use cpu::bus::lock;
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use network::time::{NANOSECOND, SECOND};
 use network::{Exchange, Time};
@@ -87,7 +86,7 @@ impl Group {
     /// ([`Parts::member`](crate::board::Parts::member)).
     pub fn new(machines: Vec<Machine>) -> Self {
         let exchange = {
-            let boards: Vec<_> = machines.iter().map(|machine| lock(&machine.board)).collect();
+            let boards: Vec<_> = machines.iter().map(|machine| machine.board()).collect();
             let networks: Vec<_> = boards.iter().map(|board| board.network()).collect();
             Exchange::new(networks.iter().map(|network| &**network))
         };
@@ -107,7 +106,7 @@ impl Group {
                     continue;
                 }
                 member.advance(until, &mut *hosts[number]);
-                self.exchange.collect(number, &mut lock(&member.machine.board).network());
+                self.exchange.collect(number, &mut member.machine.board().network());
                 let ends = member.outcome.is_some() && (number == 0 || !member.is_done());
                 ended = ended.or(ends.then_some(number));
             }
@@ -143,7 +142,7 @@ impl Group {
         exchange.forward(until, |network, port, at, frame| {
             let member = &mut members[network];
             if member.outcome.is_none() {
-                lock(&member.machine.board).network_enter(port, at, frame);
+                member.machine.board().network_enter(port, at, frame);
                 member.next = member.next.min(at);
             }
         });

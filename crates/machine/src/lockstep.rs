@@ -8,7 +8,6 @@ use crate::host::{Host, HostFrame, Piece, Poll};
 use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
 use cpu::Cpu;
-use cpu::bus::lock;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 use ledger::Ticks;
 use ledger::symbols::Symbols;
@@ -133,8 +132,8 @@ impl Lockstep {
             let pauses = (self.reference.vcpus.run(), self.translated.vcpus.run());
             self.stretches += 1;
             self.compare(pauses, &before)?;
-            lock(&self.reference.board).console_output();
-            lock(&self.reference.board).network_output();
+            self.reference.board().console_output();
+            self.reference.board().network_output();
             let mut noting = Noting { host: &mut *host, given: Poll::default() };
             let outcome = self.translated.outside(pauses.1, &mut noting);
             self.reference.feed(&noting.given);

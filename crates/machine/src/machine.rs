@@ -379,7 +379,7 @@ impl Machine {
     /// Interacts with the outside when the processors pause. Returns the outcome if the run ends.
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
-        let wanted = lock(&self.board).console_room();
+        let wanted = self.board().console_room();
         let listens = self.replay.listens();
         let mut poll = host.poll(self.vcpus.now(), wanted && listens);
         poll.frames = self.network(host, listens);
@@ -406,7 +406,7 @@ impl Machine {
     /// Sends frames to the host's network and returns those received; does neither while the machine repeats a part of
     /// its run.
     fn network(&mut self, host: &mut dyn Host, listens: bool) -> Vec<HostFrame> {
-        let mut board = lock(&self.board);
+        let mut board = self.board();
         if !board.network().reaches_host() {
             return Vec::new();
         }
@@ -423,7 +423,7 @@ impl Machine {
     /// Writes channel output to the host and returns input for channels; does neither while the machine repeats a part
     /// of its own run. A machine that replays a recording has output, and gets its input from there.
     fn channels(&mut self, host: &mut dyn Host, listens: bool) -> Vec<Piece> {
-        let mut board = lock(&self.board);
+        let mut board = self.board();
         if !board.has_channels() {
             return Vec::new();
         }
@@ -439,12 +439,12 @@ impl Machine {
 
     /// Delivers new input, and waiting input that the guest accepts now.
     pub(crate) fn feed(&mut self, poll: &Poll) {
-        lock(&self.board).console_input(&poll.input);
+        self.board().console_input(&poll.input);
         if !poll.frames.is_empty() {
-            lock(&self.board).network_input(&poll.frames);
+            self.board().network_input(&poll.frames);
         }
         if !poll.pieces.is_empty() {
-            lock(&self.board).channel_input(&poll.pieces);
+            self.board().channel_input(&poll.pieces);
         }
         self.vcpus.device_has_written();
     }
@@ -462,7 +462,7 @@ impl Machine {
     }
 
     fn console(&mut self, host: &mut dyn Host) {
-        let bytes = lock(&self.board).console_output();
+        let bytes = self.board().console_output();
         if !bytes.is_empty() {
             self.watch.saw(&bytes);
             host.output(&bytes);
@@ -477,7 +477,7 @@ impl Machine {
         // Input that the guest has not taken yet has already arrived: the machine does not wait for a user.
         let attended = host.attended() && self.replay.listens();
         let expects = attended || self.replay.has_more();
-        let waits = quiet && attended && lock(&self.board).console_waiting() == 0;
+        let waits = quiet && attended && self.board().console_waiting() == 0;
         if event == Ticks::MAX {
             if quiet && !expects {
                 return Some(Outcome::Stuck);
@@ -518,7 +518,7 @@ impl Machine {
         for vcpu in &mut self.vcpus.all {
             vcpu.cpu.micro.clock = vcpu.cpu.micro.clock.max(now);
         }
-        lock(&self.board).advance(now);
+        self.board().advance(now);
     }
 
     /// Describes the machine as names and values. Only [`MEMORY_MAP`] may occur more than once.

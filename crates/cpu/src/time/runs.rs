@@ -22,7 +22,7 @@ pub struct Runs {
     numbers: FxHashMap<Context, Place>,
 }
 
-/// What prices the instructions of a machine: its model of time, and its prices.
+/// The model of time and the prices of a machine, by which its instructions are priced.
 #[derive(Clone, Copy)]
 pub struct By<'a> {
     /// The model of time.

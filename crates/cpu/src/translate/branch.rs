@@ -176,7 +176,7 @@ impl Emit<'_> {
 
     /// Jcc: the flags are the guest's.
     pub fn branch(&mut self) -> bool {
-        if self.source.predicts || self.source.fetches {
+        if self.source.models_directions() {
             let site = self.asm.jump_if(self.condition());
             self.decided(false);
             self.link(false, None);

@@ -472,8 +472,7 @@ impl Cpu {
         op: &Op,
         ran: Exec<Flow>,
     ) -> *mut Running {
-        let index = cache.code.translations.part(place.number, place.part);
-        let at = (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize;
+        let (index, at) = block_of(cache, place, op);
         if place.uncounted {
             self.count_parts(cache, context.origin, place, index);
         }
@@ -562,9 +561,8 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
     if cpu.models_code() {
         // Instructions behind one that had to be left to its handler come here without a question.
-        let index = cache.code.translations.part(place.number, place.part);
-        let at = number_of(cache, op) - cache.code.blocks[index as usize].first;
-        cpu.ask_for_operation(cache, index, at as usize);
+        let (index, at) = block_of(cache, place, op);
+        cpu.ask_for_operation(cache, index, at);
     }
     match (op.exec)(cpu, op) {
         Ok(Flow::Next) if !LAST && cpu.stays(cache, context, place) => cpu.prepare_area(cache, context),
@@ -616,8 +614,7 @@ pub unsafe extern "sysv64" fn ask<const TAKEN: bool>(
 ) -> *mut Running {
     // SAFETY: guaranteed by the caller.
     let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
-    let index = cache.code.translations.part(place.number, place.part);
-    let at = (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize;
+    let (index, at) = block_of(cache, place, op);
     if TAKEN {
         cpu.ask_for_branch(op.rip());
     } else {
@@ -678,6 +675,12 @@ pub unsafe extern "sysv64" fn refill(
     let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
     running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
     known
+}
+
+/// Returns the index of the block of a site, and the position in it of one of its operations.
+fn block_of(cache: &BlockCache, place: HandlerSite, op: &Op) -> (u32, usize) {
+    let index = cache.code.translations.part(place.number, place.part);
+    (index, (number_of(cache, op) - cache.code.blocks[index as usize].first) as usize)
 }
 
 /// Returns the index of one of the cache's operations.

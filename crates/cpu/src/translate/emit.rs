@@ -501,7 +501,7 @@ impl<'a> Emit<'a> {
     fn stay(&mut self, way: Way) {
         let taken = way == Way::Next;
         let condition = self.condition() ^ u8::from(!taken);
-        if self.source.predicts || self.source.fetches {
+        if self.source.models_directions() {
             let site = self.asm.jump_if(condition);
             let (from, loaded) = (From::Side { site, part: self.part, taken, counted: self.counted }, self.loaded);
             self.aside(from).loaded = loaded;

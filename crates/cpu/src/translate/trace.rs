@@ -131,6 +131,11 @@ pub struct TraceSource<'a> {
 }
 
 impl TraceSource<'_> {
+    /// Returns true if the direction of a conditional branch has an effect on the model.
+    pub fn models_directions(&self) -> bool {
+        self.predicts || self.fetches
+    }
+
     /// Returns the time from the begin of the first block to the begin of the last.
     pub fn span(&self) -> Ticks {
         let before = &self.parts[..self.parts.len() - 1];

@@ -1,5 +1,5 @@
-//! What the recorders of a machine number together: origins, shapes, tasks, regions, and the frames of stacks. A number means
-//! the same to each of them, so that counts can be moved from one recorder to another, and blocks that all processors share
+//! Origins, shapes, tasks, regions and the frames of stacks, which the recorders of a machine number together. A number means
+//! the same to every recorder, so that counts can be moved from one recorder to another, and blocks that all processors share
 //! have one shape.
 
 use super::{FURTHER_REGIONS, LONGEST_REGION_NAME, MOST_REGIONS, MOST_SPACES, Region};

@@ -2,7 +2,6 @@
 //! registers with QEMU's names. Under a hypervisor they are the guest's registers.
 
 use crate::machine::Machine;
-use cpu::bus::lock;
 use std::fmt::Write;
 use std::sync::LazyLock;
 use x86::{flags, reg, seg};
@@ -217,7 +216,7 @@ pub fn read(machine: &Machine, processor: usize, what: What) -> u128 {
         What::Control(2) => cpu.arch.cr2,
         What::Control(3) => view.cr3,
         What::Control(4) => view.cr4,
-        What::Control(_) => u64::from(lock(&machine.board).lapic(processor).cr8()),
+        What::Control(_) => u64::from(machine.board().lapic(processor).cr8()),
         What::Efer => view.efer,
     })
 }

@@ -4,7 +4,7 @@
 use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Saved, StateError, decode, encode, require};
 use network::Network;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A network that NICs share.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,7 @@ pub struct SharedNetwork(pub Arc<Mutex<Network>>);
 impl SharedNetwork {
     /// Locks the network.
     pub fn get(&self) -> MutexGuard<'_, Network> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        cpu::bus::lock(&self.0)
     }
 }
 

@@ -127,7 +127,7 @@ impl<'a> Hub<'a> {
 
     /// Takes the lock.
     pub fn lock(&self) -> MutexGuard<'_, Shared<'a>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        cpu::bus::lock(&self.shared)
     }
 
     /// Returns the protected state after the threads have ended.

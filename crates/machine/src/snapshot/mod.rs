@@ -16,7 +16,6 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use cpu::bus::lock;
 pub use error::SnapshotError;
 
 use crate::console::PanicWatch;
@@ -124,7 +123,7 @@ impl Machine {
         let state = State {
             processors: self.vcpus.all.iter().map(processor).collect(),
             hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
-            devices: lock(&self.board).save()?,
+            devices: self.board().save()?,
             charges: self.recorder().save(),
             blocks: self.vcpus.cache.code.save(ram),
             tasks: self.vcpus.tasks.save(),
@@ -179,7 +178,7 @@ impl Machine {
             }
             (vcpu.activity, vcpu.nmis, vcpu.spun, vcpu.guest) = (saved.activity, saved.nmis, saved.spun, saved.guest);
         }
-        lock(&self.board).restore(&state.devices)?;
+        self.board().restore(&state.devices)?;
         let first = &mut self.vcpus.all[0].cpu;
         self.vcpus.tasks.restore(state.tasks, &first.wiring.recorder, &mut self.vcpus.cache, &ram)?;
         first

@@ -1,11 +1,12 @@
 //! Forms of decoded vector instructions. A form is shared by all instructions that differ only in registers.
 
+use crate::bus::lock;
 use crate::exec::vector::exact::Rounding;
 use crate::native::{Extra, OperandKind, Stub, StubPlan};
 use crate::op::Op;
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Results that may underflow, for which exact denormal results must be found while underflow is unmasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +152,7 @@ pub(super) fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)
     let plan = StubPlan::new(i, mxcsr)?;
     let vex = plan.vex;
     let dot = if mxcsr { Dot::of(i) } else { None };
-    let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut forms = lock(&FORMS);
     if let Some(form) = forms.get(&plan.key()) {
         return Some((form, vex));
     }

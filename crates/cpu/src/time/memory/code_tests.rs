@@ -2,20 +2,10 @@
 
 use super::Memory;
 use super::code::branch_key;
-use super::tests::CACHES;
+use super::tests::{Bench, CACHES};
 use ledger::{Kind, Ticks};
 
-/// Caches with a clock.
-struct Bench {
-    memory: Memory,
-    now: Ticks,
-}
-
 impl Bench {
-    fn new() -> Self {
-        Self { memory: Memory::new(&CACHES), now: 1_000_000 }
-    }
-
     /// Executes a line of code for `work` ticks. Returns the wait before it.
     fn execute(&mut self, line: u64, work: Ticks) -> Ticks {
         let mut waits = 0;

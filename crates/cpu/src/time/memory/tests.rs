@@ -21,13 +21,13 @@ pub(super) const CACHES: Caches = Caches {
 };
 
 /// Caches with a clock, and memory in which each line points to the next of a chain.
-struct Bench {
-    memory: Memory,
-    now: Ticks,
+pub(super) struct Bench {
+    pub memory: Memory,
+    pub now: Ticks,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { memory: Memory::new(&CACHES), now: 1_000_000 }
     }
 

@@ -308,7 +308,7 @@ impl Emit<'_> {
             From::Side { site, part, taken, counted } => {
                 self.asm.aim(site, here);
                 (self.part, self.counted, self.loaded) = (part, counted, stub.loaded);
-                if self.source.predicts || self.source.fetches {
+                if self.source.models_directions() {
                     self.decided(taken);
                 }
                 self.count();

@@ -1,12 +1,13 @@
 //! Forms of decoded EVEX instructions.
 
 use super::memory::Access;
+use crate::bus::lock;
 use crate::exec::vector::software::{self, Function};
 use crate::native::{Kind, WidePlan, WideStub, host_has, wide};
 use crate::op::Op;
 use iced_x86::{Instruction, Register, RoundingControl};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// State that the operating system must have enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub(super) fn form(i: &Instruction, level: Level, family: Family) -> Option<&'st
     let mxcsr = family != Family::Integer;
     let plan = WidePlan::new(i, mxcsr)?;
     let key = (level as u8, plan.key());
-    let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut forms = lock(&FORMS);
     if let Some(form) = forms.get(&key) {
         return Some(form);
     }
