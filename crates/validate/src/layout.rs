@@ -15,7 +15,9 @@ pub const CONTROL_LEN: u64 = 0x1_0000;
 /// Results of repeated measurements.
 pub const RESULTS: u64 = CONTROL + 0x1000;
 /// Most measurements of a request: the results fill the pages of variables.
-pub const MOST_REPEATS: u64 = (CONTROL_LEN - 0x1000) / 16;
+pub const MOST_REPEATS: u64 = (CONTROL_LEN - 0x1000) / ANSWER;
+/// Bytes of the result of one measurement.
+pub const ANSWER: u64 = 24;
 /// End of the stack of the bare processor.
 pub const STACK: u64 = 0xa0_0000;
 /// Size of that stack.

@@ -3,7 +3,7 @@
 use crate::families::paths;
 use crate::kernel::Kernel;
 use crate::native::{self, Measured, Process, Times};
-use crate::program::{self, Program};
+use crate::program::{self, Program, Stamps};
 use crate::result::{Family, Row, Validation};
 use crate::workloads::{Workload, workloads};
 use std::path::Path;
@@ -122,8 +122,8 @@ fn of_paths(guest: &dyn Guest, directory: &Path, models: &[String], progress: Pr
                 kernels.len() * REPEATS as usize
             ));
         }
-        let least = |(kernel, samples): (&Kernel, &[[u64; 2]])| {
-            let ticks = samples.iter().map(|sample| sample[0]).min().unwrap_or(0);
+        let least = |(kernel, samples): (&Kernel, &[Stamps])| {
+            let ticks = samples.iter().map(|sample| sample.kernel).min().unwrap_or(0);
             ticks as f64 / (kernel.rounds as f64 * kernel.steps)
         };
         Ok::<Vec<f64>, String>(kernels.iter().zip(answers.chunks(REPEATS as usize)).map(least).collect())

@@ -5,7 +5,7 @@
 use crate::counters::Counters;
 use crate::kernel::Kernel;
 use crate::layout;
-use crate::program::{self, CHAIN_CYCLES, Program};
+use crate::program::{self, CHAIN_CYCLES, Program, Stamps};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Time after which a process that does not answer is given up.
 const LONGEST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
+/// Measurements that a figure is made of, at least.
+const LEAST: usize = 6;
+/// Times for which a kernel is measured if other work shares the core.
+const ATTEMPTS: usize = 8;
+/// Factor by which independent instructions take longer than on an idle core if nothing shares the core.
+const ALONE: f64 = 1.1;
 
 /// A figure of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +52,10 @@ pub struct Process {
     child: Child,
     to: ChildStdin,
     from: ChildStdout,
+    /// What independent instructions take on the idle core, of the chain's time.
+    width: f64,
+    /// Kernels during whose measurements other work shared the core.
+    shared: usize,
 }
 
 impl Drop for Process {
@@ -68,14 +79,14 @@ impl Process {
         let mut child = start().map_err(NativeError::Start)?;
         let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         bind(child.id());
-        Ok(Self { child, to, from })
+        Ok(Self { child, to, from, width: f64::INFINITY, shared: 0 })
     }
 
     /// Sends a request and returns the answer. Data stay in the process until others are sent.
-    fn request(&mut self, kernel: &Kernel, entry: u64, repeats: u64, data: bool) -> Result<Vec<[u64; 2]>, Error> {
+    fn request(&mut self, kernel: &Kernel, entry: u64, repeats: u64, data: bool) -> Result<Vec<Stamps>, Error> {
         self.to.write_all(&program::request(kernel, entry, repeats, data))?;
         self.to.flush()?;
-        let mut answer = vec![0; 16 * repeats as usize];
+        let mut answer = vec![0; (layout::ANSWER * repeats) as usize];
         let mut rest = answer.as_mut_slice();
         while !rest.is_empty() {
             self.wait()?;
@@ -97,23 +108,43 @@ impl Process {
         }
     }
 
-    /// Measures a kernel: as often as fits into `budget` time stamps, at least 9 times.
+    /// Measures a kernel: as often as fits into `budget` time stamps, at least 9 times. If other work shared the core for most of
+    /// that time, the kernel is measured again.
     pub fn measure(&mut self, kernel: &Kernel, entry: u64, budget: u64) -> Result<Measured, NativeError> {
         let ended = |error| NativeError::Ended(kernel.name.clone(), error);
-        let first = self.request(kernel, entry, 1, true).map_err(ended)?[0][0].max(1);
-        let repeats = (budget / first).clamp(9, layout::MOST_REPEATS.min(150)) / 3 * 3;
-        let samples = self.request(kernel, entry, repeats, false).map_err(ended)?;
+        let first = self.request(kernel, entry, 1, true).map_err(ended)?[0].kernel.max(1);
+        let repeats = (budget / first).clamp(9, layout::MOST_REPEATS.min(150));
+        let (mut samples, mut alone) = (Vec::new(), Vec::new());
+        for _ in 0..ATTEMPTS {
+            let more = self.request(kernel, entry, repeats, false).map_err(ended)?;
+            self.width = usual_width(&more).map_or(self.width, |width| self.width.min(width));
+            samples.extend_from_slice(&more);
+            alone.extend(undisturbed(&more, self.width));
+            if alone.len() >= LEAST {
+                break;
+            }
+        }
+        if alone.len() < LEAST {
+            self.shared += 1;
+            alone = samples;
+        }
+        alone.truncate(alone.len() / 3 * 3);
         let grain = silicon::options::grain();
-        let figure = |samples: &[[u64; 2]]| {
-            let least = |n: usize| stats::undisturbed(samples.iter().map(|sample| sample[n]), grain).unwrap_or(1.0);
-            let per_stamp = CHAIN_CYCLES / least(1);
-            (least(0) * per_stamp / (kernel.rounds as f64 * kernel.steps), per_stamp)
+        let figure = |samples: &[Stamps]| {
+            let least = |of: fn(&Stamps) -> u64| stats::undisturbed(samples.iter().map(of), grain).unwrap_or(1.0);
+            let per_stamp = CHAIN_CYCLES / least(|stamps| stamps.chain);
+            (least(|stamps| stamps.kernel) * per_stamp / (kernel.rounds as f64 * kernel.steps), per_stamp)
         };
-        let (cycles, per_stamp) = figure(&samples);
-        let parts: Vec<f64> = samples.chunks(samples.len().div_ceil(3)).map(|part| figure(part).0).collect();
+        let (cycles, per_stamp) = figure(&alone);
+        let parts: Vec<f64> = alone.chunks(alone.len() / 3).map(|part| figure(part).0).collect();
         let least = parts.iter().copied().fold(cycles, f64::min);
         let greatest = parts.iter().copied().fold(cycles, f64::max);
         Ok(Measured { cycles, interval: [least, greatest], per_stamp })
+    }
+
+    /// Returns the number of kernels during whose measurements other work shared the core.
+    pub fn shared(&self) -> usize {
+        self.shared
     }
 
     /// Returns true if the process, which has answered, has real-time priority.
@@ -130,6 +161,21 @@ impl Process {
         let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         kilobytes.unwrap_or(0) << 10
     }
+}
+
+/// Returns what independent instructions take, of the chain's time, while little else executes on the core. The very least figure
+/// is that of a chain which something interrupted.
+fn usual_width(samples: &[Stamps]) -> Option<f64> {
+    let widths: Vec<f64> = samples.iter().map(|stamps| stamps.width as f64 / stamps.chain.max(1) as f64).collect();
+    stats::quantile(&widths, 0.2)
+}
+
+/// Returns the measurements during which nothing else executed on the core: independent instructions took no longer before
+/// and after the kernel than they do on an idle core, whose figure is `least`.
+fn undisturbed(samples: &[Stamps], least: f64) -> Vec<Stamps> {
+    let chain = samples.iter().map(|stamps| stamps.chain).min().unwrap_or(1);
+    let alone = |stamps: &Stamps| stamps.width as f64 <= chain as f64 * least * ALONE;
+    samples.windows(2).filter(|pair| pair.iter().all(alone)).map(|pair| pair[1]).collect()
 }
 
 /// What a command took.
@@ -193,6 +239,17 @@ fn bind(process: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_measurement_beside_other_work_does_not_count() {
+        let stamps = |kernel, width| Stamps { kernel, chain: 1000, width };
+        let samples = [stamps(1, 250), stamps(2, 252), stamps(3, 400), stamps(4, 250), stamps(5, 260)];
+        let kernels: Vec<u64> = undisturbed(&samples, 0.25).iter().map(|stamps| stamps.kernel).collect();
+        assert_eq!(kernels, [2, 5]);
+        // A chain that was interrupted says nothing about the core.
+        let interrupted = Stamps { chain: 4000, ..stamps(6, 250) };
+        assert_eq!(usual_width(&[samples.as_slice(), &[interrupted]].concat()), Some(0.25));
+    }
 
     #[test]
     fn a_command_has_times_unless_it_fails() {

@@ -1,8 +1,8 @@
 //! The program: the functions of all kernels, and what a process needs around them, as a static ELF file.
 //!
 //! In a process the program answers requests: it reads a request and its data from the standard input, calls the
-//! function as often as asked, and writes two figures for each call to the standard output: the time stamps that the
-//! kernel took, and those that a chain of additions took beside it. On the modelled processor
+//! function as often as asked, and writes three figures for each call to the standard output: the time stamps that the
+//! kernel took, and those that a chain of additions and as many instructions as the core executes at once took beside it. On the modelled processor
 //! there is no process: its caller writes the data and calls the function. The functions are the same bytes at the same
 //! addresses.
 
@@ -15,6 +15,8 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 const LINE: usize = 64;
 /// Dependent additions in a round of the chain by which the clock is known, and its rounds.
 const CHAIN: (usize, u64) = (64, 64);
+/// Independent instructions in a round of the loop that shows whether the core is shared, and its rounds.
+const WIDTH: (usize, u64) = (96, 64);
 
 /// Cycles of the core that the chain takes.
 pub const CHAIN_CYCLES: f64 = (CHAIN.0 as u64 * CHAIN.1) as f64;
@@ -37,9 +39,10 @@ impl Program {
         for kernel in kernels {
             functions.push(append(&mut code, |a, padding| function(a, kernel, padding))?);
         }
-        let chain = chain();
+        let (chain, width) = (chain(), width());
         let chain = append(&mut code, |a, padding| function(a, &chain, padding))?;
-        let start = append(&mut code, |a, _| process(a, chain))?;
+        let width = append(&mut code, |a, padding| function(a, &width, padding))?;
+        let start = append(&mut code, |a, _| process(a, chain, width))?;
         assert!(code.len() as u64 <= CODE_LEN, "the code fits");
         Ok(Self { code, start, functions })
     }
@@ -91,15 +94,32 @@ pub fn request(kernel: &Kernel, entry: u64, repeats: u64, data: bool) -> Vec<u8>
     bytes
 }
 
-/// Returns the time stamps of the kernel and of the chain, for each measurement of an answer.
-pub fn answers(bytes: &[u8]) -> Vec<[u64; 2]> {
+/// The time stamps of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    /// Of the kernel.
+    pub kernel: u64,
+    /// Of the chain of additions behind the kernel.
+    pub chain: u64,
+    /// Of the independent instructions behind the chain.
+    pub width: u64,
+}
+
+/// Returns the measurements of an answer.
+pub fn answers(bytes: &[u8]) -> Vec<Stamps> {
     let quad = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-    bytes.chunks_exact(16).map(|pair| [quad(&pair[..8]), quad(&pair[8..])]).collect()
+    let stamps = |all: &[u8]| Stamps { kernel: quad(&all[..8]), chain: quad(&all[8..16]), width: quad(&all[16..]) };
+    bytes.chunks_exact(layout::ANSWER as usize).map(stamps).collect()
 }
 
 /// The kernel of dependent additions.
 fn chain() -> Kernel {
     Kernel::new("chain", CHAIN.1, |a| a.mov(ebx, 1), |a| (0..CHAIN.0).try_for_each(|_| a.add(rcx, rbx))).warm(16)
+}
+
+/// The kernel of instructions that wait for nothing: they take longer if another thread executes on the same core.
+fn width() -> Kernel {
+    Kernel::new("width", WIDTH.1, |_| Ok(()), |a| (0..WIDTH.0).try_for_each(|_| a.nop())).warm(16)
 }
 
 /// Appends a function at the next line of code, and returns its address. A label that the function returns begins a
@@ -175,7 +195,7 @@ const HUGE_PAGES: u32 = 14;
 const NO_HUGE_PAGES: u32 = 15;
 
 /// The life of a process.
-fn process(a: &mut CodeAssembler, chain: u64) -> Result<Option<CodeLabel>, IcedError> {
+fn process(a: &mut CodeAssembler, chain: u64, width: u64) -> Result<Option<CodeLabel>, IcedError> {
     let [mut request, mut pieces, mut repeat, mut call, mut read, mut ready, mut end, mut exit] =
         std::array::from_fn(|_| a.create_label());
     // The stack has the number of arguments, the first of which is the name. A process with more than the name is one
@@ -215,16 +235,16 @@ fn process(a: &mut CodeAssembler, chain: u64) -> Result<Option<CodeLabel>, IcedE
     a.set_label(&mut ready)?;
     a.mov(slot(Slot::Next), RESULTS as i32)?;
     a.set_label(&mut repeat)?;
-    for entry in [None, Some(chain)] {
+    for entry in [None, Some((chain, CHAIN.1)), Some((width, WIDTH.1))] {
         let (rounds, warm) = (slot(Slot::Rounds), slot(Slot::Warm));
         match entry {
             None => a.call(slot(Slot::Entry))?,
-            Some(chain) => {
+            Some((entry, count)) => {
                 a.push(rounds)?;
                 a.push(warm)?;
-                a.mov(rounds, CHAIN.1 as i32)?;
+                a.mov(rounds, count as i32)?;
                 a.mov(warm, 16)?;
-                a.mov(eax, chain as u32)?;
+                a.mov(eax, entry as u32)?;
                 a.call(rax)?;
                 a.pop(warm)?;
                 a.pop(rounds)?;

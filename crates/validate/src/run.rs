@@ -296,6 +296,13 @@ fn native(
             Err(error) => return Err(error.into()),
         }
     }
+    if process.shared() > 0 {
+        result.notes.push(format!(
+            "Other work shared the core with {} of {} kernels all the time: their figures are too high.",
+            process.shared(),
+            kernels.len()
+        ));
+    }
     if !process.is_real_time() {
         result.notes.push(
             "The kernel grants no real-time priority (SCHED_FIFO): other work of this machine disturbs more measurements."
