@@ -3,7 +3,7 @@
 use crate::charged::{Charged, Nesting};
 use crate::state::Cpu;
 use crate::vmx::NonRoot;
-use ledger::Origin;
+use ledger::{Family, Kind, Origin};
 use x86::control::CR0_PG;
 
 impl Cpu {
@@ -24,6 +24,7 @@ impl Cpu {
 
     /// Abandons a handler that was about to begin: a VM exit precedes it.
     pub(crate) fn handler_abandoned(&mut self) {
+        self.event_abandoned();
         self.micro.charged.nesting.leave();
         self.origin_changed();
     }
@@ -31,6 +32,7 @@ impl Cpu {
     /// Records that IRET has returned to the current privilege level: a handler never interrupts another one that runs
     /// in user mode. The origin is updated with the change of mode.
     pub(crate) fn handler_ends(&mut self) {
+        self.stay_ends(self.arch.cpl == 3, Kind::new(Family::Iret, 0));
         match self.arch.cpl {
             3 => self.micro.charged.nesting = Nesting::default(),
             _ => self.micro.charged.nesting.leave(),

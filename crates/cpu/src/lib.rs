@@ -70,6 +70,8 @@ pub mod run;
 pub mod sampling;
 pub mod saved;
 pub mod state;
+mod staying;
+pub mod stays;
 mod stopping;
 pub mod stops;
 pub mod table;

@@ -2,6 +2,7 @@
 //! origin of charges.
 
 use crate::charged::Charged;
+use crate::stays::Stays;
 use crate::time::memory::Memory;
 use crate::time::predictor::Predictor;
 use crate::time::{Place, START};
@@ -35,6 +36,8 @@ pub struct Micro {
     pub charged_space: Option<u64>,
     /// Other parts of the charged origin; set by [`Cpu::set_charged`](crate::Cpu::set_charged).
     pub charged: Charged,
+    /// Stays in the kernel that have not ended.
+    pub stays: Stays,
     /// True if PAUSE has been executed since this was last cleared: software waits for another processor.
     pub spins: bool,
     /// True if the board has handled the probe at the next instruction.
@@ -54,6 +57,7 @@ impl Micro {
             level: 0,
             charged_space: None,
             charged: Charged::default(),
+            stays: Stays::default(),
             spins: false,
             probe_passed: false,
         }
@@ -67,6 +71,6 @@ impl Micro {
             (None, None) => true,
             _ => false,
         };
-        memory && self.tlb.fits(geometry) && self.predictor.fits(geometry)
+        memory && self.stays.fits(self.clock) && self.tlb.fits(geometry) && self.predictor.fits(geometry)
     }
 }

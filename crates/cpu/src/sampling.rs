@@ -44,6 +44,7 @@ impl Cpu {
     /// Charges halted time, in which no samples are taken.
     pub fn charge_halt(&mut self, count: u64, ticks: Ticks) {
         self.charge_ticks(Kind::new(Family::Halt, 0), count, ticks);
+        self.stays_halted(ticks);
         self.skip_samples();
     }
 

@@ -71,6 +71,7 @@ impl Cpu {
         self.begin_run();
         self.abandon_guest();
         self.micro.charged.nesting = Nesting::default();
+        self.end_current_stays();
         self.arch.gpr = [0; 32];
         self.arch.gpr[reg::RDX as usize] = 0x600;
         self.arch.rip = 0xfff0;

@@ -13,6 +13,7 @@ use crate::fold::{Folded, MOST_ENTRIES};
 use crate::ledger::{Header, Ledger, SavedFunctions};
 use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
 use crate::stack::{self, Stacks};
+use crate::stays::{self, Entries};
 use crate::task::{LONGEST_COMM, MOST_TASKS, Task, TaskKind};
 use crate::unreadable::{BEFORE_HYPERVISORS, LARGEST_PAYLOAD, LedgerError, VERSION};
 use crate::wire::{Reader, fnv1a, put, put_cut};
@@ -21,6 +22,8 @@ use entries::{Blocks, Counts, Events, Position};
 use fields::{BEFORE_FOLDING, BEFORE_GUESTS, address_space, kind, list, origin, put_kind, put_origin, sorted_list};
 use std::collections::BTreeMap;
 
+/// The version without stays in the kernel.
+const BEFORE_STAYS: u16 = 7;
 /// The version in which shapes had no ticks: every instruction of a class had the price in the header.
 const BEFORE_TICKS: u16 = 6;
 /// The version without stacks.
@@ -183,6 +186,9 @@ impl Ledger {
         if version > BEFORE_STACKS {
             stack::write(&mut out, &self.stacks);
         }
+        if version > BEFORE_STAYS {
+            stays::write(&mut out, &self.entries);
+        }
         out
     }
 }
@@ -281,6 +287,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
         folded: Folded::default(),
         branches: Vec::new(),
         stacks: Stacks::default(),
+        entries: Entries::default(),
     };
     if blocks.len() + events.len() <= MOST_ENTRIES {
         ledger.blocks = blocks.collect();
@@ -308,6 +315,9 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
         if ledger.stacks.keeps.is_nothing() && ledger.stacks != Stacks::default() {
             return Err(r.malformed("there are stacks of a run that recorded none"));
         }
+    }
+    if version > BEFORE_STAYS {
+        ledger.entries = stays::read(r, ledger.regions.len(), ledger.tasks.len())?;
     }
     reader.finish()?;
     Ok(ledger)

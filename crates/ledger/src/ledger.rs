@@ -7,6 +7,7 @@ use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
 use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
 use crate::recorder::{Recorder, Region};
 use crate::stack::Stacks;
+use crate::stays::Entries;
 use crate::symbols::Symbols;
 use crate::task::{Task, TaskId};
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
@@ -75,6 +76,8 @@ pub struct Ledger {
     pub branches: Vec<BranchRuns>,
     /// Call stacks and the trace, if the run recorded them.
     pub stacks: Stacks,
+    /// Entries to the kernel, and the stays there.
+    pub entries: Entries,
 }
 
 /// The totals of a consistent ledger.
@@ -138,13 +141,27 @@ impl Ledger {
         let events = events(recorder, &origin_at);
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
         let branches = branches(recorder, &numbered);
-        let stacks = recorder.stacks(|number| {
+        let origin_in_ledger = |number: OriginId| {
             let origin = numbered[number.0 as usize];
             Origin { task: TaskId(task_at[origin.task.0 as usize]), ..origin }
-        });
+        };
+        let stacks = recorder.stacks(origin_in_ledger);
+        let entries = recorder.entries(origin_in_ledger);
         let none = Vec::new();
-        let mut ledger =
-            Self { header, regions, tasks, origins, shapes, symbols: none, blocks, events, folded, branches, stacks };
+        let mut ledger = Self {
+            header,
+            regions,
+            tasks,
+            origins,
+            shapes,
+            symbols: none,
+            blocks,
+            events,
+            folded,
+            branches,
+            stacks,
+            entries,
+        };
         let ids: FxHashMap<(u32, u32), OriginId> = origin_at.iter().copied().zip((0..).map(OriginId)).collect();
         ledger.fit(symbols, most, &|region, origin, rip| recorder.range(*ids.get(&(region, origin))?, rip));
         ledger.drop_unused();
@@ -215,10 +232,11 @@ impl Ledger {
         let mut used = vec![false; self.tasks.len()];
         // The entry for no task is always the first.
         used.iter_mut().take(1).for_each(|used| *used = true);
-        let origins = || self.origins.iter().chain(&self.stacks.origins);
+        let origins = || self.origins.iter().chain(&self.stacks.origins).chain(&self.entries.origins);
         origins().for_each(|origin| used[origin.task.0 as usize] = true);
         let at = keep(&mut self.tasks, &used);
-        let origins = self.origins.iter_mut().chain(&mut self.stacks.origins);
+        let others = self.stacks.origins.iter_mut().chain(&mut self.entries.origins);
+        let origins = self.origins.iter_mut().chain(others);
         origins.for_each(|origin| origin.task = TaskId(at[origin.task.0 as usize]));
     }
 
@@ -478,6 +496,13 @@ pub(crate) mod tests {
                 };
                 recorder.add(*origin, base + count * 8, kind, count, price * count);
                 clock += price * count;
+            }
+        }
+        if tasks {
+            for ticks in [30_000, 31_000, 9_000_000] {
+                let stay = crate::Stay { ticks, enter: 700, mitigation: 300, leave: 200 };
+                recorder.add_stay(interrupted, crate::Entry::new(crate::Gate::Interrupt, 0xec), stay, false);
+                recorder.add_stay(user, crate::Entry::new(crate::Gate::Call, 1), stay, ticks == 31_000);
             }
         }
         recorder.region_ends(region, if tasks { 7_000_000 } else { 0 });

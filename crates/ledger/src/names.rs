@@ -91,6 +91,16 @@ impl Family {
 }
 
 impl Kind {
+    /// Returns true if a kernel executes the instruction against attacks by speculation: writes of IA32_SPEC_CTRL,
+    /// IA32_PRED_CMD and IA32_FLUSH_CMD, and VERW where it clears buffers.
+    pub fn is_mitigation(self) -> bool {
+        match self.family {
+            Family::Wrmsr => matches!(self.param, msr::SPEC_CTRL | msr::PRED_CMD | msr::FLUSH_CMD),
+            Family::DescriptorTable => self.param == 2,
+            _ => false,
+        }
+    }
+
     /// The name of the kind in a report. `name` is the entry of the ledger's table of names (a device, an opcode).
     pub fn describe(self, name: Option<&str>) -> String {
         let p = self.param;

@@ -20,6 +20,7 @@ use crate::branch::{Branch, Branches, Taken};
 use crate::charge::{Amount, Origin, OriginId, RegionId, Shape, ShapeId};
 use crate::coarse::{self, AREA, Coarseness, Range};
 use crate::stack::{Keeps, Record, StackId, Stacked, Stacks, What};
+use crate::stays::{Entries, Entry, Recorded, Stay, Stays};
 use crate::task::{Task, TaskId};
 use crate::{Class, Kind, Ticks};
 pub use names::Names;
@@ -82,6 +83,7 @@ pub struct Recorder {
     /// Settings for stacks. They follow from the machine's configuration and are not saved.
     keeps: Keeps,
     stacks: Stacked,
+    stays: Recorded,
 }
 
 fn lock(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
@@ -105,6 +107,7 @@ impl Default for Recorder {
             branches: Branches::default(),
             keeps: Keeps::default(),
             stacks: Stacked::default(),
+            stays: Recorded::default(),
         }
     }
 }
@@ -131,7 +134,7 @@ impl Recorder {
     /// Returns true if the recorder of a processor that is not the machine's first should hand over its record: so the memory
     /// of all recorders has the bound of one, and the record of the whole machine decides how coarse it is.
     pub fn is_long(&self) -> bool {
-        self.tables.len() > LONG || self.branches.len() > LONG || self.stacks.len() > LONG
+        self.tables.len() > LONG || self.branches.len() > LONG || self.stacks.len() > LONG || self.stays.len() > LONG
     }
 
     /// Moves the record of another recorder of the same machine to the end of this one, and makes the other as coarse as this
@@ -153,6 +156,7 @@ impl Recorder {
             self.put_branch(origin, branch, taken);
         }
         self.stacks.take_from(&mut other.stacks, &mut lock(&self.names).frames);
+        self.put_stays(other.stays.take());
         other.forget_use();
         other.dense = 0;
         other.recent_origins = [None; RECENT_ORIGINS];
@@ -386,6 +390,8 @@ impl Recorder {
             self.put_event(origin, rip, kind, amount);
         }
         self.put_classes(classes);
+        let stays = self.stays.take();
+        self.put_stays(stays);
     }
 
     /// Adds instructions of blocks without addresses at the current coarseness.
@@ -395,6 +401,25 @@ impl Recorder {
             let start = self.range(origin, rip).map_or(rip, |range| range.start);
             self.tables.classes.entry((start, origin, class)).or_default().add(amount);
         }
+    }
+
+    /// Adds a stay in the kernel, which charges nothing. `nested` is true if another stay contains it.
+    pub fn add_stay(&mut self, origin: OriginId, entry: Entry, stay: Stay, nested: bool) {
+        let origin =
+            if self.coarseness == Coarseness::default() { origin } else { self.coarse_origin(origin, u64::MAX) };
+        self.stays.add(origin, entry, stay, nested);
+    }
+
+    /// Adds stays at the current coarseness.
+    fn put_stays(&mut self, all: Vec<((OriginId, Entry), Stays)>) {
+        let mut stays = std::mem::take(&mut self.stays);
+        stays.put(all, |origin| self.coarse_origin(origin, u64::MAX));
+        self.stays = stays;
+    }
+
+    /// Returns the entries for a ledger; `origin` maps a number to its origin.
+    pub(crate) fn entries(&self, origin: impl Fn(OriginId) -> Origin) -> Entries {
+        self.stays.finish(origin)
     }
 
     /// Sets the recorder's settings for stacks.

@@ -2,6 +2,7 @@
 //!
 //! Sums saturate: a ledger that passes [`Ledger::verify`] never reaches that.
 
+mod entries;
 mod lines;
 mod sites;
 mod stacks;

@@ -1,7 +1,7 @@
 //! Errors of files that are not usable ledgers.
 
 /// Version of the file format.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// Version whose events end with [`Family::Undefined`](crate::Family::Undefined). It was never written for a guest of a hypervisor, and is otherwise equal.
 pub const BEFORE_HYPERVISORS: u16 = 1;
 /// Largest uncompressed size in bytes: about ten million entries.

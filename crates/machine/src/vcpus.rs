@@ -226,9 +226,10 @@ impl Vcpus {
 
     /// Ends open regions after the run, and makes the guest available for inspection.
     pub fn finish(&mut self) {
-        if let Some(first) = self.all.first() {
-            let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
-            self.tasks.finish(&first.cpu.wiring.recorder, now);
+        let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
+        self.all.iter_mut().for_each(|vcpu| vcpu.cpu.end_current_stays());
+        if let Some(first) = self.all.first_mut() {
+            self.tasks.finish(&mut first.cpu, now);
         }
         self.show_guest();
     }

@@ -11,6 +11,7 @@ mod cpu_cmd;
 mod destination;
 mod diff_cmd;
 mod ending;
+mod entries;
 mod exec_cmd;
 mod export_cmd;
 mod gdb;

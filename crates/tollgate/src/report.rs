@@ -1,5 +1,6 @@
 //! `tollgate report`: shows the charges of a run, for people and for programs.
 
+use crate::entries;
 use crate::sites::{self, WhatIf};
 use crate::stacks;
 use crate::table::{
@@ -23,6 +24,7 @@ Examples:
   tollgate report boot.ledger --by symbol --top 40
   tollgate report boot.ledger --region hackbench
   tollgate report boot.ledger --by task
+  tollgate report boot.ledger --by entry --task hackbench
   tollgate report boot.ledger --task hackbench --by symbol
   tollgate report guest.ledger --level 0 --by symbol
   tollgate report boot.ledger --by call-site
@@ -88,6 +90,8 @@ pub enum Table {
     Task,
     /// Tasks of the guest, merged by name
     Comm,
+    /// Entries to the kernel: system calls, exceptions, interrupts, with everything below them
+    Entry,
     /// Indirect calls, jumps and returns with their targets, for a run with --call-sites
     CallSite,
 }
@@ -208,6 +212,9 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
         kinds_table(&mut out, "Cache misses", ledger, &kinds, busy, top, &Family::is_cache_miss);
         kinds_table(&mut out, "Mispredicted branches", ledger, &kinds, busy, top, &Family::is_mispredict);
         devices(&mut out, selection, busy, top);
+    }
+    if all || by == Some(Table::Entry) {
+        entries::text(&mut out, ledger, selection, busy, limit(top));
     }
     if by == Some(Table::Kind) {
         kinds_table(&mut out, "Kinds of events", ledger, &kinds, busy, top, &|_| true);
@@ -509,10 +516,12 @@ fn members(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) ->
 fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> Vec<(&'static str, Member)> {
     let rows = chosen.rows();
     let sites = || Member::Many(sites::json(selection, rows.unwrap_or(usize::MAX)));
+    let entries = || Member::Many(entries::values(ledger, selection, rows));
     let Some(by) = chosen.by else {
         let mut all = vec![
             ("classes", classes_member(selection, rows)),
             ("devices", devices_member(selection, rows)),
+            ("entries", entries()),
             ("kinds", kinds_member(ledger, selection, rows)),
             ("levels", Member::Lines(By::Level)),
             ("regions", Member::Lines(By::Region)),
@@ -532,6 +541,7 @@ fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> 
         Table::CallSite => ("call_sites", sites()),
         Table::Class => ("classes", classes_member(selection, rows)),
         Table::Comm => ("comms", Member::Lines(By::Comm)),
+        Table::Entry => ("entries", entries()),
         Table::Kind => ("kinds", kinds_member(ledger, selection, rows)),
         Table::Level => ("levels", Member::Lines(By::Level)),
         Table::Region => ("regions", Member::Lines(By::Region)),

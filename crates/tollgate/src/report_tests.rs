@@ -1,5 +1,5 @@
 use super::*;
-use ledger::{Header, Operation, Origin, Profile, Recorder, Symbol, Symbols, Task, TaskKind};
+use ledger::{Entry, Gate, Header, Operation, Origin, Profile, Recorder, Stay, Symbol, Symbols, Task, TaskKind};
 
 /// A run with everything in it; `scale` makes it longer.
 pub(crate) fn sample(scale: u64) -> Ledger {
@@ -45,6 +45,16 @@ pub(crate) fn sample(scale: u64) -> Ledger {
         };
         recorder.add(origin, rip, kind, count, price * count);
         clock += price * count;
+    }
+    for (gate, number, count, ticks) in [
+        (Gate::Call, 1, 800, 900_000),
+        (Gate::Exception, 14, 25 * scale, 2_104_000),
+        (Gate::Interrupt, 0xec, 3, 4_000_000),
+    ] {
+        for longer in 0..count {
+            let stay = Stay { ticks: ticks + 1000 * longer, enter: 42_000, mitigation: 506_000, leave: 42_000 };
+            recorder.add_stay(kernel, Entry::new(gate, number), stay, gate == Gate::Exception && longer < 5);
+        }
     }
     recorder.region_ends(region, clock);
     recorder.add(asleep, KERNEL + 0x100, Kind::new(Family::Halt, 0), 2, 4_200_000_000);
@@ -230,6 +240,7 @@ fn programs_are_told_the_table_that_people_see() {
         "regions",
         "tasks",
         "comms",
+        "entries",
         "call_sites",
     ];
     assert_eq!(tables, known);
@@ -237,7 +248,7 @@ fn programs_are_told_the_table_that_people_see() {
     assert_eq!(length(Table::Kind, Some(0)), length(Table::Kind, None));
     assert_eq!(chosen(None, Some(0)), chosen(None, None));
     let top = chosen(None, Some(1));
-    for list in ["symbols", "kinds", "rings", "levels", "spaces", "regions", "tasks"] {
+    for list in ["symbols", "entries", "kinds", "rings", "levels", "spaces", "regions", "tasks"] {
         assert_eq!(top[list].as_array().unwrap().len(), 1, "{list}");
     }
     assert_eq!(top["devices"].as_object().unwrap().keys().collect::<Vec<_>>(), ["serial"]);

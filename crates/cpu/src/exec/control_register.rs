@@ -76,6 +76,12 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
+/// Returns true if one root table follows the other in memory, as those of a program with and without the kernel do in Linux
+/// (page-table isolation).
+fn is_isolation(from: u64, to: u64) -> bool {
+    (from ^ to) & page::ADDRESS == page::PAGE
+}
+
 /// Executes MOV to a control register, after the checks for faults and exits.
 fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
     let mut charged = u32::from(number);
@@ -101,7 +107,10 @@ fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
         }
         3 => {
             cpu.check_pdptes(value)?;
-            cpu.charge(kind, 1);
+            match is_isolation(cpu.arch.cr3, value) {
+                true => cpu.charge_mitigation(kind),
+                false => cpu.charge(kind, 1),
+            }
             cpu.load_cr3(value)?;
             cpu.target_loaded(value);
         }

@@ -59,6 +59,17 @@ impl Event {
     pub fn new(vector: u8, code: Option<u32>, source: Source) -> Self {
         Self { vector, code, source, injected: false }
     }
+
+    /// Returns the kind of event that the delivery is charged as.
+    pub fn kind(&self) -> Kind {
+        let vector = u32::from(self.vector);
+        match self.source {
+            Source::Exception => Kind::new(Family::Exception, vector),
+            Source::External => Kind::new(Family::Interrupt, vector),
+            Source::Nmi => Kind::new(Family::Nmi, 0),
+            _ => Kind::new(Family::SoftwareInterrupt, vector),
+        }
+    }
 }
 
 /// Classifies an exception for the combination of two faults (SDM vol. 3, table 6-5).
@@ -104,6 +115,7 @@ impl Cpu {
     fn deliver_through_table(&mut self, first: Event, length: u32) {
         let mut event = first;
         let start = self.arch.rip;
+        self.event_begins(&event, self.micro.clock);
         self.delivery_begins(length);
         // An exception also ends blocking by STI or MOV SS.
         self.arch.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW);
@@ -180,23 +192,22 @@ impl Cpu {
     /// Delivers a software interrupt: called by the instruction's handler, with RIP after the instruction.
     pub(crate) fn software_interrupt(&mut self, vector: u8, source: Source) -> Exec {
         let event = Event::new(vector, None, source);
-        match self.arch.vmx.active {
-            true => self.guest_software_interrupt(&event)?,
-            false => self.enter_handler(&event)?,
+        self.event_begins(&event, self.micro.clock);
+        let entered = match self.arch.vmx.active {
+            true => self.guest_software_interrupt(&event),
+            false => self.enter_handler(&event),
+        };
+        if entered.is_err() {
+            self.event_abandoned();
         }
+        entered?;
         self.handler_begins(false);
         Ok(())
     }
 
     /// Charges a delivery to the interrupted instruction; called after the last step that can fail.
     fn charge_delivery(&mut self, event: &Event) {
-        let kind = match event.source {
-            Source::Exception => Kind::new(Family::Exception, u32::from(event.vector)),
-            Source::External => Kind::new(Family::Interrupt, u32::from(event.vector)),
-            Source::Nmi => Kind::new(Family::Nmi, 0),
-            _ => Kind::new(Family::SoftwareInterrupt, u32::from(event.vector)),
-        };
-        self.charge(kind, 1);
+        self.charge(event.kind(), 1);
     }
 
     /// Returns RFLAGS as pushed: RF is set for faults, so that the same breakpoint does not stop the instruction again,

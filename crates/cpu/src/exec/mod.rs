@@ -36,6 +36,8 @@ mod legacy_tests;
 #[cfg(test)]
 mod monitor_tests;
 #[cfg(test)]
+mod stays_tests;
+#[cfg(test)]
 mod system_tests;
 #[cfg(test)]
 mod vendor_tests;

@@ -438,6 +438,11 @@ fn wrmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if !written.unwrap_or_else(|| cpu.write_msr(index, value)) {
         return Err(cpu.gp(0));
     }
-    cpu.charge(Kind::new(Family::Wrmsr, index), 1);
+    let kind = Kind::new(Family::Wrmsr, index);
+    if kind.is_mitigation() {
+        cpu.charge_mitigation(kind)
+    } else {
+        cpu.charge(kind, 1)
+    }
     Ok(Flow::End)
 }

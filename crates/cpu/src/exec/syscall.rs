@@ -60,7 +60,9 @@ fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if !exists || !(cpu.engine.long64 || cpu.wiring.capabilities.amd) {
         return Err(cpu.ud());
     }
-    cpu.charge(Kind::new(Family::Syscall, 0), 1);
+    let kind = Kind::new(Family::Syscall, 0);
+    cpu.call_begins(cpu.engine.long64, kind);
+    cpu.charge(kind, 1);
     cpu.shadow_system_call();
     // The RPL is cleared only in the selector of CS.
     let base = (cpu.arch.msr.star >> 32) as u16;
@@ -98,7 +100,9 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if long && !cpu.canonical(rcx) && !cpu.wiring.capabilities.amd {
         return Err(cpu.gp(0));
     }
-    cpu.charge(Kind::new(Family::Sysret, 0), 1);
+    let kind = Kind::new(Family::Sysret, 0);
+    cpu.charge(kind, 1);
+    cpu.stay_ends(true, kind);
     if cpu.long_mode() {
         let image = cpu.arch.gpr[11] & flags::ALL & !(flags::RF | flags::VM);
         cpu.set_rflags(image);
@@ -132,7 +136,9 @@ fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if !cpu.protected() || is_null(selector) {
         return Err(cpu.gp(0));
     }
-    cpu.charge(Kind::new(Family::Syscall, 1), 1);
+    let kind = Kind::new(Family::Syscall, 1);
+    cpu.call_begins(false, kind);
+    cpu.charge(kind, 1);
     cpu.shadow_system_call();
     let value = cpu.rflags() & !(flags::VM | flags::IF | flags::RF);
     cpu.set_rflags(value);
@@ -167,7 +173,9 @@ fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if long && (!cpu.canonical(rcx) || !cpu.canonical(rdx)) {
         return Err(cpu.gp(0));
     }
-    cpu.charge(Kind::new(Family::Sysret, 1), 1);
+    let kind = Kind::new(Family::Sysret, 1);
+    cpu.charge(kind, 1);
+    cpu.stay_ends(true, kind);
     let mask = if long { u64::MAX } else { 0xffff_ffff };
     cpu.arch.gpr[usize::from(reg::RSP)] = rcx & mask;
     let offset = if long { 32 } else { 16 };

@@ -55,7 +55,7 @@ impl Cpu {
     /// analysis of microarchitectural data sampling"). The profile knows these processors; the price is added to the
     /// class's.
     fn charge_buffers(&mut self) {
-        self.charge(Kind::new(Family::DescriptorTable, 2), 1);
+        self.charge_mitigation(Kind::new(Family::DescriptorTable, 2));
     }
 }
 

@@ -214,6 +214,11 @@ impl Emit<'_> {
         self.asm.flagless_lea32(SECOND, M::at(R::RAX, 0));
         self.asm.flagless_load(FIRST, field!(registers));
         self.asm.flagless_store(state!(FIRST, arch.msr.spec_ctrl), SECOND);
+        if event.ticks != 0 && event.counter.is_some() {
+            self.asm.flagless_load(TEST, state!(FIRST, micro.stays.mitigation));
+            self.asm.flagless_lea(TEST, M::at(TEST, event.ticks as i32));
+            self.asm.flagless_store(state!(FIRST, micro.stays.mitigation), TEST);
+        }
         self.charge_event(event);
         true
     }

@@ -3,6 +3,7 @@
 //! The input is [`Paid`] for each run. A [`Diff`] is plain data, which the other modules present: `sentence` in one sentence, `sheets` as tables for the
 //! terminal and for Markdown, `junit` for programs that collect tests, [`crate::report::diff_page`] as a page.
 
+pub mod entries;
 mod junit;
 pub mod origin;
 pub mod paid;
@@ -16,6 +17,7 @@ pub mod verdict;
 use crate::charges::Tallies;
 use crate::difference::{Change, changes};
 use crate::flame::Folded;
+pub use entries::EntryChange;
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::{Clock, Prices};
 use origin::{Differing, Origin, Provenance};
@@ -27,7 +29,7 @@ use std::sync::Arc;
 pub use verdict::{Answer, Held, Terms, Verdict};
 
 /// The version of the JSON document.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// A run of one side.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,8 +135,12 @@ pub struct Diff {
     pub causes: Vec<Change>,
     /// The same by function: instructions, and ticks for all causes.
     pub functions: Vec<Change>,
+    /// Entries of the command's tasks to the kernel, with everything below them, the largest change first, without those that are equal.
+    pub entries: Vec<EntryChange>,
     /// Changes in other tasks and interrupts while the command ran.
     pub meanwhile: Vec<Change>,
+    /// Entries of other tasks, interrupts and soft interrupts while the command ran.
+    pub entries_meanwhile: Vec<EntryChange>,
     /// Version, seeds, files and the command that measures the same again.
     pub provenance: Provenance,
     /// The command's call stacks or cost trees on both sides, for the page: lines of all runs.
@@ -198,7 +204,10 @@ impl Diff {
         let functions = changed(&|paid| paid.functions.clone());
         let by_function = |cause: &str| changed(&|paid| paid.of_cause(cause));
         let total = paid::sum(&paid::means(before.0.functions.clone(), before.1));
-        let reason = sentence::reason(&verdict, total, &causes, by_function);
+        let sums = [(&before.0, before.1), (&after.0, after.1)];
+        let entries = entries::changes(sums, |paid| &paid.entries);
+        let entries_meanwhile = entries::changes(sums, |paid| &paid.entries_meanwhile);
+        let reason = sentence::reason(&verdict, total, &causes, &entries, by_function);
         Self {
             format: FORMAT,
             warnings: remarks.warnings,
@@ -211,7 +220,9 @@ impl Diff {
             differs: origin::differing(&a.origin, &b.origin),
             causes,
             functions,
+            entries,
             meanwhile: changed(&|paid| paid.meanwhile.clone()),
+            entries_meanwhile,
             provenance: remarks.provenance,
             stacks,
             verdict,

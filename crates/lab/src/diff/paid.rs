@@ -1,5 +1,6 @@
 //! The costs of one run, from its ledger: those of the command's tasks, and separately those of the rest of the machine.
 
+use super::entries::{self, ByEntry};
 use super::rests::Priced;
 use crate::charges::{Charges, Tallies, Tally};
 use ledger::summary::{By, Cause, Selection};
@@ -27,6 +28,10 @@ pub struct Paid {
     pub priced: BTreeMap<Priced, u64>,
     /// Costs of the rest of the machine by task; interrupts and soft interrupts have entries of their own.
     pub meanwhile: Tallies,
+    /// Stays of the command's tasks in the kernel.
+    pub entries: ByEntry,
+    /// Stays of the rest of the machine, with interrupts and soft interrupts.
+    pub entries_meanwhile: ByEntry,
     /// Virtual time from the command's start to its end, in ticks.
     pub elapsed: u64,
 }
@@ -61,7 +66,9 @@ impl Paid {
         let interrupts = [Context::SoftInterrupt, Context::Interrupt].map(|context| command.in_context(context));
         for part in interrupts.into_iter().chain([others]) {
             paid.add_meanwhile(part);
+            entries::add(&mut paid.entries_meanwhile, ledger, part);
         }
+        entries::add(&mut paid.entries, ledger, command.in_context(Context::Task));
         paid.elapsed = ledger.regions.iter().find(|region| region.name == OTHERS).map_or(0, |region| region.elapsed);
         Ok(paid)
     }
@@ -108,6 +115,10 @@ impl Paid {
             }
             for (to, from) in [(&mut result.functions, &one.functions), (&mut result.meanwhile, &one.meanwhile)] {
                 from.iter().for_each(|(name, tally)| to.entry(name.clone()).or_default().add(*tally));
+            }
+            let both = [(&mut result.entries, &one.entries), (&mut result.entries_meanwhile, &one.entries_meanwhile)];
+            for (to, from) in both {
+                from.iter().for_each(|(name, stays)| entries::merge(to, name.clone(), stays));
             }
             for (what, ticks) in &one.priced {
                 let sum = result.priced.entry(*what).or_default();

@@ -1,10 +1,11 @@
 //! The outcome of a diff in words.
 
 use super::statistics::Interval;
-use super::{Answer, Held, Side, Verdict};
+use super::{Answer, EntryChange, Held, Side, Verdict};
 use crate::charges::Tally;
 use crate::difference::Change;
 use crate::format::number;
+use ledger::TICKS_PER_CYCLE;
 
 /// Prefixes of large numbers.
 const SCALES: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -101,11 +102,65 @@ pub fn signed_percent(part: f64) -> String {
     format!("{sign}{:.digits$}%", part.abs() * 100.0)
 }
 
-/// Returns the main cause of a difference: the largest cause in its direction, with that cause's main function. `before` is A's total cost.
+/// The least share of a difference by which an entry explains it.
+const MAIN: f64 = 0.5;
+/// Significant digits of the cycles of one entry.
+const OF_AN_ENTRY: i32 = 3;
+
+/// Rounds to a few significant digits, and formats the result.
+fn rounded(cycles: f64) -> String {
+    let unit = 10f64.powi((cycles.max(1.0).log10().floor() as i32 + 1 - OF_AN_ENTRY).max(0));
+    number(((cycles / unit).round() * unit) as u64)
+}
+
+/// Returns true if a cause says nothing about its reason: time of instructions and of misses, and the transitions of entries themselves.
+fn is_diffuse(cause: &str) -> bool {
+    const WORDS: [&str; 9] =
+        ["instructions", "TLB", "cache misses", "mispredict", "exception", "SYS", "IRET", "INT ", "SWAPGS"];
+    WORDS.iter().any(|word| cause.starts_with(word))
+}
+
+/// Returns the entry that explains a difference, in a sentence: another number of entries, or another price of them. `whole` is the
+/// difference in cycles, `cause` the largest cause, and `before` A's whole cost in cycles.
+fn entry_reason(
+    precision: Precision,
+    whole: f64,
+    before: f64,
+    cause: &str,
+    entries: &[EntryChange],
+    place: &str,
+) -> Option<String> {
+    let share = |cycles: f64| cycles / whole;
+    let points = |cycles: f64| precision.percent(cycles / before.max(1.0)).replace('%', "");
+    let by_count = |entry: &&EntryChange| share(entry.of_count()) >= MAIN && share(entry.cycles()) >= MAIN;
+    let counted = entries.iter().filter(by_count);
+    if let Some(entry) = counted.max_by(|a, b| share(a.of_count()).total_cmp(&share(b.of_count()))) {
+        let more = entry.b.count - entry.a.count;
+        let (word, each) = if more > 0.0 { ("more", entry.b.mean) } else { ("fewer", entry.a.mean) };
+        let (times, each) = (number(more.abs().round() as u64), rounded(each));
+        return Some(format!(
+            "{} points are {times} {word} {}, {each} cycles each{place}",
+            points(entry.cycles()),
+            entry.plural
+        ));
+    }
+    let by_price = |entry: &&EntryChange| share(entry.cycles()) >= MAIN && entry.a.count > 0.0 && entry.b.count > 0.0;
+    let entry = entries.iter().filter(|_| is_diffuse(cause)).find(by_price)?;
+    let (word, each) = match entry.b.mean - entry.a.mean {
+        more if more > 0.0 => ("more", more),
+        less => ("fewer", -less),
+    };
+    let (times, each) = (number(entry.b.count.round() as u64), rounded(each));
+    Some(format!("{} points are {times} {} of {each} {word} cycles each{place}", points(entry.cycles()), entry.plural))
+}
+
+/// Returns the main reason of a difference: the entry that explains it, or else the largest cause in its direction, with that cause's main
+/// function. `before` is A's total cost.
 pub fn reason(
     verdict: &Verdict,
     before: Tally,
     causes: &[Change],
+    entries: &[EntryChange],
     by_function: impl Fn(&str) -> Vec<Change>,
 ) -> Option<String> {
     let direction = match verdict.answer {
@@ -122,6 +177,14 @@ pub fn reason(
         let half = most.ticks().unsigned_abs() * 2 >= largest.ticks().unsigned_abs();
         format!(", {} in {}", if half { "most" } else { "above all" }, most.name)
     });
+    let cycles = |ticks: i128| ticks as f64 / TICKS_PER_CYCLE as f64;
+    let whole = causes.iter().map(|cause| cycles(cause.ticks())).sum();
+    let before_in_cycles = before.ticks as f64 / TICKS_PER_CYCLE as f64;
+    let place = if largest.name == "instructions" { from.as_str() } else { "" };
+    let entry = entry_reason(Precision::of(verdict), whole, before_in_cycles, &largest.name, entries, place);
+    if entry.is_some() {
+        return entry;
+    }
     let count = largest.count();
     let times = number(u64::try_from(count.unsigned_abs()).unwrap_or(u64::MAX));
     let how = match count.signum() {

@@ -2,7 +2,7 @@
 
 use super::origin::{Differing, Origin, Provenance, short};
 use super::sentence::{percent, signed_percent};
-use super::{Diff, Figures, Side};
+use super::{Diff, EntryChange, Figures, Side};
 use crate::difference::Change;
 use crate::format::Align::{self, Left, Right};
 use crate::format::{gigahertz, number, signed, table, whole_cycles};
@@ -95,6 +95,50 @@ fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, 
     })
 }
 
+/// Returns a table of entries by their changes. `whole` is the total in cycles that percentages relate to.
+fn entries(title: &str, changes: &[EntryChange], whole: f64, top: usize) -> Option<Sheet> {
+    if changes.is_empty() {
+        return None;
+    }
+    let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
+    let row = |change: &EntryChange| {
+        let (a, b) = (&change.a, &change.b);
+        let mut cells = vec![signed(change.cycles().round() as i128), signed_percent(change.cycles() / whole.max(1.0))];
+        let pairs = [(a.count, b.count), (a.mean, b.mean), (a.median, b.median), (a.p99, b.p99)];
+        cells.extend(pairs.into_iter().flat_map(|(a, b)| [rounded(a), rounded(b)]));
+        cells.push(change.name.clone());
+        cells
+    };
+    let headings =
+        ["change", "of A", "count A", "count B", "mean A", "mean B", "median A", "median B", "p99 A", "p99 B"];
+    Some(Sheet {
+        title: format!("{title}{more}"),
+        headings: headings.map(|heading| (heading, Right)).into_iter().chain([("", Left)]).collect(),
+        rows: changes.iter().take(top).map(row).collect(),
+    })
+}
+
+/// Returns the table of the way of entries: in, mitigations, handler, and out, in cycles of the mean.
+fn ways(changes: &[EntryChange], top: usize) -> Option<Sheet> {
+    if changes.is_empty() {
+        return None;
+    }
+    let row = |change: &EntryChange| {
+        let (a, b) = (&change.a, &change.b);
+        let parts = [(a.enter, b.enter), (a.mitigation, b.mitigation), (a.handler, b.handler), (a.leave, b.leave)];
+        let cells = parts.into_iter().flat_map(|(a, b)| [rounded(a), rounded(b)]);
+        cells.chain([change.name.clone()]).collect()
+    };
+    let headings =
+        ["enter A", "enter B", "mitigation A", "mitigation B", "handler A", "handler B", "leave A", "leave B"];
+    let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
+    Some(Sheet {
+        title: format!("The mean of an entry, from the way in to the way out{more}"),
+        headings: headings.map(|heading| (heading, Right)).into_iter().chain([("", Left)]).collect(),
+        rows: changes.iter().take(top).map(row).collect(),
+    })
+}
+
 /// Returns the table of what differs between the sides, apart from the costs.
 pub fn differing(diff: &Diff) -> Option<Sheet> {
     let row = |row: &Differing| vec![row.what.clone(), row.a.clone(), row.b.clone()];
@@ -147,7 +191,10 @@ pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
     let lists = [
         sheet("What the command paid, by cause", counts, &diff.causes, whole, top),
         sheet("What the command paid, by function", instructions, &diff.functions, whole, top),
+        entries("What the command paid, by entry to the kernel, with everything below", &diff.entries, whole, top),
+        ways(&diff.entries, top),
         sheet("Other tasks and interrupts meanwhile", instructions, &diff.meanwhile, whole, top),
+        entries("Others' entries meanwhile, and interrupts", &diff.entries_meanwhile, whole, top),
     ];
     std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
 }

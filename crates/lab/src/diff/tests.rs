@@ -1,8 +1,20 @@
 use super::*;
 use crate::charges::Tally;
-use ledger::{Class, Profile};
+use ledger::stays::Stays;
+use ledger::{Class, Gate, Profile, Stay};
 use origin::File;
 use statistics::Plan;
+
+/// Stays of an entry, all with this number of cycles.
+fn stays(gate: Gate, plural: &str, count: u64, cycles: u64) -> entries::Named {
+    let mut stays = Stays::default();
+    for _ in 0..count {
+        let ticks = cycles * TICKS_PER_CYCLE;
+        stays.durations.add(ticks);
+        stays.sum.add(Stay { ticks, enter: ticks / 10, mitigation: 0, leave: ticks / 5 });
+    }
+    entries::Named { gate, plural: plural.to_owned(), stays }
+}
 
 /// A run that pays for instructions and IRETs, in cycles.
 fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
@@ -25,6 +37,8 @@ fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
         ]
         .into(),
         meanwhile: [("[interrupts]".to_owned(), cycles(5_000, 9_000))].into(),
+        entries: [("write".to_owned(), stays(Gate::Call, "calls of write", 10, 500 + irets))].into(),
+        entries_meanwhile: [("NMI".to_owned(), stays(Gate::Nmi, "NMI", 3, 700))].into(),
         elapsed: 2_100_000 * TICKS_PER_CYCLE,
     };
     let stacks = Folded {
@@ -179,6 +193,45 @@ fn a_price_is_told_apart_from_a_count() {
     dearer.paid.parts.iter_mut().filter(|((cause, _), _)| cause == "IRET").for_each(|(_, tally)| tally.ticks *= 2);
     let diff = diff(vec![run(None, 1_000_000, 1_000)], vec![dearer], None);
     assert!(diff.sentence.ends_with(": 9.1 points are IRET (as many at another price, most in asm_exc_page_fault)."));
+}
+
+/// Returns a run whose instructions differ by `more` because of page faults: their number, and the cycles of each.
+fn faulting(more: u64, faults: u64, cycles: u64) -> Run {
+    let mut run = run(None, 1_000_000 + more, 1_000);
+    let fault = stays(Gate::Exception, "page faults", faults, cycles);
+    run.paid.entries.insert("exception #PF".to_owned(), fault);
+    run
+}
+
+#[test]
+fn an_entry_explains_a_difference_that_instructions_do_not() {
+    let reason = |a: Run, b: Run| diff(vec![a], vec![b], None).sentence.split_once(": ").unwrap().1.to_owned();
+    let more = reason(faulting(0, 100, 2_104), faulting(104_500, 150, 2_104));
+    assert_eq!(more, "9.6 points are 50 more page faults, 2,100 cycles each, most in copy_page.");
+    let fewer = reason(faulting(104_500, 150, 2_104), faulting(0, 100, 2_104));
+    assert_eq!(fewer, "8.7 points are 50 fewer page faults, 2,100 cycles each, most in copy_page.");
+    let dearer = reason(faulting(0, 100, 2_000), faulting(50_000, 100, 2_480));
+    assert_eq!(dearer, "4.4 points are 100 page faults of 480 more cycles each, most in copy_page.");
+    // Page faults are a small part of this difference.
+    let other = reason(faulting(0, 100, 2_000), faulting(50_000, 102, 2_000));
+    assert_eq!(other, "4.5 points are instructions (50,000 more, most in copy_page).");
+}
+
+#[test]
+fn a_cause_that_says_its_reason_is_named_before_the_entries_that_it_is_in() {
+    let with = |irets, cycles| {
+        let mut run = faulting(0, 100, cycles);
+        run.paid.parts.insert(("WRMSR".to_owned(), "entry".to_owned()), Tally { count: irets, ticks: irets * 500_000 });
+        run
+    };
+    let diff = diff(vec![with(0, 2_000)], vec![with(200, 3_000)], None);
+    let reasons =
+        sentence::reason(&diff.verdict, Tally { count: 1, ticks: 1 }, &diff.causes, &diff.entries, |_| Vec::new());
+    assert_eq!(reasons, None, "nothing differs in the sum of functions");
+    let terms = Verdict::new(&[(1.0, 1.1)], &terms(None));
+    let ticks = Tally { count: 0, ticks: 1_000_000_000 };
+    let reason = sentence::reason(&terms, ticks, &diff.causes, &diff.entries, |_| Vec::new());
+    assert_eq!(reason.as_deref(), Some("10 points are WRMSR (200 more)"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::ReportError;
 use super::compare::{Comparison, Details, lines, shortened};
+use super::entries::entries;
 use super::flame::flame;
 use super::headline::Headline;
 use super::interval::interval;
@@ -70,6 +71,7 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
         differs: sheets::differing(diff).map(titled),
         origin: Some(titled(sheets::provenance(diff))),
         files: diff.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
+        entries: entries(&diff.entries),
         declared: vec![comparison],
         details: Some(Details {
             flame: flame(&shortened(&a.lines), &shortened(&b.lines)),

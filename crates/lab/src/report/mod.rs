@@ -5,6 +5,7 @@ mod axis;
 mod browser;
 mod compare;
 mod diff;
+mod entries;
 mod flame;
 mod headline;
 mod interval;

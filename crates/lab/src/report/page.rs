@@ -2,6 +2,7 @@
 
 use super::ReportError;
 use super::compare::{self, Badge, Comparison, Details};
+use super::entries::Entries;
 use super::headline::{Headline, headline};
 use super::interval::Drawn;
 use super::plot::{FAR, Plot, plot};
@@ -44,6 +45,8 @@ pub struct Section {
     pub origin: Option<(String, Table)>,
     /// The files of the host that the command could read: path, hash.
     pub files: Vec<(String, String)>,
+    /// Entries to the kernel on both sides.
+    pub entries: Option<Entries>,
     /// Our values beside the published figures.
     pub rows: Vec<Plot>,
     /// Notes on the results.

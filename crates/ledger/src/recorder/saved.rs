@@ -3,6 +3,7 @@
 use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Names, Origin, OriginId, Recorder, Region, Shape, ShapeId};
 use crate::branch::{Branch, Branches, Taken};
 use crate::stack::{SavedStacks, Stacked};
+use crate::stays::{Recorded, SavedStays};
 use crate::task::Tasks;
 use crate::{Class, Kind, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,7 @@ pub struct Saved {
     areas: Vec<((OriginId, u64), Option<u32>)>,
     branches: Vec<(OriginId, Branch, Taken)>,
     stacks: SavedStacks,
+    stays: SavedStays,
 }
 
 /// The reason why a saved record is rejected.
@@ -61,6 +63,7 @@ impl Saved {
         require(self.stacks.lost < MOST_CHARGED, "the number of lost records")?;
         require(self.classes.iter().all(|((_, origin, _), _)| is_origin(origin)), "a class")?;
         require(self.areas.iter().all(|((origin, _), _)| is_origin(origin)), "an area")?;
+        require(self.stays.fits(self.origins.len(), MOST_CHARGED), "a stay in the kernel")?;
         let is_branch = |taken: &Taken| taken.missed <= taken.count;
         let branches = self.branches.iter().all(|(origin, _, taken)| is_origin(origin) && is_branch(taken));
         require(branches, "a branch")
@@ -88,9 +91,10 @@ impl Recorder {
         let mut areas: Vec<_> = self.tables.areas.iter().map(|(key, count)| (*key, *count)).collect();
         let mut branches = self.branches.save();
         let mut stacks = self.stacks.save(&names.frames);
+        let mut stays = self.stays.save();
         let used = blocks.iter().map(|block| block.0).chain(events.iter().map(|event| event.0));
         let used = used.chain(classes.iter().map(|class| class.0.1)).chain(areas.iter().map(|area| area.0.0));
-        let used = used.chain(branches.iter().map(|branch| branch.0)).chain(stacks.origins());
+        let used = used.chain(branches.iter().map(|branch| branch.0)).chain(stacks.origins()).chain(stays.origins());
         // Branches and stacks without room belong to the first origin.
         let first = (0..names.origins.len().min(1) as u32).map(OriginId);
         let (origins, origin_at) = in_order(&names.origins, used.chain(first).map(|origin| origin.0));
@@ -105,6 +109,7 @@ impl Recorder {
         areas.iter_mut().for_each(|area| moved(&mut area.0.0));
         branches.iter_mut().for_each(|branch| moved(&mut branch.0));
         stacks.renumber(moved);
+        stays.renumber(moved);
         blocks.sort_unstable_by_key(|(origin, rip, shape, _)| (*origin, *rip, *shape));
         events.sort_unstable_by_key(|(origin, rip, kind, _)| (*origin, *rip, *kind));
         classes.sort_unstable();
@@ -112,7 +117,21 @@ impl Recorder {
         branches.sort_unstable();
         let (tasks, regions) = (names.tasks.clone(), names.regions.clone());
         let (coarseness, dense) = (self.coarseness, self.dense as u64);
-        Saved { origins, shapes, coarseness, dense, tasks, regions, blocks, events, classes, areas, branches, stacks }
+        Saved {
+            origins,
+            shapes,
+            coarseness,
+            dense,
+            tasks,
+            regions,
+            blocks,
+            events,
+            classes,
+            areas,
+            branches,
+            stacks,
+            stays,
+        }
     }
 
     /// Creates a recorder that continues a saved record.
@@ -130,7 +149,8 @@ impl Recorder {
         let Saved { origins, tasks, regions, coarseness, .. } = saved;
         (names.origins, names.tasks, names.regions, names.frames) = (origins, tasks, regions, frames);
         let names = Arc::new(Mutex::new(names));
-        let mut recorder = Self { names, coarseness, branches, stacks, ..Self::default() };
+        let mut recorder =
+            Self { names, coarseness, branches, stacks, stays: Recorded::restore(saved.stays), ..Self::default() };
         recorder.dense = saved.dense as usize;
         for (origin, rip, shape, runs) in saved.blocks {
             recorder.tables.blocks.add(origin, rip, shape, runs);
@@ -156,7 +176,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Family, Task, TaskKind, Way};
+    use crate::{Entry, Family, Gate, Stay, Task, TaskKind, Way};
 
     fn charge(recorder: &mut Recorder, from: u64) {
         for i in from..from + 400 {
@@ -168,6 +188,8 @@ mod tests {
             let branch = Branch { site: i << 4, way: Way::Call, target: i % 11 };
             recorder.add_branch(origin, branch, i % 2 == 0);
             recorder.add(origin, i << 4, Kind::new(Family::Exception, i as u32 % 3), 1, i);
+            let stay = Stay { ticks: i * 1000, enter: i, mitigation: 0, leave: 7 };
+            recorder.add_stay(origin, Entry::new(Gate::Exception, i as u32 % 3), stay, i % 4 == 0);
         }
     }
 

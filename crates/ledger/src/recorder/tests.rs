@@ -239,6 +239,8 @@ fn charge_in_turns(recorders: &mut [Recorder]) {
         r.add_branch(id, Branch { site: i % 300, way: crate::Way::Call, target: i % 7 }, i % 5 == 0);
         let stack = r.stack(&[i % 40, i % 3], true);
         r.add_crossing(id, stack, Kind::new(Family::Syscall, 0), Amount { count: 1, ticks: 5 });
+        let stay = crate::Stay { ticks: i * i, enter: 1, mitigation: 2, leave: 3 };
+        r.add_stay(id, crate::Entry::new(crate::Gate::Call, i as u32 % 5), stay, false);
         r.trace(Record { time: i, cpu: 0, origin: id, moment: crate::stack::Moment::Task, ticks: 1, stack });
         if i % 1500 == 1499 {
             gather(recorders);
@@ -279,6 +281,12 @@ fn recorders_of_a_machine_together_record_what_one_does() {
             r.stacks(|id| origins[id.0 as usize])
         };
         assert_eq!(stacks(&one[0]), stacks(&three[0]));
+        let stays = |r: &Recorder| {
+            let origins = r.names().origins().to_vec();
+            r.entries(|id| origins[id.0 as usize])
+        };
+        assert_eq!(stays(&one[0]), stays(&three[0]));
+        assert_eq!(stays(&one[0]).all.iter().map(|one| one.stays.count()).sum::<u64>(), 6000);
     }
 }
 

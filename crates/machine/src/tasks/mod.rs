@@ -15,6 +15,7 @@ use crate::kernel_symbols::View;
 use crate::memory::GuestRam;
 use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
+use cpu::stays::Suspended;
 use cpu::{BlockCache, Cpu};
 use guests::Guests;
 pub use guests::{LOW, OF_NO_FUNCTION, OF_NO_MODULE};
@@ -45,6 +46,8 @@ struct Thread {
     kernel_thread: bool,
     /// Soft interrupt processing that was in progress when the thread lost its processor.
     soft_interrupt: Option<SoftInterrupt>,
+    /// Its stays in the kernel, while it does not run.
+    stays: Suspended,
 }
 
 /// Soft interrupt processing in progress.
@@ -66,6 +69,8 @@ struct Processor {
     current: Option<u64>,
     /// Number of the current thread.
     number: u32,
+    /// Key of the current task if the guest declares its tasks.
+    declared: u64,
     task: TaskId,
     soft_interrupt: Option<SoftInterrupt>,
     /// Time at which it last ran a task other than its idle task, if it runs the idle task now.
@@ -156,7 +161,7 @@ impl Tasks {
         if entry != 0 && entry != self.entry {
             self.entry = entry;
             cache.code.remove_probes(&cpu.wiring.ram);
-            self.threads.clear();
+            self.threads.drain().for_each(|(_, thread)| cpu.end_suspended(thread.stays));
             self.callers.clear();
             for processor in &mut self.processors {
                 *processor = Processor { system_calls: processor.system_calls, ..Processor::default() };
@@ -188,6 +193,11 @@ impl Tasks {
 
     /// Handles a switch to another task.
     fn switch(&mut self, cpu: &mut Cpu, from: u64, to: u64) {
+        let stays = cpu.suspend_stays();
+        match self.threads.get_mut(&from) {
+            Some(thread) => thread.stays = stays,
+            None => cpu.end_suspended(stays),
+        }
         let processor = &mut self.processors[cpu.wiring.index];
         if processor.current.is_none()
             && let Some(kernel) = &mut self.kernel
@@ -201,6 +211,7 @@ impl Tasks {
         }
         self.know(to, 0);
         let Some(thread) = self.threads.get_mut(&to) else { return };
+        cpu.resume_stays(std::mem::take(&mut thread.stays));
         let processor = &mut self.processors[cpu.wiring.index];
         processor.current = Some(to);
         processor.number = thread.number;
@@ -236,14 +247,19 @@ impl Tasks {
                 number as u32
             }
         };
-        self.threads.insert(task, Thread { number, identity: None, kernel_thread: false, soft_interrupt: None });
+        self.threads.insert(
+            task,
+            Thread { number, identity: None, kernel_thread: false, soft_interrupt: None, stays: Suspended::default() },
+        );
     }
 
     /// Handles the creation of a task by the current one.
-    fn made(&mut self, cpu: &Cpu, task: u64) {
+    fn made(&mut self, cpu: &mut Cpu, task: u64) {
         let parent = self.processors[cpu.wiring.index].number;
         // The address may have belonged to an earlier task.
-        self.threads.remove(&task);
+        if let Some(gone) = self.threads.remove(&task) {
+            cpu.end_suspended(gone.stays);
+        }
         self.know(task, parent);
         if let Some(kernel) = &mut self.kernel {
             kernel.made(cpu, task);
@@ -308,6 +324,10 @@ impl Tasks {
             // The interrupt after which soft interrupts run has not returned yet, but only a further interrupt is
             // distinguished from them.
             let nesting = std::mem::take(&mut cpu.micro.charged.nesting);
+            if processor.soft_interrupt.is_some() {
+                cpu.soft_interrupts_end();
+            }
+            cpu.soft_interrupts_begin();
             processor.soft_interrupt = Some(SoftInterrupt { back, stack, nesting });
             self.publish(cpu);
         }
@@ -319,6 +339,7 @@ impl Tasks {
         let Some(soft) = processor.soft_interrupt else { return };
         if (soft.back, soft.stack) == (hit.address, hit.stack) {
             processor.soft_interrupt = None;
+            cpu.soft_interrupts_end();
             cpu.micro.charged.nesting = soft.nesting;
             self.publish(cpu);
         }
@@ -363,9 +384,18 @@ impl Tasks {
             None => 0,
         };
         self.know(key, parent);
+        let stays = cpu.suspend_stays();
+        let before = self.processors[cpu.wiring.index].declared;
+        match self.threads.get_mut(&before) {
+            Some(thread) => thread.stays = stays,
+            None => cpu.end_suspended(stays),
+        }
+        cpu.resume_stays(
+            self.threads.get_mut(&key).map(|thread| std::mem::take(&mut thread.stays)).unwrap_or_default(),
+        );
         let number = if text.is_empty() { 0 } else { self.threads.get(&key).map_or(0, |thread| thread.number) };
         let processor = &mut self.processors[cpu.wiring.index];
-        (processor.task, processor.number) = (id, number);
+        (processor.task, processor.number, processor.declared) = (id, number, key);
         cpu.micro.charged.nesting = Nesting::default();
     }
 
@@ -386,9 +416,13 @@ impl Tasks {
         thread == from
     }
 
-    /// Ends the open regions at the end of the run.
-    pub fn finish(&mut self, recorder: &ledger::Recorder, now: Ticks) {
-        self.regions.finish(recorder, now);
+    /// Ends the open regions at the end of the run, and the stays in the kernel of tasks that do not run. They are recorded by this
+    /// processor.
+    pub fn finish(&mut self, cpu: &mut Cpu, now: Ticks) {
+        for thread in self.threads.values_mut() {
+            cpu.end_suspended(std::mem::take(&mut thread.stays));
+        }
+        self.regions.finish(&cpu.wiring.recorder, now);
     }
 }
 

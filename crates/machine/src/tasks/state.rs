@@ -40,6 +40,8 @@ impl TasksState {
         require(self.processors.iter().all(known), "a processor's task")?;
         let seen = |thread: &Thread| thread.identity.as_ref().is_none_or(|identity| identity.is_known(recorder));
         require(self.threads.values().all(seen), "a thread's task")?;
+        let stays = |thread: &Thread| thread.stays.fits(|task, region| recorder.knows(task, region));
+        require(self.threads.values().all(stays), "a thread's stays in the kernel")?;
         require(self.regions.are_known(recorder), "a region")?;
         self.guests.check()?;
         self.kernel.as_ref().map_or(Ok(()), Kernel::check)
@@ -94,7 +96,7 @@ mod tests {
     }
 
     fn thread(number: u32) -> Thread {
-        Thread { number, identity: None, kernel_thread: false, soft_interrupt: None }
+        Thread { number, identity: None, kernel_thread: false, soft_interrupt: None, stays: Default::default() }
     }
 
     #[test]

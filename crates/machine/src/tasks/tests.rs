@@ -7,7 +7,7 @@ use crate::vcpus::{Activity, Vcpus};
 use cpu::arch::Segment;
 use cpu::model::{CpuidEntry, CpuidRegs};
 use iced_x86::IcedError;
-use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, dx, edi, esi};
+use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, ax, dx, edi, esi, word_ptr};
 use ledger::profile::Profile;
 use ledger::{Context, Costs, Family, Geometry, Recorder};
 use std::sync::{Arc, Mutex};
@@ -93,15 +93,18 @@ fn run(
     names: &[&str],
     write: impl FnOnce(&mut Code) -> Result<(), IcedError>,
 ) -> Vec<(String, Context, String)> {
-    observe(linux, names, write).0
+    observe(linux, names, write).works
 }
 
-/// Runs a kernel likewise. Returns the origin of the work, and whether the processor was idle, one entry for each change.
-fn observe(
-    linux: bool,
-    names: &[&str],
-    write: impl FnOnce(&mut Code) -> Result<(), IcedError>,
-) -> (Vec<(String, Context, String)>, Vec<bool>) {
+/// What a kernel did: the origin of the work; whether the processor was idle, one entry for each change; and stays in the kernel.
+struct Observed {
+    works: Vec<(String, Context, String)>,
+    idle: Vec<bool>,
+    stays: ledger::stays::Entries,
+}
+
+/// Runs a kernel likewise.
+fn observe(linux: bool, names: &[&str], write: impl FnOnce(&mut Code) -> Result<(), IcedError>) -> Observed {
     let mut addresses = Vec::new();
     let bytes = assemble(16, START, |a| {
         let labels = std::array::from_fn(|_| a.create_label());
@@ -194,7 +197,10 @@ fn observe(
         }
     }
     vcpus.finish();
+    vcpus.gather();
     let recorder = &vcpus.all[0].cpu.wiring.recorder;
+    let header = ledger::Header::new(&profile, vec![vcpus.now()]);
+    let stays = ledger::Ledger::new(header, recorder, &ledger::Symbols::default()).entries;
     let names = recorder.names();
     let mut works: Vec<_> = recorder.events().filter(|(_, _, kind, _)| kind.family == Family::Cpuid).collect();
     works.sort_unstable_by_key(|work| work.1);
@@ -205,7 +211,49 @@ fn observe(
         let region = names.regions()[usize::from(origin.region.0)].name.clone();
         (format!("{:?} {} {}", task.kind, task.tid, task.comm), origin.context, region)
     };
-    (works.into_iter().map(describe).collect(), idle)
+    let works = works.into_iter().map(describe).collect();
+    Observed { works, idle, stays }
+}
+
+/// Returns the name of the task and the cycles of each stay, in a kernel whose software interrupt 0x21 does some work, and meanwhile
+/// switches to another task, which does `other` works and soft interrupts.
+fn stays_with(other: usize) -> Vec<(ledger::Entry, String, u64)> {
+    let names = ["swapper/0", "first", "second"];
+    let found = observe(true, &names, |code| {
+        // The call's return address is that of the handler.
+        let mut over = code.a.create_label();
+        code.a.call(over)?;
+        code.work()?;
+        code.switch(1, 2)?;
+        (0..other).try_for_each(|_| code.work())?;
+        code.soft_interrupts()?;
+        code.switch(2, 1)?;
+        code.work()?;
+        code.a.iret()?;
+        code.a.set_label(&mut over)?;
+        code.a.pop(ax)?;
+        code.a.mov(word_ptr(4 * 0x21), ax)?;
+        code.make(1)?;
+        code.make(2)?;
+        code.switch(0, 1)?;
+        code.a.int(0x21)
+    });
+    let all = found.stays.all.iter();
+    all.map(|one| {
+        let origin = found.stays.origins[one.origin as usize];
+        let (task, context) = (origin.task, origin.context);
+        (one.entry, format!("{} {context:?}", task.0), one.stays.sum.ticks)
+    })
+    .collect()
+}
+
+#[test]
+fn a_stay_contains_no_other_task() {
+    let (few, many) = (stays_with(1), stays_with(20));
+    assert_eq!(few, many);
+    let entries: Vec<_> = few.iter().map(|stay| (stay.0.gate, stay.0.number)).collect();
+    assert_eq!(entries, [(ledger::Gate::Software, 0x21), (ledger::Gate::SoftInterrupts, 0)]);
+    assert_ne!(few[0].1, few[1].1, "the task that ran the handler, and soft interrupts on top of the other one");
 }
 
 fn expect(found: Vec<(String, Context, String)>, expected: &[(&str, Context, &str)]) {
@@ -245,7 +293,7 @@ fn a_kernel_without_types_tells_its_tasks() {
 #[test]
 fn a_processor_is_idle_while_it_runs_its_idle_task() {
     let names = ["swapper/0", "init", "kthreadd", "worker"];
-    let (_, idle) = observe(true, &names, |code| {
+    let idle = observe(true, &names, |code| {
         (1..=2).try_for_each(|number| code.make(number))?;
         code.switch(0, 2)?;
         // Tasks have names from the third one on.
@@ -258,9 +306,10 @@ fn a_processor_is_idle_while_it_runs_its_idle_task() {
         code.switch(1, 2)?;
         code.switch(2, 0)?;
         code.work()
-    });
+    })
+    .idle;
     assert_eq!(idle, [false, true, false, true]);
-    let (_, idle) = observe(false, &names, |code| code.work());
+    let idle = observe(false, &names, |code| code.work()).idle;
     assert!(!idle.contains(&true));
 }
 
