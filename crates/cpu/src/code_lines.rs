@@ -11,14 +11,13 @@
 //! block, from the instruction on, is subtracted: prices are marginal ([`crate::time`]), and the result does not depend on where
 //! blocks are cut.
 
-use crate::fault::Flow;
 use crate::known_code::{Question, always_branches};
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::time::memory::LINE_SHIFT;
 use crate::time::memory::code::branch_key;
 use crate::translate::BlockCache;
-use ledger::{Family, Kind, OriginId, Ticks};
+use ledger::{Family, Kind, Ticks};
 use x86::page::PAGE;
 
 impl Cpu {
@@ -29,12 +28,11 @@ impl Cpu {
     }
 
     /// Asks for the line of an instruction at a guest-physical address, and whether its branch is known if it always branches.
-    /// `rest` is what has been charged for the instruction and those behind it.
     #[inline]
-    pub(crate) fn ask_for(&mut self, op: &Op, physical: u64, rest: impl FnOnce() -> Ticks) {
+    pub(crate) fn ask_for(&mut self, op: &Op, physical: u64) {
         let line = physical >> LINE_SHIFT;
         if !self.engine.known_code.has(Question::line(line)) {
-            self.look_for_line(line, rest());
+            self.look_for_line(line);
         }
         if always_branches(op.class) {
             self.ask_for_branch(op.rip());
@@ -59,49 +57,30 @@ impl Cpu {
         self.knows_code(block.at(first), block.at(last), last)
     }
 
-    /// Executes the operations of a block from `first` on, and asks for the line of each. Returns false if one of them
-    /// faulted; the fault has been handled.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn run_fetching(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
-        for (i, op) in cache.code.ops_of(index).iter().enumerate().skip(first) {
-            self.arch.rip = op.next;
-            self.engine.ilen = op.len;
-            self.ask_for_operation(cache, index, i);
-            let ran = (op.exec)(self, op);
-            if !matches!(ran, Ok(Flow::Next)) {
-                return self.end_block(cache, index, origin, i, ran);
-            }
-        }
-        true
-    }
-
     /// Asks for the line of an instruction that is executed alone, if it is in RAM.
     pub(crate) fn ask_for_stepped(&mut self, op: &Op, linear: u64) {
         let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
         if self.models_code() && self.wiring.ram.visible_page(physical).is_some() {
             (self.arch.rip, self.engine.ilen) = (op.next, op.len);
-            self.ask_for(op, physical, || 0);
+            self.ask_for(op, physical);
             (self.arch.rip, self.engine.ilen) = (op.rip(), 0);
         }
     }
 
-    /// Asks for an operation of a block that has been charged.
+    /// Asks for an operation of a block, which [`Self::note_operation`] has noted.
     #[inline]
     pub(crate) fn ask_for_operation(&mut self, cache: &BlockCache, index: u32, at: usize) {
-        let block = &cache.code.blocks[index as usize];
-        let rest = || cache.code.ticks_of(index)[at..].iter().map(|ticks| Ticks::from(*ticks)).sum();
         let op = &cache.code.ops_of(index)[at];
-        self.ask_for(op, block.at(op), rest);
+        self.ask_for(op, cache.code.blocks[index as usize].at(op));
     }
 
     /// Looks for a line of code, by its guest-physical address divided by 64.
     #[inline(never)]
-    fn look_for_line(&mut self, line: u64, rest: Ticks) {
+    fn look_for_line(&mut self, line: u64) {
         if self.engine.emulation.is_some() {
             return;
         }
-        let now = self.micro.clock.saturating_sub(rest);
+        let now = self.micro.clock.saturating_sub(self.engine.rest);
         let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
         if !memory.front.has(line) {
             let (kind, ticks, old) = memory.miss_code(caches, line, now);

@@ -9,6 +9,7 @@ use crate::probe::Hit;
 use crate::returns::Returns;
 use crate::stops::Stopping;
 use crate::time::memory::LINE_SHIFT;
+use crate::tlb::Reading;
 use crate::translate::{Jumps, Running};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
@@ -41,6 +42,8 @@ pub struct Engine {
     /// Time that has been charged since the run began, for all instructions up to the end of the block: see
     /// [`crate::lines`].
     pub(crate) ahead: Ticks,
+    /// Time that has been charged for the current instruction and those behind it in its block.
+    pub(crate) rest: Ticks,
     /// Time of the current instruction that has not been charged yet, because the instruction is executed alone.
     pub(crate) late: Ticks,
     /// A part of the code that the modelled caches have.
@@ -73,6 +76,8 @@ pub struct Engine {
     pub emulation: Option<Box<Emulating>>,
     /// Stops of a debugger; see [`crate::stops`].
     pub stopping: Stopping,
+    /// The entries that the last page walk has read, if caches are modelled.
+    pub readings: Vec<Reading>,
     /// Latest time at which the time-stamp counter may be read in this turn, with the price of RDTSC; see
     /// [`Cpu::set_time_limit`](crate::Cpu::set_time_limit).
     pub time_limit: Ticks,
@@ -94,6 +99,7 @@ impl Engine {
             front: Front::new(if lines.is_some() { LINE_SHIFT } else { PAGES }),
             exposed: vec![NOWHERE; lines.unwrap_or(0)],
             ahead: 0,
+            rest: 0,
             late: 0,
             known_code: KnownCode::new(lines.is_some() && recorded),
             jumps: Jumps::new(),
@@ -111,6 +117,7 @@ impl Engine {
             code_writes: Vec::new(),
             emulation: None,
             stopping: Stopping::default(),
+            readings: Vec::new(),
             time_limit: LATEST,
             sample_at: Ticks::MAX,
         }

@@ -6,11 +6,12 @@
 //!
 //! A line is on the fast path under one linear address at a time, so that it can be removed.
 //!
-//! **The time of an access** must not depend on where blocks are cut, and a block is charged when it is entered. It is the time
-//! at which the run began, plus what events and misses have charged since.
+//! **The time of an access** is that before its instruction: a block is charged when it is entered, so that the rest of the block,
+//! from the instruction on, is subtracted. As prices are marginal, this does not depend on where blocks are cut.
 
 use crate::engine::NOWHERE;
 use crate::front::{KnownPage, Left, Mode};
+use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
 use ledger::Ticks;
@@ -20,6 +21,11 @@ use ledger::caches::LINE;
 fn range(address: u64, size: u64) -> (u64, u64) {
     let (first, last) = (address >> LINE_SHIFT, (address + size.max(1) - 1) >> LINE_SHIFT);
     (first, last - first + 1)
+}
+
+/// Reads lines of RAM, in which the model of time looks for pointers.
+pub(crate) fn read_lines(ram: &Ram) -> impl Fn(u64) -> Option<[u64; 8]> {
+    |line: u64| ram.read::<[u64; 8]>(line << LINE_SHIFT).map(|words| words.map(u64::from_le))
 }
 
 impl Cpu {
@@ -85,15 +91,21 @@ impl Cpu {
         Some(host as *mut u8)
     }
 
+    /// Returns the time of an access of the current instruction, and the time at which its run began, plus what events and misses
+    /// have charged since.
+    pub(crate) fn time_of_access(&self) -> (Ticks, Ticks) {
+        let clock = self.micro.clock;
+        (clock.saturating_sub(self.engine.rest), clock.saturating_sub(self.engine.ahead))
+    }
+
     /// Brings a line to the first-level cache, and charges for it. Returns the line's slot.
     #[cold]
     fn miss_line(&mut self, line: u64, linear: u64, write: bool) -> Option<usize> {
         let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
-        let now = self.micro.clock.saturating_sub(self.engine.ahead);
+        let (now, began) = self.time_of_access();
         let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
-        let ram = &self.wiring.ram;
-        let read = |line: u64| ram.read::<[u64; 8]>(line << LINE_SHIFT).map(|words| words.map(u64::from_le));
-        let Miss { slot, kind, ticks } = memory.miss(caches, Access { line, linear, write, rip, now }, &read);
+        let access = Access { line, linear, write, rip, now, began };
+        let Miss { slot, kind, ticks } = memory.miss(caches, access, &read_lines(&self.wiring.ram));
         self.hide(slot);
         self.charge_ticks(kind, 1, ticks);
         Some(slot)

@@ -233,14 +233,14 @@ impl Cpu {
         let code = access == Access::Fetch;
         let pcid = self.pcid();
         if !found && let Some(entry) = self.micro.tlb.second(linear, pcid).copied() {
-            self.promote(entry, code);
+            self.promote(entry, linear, access);
             if self.allows(&entry, access, privilege) {
                 return Ok((physical(&entry, linear), entry));
             }
         }
         // A permission failure causes a page walk, as in hardware: the tables may have been relaxed since.
         let walked = self.walk(linear, access, privilege)?;
-        self.charge_walk(code, walked.references);
+        self.charge_walk(linear, physical(&walked.entry, linear), access, walked.references);
         let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
         let entry = self.micro.tlb.kept(walked.entry, linear);
         let inserted = self.micro.tlb.insert(entry, code);
@@ -259,8 +259,9 @@ impl Cpu {
     }
 
     /// Charges for a hit in the second level of the TLB, and copies the entry to the first.
-    fn promote(&mut self, entry: Entry, code: bool) {
-        self.charge_second_level(code);
+    fn promote(&mut self, entry: Entry, linear: u64, access: Access) {
+        let code = access == Access::Fetch;
+        self.charge_second_level(linear, physical(&entry, linear), access);
         let displaced = self.micro.tlb.promote(entry, code);
         self.displaced(displaced, code);
     }
@@ -407,7 +408,7 @@ impl Cpu {
         }
         let mut room = room;
         if !first {
-            let price = self.second_level_price();
+            let price = self.most_of_second_level();
             if price >= room || self.wiring.observer.is_some() {
                 return false;
             }
@@ -417,7 +418,7 @@ impl Cpu {
             return false;
         }
         if !first {
-            self.promote(entry, false);
+            self.promote(entry, linear, access);
         }
         self.reach_lines(address, linear, size, write);
         let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));

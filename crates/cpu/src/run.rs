@@ -58,6 +58,11 @@ pub enum Exit {
     Sample,
 }
 
+/// Returns the price of the operations of a block from one on.
+fn ticks_from(cache: &BlockCache, index: u32, at: usize) -> Ticks {
+    cache.code.ticks_of(index)[at..].iter().map(|ticks| Ticks::from(*ticks)).sum()
+}
+
 impl Cpu {
     /// Runs until an event that concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
@@ -207,10 +212,40 @@ impl Cpu {
         self.micro.run = block.after;
     }
 
-    /// Notes how much is charged ahead of the accesses of a block.
-    pub(crate) fn note_block(&mut self, cache: &BlockCache, index: u32) {
+    /// Notes how much has been charged since the begin of the run, all of a block included.
+    fn note_block(&mut self, cache: &BlockCache, index: u32) {
         let block = &cache.code.blocks[index as usize];
         self.engine.ahead = block.cost + cache.code.runs.elapsed(block.context());
+    }
+
+    /// Notes how much of a block, all of which has been charged, is that of an operation and those behind it.
+    pub(crate) fn note_operation(&mut self, cache: &BlockCache, index: u32, at: usize) {
+        self.note_block(cache, index);
+        self.engine.rest = ticks_from(cache, index, at);
+    }
+
+    /// Executes the operations of a block from `first` on, where caches are modelled: each access has its time, and, unless it
+    /// is known that this changes nothing, each instruction asks for its line of code. Returns false if one of them faulted; the
+    /// fault has been handled.
+    #[inline(never)]
+    fn run_timed(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
+        let asks = self.models_code() && !self.knows_block(cache, index, first);
+        let mut rest = ticks_from(cache, index, first);
+        let ops = cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index));
+        for (i, (op, ticks)) in ops.enumerate().skip(first) {
+            self.arch.rip = op.next;
+            self.engine.ilen = op.len;
+            self.engine.rest = rest;
+            if asks {
+                self.ask_for(op, cache.code.blocks[index as usize].at(op));
+            }
+            let ran = (op.exec)(self, op);
+            if !matches!(ran, Ok(Flow::Next)) {
+                return self.end_block(cache, index, origin, i, ran);
+            }
+            rest -= Ticks::from(*ticks);
+        }
+        true
     }
 
     /// Executes the operations of a block from `first` on. Returns false if one of them faulted; the fault has been
@@ -223,8 +258,8 @@ impl Cpu {
         origin: OriginId,
         first: usize,
     ) -> bool {
-        if self.models_code() && !self.knows_block(cache, index, first) {
-            return self.run_fetching(cache, index, origin, first);
+        if self.has_lines() {
+            return self.run_timed(cache, index, origin, first);
         }
         for (i, op) in cache.code.ops_of(index).iter().enumerate().skip(first) {
             self.arch.rip = op.next;
@@ -290,7 +325,7 @@ impl Cpu {
         }
         let block = &cache.code.blocks[index as usize];
         self.micro.clock -= block.cost;
-        self.engine.ahead = 0;
+        (self.engine.ahead, self.engine.rest) = (0, 0);
         let rip = block.rip;
         let recorder = &mut self.wiring.recorder;
         for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
@@ -339,7 +374,7 @@ impl Cpu {
                     cache.code.runs.price_one(&self.wiring.model.prices(), self.micro.run, timed.step(), ends);
                 op.set_price(price);
                 let ticks = u64::from(price.ticks);
-                self.engine.ahead = cache.code.runs.elapsed(self.micro.run);
+                (self.engine.ahead, self.engine.rest) = (cache.code.runs.elapsed(self.micro.run), 0);
                 self.engine.late = ticks;
                 self.ask_for_stepped(&op, linear);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
@@ -566,7 +601,7 @@ impl Cpu {
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
-        self.engine.ahead = 0;
+        (self.engine.ahead, self.engine.rest) = (0, 0);
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }

@@ -226,6 +226,9 @@ impl Cpu {
             }
             self.arch.rip = op.next;
             self.engine.ilen = op.len;
+            if self.has_lines() {
+                self.note_operation(cache, index, at);
+            }
             if self.models_code() {
                 self.ask_for_operation(cache, index, at);
             }

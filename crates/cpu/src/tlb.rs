@@ -6,8 +6,12 @@
 //! touch entries: each entry carries the time stamp of its fill, and is valid only while it is newer than the last
 //! flush that applies to it.
 
+mod structures;
+
 use ledger::{Geometry, Sets};
 use serde::{Deserialize, Serialize};
+pub use structures::Reading;
+use structures::Structures;
 
 /// Permissions and attributes of a translation, combined over all levels.
 pub mod perm {
@@ -433,6 +437,8 @@ pub struct Tlb {
     arrays: [Array; 7],
     /// Array for each page size, in the order of [`SHIFTS`]: for data, for code, in the second level.
     holders: [[u8; 4]; 3],
+    /// Paging-structure caches.
+    structures: Structures,
     flushes: Flushes,
     /// True for each page size that was ever inserted, in the order of [`SHIFTS`].
     used: [bool; 4],
@@ -459,13 +465,14 @@ const SECOND: usize = 2;
 impl Tlb {
     /// Creates empty TLBs of the given sizes.
     pub fn new(size: &Geometry) -> Self {
-        let Geometry { dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g, .. } = *size;
+        let Geometry { dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g, ref caches, .. } = *size;
         let arrays = [dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g].map(Array::new);
         // Without an array for 1 GiB pages, the array for 2 MiB pages contains them.
         let data_1g = if arrays[2].sets == 0 { 1 } else { 2 };
         Self {
             arrays,
             holders: [[0, 1, 1, data_1g], [3, 4, 4, 4], [5, 5, 5, 6]],
+            structures: Structures::new(caches.as_ref().map(|caches| &caches.walks)),
             flushes: Flushes::new(),
             used: [false; 4],
             keeps_global: size.keeps_global,
@@ -483,6 +490,7 @@ impl Tlb {
             && (self.holders, self.keeps_global, self.keeps_large) == (new.holders, new.keeps_global, new.keeps_large)
             && self.small_code.len() == new.small_code.len()
             && self.flushes.fits()
+            && self.structures.fits(&new.structures, &self.flushes)
     }
 
     /// Finds the valid entry for `linear` in a level (0 and 1: first level for data and code), with its array.
@@ -622,6 +630,7 @@ impl Tlb {
 
     /// Drops a page, or everything if the page may be cached in pieces that can't be found.
     fn remove(&mut self, vpid: u8, linear: u64, pcid: Option<u16>, globals: bool) {
+        self.structures.drop_pcid(vpid, pcid);
         match self.in_pieces {
             Some((first, last)) if (first..=last).contains(&linear) => self.flush_everything(),
             _ => self.arrays.iter_mut().for_each(|a| a.remove(vpid, linear, pcid, globals)),

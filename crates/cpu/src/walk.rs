@@ -5,7 +5,8 @@ use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry};
 use crate::permission::{PageRights, Rules};
 use crate::state::Cpu;
-use crate::tlb::{Entry, perm};
+use crate::time::memory::LINE_SHIFT;
+use crate::tlb::{Entry, Reading, perm};
 use crate::vmx::{GuestView, NonRoot, Placed, Purpose};
 use std::convert::Infallible;
 use x86::control::*;
@@ -106,6 +107,14 @@ impl Cpu {
         value.unwrap_or(if wide { u64::MAX } else { u64::from(u32::MAX) })
     }
 
+    /// Notes an entry that a walk reads: one that maps 2^`shift` bytes, and is used to translate `address`.
+    #[inline]
+    pub(crate) fn note_reading(&mut self, place: u64, address: u64, shift: u8, ept: bool) {
+        if self.has_lines() {
+            self.engine.readings.push(Reading { line: place >> LINE_SHIFT, address, shift, ept });
+        }
+    }
+
     /// Reads an entry for a load of the PDPTE registers.
     pub(crate) fn read_pdpte(&mut self, address: u64) -> Exec<u64> {
         let place = self.entry_place(address, 0, Purpose::Pdpte, &mut 0)?;
@@ -164,6 +173,7 @@ impl Cpu {
     ///
     /// With paging disabled the translation is the identity, in 4 KiB pages.
     pub fn walk(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<Walked> {
+        self.engine.readings.clear();
         if self.arch.cr0 & CR0_PG == 0 {
             let perms = perm::WRITE | perm::USER | perm::DIRTY;
             if self.arch.vmx.ept {
@@ -195,6 +205,7 @@ impl Cpu {
     /// Raises the #PF of a walk, with the error-code bits in addition to W, U and I.
     #[cold]
     fn walk_fault(&mut self, linear: u64, access: Access, privilege: Privilege, bits: u32) -> Fault {
+        self.micro.tlb.forget_tables(linear, self.pcid());
         let code = self.rules(privilege).error_code(access.code(privilege), bits);
         self.page_fault(linear, code)
     }
@@ -209,7 +220,7 @@ impl Cpu {
         privilege: Privilege,
     ) -> Exec<Walked> {
         let mut path = Path::default();
-        let mut tables = OwnTables { cpu: self, linear, references: 0 };
+        let mut tables = OwnTables { cpu: self, linear, shift: root.shift as u8, references: 0 };
         let outcome = paging::walk(layout, root, linear, &mut tables, &mut path);
         let mut references = tables.references;
         let leaf = match outcome {
@@ -242,7 +253,10 @@ impl Cpu {
         if let Err(bits) = self.permitted(&entry, access, privilege) {
             return Err(self.walk_fault(linear, access, privilege, bits));
         }
-        path.mark::<L, _>(&mut OwnTables { cpu: self, linear, references: 0 }, write)?;
+        let noted = self.engine.readings.len();
+        path.mark::<L, _>(&mut OwnTables { cpu: self, linear, shift: 0, references: 0 }, write)?;
+        // The walker knows the addresses of the entries whose flags it sets.
+        self.engine.readings.truncate(noted);
         let entry = match self.arch.vmx.ept {
             true => self.under_ept(entry, linear, access, &mut references)?,
             false => self.keep_from_apic_page(entry, linear),
@@ -394,6 +408,8 @@ fn look_up_by<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut impl 
 struct OwnTables<'a> {
     cpu: &'a mut Cpu,
     linear: u64,
+    /// Log2 of the number of bytes that the next entry maps.
+    shift: u8,
     references: u32,
 }
 
@@ -404,6 +420,8 @@ impl ReadEntry for OwnTables<'_> {
     fn read(&mut self, address: u64, wide: bool) -> Exec<u64> {
         let place = self.cpu.entry_place(address, self.linear, Purpose::Table, &mut self.references)?;
         self.references += 1;
+        self.cpu.note_reading(place, self.linear, self.shift, false);
+        self.shift = self.shift.saturating_sub(if wide { 9 } else { 10 });
         Ok(self.cpu.read_table(self.cpu.backing(place), wide))
     }
 }

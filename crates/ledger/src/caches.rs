@@ -36,6 +36,22 @@ pub struct Code {
     pub branches: Level,
 }
 
+/// Page walks: the paging-structure caches (SDM vol. 3, 5.10.3), whose entries say where a table is, so that the entries above it
+/// need not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walks {
+    /// Entries of the PDE cache.
+    pub pde: u16,
+    /// Entries of the PDPTE cache.
+    pub pdpte: u16,
+    /// Entries of the PML4E cache, which has those of PML5 too.
+    pub pml4e: u16,
+    /// Translations of guest-physical pages that two-dimensional walks remember, in addition to the entries of their tables.
+    pub nested: u16,
+    /// Walks that may be under way at the same time.
+    pub walkers: u16,
+}
+
 /// The caches of a core, and the way to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caches {
@@ -56,4 +72,6 @@ pub struct Caches {
     pub window: Ticks,
     /// Misses of the first level that may wait for their lines at the same time.
     pub fill_buffers: u16,
+    /// Page walks.
+    pub walks: Walks,
 }

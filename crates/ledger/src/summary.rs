@@ -6,6 +6,7 @@ mod entries;
 mod lines;
 mod sites;
 mod stacks;
+mod top_down;
 mod unnamed;
 
 use crate::charge::Amount;
@@ -19,6 +20,7 @@ use rustc_hash::FxHashMap;
 pub use sites::{Direct, Saved, Site};
 pub use stacks::{CallStack, CallTree, Weigh};
 use std::collections::{BTreeMap, BTreeSet};
+pub use top_down::{Bound, TopDown};
 pub use unnamed::{FACT as UNNAMED_FACT, Part, Unnamed};
 
 /// The cause of a charge, at the level of detail of a report's line.

@@ -1,9 +1,9 @@
 //! `tollgate compare`: shows two runs side by side, the largest change first.
 
-use crate::report::{fact, header_document, limit, select, select_task};
+use crate::report::{fact, header_document, select, select_task};
 use crate::table::{
     Align::{Left, Right},
-    change, emit, gigahertz, number, read_ledger, seconds, signed, table, whole_cycles,
+    change, emit, gigahertz, limit, number, read_ledger, seconds, signed, table, whole_cycles,
 };
 use anyhow::{Context, Result};
 use clap::Args;

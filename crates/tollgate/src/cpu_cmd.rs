@@ -7,7 +7,7 @@ use crate::table::{
 use crate::validate_cmd;
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use ledger::caches::{LINE, Level};
+use ledger::caches::{LINE, Level, Walks};
 use ledger::profile::{Confidence, Fetch, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
@@ -211,6 +211,9 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     );
     all.push(("known branches", known, &caches.branches.from));
     all.push(("fill buffers", caches.fill_buffers.value.to_string(), &caches.fill_buffers.from));
+    let Walks { pde, pdpte, pml4e, nested, walkers } = caches.walks.value;
+    let structures = format!("{pde} PDEs, {pdpte} PDPTEs, {pml4e} PML4Es, {nested} guest-physical pages");
+    all.push(("page walks", format!("{structures}; {walkers} at a time"), &caches.walks.from));
     all
 }
 

@@ -41,6 +41,7 @@ mod table;
 mod terminal;
 mod tier;
 mod together;
+mod top_down;
 mod usage;
 mod validate_cmd;
 

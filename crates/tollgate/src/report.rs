@@ -5,8 +5,10 @@ use crate::sites::{self, WhatIf};
 use crate::stacks;
 use crate::table::{
     Align::{Left, Right},
-    Print, cycles, emit, emit_parts, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
+    Print, cycles, emit, emit_parts, gigahertz, limit, number, read_ledger, seconds, share, shortened, table, title,
+    whole_cycles,
 };
+use crate::top_down;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -27,6 +29,7 @@ Examples:
   tollgate report boot.ledger --by entry --task hackbench
   tollgate report boot.ledger --task hackbench --by symbol
   tollgate report guest.ledger --level 0 --by symbol
+  tollgate report boot.ledger --top-down --by comm
   tollgate report boot.ledger --by call-site
   tollgate report boot.ledger --stacks
   tollgate report boot.ledger --stacks --event 'MOV CR3' --task hackbench
@@ -57,6 +60,9 @@ pub struct ReportArgs {
     /// Restricts the report to the tasks of a name, with the wildcards * and ?, or to the process or thread of a number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
+    /// Splits the cycles as top-down analysis does, those of each line of --by [default: symbol]. For runs with the model core
+    #[arg(long, conflicts_with_all = ["what_if", "stacks", "folded", "svg"])]
+    top_down: bool,
     #[command(flatten)]
     stacks: stacks::StacksArgs,
     /// Estimates the charges after a change: direct(SITE[=TARGET,...]) or cached(CPUID.LEAF). May be repeated
@@ -96,6 +102,23 @@ pub enum Table {
     CallSite,
 }
 
+impl Table {
+    /// Returns the lines of a table that sums up places, and what one of them is.
+    fn lines(self) -> Option<(By, &'static str)> {
+        Some(match self {
+            Self::Symbol => (By::Symbol, "symbol"),
+            Self::Address => (By::Address, "address"),
+            Self::Space => (By::Space, "space"),
+            Self::Ring => (By::Ring, "ring"),
+            Self::Level => (By::Level, "level"),
+            Self::Region => (By::Region, "region"),
+            Self::Task => (By::Task, "task"),
+            Self::Comm => (By::Comm, "task"),
+            Self::Kind | Self::Class | Self::CallSite | Self::Entry => return None,
+        })
+    }
+}
+
 /// The part of a ledger that a report covers.
 #[derive(Clone, Copy, Default)]
 struct Part<'a> {
@@ -125,6 +148,9 @@ fn check(args: &ReportArgs) -> Result<()> {
     if args.task.is_some() && (args.by == Some(Table::CallSite) || estimates) {
         bail!(WrongArguments::new("indirect branches are not recorded by task: leave out --task"));
     }
+    if args.top_down && args.by.is_some_and(|by| by.lines().is_none()) {
+        bail!(WrongArguments::new("--top-down splits functions, addresses, tasks, regions, rings, levels and spaces"));
+    }
     // A document contains both the estimates and the tables.
     if estimates && !args.json && (args.by.is_some() || args.top.is_some()) {
         bail!(WrongArguments::new("--what-if prints no tables: leave out --by and --top, or use --json"));
@@ -146,7 +172,9 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     if args.stacks.wanted() {
         return stacks::run(&args.stacks, &ledger, selection, part.region, args.json);
     }
-    if args.json {
+    if args.top_down {
+        split(args, &ledger, selection, part)?;
+    } else if args.json {
         let changes = sites::what_if_json(&ledger, selection, &args.what_if)?;
         let chosen = Chosen { by: args.by, top: args.top };
         emit_parts(|print| document(&ledger, selection, part, chosen, changes, print))?;
@@ -160,6 +188,27 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     }
     ledger.verify().with_context(|| format!("{} contradicts itself", args.ledger.display()))?;
     Ok(())
+}
+
+/// Prints the split of top-down analysis.
+fn split(args: &ReportArgs, ledger: &Ledger, selection: Selection, part: Part) -> Result<()> {
+    if !top_down::applies(ledger) {
+        bail!("this run had no model that tells a wait from work: record it with --model core");
+    }
+    let by = args.by.and_then(Table::lines).unwrap_or((By::Symbol, "symbol"));
+    if args.json {
+        let document = json!({
+            "run": header_document(ledger),
+            "total": top_down::total_json(ledger, selection),
+            "lines": top_down::lines_json(ledger, selection, by.0, limit(args.top.unwrap_or(0))),
+        });
+        return emit(&format!("{document:#}\n"));
+    }
+    let mut out = String::new();
+    head(&mut out, ledger, selection, part);
+    top_down::total(&mut out, ledger, selection);
+    top_down::lines(&mut out, ledger, selection, by, args.top.unwrap_or(ROWS));
+    emit(&out)
 }
 
 /// Selects a region by name, or everything.
@@ -200,6 +249,9 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
     head(&mut out, ledger, selection, part);
     let kinds = selection.kinds();
     let all = by.is_none();
+    if all && top_down::applies(ledger) {
+        top_down::total(&mut out, ledger, selection);
+    }
     if all {
         let crossing = |family: Family| family.is_crossing() && !family.is_hypervisor();
         let exit = |family| matches!(family, Family::VmExit | Family::VmEntry);
@@ -326,16 +378,6 @@ pub fn fact(value: &str) -> String {
     }
 }
 
-fn title(out: &mut String, title: &str, shown: usize, there_are: usize) {
-    let more = if shown < there_are { format!(" ({shown} of {there_are})") } else { String::new() };
-    out.push_str(&format!("\n{title}{more}\n\n"));
-}
-
-/// Returns the number of rows to show.
-pub fn limit(top: usize) -> usize {
-    if top == 0 { usize::MAX } else { top }
-}
-
 fn kinds_table(
     out: &mut String,
     heading: &str,
@@ -437,17 +479,6 @@ fn rows(out: &mut String, [heading, what]: [&str; 2], ledger: &Ledger, top: Top,
     table(out, &headings, &shown);
 }
 
-/// Shortens a name. Rust and C++ functions may have hundreds of characters; the beginning and the end say most.
-fn shortened(name: &str) -> String {
-    const MOST: usize = 44;
-    let count = name.chars().count();
-    if count <= MOST {
-        return name.to_owned();
-    }
-    let (front, end) = (name.chars().take(MOST / 2 - 1), name.chars().skip(count - (MOST / 2 - 1)));
-    front.chain("..".chars()).chain(end).collect()
-}
-
 /// Returns the main causes of a row's busy time: at most three, each at least five percent.
 fn dominant(ledger: &Ledger, row: &Row) -> String {
     let mut causes: Vec<&(Cause, Amount)> = row.causes.iter().filter(|(cause, _)| *cause != Cause::Halted).collect();
@@ -530,6 +561,9 @@ fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> 
             ("symbols", Member::Symbols),
             ("tasks", Member::Tasks),
         ];
+        if top_down::applies(ledger) {
+            all.push(("top_down", Member::One(top_down::total_json(ledger, selection))));
+        }
         // Indirect branches have no tasks.
         if !ledger.branches.is_empty() && part.task.is_none() {
             all.push(("call_sites", sites()));

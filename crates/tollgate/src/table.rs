@@ -39,3 +39,25 @@ pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
         done => done,
     }
 }
+
+/// Returns the number of rows to show.
+pub fn limit(top: usize) -> usize {
+    if top == 0 { usize::MAX } else { top }
+}
+
+/// Writes the title of a table.
+pub fn title(out: &mut String, title: &str, shown: usize, there_are: usize) {
+    let more = if shown < there_are { format!(" ({shown} of {there_are})") } else { String::new() };
+    out.push_str(&format!("\n{title}{more}\n\n"));
+}
+
+/// Shortens a name. Rust and C++ functions may have hundreds of characters; the beginning and the end say most.
+pub fn shortened(name: &str) -> String {
+    const MOST: usize = 44;
+    let count = name.chars().count();
+    if count <= MOST {
+        return name.to_owned();
+    }
+    let (front, end) = (name.chars().take(MOST / 2 - 1), name.chars().skip(count - (MOST / 2 - 1)));
+    front.chain("..".chars()).chain(end).collect()
+}

@@ -1,9 +1,12 @@
 //! Charges: time passes, and the ledger learns why.
 
+use crate::access::Access;
 use crate::fault::{Cause, Exec, Fault};
-use crate::micro::LATEST;
+use crate::lines::read_lines;
+use crate::micro::{LATEST, Micro};
 use crate::op::Op;
 use crate::state::Cpu;
+use crate::time::memory::{self, LINE_SHIFT};
 use crate::time::{Resolution, START};
 use ledger::{Class, Family, Kind, Operation, OriginId, Ticks};
 
@@ -93,22 +96,58 @@ impl Cpu {
         self.charge(Kind::new(Family::Instruction, class as u32), count);
     }
 
-    /// Charges the translation of an address by the second level of the TLB.
-    pub(crate) fn charge_second_level(&mut self, code: bool) {
-        self.charge(second_level(code), 1);
+    /// Charges a translation of `linear` to `physical` by the second level of the TLB.
+    pub(crate) fn charge_second_level(&mut self, linear: u64, physical: u64, access: Access) {
+        let kind = second_level(access == Access::Fetch);
+        let ticks = self.translation(linear, physical, access, self.wiring.model.price(kind), false);
+        self.charge_ticks(kind, 1, ticks);
     }
 
-    /// Returns the price of the translation of a data access by the second level of the TLB.
-    pub(crate) fn second_level_price(&self) -> Ticks {
-        self.wiring.model.price(second_level(false))
+    /// Returns the most that a translation of a data access by the second level of the TLB costs.
+    pub(crate) fn most_of_second_level(&self) -> Ticks {
+        let caches = self.wiring.model.geometry.caches.as_ref();
+        self.wiring.model.price(second_level(false)) + caches.map_or(0, |caches| caches.l1d.latency)
     }
 
-    /// Charges the translation of an address by a page walk with this number of memory references.
-    pub(crate) fn charge_walk(&mut self, code: bool, references: u32) {
-        if references != 0 {
-            let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
-            self.charge(Kind::new(family, references), 1);
+    /// Charges a translation of `linear` to `physical` by a page walk with this number of memory references.
+    pub(crate) fn charge_walk(&mut self, linear: u64, physical: u64, access: Access, references: u32) {
+        if references == 0 {
+            return;
         }
+        let code = access == Access::Fetch;
+        let kind = Kind::new(if code { Family::TlbMissCode } else { Family::TlbMissData }, references);
+        let latency = match self.walk_in_caches() {
+            Some(reads) => self.wiring.model.price(second_level(code)) + reads,
+            None => self.wiring.model.price(kind),
+        };
+        let ticks = self.translation(linear, physical, access, latency, true);
+        self.charge_ticks(kind, 1, ticks);
+    }
+
+    /// Returns the time that the reads of the last page walk take; `None` if caches are not modelled.
+    fn walk_in_caches(&mut self) -> Option<Ticks> {
+        let pcid = self.pcid();
+        let Micro { tlb, memory, .. } = &mut self.micro;
+        let (memory, caches) = (memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
+        let mut ticks = 0;
+        tlb.walked(&self.engine.readings, pcid, |line| ticks += memory.read_entry(caches, line));
+        Some(ticks)
+    }
+
+    /// Returns the time for which the core waits for a translation that takes `latency`: all of it, if caches are not modelled.
+    fn translation(&mut self, linear: u64, physical: u64, access: Access, latency: Ticks, walks: bool) -> Ticks {
+        let (clock, (now, began)) = (self.micro.clock, self.time_of_access());
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else {
+            return latency;
+        };
+        if access == Access::Fetch {
+            // Code is fetched before the block that it is of is charged.
+            return memory.translate_code(caches, clock, latency, walks);
+        }
+        let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
+        let write = access.writes();
+        let access = memory::Access { line: physical >> LINE_SHIFT, linear, write, rip, now, began };
+        memory.translate(caches, &access, latency, walks, &read_lines(&self.wiring.ram))
     }
 
     /// Records the direction of a conditional branch in the modelled predictor, and charges a misprediction.

@@ -540,7 +540,8 @@ impl Called<'_> {
         cpu.engine.ilen = op.len;
         let place = HandlerSite::decode(place);
         if cpu.has_lines() {
-            cpu.note_block(cache, cache.code.translations.part(place.number, place.part));
+            let (index, at) = block_of(cache, place, op);
+            cpu.note_operation(cache, index, at);
         }
         Self { context, cpu, cache, op, place }
     }
@@ -670,7 +671,8 @@ pub unsafe extern "sysv64" fn refill(
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
     if cpu.has_lines() {
-        cpu.note_block(cache, cache.code.translations.part(place.number, place.part));
+        let (index, at) = block_of(cache, place, op);
+        cpu.note_operation(cache, index, at);
     }
     let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
     running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;

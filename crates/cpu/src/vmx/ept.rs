@@ -45,6 +45,10 @@ pub(crate) struct Placed {
 struct EptTables<'a> {
     cpu: &'a mut Cpu,
     references: &'a mut u32,
+    /// Guest-physical address that is translated.
+    address: u64,
+    /// Log2 of the number of bytes that the next entry maps.
+    shift: u8,
     /// Last entry that was read.
     last: u64,
 }
@@ -55,6 +59,8 @@ impl ReadEntry for EptTables<'_> {
     #[inline(always)]
     fn read(&mut self, address: u64, _: bool) -> Result<u64, Infallible> {
         *self.references += 1;
+        self.cpu.note_reading(address, self.address, self.shift, true);
+        self.shift = self.shift.saturating_sub(9);
         self.last = self.cpu.structure::<u64>(address).unwrap_or(u64::MAX);
         Ok(self.last)
     }
@@ -138,7 +144,7 @@ impl Cpu {
         let layout = LayoutEpt::new(self.beyond_physical()).mode_based(by_mode);
         let root = root_of(self.ept_table());
         let mut path = Path::default();
-        let mut tables = EptTables { cpu: self, references, last: 0 };
+        let mut tables = EptTables { cpu: self, references, address, shift: root.shift as u8, last: 0 };
         let leaf = match paging::walk(&layout, root, address, &mut tables, &mut path) {
             Ok(leaf) => leaf,
             Err(Stop::Absent) => {
@@ -163,7 +169,8 @@ impl Cpu {
             if write && leaf.entry & DIRTY == 0 {
                 self.log_modification(address)?;
             }
-            let Ok(()) = path.mark::<LayoutEpt, _>(&mut EptTables { cpu: self, references, last: 0 }, write);
+            let Ok(()) =
+                path.mark::<LayoutEpt, _>(&mut EptTables { cpu: self, references, address, shift: 0, last: 0 }, write);
         }
         let offset = address & ((1 << leaf.shift) - 1);
         let frame = layout.page(leaf.entry, leaf.shift);

@@ -10,7 +10,7 @@ mod parse;
 
 pub use cpuid::CpuidLeaf;
 
-use crate::caches::{Caches, Code, Level};
+use crate::caches::{Caches, Code, Level, Walks};
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -124,6 +124,8 @@ pub struct CacheFigures {
     pub window: Sourced<Ticks>,
     /// Misses that may wait at the same time.
     pub fill_buffers: Sourced<u16>,
+    /// Page walks.
+    pub walks: Sourced<Walks>,
 }
 
 /// How the front end asks for lines of code: see [`Code`].
@@ -158,6 +160,7 @@ impl CacheFigures {
             memory_transfer: self.memory.value.1,
             window: self.window.value,
             fill_buffers: self.fill_buffers.value,
+            walks: self.walks.value,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{
     AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, Prices, Profile, ProfileError, Provenance,
     Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
-use crate::caches::{LINE, Level};
+use crate::caches::{LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use strum::VariantArray;
@@ -381,6 +381,9 @@ const MOST_LATENCY: f64 = 1e5;
 /// The most lines of code whose branches the front end knows.
 const MOST_KNOWN_LINES: i64 = 1 << 20;
 
+/// The most entries of a paging-structure cache.
+const MOST_STRUCTURES: i64 = 1024;
+
 /// Reads the number of ways of so many lines.
 fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
     let ways = at.integer("ways", 1, lines.min(128))?;
@@ -392,7 +395,7 @@ fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
 
 /// Reads the caches and the way to memory.
 fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
-    top.only(&["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches"])?;
+    top.only(&["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches", "walks"])?;
     let level = |key: &str, transfer: bool| {
         let at = top.table(key)?;
         let known = ["bytes", "ways", "latency", "source", "confidence", "transfer"];
@@ -410,6 +413,9 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     let branches = top.table("branches")?;
     branches.only(&["lines", "ways", "cycles", "source", "confidence"])?;
     let known_lines = branches.integer("lines", 1, MOST_KNOWN_LINES)?;
+    let walks = top.table("walks")?;
+    walks.only(&["pde", "pdpte", "pml4e", "nested", "walkers", "source", "confidence"])?;
+    let structures = |key: &str, least| Ok(walks.integer(key, least, MOST_STRUCTURES)? as u16);
     let memory = top.table("memory")?;
     memory.only(&["latency", "transfer", "source", "confidence"])?;
     let figures = CacheFigures {
@@ -439,6 +445,16 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
         },
         window: top.figure("window", MOST_LATENCY, true)?,
         fill_buffers: sized(top, "fill_buffers", "entries", 1, 1024)?.map(|n| n as u16),
+        walks: Sourced {
+            value: Walks {
+                pde: structures("pde", 0)?,
+                pdpte: structures("pdpte", 0)?,
+                pml4e: structures("pml4e", 0)?,
+                nested: structures("nested", 0)?,
+                walkers: structures("walkers", 1)?,
+            },
+            from: walks.from()?,
+        },
     };
     let l3 = figures.l3.as_ref().map(|level| level.value.latency);
     let latencies = [Some(figures.l1d.value.latency), Some(figures.l2.value.latency), l3, Some(figures.memory.value.0)];

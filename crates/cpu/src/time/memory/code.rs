@@ -40,6 +40,8 @@ pub struct Front {
     early: Ticks,
     /// Time at which the front end began anew.
     pub(crate) redirected: Ticks,
+    /// Time at which the last address of code was translated.
+    translated: Ticks,
     /// Time at which the way of code is free.
     free: Ticks,
 }
@@ -54,6 +56,7 @@ impl Front {
             waited: 0,
             early: 0,
             redirected: 0,
+            translated: 0,
             free: 0,
         }
     }
@@ -63,7 +66,7 @@ impl Front {
         self.l1i.fits(&code.l1i)
             && self.branches.fits(&code.branches)
             && self.last < LINES
-            && [self.waited, self.early, self.free].iter().all(|time| *time <= clock)
+            && [self.waited, self.early, self.translated, self.free].iter().all(|time| *time <= clock)
     }
 
     /// Returns true if the first level has a line.
@@ -86,19 +89,31 @@ impl Front {
         self.branches.add(key, false).1.map(|old| old.line)
     }
 
+    /// Returns the time at which the front end, which works ahead of the core, comes to code that is needed at `now`.
+    fn asked(&self, code: &Code, now: Ticks) -> Ticks {
+        let soon = now < self.waited + code.ahead;
+        let own = if soon { now.saturating_sub(self.early) } else { now };
+        own.saturating_sub(code.ahead).max(self.redirected).max(self.translated).min(now)
+    }
+
+    /// Returns how long the core waits at `now` for the translation of the address of code, which takes `latency`.
+    pub fn translation(&mut self, caches: &Caches, now: Ticks, latency: Ticks) -> Ticks {
+        let known = self.asked(&caches.code, now) + latency;
+        let ticks = known.saturating_sub(now);
+        self.translated = known.min(now + ticks);
+        ticks
+    }
+
     /// Returns how long the core waits at `now` for a line that the first level did not have.
     pub fn arrival(&mut self, caches: &Caches, line: u64, now: Ticks, latency: Ticks, transfer: Ticks) -> Ticks {
         let code = &caches.code;
-        let soon = now < self.waited + code.ahead;
-        let own = if soon { now.saturating_sub(self.early) } else { now };
-        let asked = own.saturating_sub(code.ahead).max(self.redirected).min(now);
+        let asked = self.asked(code, now);
         let together = if line == self.last + 1 { code.sequential } else { code.scattered };
         let share = (latency / Ticks::from(together)).max(transfer).max(code.transfer);
         self.last = line;
         let arrives = (asked + latency).max(self.free.max(asked) + share);
         let ticks = arrives.saturating_sub(now);
         self.free = (self.free.max(asked) + share).min(now + ticks);
-        self.stalled(code, now, ticks);
         ticks
     }
 

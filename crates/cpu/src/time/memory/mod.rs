@@ -21,6 +21,7 @@
 pub mod code;
 mod prefetch;
 mod tags;
+mod translation;
 
 use code::Front;
 use ledger::caches::{Caches, Level};
@@ -28,6 +29,7 @@ use ledger::{Kind, Ticks};
 use prefetch::Prefetchers;
 use serde::{Deserialize, Serialize};
 use tags::{InTurn, Recent};
+use translation::Translations;
 
 /// Log2 of the size of a line.
 pub const LINE_SHIFT: u8 = 6;
@@ -55,6 +57,8 @@ pub struct Access {
     pub rip: u64,
     /// Time of the access.
     pub now: Ticks,
+    /// Time at which the run of instructions began, plus what events and misses have charged since.
+    pub began: Ticks,
 }
 
 /// Outcome of a miss.
@@ -91,11 +95,12 @@ pub struct Memory {
     waited: Ticks,
     /// Time by which instructions within a window after `waited` were issued earlier.
     early: Ticks,
-    /// Time of the last miss's access with its wait, and the time at which the last of the lines that were missed at this time
-    /// arrives.
+    /// Time of the last miss's access with its wait, and the time at which the last of the lines that were missed in the same
+    /// run arrives.
     last: (Ticks, Ticks),
     /// Time at which the way from memory, or from another level, is free.
     free: Ticks,
+    translations: Translations,
 }
 
 /// Reads the 64 bytes of a line, by its guest-physical address divided by 64.
@@ -116,6 +121,7 @@ impl Memory {
             early: 0,
             last: (0, 0),
             free: 0,
+            translations: Translations::default(),
         }
     }
 
@@ -132,6 +138,7 @@ impl Memory {
             && self.l2.fits(&caches.l2)
             && self.prefetchers.fits()
             && usize::from(self.newest) < REMEMBERED
+            && self.translations.fits(caches, clock)
             && self.waited <= clock
             && self.early <= clock
             && self.free <= clock + caches.window.max(caches.memory_latency)
@@ -162,9 +169,9 @@ impl Memory {
     }
 
     /// Returns how long the lines are still on their way that were missed in the present run of instructions: `now` is the time
-    /// at which the run began, plus what has been charged since. Any other event since the last miss hides it.
+    /// at which the run began, plus what events and misses have charged since.
     pub fn outstanding(&self, now: Ticks) -> Ticks {
-        if self.last.0 == now { self.last.1.saturating_sub(now) } else { 0 }
+        if self.last.0 >= now { self.last.1.saturating_sub(now) } else { 0 }
     }
 
     /// Returns the most that a miss costs: the latency of memory, or what is behind in the way from memory, which is the
@@ -179,20 +186,29 @@ impl Memory {
         let (level, latency, transfer) = self.fetch(caches, access.line);
         let slot = self.fill(caches, access);
         // A load that follows a store gets the stored value.
-        let arrives = match prefetched || access.write {
-            true => access.now,
-            false => self.issued(caches, &access, read) + latency,
+        let arrives = match (access.write, prefetched) {
+            (true, _) => access.now,
+            (_, true) => self.address_known(&access).unwrap_or(access.now),
+            (_, false) => self.issued(caches, &access, read) + latency,
         };
         let wait = arrives.saturating_sub(access.now + caches.window);
         let backlog = self.transfer(caches, access.now, latency, transfer, prefetched);
         let ticks = wait.max(backlog);
-        self.newest = (self.newest + 1) % REMEMBERED as u8;
-        self.coming[usize::from(self.newest)] = Coming { line: access.line, arrives };
-        let with = if access.now == self.last.0 { self.last.1 } else { 0 };
-        self.last = (access.now + ticks, arrives.max(with));
+        self.expect(&access, ticks, arrives);
         self.wait(caches, access.now, ticks);
         self.front.stalled(&caches.code, access.now, ticks);
         Miss { slot, kind: Kind::cache_miss(false, level, prefetched), ticks }
+    }
+
+    /// Notes that the line of an access, for which the core waits, arrives at a time.
+    fn expect(&mut self, access: &Access, ticks: Ticks, arrives: Ticks) {
+        let Access { line, now, began, .. } = *access;
+        if self.coming[usize::from(self.newest)].line != line {
+            self.newest = (self.newest + 1) % REMEMBERED as u8;
+        }
+        self.coming[usize::from(self.newest)] = Coming { line, arrives };
+        let with = if self.last.0 >= began { self.last.1 } else { 0 };
+        self.last = (now + ticks, arrives.max(with));
     }
 
     /// Brings a line of code to the first level at `now`. Returns the kind of event, the time for which the core waits, and
@@ -200,7 +216,8 @@ impl Memory {
     pub fn miss_code(&mut self, caches: &Caches, line: u64, now: Ticks) -> (Kind, Ticks, Option<u64>) {
         let (level, latency, transfer) = self.fetch(caches, line);
         let old = self.front.fill(line);
-        let ticks = self.front.arrival(caches, line, now, latency, transfer);
+        let ticks = self.front.arrival(caches, line, now, latency, transfer).max(self.behind(caches, now));
+        self.front.stalled(&caches.code, now, ticks);
         (Kind::cache_miss(true, level, false), ticks, old)
     }
 
@@ -245,9 +262,22 @@ impl Memory {
     fn issued(&self, caches: &Caches, access: &Access, read: ReadLine) -> Ticks {
         let soon = access.now < self.waited + caches.window;
         let own = if soon { access.now.saturating_sub(self.early) } else { access.now };
+        let own = self.address_known(access).map_or(own, |known| own.max(known.min(access.now + caches.window)));
         let later = |coming: &&Coming| coming.arrives > own;
         let sources = self.coming.iter().filter(later).filter(|coming| points_to(coming.line, access.linear, read));
         sources.map(|coming| coming.arrives).max().unwrap_or(own)
+    }
+
+    /// Returns the time at which the address of an access was known, if it has just been translated.
+    fn address_known(&self, access: &Access) -> Option<Ticks> {
+        let Translations { line, known, .. } = self.translations;
+        (line == access.line).then_some(known)
+    }
+
+    /// Returns the time for which the core waits at `now`, because changed lines occupy the way to memory for longer than the
+    /// core goes on.
+    fn behind(&self, caches: &Caches, now: Ticks) -> Ticks {
+        self.free.saturating_sub(now).saturating_sub(caches.window.max(caches.memory_latency))
     }
 
     /// Occupies the way from a level. Returns the time for which the core waits, because more lines are on their way
@@ -287,3 +317,5 @@ fn points_to(line: u64, linear: u64, read: ReadLine) -> bool {
 mod code_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod translation_tests;

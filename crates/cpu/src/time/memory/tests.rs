@@ -1,5 +1,5 @@
 use super::*;
-use ledger::caches::Code;
+use ledger::caches::{Code, Walks};
 
 const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0 };
 pub(super) const CACHES: Caches = Caches {
@@ -18,6 +18,7 @@ pub(super) const CACHES: Caches = Caches {
     memory_transfer: 16_000,
     window: 43_000,
     fill_buffers: 12,
+    walks: Walks { pde: 4, pdpte: 2, pml4e: 1, nested: 2, walkers: 2 },
 };
 
 /// Caches with a clock, and memory in which each line points to the next of a chain.
@@ -37,7 +38,7 @@ impl Bench {
         if self.memory.find(line, write).is_some() {
             return 0;
         }
-        let access = Access { line, linear: line << LINE_SHIFT, write, rip: 0x1000, now: self.now };
+        let access = Access { line, linear: line << LINE_SHIFT, write, rip: 0x1000, now: self.now, began: self.now };
         let read = |at: u64| {
             let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
             Some([0, to, 0, 0, 0, 0, 0, 0])
@@ -90,7 +91,7 @@ fn lines_stay_in_the_level_that_they_fit() {
         let mut last = None;
         for _ in 0..2 {
             for line in 0..lines {
-                let access = Access { line, linear: line << LINE_SHIFT, write: false, rip: 0, now: 0 };
+                let access = Access { line, linear: line << LINE_SHIFT, write: false, rip: 0, now: 0, began: 0 };
                 last = match memory.find(line, false) {
                     Some(_) => None,
                     None => Some(memory.miss(&CACHES, access, &|_| None).kind.param & !Kind::PREFETCHED),
@@ -127,7 +128,7 @@ fn no_miss_costs_more_than_the_most() {
 #[test]
 fn a_changed_line_is_known_until_it_is_replaced() {
     let mut memory = Memory::new(&CACHES);
-    let access = Access { line: 5, linear: 320, write: false, rip: 0, now: 0 };
+    let access = Access { line: 5, linear: 320, write: false, rip: 0, now: 0, began: 0 };
     let slot = memory.miss(&CACHES, access, &|_| None).slot;
     assert!(!memory.is_changed(slot));
     assert_eq!(memory.find(5, true), Some(slot));
