@@ -24,6 +24,7 @@ pub mod results;
 pub mod runner;
 pub mod score;
 mod shown;
+pub mod stat;
 pub mod store;
 pub mod text;
 pub mod trust;

@@ -13,6 +13,7 @@ mod diff_cmd;
 mod ending;
 mod entries;
 mod exec_cmd;
+mod exec_runs;
 mod export_cmd;
 mod gdb;
 mod generate;
@@ -36,6 +37,7 @@ mod sites;
 mod size;
 mod stack_args;
 mod stacks;
+mod stat_cmd;
 mod streams;
 mod table;
 mod terminal;
@@ -63,6 +65,7 @@ enum Command {
     Run(Box<run_cmd::RunArgs>),
     Exec(Box<exec_cmd::ExecArgs>),
     Diff(Box<diff_cmd::DiffArgs>),
+    Stat(Box<stat_cmd::StatArgs>),
     Report(report::ReportArgs),
     Export(export_cmd::ExportArgs),
     Compare(compare::CompareArgs),
@@ -159,6 +162,7 @@ fn command() -> ExitCode {
             together::run(&std::iter::once(*args).chain(others).collect::<Vec<_>>())
         }
         Command::Exec(args) => exec_cmd::run(&args),
+        Command::Stat(args) => stat_cmd::run(&args),
         Command::Diff(args) => diff_cmd::run(&args, Cli::command()),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),

@@ -2,8 +2,8 @@
 
 use super::{DiffArgs, again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
+use crate::exec_runs::{self, Given, Place, Ran};
 use crate::model;
-use crate::output::say;
 use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,13 +16,11 @@ use lab::flame::Folded;
 use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Exit status after an interruption by the user: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
 /// Names of the two sides.
 const NAMES: [&str; 2] = ["A", "B"];
 /// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
@@ -138,30 +136,6 @@ fn append(options: &mut Vec<OsString>, words: &str) {
     options.push(format!("{OPTION}{all}{words}").into());
 }
 
-/// The directory for the files of the runs: the user's, or a temporary one that is removed at the end.
-struct Place {
-    path: PathBuf,
-    kept: bool,
-}
-
-impl Place {
-    fn new(keep: Option<&Path>) -> Result<Self> {
-        let own = || std::env::temp_dir().join(format!("tollgate-diff-{}", std::process::id()));
-        let path = keep.map_or_else(own, Path::to_path_buf);
-        std::fs::create_dir_all(&path).with_context(|| format!("can't make the directory {}", path.display()))?;
-        Ok(Self { path, kept: keep.is_some() })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if !self.kept {
-            // The rest of a temporary directory does no harm.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
 /// A run of one side under one layout.
 struct Planned {
     side: usize,
@@ -181,14 +155,8 @@ fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place, pairs: std::ops::Rang
         let layout = seed.map_or_else(String::new, |seed| format!("-{seed}"));
         let file = |kind: &str| place.path.join(format!("{}{layout}.{kind}", NAMES[side].to_lowercase()));
         let ledger = file("ledger");
-        let mut arguments: Vec<OsString> = vec!["exec".into()];
-        arguments.extend(sides[side].options.iter().cloned());
-        arguments.push(format!("--settle={}", args.settle.as_secs_f64()).into());
-        arguments.push("--controlled".into());
-        arguments.extend(args.sample.iter().map(|interval| OsString::from(format!("--sample={interval}"))));
-        arguments.extend(seed.map(|seed| OsString::from(format!("--seed={seed}"))));
-        arguments.extend([OsStr::new("--ledger"), ledger.as_os_str(), OsStr::new("--")].map(OsStr::to_owned));
-        arguments.extend(args.command.iter().cloned());
+        let given = Given { options: &sides[side].options, settle: args.settle, sample: args.sample.as_deref(), seed };
+        let arguments = given.arguments(&ledger, &args.command);
         Planned { side, seed, ledger, job: Job { arguments, output: file("output"), leads: side == 0 } }
     };
     pairs.map(seed).flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
@@ -240,32 +208,6 @@ fn files(header: &Header) -> (Vec<File>, usize) {
     };
     let others = |line: &str| line.strip_prefix("and ")?.strip_suffix(" others")?.parse::<usize>().ok();
     (list.lines().filter_map(file).collect(), list.lines().filter_map(others).sum())
-}
-
-/// Reports the first run that failed, and returns its exit status.
-fn failure(args: &DiffArgs, planned: &[Planned], outcomes: &[Ended]) -> Option<u8> {
-    let all = || planned.iter().zip(outcomes);
-    let named = |planned: &Planned| {
-        let layout = planned.seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
-        format!("tollgate: {}{layout}: {}", NAMES[planned.side], command_text(&args.command))
-    };
-    let bad = all().find_map(|(planned, outcome)| match outcome {
-        Ended::Badly(status, tail) => {
-            Some((format!("{} ended with status {status}", named(planned)), *status, &tail[..]))
-        }
-        Ended::TooLong => Some((format!("{} printed too much", named(planned)), crate::usage::FAILED, &[][..])),
-        Ended::Well | Ended::Stopped | Ended::Late => None,
-    });
-    if let Some((text, status, tail)) = bad {
-        say(&text);
-        tail.iter().for_each(|line| say(&format!("    | {line}")));
-        return Some(status);
-    }
-    let stopped = all().any(|(_, outcome)| *outcome == Ended::Stopped);
-    stopped.then(|| {
-        say("tollgate: interrupted");
-        INTERRUPTED
-    })
 }
 
 /// Returns the words in a fact of a ledger.
@@ -325,7 +267,7 @@ fn found(verdict: &Verdict, pairs: usize) -> String {
 /// Runs the command on both sides, until the pairs of runs decide or a limit is reached.
 pub fn measure(args: &DiffArgs, terms: &Terms) -> Result<Measured> {
     let sides = [Side::new(args, 0)?, Side::new(args, 1)?];
-    let place = Place::new(args.keep.as_deref())?;
+    let place = Place::new("diff", args.keep.as_deref())?;
     let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
     let most = args.jobs.map(usize::from);
     let most = most.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -346,7 +288,12 @@ pub fn measure(args: &DiffArgs, terms: &Terms) -> Result<Measured> {
         let mut progress = |done: usize| bar.set_position((2 * before + done) as u64);
         let outcomes = runner::run(&program, &jobs, &place.path, limits, &mut progress);
         let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
-        if let Some(status) = failure(args, &planned, &outcomes) {
+        let named = |number: usize| {
+            let Planned { side, seed, .. } = planned[number];
+            let layout = seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
+            format!("{}{layout}: {}", NAMES[side], command_text(&args.command))
+        };
+        if let Ran::Ended(status) = exec_runs::reported(&outcomes, named) {
             bar.finish_and_clear();
             return Ok(Measured::Ended(status));
         }

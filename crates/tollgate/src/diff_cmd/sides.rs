@@ -1,28 +1,10 @@
 //! The two sides of a diff. An option of `tollgate exec` applies to both; given twice, the first applies to A and the second to B.
 
-use crate::exec_cmd::ExecArgs;
+use crate::exec_runs::{self, options};
 use clap::error::ErrorKind;
-use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::ffi::OsString;
 
-/// Options of `exec` that a diff does not support, or defines itself.
-const OWN: [&str; 14] = [
-    "controlled",
-    "ledger",
-    "json",
-    "seed",
-    "settle",
-    "escape",
-    "console",
-    "command",
-    "boot",
-    "record",
-    "replay",
-    "sample",
-    "call_graph",
-    "trace",
-];
 /// Heading of the other options in the help.
 const HEADING: &str = "Options of tollgate exec, for both; given twice, the first is A's and the second B's";
 
@@ -33,15 +15,6 @@ pub struct Sides {
     pub common: Vec<OsString>,
     /// Options of A alone, and of B alone.
     pub own: [Vec<OsString>; 2],
-}
-
-/// Returns the options of `exec` that a diff supports.
-fn options() -> Vec<Arg> {
-    let exec = ExecArgs::augment_args(Command::new("exec"));
-    exec.get_arguments()
-        .filter(|arg| !OWN.contains(&arg.get_id().as_str()) && arg.get_long().is_some())
-        .cloned()
-        .collect()
 }
 
 /// Returns true if giving an option twice sets one value per side. Flags, and options that may be repeated anyway, are not such.
@@ -72,30 +45,15 @@ impl FromArgMatches for Sides {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for arg in options() {
-            let id = arg.get_id().as_str();
-            if matches.value_source(id) != Some(ValueSource::CommandLine) {
-                continue;
-            }
-            let name = format!("--{}", arg.get_long().unwrap_or_default());
-            if arg.get_action().takes_values() {
-                let values = matches.get_raw_occurrences(id).into_iter().flatten().flatten();
-                let words: Vec<OsString> = values
-                    .map(|value| {
-                        let mut word = OsString::from(format!("{name}="));
-                        word.push(value);
-                        word
-                    })
-                    .collect();
-                match (is_single(&arg), words.len()) {
-                    (true, 2) => self.own.iter_mut().zip(words).for_each(|(own, word)| own.push(word)),
-                    (true, 3..) => {
-                        let text = format!("{name} is given more than twice: the first is A's, and the second B's\n");
-                        return Err(clap::Error::raw(ErrorKind::TooManyValues, text));
-                    }
-                    _ => self.common.extend(words),
+            let words = exec_runs::given(&arg, matches);
+            match (is_single(&arg), words.len()) {
+                (true, 2) => self.own.iter_mut().zip(words).for_each(|(own, word)| own.push(word)),
+                (true, 3..) => {
+                    let name = arg.get_long().unwrap_or_default();
+                    let text = format!("--{name} is given more than twice: the first is A's, and the second B's\n");
+                    return Err(clap::Error::raw(ErrorKind::TooManyValues, text));
                 }
-            } else {
-                self.common.push(name.into());
+                _ => self.common.extend(words),
             }
         }
         Ok(())
@@ -105,8 +63,7 @@ impl FromArgMatches for Sides {
 impl Sides {
     /// Returns the value of an option for a side, if it is given.
     pub fn value(&self, side: usize, name: &str) -> Option<&str> {
-        let words = self.own[side].iter().chain(&self.common);
-        words.filter_map(|word| word.to_str()?.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=')).next()
+        exec_runs::value(self.own[side].iter().chain(&self.common), name)
     }
 
     /// Returns the value of the option of the kernel for a side, if it is given.

@@ -44,6 +44,19 @@ pub fn group() -> Group {
         let run = tollgate("validate --quick --json --kernel cloud");
         bench.expect(&run, 0, "(?s)\"getppid\".*\"fork, exec and exit\".*\"gzip\"").map(drop)
     });
+    group.add("a_command_is_counted", |bench| {
+        kernel("cloud")?;
+        let run = tollgate("stat -r 2 --kernel cloud -- sh -c").arg("echo; echo");
+        let line = r"^ +[0-9,]+  instructions +# +[0-9.]+  insn per cycle +\( \+- ";
+        bench.expect(&run, 0, line).map(drop)
+    });
+    group.add("entries_to_the_kernel_have_the_names_of_system_calls", |bench| {
+        kernel("cloud")?;
+        let run = tollgate("exec --kernel cloud --ledger entries.ledger -- sh -c").arg("kill -0 $$");
+        bench.expect(&run, 0, "")?;
+        let report = tollgate("report entries.ledger --region exec --by entry --top 0");
+        bench.expect(&report, 0, r"  kill$").map(drop)
+    });
     group.add("the_hosts_network", |bench| {
         ["passt", "curl"].into_iter().try_for_each(need)?;
         let server = Served::start(b"something to fetch\n".to_vec())?;

@@ -1,0 +1,148 @@
+//! Runs of `tollgate exec` for a measurement: child processes, whose ledgers have what is measured.
+
+use crate::exec_cmd::ExecArgs;
+use crate::output::say;
+use anyhow::{Context, Result};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command};
+use lab::diff::runner::Ended;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Exit status after an interruption by the user: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+/// Options of `exec` that a measurement does not support, or defines itself.
+const OWN: [&str; 14] = [
+    "controlled",
+    "ledger",
+    "json",
+    "seed",
+    "settle",
+    "escape",
+    "console",
+    "command",
+    "boot",
+    "record",
+    "replay",
+    "sample",
+    "call_graph",
+    "trace",
+];
+
+/// Returns the options of `exec` that a measurement supports.
+pub fn options() -> Vec<Arg> {
+    let exec = ExecArgs::augment_args(Command::new("exec"));
+    exec.get_arguments()
+        .filter(|arg| !OWN.contains(&arg.get_id().as_str()) && arg.get_long().is_some())
+        .cloned()
+        .collect()
+}
+
+/// Returns the words of an option of `exec` on the command line: none if it is not given.
+pub fn given(option: &Arg, matches: &ArgMatches) -> Vec<OsString> {
+    let id = option.get_id().as_str();
+    if matches.value_source(id) != Some(ValueSource::CommandLine) {
+        return Vec::new();
+    }
+    let name = format!("--{}", option.get_long().unwrap_or_default());
+    if !option.get_action().takes_values() {
+        return vec![name.into()];
+    }
+    let values = matches.get_raw_occurrences(id).into_iter().flatten().flatten();
+    let word = |value: &OsStr| {
+        let mut word = OsString::from(format!("{name}="));
+        word.push(value);
+        word
+    };
+    values.map(word).collect()
+}
+
+/// Returns the value of an option among words, if it is given.
+pub fn value<'a>(words: impl Iterator<Item = &'a OsString>, name: &str) -> Option<&'a str> {
+    words.filter_map(|word| word.to_str()?.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=')).next()
+}
+
+/// What a run is given.
+pub struct Given<'a> {
+    /// Options of `exec`.
+    pub options: &'a [OsString],
+    /// Virtual time for which the kernel must have been idle.
+    pub settle: Duration,
+    /// Interval between call stacks.
+    pub sample: Option<&'a str>,
+    /// Seed of the layout.
+    pub seed: Option<u64>,
+}
+
+impl Given<'_> {
+    /// Returns the arguments of the run.
+    pub fn arguments(&self, ledger: &Path, command: &[OsString]) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["exec".into()];
+        arguments.extend(self.options.iter().cloned());
+        arguments.push(format!("--settle={}", self.settle.as_secs_f64()).into());
+        arguments.push("--controlled".into());
+        arguments.extend(self.sample.map(|interval| OsString::from(format!("--sample={interval}"))));
+        arguments.extend(self.seed.map(|seed| OsString::from(format!("--seed={seed}"))));
+        arguments.extend([OsStr::new("--ledger"), ledger.as_os_str(), OsStr::new("--")].map(OsStr::to_owned));
+        arguments.extend(command.iter().cloned());
+        arguments
+    }
+}
+
+/// The directory for the files of the runs: the user's, or a temporary one that is removed at the end.
+pub struct Place {
+    /// The directory.
+    pub path: PathBuf,
+    kept: bool,
+}
+
+impl Place {
+    /// Makes the directory; `name` is that of the command that measures.
+    pub fn new(name: &str, keep: Option<&Path>) -> Result<Self> {
+        let own = || std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
+        let path = keep.map_or_else(own, Path::to_path_buf);
+        std::fs::create_dir_all(&path).with_context(|| format!("can't make the directory {}", path.display()))?;
+        Ok(Self { path, kept: keep.is_some() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.kept {
+            // The rest of a temporary directory does no harm.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// The outcome of runs.
+pub enum Ran {
+    /// All that were started ended well.
+    Well,
+    /// The exit status after a failure, which has been reported.
+    Ended(u8),
+}
+
+/// Reports the first run that failed; `named` names it by its number.
+pub fn reported(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Ran {
+    let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| match outcome {
+        Ended::Badly(status, tail) => {
+            Some((format!("tollgate: {} ended with status {status}", named(number)), *status, &tail[..]))
+        }
+        Ended::TooLong => {
+            Some((format!("tollgate: {} printed too much", named(number)), crate::usage::FAILED, &[][..]))
+        }
+        Ended::Well | Ended::Stopped | Ended::Late => None,
+    });
+    if let Some((text, status, tail)) = bad {
+        say(&text);
+        tail.iter().for_each(|line| say(&format!("    | {line}")));
+        return Ran::Ended(status);
+    }
+    if outcomes.contains(&Ended::Stopped) {
+        say("tollgate: interrupted");
+        return Ran::Ended(INTERRUPTED);
+    }
+    Ran::Well
+}
