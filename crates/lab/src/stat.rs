@@ -4,8 +4,8 @@ use crate::diff::paid::{COMMAND, NoCommand, OTHERS};
 use crate::diff::statistics::Sample;
 use crate::format::number;
 use ledger::profile::Clock;
-use ledger::summary::{By, Cause, Selection};
-use ledger::{Class, Context, Family, Gate, Kind, Ledger, TICKS_PER_CYCLE};
+use ledger::summary::{Bound, By, Cause, Selection};
+use ledger::{Class, Context, Family, Gate, Kind, Ledger, TICKS_PER_CYCLE, Ticks};
 use serde::Serialize;
 
 /// The version of the JSON document.
@@ -84,6 +84,8 @@ pub struct Run {
     /// Seed of the layout, if it was drawn.
     pub seed: Option<u64>,
     values: [f64; EVENTS.len()],
+    /// Cycles by part of a top-down analysis.
+    bounds: [f64; Bound::ALL.len()],
     /// Seconds of virtual time from the command's beginning to its end.
     elapsed: f64,
 }
@@ -94,8 +96,9 @@ fn served_by(kind: Kind) -> u32 {
 }
 
 impl Run {
-    /// Returns the counters in the ledger of a run of one command.
-    pub fn of(ledger: &Ledger, seed: Option<u64>) -> Result<Self, NoCommand> {
+    /// Returns the counters in the ledger of a run of one command. `slot` is the time of the slot in which the core issues an
+    /// instruction, if it is known.
+    pub fn of(ledger: &Ledger, seed: Option<u64>, slot: Option<Ticks>) -> Result<Self, NoCommand> {
         let region = |name| ledger.region(name).ok_or(NoCommand(name));
         let (whole, others) = (region(COMMAND)?, region(OTHERS)?);
         let command = whole.in_context(Context::Task);
@@ -148,7 +151,9 @@ impl Run {
         };
         let region = ledger.regions.iter().find(|region| region.name == OTHERS);
         let elapsed = region.map_or(0.0, |region| cycles(region.elapsed) / hertz);
-        Ok(Self { seed, values: EVENTS.map(|(event, ..)| value(event)), elapsed })
+        let parts = command.top_down(slot);
+        let bounds = Bound::ALL.map(|bound| cycles(parts.of(bound)));
+        Ok(Self { seed, bounds, values: EVENTS.map(|(event, ..)| value(event)), elapsed })
     }
 
     fn value(&self, event: Event) -> f64 {
@@ -211,6 +216,8 @@ pub struct Stat {
     pub seeds: Vec<u64>,
     /// The counters.
     pub counters: Vec<Counter>,
+    /// Cycles as top-down analysis splits them, under the model `core`.
+    pub top_down: Vec<Counter>,
     /// Seconds of virtual time from beginning to end.
     pub elapsed: Counter,
     /// Seconds in user mode.
@@ -270,8 +277,16 @@ impl Stat {
         let seconds = |name, event: Event| {
             Counter::new(name, of(event).into_iter().map(|cycles| cycles / tsc_hz as f64).collect(), None)
         };
+        let bound = |(at, bound): (usize, Bound)| {
+            let all: Vec<f64> = runs.iter().map(|run| run.bounds[at]).collect();
+            let part = Sample::of(&all).mean / mean(Event::Cycles) * 100.0;
+            let metric = Metric { value: part, unit: "% of all cycles" };
+            Counter::new(bound.name(), all, Some(metric).filter(|metric| metric.value.is_finite()))
+        };
+        let top_down = Bound::ALL.into_iter().enumerate().filter(|_| clock == Clock::Core).map(bound);
         Self {
             format: FORMAT,
+            top_down: top_down.filter(|counter| counter.value != Some(0.0)).collect(),
             subject,
             tsc_hz,
             seeds: runs.iter().filter_map(|run| run.seed).collect(),
@@ -295,7 +310,7 @@ impl Stat {
         let deviation = |counter: &Counter| {
             counter.deviation.map_or_else(String::new, |part| format!("  ( +-{:6.2}% )", part * 100.0))
         };
-        for counter in &self.counters {
+        let line = |out: &mut String, counter: &Counter| {
             let value = match counter.value {
                 None => "<not modelled>".to_owned(),
                 Some(value) if counter.name == "task-clock" => format!("{value:.3} msec"),
@@ -306,7 +321,12 @@ impl Stat {
                 format!("#{:9.digits$}  {}", metric.value, metric.unit)
             });
             let line = format!("{value:>20}  {:<37}{metric:<36}{}", counter.name, deviation(counter));
-            out += &format!("{}\n", line.trim_end());
+            *out += &format!("{}\n", line.trim_end());
+        };
+        self.counters.iter().for_each(|counter| line(&mut out, counter));
+        if !self.top_down.is_empty() {
+            out += "\n Cycles, top-down:\n\n";
+            self.top_down.iter().for_each(|counter| line(&mut out, counter));
         }
         out.push('\n');
         for (counter, what) in [

@@ -28,6 +28,11 @@ fn slot(width: Option<u32>) -> Option<Ticks> {
     width.map(|width| TICKS_PER_CYCLE / Ticks::from(width))
 }
 
+/// Returns the time of the slot in which the core of a run issues an instruction, if it is known.
+pub fn slot_of(ledger: &Ledger) -> Option<Ticks> {
+    slot(width(ledger))
+}
+
 /// Returns the name of a part for people.
 fn name(bound: Bound, width: Option<u32>) -> String {
     match (bound, width) {

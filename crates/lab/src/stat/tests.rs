@@ -57,7 +57,7 @@ fn subject(model: &'static str) -> Subject {
 
 fn stat(clock: Clock, more: &[u64]) -> Stat {
     let seed = |number: usize| (more.len() > 1).then_some(number as u64 + 1);
-    let run = |(number, more): (usize, &u64)| Run::of(&ledger(*more), seed(number)).unwrap();
+    let run = |(number, more): (usize, &u64)| Run::of(&ledger(*more), seed(number), Some(250)).unwrap();
     let runs: Vec<Run> = more.iter().enumerate().map(run).collect();
     Stat::new(subject(clock.name()), 2_000_000_000, clock, &runs)
 }
@@ -95,6 +95,17 @@ fn what_the_model_does_not_count_is_said() {
     let stat = stat(Clock::Flat, &[0]);
     assert_eq!((value(&stat, "L1-dcache-misses"), value(&stat, "branch-misses")), (None, Some(40.0)));
     assert!(stat.text().contains("<not modelled>  L1-dcache-misses\n"), "{}", stat.text());
+}
+
+#[test]
+fn a_model_of_a_core_has_its_cycles_top_down() {
+    let stat = stat(Clock::Core, &[0]);
+    let cycles = value(&stat, "cycles").unwrap();
+    let sum: f64 = stat.top_down.iter().map(|counter| counter.value.unwrap()).sum();
+    assert!((sum - cycles).abs() < 1e-6, "{sum} {cycles}");
+    assert_eq!(stat.top_down[0].name, "retiring");
+    assert_eq!(stat.top_down[0].value, Some(1500.0), "6000 instructions, four a cycle");
+    assert!(self::stat(Clock::Flat, &[0]).top_down.is_empty());
 }
 
 #[test]

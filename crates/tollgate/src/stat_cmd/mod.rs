@@ -7,6 +7,7 @@ use crate::exec_runs::{self, Place, Ran};
 use crate::model;
 use crate::output::say;
 use crate::table::{emit, read_ledger};
+use crate::top_down;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use lab::diff::runner::{self, Job, Limits};
@@ -97,7 +98,7 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
             let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
             parameters::warnings(&words.collect::<Vec<_>>()).iter().for_each(|text| say(&format!("tollgate: {text}")));
         }
-        runs.push(Run::of(&ledger, seed).with_context(|| path.display().to_string())?);
+        runs.push(Run::of(&ledger, seed, top_down::slot_of(&ledger)).with_context(|| path.display().to_string())?);
     }
     let subject = Subject {
         command: command_text(&args.command),
