@@ -289,11 +289,15 @@ impl Translations {
         if !self.prepare() {
             return 0;
         }
-        let Some(tools) = &mut self.tools else { return 0 };
+        let Some(mut tools) = self.tools.take() else { return 0 };
         let mut emitted = emit::emit(source, &mut tools.0, &mut tools.1);
         if self.used + emitted.code.len() > SIZE {
             self.drop_all();
+            // The code names the translation by its number, which is another one now.
+            let anew = TraceSource { number: self.next_number(), ..*source };
+            emitted = emit::emit(&anew, &mut tools.0, &mut tools.1);
         }
+        self.tools = Some(tools);
         let base = self.used;
         for (site, aim) in &emitted.aims {
             let to = match aim {

@@ -107,6 +107,7 @@ impl Part {
 }
 
 /// Source of a translation.
+#[derive(Clone, Copy)]
 pub struct TraceSource<'a> {
     /// Index of the translation.
     pub number: u32,
