@@ -16,7 +16,7 @@ const DEEPEST: usize = 32;
 pub struct Open {
     pub(crate) entry: Entry,
     pub(crate) context: Context,
-    /// What it has cost so far, without the time since the last change.
+    /// The cost of the stay so far, without the time since the last change.
     pub(crate) spent: Stay,
     /// True if another stay contains it.
     pub(crate) nested: bool,

@@ -185,7 +185,7 @@ pub struct Counter {
     pub metric: Option<Metric>,
 }
 
-/// What was measured, in words.
+/// Descriptions of the measured run, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Subject {
     /// The command line.
@@ -207,7 +207,7 @@ pub struct Subject {
 pub struct Stat {
     /// The version of the document.
     pub format: u32,
-    /// What was measured.
+    /// The command, processor and kernel that the counters are of.
     #[serde(flatten)]
     pub subject: Subject,
     /// Frequency of the cycles, in hertz.

@@ -71,22 +71,22 @@ fn assert_stay(entries: &BTreeMap<Entry, Stays>, entry: Entry, [all, enter, miti
 const GETPID: Entry = Entry::new(Gate::Call, 39);
 const UNDEFINED: Entry = Entry::new(Gate::Exception, vector::UD as u32);
 
+/// A program that makes the call [`GETPID`], and is stopped by the fault of HLT in user mode.
+fn getpid_and_halt(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(eax, 39)?;
+    a.syscall()?;
+    a.hlt()
+}
+
 #[test]
 fn a_call_contains_the_exception_within_it_and_both_have_all_their_parts() {
-    let mut m = machine(
-        |a| {
-            a.mov(eax, 39)?;
-            a.syscall()?;
-            a.hlt()
-        },
-        |a| {
-            a.nop()?;
-            a.verw(word_ptr(DATA))?;
-            a.ud2()?;
-            a.nop()?;
-            a.sysretq()
-        },
-    );
+    let mut m = machine(getpid_and_halt, |a| {
+        a.nop()?;
+        a.verw(word_ptr(DATA))?;
+        a.ud2()?;
+        a.nop()?;
+        a.sysretq()
+    });
     assert_eq!(handled(&mut m), vector::GP, "HLT in user mode");
     let entries = entries(&mut m);
     // Delivery, ADD, IRET. The undefined instruction itself is not executed.
@@ -125,19 +125,12 @@ fn a_call_that_the_program_makes_by_int_0x80_is_one_of_32_bit_programs() {
 
 #[test]
 fn a_switch_of_tasks_takes_stays_away_and_gives_them_back() {
-    let mut m = machine(
-        |a| {
-            a.mov(eax, 39)?;
-            a.syscall()?;
-            a.hlt()
-        },
-        |a| {
-            a.nop()?;
-            a.hlt()?;
-            a.nop()?;
-            a.sysretq()
-        },
-    );
+    let mut m = machine(getpid_and_halt, |a| {
+        a.nop()?;
+        a.hlt()?;
+        a.nop()?;
+        a.sysretq()
+    });
     assert_eq!(m.run(1 << 32), crate::run::Exit::Halt);
     let suspended = m.cpu.suspend_stays();
     assert_ne!(suspended, crate::stays::Suspended::default());
@@ -153,17 +146,10 @@ fn a_switch_of_tasks_takes_stays_away_and_gives_them_back() {
 
 #[test]
 fn an_interrupt_is_no_part_of_the_call_that_it_interrupts() {
-    let mut m = machine(
-        |a| {
-            a.mov(eax, 39)?;
-            a.syscall()?;
-            a.hlt()
-        },
-        |a| {
-            a.hlt()?;
-            a.sysretq()
-        },
-    );
+    let mut m = machine(getpid_and_halt, |a| {
+        a.hlt()?;
+        a.sysretq()
+    });
     let at = HANDLERS + 16 * 0x30;
     m.poke(
         at,

@@ -22,7 +22,7 @@ pub struct Reading {
     pub ept: bool,
 }
 
-/// Where a table is: for a part of the linear addresses of a PCID, or of the guest-physical addresses of an EPT pointer.
+/// The knowledge that the table for a part of the linear addresses of a PCID, or of the guest-physical addresses of an EPT pointer, has been found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
     /// First address of the part.
@@ -144,7 +144,7 @@ impl Tlb {
             let few = &structures.combined[number(reading.shift)];
             !reading.ept && has_combined(few, &known(reading, pcid, flushes), flushes)
         };
-        // What is known is the host-physical address of the next table, so that EPT is not needed to find it.
+        // The entry that is known has the host-physical address of the next table, so that EPT is not needed to find it.
         let mut at = match readings[..last].iter().rposition(has) {
             Some(found) => {
                 readings.iter().skip(found + 1).position(|next| !next.ept).map_or(last, |next| found + 1 + next)

@@ -34,7 +34,7 @@ struct Side {
 struct Row {
     name: String,
     change: String,
-    /// Whether the second side pays more or less.
+    /// The direction of the change: whether the second side pays more or less than the first.
     kind: &'static str,
     sides: [Side; 2],
 }

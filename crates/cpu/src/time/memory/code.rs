@@ -14,6 +14,7 @@
 
 use super::LINES;
 use super::tags::InTurn;
+use super::waits::Waits;
 use ledger::Ticks;
 use ledger::caches::{Caches, Code};
 use serde::{Deserialize, Serialize};
@@ -34,10 +35,8 @@ pub struct Front {
     branches: InTurn,
     /// Line of the last miss.
     last: u64,
-    /// Time after the last wait of the core.
-    waited: Ticks,
-    /// Time by which lines that are needed within a lookahead after `waited` were asked for earlier.
-    early: Ticks,
+    /// The waits of the core, for code or for data, of which the front end knows nothing within a lookahead after them.
+    pub(super) waits: Waits,
     /// Time at which the front end began anew.
     pub(crate) redirected: Ticks,
     /// Time at which the last address of code was translated.
@@ -53,8 +52,7 @@ impl Front {
             l1i: InTurn::new(&code.l1i),
             branches: InTurn::new(&code.branches),
             last: 0,
-            waited: 0,
-            early: 0,
+            waits: Waits::default(),
             redirected: 0,
             translated: 0,
             free: 0,
@@ -66,7 +64,8 @@ impl Front {
         self.l1i.fits(&code.l1i)
             && self.branches.fits(&code.branches)
             && self.last < LINES
-            && [self.waited, self.early, self.translated, self.free].iter().all(|time| *time <= clock)
+            && self.waits.fits(clock)
+            && [self.translated, self.free].iter().all(|time| *time <= clock)
     }
 
     /// Returns true if the first level has a line.
@@ -91,8 +90,7 @@ impl Front {
 
     /// Returns the time at which the front end, which works ahead of the core, comes to code that is needed at `now`.
     fn asked(&self, code: &Code, now: Ticks) -> Ticks {
-        let soon = now < self.waited + code.ahead;
-        let own = if soon { now.saturating_sub(self.early) } else { now };
+        let own = self.waits.without(now, code.ahead);
         own.saturating_sub(code.ahead).max(self.redirected).max(self.translated).min(now)
     }
 
@@ -115,19 +113,5 @@ impl Front {
         let ticks = arrives.saturating_sub(now);
         self.free = (self.free.max(asked) + share).min(now + ticks);
         ticks
-    }
-
-    /// Notes that the core waits from `now` on.
-    pub fn stalled(&mut self, code: &Code, now: Ticks, ticks: Ticks) {
-        if ticks == 0 {
-            return;
-        }
-        if now < self.waited + code.ahead {
-            self.early += ticks;
-            self.waited += ticks;
-        } else {
-            self.early = ticks;
-            self.waited = now + ticks;
-        }
     }
 }

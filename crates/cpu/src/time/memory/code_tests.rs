@@ -76,7 +76,7 @@ fn a_wait_for_data_gives_the_front_end_time() {
         for line in 0..20_000 {
             bench.execute(line, 50_000);
         }
-        bench.memory.front.stalled(&CACHES.code, bench.now, stall);
+        bench.memory.front.waits.add(bench.now, stall, CACHES.code.ahead);
         bench.now += stall;
         bench.execute(3, 0)
     };

@@ -22,6 +22,7 @@ pub mod code;
 mod prefetch;
 mod tags;
 mod translation;
+mod waits;
 
 use code::Front;
 use ledger::caches::{Caches, Level};
@@ -30,6 +31,7 @@ use prefetch::Prefetchers;
 use serde::{Deserialize, Serialize};
 use tags::{InTurn, Recent};
 use translation::Translations;
+use waits::Waits;
 
 /// Log2 of the size of a line.
 pub const LINE_SHIFT: u8 = 6;
@@ -91,10 +93,8 @@ pub struct Memory {
     /// The last misses.
     coming: [Coming; REMEMBERED],
     newest: u8,
-    /// Time after the last wait.
-    waited: Ticks,
-    /// Time by which instructions within a window after `waited` were issued earlier.
-    early: Ticks,
+    /// The waits for data, of which instructions within a window after them know nothing.
+    waits: Waits,
     /// Time of the last miss's access with its wait, and the time at which the last of the lines that were missed in the same
     /// run arrives.
     last: (Ticks, Ticks),
@@ -117,8 +117,7 @@ impl Memory {
             prefetchers: Prefetchers::default(),
             coming: [Coming::default(); REMEMBERED],
             newest: 0,
-            waited: 0,
-            early: 0,
+            waits: Waits::default(),
             last: (0, 0),
             free: 0,
             translations: Translations::default(),
@@ -139,8 +138,7 @@ impl Memory {
             && self.prefetchers.fits()
             && usize::from(self.newest) < REMEMBERED
             && self.translations.fits(caches, clock)
-            && self.waited <= clock
-            && self.early <= clock
+            && self.waits.fits(clock)
             && self.free <= clock + caches.window.max(caches.memory_latency)
             && self.last.0 <= clock
             && self.last.1 <= clock + caches.window
@@ -196,7 +194,6 @@ impl Memory {
         let ticks = wait.max(backlog);
         self.expect(&access, ticks, arrives);
         self.wait(caches, access.now, ticks);
-        self.front.stalled(&caches.code, access.now, ticks);
         Miss { slot, kind: Kind::cache_miss(false, level, prefetched), ticks }
     }
 
@@ -217,7 +214,7 @@ impl Memory {
         let (level, latency, transfer) = self.fetch(caches, line);
         let old = self.front.fill(line);
         let ticks = self.front.arrival(caches, line, now, latency, transfer).max(self.behind(caches, now));
-        self.front.stalled(&caches.code, now, ticks);
+        self.front.waits.add(now, ticks, caches.code.ahead);
         (Kind::cache_miss(true, level, false), ticks, old)
     }
 
@@ -260,8 +257,7 @@ impl Memory {
 
     /// Returns the time at which a load was issued.
     fn issued(&self, caches: &Caches, access: &Access, read: ReadLine) -> Ticks {
-        let soon = access.now < self.waited + caches.window;
-        let own = if soon { access.now.saturating_sub(self.early) } else { access.now };
+        let own = self.waits.without(access.now, caches.window);
         let own = self.address_known(access).map_or(own, |known| own.max(known.min(access.now + caches.window)));
         let later = |coming: &&Coming| coming.arrives > own;
         let sources = self.coming.iter().filter(later).filter(|coming| points_to(coming.line, access.linear, read));
@@ -288,19 +284,10 @@ impl Memory {
         (self.free - now).saturating_sub(latency.max(caches.window))
     }
 
-    /// The core waits.
+    /// The core waits for data. Meanwhile its front end goes on.
     fn wait(&mut self, caches: &Caches, now: Ticks, ticks: Ticks) {
-        if ticks == 0 {
-            return;
-        }
-        let soon = now < self.waited + caches.window;
-        if soon {
-            self.early += ticks;
-            self.waited += ticks;
-        } else {
-            self.early = ticks;
-            self.waited = now + ticks;
-        }
+        self.waits.add(now, ticks, caches.window);
+        self.front.waits.add(now, ticks, caches.code.ahead);
     }
 }
 

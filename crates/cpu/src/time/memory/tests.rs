@@ -160,8 +160,8 @@ fn the_state_after_misses_fits_the_time_and_later_times_do_not() {
         assert!(bench.memory.fits(&CACHES, bench.now));
     }
     let wrong: [fn(&mut Memory); 8] = [
-        |memory| memory.waited = Ticks::MAX,
-        |memory| memory.early = Ticks::MAX,
+        |memory| memory.waits.until = Ticks::MAX,
+        |memory| memory.waits.early = Ticks::MAX,
         |memory| memory.free = Ticks::MAX,
         |memory| memory.last.0 = Ticks::MAX,
         |memory| memory.last.1 = Ticks::MAX,

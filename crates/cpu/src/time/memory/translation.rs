@@ -67,7 +67,6 @@ impl Memory {
             self.expect(access, ticks, arrives);
         }
         self.wait(caches, now, ticks);
-        self.front.stalled(&caches.code, now, ticks);
         ticks
     }
 
@@ -75,7 +74,7 @@ impl Memory {
     pub fn translate_code(&mut self, caches: &Caches, now: Ticks, latency: Ticks, walks: bool) -> Ticks {
         let behind = if walks { self.walk(caches, now, latency) } else { 0 };
         let ticks = self.front.translation(caches, now, latency).max(behind);
-        self.front.stalled(&caches.code, now, ticks);
+        self.front.waits.add(now, ticks, caches.code.ahead);
         ticks
     }
 
