@@ -247,11 +247,9 @@ impl<'a> Emit<'a> {
 
     /// Emits the checks on entry.
     fn head(&mut self) -> (usize, usize, usize, usize) {
-        let Part { index, block, .. } = &self.source.parts[0];
+        let block = &self.source.parts[0].block;
         let due = self.asm.here();
-        self.asm.flagless_constant(TEST, u64::from(Code::Head { index: *index }.encode()));
-        let site = self.asm.jump();
-        self.aims.push((site, Aim::Exit));
+        self.leave_before(0);
         let checked = self.asm.here();
         self.check_page(block.rip, block.physical, Lost::Head { due });
         let head = self.asm.here();
@@ -270,6 +268,14 @@ impl<'a> Emit<'a> {
             self.check_page(next, block.second, Lost::Head { due });
         }
         (checked, due, head, self.asm.here())
+    }
+
+    /// Leaves translated code in front of a part.
+    fn leave_before(&mut self, number: usize) {
+        let index = self.source.parts[number].index;
+        self.asm.flagless_constant(TEST, u64::from(Code::Head { index }.encode()));
+        let site = self.asm.jump();
+        self.aims.push((site, Aim::Exit));
     }
 
     /// Begins a part: if it is in another page than the previous one, that page is checked.

@@ -83,7 +83,7 @@ pub(crate) enum Code {
     Plain,
     /// A return has no known translation at its target, [`Running::wanted`].
     Return,
-    /// An event is due before this block.
+    /// An event is due before this block, or its page is not known.
     Head {
         /// Index of the block.
         index: u32,
