@@ -151,6 +151,45 @@ fn the_end_of_a_page_does_not_change_time() {
     }
 }
 
+/// The end of a page of 2 MiB, which are those of the machine.
+const END: u64 = 0x60_0000;
+
+/// The program, whose last turns begin without the translation of the page at [`END`]. The others begin after an instruction that
+/// ends its trace, so that the rest is one which both begin with.
+fn forgetting(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let (mut top, mut keep, mut on) = (a.create_label(), a.create_label(), a.create_label());
+    a.mov(ecx, TURNS)?;
+    a.mov(esi, DATA as u32)?;
+    a.mov(r8d, END as u32)?;
+    a.set_label(&mut top)?;
+    a.cmp(ecx, TURNS / 2)?;
+    a.jae(keep)?;
+    a.invlpg(byte_ptr(r8))?;
+    a.jmp(on)?;
+    a.set_label(&mut keep)?;
+    a.clts()?;
+    a.set_label(&mut on)?;
+    (0..LINES).try_for_each(|_| line(a))?;
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+#[test]
+fn the_end_of_a_page_before_one_without_a_translation_does_not_change_time() {
+    for before in 20..120 {
+        let time = |tier| {
+            let mut machine = machine(tier, true);
+            machine.cpu.arch.rip = END - before;
+            machine.cache.code.threshold = 8;
+            machine.code(forgetting);
+            assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+            machine.cpu.micro.clock
+        };
+        assert_eq!(ALL_TIERS.map(time), [time(Tier::Interpreter); 3], "{before}");
+    }
+}
+
 #[test]
 fn a_probe_does_not_change_time() {
     let whole = outcome(machine(Tier::Interpreter, true), CODE, &[], u64::MAX / 2);

@@ -23,6 +23,11 @@ pub fn group() -> Group {
             equal_ledgers(bench, &cloud()?.append(HACKBENCH).with("--cpus", cpus.to_string()), 0, ENDED)
         });
     }
+    // It has more translations than the memory for them holds.
+    group.add("equal_ledgers_linux_core", |bench| {
+        let run = cloud()?.append(HACKBENCH).words("--model core --cpu zen3 --cpus 2");
+        equal_ledgers(bench, &run, 0, ENDED)
+    });
     let hackbench = "workload=hackbench tasks=8 loops=20";
     for (name, options) in [("", ""), ("_hvm", "--platform hvm --cpu skx")] {
         group.add(format!("equal_ledgers_kernel_hackbench{name}"), move |bench| {
