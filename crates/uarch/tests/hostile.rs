@@ -79,7 +79,7 @@ fn a_core_with_any_figures_is_refused_with_a_reason_or_has_prices() {
     let (mut refused, mut used) = (0, 0);
     for name in ["zen3", "skylakex"] {
         let files = files(name);
-        for seed in 1..400u64 {
+        for seed in 1..500u64 {
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut changed = files.clone();
             let which = next(&mut random) % 2;

@@ -49,6 +49,15 @@ pub struct Front {
     pub cached: u32,
     /// Cycles from one taken branch to the next, at least.
     pub taken: f64,
+    /// Cycles from the branch in front to a call, at least.
+    pub call: f64,
+    /// The same to a return.
+    pub ret: f64,
+    /// Uops of an entry of the cache of decoded uops, of which a taken branch ends one: the front end reads an entry in a cycle. 0 if
+    /// loops of such a length do not show it.
+    pub entry: u32,
+    /// Uops with an immediate of 64 bits that the front end reads in a cycle; 0 if there is no such limit.
+    pub entry_wide: u32,
     /// Ports of branches.
     pub branch_ports: String,
     /// Source of these figures.
@@ -63,6 +72,8 @@ pub struct Window {
     pub reorder: u32,
     /// Entries of the schedulers together.
     pub scheduler: u32,
+    /// Uops of the fused domain that the core completes in a cycle.
+    pub retire: u32,
     /// Source of these figures.
     pub source: String,
 }
@@ -77,12 +88,24 @@ pub struct Memory {
     pub load_indexed: u32,
     /// Cycles from the address to a vector register, by width: 128, 256, 512 bits.
     pub load_vector: [u32; 3],
-    /// Cycles from the data of a store to the result of a load of the same address.
+    /// Cycles from the data of a store to the result of a load of the same address, between general registers.
     pub forward: u32,
-    /// The same for vectors.
+    /// The same to the operand of an instruction that does more than load.
+    pub forward_operation: u32,
+    /// The same to the operand of an instruction that stores its result there.
+    pub forward_modify: u32,
+    /// The same from a general register to a vector.
+    pub forward_to_vector: u32,
+    /// The same from a vector to a general register.
+    pub forward_from_vector: u32,
+    /// The same between vectors.
     pub forward_vector: u32,
-    /// The same for a load of an address that the core renames like a register.
+    /// The same for a load of an address that the core renames like a register, or for which it predicts the store.
     pub forward_renamed: u32,
+    /// Cycles from the data of a store to the result of a load that needs bytes which the store does not have.
+    pub blocked: u32,
+    /// Loads for which the core remembers the stores that they need, apart from those that it renames; 0 for none.
+    pub predicted_pairs: u8,
     /// Which addresses without an index the core renames.
     pub renames: Renames,
     /// The cache takes two stores a cycle if they follow each other and are to the same 32 bytes, and one otherwise.
@@ -101,7 +124,7 @@ pub struct Memory {
 pub enum Renames {
     /// None.
     None,
-    /// Those relative to the stack pointer, and others if the load does not issue with the store.
+    /// Those relative to the stack pointer. For others it predicts the store that the load needs.
     Stack,
     /// All with a base and a displacement.
     All,
@@ -160,6 +183,15 @@ pub struct Repeated {
     pub overlap_byte: f64,
 }
 
+impl Memory {
+    /// Returns the most cycles from the data of a store to the result of a load.
+    pub(crate) fn longest(&self) -> u32 {
+        let general = self.forward.max(self.forward_operation).max(self.forward_modify).max(self.forward_renamed);
+        let vectors = self.forward_to_vector.max(self.forward_from_vector).max(self.forward_vector);
+        general.max(vectors).max(self.blocked)
+    }
+}
+
 impl Parameters {
     /// Returns the bits of the ports that a name such as `p0156` stands for.
     pub fn ports(&self, names: &str) -> Option<u32> {
@@ -214,9 +246,12 @@ impl Parameters {
         let (front, window, memory) = (&self.front, &self.window, &self.memory);
         let figures = [front.issue, front.decode, front.decode_bytes, front.cached, window.reorder, window.scheduler]
             .into_iter()
-            .chain([memory.load, memory.load_indexed, memory.forward, memory.forward_vector, memory.forward_renamed])
+            .chain([memory.load, memory.load_indexed, memory.forward, memory.forward_operation, memory.forward_modify])
+            .chain([memory.forward_to_vector, memory.forward_from_vector, memory.forward_vector])
+            .chain([memory.forward_renamed, memory.blocked, window.retire, front.entry, front.entry_wide])
             .chain(memory.load_vector);
-        if figures.into_iter().any(|figure| figure > MOST) || !is_cycles(front.taken) {
+        let branches = [front.taken, front.call, front.ret];
+        if figures.into_iter().any(|figure| figure > MOST) || !branches.into_iter().all(is_cycles) {
             return Err(format!("a width, a window or a number of cycles is not between 0 and {MOST}"));
         }
         let strings = &self.string;
@@ -233,7 +268,7 @@ impl Parameters {
                 ));
             }
         }
-        if self.window.reorder == 0 || self.window.scheduler == 0 {
+        if self.window.reorder == 0 || self.window.scheduler == 0 || self.window.retire == 0 {
             return Err("a window is 0".into());
         }
         Ok(())

@@ -3,7 +3,9 @@
 //! Nothing is lost: the price of what follows is the same after the state was encoded, wherever that happens. The state at a run's begin is
 //! no bytes at all.
 
-use super::state::{FURTHEST, LATEST, MOST_BYTES, MOST_LATE, ORIGINS, PLACE_COUNT, State};
+use super::state::{
+    FURTHEST, Followed, LATEST, MOST_BYTES, MOST_LATE, ORIGINS, PLACE_COUNT, PREDICTED, State, UNPREDICTED,
+};
 use super::step::{PLACES, Place, REGS, Reg};
 use crate::core::BOUNDS;
 
@@ -16,6 +18,7 @@ impl State {
         }
         let mut put = |number: u64| put(&mut bytes, number);
         put(u64::from(self.time));
+        put(u64::from(self.unpredicted.saturating_sub(self.time)));
         put(u64::from(self.bytes));
         put(zigzag(self.stack));
         put(u64::from(self.comparison));
@@ -24,14 +27,20 @@ impl State {
             put(store.map_or(0, |place| zigzag(place.displacement)));
         }
         put(u64::from(self.slots));
-        self.at.iter().flatten().for_each(|slot| put(u64::from(*slot)));
+        self.stored.iter().for_each(|slot| put(u64::from(*slot)));
+        put(u64::from(self.pairs));
+        put(u64::from(self.behind));
+        if self.behind > 0 {
+            self.behind_at.iter().for_each(|behind| put(u64::from(*behind)));
+        }
         put(self.origins.len() as u64);
         self.origins.iter().for_each(|reg| put(u64::from(*reg)));
         put(self.places.len() as u64);
-        for (place, reg) in &self.places {
-            put(u64::from(*reg));
-            put(u64::from(place.base));
-            put(zigzag(place.displacement));
+        for known in &self.places {
+            put(u64::from(known.reg));
+            put(u64::from(known.place.base));
+            put(zigzag(known.place.displacement));
+            put(u64::from(known.bytes) << 2 | u64::from(known.vector) << 1 | u64::from(known.loaded));
         }
         // A bound is behind the run's time by less than the window, or unused.
         for used in &self.used {
@@ -42,11 +51,20 @@ impl State {
                 continue;
             }
             put(reg as u64 + 1);
-            put(u64::from(self.ready[reg].saturating_sub(self.time)));
+            let late = |which: usize| u64::from(self.ready[which][reg].saturating_sub(self.time));
             let ways = &self.ways[reg];
-            let loaded = (self.loaded >> reg & 1) as u64;
-            put(ways.iter().enumerate().fold(loaded << ORIGINS, |mask, (at, way)| mask | u64::from(*way > 0) << at));
-            ways.iter().filter(|way| **way > 0).for_each(|way| put(u64::from(*way)));
+            let same = late(PREDICTED) == late(UNPREDICTED) && ways[PREDICTED] == ways[UNPREDICTED];
+            let loaded = (self.loaded >> reg & 1) as u64 | u64::from(!same) << 1;
+            let from = |mask, (at, way): (usize, &u16)| mask | u64::from(*way > 0) << at;
+            put(ways[PREDICTED].iter().enumerate().fold(loaded << ORIGINS, from));
+            for which in if same { &[PREDICTED][..] } else { &[PREDICTED, UNPREDICTED] } {
+                put(late(*which));
+                ways[*which]
+                    .iter()
+                    .zip(&ways[PREDICTED])
+                    .filter(|way| *way.1 > 0)
+                    .for_each(|way| put(u64::from(*way.0)));
+            }
         }
         put(0);
         bytes
@@ -62,6 +80,7 @@ impl State {
         let mut rest = bytes;
         let mut get = || get(&mut rest);
         state.time = at_most(get()?, LATEST)?;
+        state.unpredicted = state.time + at_most(get()?, MOST_LATE)?;
         state.bytes = at_most(get()?, MOST_BYTES)?;
         state.stack = Some(unzigzag(get()?)).filter(|stack| stack.unsigned_abs() <= FURTHEST)?;
         state.comparison = u16::try_from(get()?).ok()?;
@@ -72,8 +91,15 @@ impl State {
             }
         }
         state.slots = at_most(get()?, MOST_BYTES)?;
-        for slot in state.at.iter_mut().flatten() {
+        for slot in &mut state.stored {
             *slot = at_most(get()?, state.slots + 1)?;
+        }
+        state.pairs = u8::try_from(get()?).ok()?;
+        state.behind = at_most(get()?, state.time + MOST_LATE)?;
+        if state.behind > 0 {
+            for behind in &mut state.behind_at {
+                *behind = at_most(get()?, state.behind)?;
+            }
         }
         let origins = usize::try_from(get()?).ok().filter(|count| *count <= ORIGINS)?;
         for _ in 0..origins {
@@ -82,8 +108,14 @@ impl State {
         let places = usize::try_from(get()?).ok().filter(|count| *count <= PLACE_COUNT)?;
         for _ in 0..places {
             let of = reg(get()?, false).filter(|of| *of >= PLACES)?;
-            let base = reg(get()?, true)?;
-            state.places.push((Place { base, displacement: unzigzag(get()?) }, of));
+            let place = Place { base: reg(get()?, true)?, displacement: unzigzag(get()?) };
+            let kind = get()?;
+            let bytes = u8::try_from(kind >> 2).ok()?;
+            // A place has been stored to where its last store is known.
+            if (bytes > 0) != (state.stored[usize::from(of - PLACES)] > 0) {
+                return None;
+            }
+            state.places.push(Followed { place, reg: of, bytes, vector: kind & 2 != 0, loaded: kind & 1 != 0 });
         }
         for bound in 0..BOUNDS {
             state.used[bound] = state.time.checked_sub(u32::try_from(get()?).ok()?)?;
@@ -93,13 +125,18 @@ impl State {
             let Some(number) = number.checked_sub(1) else { break };
             let at = usize::from(reg(number, false)?);
             state.written |= 1 << at;
-            state.ready[at] = state.time + at_most(get()?, MOST_LATE)?;
             let mask = get()?;
             state.loaded |= u128::from(mask >> ORIGINS & 1) << at;
-            for origin in 0..ORIGINS {
-                if mask >> origin & 1 != 0 {
-                    state.ways[at][origin] = u16::try_from(get()?).ok()?;
+            let same = mask >> (ORIGINS + 1) & 1 == 0;
+            for which in if same { &[PREDICTED][..] } else { &[PREDICTED, UNPREDICTED] } {
+                state.ready[*which][at] = state.time + at_most(get()?, MOST_LATE)?;
+                for origin in (0..ORIGINS).filter(|origin| mask >> origin & 1 != 0) {
+                    state.ways[at][*which][origin] = u16::try_from(get()?).ok()?;
                 }
+            }
+            if same {
+                state.ready[UNPREDICTED][at] = state.ready[PREDICTED][at];
+                state.ways[at][UNPREDICTED] = state.ways[at][PREDICTED];
             }
         }
         rest.is_empty().then_some(state)

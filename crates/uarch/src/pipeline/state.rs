@@ -33,6 +33,34 @@ pub(super) const PLACE_COUNT: usize = REGS - PLACES as usize;
 /// Latencies in cycles, plus one, from each origin; 0 where there is no way.
 type Row = [u16; ORIGINS];
 
+/// Figures if the core predicts which stores its loads need, and figures if it does not.
+pub(super) const PREDICTED: usize = 0;
+pub(super) const UNPREDICTED: usize = 1;
+/// Both kinds of figures.
+pub(super) type Both<T> = [T; 2];
+
+/// A place in memory that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Followed {
+    pub place: Place,
+    /// The register that stands for it.
+    pub reg: Reg,
+    /// Bytes of the last store of this run; 0 for none.
+    pub bytes: u8,
+    /// The last store was that of a vector.
+    pub vector: bool,
+    /// What was there before the run was loaded by a load of the kind that is predicted.
+    pub loaded: bool,
+}
+
+impl Followed {
+    /// Returns true if the last store wrote a part of what a load reads.
+    fn overlaps(&self, place: Place, bytes: u8) -> bool {
+        let beyond = place.displacement.wrapping_sub(self.place.displacement);
+        self.place.base == place.base && beyond < i64::from(self.bytes) && beyond > -i64::from(bytes)
+    }
+}
+
 /// The state of a run of instructions in a core: what the prices of the next instructions depend on.
 ///
 /// Times are ticks from the run's begin. The state holds how far the bounds are used up, when the registers are ready, and how long
@@ -41,10 +69,12 @@ type Row = [u16; ORIGINS];
 pub struct State {
     /// The run's time: the greatest of all bounds.
     pub(super) time: u32,
+    /// The time as far as loads delay it for which the core does not predict the store.
+    pub(super) unpredicted: u32,
     /// When each bound is used up.
     pub(super) used: [u32; BOUNDS],
     /// When each register is ready.
-    pub(super) ready: [u32; REGS],
+    pub(super) ready: Both<[u32; REGS]>,
     /// Registers of which the value at the run's begin was read, in that order.
     pub(super) origins: Vec<Reg>,
     /// Registers that were written.
@@ -52,9 +82,9 @@ pub struct State {
     /// Registers whose value comes from a load of the run.
     pub(super) loaded: u128,
     /// Latencies from the origins to each register.
-    pub(super) ways: [Row; REGS],
+    pub(super) ways: [Both<Row>; REGS],
     /// Places in memory, the latest last.
-    pub(super) places: Vec<(Place, Reg)>,
+    pub(super) places: Vec<Followed>,
     /// Bytes by which the run has moved the stack pointer.
     pub(super) stack: i64,
     /// The comparison in front, if a branch can become one with it.
@@ -65,8 +95,15 @@ pub struct State {
     pub(super) first_store: Option<Place>,
     /// Issue slots since the begin.
     pub(super) slots: u32,
-    /// The slots, plus one, at the last store to each place and at the first load of what was there before the run; 0 for none.
-    pub(super) at: [[u32; PLACE_COUNT]; 2],
+    /// The slots, plus one, at the last store to each place; 0 for none.
+    pub(super) stored: [u32; PLACE_COUNT],
+    /// Loads for which the core has to predict the store that they need.
+    pub(super) pairs: u8,
+    /// Ticks by which the core completes instructions later than its width allows, because loads waited for stores to leave the
+    /// store queue.
+    pub(super) behind: u32,
+    /// The same at the last store to each place.
+    pub(super) behind_at: [u32; PLACE_COUNT],
     /// Bytes of code since the begin.
     pub(super) bytes: u32,
 }
@@ -82,19 +119,23 @@ impl State {
     pub fn new() -> Self {
         Self {
             time: 0,
+            unpredicted: 0,
             used: [0; BOUNDS],
-            ready: [0; REGS],
+            ready: [[0; REGS]; 2],
             origins: Vec::new(),
             written: 0,
             loaded: 0,
-            ways: [[0; ORIGINS]; REGS],
+            ways: [[[0; ORIGINS]; 2]; REGS],
             places: Vec::new(),
             stack: 0,
             comparison: NO_FORM,
             store: None,
             first_store: None,
             slots: 0,
-            at: [[0; PLACE_COUNT]; 2],
+            stored: [0; PLACE_COUNT],
+            pairs: 0,
+            behind: 0,
+            behind_at: [0; PLACE_COUNT],
             bytes: 0,
         }
     }
@@ -107,7 +148,7 @@ impl State {
     /// Returns the ticks for which the operands of the next instruction, a branch, are not known yet when the branch could
     /// execute; a comparison of registers right in front of the branch is not counted.
     pub fn late(&self, branch: &Step) -> u32 {
-        let ready = branch.reads.as_slice().iter().map(|reg| self.ready[usize::from(*reg)]).max();
+        let ready = branch.reads.as_slice().iter().map(|reg| self.ready[PREDICTED][usize::from(*reg)]).max();
         ready.unwrap_or(0).saturating_sub(self.time + CYCLE)
     }
 
@@ -129,8 +170,8 @@ impl State {
         bounds
     }
 
-    /// Ends a run: returns what its chains add. If the run follows on itself (`again`), its chains are carried in full. If another run
-    /// follows, that one may continue them or not: half of what they exceed the other bounds by is the rule of decision 0026.
+    /// Ends a run: returns what its chains add to the other bounds. If the run follows on itself (`again`), that is all by which they
+    /// exceed those bounds. Otherwise another run follows, which takes a cycle at least, and executes beside them: the rule of overlap of decision 0026.
     pub fn close(&mut self, core: &CoreTable, again: bool) -> u32 {
         let before = self.time;
         if self.store.is_some() && self.store != self.first_store {
@@ -138,13 +179,13 @@ impl State {
             self.time = self.time.max(self.used[COMMIT]);
         }
         let beyond = self.chain(core).saturating_sub(self.time);
-        let more = if again { beyond } else { beyond / 2 };
+        let more = if again { beyond } else { beyond.saturating_sub(CYCLE) };
         self.time += more;
         self.time - before
     }
 
-    /// Returns the row of a register: its latencies from the origins. A register that the run has not written is an origin.
-    fn row(&mut self, reg: Reg) -> Row {
+    /// Returns the rows of a register: its latencies from the origins. A register that the run has not written is an origin.
+    fn row(&mut self, reg: Reg) -> Both<Row> {
         if self.written >> reg & 1 != 0 {
             return self.ways[usize::from(reg)];
         }
@@ -158,71 +199,91 @@ impl State {
         if let Some(at) = at {
             row[at] = 1;
         }
-        row
+        [row; 2]
     }
 
-    fn write(&mut self, reg: Reg, ready: u32, row: Row, loaded: bool) {
-        self.ready[usize::from(reg)] = ready;
-        self.ways[usize::from(reg)] = row;
+    fn write(&mut self, reg: Reg, value: &Value, loaded: bool) {
+        for (ready, done) in self.ready.iter_mut().zip(value.done) {
+            ready[usize::from(reg)] = done;
+        }
+        self.ways[usize::from(reg)] = value.rows;
         self.written |= 1 << reg;
         self.loaded = self.loaded & !(1 << reg) | u128::from(loaded) << reg;
     }
 
-    /// Returns the register that stands for a place, and whether it was there before.
-    fn place(&mut self, mut place: Place, before: i64) -> Reg {
-        if place.base == STACK {
-            place.displacement += before;
+    /// Returns the position of the place that a load reads: the last store that wrote a part of it, or what was there before the run.
+    fn source(&mut self, place: Place, bytes: u8) -> usize {
+        let stored = |at: &usize| self.stored[usize::from(self.places[*at].reg - PLACES)];
+        let last = (0..self.places.len()).filter(|at| self.places[*at].overlaps(place, bytes)).max_by_key(stored);
+        match last {
+            Some(at) => self.latest(at),
+            None => self.place(place),
         }
-        if let Some(at) = self.places.iter().position(|known| known.0 == place) {
-            let known = self.places.remove(at);
-            self.places.push(known);
-            return known.1;
+    }
+
+    /// Returns the registers that stand for the places of which a load reads a part that this run has stored.
+    fn overlapping(&self, place: Place, bytes: u8) -> Vec<Reg> {
+        self.places.iter().filter(|known| known.overlaps(place, bytes)).map(|known| known.reg).collect()
+    }
+
+    /// Makes a place the latest, and returns its position.
+    fn latest(&mut self, at: usize) -> usize {
+        self.places[at..].rotate_left(1);
+        self.places.len() - 1
+    }
+
+    /// Returns the position of a place.
+    fn place(&mut self, place: Place) -> usize {
+        if let Some(at) = self.places.iter().position(|known| known.place == place) {
+            return self.latest(at);
         }
         let reg = if self.places.len() < PLACE_COUNT {
-            let free = (PLACES..REGS as Reg).find(|reg| !self.places.iter().any(|known| known.1 == *reg));
+            let free = (PLACES..REGS as Reg).find(|reg| !self.places.iter().any(|known| known.reg == *reg));
             free.unwrap_or(PLACES)
         } else {
-            let oldest = self.places.remove(0).1;
+            let oldest = self.places.remove(0).reg;
             self.forget(oldest);
             oldest
         };
-        self.places.push((place, reg));
-        reg
+        self.places.push(Followed { place, reg, bytes: 0, vector: false, loaded: false });
+        self.places.len() - 1
     }
 
     /// A register that stands for a place stands for no place any more.
     fn forget(&mut self, reg: Reg) {
         self.written &= !(1 << reg);
         self.loaded &= !(1 << reg);
-        for at in &mut self.at {
-            at[usize::from(reg - PLACES)] = 0;
-        }
-        self.ready[usize::from(reg)] = 0;
-        self.ways[usize::from(reg)] = [0; ORIGINS];
+        let n = usize::from(reg - PLACES);
+        (self.stored[n], self.behind_at[n]) = (0, 0);
+        self.ready.iter_mut().for_each(|ready| ready[usize::from(reg)] = 0);
+        self.ways[usize::from(reg)] = [[0; ORIGINS]; 2];
         if let Some(at) = self.origins.iter().position(|origin| *origin == reg) {
             self.origins[at] = Reg::MAX;
         }
     }
 
-    /// Returns the cycles by which a place's value is there sooner in the next pass, because its load does not issue with its store.
-    fn sooner(&self, core: &CoreTable, reg: Reg) -> u32 {
-        let Some(n) = usize::from(reg).checked_sub(usize::from(PLACES)) else { return 0 };
-        let memory = &core.parameters.memory;
-        match [self.at[0][n], self.at[1][n]] {
-            [stored, loaded]
-                if stored > 0
-                    && loaded > 0
-                    && (self.slots + loaded).saturating_sub(stored) >= core.parameters.front.issue =>
-            {
-                memory.forward.saturating_sub(memory.forward_renamed)
-            }
-            _ => 0,
+    /// Counts a load for which the core has to predict the store. Beyond the most that it remembers, it predicts none of them.
+    fn predict(&mut self, most: u8) {
+        self.pairs = self.pairs.saturating_add(1);
+        if self.pairs == most.saturating_add(1) {
+            self.time = self.time.max(self.unpredicted);
+            self.ready[PREDICTED] = self.ready[UNPREDICTED];
+            self.ways.iter_mut().for_each(|ways| ways[PREDICTED] = ways[UNPREDICTED]);
         }
+    }
+
+    /// Returns the ticks at which the core has completed all instructions, in their order: as many as it completes in a cycle, after
+    /// the loads that waited for stores to leave the store queue.
+    fn retired(&self, core: &CoreTable) -> u32 {
+        let ticks = width(self.slots, core) + u64::from(self.behind);
+        ticks.min(u64::from(self.time + MOST_LATE)) as u32
     }
 
     /// Returns true for a place that is another one in the next pass, because the stack pointer is.
     fn is_elsewhere(&self, reg: Reg) -> bool {
-        reg >= PLACES && self.stack != 0 && self.places.iter().any(|known| known.1 == reg && known.0.base == STACK)
+        reg >= PLACES
+            && self.stack != 0
+            && self.places.iter().any(|known| known.reg == reg && known.place.base == STACK)
     }
 
     /// Returns the longest chain from one pass of the run to the next, in ticks for each pass.
@@ -233,14 +294,14 @@ impl State {
             } else if self.written >> to & 1 == 0 {
                 u32::from(self.origins[from] == to)
             } else {
-                u32::from(self.ways[usize::from(to)][from])
+                u32::from(self.ways[usize::from(to)][PREDICTED][from])
             }
         };
-        let mut longest = 0;
+        let mut longest = if self.behind > 0 { self.retired(core) } else { 0 };
         for (a, &reg_a) in self.origins.iter().enumerate() {
             let own = way(a, reg_a);
             if own > 0 {
-                longest = longest.max((own - 1).saturating_sub(self.sooner(core, reg_a)) * CYCLE);
+                longest = longest.max((own - 1) * CYCLE);
             }
             for (b, &reg_b) in self.origins[..a].iter().enumerate() {
                 let (there, back) = (way(a, reg_b), way(b, reg_a));
@@ -250,6 +311,40 @@ impl State {
             }
         }
         longest
+    }
+}
+
+/// Returns the ticks in which the core completes so many slots.
+fn width(slots: u32, core: &CoreTable) -> u64 {
+    u64::from(slots) * u64::from(CYCLE) / u64::from(core.parameters.window.retire)
+}
+
+/// A result: when it is ready, and how long the ways from the origins to it are.
+#[derive(Clone, Copy)]
+struct Value {
+    done: Both<u32>,
+    rows: Both<Row>,
+}
+
+impl Value {
+    /// The result is ready so many cycles after a register.
+    fn after(&mut self, state: &mut State, reg: Reg, cycles: u32) {
+        self.after_place(state, reg, [cycles; 2], 0);
+    }
+
+    /// The result is ready so many cycles after what was stored to a place, whose register is ready `later`.
+    fn after_place(&mut self, state: &mut State, reg: Reg, cycles: Both<u32>, later: u32) {
+        let ways = state.row(reg);
+        for which in [PREDICTED, UNPREDICTED] {
+            join(&mut self.rows[which], &ways[which], cycles[which]);
+            let stored = state.ready[which][usize::from(reg)].saturating_sub(later * CYCLE);
+            self.done[which] = self.done[which].max(stored + cycles[which] * CYCLE);
+        }
+    }
+
+    /// The result is not ready before this time.
+    fn not_before(&mut self, time: u32) {
+        self.done = self.done.map(|done| done.max(time));
     }
 }
 
@@ -269,7 +364,7 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
         end => {
             let back = step.distance == Some(-i64::from(state.bytes));
             if end == End::Taken || step.distance.is_some_and(|distance| distance < 0) {
-                state.used[FETCH] = state.used[FETCH].max((core.parameters.front.taken * f64::from(CYCLE)) as u32);
+                state.used[FETCH] = state.used[FETCH].next_multiple_of(CYCLE).max(step.taken);
                 state.time = state.time.max(state.used[FETCH]);
             }
             state.close(core, back);
@@ -288,7 +383,7 @@ fn unknown(state: &mut State, step: &Step) {
     state.stack += i64::from(step.stack);
     let time = state.time;
     for &reg in step.writes.as_slice() {
-        state.write(reg, time, [0; ORIGINS], false);
+        state.write(reg, &Value { done: [time; 2], rows: [[0; ORIGINS]; 2] }, false);
     }
 }
 
@@ -326,6 +421,9 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         }
     }
     state.used[ISSUE] += slots * CYCLE / parameters.front.issue;
+    if !fused {
+        state.used[FETCH] += step.entries;
+    }
     if values.serial {
         state.used[usize::from(step.unit)] += values.throughput;
     }
@@ -343,32 +441,48 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     // Dependence.
     let (least, greatest) = values.latency.unwrap_or((1, 1));
     let greatest = if step.low { least } else { greatest };
-    let latency = if step.idiom || step.moves { 0 } else { u32::from(greatest) };
+    // What a load takes from a store in front includes what the store takes.
+    let latency = if step.idiom || step.moves || step.moves_to_memory { 0 } else { u32::from(greatest) };
     let shorter = if step.crosses { latency.saturating_sub(u32::from(least)) } else { 0 };
-    let mut row = [0; ORIGINS];
-    let mut done = state.time + latency * CYCLE;
+    let mut value = Value { done: [state.time + latency * CYCLE; 2], rows: [[0; ORIGINS]; 2] };
     for &reg in step.reads.as_slice() {
-        let way = state.row(reg);
         // The result depends for less time on a register of its own class than on one of the other.
         let sooner = if (VECTORS..MASKS).contains(&reg) { shorter } else { 0 };
-        join(&mut row, &way, latency - sooner);
-        done = done.max(state.ready[usize::from(reg)] + (latency - sooner) * CYCLE);
+        value.after(state, reg, latency - sooner);
     }
-    let mut place = None;
     let stack_before = if step.stack < 0 { state.stack + i64::from(step.stack) } else { state.stack };
+    let absolute = |place: Place, moved: i64| match place.base {
+        STACK => Place { displacement: place.displacement.wrapping_add(moved), ..place },
+        _ => place,
+    };
+    if let Some(width) = step.load {
+        let mut cycles = match width {
+            0 => memory.load,
+            width => memory.load_vector[usize::from(width) - 1],
+        };
+        if step.scaled {
+            cycles += memory.load_indexed;
+        }
+        let through = match values.address {
+            Some(address) if address >= greatest => u32::from(address) - latency,
+            _ => cycles,
+        };
+        for &reg in step.addresses.as_slice() {
+            value.after(state, reg, through + latency);
+        }
+        value.not_before(state.time + (through + latency) * CYCLE);
+        if let Some(from) = step.from {
+            load(core, state, step, absolute(from, state.stack), latency, &mut value);
+        }
+    }
     // PUSH's address is the stack pointer's new value.
     let pushes = step.stack < 0 && step.store.is_some();
-    let known = step.place.map(|at| if pushes && at.base == STACK { Place { displacement: 0, ..at } } else { at });
-    if let Some(known) = known {
-        place = Some(state.place(known, if step.store.is_some() { stack_before } else { state.stack }));
-    }
+    let to = step.to.map(|to| if pushes && to.base == STACK { Place { displacement: 0, ..to } } else { to });
+    let to = to.map(|to| absolute(to, stack_before));
     if let Some(width) = step.store
         && memory.stores_pair
     {
-        let here = known.filter(|_| width < 2).map(|at| Place {
-            displacement: (if at.base == STACK { at.displacement + stack_before } else { at.displacement }) >> 5,
-            ..at
-        });
+        let here = to.filter(|_| width < 2).map(|at| Place { displacement: at.displacement >> 5, ..at });
         state.used[COMMIT] += CYCLE / 2;
         if here.is_some() && state.store == here {
             state.store = None;
@@ -384,70 +498,101 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
         }
         time = time.max(state.used[COMMIT]);
     }
-    if let Some(width) = step.load {
-        let mut cycles = match width {
-            0 => memory.load,
-            width => memory.load_vector[usize::from(width) - 1],
-        };
-        if step.scaled {
-            cycles += memory.load_indexed;
-        }
-        let through = match values.address {
-            Some(address) if address >= greatest => u32::from(address) - latency,
-            _ => cycles,
-        };
-        for &reg in step.addresses.as_slice() {
-            let way = state.row(reg);
-            join(&mut row, &way, through + latency);
-            done = done.max(state.ready[usize::from(reg)] + (through + latency) * CYCLE);
-        }
-        done = done.max(state.time + (through + latency) * CYCLE);
-        if let Some(reg) = place {
-            let way = state.row(reg);
-            let forward = if width > 0 { memory.forward_vector } else { memory.forward };
-            let at = usize::from(reg - PLACES);
-            let renamed = step.renamed
-                || step.distant && state.at[0][at] > 0 && state.slots + 1 >= state.at[0][at] + parameters.front.issue;
-            if step.distant && state.at[0][at] == 0 && state.at[1][at] == 0 {
-                state.at[1][at] = state.slots + 1;
-            }
-            let forward = if renamed { memory.forward_renamed } else { forward };
-            join(&mut row, &way, forward + latency);
-            // A place is ready when a load that is not renamed has what was stored.
-            let sooner = if renamed { memory.forward.saturating_sub(forward) } else { 0 };
-            done = done.max(state.ready[usize::from(reg)].saturating_sub(sooner * CYCLE) + latency * CYCLE);
-        }
-    }
     // No more waits than the window holds.
-    time = time.max(done.saturating_sub(reach));
+    time = time.max(value.done[PREDICTED].saturating_sub(reach));
+    state.unpredicted = state.unpredicted.max(value.done[UNPREDICTED].saturating_sub(reach));
     if step.fence {
-        time = time.max(state.ready.iter().copied().max().unwrap_or(0)).max(done);
+        let ready = state.ready[PREDICTED][..usize::from(PLACES)].iter().copied().max();
+        time = time.max(ready.unwrap_or(0)).max(value.done[PREDICTED]);
         state.used = state.used.map(|used| used.max(time));
     }
     state.time = time;
     let loaded = step.load.is_some() || state.waits_for_load(step);
     for &reg in step.writes.as_slice() {
-        state.write(reg, done, row, loaded);
+        state.write(reg, &value, loaded);
         // A stack pointer that moves by a known distance still names the same places.
         if reg < CARRY && !(reg == STACK && step.stack != 0) {
             moved(state, reg);
         }
     }
-    if let (Some(width), Some(reg)) = (step.store, place) {
-        let forward = if width > 0 { memory.forward_vector } else { memory.forward };
-        state.write(reg, done + forward * CYCLE, row, false);
-        state.at[0][usize::from(reg - PLACES)] = state.slots + 1;
+    if let (Some(width), Some(to)) = (step.store, to) {
+        let at = state.place(to);
+        let known = &mut state.places[at];
+        let was_loaded = std::mem::take(&mut known.loaded);
+        (known.bytes, known.vector) = (step.bytes, width > 0);
+        let reg = known.reg;
+        // The register of a place is ready when every load has what was stored: a time that has passed is then one that no load waits for.
+        value.done = value.done.map(|done| done + memory.longest() * CYCLE);
+        state.write(reg, &value, false);
+        let n = usize::from(reg - PLACES);
+        (state.stored[n], state.behind_at[n]) = (state.slots + 1, state.behind);
+        if was_loaded {
+            // The load needs this store in the next pass.
+            state.predict(memory.predicted_pairs);
+        }
     }
     state.stack += i64::from(step.stack);
     state.slots += slots;
+    if state.behind > 0 {
+        state.time = state.time.max(state.retired(core).saturating_sub(reach));
+    }
+}
+
+/// A load depends on the store to its place.
+fn load(core: &CoreTable, state: &mut State, step: &Step, from: Place, latency: u32, value: &mut Value) {
+    let memory = &core.parameters.memory;
+    let at = state.source(from, step.bytes);
+    let known = state.places[at];
+    let beyond = from.displacement.wrapping_sub(known.place.displacement);
+    let vector = step.load.is_some_and(|width| width > 0);
+    let n = usize::from(known.reg - PLACES);
+    if known.bytes > 0 && (beyond < 0 || beyond + i64::from(step.bytes) > i64::from(known.bytes)) {
+        // The store has only a part of what the load needs: the load waits until it has left the store queue, if it is still there.
+        let stored = state.stored[n] - 1;
+        let away = (state.slots - stored.min(state.slots)) / core.parameters.front.issue;
+        if away + memory.load + 1 < memory.blocked {
+            let more = if vector { memory.forward_to_vector.saturating_sub(memory.forward) } else { 0 };
+            let cycles = memory.blocked + more + latency;
+            for reg in state.overlapping(from, step.bytes) {
+                value.after_place(state, reg, [cycles; 2], memory.longest());
+            }
+            let completed = width(stored, core) + u64::from(state.behind_at[n] + memory.blocked * CYCLE);
+            let behind = completed.saturating_sub(width(state.slots, core)) as u32;
+            state.behind = state.behind.max(behind);
+        }
+        return;
+    }
+    let stored = known.bytes > 0;
+    let forward = match (vector, if stored { known.vector } else { vector }) {
+        (false, false) if step.store.is_some() => memory.forward_modify,
+        (false, false) if step.moves_from_memory => memory.forward,
+        (false, false) => memory.forward_operation,
+        (true, false) => memory.forward_to_vector,
+        (false, true) => memory.forward_from_vector,
+        (true, true) => memory.forward_vector,
+    };
+    // Renaming knows addresses, and no parts of what is there.
+    let whole = !stored || beyond == 0 && !known.vector && known.bytes >= 4;
+    let predicted = step.predicted && whole && memory.predicted_pairs > 0;
+    if predicted && stored {
+        state.predict(memory.predicted_pairs);
+    } else if predicted {
+        state.places[at].loaded = true;
+    }
+    let both = match (step.renamed && whole, predicted && state.pairs <= memory.predicted_pairs) {
+        (true, _) => [memory.forward_renamed; 2],
+        (_, true) => [memory.forward_renamed, forward],
+        _ => [forward; 2],
+    };
+    value.after_place(state, known.reg, both.map(|forward| forward + latency), memory.longest());
 }
 
 /// Places whose address has a base that changes are other places now.
 fn moved(state: &mut State, base: Reg) {
     let mut at = 0;
     while at < state.places.len() {
-        if state.places[at].0.base == base {
-            let reg = state.places.remove(at).1;
+        if state.places[at].place.base == base {
+            let reg = state.places.remove(at).reg;
             state.forget(reg);
         } else {
             at += 1;

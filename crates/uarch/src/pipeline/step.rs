@@ -79,15 +79,27 @@ pub struct Step {
     pub(super) writes: Regs,
     pub(super) load: Option<u8>,
     pub(super) store: Option<u8>,
-    pub(super) place: Option<Place>,
+    /// The place of the load, and the place of the store.
+    pub(super) from: Option<Place>,
+    pub(super) to: Option<Place>,
+    /// Bytes of the access.
+    pub(super) bytes: u8,
     /// Bytes by which the instruction moves the stack pointer, and moves it before its access.
     pub(super) stack: i32,
     pub(super) index: bool,
     pub(super) scaled: bool,
     /// The load is one that renaming can do.
     pub(super) renamed: bool,
-    /// The load is one that renaming can do if the store is not in the same group of issue.
-    pub(super) distant: bool,
+    /// The load is one for which the core may predict the store that it needs.
+    pub(super) predicted: bool,
+    /// The instruction loads, and does nothing else.
+    pub(super) moves_from_memory: bool,
+    /// The instruction stores, and does nothing else.
+    pub(super) moves_to_memory: bool,
+    /// Ticks of the front end for a taken branch.
+    pub(super) taken: u32,
+    /// Parts of an entry of the cache of decoded uops.
+    pub(super) entries: u32,
     /// The greatest latency is that from registers of the other class.
     pub(super) crosses: bool,
     pub(super) end: End,
@@ -148,12 +160,18 @@ impl CoreTable {
             writes: Regs::default(),
             load: None,
             store: None,
-            place: None,
+            from: None,
+            to: None,
+            bytes: 0,
             stack: stack(i),
             index: i.memory_index() != Register::None,
             scaled: i.memory_index() != Register::None && i.memory_index_scale() > 1,
             renamed: false,
-            distant: false,
+            predicted: false,
+            moves_from_memory: false,
+            moves_to_memory: false,
+            taken: self.taken(i.flow_control()),
+            entries: self.entries(i),
             crosses: false,
             end,
             fuses: self.fuses(i),
@@ -178,6 +196,24 @@ impl CoreTable {
         };
         self.operands(info, i, &mut step);
         step
+    }
+
+    /// Returns the ticks of the front end for a taken branch.
+    fn taken(&self, flow: FlowControl) -> u32 {
+        let front = &self.parameters.front;
+        let cycles = match flow {
+            FlowControl::Call | FlowControl::IndirectCall => front.call,
+            FlowControl::Return => front.ret,
+            _ => front.taken,
+        };
+        (cycles * 1000.0) as u32
+    }
+
+    /// Returns the part of an entry of the cache of decoded uops that an instruction takes, in thousandths.
+    fn entries(&self, i: &Instruction) -> u32 {
+        let front = &self.parameters.front;
+        let wide = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Immediate64);
+        1000u32.checked_div(if wide { front.entry_wide } else { front.entry }).unwrap_or(0)
     }
 
     fn fuses(&self, i: &Instruction) -> bool {
@@ -275,24 +311,39 @@ impl CoreTable {
                 _ => continue,
             };
             let width = width(access.memory_size(), i);
+            let size = access.memory_size().size();
+            let base = number(access.base().full_register());
+            // A place of more bytes than a register has is none that anything forwards to.
+            let place = (access.index() == Register::None && !step.repeats && (1..=64).contains(&size))
+                .then(|| Place { base: base.unwrap_or(Reg::MAX), displacement: access.displacement() as i64 });
+            if place.is_some() {
+                step.bytes = size as u8;
+            }
             if read {
                 step.load = Some(width);
+                step.from = place;
             }
             if write {
                 step.store = Some(width);
-            }
-            let base = number(access.base().full_register());
-            if access.index() == Register::None && !step.repeats {
-                step.place = Some(Place { base: base.unwrap_or(Reg::MAX), displacement: access.displacement() as i64 });
+                step.to = place;
             }
         }
-        let moves =
-            step.load == Some(0) && (step.store.is_some() || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop));
-        let base = step.place.map(|place| place.base).filter(|base| moves && *base < CARRY);
-        (step.renamed, step.distant) = match self.parameters.memory.renames {
+        let moves = matches!(
+            i.mnemonic(),
+            Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Pop | Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Leave
+        );
+        step.moves_from_memory = moves;
+        step.moves_to_memory = step.store.is_some() && step.load.is_none() && is_store(i.mnemonic());
+        let whole = step.load == Some(0)
+            && step.bytes >= 4
+            && (step.store.is_some() || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop))
+            && !i.has_lock_prefix()
+            && i.mnemonic() != Mnemonic::Xchg;
+        let base = step.from.map(|place| place.base).filter(|_| whole);
+        (step.renamed, step.predicted) = match self.parameters.memory.renames {
             Renames::None => (false, false),
             Renames::Stack => (base == Some(RSP), base.is_some_and(|base| base != RSP)),
-            Renames::All => (base.is_some(), false),
+            Renames::All => (base.is_some_and(|base| base < CARRY), false),
         };
         let classes = |regs: Regs, vectors: bool| {
             regs.as_slice().iter().any(|reg| if vectors { (VECTORS..MASKS).contains(reg) } else { *reg < CARRY })
@@ -386,6 +437,48 @@ fn is_vector_division(mnemonic: Mnemonic) -> bool {
             | Vsqrtps
             | Vsqrtsd
             | Vsqrtss
+    )
+}
+
+/// Returns true for moves that store an operand as it is.
+fn is_store(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::{
+        Mov, Movapd, Movaps, Movd, Movdqa, Movdqu, Movlpd, Movlps, Movq, Movsd, Movss, Movupd, Movups, Vmovapd,
+        Vmovaps, Vmovd, Vmovdqa, Vmovdqa32, Vmovdqa64, Vmovdqu, Vmovdqu8, Vmovdqu16, Vmovdqu32, Vmovdqu64, Vmovlpd,
+        Vmovlps, Vmovq, Vmovsd, Vmovss, Vmovupd, Vmovups,
+    };
+    matches!(
+        mnemonic,
+        Mov | Movapd
+            | Movaps
+            | Movd
+            | Movdqa
+            | Movdqu
+            | Movlpd
+            | Movlps
+            | Movq
+            | Movsd
+            | Movss
+            | Movupd
+            | Movups
+            | Vmovapd
+            | Vmovaps
+            | Vmovd
+            | Vmovdqa
+            | Vmovdqa32
+            | Vmovdqa64
+            | Vmovdqu
+            | Vmovdqu8
+            | Vmovdqu16
+            | Vmovdqu32
+            | Vmovdqu64
+            | Vmovlpd
+            | Vmovlps
+            | Vmovq
+            | Vmovsd
+            | Vmovss
+            | Vmovupd
+            | Vmovups
     )
 }
 
