@@ -142,6 +142,53 @@ fn sides_that_are_the_same_and_settings_without_an_effect_are_named_first() {
 }
 
 #[test]
+fn sides_with_names_are_compared_with_one_of_them() {
+    let sides = ["--side", "base", "--side", "off=mitigations=off", "--side", "typo=mitigation=off", "--side", "same="];
+    let line = [&["diff", "--kernel", "cloud"], &sides[..], &["--json", "--", "true"]].concat();
+    let Some(output) = run(&line) else { return };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let warnings: Vec<&str> = value["warnings"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert_eq!(
+        warnings,
+        [
+            "typo: the kernel does not know its parameter `mitigation=off`, which has no effect: is `mitigations=off` meant?",
+            "base and typo differ only in words without an effect: the layouts differ, and the systems are the same.",
+            "base and same have the same kernel, files and settings: nothing is compared, and one pair of runs shows it.",
+        ]
+    );
+    let sides = &value["sides"];
+    let answer = |side: usize| sides[side]["against"]["verdict"]["answer"].as_str();
+    assert_eq!(
+        (value["reference"].as_str(), answer(0), answer(1), answer(3)),
+        (Some("base"), None, Some("less"), Some("same"))
+    );
+    // What is decided is not run again, and the side that is the same ran once.
+    let runs = |side: usize| sides[side]["runs"].as_array().unwrap().len();
+    assert_eq!((runs(1), runs(2), runs(3)), (6, 6, 1));
+    assert_eq!(sides[1]["title"], "cloud, mitigations=off");
+    assert!(sides[1]["against"]["sentence"].as_str().unwrap().starts_with("off costs "));
+    // The answer is that of the same two sides alone.
+    let two = run(&["diff", "--kernel", "cloud", "--b", "mitigations=off", "--json", "--", "true"]).unwrap();
+    let two: serde_json::Value = serde_json::from_slice(&two.stdout).unwrap();
+    assert_eq!(two["verdict"], sides[1]["against"]["verdict"]);
+    assert_eq!(two["causes"], sides[1]["against"]["causes"]);
+}
+
+#[test]
+fn a_scan_replaces_a_parameter_in_the_command_and_in_settings() {
+    let line = ["diff", "--kernel", "cloud", "--layouts", "1", "--reference", "n=2", "--scan", "n=1,2", "--json", "--"];
+    let command = ["sh", "-c", "i=0; while [ $i -lt {n} ]; do i=$((i+1)); done; echo {}", "{n}"];
+    let Some(output) = run(&[&line[..], &command].concat()) else { return };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&value["reference"], &value["sides"][0]["name"]), (&"n=2".into(), &"n=1".into()));
+    assert_eq!(value["sides"][0]["command"], "sh -c i=0; while [ $i -lt 1 ]; do i=$((i+1)); done; echo {} 1");
+    assert_eq!(value["sides"][1]["parameters"], serde_json::json!({ "n": "2" }));
+    assert_eq!(value["command"], "sh -c i=0; while [ $i -lt {n} ]; do i=$((i+1)); done; echo {} {n}");
+}
+
+#[test]
 fn a_seed_is_a_layout() {
     let files = directory("seed");
     let ledger = |name: &str| files.join(name).to_str().unwrap().to_owned();
@@ -179,6 +226,15 @@ fn a_wrong_use_is_told_apart() {
         &["diff", "--env", "TERM", "--", "true"],
         &["diff", "--cpu", "skx", "--cpu", "icx", "--cpu", "emr", "--", "true"],
         &["diff", "--fail-above", "-1%", "--", "true"],
+        &["diff", "--side", "a", "--", "true"],
+        &["diff", "--side", "a", "--side", "a", "--", "true"],
+        &["diff", "--side", "a", "--side", "b=--cpuu icx", "--", "true"],
+        &["diff", "--side", "a", "--side", "b", "--a", "pti=off", "--", "true"],
+        &["diff", "--side", "a", "--side", "b", "--cpu", "skx", "--cpu", "icx", "--", "true"],
+        &["diff", "--side", "a", "--side", "b", "--reference", "c", "--", "true"],
+        &["diff", "--reference", "A", "--", "true"],
+        &["diff", "--scan", "n=1,2", "--", "true"],
+        &["diff", "--scan", "n", "--", "true"],
     ] {
         assert_eq!(program(line).status.code(), Some(WRONG_USE), "{line:?}");
     }

@@ -1,55 +1,81 @@
-//! The outcome of a diff as one test in the JUnit format, which continuous integration systems collect.
+//! The outcome of a diff as tests in the JUnit format, which continuous integration systems collect: one for each comparison.
 
 use super::{Diff, sheets};
 use crate::report::ReportError;
-use minijinja::{AutoEscape, Environment, context};
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Value, context};
+use serde::Serialize;
 
 /// Rows of each table in the test's output.
 const TOP: usize = 10;
 
 const DOCUMENT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
-<testsuites tests="1" failures="{{ failures }}" errors="0">
-  <testsuite name="tollgate diff" tests="1" failures="{{ failures }}" errors="0" skipped="0">
-    <testcase classname="tollgate.diff" name="{{ name }}" time="{{ time }}">
+<testsuites tests="{{ cases | length }}" failures="{{ failures }}" errors="0">
+  <testsuite name="tollgate diff" tests="{{ cases | length }}" failures="{{ failures }}" errors="0" skipped="0">
+{%- for case in cases %}
+    <testcase classname="tollgate.diff" name="{{ case.name }}" time="{{ case.time }}">
       <properties>
-{%- for (name, value) in properties %}
+{%- for (name, value) in case.properties %}
         <property name="{{ name }}" value="{{ value }}"/>
 {%- endfor %}
       </properties>
-{%- if failures %}
-      <failure type="regression" message="{{ sentence }}">{{ decision }}</failure>
+{%- if case.failed %}
+      <failure type="regression" message="{{ case.sentence }}">{{ case.decision }}</failure>
 {%- endif %}
-      <system-out>{{ text }}</system-out>
+      <system-out>{{ case.text }}</system-out>
     </testcase>
+{%- endfor %}
   </testsuite>
 </testsuites>
 "#;
 
-/// Returns the document. The test's time is B's virtual time in seconds.
-pub fn document(diff: &Diff) -> Result<String, ReportError> {
+/// A test: one comparison.
+#[derive(Serialize)]
+struct Case {
+    name: String,
+    time: String,
+    failed: bool,
+    sentence: String,
+    decision: String,
+    properties: Vec<(String, String)>,
+    text: String,
+}
+
+/// Replaces characters that XML can't represent, even escaped.
+fn clean(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && !"\n\t\r".contains(c), "\u{fffd}")
+}
+
+/// Returns the test of a comparison. Its time is B's virtual time in seconds.
+fn case(diff: &Diff) -> Case {
+    let (a, b) = (&diff.a.name, &diff.b.name);
+    let rows = sheets::provenance(diff).rows.into_iter();
+    let properties = rows.flat_map(|row| {
+        let [name, of_a, of_b] = <[String; 3]>::try_from(row).unwrap_or_default();
+        match of_b.as_str() {
+            "" => vec![(name, of_a)],
+            _ => vec![(format!("{name} of {a}"), of_a), (format!("{name} of {b}"), of_b)],
+        }
+    });
+    Case {
+        name: clean(&format!("{} ({} → {})", diff.command, diff.a.title, diff.b.title)),
+        time: format!("{:.6}", diff.b.mean(|run| run.elapsed)),
+        failed: diff.verdict.exceeded(),
+        sentence: clean(&diff.sentence),
+        decision: clean(diff.decision.as_deref().unwrap_or_default()),
+        properties: properties.map(|(name, value)| (clean(&name), clean(&value))).collect(),
+        text: clean(&sheets::text(diff, TOP)),
+    }
+}
+
+/// Returns the document with a test for each comparison.
+pub fn document<'a>(comparisons: impl Iterator<Item = &'a Diff>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.add_template("junit.xml", DOCUMENT)?;
-    // Replaces characters that XML can't represent, even escaped.
-    let clean = |text: &str| text.replace(|c: char| c.is_control() && !"\n\t\r".contains(c), "\u{fffd}");
-    let rows = sheets::provenance(diff).rows.into_iter();
-    let properties: Vec<(String, String)> = rows
-        .flat_map(|row| {
-            let [name, a, b] = <[String; 3]>::try_from(row).unwrap_or_default();
-            match b.as_str() {
-                "" => vec![(name, a)],
-                _ => vec![(format!("{name} of A"), a), (format!("{name} of B"), b)],
-            }
-        })
-        .map(|(name, value)| (name, clean(&value)))
-        .collect();
+    let cases: Vec<Case> = comparisons.map(case).collect();
     Ok(environment.get_template("junit.xml")?.render(context! {
-        failures => u8::from(diff.verdict.exceeded()),
-        name => clean(&format!("{} ({} → {})", diff.command, diff.a.title, diff.b.title)),
-        time => format!("{:.6}", diff.b.mean(|run| run.elapsed)),
-        sentence => clean(&diff.sentence),
-        decision => clean(diff.decision.as_deref().unwrap_or_default()),
-        properties,
-        text => clean(&sheets::text(diff, TOP)),
+        failures => cases.iter().filter(|case| case.failed).count(),
+        cases => Value::from(Serde(cases)),
     })?)
 }

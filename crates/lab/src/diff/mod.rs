@@ -10,6 +10,7 @@ pub mod paid;
 mod rests;
 pub mod runner;
 mod sentence;
+pub mod several;
 pub mod sheets;
 pub mod statistics;
 pub mod verdict;
@@ -20,10 +21,11 @@ use crate::flame::Folded;
 pub use entries::EntryChange;
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::{Clock, Prices};
-use origin::{Differing, Origin, Provenance};
+use origin::{Differing, Files, Origin, Provenance};
 pub use paid::Paid;
 pub use rests::{Priced, Rests};
 use serde::Serialize;
+pub use several::Several;
 use statistics::Sample;
 use std::sync::Arc;
 pub use verdict::{Answer, Held, Terms, Verdict};
@@ -47,8 +49,16 @@ pub struct Run {
 /// The runs of one side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Runs {
-    /// Title of the side.
+    /// Name of the side: a letter or a word.
+    pub name: String,
+    /// Title of the side: its kernel and its settings.
     pub title: String,
+    /// The command line, which differs between sides if parameters stand in it.
+    pub command: String,
+    /// Names and values of the parameters that were replaced in the command and in the settings.
+    pub parameters: Vec<(String, String)>,
+    /// The files of the host that the command could read.
+    pub files: Files,
     /// Frequency of the cycles, in hertz.
     pub tsc_hz: u64,
     /// The model of time.
@@ -81,6 +91,9 @@ pub struct Figures {
 /// One side of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Side {
+    /// Name of the side.
+    #[serde(skip)]
+    pub name: String,
     /// Title of the side.
     pub title: String,
     /// Frequency of the cycles, in hertz.
@@ -169,7 +182,14 @@ impl Side {
         };
         let all: Vec<Figures> = runs.runs.iter().map(figures).collect();
         let cycles = Sample::of(&all.iter().map(|run| run.cycles).collect::<Vec<_>>());
-        Self { title: runs.title.clone(), tsc_hz: runs.tsc_hz, origin: runs.origin.clone(), cycles, runs: all }
+        Self {
+            name: runs.name.clone(),
+            title: runs.title.clone(),
+            tsc_hz: runs.tsc_hz,
+            origin: runs.origin.clone(),
+            cycles,
+            runs: all,
+        }
     }
 
     /// Returns the mean of a figure over the runs.
@@ -213,7 +233,7 @@ impl Diff {
             warnings: remarks.warnings,
             sentence: sentence::answer(&verdict, &a, &b, reason),
             certainty: sentence::certainty(&verdict, &a, &b),
-            decision: sentence::decision(&verdict),
+            decision: sentence::decision(&verdict, &a, &b),
             rests,
             notes: remarks.notes.into_iter().chain(sentence::notes(&a, &b)).collect(),
             command,
@@ -238,7 +258,7 @@ impl Diff {
 
     /// Returns the result as one JUnit test, which fails if B's cost exceeds the limit.
     pub fn junit(&self) -> Result<String, crate::report::ReportError> {
-        junit::document(self)
+        junit::document(std::iter::once(self))
     }
 }
 

@@ -21,6 +21,27 @@ pub struct File {
     pub bytes: u64,
 }
 
+/// The files of the host that a side's command could read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Files {
+    /// The files. Empty if the command could read all.
+    pub list: Vec<File>,
+    /// Number of files that are not in the list, for lack of room.
+    pub more: usize,
+    /// Hash of the list of all files with their hashes; "of the host" if the command could read all.
+    pub tree: String,
+}
+
+impl Files {
+    /// Returns the number of files and their hash in a few words.
+    pub fn describe(&self) -> String {
+        match self.list.len() + self.more {
+            0 => self.tree.clone(),
+            count => format!("{count}, together sha256 {}", short(&self.tree)),
+        }
+    }
+}
+
 /// The processor, the kernel and the inputs of a side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Origin {
@@ -80,61 +101,73 @@ pub fn short(hash: &str) -> String {
     hash.split(' ').map(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the words of one list that another lacks.
-fn lacking(all: &str, other: &str) -> String {
-    without(all.split_whitespace(), other.split_whitespace())
-}
-
-/// Returns the options of one configuration that another lacks or has with another value.
-fn options(all: &str, other: &str) -> String {
-    without(set_options(all), set_options(other))
+/// Returns the words of each list that not all of the lists have.
+fn uncommon<'a>(lists: Vec<Vec<&'a str>>) -> Vec<String> {
+    let mut all: BTreeSet<&'a str> = lists.first().into_iter().flatten().copied().collect();
+    for list in &lists {
+        let list: BTreeSet<&str> = list.iter().copied().collect();
+        all.retain(|word| list.contains(word));
+    }
+    let shown = |list: Vec<&str>| {
+        let mut words: Vec<&str> = list.into_iter().filter(|word| !all.contains(word)).collect();
+        let more = words.len().saturating_sub(MOST_WORDS);
+        words.truncate(MOST_WORDS);
+        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        words.join(" ") + &more
+    };
+    lists.into_iter().map(shown).collect()
 }
 
 /// Returns the options that a configuration sets, without the beginning that all have.
-fn set_options(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.strip_prefix("CONFIG_"))
+fn set_options(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("CONFIG_")).collect()
 }
 
-fn without<'a>(all: impl Iterator<Item = &'a str>, other: impl Iterator<Item = &'a str>) -> String {
-    let other: BTreeSet<&str> = other.collect();
-    let mut words: Vec<&str> = all.filter(|word| !other.contains(word)).collect();
-    let more = words.len().saturating_sub(MOST_WORDS);
-    words.truncate(MOST_WORDS);
-    let more = if more > 0 { format!(" and {more} others") } else { String::new() };
-    words.join(" ") + &more
+/// Lists what differs between several origins, besides costs: its name, and its value for each of them.
+pub fn among(origins: &[&Origin]) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    let mut add = |what: &str, values: Vec<String>| {
+        if values.iter().any(|value| *value != values[0]) {
+            let shown = |text: String| if text.is_empty() { "–".to_owned() } else { short(&text) };
+            all.push((what.to_owned(), values.into_iter().map(shown).collect()));
+        }
+    };
+    let each = |of: &dyn Fn(&Origin) -> String| origins.iter().map(|origin| of(origin)).collect::<Vec<String>>();
+    add("processor", each(&|origin| origin.processor.clone()));
+    add("model of time", each(&|origin| origin.model.clone()));
+    add("kernel", each(&|origin| origin.release.clone().unwrap_or_default()));
+    add("image", each(&|origin| origin.image.clone()));
+    let words = origins.iter().map(|origin| origin.command_line.split_whitespace().collect());
+    add("words of the command line", uncommon(words.collect()));
+    let inputs = origins.iter().map(|origin| &origin.inputs).collect::<Vec<_>>();
+    let states = origins.iter().map(|origin| &origin.state).collect::<Vec<_>>();
+    for facts in [inputs, states] {
+        let names: BTreeSet<&String> = facts.iter().flat_map(|facts| facts.keys()).collect();
+        for name in names {
+            let values = facts.iter().map(|facts| facts.get(name).map_or("", String::as_str));
+            if LISTS.contains(&name.as_str()) {
+                add(name, uncommon(values.map(|list| list.split_whitespace().collect()).collect()));
+            } else {
+                add(name, values.map(str::to_owned).collect());
+            }
+        }
+    }
+    let configurations: Option<Vec<_>> =
+        origins.iter().map(|origin| origin.configuration.as_deref().map(set_options)).collect();
+    if let Some(configurations) = configurations {
+        add("configuration", uncommon(configurations));
+    }
+    all
 }
 
 /// Lists what differs between two origins, besides costs.
 pub fn differing(a: &Origin, b: &Origin) -> Vec<Differing> {
-    let mut all = Vec::new();
-    let mut add = |what: &str, a: &str, b: &str| {
-        if a != b {
-            let shown = |text: &str| if text.is_empty() { "–".to_owned() } else { short(text) };
-            all.push(Differing { what: what.to_owned(), a: shown(a), b: shown(b) });
-        }
+    let row = |(what, values): (String, Vec<String>)| {
+        let mut values = values.into_iter();
+        let mut next = || values.next().unwrap_or_default();
+        Differing { what, a: next(), b: next() }
     };
-    add("processor", &a.processor, &b.processor);
-    add("model of time", &a.model, &b.model);
-    let release = |origin: &Origin| origin.release.clone().unwrap_or_default();
-    add("kernel", &release(a), &release(b));
-    add("image", &a.image, &b.image);
-    let words = [lacking(&a.command_line, &b.command_line), lacking(&b.command_line, &a.command_line)];
-    add("words of the command line", &words[0], &words[1]);
-    for (of_a, of_b) in [(&a.inputs, &b.inputs), (&a.state, &b.state)] {
-        let names: BTreeSet<&String> = of_a.keys().chain(of_b.keys()).collect();
-        for name in names {
-            let [before, after] = [of_a, of_b].map(|of| of.get(name).map_or("", String::as_str));
-            if LISTS.contains(&name.as_str()) {
-                add(name, &lacking(before, after), &lacking(after, before));
-            } else {
-                add(name, before, after);
-            }
-        }
-    }
-    if let (Some(of_a), Some(of_b)) = (&a.configuration, &b.configuration) {
-        add("configuration", &options(of_a, of_b), &options(of_b, of_a));
-    }
-    all
+    among(&[a, b]).into_iter().map(row).collect()
 }
 
 #[cfg(test)]
@@ -175,5 +208,11 @@ mod tests {
         assert_eq!(differing(&a, &configured(lines)), [], "one configuration is not known");
         let other = Origin { image: format!("sha256 {} 7 bytes", "cd".repeat(32)), ..a.clone() };
         assert_eq!(differing(&a, &other)[0].b, "sha256 cdcdcdcdcdcd 7 bytes");
+        // Of three, each shows what not all have.
+        let third = Origin { command_line: "quiet mitigations=off nosmt".into(), ..a.clone() };
+        let rows = among(&[&a, &b, &third]);
+        let words = ["panic=-1 mitigations=off", "panic=-1", "mitigations=off nosmt"].map(str::to_owned);
+        assert_eq!(rows[0], ("words of the command line".to_owned(), words.to_vec()));
+        assert_eq!((rows.len(), &*rows[2].1[2]), (3, "Vulnerable"));
     }
 }

@@ -30,6 +30,9 @@ pub struct Rests {
     pub instructions: f64,
     /// The same in a sentence.
     pub sentence: String,
+    /// What the models of time leave out.
+    #[serde(skip)]
+    pub lacks: &'static str,
 }
 
 /// Returns true if the model of time itself decides what something costs.
@@ -119,6 +122,6 @@ impl Rests {
             percent(estimated),
             percent(instructions),
         );
-        Some(Self { measured, estimated, modelled, instructions, sentence })
+        Some(Self { measured, estimated, modelled, instructions, sentence, lacks })
     }
 }

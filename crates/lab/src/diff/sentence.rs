@@ -200,6 +200,7 @@ pub fn reason(
 /// Returns the outcome in one sentence.
 pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> String {
     let precision = Precision::of(verdict);
+    let (of_a, of_b) = (&a.name, &b.name);
     let (before, after, unit) = scaled(a.cycles.median, b.cycles.median, precision.cycles);
     let medians = if verdict.interval.is_some() { "medians " } else { "" };
     let cycles = format!("{medians}{before} → {after} {unit}").trim_end().to_owned();
@@ -215,20 +216,39 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
         format!("{between}{} {and} {}", precision.signed(low), precision.signed(high))
     };
     match verdict.answer {
-        Answer::More => format!("B costs {how_much} more cycles than A ({}{cycles}){reason}.", ends(true)),
-        Answer::Less => format!("B costs {how_much} fewer cycles than A ({}{cycles}){reason}.", ends(false)),
+        Answer::More => format!("{of_b} costs {how_much} more cycles than {of_a} ({}{cycles}){reason}.", ends(true)),
+        Answer::Less => format!("{of_b} costs {how_much} fewer cycles than {of_a} ({}{cycles}){reason}.", ends(false)),
         Answer::Same => {
             let (cycles, _, unit) = scaled(a.cycles.median, b.cycles.median, EQUAL);
             let cycles = format!("{cycles} {unit}");
-            format!("B costs as many cycles as A ({}).", cycles.trim_end())
+            format!("{of_b} costs as many cycles as {of_a} ({}).", cycles.trim_end())
         }
         Answer::Within => {
             let most = bound(verdict.interval.map_or(verdict.margin, |interval| interval.reach()));
-            format!("A and B differ by less than {most} ({}; {cycles}).", signed("", "to"))
+            format!("{of_a} and {of_b} differ by less than {most} ({}; {cycles}).", signed("", "to"))
         }
         Answer::Undecided => {
             format!("Not decided: the difference is {} ({cycles}); {}.", signed("between ", "and"), advice(verdict))
         }
+    }
+}
+
+/// Returns the difference and its interval in the cells of a table: the interval is empty where there is none.
+pub fn cells(verdict: &Verdict) -> (String, String) {
+    let precision = Precision::of(verdict);
+    let ends = |Interval { low, high, .. }| format!("{} to {}", precision.signed(low), precision.signed(high));
+    let interval = verdict.interval.filter(|_| verdict.answer != Answer::Same);
+    (precision.signed(verdict.relative), interval.map(ends).unwrap_or_default())
+}
+
+/// Returns the outcome in a word or two, for a cell of a table.
+pub fn word(verdict: &Verdict) -> String {
+    match (verdict.answer, verdict.interval) {
+        (Answer::More, _) => "more".to_owned(),
+        (Answer::Less, _) => "fewer".to_owned(),
+        (Answer::Same, _) => "equal".to_owned(),
+        (Answer::Within, Some(interval)) => format!("within {}", bound(interval.reach())),
+        (Answer::Undecided | Answer::Within, _) => "not decided".to_owned(),
     }
 }
 
@@ -274,14 +294,16 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
     let few = if interval.confidence < 0.95 { ", too little to decide: --layouts 6 is the least that can" } else { "" };
     format!(
-        "The interval has {confidence} confidence{few}: {layouts} pairs of runs, each under a layout of its own; cycles differ by {} (A) and {} (B) between layouts.",
+        "The interval has {confidence} confidence{few}: {layouts} pairs of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.",
         percent(a.cycles.spread()),
+        a.name,
         percent(b.cycles.spread()),
+        b.name,
     )
 }
 
 /// Says what a limit decides, and why.
-pub fn decision(verdict: &Verdict) -> Option<String> {
+pub fn decision(verdict: &Verdict, a: &Side, b: &Side) -> Option<String> {
     let (limit, held) = (verdict.limit?, verdict.held?);
     // An end is compared with the limit: it has a digit more than the answer.
     let Precision { percent, cycles } = Precision::of(verdict);
@@ -292,7 +314,9 @@ pub fn decision(verdict: &Verdict) -> Option<String> {
             let word = if held == Held::Exceeded { "Fails" } else { "Passes" };
             format!("{word}: one layout without an interval has {}, and {allows}.", precision.signed(verdict.relative))
         }
-        (Some(_), _) if verdict.answer == Answer::Same => format!("Passes: B costs what A costs, and {allows}."),
+        (Some(_), _) if verdict.answer == Answer::Same => {
+            format!("Passes: {} costs what {} costs, and {allows}.", b.name, a.name)
+        }
         (Some(interval), Held::Exceeded) => {
             format!("Fails: {allows}, and the interval begins above that, at {}.", precision.signed(interval.low))
         }
@@ -311,7 +335,8 @@ pub fn decision(verdict: &Verdict) -> Option<String> {
 /// Returns remarks and warnings for the reader.
 pub fn notes(a: &Side, b: &Side) -> Vec<String> {
     let mut notes = Vec::new();
-    for (name, side) in [("A", a), ("B", b)] {
+    for side in [a, b] {
+        let name = &side.name;
         if side.settled_after().is_none() {
             notes.push(format!(
                 "{name} never settled: its kernel always had something to do, or its tasks are not known. What runs beside the command may differ."
@@ -321,9 +346,12 @@ pub fn notes(a: &Side, b: &Side) -> Vec<String> {
     if a.tsc_hz != b.tsc_hz {
         let ghz = |side: &Side| side.tsc_hz as f64 / 1e9;
         notes.push(format!(
-            "A's cycles are of {:.3} GHz and B's of {:.3} GHz: in time B takes {:.3} times as long.",
+            "{}'s cycles are of {:.3} GHz and {}'s of {:.3} GHz: in time {} takes {:.3} times as long.",
+            a.name,
             ghz(a),
+            b.name,
             ghz(b),
+            b.name,
             b.cycles.mean / b.tsc_hz as f64 / (a.cycles.mean / a.tsc_hz as f64)
         ));
     }

@@ -13,12 +13,22 @@ pub struct Sheet {
     /// Title of the table.
     pub title: String,
     /// Column headings.
-    pub headings: Vec<(&'static str, Align)>,
+    pub headings: Vec<(String, Align)>,
     /// Rows.
     pub rows: Vec<Vec<String>>,
 }
 
-fn rounded(value: f64) -> String {
+/// Returns headings from texts.
+pub(super) fn headings<T: Into<String>>(of: impl IntoIterator<Item = (T, Align)>) -> Vec<(String, Align)> {
+    of.into_iter().map(|(text, side)| (text.into(), side)).collect()
+}
+
+/// Returns the headings of pairs of columns for both sides.
+fn paired(diff: &Diff, whats: &[&str]) -> Vec<String> {
+    whats.iter().flat_map(|what| [&diff.a, &diff.b].map(|side| format!("{what} {}", side.name))).collect()
+}
+
+pub(super) fn rounded(value: f64) -> String {
     number(value.round().max(0.0) as u64)
 }
 
@@ -56,14 +66,16 @@ fn overview(diff: &Diff) -> Sheet {
     rows.push(plain("  at a frequency of", &|side| gigahertz(side.tsc_hz)));
     let settled = |side: &Side| side.settled_after().map_or("never".to_owned(), |after| format!("{after:.6} s"));
     rows.push(plain("settled after", &settled));
-    Sheet { title: String::new(), headings: vec![("", Left), ("A", Right), ("B", Right), ("change", Right)], rows }
+    let [a, b] = sides.map(|side| side.name.as_str());
+    Sheet { title: String::new(), headings: headings([("", Left), (a, Right), (b, Right), ("change", Right)]), rows }
 }
 
-/// Returns a table of changes. `whole` is the total in cycles that percentages relate to.
-fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, top: usize) -> Option<Sheet> {
+/// Returns a table of changes; `count` is what is counted.
+fn sheet(diff: &Diff, title: &str, count: &str, changes: &[Change], top: usize) -> Option<Sheet> {
     if changes.is_empty() {
         return None;
     }
+    let whole = diff.a.cycles.mean;
     let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
     let row = |change: &Change| {
         let half = i128::from(TICKS_PER_CYCLE / 2) * change.ticks().signum();
@@ -79,27 +91,21 @@ fn sheet(title: &str, count: [&'static str; 2], changes: &[Change], whole: f64, 
             change.name.clone(),
         ]
     };
-    let headings = [
-        ("change", Right),
-        ("of A", Right),
-        ("cycles A", Right),
-        ("cycles B", Right),
-        (count[0], Right),
-        (count[1], Right),
-        ("", Left),
-    ];
+    let numbers =
+        ["change".to_owned(), format!("of {}", diff.a.name)].into_iter().chain(paired(diff, &["cycles", count]));
     Some(Sheet {
         title: format!("{title}{more}"),
-        headings: headings.to_vec(),
+        headings: numbers.map(|heading| (heading, Right)).chain(headings([("", Left)])).collect(),
         rows: changes.iter().take(top).map(row).collect(),
     })
 }
 
-/// Returns a table of entries by their changes. `whole` is the total in cycles that percentages relate to.
-fn entries(title: &str, changes: &[EntryChange], whole: f64, top: usize) -> Option<Sheet> {
+/// Returns a table of entries by their changes.
+fn entries(diff: &Diff, title: &str, changes: &[EntryChange], top: usize) -> Option<Sheet> {
     if changes.is_empty() {
         return None;
     }
+    let whole = diff.a.cycles.mean;
     let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
     let row = |change: &EntryChange| {
         let (a, b) = (&change.a, &change.b);
@@ -109,17 +115,18 @@ fn entries(title: &str, changes: &[EntryChange], whole: f64, top: usize) -> Opti
         cells.push(change.name.clone());
         cells
     };
-    let headings =
-        ["change", "of A", "count A", "count B", "mean A", "mean B", "median A", "median B", "p99 A", "p99 B"];
+    let numbers = ["change".to_owned(), format!("of {}", diff.a.name)];
+    let numbers = numbers.into_iter().chain(paired(diff, &["count", "mean", "median", "p99"]));
     Some(Sheet {
         title: format!("{title}{more}"),
-        headings: headings.map(|heading| (heading, Right)).into_iter().chain([("", Left)]).collect(),
+        headings: numbers.map(|heading| (heading, Right)).chain(headings([("", Left)])).collect(),
         rows: changes.iter().take(top).map(row).collect(),
     })
 }
 
 /// Returns the table of the way of entries: in, mitigations, handler, and out, in cycles of the mean.
-fn ways(changes: &[EntryChange], top: usize) -> Option<Sheet> {
+fn ways(diff: &Diff, top: usize) -> Option<Sheet> {
+    let changes = &diff.entries;
     if changes.is_empty() {
         return None;
     }
@@ -129,12 +136,11 @@ fn ways(changes: &[EntryChange], top: usize) -> Option<Sheet> {
         let cells = parts.into_iter().flat_map(|(a, b)| [rounded(a), rounded(b)]);
         cells.chain([change.name.clone()]).collect()
     };
-    let headings =
-        ["enter A", "enter B", "mitigation A", "mitigation B", "handler A", "handler B", "leave A", "leave B"];
+    let numbers = paired(diff, &["enter", "mitigation", "handler", "leave"]).into_iter();
     let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
     Some(Sheet {
         title: format!("The mean of an entry, from the way in to the way out{more}"),
-        headings: headings.map(|heading| (heading, Right)).into_iter().chain([("", Left)]).collect(),
+        headings: numbers.map(|heading| (heading, Right)).chain(headings([("", Left)])).collect(),
         rows: changes.iter().take(top).map(row).collect(),
     })
 }
@@ -143,8 +149,8 @@ fn ways(changes: &[EntryChange], top: usize) -> Option<Sheet> {
 pub fn differing(diff: &Diff) -> Option<Sheet> {
     let row = |row: &Differing| vec![row.what.clone(), row.a.clone(), row.b.clone()];
     (!diff.differs.is_empty()).then(|| Sheet {
-        title: "What differs between A and B, besides costs".to_owned(),
-        headings: vec![("", Left), ("A", Left), ("B", Left)],
+        title: format!("What differs between {} and {}, besides costs", diff.a.name, diff.b.name),
+        headings: headings([("", Left), (&*diff.a.name, Left), (&*diff.b.name, Left)]),
         rows: diff.differs.iter().map(row).collect(),
     })
 }
@@ -181,20 +187,20 @@ pub fn provenance(diff: &Diff) -> Sheet {
     );
     both("version", format!("Tollgate {version}"));
     both("again", again.clone());
-    Sheet { title: "Measured on".to_owned(), headings: vec![("", Left), ("A", Left), ("B", Left)], rows }
+    let headings = headings([("", Left), (&*diff.a.name, Left), (&*diff.b.name, Left)]);
+    Sheet { title: "Measured on".to_owned(), headings, rows }
 }
 
 /// Returns the tables of costs, with the `top` largest changes of each list.
 pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
-    let (counts, instructions) = (["count A", "count B"], ["instructions A", "instructions B"]);
-    let whole = diff.a.cycles.mean;
+    let by_entry = "What the command paid, by entry to the kernel, with everything below";
     let lists = [
-        sheet("What the command paid, by cause", counts, &diff.causes, whole, top),
-        sheet("What the command paid, by function", instructions, &diff.functions, whole, top),
-        entries("What the command paid, by entry to the kernel, with everything below", &diff.entries, whole, top),
-        ways(&diff.entries, top),
-        sheet("Other tasks and interrupts meanwhile", instructions, &diff.meanwhile, whole, top),
-        entries("Others' entries meanwhile, and interrupts", &diff.entries_meanwhile, whole, top),
+        sheet(diff, "What the command paid, by cause", "count", &diff.causes, top),
+        sheet(diff, "What the command paid, by function", "instructions", &diff.functions, top),
+        entries(diff, by_entry, &diff.entries, top),
+        ways(diff, top),
+        sheet(diff, "Other tasks and interrupts meanwhile", "instructions", &diff.meanwhile, top),
+        entries(diff, "Others' entries meanwhile, and interrupts", &diff.entries_meanwhile, top),
     ];
     std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
 }
@@ -213,46 +219,57 @@ fn all(diff: &Diff, top: usize) -> Vec<Sheet> {
     all
 }
 
+/// Appends tables as text for the terminal.
+pub(super) fn print(out: &mut String, sheets: Vec<Sheet>) {
+    for sheet in sheets {
+        *out += &if sheet.title.is_empty() { "\n".to_owned() } else { format!("\n{}\n\n", sheet.title) };
+        let headings: Vec<(&str, Align)> = sheet.headings.iter().map(|(text, side)| (text.as_str(), *side)).collect();
+        table(out, &headings, &sheet.rows);
+    }
+}
+
 /// Returns the tables as text for the terminal.
 pub fn text(diff: &Diff, top: usize) -> String {
     let mut out = String::new();
     diff.warnings.iter().for_each(|warning| out += &format!("{warning}\n"));
     out += &format!("{}\n", diff.sentence);
     remarks(diff).for_each(|remark| out += &format!("{remark}\n"));
-    out += &format!("\nA  {}\nB  {}\n", diff.a.title, diff.b.title);
-    for sheet in all(diff, top) {
-        out += &if sheet.title.is_empty() { "\n".to_owned() } else { format!("\n{}\n\n", sheet.title) };
-        table(&mut out, &sheet.headings, &sheet.rows);
-    }
+    out += &format!("\n{}  {}\n{}  {}\n", diff.a.name, diff.a.title, diff.b.name, diff.b.title);
+    print(&mut out, all(diff, top));
     out
+}
+
+/// Appends tables as Markdown; those behind the first `open` are folded.
+pub(super) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
+    let cell = |text: &String| text.trim_start().replace('|', "\\|").replace('<', "&lt;");
+    for (number, sheet) in sheets.into_iter().enumerate() {
+        let fold = number >= open;
+        if fold {
+            *out += &format!("\n<details><summary>{}</summary>\n", sheet.title);
+        } else if !sheet.title.is_empty() {
+            *out += &format!("\n{}:\n", sheet.title);
+        }
+        let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        *out += "\n";
+        *out += &row(sheet.headings.iter().map(|(heading, _)| heading.clone()).collect());
+        let rule = |(_, side): &(String, Align)| if *side == Left { "---" } else { "---:" };
+        *out += &format!("|{}|\n", sheet.headings.iter().map(rule).collect::<Vec<_>>().join("|"));
+        for cells in &sheet.rows {
+            *out += &row(cells.iter().map(cell).collect());
+        }
+        if fold {
+            *out += "\n</details>\n";
+        }
+    }
 }
 
 /// Returns the tables as Markdown for a pull request.
 pub fn markdown(diff: &Diff, top: usize) -> String {
-    let cell = |text: &String| text.trim_start().replace('|', "\\|").replace('<', "&lt;");
     let mut out = String::new();
     diff.warnings.iter().for_each(|warning| out += &format!("> {warning}\n\n"));
     out += &format!("**{}**\n", diff.sentence);
     remarks(diff).for_each(|remark| out += &format!("\n{remark}\n"));
     out += &format!("\n- A: `{}`\n- B: `{}`\n- command: `{}`\n", diff.a.title, diff.b.title, diff.command);
-    for (number, sheet) in all(diff, top).into_iter().enumerate() {
-        let fold = number > 2;
-        if fold {
-            out += &format!("\n<details><summary>{}</summary>\n", sheet.title);
-        } else if !sheet.title.is_empty() {
-            out += &format!("\n{}:\n", sheet.title);
-        }
-        let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-        out += "\n";
-        out += &row(sheet.headings.iter().map(|(heading, _)| (*heading).to_owned()).collect());
-        let rule = |(_, side): &(&str, Align)| if *side == Left { "---" } else { "---:" };
-        out += &format!("|{}|\n", sheet.headings.iter().map(rule).collect::<Vec<_>>().join("|"));
-        for cells in &sheet.rows {
-            out += &row(cells.iter().map(cell).collect());
-        }
-        if fold {
-            out += "\n</details>\n";
-        }
-    }
+    mark_down(&mut out, all(diff, top), 3);
     out
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::charges::Tally;
 use ledger::stays::Stays;
 use ledger::{Class, Gate, Profile, Stay};
-use origin::File;
+use origin::{File, Files};
 use statistics::Plan;
 
 /// Stays of an entry, all with this number of cycles.
@@ -17,7 +17,7 @@ fn stays(gate: Gate, plural: &str, count: u64, cycles: u64) -> entries::Named {
 }
 
 /// A run that pays for instructions and IRETs, in cycles.
-fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
+pub(crate) fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
     let cycles = |count, cycles| Tally { count, ticks: cycles * TICKS_PER_CYCLE };
     let part = |cause: &str, function: &str| (cause.to_owned(), function.to_owned());
     let paid = Paid {
@@ -48,7 +48,7 @@ fn run(seed: Option<u64>, instructions: u64, irets: u64) -> Run {
     Run { seed, paid, stacks, settled_after: 0.012 }
 }
 
-fn runs(title: &str, words: &str, runs: Vec<Run>) -> Runs {
+pub(crate) fn runs(title: &str, words: &str, runs: Vec<Run>) -> Runs {
     let origin = Origin {
         processor: "a processor".to_owned(),
         profile: "skx".to_owned(),
@@ -61,10 +61,21 @@ fn runs(title: &str, words: &str, runs: Vec<Run>) -> Runs {
         ..Origin::default()
     };
     let prices = Some(Arc::new(Profile::named("skx").unwrap().prices));
-    Runs { title: title.to_owned(), tsc_hz: 2_100_000_000, clock: Clock::Flat, prices, origin, runs }
+    Runs {
+        name: title.to_owned(),
+        title: title.to_owned(),
+        command: "hackbench -l 10".to_owned(),
+        parameters: Vec::new(),
+        files: Files { list: Vec::new(), more: 3, tree: "ef".repeat(32) },
+        tsc_hz: 2_100_000_000,
+        clock: Clock::Flat,
+        prices,
+        origin,
+        runs,
+    }
 }
 
-fn terms(limit: Option<f64>) -> Terms {
+pub(crate) fn terms(limit: Option<f64>) -> Terms {
     Terms { plan: Plan::Looks, margin: 0.01, limit }
 }
 
@@ -81,8 +92,9 @@ fn diff(a: Vec<Run>, b: Vec<Run>, limit: Option<f64>) -> Diff {
     };
     let warnings = vec!["A: a warning about <this>".to_owned()];
     let remarks = Remarks { warnings, notes: vec!["A note.".to_owned()], provenance };
-    let b = runs("cloud | <mitigations=off>", "mitigations=off", b);
-    Diff::new("hackbench -l 10".to_owned(), &runs("cloud", "", a), &b, &terms(limit), remarks)
+    let b = Runs { name: "B".to_owned(), ..runs("cloud | <mitigations=off>", "mitigations=off", b) };
+    let a = Runs { name: "A".to_owned(), ..runs("cloud", "", a) };
+    Diff::new("hackbench -l 10".to_owned(), &a, &b, &terms(limit), remarks)
 }
 
 /// A diff of six layouts.
@@ -91,7 +103,7 @@ pub(crate) fn sample() -> Diff {
 }
 
 /// Six layouts, around a number of instructions.
-fn varied(instructions: u64, irets: u64) -> Vec<Run> {
+pub(crate) fn varied(instructions: u64, irets: u64) -> Vec<Run> {
     let more = [0, 700, 300, 1_000, 500, 900];
     more.iter().zip(1..).map(|(more, seed)| run(Some(seed), instructions + more, irets)).collect()
 }

@@ -128,4 +128,8 @@ fn the_page_of_a_diff_fits_too() {
     opened(browser, "diff", &page, ["", AFTER_DIFF], |width, dark| {
         format!("{{\"searched\":1,\"wide\":0,\"width\":{width},\"dark\":{dark}}}")
     });
+    let page = super::several_page(&crate::diff::several::tests::sample()).unwrap();
+    opened(browser, "several", &page, ["", AFTER_DIFF], |width, dark| {
+        format!("{{\"searched\":1,\"wide\":0,\"width\":{width},\"dark\":{dark}}}")
+    });
 }

@@ -1,4 +1,4 @@
-//! The page of a diff, built from the same parts as that of an experiment.
+//! The page of a diff, of two sides or of several, built from the same parts as that of an experiment.
 
 use super::ReportError;
 use super::compare::{Comparison, Details, lines, shortened};
@@ -10,6 +10,7 @@ use super::page::{Section, Table, render};
 use super::waterfall::{cycles, waterfall};
 use crate::charges::Tally;
 use crate::diff::Diff;
+use crate::diff::several::{self, Several};
 use crate::diff::sheets::{self, Sheet};
 use crate::diff::statistics::Sample;
 use crate::difference::Change;
@@ -32,38 +33,45 @@ fn headline(diff: &Diff) -> Headline {
 
 fn table(sheet: Sheet) -> Table {
     let numbers: Vec<bool> = sheet.headings.iter().map(|(_, side)| *side == Align::Right).collect();
-    let headings = sheet.headings.iter().map(|(text, _)| (*text).to_owned()).zip(numbers.iter().copied()).collect();
+    let headings = sheet.headings.iter().map(|(text, _)| text.clone()).zip(numbers.iter().copied()).collect();
     let rows = sheet.rows.into_iter().map(|row| row.into_iter().zip(numbers.iter().copied()).collect());
     Table { headings, rows: rows.collect() }
 }
 
-fn titled(sheet: Sheet) -> (String, Table) {
+/// Returns a table with its title. A row with a single value for all sides ends behind it.
+fn titled(mut sheet: Sheet) -> (String, Table) {
+    for row in &mut sheet.rows {
+        if row.iter().skip(2).all(String::is_empty) {
+            row.truncate(2);
+        }
+    }
     (sheet.title.clone(), table(sheet))
 }
 
-/// Returns the page as one HTML file that needs no network.
-pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
+/// Returns the section of a comparison.
+fn section(diff: &Diff) -> Section {
+    let (from, to) = (&diff.a.name, &diff.b.name);
     let total =
         Change { name: "all".to_owned(), before: tally(&diff.a.cycles), after: tally(&diff.b.cycles), trust: None };
     let comparison = Comparison {
-        from: "A".to_owned(),
-        to: "B".to_owned(),
+        from: from.clone(),
+        to: to.clone(),
         within: format!("{} → {}", diff.a.title, diff.b.title),
         id: "diff:a..b".to_owned(),
         cells: None,
         headline: None,
         cycles: cycles(total.ticks()),
         trust: None,
-        waterfall: waterfall("A", "B", &total, &diff.causes),
+        waterfall: waterfall(from, to, &total, &diff.causes),
     };
     let lists =
         [("cause", &diff.causes[..]), ("function", &diff.functions[..]), ("others meanwhile", &diff.meanwhile[..])];
     let [a, b] = &diff.stacks;
     let about = sheets::remarks(diff).cloned();
-    let section = Section {
+    Section {
         id: "diff".to_owned(),
         title: diff.command.clone(),
-        about: about.chain([format!("A: {}", diff.a.title), format!("B: {}", diff.b.title)]).collect(),
+        about: about.chain([format!("{from}: {}", diff.a.title), format!("{to}: {}", diff.b.title)]).collect(),
         warnings: diff.warnings.clone(),
         headline: Some(headline(diff)),
         interval: interval(&diff.verdict),
@@ -71,7 +79,7 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
         differs: sheets::differing(diff).map(titled),
         origin: Some(titled(sheets::provenance(diff))),
         files: diff.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
-        entries: entries(&diff.entries),
+        entries: entries(&diff.entries, [from, to]),
         declared: vec![comparison],
         details: Some(Details {
             flame: flame(&shortened(&a.lines), &shortened(&b.lines)),
@@ -79,6 +87,35 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
             lines: lines(&lists, total.ticks()),
         }),
         ..Section::default()
+    }
+}
+
+/// Returns the page as one HTML file that needs no network.
+pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
+    render(&diff.command, vec![section(diff)], None)
+}
+
+/// Returns the page of several sides: a section with all of them, and one for each comparison.
+pub fn several_page(several: &Several) -> Result<String, ReportError> {
+    let titles = several.columns.iter().map(|column| format!("{}: {}", column.side.name, column.side.title));
+    let sentences = several.comparisons().map(|diff| diff.sentence.clone());
+    let whole = Section {
+        id: "sides".to_owned(),
+        title: several.command.clone(),
+        warnings: several.warnings.clone(),
+        about: sentences.chain(several::remarks(several)).chain(titles).collect(),
+        wide: Some(table(several::overview(several))),
+        differs: several::differing(several).map(titled),
+        origin: Some(titled(several::provenance(several))),
+        files: several.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
+        ..Section::default()
     };
-    render(&diff.command, vec![section], None)
+    let compared = several.comparisons().enumerate().map(|(number, diff)| {
+        let mut section = Section { origin: None, files: Vec::new(), ..section(diff) };
+        section.id = format!("diff{}", number + 1);
+        section.declared.iter_mut().for_each(|pair| pair.id = format!("{}:a..b", section.id));
+        section.title = format!("{} against {}", diff.b.name, diff.a.name);
+        section
+    });
+    render(&several.command, std::iter::once(whole).chain(compared).collect(), None)
 }

@@ -21,7 +21,7 @@ struct Part {
 /// One side of an entry.
 #[derive(Serialize)]
 struct Side {
-    name: &'static str,
+    name: String,
     count: String,
     mean: String,
     median: String,
@@ -51,7 +51,7 @@ fn cycles(cycles: f64) -> String {
     number(cycles.round().max(0.0) as u64)
 }
 
-fn side(name: &'static str, figures: &Figures, longest: f64) -> Side {
+fn side(name: &str, figures: &Figures, longest: f64) -> Side {
     let parts = [
         ("enter", figures.enter),
         ("mitigation", figures.mitigation),
@@ -59,7 +59,7 @@ fn side(name: &'static str, figures: &Figures, longest: f64) -> Side {
         ("leave", figures.leave),
     ];
     Side {
-        name,
+        name: name.to_owned(),
         count: cycles(figures.count),
         mean: cycles(figures.mean),
         median: cycles(figures.median),
@@ -68,15 +68,15 @@ fn side(name: &'static str, figures: &Figures, longest: f64) -> Side {
     }
 }
 
-/// Draws the entries with the largest changes. Each has a scale of its own, because a call may cost a thousand times as much as another.
-pub fn entries(changes: &[EntryChange]) -> Option<Entries> {
+/// Draws the entries with the largest changes between two sides of these names. Each has a scale of its own, because a call may cost a thousand times as much as another.
+pub fn entries(changes: &[EntryChange], [a, b]: [&str; 2]) -> Option<Entries> {
     let row = |change: &EntryChange| {
         let longest = change.a.mean.max(change.b.mean).max(1.0);
         Row {
             name: change.name.clone(),
             change: signed(change.cycles().round() as i128),
             kind: if change.cycles() > 0.0 { "more" } else { "less" },
-            sides: [side("A", &change.a, longest), side("B", &change.b, longest)],
+            sides: [side(a, &change.a, longest), side(b, &change.b, longest)],
         }
     };
     let rows: Vec<Row> = changes.iter().take(SHOWN).map(row).collect();

@@ -14,7 +14,7 @@ mod page;
 mod plot;
 mod waterfall;
 
-pub use diff::diff_page;
+pub use diff::{diff_page, several_page};
 pub use markdown::markdown;
 pub use page::html;
 

@@ -39,6 +39,8 @@ pub struct Section {
     pub source: Option<String>,
     /// Totals of both sides.
     pub overview: Option<Table>,
+    /// Totals of several sides: a table that may be wider than the window.
+    pub wide: Option<Table>,
     /// What differs between both sides, with its heading.
     pub differs: Option<(String, Table)>,
     /// What both sides were measured on, with its heading.

@@ -1,20 +1,26 @@
-//! `tollgate diff`: compares the cost of a command on two kernels, or under two settings, and explains the difference.
+//! `tollgate diff`: compares the cost of a command on two kernels, or under two settings or several, and explains the difference.
 
 mod again;
+mod asked;
 mod noop;
 mod runs;
+mod scan;
+mod settings;
 mod sides;
 
 use crate::output::{OutputFile, say};
 use crate::stack_args;
 use crate::table::emit;
 use anyhow::{Context, Result};
+use asked::{Asked, Named};
 use clap::Args;
 use clap::error::ErrorKind;
 use lab::diff::statistics::Plan;
-use lab::diff::{Diff, Terms, sheets};
-use lab::report;
+use lab::diff::{Diff, Several, Terms, several, sheets};
+use lab::report::{self, ReportError};
 use runs::Measured;
+use scan::Scan;
+use serde_json::Value;
 use sides::Sides;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,10 +30,10 @@ use std::time::Duration;
 /// Exit status if B's cost exceeds the limit.
 const EXCEEDED: u8 = 1;
 
-/// Compares the cost of a command on two kernels, or under two settings, and explains the difference.
+/// Compares the cost of a command on two kernels, or under two settings or several, and explains the difference.
 #[derive(Args)]
 #[command(
-    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...",
+    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...\n       tollgate diff [OPTIONS] --side NAME[=SETTINGS]... -- COMMAND...",
     after_help = "\
 Examples:
   tollgate diff cloud backports -- hackbench -g 1 -l 100
@@ -37,6 +43,9 @@ Examples:
   tollgate diff --platform hvm --mmu tdp --mmu shadow -- ls -R /usr/include
   tollgate diff --kernel cloud --b preempt=full --layouts 40 -- hackbench
   tollgate diff old/bzImage new/bzImage --fail-above 1% --junit diff.xml --markdown -- ./benchmark > comment.md
+  tollgate diff --kernel cloud --side base --side nopti=pti=off --side off=mitigations=off -- hackbench -g 1 -l 20
+  tollgate diff --side skx --side 'icx=--cpu icx' --side 'new=--kernel backports' -- ./benchmark
+  tollgate diff --scan l=10,20,40 -- hackbench -g 1 -l {l}
 
 The comparison is of the cycles of the command's own tasks. Other tasks and interrupts are listed separately, and halted time costs nothing.
 
@@ -59,6 +68,15 @@ pub struct DiffArgs {
     /// Appends words to the command line of B's kernel
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     b: String,
+    /// Adds a side with a name. Its settings are words for its kernel's command line and options of tollgate exec
+    #[arg(long, value_name = "NAME[=SETTINGS]", value_parser = Named::parse, conflicts_with_all = ["kernels", "a", "b"])]
+    side: Vec<Named>,
+    /// Makes a side for each value: {NAME} in the command and in settings is replaced. Several make a side for each combination
+    #[arg(long, value_name = "NAME=VALUE,...", value_parser = Scan::parse, conflicts_with_all = ["kernels", "a", "b"])]
+    scan: Vec<Scan>,
+    /// The side with which the others are compared [default: the first one]
+    #[arg(long, value_name = "NAME")]
+    reference: Option<String>,
     /// Number of layouts, each a pair of runs; with 1 there is no interval, and without --seed no layout is drawn [default: as many as decide, up to 28]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     layouts: Option<u16>,
@@ -127,30 +145,142 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     if !args.kernels.is_empty() && (0..2).any(|side| args.sides.kernel(side).is_some()) {
         wrong_use(program, "kernels are given as A and B, or by --kernel");
     }
+    let named = !args.side.is_empty() || !args.scan.is_empty();
+    let (asked, reference) = match asked(args) {
+        Ok(asked) => asked,
+        Err(text) => wrong_use(program, &text),
+    };
     let file = |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
-    let (junit, html) = (file(&args.junit, "test result")?, file(&args.html, "report")?);
+    let files = Files { junit: file(&args.junit, "test result")?, html: file(&args.html, "report")? };
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
-    let (a, b, remarks) = match runs::measure(args, &terms)? {
-        Measured::Both(both) => *both,
+    let (sides, remarks) = match runs::measure(args, &asked, reference, &terms, named)? {
+        Measured::Sides(sides, remarks) => (sides, remarks),
         Measured::Ended(status) => return Ok(ExitCode::from(status)),
     };
-    let diff = Diff::new(crate::exec_cmd::command_text(&args.command), &a, &b, &terms, remarks);
+    let command = crate::exec_cmd::command_text(&args.command);
+    let exceeded = match &sides[..] {
+        [a, b] if !named => {
+            let diff = Diff::new(command, a, b, &terms, remarks);
+            show(args, files, &diff)?;
+            diff.verdict.exceeded()
+        }
+        sides => {
+            let several = Several::new(command, sides, reference, &terms, remarks)?;
+            show(args, files, &several)?;
+            several.exceeded()
+        }
+    };
+    Ok(if exceeded { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+}
+
+/// Returns what the sides are asked to be, and the position of the reference.
+fn asked(args: &DiffArgs) -> Result<(Vec<Asked>, usize), String> {
+    if args.side.is_empty() && args.scan.is_empty() {
+        if args.reference.is_some() {
+            return Err("--reference names one of several sides, which --side or --scan give".to_owned());
+        }
+        return Ok((asked::two(args).to_vec(), 0));
+    }
+    let sides = asked::several(&args.side, &args.scan, &args.sides, &args.command)?;
+    if sides.len() < 2 {
+        return Err("a comparison has at least two sides".to_owned());
+    }
+    let position = |name: &String| {
+        sides.iter().position(|side| side.name == *name).ok_or_else(|| {
+            let known: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
+            format!("--reference {name}: there is no side of this name; there are: {}", known.join(", "))
+        })
+    };
+    let reference = args.reference.as_ref().map(position).transpose()?.unwrap_or_default();
+    Ok((sides, reference))
+}
+
+/// The files that a result is written to.
+struct Files {
+    junit: Option<OutputFile>,
+    html: Option<OutputFile>,
+}
+
+/// A result in its forms.
+trait Shown {
+    fn document(&self) -> serde_json::Result<Value>;
+    fn warnings(&self) -> &[String];
+    fn text(&self, top: usize) -> String;
+    fn markdown(&self, top: usize) -> String;
+    fn junit(&self) -> Result<String, ReportError>;
+    fn page(&self) -> Result<String, ReportError>;
+}
+
+impl Shown for Diff {
+    fn document(&self) -> serde_json::Result<Value> {
+        serde_json::to_value(self)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn text(&self, top: usize) -> String {
+        sheets::text(self, top)
+    }
+
+    fn markdown(&self, top: usize) -> String {
+        sheets::markdown(self, top)
+    }
+
+    fn junit(&self) -> Result<String, ReportError> {
+        self.junit()
+    }
+
+    fn page(&self) -> Result<String, ReportError> {
+        report::diff_page(self)
+    }
+}
+
+impl Shown for Several {
+    fn document(&self) -> serde_json::Result<Value> {
+        serde_json::to_value(self)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn text(&self, top: usize) -> String {
+        several::text(self, top)
+    }
+
+    fn markdown(&self, top: usize) -> String {
+        several::markdown(self, top)
+    }
+
+    fn junit(&self) -> Result<String, ReportError> {
+        self.junit()
+    }
+
+    fn page(&self) -> Result<String, ReportError> {
+        report::several_page(self)
+    }
+}
+
+/// Prints a result and writes its files.
+fn show(args: &DiffArgs, files: Files, result: &impl Shown) -> Result<()> {
     if args.json || args.markdown {
         // The output is for programs, and a person does not see the warnings in it.
-        diff.warnings.iter().for_each(|warning| say(&format!("tollgate: {warning}")));
+        result.warnings().iter().for_each(|warning| say(&format!("tollgate: {warning}")));
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
     emit(&match (args.json, args.markdown) {
-        (true, _) => format!("{:#}\n", serde_json::to_value(&diff).context("can't write the result as JSON")?),
-        (_, true) => sheets::markdown(&diff, top),
-        _ => sheets::text(&diff, top),
+        (true, _) => format!("{:#}\n", result.document().context("can't write the result as JSON")?),
+        (_, true) => result.markdown(top),
+        _ => result.text(top),
     })?;
-    if let Some(file) = junit {
-        file.write(diff.junit()?.as_bytes())?;
+    if let Some(file) = files.junit {
+        file.write(result.junit()?.as_bytes())?;
     }
-    if let Some(file) = html {
-        file.write(report::diff_page(&diff)?.as_bytes())?;
+    if let Some(file) = files.html {
+        file.write(result.page()?.as_bytes())?;
     }
-    Ok(if diff.verdict.exceeded() { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+    Ok(())
 }

@@ -24,8 +24,8 @@ const DEFAULTS: [&str; 15] = [
 
 /// What is known of one side.
 pub struct Known<'a> {
-    /// `A` or `B`.
-    pub name: &'static str,
+    /// Name of the side.
+    pub name: &'a str,
     pub origin: &'a Origin,
     /// Words that the kernel does not know.
     pub unknown: &'a [String],
@@ -93,10 +93,10 @@ pub fn found([a, b]: [&Known<'_>; 2]) -> Found {
     }
     let nothing_else = any && idle && same_system;
     if nothing_else {
-        all.push(
-            "A and B differ only in words without an effect: the layouts differ, and the systems are the same."
-                .to_owned(),
-        );
+        all.push(format!(
+            "{} and {} differ only in words without an effect: the layouts differ, and the systems are the same.",
+            a.name, b.name
+        ));
     }
     Found { warnings: all, note: note(a.origin, b.origin), nothing_else }
 }

@@ -1,5 +1,6 @@
 //! The runs of a diff. Each is a separate `tollgate exec`, whose ledger has the costs. Pairs of runs are added until their differences decide.
 
+use super::asked::Asked;
 use super::{DiffArgs, again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
 use crate::exec_runs::{self, Given, Place, Ran};
@@ -7,7 +8,7 @@ use crate::model;
 use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::diff::origin::{File, Origin, Provenance};
+use lab::diff::origin::{File, Files, Origin, Provenance};
 use lab::diff::paid::COMMAND;
 use lab::diff::runner::{self, Ended, Job, Limits};
 use lab::diff::verdict::stages;
@@ -17,12 +18,11 @@ use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Names of the two sides.
-const NAMES: [&str; 2] = ["A", "B"];
 /// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
 const NO_INPUTS: [&str; 11] = [
     "kernel",
@@ -45,15 +45,20 @@ const NO_STATE: [&str; 2] = [RELEASE, UNLOADED];
 
 /// The outcome of all runs.
 pub enum Measured {
-    /// The runs of A and B, and what a reader must know about them.
-    Both(Box<(Runs, Runs, Remarks)>),
+    /// The runs of each side, and what a reader must know about them.
+    Sides(Vec<Runs>, Remarks),
     /// The exit status after a failure, which has been reported.
     Ended(u8),
 }
 
 /// One side of the comparison.
 struct Side {
+    name: String,
+    /// Name of its files, without their endings.
+    stem: String,
     title: String,
+    command: Vec<OsString>,
+    parameters: Vec<(String, String)>,
     /// Options of `tollgate exec`.
     options: Vec<OsString>,
     profile: Profile,
@@ -64,34 +69,50 @@ struct Side {
 }
 
 impl Side {
-    fn new(args: &DiffArgs, side: usize) -> Result<Self> {
-        let given = args.kernels.get(side).map(|name| name.to_string_lossy().into_owned());
-        let given = given.or_else(|| args.sides.kernel(side).map(str::to_owned));
+    fn new(asked: &Asked) -> Result<Self> {
+        let Asked { name, stem, kernel: given, words, .. } = asked;
         // A kernel is fetched once, and a missing kernel is not a failure of the command.
         let kernel = Kernel::find(given.as_deref())?;
-        let mut options = [args.sides.common.clone(), args.sides.own[side].clone()].concat();
-        options.retain(|option| !option.to_string_lossy().starts_with("--kernel="));
+        let mut options = asked.options.clone();
         options.extend(given.iter().map(|name| OsString::from(format!("--kernel={name}"))));
-        let words = [&args.a, &args.b][side].trim();
         if !words.is_empty() {
             append(&mut options, words);
         }
-        let name = given.unwrap_or_else(|| kernel.image.display().to_string());
-        let mut parts = vec![name];
-        parts.extend(args.sides.differing(side));
-        parts.extend((!words.is_empty()).then(|| words.to_owned()));
-        let clock = args.sides.value(side, "model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;
-        let profile = model::profile(args.sides.value(side, "cpu").unwrap_or(crate::exec_cmd::CPU), clock)?;
-        let emulated = args.sides.value(side, "platform") == Some("emulated");
+        let mut parts = vec![given.clone().unwrap_or_else(|| kernel.image.display().to_string())];
+        parts.extend(asked.differing.iter().cloned());
+        parts.extend((!words.is_empty()).then(|| words.clone()));
+        let value = |name: &str| exec_runs::value(options.iter(), name);
+        let clock = value("model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;
+        let profile = model::profile(value("cpu").unwrap_or(crate::exec_cmd::CPU), clock)?;
+        let emulated = value("platform") == Some("emulated");
         let configuration = kernel.configuration();
-        Ok(Self { title: parts.join(", "), options, profile, configuration, emulated })
+        Ok(Self {
+            name: name.clone(),
+            stem: stem.clone(),
+            title: parts.join(", "),
+            command: asked.command.clone(),
+            parameters: asked.parameters.clone(),
+            options,
+            profile,
+            configuration,
+            emulated,
+        })
+    }
+
+    /// Returns the value of an option, if it is given.
+    fn value(&self, name: &str) -> Option<&str> {
+        exec_runs::value(self.options.iter(), name)
     }
 
     /// Returns the side without runs.
     fn runs(&self) -> Runs {
         let prices = if self.emulated { &self.profile.emulator.prices } else { &self.profile.prices };
         Runs {
+            name: self.name.clone(),
             title: self.title.clone(),
+            command: command_text(&self.command),
+            parameters: self.parameters.clone(),
+            files: Files::default(),
             tsc_hz: self.profile.tsc_hz.value,
             clock: self.profile.clock,
             prices: Some(Arc::new(prices.clone())),
@@ -144,30 +165,43 @@ struct Planned {
     job: Job,
 }
 
-/// Plans pairs of runs by their numbers.
-fn plan(args: &DiffArgs, sides: &[Side; 2], place: &Place, pairs: std::ops::Range<usize>) -> Vec<Planned> {
+/// Plans a run of each of some sides under layouts of these numbers. The first side leads.
+fn plan(args: &DiffArgs, sides: &[Side], active: &[usize], place: &Place, layouts: Range<usize>) -> Vec<Planned> {
     let drawn = args.layouts != Some(1);
     let seed = |number: usize| match args.seed {
         None if !drawn => None,
         first => Some(first.unwrap_or(1).wrapping_add(number as u64)),
     };
-    let one = |seed: Option<u64>, side: usize| {
+    let one = |seed: Option<u64>, number: usize| {
+        let side = &sides[number];
         let layout = seed.map_or_else(String::new, |seed| format!("-{seed}"));
-        let file = |kind: &str| place.path.join(format!("{}{layout}.{kind}", NAMES[side].to_lowercase()));
+        let file = |kind: &str| place.path.join(format!("{}{layout}.{kind}", side.stem));
         let ledger = file("ledger");
-        let given = Given { options: &sides[side].options, settle: args.settle, sample: args.sample.as_deref(), seed };
-        let arguments = given.arguments(&ledger, &args.command);
-        Planned { side, seed, ledger, job: Job { arguments, output: file("output"), leads: side == 0 } }
+        let given = Given { options: &side.options, settle: args.settle, sample: args.sample.as_deref(), seed };
+        let arguments = given.arguments(&ledger, &side.command);
+        let job = Job { arguments, output: file("output"), leads: number == active[0] };
+        Planned { side: number, seed, ledger, job }
     };
-    pairs.map(seed).flat_map(|seed| [one(seed, 0), one(seed, 1)]).collect()
+    layouts
+        .map(seed)
+        .flat_map(|seed| active.iter().map(move |number| (seed, *number)))
+        .map(|(seed, number)| one(seed, number))
+        .collect()
+}
+
+/// Adds a text to a list that does not have it.
+fn add(list: &mut Vec<String>, text: String) {
+    if !list.contains(&text) {
+        list.push(text);
+    }
 }
 
 /// Adds what a reader of the result must know about a run. Shares are those of a side's first run.
-fn remark(ledger: &ledger::Ledger, side: usize, first: bool, remarks: &mut Remarks) {
+fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remarks) {
     let fact = |key: &str| ledger.header.metadata.get(key);
     let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
     let unknown = parameters::warnings(&words.collect::<Vec<_>>());
-    let unknown = unknown.into_iter().map(|text| format!("{}: {text}", NAMES[side]));
+    let unknown = unknown.into_iter().map(|text| format!("{name}: {text}"));
     let place = fact(DIRECTORY).map(|directory| {
         format!("The command depends on the name of its working directory, {directory}: from another one the result may differ.")
     });
@@ -175,22 +209,17 @@ fn remark(ledger: &ledger::Ledger, side: usize, first: bool, remarks: &mut Remar
     let unnamed = command.unnamed();
     let unnamed = unnamed.iter().map(|unnamed| {
         let share = crate::table::share(unnamed.ticks, unnamed.of);
-        format!("{}: {share} of the command's cycles have no name, {}", NAMES[side], unnamed.describe())
+        format!("{name}: {share} of the command's cycles have no name, {}", unnamed.describe())
     });
-    let add = |list: &mut Vec<String>, text: String| {
-        if !list.contains(&text) {
-            list.push(text);
-        }
-    };
     unknown.for_each(|text| add(&mut remarks.warnings, text));
     place.into_iter().for_each(|text| add(&mut remarks.notes, text));
     unnamed.filter(|_| first).for_each(|text| add(&mut remarks.notes, text));
 }
 
 /// Reads a run and the header of its ledger; the stacks only if they are drawn.
-fn read(planned: &Planned, first: bool, draws: bool, remarks: &mut Remarks) -> Result<(Run, Header)> {
+fn read(planned: &Planned, name: &str, first: bool, draws: bool, remarks: &mut Remarks) -> Result<(Run, Header)> {
     let ledger = read_ledger(&planned.ledger)?;
-    remark(&ledger, planned.side, first, remarks);
+    remark(&ledger, name, first, remarks);
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
     let paid = Paid::of(&ledger).with_context(|| planned.ledger.display().to_string())?;
     let settled_after = settled.unwrap_or(f64::INFINITY);
@@ -198,16 +227,23 @@ fn read(planned: &Planned, first: bool, draws: bool, remarks: &mut Remarks) -> R
     Ok((Run { seed: planned.seed, paid, stacks, settled_after }, ledger.header))
 }
 
-/// Returns the files of the host that a run's command could read, and the number of those that are not listed.
-fn files(header: &Header) -> (Vec<File>, usize) {
-    let list = header.metadata.get(FILES).map_or("", String::as_str);
+/// Returns the files of the host that a run's command could read.
+fn files(header: &Header) -> Files {
+    let fact = |key: &str| header.metadata.get(key).map_or("", String::as_str);
     let file = |line: &str| {
         let (sha256, rest) = line.split_once(' ')?;
         let (bytes, path) = rest.split_once(' ')?;
         Some(File { path: path.to_owned(), sha256: sha256.to_owned(), bytes: bytes.parse().ok()? })
     };
     let others = |line: &str| line.strip_prefix("and ")?.strip_suffix(" others")?.parse::<usize>().ok();
-    (list.lines().filter_map(file).collect(), list.lines().filter_map(others).sum())
+    let list = fact(FILES);
+    let more = list.lines().filter_map(others).sum();
+    // The list does not depend on time stamps; what is not in the list is known by the hash of everything alone.
+    let tree = match (list, more) {
+        ("", _) | (_, 1..) => fact("files").to_owned(),
+        (list, 0) => Sha256::digest(list).iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    Files { list: list.lines().filter_map(file).collect(), more, tree }
 }
 
 /// Returns the words in a fact of a ledger.
@@ -216,57 +252,128 @@ fn words(header: &Header, key: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Adds what settings without an effect there are. Returns true if the sides differ in nothing else.
-fn remark_on_settings(args: &DiffArgs, both: &[Runs; 2], headers: [&Header; 2], remarks: &mut Remarks) -> bool {
+/// Adds what settings without an effect two sides have. Returns true if the sides differ in nothing else.
+fn remark_on_settings(sides: [&Side; 2], runs: [&Runs; 2], headers: [&Header; 2], remarks: &mut Remarks) -> bool {
     let unknown = headers.map(|header| words(header, parameters::UNKNOWN));
     let given = |side: usize, word: &String| {
-        let lines = [[&*args.a, &*args.b][side], args.sides.value(side, "append").unwrap_or_default()];
-        lines.iter().any(|line| line.split_whitespace().any(|given| given == word)) && !parameters::is_known(word)
+        let line = sides[side].value("append").unwrap_or_default();
+        line.split_whitespace().any(|given| given == word) && !parameters::is_known(word)
     };
     let unloaded = [0, 1].map(|side| {
         let all = words(headers[side], &format!("{STATE}{UNLOADED}"));
         all.into_iter().filter(|word| given(side, word)).collect::<Vec<_>>()
     });
     let known = [0, 1].map(|side| noop::Known {
-        name: NAMES[side],
-        origin: &both[side].origin,
+        name: &sides[side].name,
+        origin: &runs[side].origin,
         unknown: &unknown[side],
         unloaded: &unloaded[side],
     });
     for known in &known {
-        remarks.warnings.extend(noop::of_modules(known.name, known.unloaded));
+        noop::of_modules(known.name, known.unloaded).into_iter().for_each(|text| add(&mut remarks.warnings, text));
     }
-    let both = [&known[0], &known[1]];
-    let found = noop::found(both);
-    remarks.warnings.extend(found.warnings);
-    remarks.notes.extend(found.note);
+    let found = noop::found([&known[0], &known[1]]);
+    found.warnings.into_iter().for_each(|text| add(&mut remarks.warnings, text));
+    found.note.into_iter().for_each(|text| add(&mut remarks.notes, text));
     found.nothing_else
 }
 
-/// Returns the hash of the files of the host: of their list, which does not depend on time stamps, or else of all that the ledger knows of them.
-fn tree(header: &Header) -> String {
-    let fact = |key: &str| header.metadata.get(key).map_or("", String::as_str);
-    match (fact(FILES), files(header).1) {
-        ("", _) | (_, 1..) => fact("files").to_owned(),
-        (list, 0) => Sha256::digest(list).iter().map(|byte| format!("{byte:02x}")).collect(),
-    }
-}
-
-/// Says in a few words what the pairs so far have found.
-fn found(verdict: &Verdict, pairs: usize) -> String {
+/// Says in a few words what a comparison has found.
+fn figure(verdict: &Verdict) -> String {
     let percent = verdict.relative * 100.0;
     let figure = format!("{percent:+.*}%", usize::from(percent.abs() < 10.0));
-    let word = match verdict.answer {
+    match verdict.answer {
         Answer::Same => "equal".to_owned(),
         Answer::Undecided => format!("{figure}, not decided"),
         Answer::More | Answer::Less | Answer::Within => figure,
+    }
+}
+
+/// Says in a few words what the pairs so far have found. Sides with names are named.
+fn found(verdicts: &[(&str, Verdict)], pairs: usize, named: bool) -> String {
+    let open = verdicts.iter().filter(|(_, verdict)| !verdict.is_decided()).count();
+    let word = match verdicts {
+        [(_, verdict)] if !named => figure(verdict),
+        _ if pairs > 1 => format!("{} of {} sides decided", verdicts.len() - open, verdicts.len()),
+        _ => {
+            verdicts.iter().map(|(name, verdict)| format!("{name} {}", figure(verdict))).collect::<Vec<_>>().join(", ")
+        }
     };
     if pairs == 1 { format!("first pair: {word}") } else { format!("{pairs} pairs: {word}") }
 }
 
-/// Runs the command on both sides, until the pairs of runs decide or a limit is reached.
-pub fn measure(args: &DiffArgs, terms: &Terms) -> Result<Measured> {
-    let sides = [Side::new(args, 0)?, Side::new(args, 1)?];
+/// What the measurement has of all sides.
+struct Measurement {
+    sides: Vec<Side>,
+    runs: Vec<Runs>,
+    headers: Vec<Option<Header>>,
+    /// Sides that need no further runs.
+    done: Vec<bool>,
+    remarks: Remarks,
+}
+
+impl Measurement {
+    fn new(asked: &[Asked]) -> Result<Self> {
+        let sides: Vec<Side> = asked.iter().map(Side::new).collect::<Result<_>>()?;
+        Ok(Self {
+            runs: sides.iter().map(Side::runs).collect(),
+            headers: sides.iter().map(|_| None).collect(),
+            done: vec![false; sides.len()],
+            remarks: Remarks::default(),
+            sides,
+        })
+    }
+
+    /// Returns true if two sides have the same inputs, whatever their names are.
+    fn is_same(&self, a: usize, b: usize) -> bool {
+        let headers = self.headers[a].as_ref().zip(self.headers[b].as_ref());
+        headers.is_some_and(|(a, b)| a.metadata == b.metadata)
+            && ["cpu", "model"].iter().all(|name| self.sides[a].value(name) == self.sides[b].value(name))
+    }
+
+    /// Notes what the first runs show of the sides. Returns those that differ from the reference only in words without an effect.
+    fn notes(&mut self, reference: usize) -> Vec<bool> {
+        for ((side, runs), header) in self.sides.iter().zip(&mut self.runs).zip(&self.headers) {
+            if let Some(header) = header {
+                runs.origin = side.origin(header);
+                runs.files = files(header);
+            }
+        }
+        let mut idle = vec![false; self.sides.len()];
+        for (other, idle) in idle.iter_mut().enumerate().filter(|(other, _)| *other != reference) {
+            if let (Some(a), Some(b)) = (&self.headers[reference], &self.headers[other]) {
+                let sides = [&self.sides[reference], &self.sides[other]];
+                let runs = [&self.runs[reference], &self.runs[other]];
+                *idle = remark_on_settings(sides, runs, [a, b], &mut self.remarks);
+            }
+        }
+        idle
+    }
+
+    /// Returns version, seeds, files and the command that measures the same again, with a number of layouts if a time limit decided it.
+    fn provenance(&self, reference: usize, layouts: Option<usize>) -> Provenance {
+        let runs = &self.runs[reference];
+        let mut list: Vec<File> = Vec::new();
+        for file in self.runs.iter().flat_map(|runs| &runs.files.list) {
+            if !list.contains(file) {
+                list.push(file.clone());
+            }
+        }
+        let seed = |run: Option<&Run>| run.and_then(|run| run.seed);
+        Provenance {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            seeds: seed(runs.runs.first()).zip(seed(runs.runs.last())).map(|(first, last)| [first, last]),
+            again: again::command(std::env::args_os(), layouts),
+            files: list,
+            more_files: runs.files.more,
+            tree: runs.files.tree.clone(),
+        }
+    }
+}
+
+/// Runs the command on all sides, until the pairs of runs with the reference decide or a limit is reached. A side that is decided is not run again.
+pub fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms, named: bool) -> Result<Measured> {
+    let mut all = Measurement::new(asked)?;
     let place = Place::new("diff", args.keep.as_deref())?;
     let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
     let most = args.jobs.map(usize::from);
@@ -277,78 +384,72 @@ pub fn measure(args: &DiffArgs, terms: &Terms) -> Result<Measured> {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} runs, {elapsed} {msg}")?);
     bar.tick();
-    let mut remarks = Remarks::default();
-    let mut both = [sides[0].runs(), sides[1].runs()];
-    let mut headers: [Option<Header>; 2] = [None, None];
-    let (mut late, mut idle) = (false, false);
+    let others: Vec<usize> = (0..all.sides.len()).filter(|side| *side != reference).collect();
+    let mut idle = Vec::new();
+    let (mut late, mut finished) = (false, 0);
     for until in stages(args.layouts) {
-        let before = both[0].runs.len();
-        let planned = plan(args, &sides, &place, before..until);
+        let before = all.runs[reference].runs.len();
+        let open = others.iter().filter(|side| !all.done[**side]);
+        let active: Vec<usize> = std::iter::once(reference).chain(open.copied()).collect();
+        let planned = plan(args, &all.sides, &active, &place, before..until);
         let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
-        let mut progress = |done: usize| bar.set_position((2 * before + done) as u64);
+        let mut progress = |done: usize| bar.set_position((finished + done) as u64);
         let outcomes = runner::run(&program, &jobs, &place.path, limits, &mut progress);
         let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
-        let named = |number: usize| {
+        let called = |number: usize| {
             let Planned { side, seed, .. } = planned[number];
             let layout = seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
-            format!("{}{layout}: {}", NAMES[side], command_text(&args.command))
+            format!("{}{layout}: {}", all.sides[side].name, command_text(&all.sides[side].command))
         };
-        if let Ran::Ended(status) = exec_runs::reported(&outcomes, named) {
+        if let Ran::Ended(status) = exec_runs::reported(&outcomes, called) {
             bar.finish_and_clear();
             return Ok(Measured::Ended(status));
         }
         for (planned, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Ended::Well) {
-            let (run, header) = read(planned, both[planned.side].runs.is_empty(), args.html.is_some(), &mut remarks)?;
-            both[planned.side].runs.push(run);
-            headers[planned.side].get_or_insert(header);
+            let (name, runs) = (&all.sides[planned.side].name, &mut all.runs[planned.side].runs);
+            let (run, header) = read(planned, name, runs.is_empty(), args.html.is_some(), &mut all.remarks)?;
+            runs.push(run);
+            all.headers[planned.side].get_or_insert(header);
+            finished += 1;
         }
         late = outcomes.contains(&Ended::Late);
-        if both[0].runs.is_empty() {
+        let pairs = all.runs[reference].runs.len();
+        if pairs == 0 {
             bar.finish_and_clear();
             anyhow::bail!("the time limit expired before the first pair of runs began");
         }
-        let verdict = judge(&both[0].runs, &both[1].runs, terms);
-        let pairs = both[0].runs.len();
+        let verdict = |side: usize| judge(&all.runs[reference].runs, &all.runs[side].runs, terms);
+        let verdicts: Vec<(&str, Verdict)> =
+            others.iter().map(|side| (all.sides[*side].name.as_str(), verdict(*side))).collect();
         match pairs {
-            1 => bar.println(format!("tollgate: {}", found(&verdict, 1))),
-            _ => bar.set_message(found(&verdict, pairs)),
+            1 => bar.println(format!("tollgate: {}", found(&verdicts, 1, named))),
+            _ => bar.set_message(found(&verdicts, pairs, named)),
         }
-        let same = headers[0].as_ref().zip(headers[1].as_ref()).is_some_and(|(a, b)| a.metadata == b.metadata)
-            && ["cpu", "model"].iter().all(|name| args.sides.value(0, name) == args.sides.value(1, name));
+        let verdicts: Vec<Verdict> = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
         if pairs == 1 {
-            for ((side, runs), header) in sides.iter().zip(&mut both).zip(headers.iter().flatten()) {
-                runs.origin = side.origin(header);
-            }
-            if let [Some(a), Some(b)] = &headers {
-                idle = remark_on_settings(args, &both, [a, b], &mut remarks);
-            }
+            idle = all.notes(reference);
         }
-        if same && verdict.answer == Answer::Same {
-            let text =
-                "A and B have the same kernel, files and settings: nothing is compared, and one pair of runs shows it.";
-            remarks.warnings.push(text.to_owned());
-            break;
+        for (side, verdict) in others.iter().zip(&verdicts).filter(|(side, _)| active.contains(side)) {
+            let same = verdict.answer == Answer::Same && all.is_same(reference, *side);
+            if same {
+                let [a, b] = [reference, *side].map(|side| &all.sides[side].name);
+                let text = format!(
+                    "{a} and {b} have the same kernel, files and settings: nothing is compared, and one pair of runs shows it."
+                );
+                add(&mut all.remarks.warnings, text);
+            }
+            // Between systems that are the same, more layouts would decide nothing.
+            let decided = args.layouts.is_none() && pairs > 1 && (verdict.is_decided() || idle[*side]);
+            all.done[*side] = same || decided;
         }
-        // Between systems that are the same, more layouts would decide nothing.
-        if late || args.layouts.is_none() && pairs > 1 && (verdict.is_decided() || idle) {
+        if late || others.iter().all(|side| all.done[*side]) {
             break;
         }
     }
     bar.finish_and_clear();
-    let pairs = both[0].runs.len();
-    let listed = headers[0].as_ref().map(files).unwrap_or_default();
-    let tree = headers[0].as_ref().map(tree).unwrap_or_default();
-    let seed = |run: Option<&Run>| run.and_then(|run| run.seed);
-    remarks.provenance = Provenance {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        seeds: seed(both[0].runs.first()).zip(seed(both[0].runs.last())).map(|(first, last)| [first, last]),
-        again: again::command(std::env::args_os(), late.then_some(pairs)),
-        files: listed.0,
-        more_files: listed.1,
-        tree,
-    };
-    let [a, b] = both;
-    Ok(Measured::Both(Box::new((a, b, remarks))))
+    let pairs = all.runs[reference].runs.len();
+    all.remarks.provenance = all.provenance(reference, late.then_some(pairs));
+    Ok(Measured::Sides(all.runs, all.remarks))
 }
 
 #[cfg(test)]

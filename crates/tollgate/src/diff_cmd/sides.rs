@@ -18,7 +18,7 @@ pub struct Sides {
 }
 
 /// Returns true if giving an option twice sets one value per side. Flags, and options that may be repeated anyway, are not such.
-fn is_single(arg: &Arg) -> bool {
+pub fn is_single(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set)
 }
 

@@ -1,0 +1,268 @@
+//! Several sides of a command, each compared with one of them, the reference, as [`Diff`] compares two.
+
+mod sheets;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use super::entries::ByEntry;
+use super::origin::Provenance;
+use super::{Answer, Diff, Differing, EntryChange, Paid, Remarks, Rests, Run, Runs, Side, Terms, Verdict, junit, paid};
+use crate::charges::Tallies;
+use crate::difference::Change;
+use crate::report::ReportError;
+use serde::Serialize;
+pub use sheets::{differing, markdown, overview, provenance, remarks, text};
+use std::collections::BTreeMap;
+
+/// The version of the JSON document.
+pub const FORMAT: u32 = 1;
+/// The largest number of sides.
+pub const MOST_SIDES: usize = 64;
+/// The confidence that an interval has unless there are too few pairs.
+const CONFIDENCE: f64 = 0.95;
+
+/// A side with its comparison.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// The side: its name, kernel and settings, and its costs.
+    pub side: Side,
+    /// The command line.
+    pub command: String,
+    /// Names and values of the parameters that were replaced in the command and in the settings.
+    pub parameters: Vec<(String, String)>,
+    /// The number of files of the host that the command could read, and their hash.
+    pub files: String,
+    /// The comparison with the reference, whose A is the reference. None for the reference itself.
+    pub against: Option<Diff>,
+}
+
+/// The mean costs of the reference.
+#[derive(Clone, Debug, Default)]
+struct Base {
+    causes: Tallies,
+    functions: Tallies,
+    meanwhile: Tallies,
+    entries: BTreeMap<String, f64>,
+}
+
+/// Several sides of a command.
+#[derive(Clone, Debug)]
+pub struct Several {
+    /// Reasons for which a comparison may not be the one that was meant.
+    pub warnings: Vec<String>,
+    /// Remarks for the reader.
+    pub notes: Vec<String>,
+    /// The command line, before parameters were replaced.
+    pub command: String,
+    /// The position of the reference.
+    pub reference: usize,
+    /// The sides, in the order in which they were given.
+    pub columns: Vec<Column>,
+    /// Version, seeds, files and the command that measures the same again.
+    pub provenance: Provenance,
+    base: Base,
+}
+
+/// A side that has no layout in common with the reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{side} and {reference} have no layout in common: they can't be compared")]
+pub struct NothingInCommon {
+    side: String,
+    reference: String,
+}
+
+/// Returns the runs of both sides that have the same layouts, in the order of the side.
+fn paired(reference: &Runs, side: &Runs) -> Option<[Runs; 2]> {
+    let of_reference = |run: &Run| reference.runs.iter().find(|other| other.seed == run.seed);
+    let pairs: Vec<(Run, Run)> =
+        side.runs.iter().filter_map(|run| Some((of_reference(run)?.clone(), run.clone()))).collect();
+    let (first, second) = pairs.into_iter().unzip::<Run, Run, Vec<Run>, Vec<Run>>();
+    let with = |of: &Runs, runs| Runs { runs, ..of.clone() };
+    (!first.is_empty()).then(|| [with(reference, first), with(side, second)])
+}
+
+/// Returns the mean costs of a side.
+fn base(runs: &Runs) -> Base {
+    let (sum, count) = (Paid::sum(runs.runs.iter().map(|run| &run.paid)), runs.runs.len());
+    let total = |entries: &ByEntry| {
+        let cycles = |ticks: u64| ticks as f64 / ledger::TICKS_PER_CYCLE as f64 / count.max(1) as f64;
+        entries.iter().map(|(name, named)| (name.clone(), cycles(named.stays.sum.ticks))).collect()
+    };
+    Base {
+        causes: paid::means(sum.causes(), count),
+        functions: paid::means(sum.functions.clone(), count),
+        meanwhile: paid::means(sum.meanwhile.clone(), count),
+        entries: total(&sum.entries),
+    }
+}
+
+impl Several {
+    /// Compares sides with one of them, the reference: each by the layouts that both have.
+    pub fn new(
+        command: String,
+        sides: &[Runs],
+        reference: usize,
+        terms: &Terms,
+        remarks: Remarks,
+    ) -> Result<Self, NothingInCommon> {
+        let mut columns = Vec::new();
+        let mut notes = remarks.notes;
+        for (number, runs) in sides.iter().enumerate() {
+            let against = match number == reference {
+                true => None,
+                false => {
+                    let [a, b] = paired(&sides[reference], runs).ok_or_else(|| NothingInCommon {
+                        side: runs.name.clone(),
+                        reference: sides[reference].name.clone(),
+                    })?;
+                    let remarks = Remarks { provenance: remarks.provenance.clone(), ..Remarks::default() };
+                    Some(Diff::new(runs.command.clone(), &a, &b, terms, remarks))
+                }
+            };
+            for note in against.iter().flat_map(|diff| &diff.notes) {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+            columns.push(Column {
+                side: Side::new(runs),
+                command: runs.command.clone(),
+                parameters: runs.parameters.clone(),
+                files: runs.files.describe(),
+                against,
+            });
+        }
+        Ok(Self {
+            warnings: remarks.warnings,
+            notes,
+            command,
+            reference,
+            columns,
+            provenance: remarks.provenance,
+            base: base(&sides[reference]),
+        })
+    }
+
+    /// Returns the comparisons with the reference.
+    pub fn comparisons(&self) -> impl Iterator<Item = &Diff> {
+        self.columns.iter().filter_map(|column| column.against.as_ref())
+    }
+
+    /// Returns the side with which the others are compared.
+    pub fn base(&self) -> &Side {
+        &self.columns[self.reference].side
+    }
+
+    /// Returns true if the cost of a side exceeds the limit.
+    pub fn exceeded(&self) -> bool {
+        self.comparisons().any(|diff| diff.verdict.exceeded())
+    }
+
+    /// Says how sure the answers are.
+    fn certainty(&self) -> Vec<String> {
+        let sure = |diff: &Diff| diff.verdict.interval.is_some_and(|interval| interval.confidence >= CONFIDENCE);
+        let (usual, others): (Vec<&Diff>, Vec<&Diff>) =
+            self.comparisons().partition(|diff| sure(diff) && diff.verdict.answer != Answer::Same);
+        let counts = usual.iter().map(|diff| diff.b.runs.len());
+        let mut all = Vec::new();
+        if let (Some(least), Some(most)) = (counts.clone().min(), counts.max()) {
+            let pairs = if least == most { most.to_string() } else { format!("{least} to {most}") };
+            all.push(format!(
+                "Each interval has 95% confidence for its side alone: {pairs} pairs of runs with {}, each pair under a layout of its own.",
+                self.base().name
+            ));
+        }
+        match others.first() {
+            Some(first) if usual.is_empty() && others.iter().all(|diff| diff.certainty == first.certainty) => {
+                all.push(first.certainty.clone());
+            }
+            _ => all.extend(others.iter().map(|diff| format!("{}: {}", diff.b.name, diff.certainty))),
+        }
+        all
+    }
+
+    /// Returns the result as JUnit tests, one for each side but the reference. A test fails if the cost of its side exceeds the limit.
+    pub fn junit(&self) -> Result<String, ReportError> {
+        junit::document(self.comparisons())
+    }
+}
+
+/// A comparison in the document.
+#[derive(Serialize)]
+struct Against<'a> {
+    sentence: &'a str,
+    certainty: &'a str,
+    decision: Option<&'a str>,
+    rests: Option<&'a Rests>,
+    verdict: &'a Verdict,
+    differs: &'a [Differing],
+    causes: &'a [Change],
+    functions: &'a [Change],
+    entries: &'a [EntryChange],
+    meanwhile: &'a [Change],
+    entries_meanwhile: &'a [EntryChange],
+}
+
+/// A side in the document.
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    command: &'a str,
+    parameters: BTreeMap<&'a str, &'a str>,
+    files: &'a str,
+    #[serde(flatten)]
+    side: &'a Side,
+    against: Option<Against<'a>>,
+}
+
+/// The document.
+#[derive(Serialize)]
+struct Document<'a> {
+    format: u32,
+    warnings: &'a [String],
+    notes: &'a [String],
+    command: &'a str,
+    reference: &'a str,
+    sides: Vec<Shown<'a>>,
+    provenance: &'a Provenance,
+}
+
+impl Serialize for Several {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        fn against(diff: &Diff) -> Against<'_> {
+            Against {
+                sentence: &diff.sentence,
+                certainty: &diff.certainty,
+                decision: diff.decision.as_deref(),
+                rests: diff.rests.as_ref(),
+                verdict: &diff.verdict,
+                differs: &diff.differs,
+                causes: &diff.causes,
+                functions: &diff.functions,
+                entries: &diff.entries,
+                meanwhile: &diff.meanwhile,
+                entries_meanwhile: &diff.entries_meanwhile,
+            }
+        }
+        fn shown(column: &Column) -> Shown<'_> {
+            Shown {
+                name: &column.side.name,
+                command: &column.command,
+                parameters: column.parameters.iter().map(|(name, value)| (&**name, &**value)).collect(),
+                files: &column.files,
+                side: &column.side,
+                against: column.against.as_ref().map(against),
+            }
+        }
+        let document = Document {
+            format: FORMAT,
+            warnings: &self.warnings,
+            notes: &self.notes,
+            command: &self.command,
+            reference: &self.base().name,
+            sides: self.columns.iter().map(shown).collect(),
+            provenance: &self.provenance,
+        };
+        document.serialize(serializer)
+    }
+}

@@ -1,0 +1,104 @@
+use super::*;
+use crate::diff::tests::{run, runs, terms, varied};
+use crate::diff::{Held, Provenance};
+
+fn side(name: &str, words: &str, runs_of: Vec<Run>) -> Runs {
+    Runs {
+        name: name.to_owned(),
+        title: format!("cloud {words}").trim_end().to_owned(),
+        ..runs("cloud", words, runs_of)
+    }
+}
+
+fn remarks() -> Remarks {
+    let provenance = Provenance {
+        version: "1.2.3".to_owned(),
+        seeds: Some([1, 6]),
+        again: "tollgate diff --side base --side off=mitigations=off -- hackbench -l 10".to_owned(),
+        ..Provenance::default()
+    };
+    Remarks { warnings: vec!["off: a <warning>".to_owned()], notes: vec!["A note.".to_owned()], provenance }
+}
+
+/// Three sides: one costs more than the reference, and one the same.
+pub(crate) fn sample() -> Several {
+    let sides = [
+        side("base", "", varied(1_000_000, 1_000)),
+        side("off", "mitigations=off", varied(1_000_000, 1_500)),
+        side("again", "", varied(1_000_000, 1_000)),
+    ];
+    Several::new("hackbench -l 10".to_owned(), &sides, 0, &terms(Some(0.01)), remarks()).unwrap()
+}
+
+#[test]
+fn several_sides_read_well() {
+    let several = sample();
+    insta::assert_snapshot!("text", text(&several, 10));
+    insta::assert_snapshot!("markdown", markdown(&several, 10));
+    let junit = several.junit().unwrap();
+    assert!(junit.contains("<testsuites tests=\"2\" failures=\"1\" errors=\"0\">"), "{junit}");
+    assert_eq!(junit.matches("<testcase ").count(), 2);
+    assert!(several.exceeded());
+}
+
+#[test]
+fn each_side_is_compared_as_two_sides_are() {
+    let several = sample();
+    let (a, b) = (side("base", "", varied(1_000_000, 1_000)), side("off", "mitigations=off", varied(1_000_000, 1_500)));
+    let two = Diff::new("hackbench -l 10".to_owned(), &a, &b, &terms(Some(0.01)), Remarks::default());
+    let found = several.columns[1].against.as_ref().unwrap();
+    assert_eq!((&found.verdict, &found.sentence, &found.causes), (&two.verdict, &two.sentence, &two.causes));
+    assert_eq!(found.verdict.held, Some(Held::Exceeded));
+    assert_eq!(several.columns[2].against.as_ref().unwrap().verdict.answer, Answer::Same);
+    // The reference may be another side, and then the direction is the other one.
+    let sides = [a, b];
+    let other = Several::new(String::new(), &sides, 1, &terms(None), Remarks::default()).unwrap();
+    assert_eq!(other.columns[0].against.as_ref().unwrap().verdict.answer, Answer::Less);
+    assert!(other.columns[1].against.is_none() && other.base().name == "off");
+}
+
+#[test]
+fn only_layouts_that_both_have_are_compared() {
+    let more: Vec<Run> = (0..9).map(|seed| run(Some(seed), 1_000_000 + seed * 100, 1_000)).collect();
+    let sides = [side("base", "", more), side("off", "", varied(1_000_000, 1_500))];
+    let several = Several::new(String::new(), &sides, 0, &terms(None), remarks()).unwrap();
+    assert_eq!((several.columns[0].side.runs.len(), several.columns[1].against.as_ref().unwrap().a.runs.len()), (9, 6));
+    let apart = [side("base", "", vec![run(None, 1, 1)]), side("off", "", varied(1_000_000, 1_500))];
+    let error = Several::new(String::new(), &apart, 0, &terms(None), remarks()).unwrap_err();
+    assert_eq!(error.to_string(), "off and base have no layout in common: they can't be compared");
+}
+
+#[test]
+fn a_table_of_a_terminal_has_few_columns_and_the_reference_first() {
+    let sides: Vec<Runs> = (0..9).map(|n| side(&format!("s{n}"), "", varied(1_000_000, 1_000 + n))).collect();
+    let several = Several::new("x".to_owned(), &sides, 2, &terms(None), remarks()).unwrap();
+    let text = text(&several, 10);
+    let heads: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.contains("  s0") || line.contains("  s8"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(heads[0], ["s2", "s0", "s1", "s3", "s4", "s5", "s6"]);
+    assert_eq!(heads[1], ["s2", "s7", "s8"]);
+}
+
+#[test]
+fn the_document_has_the_sides_with_their_comparisons() {
+    let value = serde_json::to_value(sample()).unwrap();
+    assert_eq!((&value["format"], &value["reference"]), (&1.into(), &"base".into()));
+    assert_eq!(value["sides"][0]["against"], serde_json::Value::Null);
+    let off = &value["sides"][1];
+    assert_eq!((&off["name"], &off["against"]["verdict"]["answer"]), (&"off".into(), &"more".into()));
+    assert_eq!(off["runs"].as_array().unwrap().len(), 6);
+    assert!(off["against"]["sentence"].as_str().unwrap().starts_with("off costs 4.543% more cycles than base"));
+}
+
+#[test]
+fn the_page_has_a_section_for_each_comparison() {
+    let page = crate::report::several_page(&sample()).unwrap();
+    for part in
+        ["id=\"sides\"", "off against base", "again against base", "id=\"diff2:a..b\"", "off: a &lt;warning&gt;"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
