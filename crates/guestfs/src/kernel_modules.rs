@@ -26,8 +26,8 @@ pub enum ModuleError {
         cause: io::Error,
     },
     /// The kernel has no module with this name, neither as a file nor built in.
-    #[error("the kernel has no module {0}")]
-    Missing(String),
+    #[error("{0}.ko is needed and not found in {dir}", dir = .1.display())]
+    Missing(String, PathBuf),
     /// The file is not a module.
     #[error("{0} is not a kernel module")]
     Other(PathBuf),
@@ -131,7 +131,7 @@ impl Modules {
         }
         let Some(place) = self.files.get(name) else {
             let known = self.builtin.contains(name);
-            return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned())) };
+            return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned(), self.directory.clone())) };
         };
         let (path, file) = match place {
             Place::Found(path) => (path.clone(), open_regular(path)),
@@ -302,7 +302,9 @@ mod tests {
         let loaded = modules.load(&["top", "low", "crc_base"]).unwrap();
         let names: Vec<&str> = loaded.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!((names, &loaded[0].1), (vec!["low", "a_b", "top"], &module(files[2].1)));
-        assert!(matches!(modules.load(&["none"]), Err(ModuleError::Missing(name)) if name == "none"));
+        assert!(matches!(modules.load(&["none"]), Err(ModuleError::Missing(name, _)) if name == "none"));
+        let error = modules.load(&["none"]).unwrap_err().to_string();
+        assert_eq!(error, format!("none.ko is needed and not found in {}", directory.0.display()));
         // A kernel without a single module file, but with modules that are built in.
         std::fs::remove_dir_all(directory.0.join("kernel")).unwrap();
         let modules = Modules::of_directory(&directory.0).unwrap();

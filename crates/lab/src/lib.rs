@@ -10,6 +10,7 @@ mod boots;
 pub mod charges;
 pub mod check;
 mod child;
+pub mod csv;
 pub mod diff;
 pub mod difference;
 pub mod experiment;

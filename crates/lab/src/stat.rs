@@ -1,5 +1,6 @@
 //! Counters of a command, in the form of `perf stat`: means over layouts, with the deviation of the mean.
 
+use crate::csv::{number as number_of, row};
 use crate::diff::paid::{COMMAND, NoCommand, OTHERS};
 use crate::diff::statistics::Sample;
 use crate::format::number;
@@ -295,6 +296,22 @@ impl Stat {
             user: seconds("user", Event::UserCycles),
             system: seconds("sys", Event::KernelCycles),
         }
+    }
+
+    /// Returns comma-separated values: a row for each run, with a column for each counter that the model of time has.
+    pub fn csv(&self) -> String {
+        let times = [("elapsed", &self.elapsed), ("user", &self.user), ("sys", &self.system)];
+        let counted = self.counters.iter().chain(&self.top_down).filter(|counter| counter.value.is_some());
+        let all: Vec<(&str, &Counter)> =
+            times.into_iter().chain(counted.map(|counter| (counter.name, counter))).collect();
+        let mut out = String::new();
+        row(&mut out, ["command", "seed"].into_iter().chain(all.iter().map(|(name, _)| *name)));
+        for run in 0..self.elapsed.runs.len() {
+            let seed = self.seeds.get(run).map_or_else(String::new, u64::to_string);
+            let cells = all.iter().map(|(_, counter)| number_of(counter.runs.get(run).copied()));
+            row(&mut out, [self.subject.command.clone(), seed].into_iter().chain(cells));
+        }
+        out
     }
 
     /// Returns the table for people.

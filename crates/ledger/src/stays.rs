@@ -111,6 +111,17 @@ fn class(ticks: Ticks) -> u16 {
 }
 
 impl Durations {
+    /// Returns the durations of classes, each with its number, count and sum. None if the classes are not in order, not known or empty.
+    pub fn of(classes: Vec<(u16, Amount)>) -> Option<Self> {
+        let is_class = |(class, amount): &(u16, Amount)| *class < CLASSES && amount.count != 0;
+        (classes.iter().all(is_class) && classes.is_sorted_by(|a, b| a.0 < b.0)).then_some(Self { classes })
+    }
+
+    /// Returns the classes in their order, each with its number, count and sum.
+    pub fn classes(&self) -> &[(u16, Amount)] {
+        &self.classes
+    }
+
     /// Adds a duration.
     pub fn add(&mut self, ticks: Ticks) {
         self.put(class(ticks), Amount { count: 1, ticks });

@@ -31,6 +31,7 @@ mod places;
 mod platform;
 mod recording;
 mod report;
+mod report_csv;
 mod restored;
 mod run_cmd;
 mod sites;

@@ -1,6 +1,7 @@
 //! `tollgate report`: shows the charges of a run, for people and for programs.
 
 use crate::entries;
+use crate::report_csv;
 use crate::sites::{self, WhatIf};
 use crate::stacks;
 use crate::table::{
@@ -37,7 +38,8 @@ Examples:
   tollgate report boot.ledger --svg flame.svg
   tollgate report boot.ledger --what-if 'direct(udp_queue_rcv_one_skb=sock_def_readable)'
   tollgate report boot.ledger --json | jq .kinds
-  tollgate report boot.ledger --json --by symbol --top 5")]
+  tollgate report boot.ledger --json --by symbol --top 5
+  tollgate report boot.ledger --csv --by entry > entries.csv")]
 pub struct ReportArgs {
     /// The ledger
     #[arg(value_name = "LEDGER")]
@@ -45,6 +47,9 @@ pub struct ReportArgs {
     /// Prints the report as JSON: the complete one, or what --by and --top select
     #[arg(long)]
     json: bool,
+    /// Prints the lines of one table as comma-separated values, with the numbers of --json [default table: symbol]
+    #[arg(long, conflicts_with_all = ["json", "top_down", "what_if", "stacks", "folded", "svg"])]
+    csv: bool,
     /// Shows one table only
     #[arg(long, value_enum)]
     by: Option<Table>,
@@ -174,6 +179,9 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     }
     if args.top_down {
         split(args, &ledger, selection, part)?;
+    } else if args.csv {
+        let chosen = Chosen { by: Some(args.by.unwrap_or(Table::Symbol)), top: args.top };
+        emit(&csv(&ledger, selection, part, chosen))?;
     } else if args.json {
         let changes = sites::what_if_json(&ledger, selection, &args.what_if)?;
         let chosen = Chosen { by: args.by, top: args.top };
@@ -726,6 +734,26 @@ fn document(
         before = ",\n";
     }
     print("\n}\n")
+}
+
+/// Returns the lines of the selected table as comma-separated values.
+fn csv(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> String {
+    let rows = chosen.rows();
+    let table = |(_, member): (&'static str, Member)| match member {
+        Member::One(Value::Object(members)) => {
+            let named = |(name, mut value): (String, Value)| {
+                value["name"] = json!(name);
+                value
+            };
+            report_csv::rows(members.into_iter().map(named))
+        }
+        Member::One(value) => report_csv::rows(std::iter::once(value)),
+        Member::Many(items) => report_csv::rows(items.into_iter()),
+        Member::Lines(by) => report_csv::rows(lines(ledger, selection, by, rows)),
+        Member::Symbols => report_csv::rows(symbol_lines(ledger, selection, rows)),
+        Member::Tasks => report_csv::rows(task_lines(ledger, selection, rows)),
+    };
+    tables(ledger, selection, part, chosen).into_iter().map(table).collect()
 }
 
 fn indented(value: &Value, by: &str) -> String {

@@ -122,6 +122,23 @@ pub(crate) fn guest() -> Ledger {
 }
 
 #[test]
+fn a_table_is_also_comma_separated() {
+    let ledger = sample(1);
+    let of = |by| {
+        let chosen = Chosen { by: Some(by), top: Some(2) };
+        let text = csv(&ledger, ledger.all(), Part::default(), chosen);
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for by in Table::value_variants() {
+        let lines = of(*by);
+        let columns = |line: &String| line.split(',').count();
+        let name = lines.first().is_none_or(|line| line.starts_with("name,") || line.starts_with("site,"));
+        assert!(name && lines.len() <= 3, "{by:?}: {lines:?}");
+        assert!(*by != Table::Symbol || lines.len() == 3 && columns(&lines[0]) == 4, "{lines:?}");
+    }
+}
+
+#[test]
 fn the_report_of_a_guest_reads_well() {
     let ledger = guest();
     ledger.verify().expect("is consistent");

@@ -189,6 +189,42 @@ fn a_scan_replaces_a_parameter_in_the_command_and_in_settings() {
 }
 
 #[test]
+fn saved_results_are_shown_and_combined() {
+    let place = directory("saved");
+    let file = |name: &str| place.join(name).to_str().unwrap().to_owned();
+    let (two, one) = (file("two.json"), file("one.json"));
+    let line =
+        ["diff", "--kernel", "cloud", "--layouts", "2", "--a", "mitigations=off", "--save", &two, "--csv=layouts"];
+    let Some(measured) = run(&[&line[..], &["--", "true"]].concat()) else { return };
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    let shown = program(&["diff", "--load", &two, "--csv=layouts"]);
+    assert_eq!((text(&shown.stdout), shown.status.code()), (text(&measured.stdout), Some(0)));
+    assert_eq!(text(&shown.stdout).lines().count(), 5);
+    // A side that is measured alone, later.
+    let line = ["diff", "--kernel", "cloud", "--layouts", "2", "--side", "nopti=pti=off", "--save", &one, "--", "true"];
+    let alone = run(&line).unwrap();
+    assert_eq!(text(&alone.stdout), "nopti: 2 layouts are saved.\n", "{}", text(&alone.stderr));
+    let both = program(&["diff", "--load", &two, "--load", &one, "--reference", "B", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&both.stdout).unwrap();
+    let names: Vec<&str> =
+        value["sides"].as_array().unwrap().iter().map(|side| side["name"].as_str().unwrap()).collect();
+    assert_eq!((names, value["reference"].as_str()), (vec!["A", "B", "nopti"], Some("B")));
+    assert_eq!(value["sides"][2]["against"]["differs"][0]["b"], "pti=off");
+    // What can't be shown is an error of the file.
+    let broken = file("broken.json");
+    std::fs::write(&broken, "{}").unwrap();
+    for (arguments, why) in [
+        (vec!["--load", one.as_str()], "has one side, nopti"),
+        (vec!["--load", broken.as_str()], "is not a file that tollgate diff --save has written"),
+        (vec!["--load", "/no/such/file"], "can't be read"),
+        (vec!["--load", two.as_str(), "--reference", "C"], "there are: A, B"),
+    ] {
+        let output = program(&[&["diff"], &arguments[..]].concat());
+        assert!(!output.status.success() && text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_seed_is_a_layout() {
     let files = directory("seed");
     let ledger = |name: &str| files.join(name).to_str().unwrap().to_owned();
@@ -233,6 +269,13 @@ fn a_wrong_use_is_told_apart() {
         &["diff", "--side", "a", "--side", "b", "--cpu", "skx", "--cpu", "icx", "--", "true"],
         &["diff", "--side", "a", "--side", "b", "--reference", "c", "--", "true"],
         &["diff", "--reference", "A", "--", "true"],
+        &["diff"],
+        &["diff", "--load", "x", "--", "true"],
+        &["diff", "--load", "x", "--side", "a"],
+        &["diff", "--load", "x", "--kernel", "cloud"],
+        &["diff", "--load", "x", "--layouts", "6"],
+        &["diff", "--csv", "--json", "--load", "x"],
+        &["diff", "--csv=rows", "--load", "x"],
         &["diff", "--scan", "n=1,2", "--", "true"],
         &["diff", "--scan", "n", "--", "true"],
     ] {

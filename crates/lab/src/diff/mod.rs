@@ -3,12 +3,14 @@
 //! The input is [`Paid`] for each run. A [`Diff`] is plain data, which the other modules present: `sentence` in one sentence, `sheets` as tables for the
 //! terminal and for Markdown, `junit` for programs that collect tests, [`crate::report::diff_page`] as a page.
 
+pub mod csv;
 pub mod entries;
 mod junit;
 pub mod origin;
 pub mod paid;
 mod rests;
 pub mod runner;
+pub mod saved;
 mod sentence;
 pub mod several;
 pub mod sheets;
@@ -20,14 +22,13 @@ use crate::difference::{Change, changes};
 use crate::flame::Folded;
 pub use entries::EntryChange;
 use ledger::TICKS_PER_CYCLE;
-use ledger::profile::{Clock, Prices};
+use ledger::profile::Clock;
 use origin::{Differing, Files, Origin, Provenance};
 pub use paid::Paid;
-pub use rests::{Priced, Rests};
+pub use rests::{Known, Priced, Rests};
 use serde::Serialize;
 pub use several::Several;
 use statistics::Sample;
-use std::sync::Arc;
 pub use verdict::{Answer, Held, Terms, Verdict};
 
 /// The version of the JSON document.
@@ -63,8 +64,8 @@ pub struct Runs {
     pub tsc_hz: u64,
     /// The model of time.
     pub clock: Clock,
-    /// The prices behind the charges, if they are known.
-    pub prices: Option<Arc<Prices>>,
+    /// What is known of the prices behind the charges.
+    pub prices: Option<Known>,
     /// The processor, the kernel and the inputs of the side.
     pub origin: Origin,
     /// The runs, at least one. Runs of A and B with the same index are a pair.

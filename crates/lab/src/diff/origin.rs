@@ -1,6 +1,6 @@
 //! The origin of a diff: what each side was measured on, what differs between the sides, and how to measure again.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of characters shown of a hash.
@@ -11,7 +11,7 @@ const LISTS: [&str; 3] = ["features", "bugs", "modules"];
 const MOST_WORDS: usize = 12;
 
 /// A file of the host that the command could read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// Path in the guest.
     pub path: String,
@@ -22,7 +22,7 @@ pub struct File {
 }
 
 /// The files of the host that a side's command could read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
     /// The files. Empty if the command could read all.
     pub list: Vec<File>,
@@ -43,7 +43,7 @@ impl Files {
 }
 
 /// The processor, the kernel and the inputs of a side.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The modelled processor in full.
     pub processor: String,

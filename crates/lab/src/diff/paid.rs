@@ -134,8 +134,8 @@ impl Paid {
 pub fn means(mut sums: Tallies, runs: usize) -> Tallies {
     let runs = runs.max(1) as u64;
     for tally in sums.values_mut() {
-        tally.count = (tally.count + runs / 2) / runs;
-        tally.ticks = (tally.ticks + runs / 2) / runs;
+        tally.count = tally.count.saturating_add(runs / 2) / runs;
+        tally.ticks = tally.ticks.saturating_add(runs / 2) / runs;
     }
     sums
 }

@@ -1,10 +1,11 @@
 //! What a difference rests on: prices that were measured, prices that are estimates, and the parts of the processor that the model of time leaves out.
 
-use super::Runs;
+use super::{Run, Runs};
 use crate::trust::Trust;
-use ledger::profile::{Clock, Prices};
+use ledger::profile::{Clock, Confidence, Prices};
 use ledger::{Class, Family, Kind};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 /// Something with a price: a class of instructions, or a kind of event.
@@ -14,6 +15,42 @@ pub enum Priced {
     Class(Class),
     /// Events of a kind.
     Kind(Kind),
+}
+
+/// What is known of the prices of a side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The confidence in the price of everything that was charged and has one.
+    pub confidences: BTreeMap<Priced, Confidence>,
+    /// Hash of all prices, those that were not charged too.
+    pub hash: String,
+}
+
+impl Known {
+    /// Returns what is known of the prices of runs.
+    pub fn of(prices: &Prices, runs: &[Run]) -> Self {
+        let confidence = |what: &Priced| {
+            let figure = match *what {
+                Priced::Class(class) => prices.classes.get(class as usize),
+                Priced::Kind(kind) => prices.figure(kind),
+            };
+            Some((*what, figure?.from.confidence))
+        };
+        let hash = Sha256::digest(format!("{prices:?}"));
+        Self {
+            confidences: runs.iter().flat_map(|run| run.paid.priced.keys()).filter_map(confidence).collect(),
+            hash: hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
+    /// Returns the confidence in a price, if there is one.
+    pub fn confidence(&self, what: Priced) -> Option<Confidence> {
+        self.confidences.get(&what).copied()
+    }
+
+    fn trust(&self, what: Priced) -> Trust {
+        Trust::of(self.confidence(what), 1)
+    }
 }
 
 /// The shares of a difference: parts of the sum of all changes, whatever their direction.
@@ -54,14 +91,6 @@ fn is_of_instructions(what: Priced) -> bool {
     }
 }
 
-fn trust(prices: &Prices, what: Priced) -> Trust {
-    let figure = match what {
-        Priced::Class(class) => prices.classes.get(class as usize),
-        Priced::Kind(kind) => prices.figure(kind),
-    };
-    Trust::of(figure.map(|figure| figure.from.confidence), 1)
-}
-
 /// Returns the mean ticks of a side's runs by what has a price.
 fn means(runs: &Runs) -> BTreeMap<Priced, f64> {
     let mut all = BTreeMap::new();
@@ -80,7 +109,7 @@ fn percent(share: f64) -> String {
 impl Rests {
     /// Returns what the difference of two sides rests on. None if nothing changes, or if the prices of a side are not known.
     pub fn new(a: &Runs, b: &Runs) -> Option<Self> {
-        let prices = [a.prices.as_deref()?, b.prices.as_deref()?];
+        let known = [a.prices.as_ref()?, b.prices.as_ref()?];
         let (before, after) = (means(a), means(b));
         let of = |list: &BTreeMap<Priced, f64>, what| list.get(what).copied().unwrap_or_default();
         let (mut measured, mut estimated, mut modelled, mut instructions) = (0.0, 0.0, 0.0, 0.0);
@@ -89,7 +118,7 @@ impl Rests {
             if is_of_instructions(*what) {
                 instructions += change;
             }
-            let trust = trust(prices[0], *what).and(trust(prices[1], *what));
+            let trust = known[0].trust(*what).and(known[1].trust(*what));
             match trust.known() {
                 _ if is_modelled(a.clock, *what) || is_modelled(b.clock, *what) => modelled += change,
                 Some(trust) if trust.estimated == 0 => measured += change,

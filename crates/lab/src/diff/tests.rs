@@ -60,7 +60,7 @@ pub(crate) fn runs(title: &str, words: &str, runs: Vec<Run>) -> Runs {
             .into(),
         ..Origin::default()
     };
-    let prices = Some(Arc::new(Profile::named("skx").unwrap().prices));
+    let prices = Some(Known::of(&Profile::named("skx").unwrap().prices, &runs));
     Runs {
         name: title.to_owned(),
         title: title.to_owned(),

@@ -25,6 +25,19 @@ pub enum Answer {
     Undecided,
 }
 
+impl Answer {
+    /// Returns the identifier used in machine-readable output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::More => "more",
+            Self::Less => "less",
+            Self::Same => "same",
+            Self::Within => "within",
+            Self::Undecided => "undecided",
+        }
+    }
+}
+
 /// The rules by which pairs are judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {

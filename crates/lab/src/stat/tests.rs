@@ -124,3 +124,20 @@ fn the_table_reads_well() {
     insta::assert_snapshot!("one", stat(Clock::Core, &[0]).text());
     insta::assert_snapshot!("several", stat(Clock::Flat, &[0, 300, 600, 900]).text());
 }
+
+#[test]
+fn each_run_is_a_row() {
+    let text = stat(Clock::Flat, &[0, 100]).csv();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("command,seed,elapsed,user,sys,task-clock,cycles,"), "{text}");
+    assert!(lines[0].contains("\"dTLB-misses, page walk\"") && !lines[0].contains("L1-dcache"), "{text}");
+    let at = lines[0].split(',').position(|name| name == "instructions").unwrap();
+    let instructions = |line: &str| line.split(',').nth(at).unwrap().to_owned();
+    assert_eq!(
+        (lines.len(), instructions(lines[1]), instructions(lines[2])),
+        (3, "6000".to_owned(), "6400".to_owned())
+    );
+    assert!(lines[2].starts_with("work -n 3,2,"));
+    // A run without a drawn layout has no seed.
+    assert!(stat(Clock::Core, &[0]).csv().lines().nth(1).unwrap().starts_with("work -n 3,,"));
+}

@@ -37,6 +37,17 @@ fn quantiles_are_exact_where_all_stays_of_a_class_are_equal() {
 }
 
 #[test]
+fn durations_can_be_taken_apart_and_put_together() {
+    let list = durations(&[1000, 1000, 5000, 90_000]);
+    assert_eq!(Durations::of(list.classes().to_vec()), Some(list.clone()));
+    let one = Amount { count: 1, ticks: 7 };
+    assert_eq!(Durations::of(vec![(8, one), (7, one)]), None);
+    assert_eq!(Durations::of(vec![(7, one), (7, one)]), None);
+    assert_eq!(Durations::of(vec![(CLASSES, one)]), None);
+    assert_eq!(Durations::of(vec![(7, Amount::default())]), None);
+}
+
+#[test]
 fn system_calls_have_the_names_of_linux() {
     let names = |entry: Entry| (entry.describe(true, None), entry.describe(false, None), entry.plural(true, None));
     let three = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());

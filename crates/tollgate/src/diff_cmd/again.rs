@@ -4,9 +4,9 @@ use lab::runner::quoted;
 use std::ffi::OsString;
 
 /// Options that take a value and do not change what is measured.
-const WITH_VALUE: [&str; 6] = ["--junit", "--html", "--keep", "--top", "--jobs", "--time-limit"];
+const WITH_VALUE: [&str; 7] = ["--junit", "--html", "--save", "--keep", "--top", "--jobs", "--time-limit"];
 /// Options without a value that do not change what is measured.
-const ALONE: [&str; 2] = ["--json", "--markdown"];
+const ALONE: [&str; 3] = ["--json", "--markdown", "--csv"];
 
 /// Returns the command line. `arguments` are those of this process; `layouts` is the number of layouts, if a time limit decided it.
 pub fn command(arguments: impl Iterator<Item = OsString>, layouts: Option<usize>) -> String {
@@ -43,6 +43,9 @@ mod tests {
             "diff",
             "--kernel",
             "cloud",
+            "--csv=layouts",
+            "--save",
+            "saved.json",
             "--json",
             "--html",
             "x.html",

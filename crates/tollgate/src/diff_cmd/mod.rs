@@ -4,6 +4,7 @@ mod again;
 mod asked;
 mod noop;
 mod runs;
+mod saved;
 mod scan;
 mod settings;
 mod sides;
@@ -11,12 +12,14 @@ mod sides;
 use crate::output::{OutputFile, say};
 use crate::stack_args;
 use crate::table::emit;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use asked::{Asked, Named};
-use clap::Args;
 use clap::error::ErrorKind;
+use clap::{Args, ValueEnum};
+use lab::diff::saved::{Combined, Measurement, Saved};
 use lab::diff::statistics::Plan;
-use lab::diff::{Diff, Several, Terms, several, sheets};
+use lab::diff::{Diff, Several, Terms, csv, several, sheets};
 use lab::report::{self, ReportError};
 use runs::Measured;
 use scan::Scan;
@@ -33,7 +36,7 @@ const EXCEEDED: u8 = 1;
 /// Compares the cost of a command on two kernels, or under two settings or several, and explains the difference.
 #[derive(Args)]
 #[command(
-    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...\n       tollgate diff [OPTIONS] --side NAME[=SETTINGS]... -- COMMAND...",
+    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...\n       tollgate diff [OPTIONS] --side NAME[=SETTINGS]... -- COMMAND...\n       tollgate diff [OPTIONS] --load FILE...",
     after_help = "\
 Examples:
   tollgate diff cloud backports -- hackbench -g 1 -l 100
@@ -46,6 +49,9 @@ Examples:
   tollgate diff --kernel cloud --side base --side nopti=pti=off --side off=mitigations=off -- hackbench -g 1 -l 20
   tollgate diff --side skx --side 'icx=--cpu icx' --side 'new=--kernel backports' -- ./benchmark
   tollgate diff --scan l=10,20,40 -- hackbench -g 1 -l {l}
+  tollgate diff --side before --save before.json -- ./benchmark
+  tollgate diff --load before.json --load after.json --reference before
+  tollgate diff --side base --side off=mitigations=off --csv=layouts -- ./benchmark > layouts.csv
 
 The comparison is of the cycles of the command's own tasks. Other tasks and interrupts are listed separately, and halted time costs nothing.
 
@@ -74,6 +80,12 @@ pub struct DiffArgs {
     /// Makes a side for each value: {NAME} in the command and in settings is replaced. Several make a side for each combination
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = Scan::parse, conflicts_with_all = ["kernels", "a", "b"])]
     scan: Vec<Scan>,
+    /// Writes the result to a file with all that --load needs; a single side can be measured so too
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Shows a saved result instead of measuring; several are combined, and their sides compared
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kernels", "a", "b", "side", "scan", "save", "layouts", "time_limit", "seed", "jobs", "settle", "sample", "keep"])]
+    load: Vec<PathBuf>,
     /// The side with which the others are compared [default: the first one]
     #[arg(long, value_name = "NAME")]
     reference: Option<String>,
@@ -107,6 +119,9 @@ pub struct DiffArgs {
     /// Prints Markdown for a pull request
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
+    /// Prints comma-separated values: a row for each side, or for each layout of each side
+    #[arg(long, value_name = "ROWS", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "sides", conflicts_with_all = ["json", "markdown"])]
+    csv: Option<Rows>,
     /// Writes the result as a JUnit test
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -122,8 +137,26 @@ pub struct DiffArgs {
     #[command(flatten)]
     sides: Sides,
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
+    #[arg(value_name = "COMMAND", required_unless_present = "load", conflicts_with = "load", last = true, num_args = 1..)]
     command: Vec<OsString>,
+}
+
+/// Rows of comma-separated values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Rows {
+    /// Sides: median, mean, interval and verdict
+    Sides,
+    /// Layouts of each side: the figures of one run
+    Layouts,
+}
+
+impl From<Rows> for csv::Rows {
+    fn from(rows: Rows) -> Self {
+        match rows {
+            Rows::Sides => Self::Sides,
+            Rows::Layouts => Self::Layouts,
+        }
+    }
 }
 
 /// Reports an invalid command line, as the parser of `program` does.
@@ -145,13 +178,18 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     if !args.kernels.is_empty() && (0..2).any(|side| args.sides.kernel(side).is_some()) {
         wrong_use(program, "kernels are given as A and B, or by --kernel");
     }
+    if !args.load.is_empty() {
+        if args.sides != Sides::default() {
+            wrong_use(program, "--load shows what was measured: options of tollgate exec have no effect");
+        }
+        return load(args);
+    }
     let named = !args.side.is_empty() || !args.scan.is_empty();
     let (asked, reference) = match asked(args) {
         Ok(asked) => asked,
         Err(text) => wrong_use(program, &text),
     };
-    let file = |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
-    let files = Files { junit: file(&args.junit, "test result")?, html: file(&args.html, "report")? };
+    let files = Files::create(args)?;
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
     let (sides, remarks) = match runs::measure(args, &asked, reference, &terms, named)? {
@@ -159,11 +197,23 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         Measured::Ended(status) => return Ok(ExitCode::from(status)),
     };
     let command = crate::exec_cmd::command_text(&args.command);
+    if let Some(file) = files.save {
+        let settle = args.settle.as_secs_f64();
+        let measurement = Measurement { command: &command, settle, plan, reference, remarks: &remarks };
+        let saved = Saved::new(&sides, &measurement).to_json().context("can't write the result as JSON")?;
+        file.write(saved.as_bytes())?;
+    }
+    let files = files.shown;
     let exceeded = match &sides[..] {
         [a, b] if !named => {
             let diff = Diff::new(command, a, b, &terms, remarks);
             show(args, files, &diff)?;
             diff.verdict.exceeded()
+        }
+        // A single side is measured for a file.
+        [side] => {
+            emit(&format!("{}: {} layouts are saved.\n", side.name, side.runs.len()))?;
+            false
         }
         sides => {
             let several = Several::new(command, sides, reference, &terms, remarks)?;
@@ -183,23 +233,52 @@ fn asked(args: &DiffArgs) -> Result<(Vec<Asked>, usize), String> {
         return Ok((asked::two(args).to_vec(), 0));
     }
     let sides = asked::several(&args.side, &args.scan, &args.sides, &args.command)?;
-    if sides.len() < 2 {
-        return Err("a comparison has at least two sides".to_owned());
+    if sides.len() < 2 && args.save.is_none() {
+        return Err("a comparison has at least two sides; with --save a single one can be measured".to_owned());
     }
-    let position = |name: &String| {
-        sides.iter().position(|side| side.name == *name).ok_or_else(|| {
-            let known: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
-            format!("--reference {name}: there is no side of this name; there are: {}", known.join(", "))
-        })
-    };
-    let reference = args.reference.as_ref().map(position).transpose()?.unwrap_or_default();
+    let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
+    let position = args.reference.as_ref().map(|name| position(name, &names));
+    let reference = position.transpose()?.unwrap_or_default();
     Ok((sides, reference))
 }
 
-/// The files that a result is written to.
+/// Returns the position of the reference.
+fn position(name: &str, names: &[&str]) -> Result<usize, String> {
+    let error = || format!("--reference {name}: there is no side of this name; there are: {}", names.join(", "));
+    names.iter().position(|known| *known == name).ok_or_else(error)
+}
+
+/// Shows saved results.
+fn load(args: &DiffArgs) -> Result<ExitCode> {
+    let files = Files::create(args)?.shown;
+    let Combined { command, sides, reference, plan, remarks } = saved::load(&args.load)?;
+    let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
+    let reference = position(args.reference.as_ref().unwrap_or(&reference), &names).map_err(WrongArguments::new)?;
+    let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
+    let several = Several::new(command, &sides, reference, &terms, remarks)?;
+    show(args, files, &several)?;
+    Ok(if several.exceeded() { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+}
+
+/// The files that are written.
 struct Files {
+    save: Option<OutputFile>,
+    shown: ShownFiles,
+}
+
+/// The files with a form of the result for readers.
+struct ShownFiles {
     junit: Option<OutputFile>,
     html: Option<OutputFile>,
+}
+
+impl Files {
+    fn create(args: &DiffArgs) -> Result<Self> {
+        let file =
+            |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
+        let shown = ShownFiles { junit: file(&args.junit, "test result")?, html: file(&args.html, "report")? };
+        Ok(Self { save: file(&args.save, "result")?, shown })
+    }
 }
 
 /// A result in its forms.
@@ -210,6 +289,7 @@ trait Shown {
     fn markdown(&self, top: usize) -> String;
     fn junit(&self) -> Result<String, ReportError>;
     fn page(&self) -> Result<String, ReportError>;
+    fn csv(&self, rows: csv::Rows) -> String;
 }
 
 impl Shown for Diff {
@@ -235,6 +315,10 @@ impl Shown for Diff {
 
     fn page(&self) -> Result<String, ReportError> {
         report::diff_page(self)
+    }
+
+    fn csv(&self, rows: csv::Rows) -> String {
+        csv::two(self, rows)
     }
 }
 
@@ -262,18 +346,23 @@ impl Shown for Several {
     fn page(&self) -> Result<String, ReportError> {
         report::several_page(self)
     }
+
+    fn csv(&self, rows: csv::Rows) -> String {
+        csv::several(self, rows)
+    }
 }
 
 /// Prints a result and writes its files.
-fn show(args: &DiffArgs, files: Files, result: &impl Shown) -> Result<()> {
-    if args.json || args.markdown {
+fn show(args: &DiffArgs, files: ShownFiles, result: &impl Shown) -> Result<()> {
+    if args.json || args.markdown || args.csv.is_some() {
         // The output is for programs, and a person does not see the warnings in it.
         result.warnings().iter().for_each(|warning| say(&format!("tollgate: {warning}")));
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
-    emit(&match (args.json, args.markdown) {
-        (true, _) => format!("{:#}\n", result.document().context("can't write the result as JSON")?),
-        (_, true) => result.markdown(top),
+    emit(&match (args.csv, args.json, args.markdown) {
+        (Some(rows), ..) => result.csv(rows.into()),
+        (_, true, _) => format!("{:#}\n", result.document().context("can't write the result as JSON")?),
+        (.., true) => result.markdown(top),
         _ => result.text(top),
     })?;
     if let Some(file) = files.junit {

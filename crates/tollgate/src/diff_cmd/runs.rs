@@ -11,16 +11,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lab::diff::origin::{File, Files, Origin, Provenance};
 use lab::diff::paid::COMMAND;
 use lab::diff::runner::{self, Ended, Job, Limits};
+use lab::diff::statistics::LOOKS;
 use lab::diff::verdict::stages;
-use lab::diff::{Answer, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
+use lab::diff::{Answer, Known, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
 use lab::flame::Folded;
+use ledger::profile::Prices;
 use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
@@ -106,7 +107,6 @@ impl Side {
 
     /// Returns the side without runs.
     fn runs(&self) -> Runs {
-        let prices = if self.emulated { &self.profile.emulator.prices } else { &self.profile.prices };
         Runs {
             name: self.name.clone(),
             title: self.title.clone(),
@@ -115,10 +115,15 @@ impl Side {
             files: Files::default(),
             tsc_hz: self.profile.tsc_hz.value,
             clock: self.profile.clock,
-            prices: Some(Arc::new(prices.clone())),
+            prices: None,
             origin: Origin::default(),
             runs: Vec::new(),
         }
+    }
+
+    /// Returns the prices of the side.
+    fn prices(&self) -> &Prices {
+        if self.emulated { &self.profile.emulator.prices } else { &self.profile.prices }
     }
 
     /// Returns what the side was measured on, by the header of one of its ledgers.
@@ -422,6 +427,7 @@ pub fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms
         let verdicts: Vec<(&str, Verdict)> =
             others.iter().map(|side| (all.sides[*side].name.as_str(), verdict(*side))).collect();
         match pairs {
+            _ if others.is_empty() => (),
             1 => bar.println(format!("tollgate: {}", found(&verdicts, 1, named))),
             _ => bar.set_message(found(&verdicts, pairs, named)),
         }
@@ -442,11 +448,19 @@ pub fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms
             let decided = args.layouts.is_none() && pairs > 1 && (verdict.is_decided() || idle[*side]);
             all.done[*side] = same || decided;
         }
-        if late || others.iter().all(|side| all.done[*side]) {
+        // For a single side nothing is to be decided, and the first look has all that a later comparison needs.
+        let enough = match others.is_empty() {
+            true => pairs >= LOOKS[0].pairs && args.layouts.is_none(),
+            false => others.iter().all(|side| all.done[*side]),
+        };
+        if late || enough {
             break;
         }
     }
     bar.finish_and_clear();
+    for (side, runs) in all.sides.iter().zip(&mut all.runs) {
+        runs.prices = Some(Known::of(side.prices(), &runs.runs));
+    }
     let pairs = all.runs[reference].runs.len();
     all.remarks.provenance = all.provenance(reference, late.then_some(pairs));
     Ok(Measured::Sides(all.runs, all.remarks))

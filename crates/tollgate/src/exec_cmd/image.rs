@@ -60,6 +60,13 @@ pub fn way(modules: Option<&Modules>) -> Way {
     if mounts { Way::Mounted } else { Way::Archived }
 }
 
+/// Names the modules for mounted files that a kernel lacks, with their options.
+pub fn lacking(modules: &Modules) -> String {
+    let lacking = FILES.iter().filter(|name| !modules.has(name));
+    let named: Vec<String> = lacking.map(|name| format!("{name}.ko ({})", option_of(name))).collect();
+    named.join(" and ") + if named.len() > 1 { " are" } else { " is" }
+}
+
 /// Returns the archive, without the command's files.
 pub fn archive(modules: Option<&Modules>, way: Way, nics: &[Nic]) -> Result<Archive> {
     let mut archive = Archive::default();

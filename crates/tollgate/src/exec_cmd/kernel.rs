@@ -57,7 +57,10 @@ impl Kernel {
             return Ok(Self { image, modules: Some(path.to_path_buf()) });
         }
         let failed = || format!("--kernel {}", path.display());
-        let image = path.canonicalize().with_context(failed)?;
+        let image = path.canonicalize().with_context(|| match meant(path) {
+            Some(name) => format!("{}: is {name} meant?", failed()),
+            None => failed(),
+        })?;
         let built = image.ancestors().nth(4).filter(|tree| tree.join(BUILT) == image).map(Path::to_path_buf);
         let mut start = vec![0; 1 << 16];
         let read = std::io::Read::read(&mut std::fs::File::open(&image).with_context(failed)?, &mut start);
@@ -99,6 +102,15 @@ impl Kernel {
         let Some(directory) = &self.modules else { return Ok(None) };
         Ok(Some(Modules::of_directory(directory)?).filter(|modules| !modules.is_empty()))
     }
+}
+
+/// Returns the name of a distribution's kernel that a path without directories resembles.
+fn meant(path: &Path) -> Option<&'static str> {
+    /// Letters in which a name may differ.
+    const MOST: usize = 2;
+    let text = path.to_str().filter(|text| !text.contains('/'))?.to_lowercase();
+    let distance = |name: &&str| strsim::damerau_levenshtein(&text, name);
+    FETCHED.into_iter().min_by_key(distance).filter(|name| distance(name) <= MOST)
 }
 
 /// Returns the module directory of a release.
@@ -186,6 +198,18 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelled_name_is_recognized() {
+        let text = |name: &str| meant(Path::new(name));
+        assert_eq!(
+            ["cluod", "Cloud", "backport", "amd46"].map(text),
+            ["cloud", "cloud", "backports", "amd64"].map(Some)
+        );
+        assert_eq!(["linux", "./cluod", "bzImage", "x"].map(text), [None; 4]);
+        let error = format!("{:#}", Kernel::find(Some("cluod")).unwrap_err());
+        assert!(error.starts_with("--kernel cluod: is cloud meant?: "), "{error}");
+    }
 
     #[test]
     fn the_release_is_in_the_images_header() {

@@ -353,7 +353,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let way = image::way(modules.as_ref());
     let nets = Nets::new(&args.net)?;
     if way == Way::Archived && (args.root || !args.share.is_empty()) {
-        bail!("--root and --share need a kernel with virtiofs and overlay: CONFIG_VIRTIO_FS, CONFIG_OVERLAY_FS");
+        let lacking = modules.as_ref().map(image::lacking).unwrap_or_default();
+        let place = kernel.modules.as_deref().unwrap_or(Path::new("the kernel")).display();
+        bail!("--root and --share need virtiofs and overlay: {lacking} not found in {place}");
     }
     let mut archive = image::archive(modules.as_ref(), way, &nets.nics)?;
     let mut order = Records::default();

@@ -26,6 +26,7 @@ Examples:
   tollgate stat -r 6 -- hackbench -g 1 -l 20
   tollgate stat --model core --cpu zen3 -- openssl speed -seconds 1 sha256
   tollgate stat --json -r 6 -- ./benchmark | jq '.counters[] | {name, value, deviation}'
+  tollgate stat --csv -r 6 -- ./benchmark > counters.csv
 
 Counts are of the command's own tasks, in user mode and in the kernel. Interrupts and other tasks have a line of their own. The surroundings of the command are those of `tollgate diff`, and its output is not shown.
 
@@ -46,6 +47,9 @@ pub struct StatArgs {
     /// Prints the complete result as JSON
     #[arg(long)]
     json: bool,
+    /// Prints comma-separated values: a row for each layout, a column for each counter
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
     /// Keeps the ledgers and the command's output in a directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -110,6 +114,7 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     };
     let stat = Stat::new(subject, profile.tsc_hz.value, profile.clock, &runs);
     emit(&match args.json {
+        _ if args.csv => stat.csv(),
         true => format!("{:#}\n", serde_json::to_value(&stat).context("can't write the result as JSON")?),
         false => stat.text(),
     })?;

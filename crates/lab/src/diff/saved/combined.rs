@@ -1,0 +1,209 @@
+//! Several saved results as one: sides of the same name and the same inputs are joined, others of the same name get the name of their file.
+
+use super::{Saved, SavedError};
+use crate::diff::origin::{File, Provenance};
+use crate::diff::several::MOST_SIDES;
+use crate::diff::statistics::Plan;
+use crate::diff::{Remarks, Run, Runs};
+
+/// A saved result with the name by which a reader knows its file.
+pub struct Labelled {
+    /// The name.
+    pub label: String,
+    /// The result.
+    pub saved: Saved,
+}
+
+/// Results that can't be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CombineError {
+    /// A result is wrong.
+    #[error("{0} {1}")]
+    Saved(String, SavedError),
+    /// The commands differ.
+    #[error("{0} has measured `{1}`, and {2} `{3}`: the costs of different commands can't be compared")]
+    Commands(String, String, String, String),
+    /// Two sides have the same name.
+    #[error("two sides have the name '{0}', also with the name of their file")]
+    Names(String),
+    /// There are too many sides.
+    #[error("the files have {0} sides together, and a comparison has at most {MOST_SIDES}")]
+    TooMany(usize),
+}
+
+/// The sides of several results.
+#[derive(Debug)]
+pub struct Combined {
+    /// The command line, before parameters were replaced.
+    pub command: String,
+    /// The sides.
+    pub sides: Vec<Runs>,
+    /// Name of the side with which the others are compared unless another one is named: that of the first file.
+    pub reference: String,
+    /// When the numbers of pairs were decided.
+    pub plan: Plan,
+    /// Warnings, notes and provenance.
+    pub remarks: Remarks,
+}
+
+/// A side with the number of its file.
+struct Member {
+    file: usize,
+    runs: Runs,
+}
+
+/// Returns true if two sides are the same one: equal inputs, and equal costs under every layout that both have, at least one.
+fn is_same(a: &Runs, b: &Runs) -> bool {
+    let hash = |runs: &Runs| runs.prices.as_ref().map(|known| known.hash.clone());
+    let inputs = a.title == b.title
+        && a.command == b.command
+        && a.parameters == b.parameters
+        && a.files == b.files
+        && a.tsc_hz == b.tsc_hz
+        && a.clock == b.clock
+        && a.origin == b.origin
+        && hash(a) == hash(b);
+    let common: Vec<(&Run, &Run)> =
+        a.runs.iter().filter_map(|run| Some((run, b.runs.iter().find(|other| other.seed == run.seed)?))).collect();
+    inputs && !common.is_empty() && common.into_iter().all(|(a, b)| a == b)
+}
+
+/// Adds the runs of a side that another one lacks.
+fn join(to: &mut Runs, from: Runs) {
+    if let (Some(to), Some(from)) = (&mut to.prices, from.prices) {
+        to.confidences.extend(from.confidences);
+    }
+    for run in from.runs {
+        if !to.runs.iter().any(|known| known.seed == run.seed) {
+            to.runs.push(run);
+        }
+    }
+    to.runs.sort_by_key(|run| run.seed);
+}
+
+fn add(list: &mut Vec<String>, text: String) {
+    if !list.contains(&text) {
+        list.push(text);
+    }
+}
+
+/// Says in what the measurements of two files differ, beyond their sides.
+fn differences(all: &[Labelled]) -> Vec<String> {
+    let first = &all[0];
+    let mut warnings = Vec::new();
+    for other in &all[1..] {
+        let (a, b) = (&first.label, &other.label);
+        if first.saved.version != other.saved.version {
+            warnings.push(format!(
+                "{a} is of Tollgate {}, and {b} of Tollgate {}: prices and models may differ.",
+                first.saved.version, other.saved.version
+            ));
+        }
+        if first.saved.settle != other.saved.settle {
+            warnings.push(format!(
+                "In {a} the kernels were idle for {} seconds before the command began, and in {b} for {}.",
+                first.saved.settle, other.saved.settle
+            ));
+        }
+    }
+    warnings
+}
+
+/// Says which profiles of the same name have other prices.
+fn prices(members: &[Member], all: &[Labelled]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (number, a) in members.iter().enumerate() {
+        for b in members[number + 1..].iter().filter(|b| b.file != a.file) {
+            let same = a.runs.origin.profile == b.runs.origin.profile && a.runs.clock == b.runs.clock;
+            let hashes = [a, b].map(|member| member.runs.prices.as_ref().map(|known| &known.hash));
+            if same && hashes[0] != hashes[1] {
+                let (profile, [a, b]) = (&a.runs.origin.profile, [a, b].map(|member| &all[member.file].label));
+                add(&mut warnings, format!("The profile {profile} has other prices in {a} than in {b}."));
+            }
+        }
+    }
+    warnings
+}
+
+/// Gives sides of the same name the name of their file too.
+fn rename(members: &mut [Member], all: &[Labelled]) -> Result<(), CombineError> {
+    let names: Vec<String> = members.iter().map(|member| member.runs.name.clone()).collect();
+    for member in members.iter_mut() {
+        if names.iter().filter(|name| **name == member.runs.name).count() > 1 {
+            member.runs.name = format!("{}:{}", all[member.file].label, member.runs.name);
+        }
+    }
+    let twice =
+        (1..members.len()).find(|at| members[..*at].iter().any(|member| member.runs.name == members[*at].runs.name));
+    twice.map_or(Ok(()), |twice| Err(CombineError::Names(members[twice].runs.name.clone())))
+}
+
+/// Combines results, at least one.
+pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
+    let first = &all[0];
+    if let Some(other) = all.iter().find(|other| other.saved.command != first.saved.command) {
+        let (a, b) = (first.saved.command.clone(), other.saved.command.clone());
+        return Err(CombineError::Commands(first.label.clone(), a, other.label.clone(), b));
+    }
+    let mut members: Vec<Member> = Vec::new();
+    let mut reference = 0;
+    for (file, Labelled { label, saved }) in all.iter().enumerate() {
+        let sides = saved.runs().map_err(|error| CombineError::Saved(label.clone(), error))?;
+        for runs in sides {
+            if file == 0 && runs.name == saved.reference {
+                reference = members.len();
+            }
+            match members.iter_mut().find(|known| known.runs.name == runs.name && is_same(&known.runs, &runs)) {
+                Some(known) => join(&mut known.runs, runs),
+                None => members.push(Member { file, runs }),
+            }
+        }
+    }
+    if members.len() > MOST_SIDES {
+        return Err(CombineError::TooMany(members.len()));
+    }
+    let mut remarks = Remarks { warnings: differences(all), ..Remarks::default() };
+    remarks.warnings.extend(prices(&members, all));
+    for Labelled { label, saved } in all {
+        let text = |text: &String| if all.len() > 1 { format!("{label}: {text}") } else { text.clone() };
+        saved.warnings.iter().for_each(|warning| add(&mut remarks.warnings, text(warning)));
+        saved.notes.iter().for_each(|note| add(&mut remarks.notes, text(note)));
+    }
+    rename(&mut members, all)?;
+    let sides: Vec<Runs> = members.into_iter().map(|member| member.runs).collect();
+    let base = &sides[reference];
+    for other in sides.iter().filter(|other| other.name != base.name) {
+        let common = other.runs.iter().filter(|run| base.runs.iter().any(|known| known.seed == run.seed)).count();
+        if common < other.runs.len() {
+            let (name, of) = (&other.name, other.runs.len());
+            add(
+                &mut remarks.notes,
+                format!(
+                    "{name} has {of} layouts, of which {common} are also those of {}: only these are compared.",
+                    base.name
+                ),
+            );
+        }
+    }
+    // The number of pairs is decided before the first run only where all files say so.
+    let plan = if all.iter().all(|labelled| labelled.saved.fixed) { Plan::Fixed } else { Plan::Looks };
+    let mut list: Vec<File> = Vec::new();
+    for file in sides.iter().flat_map(|side| &side.files.list) {
+        if !list.contains(file) {
+            list.push(file.clone());
+        }
+    }
+    let mut versions: Vec<&str> = all.iter().map(|labelled| labelled.saved.version.as_str()).collect();
+    versions.dedup();
+    let again: Vec<&str> = all.iter().map(|labelled| labelled.saved.again.as_str()).collect();
+    let seed = |run: Option<&Run>| run.and_then(|run| run.seed);
+    remarks.provenance = Provenance {
+        version: versions.join(" and "),
+        seeds: seed(base.runs.first()).zip(seed(base.runs.last())).map(|(first, last)| [first, last]),
+        again: again.join("; "),
+        files: list,
+        more_files: base.files.more,
+        tree: base.files.tree.clone(),
+    };
+    Ok(Combined { command: first.saved.command.clone(), reference: base.name.clone(), sides, plan, remarks })
+}

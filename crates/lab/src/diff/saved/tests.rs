@@ -1,0 +1,202 @@
+use super::*;
+use crate::diff::several::Several;
+use crate::diff::tests::{runs, terms, varied};
+use crate::diff::{Answer, Provenance};
+
+fn side(name: &str, words: &str, irets: u64) -> Runs {
+    let mut side = Runs { name: name.to_owned(), ..runs("cloud", words, varied(1_000_000, irets)) };
+    side.origin.configuration = Some("CONFIG_HZ=250\n".to_owned());
+    side.runs.iter_mut().for_each(|run| run.stacks = Folded::default());
+    side
+}
+
+fn saved(sides: &[Runs]) -> Saved {
+    let provenance = Provenance { version: "1.2.3".to_owned(), again: "again".to_owned(), ..Provenance::default() };
+    let remarks = Remarks { warnings: vec!["a warning".to_owned()], notes: vec!["a note".to_owned()], provenance };
+    let plan = Plan::Looks;
+    Saved::new(sides, &Measurement { command: "hackbench -l 10", settle: 0.2, plan, reference: 0, remarks: &remarks })
+}
+
+/// Returns a small result as a file has it.
+fn document() -> Vec<u8> {
+    let mut sides = [side("base", "", 1_000), side("off", "mitigations=off", 1_500)];
+    sides.iter_mut().for_each(|side| side.runs.truncate(2));
+    saved(&sides).to_json().unwrap().into_bytes()
+}
+
+fn labelled(label: &str, saved: Saved) -> Labelled {
+    Labelled { label: label.to_owned(), saved }
+}
+
+#[test]
+fn what_is_read_is_what_was_saved() {
+    let sides = [side("base", "", 1_000), side("off", "mitigations=off", 1_500)];
+    let saved = saved(&sides);
+    let again = Saved::read(saved.to_json().unwrap().as_bytes()).unwrap();
+    assert_eq!(again, saved);
+    assert_eq!(again.runs().unwrap(), sides);
+    let combined = combine(&[labelled("x", again)]).unwrap();
+    assert_eq!((combined.reference.as_str(), &combined.sides[..]), ("base", &sides[..]));
+    let shown = |sides: &[Runs]| Several::new(String::new(), sides, 0, &terms(None), Remarks::default()).unwrap();
+    let texts = [&sides[..], &combined.sides].map(|sides| crate::diff::several::text(&shown(sides), 10));
+    assert_eq!(texts[0], texts[1]);
+    assert_eq!(
+        (&combined.remarks.warnings[..], &combined.remarks.notes[..]),
+        (&["a warning".to_owned()][..], &["a note".to_owned()][..])
+    );
+}
+
+#[test]
+fn a_side_that_both_files_have_is_one_side() {
+    let first = saved(&[side("base", "", 1_000), side("off", "mitigations=off", 1_500)]);
+    let mut base = side("base", "", 1_000);
+    base.runs.truncate(3);
+    let second = saved(&[base, side("nopti", "nopti", 1_200)]);
+    let combined = combine(&[labelled("first", first), labelled("second", second)]).unwrap();
+    let names: Vec<&str> = combined.sides.iter().map(|side| side.name.as_str()).collect();
+    assert_eq!((names, combined.sides[0].runs.len()), (vec!["base", "off", "nopti"], 6));
+    assert_eq!(combined.remarks.warnings, ["first: a warning", "second: a warning"]);
+    let several = Several::new(combined.command, &combined.sides, 0, &terms(None), combined.remarks).unwrap();
+    let answers: Vec<Answer> = several.comparisons().map(|diff| diff.verdict.answer).collect();
+    assert_eq!(answers, [Answer::More, Answer::More]);
+}
+
+#[test]
+fn other_sides_of_the_same_name_get_the_name_of_their_file() {
+    let (a, b) = (saved(&[side("A", "", 1_000)]), saved(&[side("A", "", 1_500)]));
+    let combined = combine(&[labelled("before", a.clone()), labelled("after", b.clone())]).unwrap();
+    let names: Vec<&str> = combined.sides.iter().map(|side| side.name.as_str()).collect();
+    assert_eq!((names, combined.reference.as_str()), (vec!["before:A", "after:A"], "before:A"));
+    let error = combine(&[labelled("x", a), labelled("x", b)]).unwrap_err();
+    assert_eq!(error.to_string(), "two sides have the name 'x:A', also with the name of their file");
+}
+
+#[test]
+fn what_differs_between_files_is_said() {
+    let first = saved(&[side("base", "", 1_000)]);
+    let mut second = saved(&[side("off", "mitigations=off", 1_500)]);
+    second.version = "1.3.0".to_owned();
+    second.settle = 0.5;
+    second.sides[0].prices = "another".to_owned();
+    second.sides[0].runs.iter_mut().for_each(|run| run.seed = run.seed.map(|seed| seed + 4));
+    let combined = combine(&[labelled("a", first.clone()), labelled("b", second.clone())]).unwrap();
+    assert_eq!(
+        combined.remarks.warnings[..3],
+        [
+            "a is of Tollgate 1.2.3, and b of Tollgate 1.3.0: prices and models may differ.",
+            "In a the kernels were idle for 0.2 seconds before the command began, and in b for 0.5.",
+            "The profile skx has other prices in a than in b.",
+        ]
+    );
+    let note = "off has 6 layouts, of which 2 are also those of base: only these are compared.";
+    assert_eq!(combined.remarks.notes.last().unwrap(), note);
+    second.command = "hackbench -l 20".to_owned();
+    let error = combine(&[labelled("a", first), labelled("b", second)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a has measured `hackbench -l 10`, and b `hackbench -l 20`: the costs of different commands can't be compared"
+    );
+}
+
+#[test]
+fn what_cannot_have_been_measured_is_refused() {
+    let document: serde_json::Value = serde_json::from_slice(&document()).unwrap();
+    let with = |pointer: &str, value: serde_json::Value| {
+        let mut document = document.clone();
+        *document.pointer_mut(pointer).unwrap() = value;
+        Saved::read(document.to_string().as_bytes()).map(|_| ()).unwrap_err().to_string()
+    };
+    let run = "/sides/0/runs/0";
+    for (pointer, value, why) in [
+        ("/document", "a ledger".into(), "has written: it has no"),
+        ("/format", 2.into(), "is of format 2, and this version of Tollgate reads format 1"),
+        ("/sides", serde_json::json!([]), "0 sides"),
+        ("/sides/0/tsc_hz", 0.into(), "0 Hz"),
+        ("/sides/0/name", "off".into(), "names of its sides"),
+        ("/sides/0/title", "\u{1b}[2J".into(), "control characters"),
+        ("/sides/0/configuration", "0".into(), "the configuration of its kernel is missing"),
+        ("/sides/0/runs", serde_json::json!([]), "0 runs"),
+        ("/sides/0/origin/model", "best".into(), "no model of time 'best'"),
+        ("/sides/0/confidence/class.alu", "X".into(), "no confidence 'X'"),
+        ("/sides/0/runs/1/seed", 1.into(), "the same layout"),
+        ("/reference", "x".into(), "names of its sides"),
+        ("/settle", (-1).into(), "settling time"),
+        (&format!("{run}/settled_after"), 1e300.into(), "out of range"),
+        (&format!("{run}/elapsed"), u64::MAX.into(), "too high"),
+        (&format!("{run}/elapsed"), (-1).into(), "has written: invalid value"),
+        (&format!("{run}/functions/0/2"), (1_u64 << 62).into(), "too high"),
+        (&format!("{run}/priced/0/0"), "class.none".into(), "called 'class.none'"),
+        (&format!("{run}/entries/0/gate"), "door".into(), "no kind of entry 'door'"),
+        (&format!("{run}/entries/0/durations/0/0"), 65_535.into(), "durations"),
+        (&format!("{run}/entries/0/durations/0/1"), 0.into(), "durations"),
+    ] {
+        let error = with(pointer, value);
+        assert!(error.contains(why), "{pointer}: {error}");
+    }
+    assert!(Saved::read(b"\x8fLEDGR").unwrap_err().to_string().contains("expected value"));
+    let deep = "[".repeat(100_000);
+    assert!(Saved::read(deep.as_bytes()).unwrap_err().to_string().contains("recursion limit"));
+}
+
+/// Numbers that are hard to compute with.
+const EXTREME: [u64; 5] = [0, 1, 1 << 53, (1 << 61) - 1, u64::MAX];
+
+/// Replaces the value at a position, counted over all values of a document.
+fn replace(value: &mut serde_json::Value, at: &mut usize, with: &serde_json::Value) {
+    if *at == 0 {
+        *value = with.clone();
+    }
+    *at = at.wrapping_sub(1);
+    match value {
+        serde_json::Value::Array(all) => all.iter_mut().for_each(|value| replace(value, at, with)),
+        serde_json::Value::Object(all) => all.values_mut().for_each(|value| replace(value, at, with)),
+        _ => (),
+    }
+}
+
+fn count(value: &serde_json::Value) -> usize {
+    1 + match value {
+        serde_json::Value::Array(all) => all.iter().map(count).sum(),
+        serde_json::Value::Object(all) => all.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+/// Shows a document in every form, if it is accepted.
+fn show(bytes: &[u8]) {
+    let Ok(saved) = Saved::read(bytes) else { return };
+    let Ok(Combined { command, sides, plan, remarks, .. }) = combine(&[labelled("x", saved)]) else { return };
+    let terms = crate::diff::Terms { plan, ..terms(Some(0.01)) };
+    if let Ok(several) = Several::new(command, &sides, 0, &terms, remarks) {
+        crate::diff::several::text(&several, 10);
+        crate::diff::several::markdown(&several, 10);
+        several.junit().unwrap();
+        crate::report::several_page(&several).unwrap();
+        serde_json::to_value(&several).unwrap();
+    }
+}
+
+#[test]
+fn no_value_in_a_file_ends_the_program() {
+    let document: serde_json::Value = serde_json::from_slice(&document()).unwrap();
+    let numbers = EXTREME.map(serde_json::Value::from);
+    let others = serde_json::json!([null, -1, 1.5, 1e300, "", "x", [], {}, true]);
+    let values: Vec<&serde_json::Value> = numbers.iter().chain(others.as_array().unwrap()).collect();
+    for at in 0..count(&document) {
+        // Each place has some of the values; together the places have all of them.
+        for value in values.iter().skip(at % 4).step_by(4) {
+            let mut changed = document.clone();
+            replace(&mut changed, &mut at.clone(), value);
+            show(changed.to_string().as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_is_refused() {
+    let document = document();
+    for end in (0..document.len() - 1).step_by(97) {
+        assert!(Saved::read(&document[..end]).is_err(), "{end}");
+    }
+    assert!(Saved::read(&document).is_ok());
+}
