@@ -98,7 +98,7 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
 /// Returns the page of several sides: a section with all of them, and one for each comparison.
 pub fn several_page(several: &Several) -> Result<String, ReportError> {
     let titles = several.columns.iter().map(|column| format!("{}: {}", column.side.name, column.side.title));
-    let sentences = several.comparisons().map(|diff| diff.sentence.clone());
+    let sentences = several.sentences();
     let whole = Section {
         id: "sides".to_owned(),
         title: several.command.clone(),

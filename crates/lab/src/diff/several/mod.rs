@@ -148,6 +148,14 @@ impl Several {
         self.columns.iter().filter_map(|column| column.against.as_ref())
     }
 
+    /// Returns the answer of each comparison in a sentence, which names its side.
+    pub fn sentences(&self) -> impl Iterator<Item = String> {
+        self.comparisons().map(|diff| match diff.verdict.answer {
+            Answer::Undecided => format!("{} against {}: {}", diff.b.name, diff.a.name, diff.sentence),
+            _ => diff.sentence.clone(),
+        })
+    }
+
     /// Returns the side with which the others are compared.
     pub fn base(&self) -> &Side {
         &self.columns[self.reference].side

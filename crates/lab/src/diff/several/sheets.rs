@@ -289,7 +289,7 @@ fn all(several: &Several, top: usize, blocks: &[Vec<usize>]) -> Vec<Sheet> {
 pub fn text(several: &Several, top: usize) -> String {
     let mut out = String::new();
     several.warnings.iter().for_each(|warning| out += &format!("{warning}\n"));
-    several.comparisons().for_each(|diff| out += &format!("{}\n", diff.sentence));
+    several.sentences().for_each(|sentence| out += &format!("{sentence}\n"));
     remarks(several).iter().for_each(|remark| out += &format!("{remark}\n"));
     out.push('\n');
     let width = several.columns.iter().map(|column| column.side.name.chars().count()).max().unwrap_or_default();
@@ -306,7 +306,7 @@ pub fn text(several: &Several, top: usize) -> String {
 pub fn markdown(several: &Several, top: usize) -> String {
     let mut out = String::new();
     several.warnings.iter().for_each(|warning| out += &format!("> {warning}\n\n"));
-    several.comparisons().for_each(|diff| out += &format!("- **{}**\n", diff.sentence));
+    several.sentences().for_each(|sentence| out += &format!("- **{sentence}**\n"));
     remarks(several).iter().for_each(|remark| out += &format!("\n{remark}\n"));
     out.push('\n');
     several.columns.iter().for_each(|column| out += &format!("- {}: `{}`\n", column.side.name, column.side.title));

@@ -69,6 +69,17 @@ fn only_layouts_that_both_have_are_compared() {
 }
 
 #[test]
+fn what_is_not_decided_is_said_of_a_side() {
+    let sides = [
+        side("base", "", varied(1_000_000, 1_000)[..3].to_vec()),
+        side("off", "", varied(1_000_000, 1_500)[..3].to_vec()),
+    ];
+    let several = Several::new(String::new(), &sides, 0, &terms(None), remarks()).unwrap();
+    let sentence = several.sentences().next().unwrap();
+    assert!(sentence.starts_with("off against base: Not decided: the difference is between "), "{sentence}");
+}
+
+#[test]
 fn a_table_of_a_terminal_has_few_columns_and_the_reference_first() {
     let sides: Vec<Runs> = (0..9).map(|n| side(&format!("s{n}"), "", varied(1_000_000, 1_000 + n))).collect();
     let several = Several::new("x".to_owned(), &sides, 2, &terms(None), remarks()).unwrap();
