@@ -44,6 +44,8 @@ pub struct Engine {
     pub(crate) ahead: Ticks,
     /// Time that has been charged for the current instruction and those behind it in its block.
     pub(crate) rest: Ticks,
+    /// True if the current instruction is locked.
+    pub(crate) locked: bool,
     /// Time of the current instruction that has not been charged yet, because the instruction is executed alone.
     pub(crate) late: Ticks,
     /// A part of the code that the modelled caches have.
@@ -100,6 +102,7 @@ impl Engine {
             exposed: vec![NOWHERE; lines.unwrap_or(0)],
             ahead: 0,
             rest: 0,
+            locked: false,
             late: 0,
             known_code: KnownCode::new(lines.is_some() && recorded),
             jumps: Jumps::new(),

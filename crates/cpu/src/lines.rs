@@ -14,8 +14,8 @@ use crate::front::{KnownPage, Left, Mode};
 use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
-use ledger::Ticks;
 use ledger::caches::LINE;
+use ledger::{Kind, Ticks};
 
 /// Returns the first line of a range of bytes, and the number of its lines.
 fn range(address: u64, size: u64) -> (u64, u64) {
@@ -48,16 +48,23 @@ impl Cpu {
         }
         let (first, count) = range(physical, size);
         for line in first..first + count {
-            let Some(memory) = &mut self.micro.memory else { return };
-            if memory.find(line, write).is_none() {
+            if self.slot_of(line, write).is_none() {
                 self.miss_line(line, linear.wrapping_add((line - first) * LINE), write);
             }
         }
     }
 
     /// Returns true if an access to one line certainly costs less than `room`.
-    pub(crate) fn has_room_for(&self, physical: u64, room: Ticks) -> bool {
-        self.micro.memory.as_ref().is_none_or(|memory| memory.has(physical >> LINE_SHIFT)) || self.may_miss(room)
+    pub(crate) fn has_room_for(&self, physical: u64, write: bool, room: Ticks) -> bool {
+        let Some(memory) = &self.micro.memory else { return true };
+        let slot = memory.find(physical >> LINE_SHIFT);
+        slot.is_some_and(|slot| self.is_free(memory, slot, write)) || self.may_miss(room)
+    }
+
+    /// Returns true if an access to the line in a slot certainly costs nothing: it needs nothing from other processors, or
+    /// nobody waits for that, nor observes it.
+    fn is_free(&self, memory: &Memory, slot: usize, write: bool) -> bool {
+        !write || memory.is_changed(slot) || !self.engine.locked && self.wiring.observer.is_none()
     }
 
     /// Returns true if a miss certainly costs less than `room`.
@@ -82,10 +89,12 @@ impl Cpu {
         }
         let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
         let line = physical >> LINE_SHIFT;
-        let slot = match self.micro.memory.as_mut()?.find(line, write) {
+        if !self.has_room_for(physical, write, room) {
+            return None;
+        }
+        let slot = match self.slot_of(line, write) {
             Some(slot) => slot,
-            None if self.may_miss(room) => self.miss_line(line, linear, write)?,
-            None => return None,
+            None => self.miss_line(line, linear, write)?,
         };
         self.expose_slot(mode, slot, &Exposed { physical, linear, host, writable, large });
         Some(host as *mut u8)
@@ -98,13 +107,47 @@ impl Cpu {
         (clock.saturating_sub(self.engine.rest), clock.saturating_sub(self.engine.ahead))
     }
 
+    /// Returns the slot of a line in the first-level cache, if it is there. A store takes it from other processors.
+    #[inline]
+    fn slot_of(&mut self, line: u64, write: bool) -> Option<usize> {
+        let memory = self.micro.memory.as_mut()?;
+        let slot = memory.find(line)?;
+        if write && !memory.is_changed(slot) {
+            self.take_line(line, slot);
+        }
+        Some(slot)
+    }
+
+    /// Takes a line that the first level has from other processors, for a store.
+    fn take_line(&mut self, line: u64, slot: usize) {
+        let (now, _) = self.time_of_access();
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        if let Some(wait) = memory.change(caches, line, slot, now) {
+            // The core waits for the answers of the others only if nothing may pass the store.
+            let ticks = if self.engine.locked { wait } else { 0 };
+            self.charge_ticks(Kind::cache_miss(false, Kind::PROCESSOR, false), 1, ticks);
+        }
+    }
+
+    /// Takes notice of what other processors have done since this one's last turn.
+    pub fn take_notice(&mut self) {
+        let Some(memory) = &mut self.micro.memory else { return };
+        let engine = &mut self.engine;
+        memory.take_notice(|slot| {
+            let linear = std::mem::replace(&mut engine.exposed[slot], NOWHERE);
+            if linear != NOWHERE {
+                engine.front.drop_range(Left { linear, shift: LINE_SHIFT, key: None });
+            }
+        });
+    }
+
     /// Brings a line to the first-level cache, and charges for it. Returns the line's slot.
     #[cold]
     fn miss_line(&mut self, line: u64, linear: u64, write: bool) -> Option<usize> {
         let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
         let (now, began) = self.time_of_access();
         let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
-        let access = Access { line, linear, write, rip, now, began };
+        let access = Access { line, linear, write, locked: self.engine.locked, rip, now, began };
         let Miss { slot, kind, ticks } = memory.miss(caches, access, &read_lines(&self.wiring.ram));
         self.hide(slot);
         self.charge_ticks(kind, 1, ticks);
@@ -121,7 +164,7 @@ impl Cpu {
 
     /// Adds the line of an access to the fast path.
     pub(crate) fn expose_line(&mut self, mode: Mode, at: &Exposed) {
-        let slot = self.micro.memory.as_mut().and_then(|memory| memory.find(at.physical >> LINE_SHIFT, false));
+        let slot = self.micro.memory.as_mut().and_then(|memory| memory.find(at.physical >> LINE_SHIFT));
         if let Some(slot) = slot {
             self.expose_slot(mode, slot, at);
         }

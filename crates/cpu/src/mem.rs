@@ -414,7 +414,7 @@ impl Cpu {
             }
             room -= price;
         }
-        if !self.has_room_for(address, room) {
+        if !self.has_room_for(address, write, room) {
             return false;
         }
         if !first {

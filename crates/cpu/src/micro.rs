@@ -53,7 +53,7 @@ impl Micro {
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             tlb: Tlb::new(geometry),
             predictor: Predictor::new(geometry),
-            memory: geometry.caches.as_ref().map(Memory::new),
+            memory: geometry.caches.as_ref().map(|caches| Memory::new(caches, index)),
             level: 0,
             charged_space: None,
             charged: Charged::default(),
@@ -65,9 +65,9 @@ impl Micro {
 
     /// Returns true if a state, which may come from a file, is possible for a processor of these sizes, as far as that
     /// can be checked.
-    pub fn fits(&self, geometry: &Geometry) -> bool {
+    pub fn fits(&self, geometry: &Geometry, index: usize, processors: usize) -> bool {
         let memory = match (&self.memory, &geometry.caches) {
-            (Some(memory), Some(caches)) => memory.fits(caches, self.clock),
+            (Some(memory), Some(caches)) => memory.fits(caches, self.clock, index, processors),
             (None, None) => true,
             _ => false,
         };

@@ -222,6 +222,7 @@ impl Cpu {
     pub(crate) fn note_operation(&mut self, cache: &BlockCache, index: u32, at: usize) {
         self.note_block(cache, index);
         self.engine.rest = ticks_from(cache, index, at);
+        self.engine.locked = cache.code.ops_of(index)[at].class == Class::Locked;
     }
 
     /// Executes the operations of a block from `first` on, where caches are modelled: each access has its time, and, unless it
@@ -236,6 +237,7 @@ impl Cpu {
             self.arch.rip = op.next;
             self.engine.ilen = op.len;
             self.engine.rest = rest;
+            self.engine.locked = op.class == Class::Locked;
             if asks {
                 self.ask_for(op, cache.code.blocks[index as usize].at(op));
             }
@@ -325,7 +327,7 @@ impl Cpu {
         }
         let block = &cache.code.blocks[index as usize];
         self.micro.clock -= block.cost;
-        (self.engine.ahead, self.engine.rest) = (0, 0);
+        (self.engine.ahead, self.engine.rest, self.engine.locked) = (0, 0, false);
         let rip = block.rip;
         let recorder = &mut self.wiring.recorder;
         for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
@@ -375,6 +377,7 @@ impl Cpu {
                 op.set_price(price);
                 let ticks = u64::from(price.ticks);
                 (self.engine.ahead, self.engine.rest) = (cache.code.runs.elapsed(self.micro.run), 0);
+                self.engine.locked = op.class == Class::Locked;
                 self.engine.late = ticks;
                 self.ask_for_stepped(&op, linear);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
@@ -601,7 +604,7 @@ impl Cpu {
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
-        (self.engine.ahead, self.engine.rest) = (0, 0);
+        (self.engine.ahead, self.engine.rest, self.engine.locked) = (0, 0, false);
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }

@@ -267,7 +267,8 @@ impl Cpu {
         require(!arch.vmx.active || arch.vmx.controls.link_fits(), "its shadow VMCS")?;
         require(arch.vmx.operation.is_whole(), "its VMCS")?;
         require(micro.clock < LATEST, "its time")?;
-        require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;
+        let processors = self.wiring.processors as usize;
+        require(micro.fits(&self.wiring.model.geometry, self.wiring.index, processors), "its TLBs or predictors")?;
         let Charged { task, region, .. } = micro.charged;
         require(self.wiring.recorder.knows(task, region), "its task")?;
         self.arch = arch;

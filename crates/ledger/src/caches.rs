@@ -65,6 +65,8 @@ pub struct Caches {
     pub l3: Option<Level>,
     /// Ticks from the address of a load to its result, for a line in memory.
     pub memory_latency: Ticks,
+    /// Ticks from the address of a load to its result, for a line that another processor has changed and still has.
+    pub between_cores: Ticks,
     /// Ticks for each of many lines from memory.
     pub memory_transfer: Ticks,
     /// Ticks of latency that the core hides behind the instructions that follow: the entries of its reorder buffer

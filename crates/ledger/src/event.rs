@@ -325,6 +325,8 @@ impl Kind {
 
     /// The level of memory in the parameter of a cache miss.
     pub const MEMORY: u32 = 4;
+    /// In place of the level: another processor, which has changed the line.
+    pub const PROCESSOR: u32 = 5;
     /// In the parameter of a cache miss: the line was already on its way.
     pub const PREFETCHED: u32 = 8;
 

@@ -172,6 +172,7 @@ impl Kind {
                 let what = if self.family == Family::CacheMissData { "data" } else { "code" };
                 let level = match p & !Kind::PREFETCHED {
                     Kind::MEMORY => "memory".to_owned(),
+                    Kind::PROCESSOR => "another processor".to_owned(),
                     level => format!("L{level}"),
                 };
                 let prefetched = if p & Kind::PREFETCHED != 0 { ", prefetched" } else { "" };

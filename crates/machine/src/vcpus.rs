@@ -169,6 +169,8 @@ pub struct Vcpus {
     slice_end: Ticks,
     /// The turn in which a debugger has stopped: index of the processor, and end of the turn.
     held: Option<(usize, Ticks)>,
+    /// The processor that holds what the modelled caches share.
+    holder: usize,
     /// Maximum duration of one call of [`Vcpus::run`].
     pub(crate) slice: Ticks,
 }
@@ -176,7 +178,12 @@ pub struct Vcpus {
 impl Vcpus {
     /// Creates the processors of a board: the first one executes, the others wait for start-up. With a hypervisor they
     /// run its guest.
-    pub fn new(cpus: Vec<Cpu>, board: Arc<Mutex<Board>>, hypervisor: Option<Hypervisor>, ram: GuestRam) -> Self {
+    pub fn new(mut cpus: Vec<Cpu>, board: Arc<Mutex<Board>>, hypervisor: Option<Hypervisor>, ram: GuestRam) -> Self {
+        let processors = cpus.len();
+        let mut caches = cpus.iter_mut().filter_map(|cpu| cpu.micro.memory.as_mut());
+        if let Some(first) = caches.next() {
+            first.share(processors, caches);
+        }
         let vcpu = |(index, cpu): (usize, Cpu)| Vcpu {
             cpu,
             guest: hypervisor.is_some().then(hypervisor::Vcpu::new),
@@ -195,6 +202,7 @@ impl Vcpus {
             board,
             slice_end: 0,
             held: None,
+            holder: 0,
             slice: SLICE_CYCLES * ledger::TICKS_PER_CYCLE,
         }
     }
@@ -202,6 +210,19 @@ impl Vcpus {
     /// Returns the processors.
     pub fn cpus(&self) -> impl Iterator<Item = &Cpu> {
         self.all.iter().map(|vcpu| &vcpu.cpu)
+    }
+
+    /// Gives a processor what the modelled caches of all share, and tells it what the others have done.
+    pub(crate) fn lend_to(&mut self, index: usize) {
+        if index == self.holder {
+            return;
+        }
+        if let Ok([from, to]) = self.all.get_disjoint_mut([self.holder, index])
+            && let (Some(from), Some(to)) = (&mut from.cpu.micro.memory, &mut to.cpu.micro.memory)
+        {
+            from.lend(to);
+        }
+        self.holder = index;
     }
 
     /// Completes the record of the machine, which is that of the first processor: the counts of blocks, and what the other
@@ -405,13 +426,19 @@ impl Vcpus {
     fn quantum(&self, now: Ticks) -> Ticks {
         let spins =
             |vcpu: &Vcpu| vcpu.spun != 0 && now.saturating_sub(vcpu.spun) < SPINNING_CYCLES * ledger::TICKS_PER_CYCLE;
+        let contention = self.all.get(self.holder).and_then(|Vcpu { cpu, .. }| {
+            // Also while the processors wait without PAUSE.
+            cpu.micro.memory.as_ref()?.turn(cpu.wiring.model.geometry.caches.as_ref()?, now)
+        });
         let cycles = if self.all.iter().any(spins) { SPINNING_QUANTUM_CYCLES } else { QUANTUM_CYCLES };
-        cycles * ledger::TICKS_PER_CYCLE
+        contention.unwrap_or(cycles * ledger::TICKS_PER_CYCLE)
     }
 
     /// Runs a processor until `deadline` at the latest; `interrupt` is true if one is pending for it.
     fn run_one(&mut self, index: usize, interrupt: bool, deadline: Ticks) -> Option<Pause> {
+        self.lend_to(index);
         let vcpu = &mut self.all[index];
+        vcpu.cpu.take_notice();
         if interrupt {
             vcpu.cpu.attend(attention::INTR);
         } else {
@@ -470,6 +497,9 @@ impl Vcpus {
         }
         self.tasks.look(&mut vcpu.cpu, &mut self.cache);
         let now = vcpu.cpu.micro.clock;
+        if let Some(memory) = &mut vcpu.cpu.micro.memory {
+            memory.end_turn(now);
+        }
         if std::mem::take(&mut vcpu.cpu.micro.spins) {
             vcpu.spun = now;
         }

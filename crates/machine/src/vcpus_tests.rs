@@ -6,7 +6,7 @@ use crate::memory::GuestRam;
 use cpu::Model;
 use cpu::bus::lock;
 use cpu::model::{CpuidEntry, CpuidRegs};
-use ledger::profile::Profile;
+use ledger::profile::{Clock, Profile};
 use ledger::{Costs, Geometry, Recorder};
 use std::sync::{Arc, Mutex};
 
@@ -32,14 +32,29 @@ const WRITER: &[u8] = &[
 ];
 
 fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Arc<Mutex<Board>>) {
+    machine_of(Costs::free(), Arc::new(cpu::time::Flat), Geometry::generic(), programs)
+}
+
+/// A machine whose processors have the pipeline and caches of a profile.
+fn machine_of_a_core(programs: &[&[u8]]) -> Vcpus {
+    let profile = Profile::find("zen3").unwrap().with_clock(Clock::Core).unwrap();
+    machine_of(profile.costs(), cpu::time::timing(&profile), profile.geometry(), programs).0
+}
+
+fn machine_of(
+    costs: Costs,
+    timing: Arc<dyn cpu::time::Timing>,
+    geometry: Geometry,
+    programs: &[&[u8]],
+) -> (Vcpus, GuestRam, Arc<Mutex<Board>>) {
     let ram = GuestRam::new(16 << 20).unwrap();
     let profile = Profile::find("skx").unwrap();
     let board = Arc::new(Mutex::new(Board::new(&ram, programs.len(), &profile, Parts::default()).unwrap()));
     let features = CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 1 << 4 }; // MONITOR, TSC
     let model = Arc::new(Model {
-        costs: Costs::free(),
-        timing: Arc::new(cpu::time::Flat),
-        geometry: Geometry::generic(),
+        costs,
+        timing,
+        geometry,
         cpuid: vec![CpuidEntry { leaf: 1, subleaf: None, regs: features }],
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
@@ -205,4 +220,49 @@ fn a_lock_is_waited_for_as_long_as_it_is_held() {
     let (alone, together) = (clocks(&[CONTENDER]), clocks(&[CONTENDER; 2]));
     // Two processors that each hold the lock for a fifth of the time collide occasionally.
     assert!(together > alone && together < alone * 5 / 4, "{together}, alone {alone}");
+}
+
+/// Waits without PAUSE until the byte at 0x3000 is that in DL, then sets it to that in DH; 1000 times.
+const fn partner(waits_for: u8, sets: u8) -> [u8; 21] {
+    [
+        0xb9, 0xe8, 0x03, // mov cx, 1000
+        0xb2, waits_for, 0xb6, sets, // mov dl, waits_for; mov dh, sets
+        0x38, 0x16, 0x00, 0x30, // wait: cmp [0x3000], dl
+        0x75, 0xfa, // jne wait
+        0x88, 0x36, 0x00, 0x30, // mov [0x3000], dh
+        0x49, 0x75, 0xf3, // dec cx; jne wait
+        0xf4, // hlt
+    ]
+}
+
+/// Adds to the word at 0x3000 or beside it, locked, 30000 times.
+const fn adder(address: u8) -> [u8; 13] {
+    [
+        0xb9, 0x30, 0x75, // mov cx, 30000
+        0xf0, 0xff, 0x06, address, 0x30, // lock inc word [0x3000 + address]
+        0x49, 0x75, 0xf8, // dec cx; jne
+        0xfa, 0xf4, // cli; hlt
+    ]
+}
+
+/// Returns the time of programs, in cycles.
+fn cycles(programs: &[&[u8]]) -> u64 {
+    let mut vcpus = machine_of_a_core(programs);
+    while vcpus.run() != Pause::Stuck {}
+    vcpus.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default() / ledger::TICKS_PER_CYCLE
+}
+
+/// A turn of the usual length lasts 20,000 cycles.
+#[test]
+fn processors_that_hand_a_line_to_and_fro_have_short_turns() {
+    let each = cycles(&[&partner(0, 1), &partner(1, 0)]) / 2000;
+    assert!((60..400).contains(&each), "{each}");
+}
+
+#[test]
+fn locked_instructions_contend_for_a_line_and_for_nothing_else() {
+    let [apart, together, alone] =
+        [cycles(&[&adder(0), &adder(0x80)]), cycles(&[&adder(0), &adder(2)]), cycles(&[&adder(0)])];
+    assert!(apart < alone * 11 / 10, "{apart} {alone}");
+    assert!(together > 2 * apart, "{together} {apart}");
 }

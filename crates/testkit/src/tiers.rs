@@ -188,6 +188,7 @@ impl Tiers {
             l3: Some(level(64, 4, 50_000)),
             memory_latency: 150_000,
             memory_transfer: 20_000,
+            between_cores: 90_000,
             window: 20_000,
             fill_buffers: 4,
             walks: Walks { pde: 4, pdpte: 2, pml4e: 1, nested: 2, walkers: 2 },

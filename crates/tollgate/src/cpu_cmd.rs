@@ -197,6 +197,8 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     let (latency, transfer) = caches.memory.value;
     let memory = format!("{} cycles, {} cycles a line", exact_cycles(latency), exact_cycles(transfer));
     all.push(("memory", memory, &caches.memory.from));
+    let between = format!("{} cycles", exact_cycles(caches.between_cores.value));
+    all.push(("another core", between, &caches.between_cores.from));
     all.push(("window", format!("{} cycles", exact_cycles(caches.window.value)), &caches.window.from));
     let Fetch { transfer, ahead, scattered, sequential } = caches.fetch.value;
     let fetch = format!("{} cycles a line, {} cycles ahead", exact_cycles(transfer), exact_cycles(ahead));

@@ -64,7 +64,7 @@ const COLUMNS: [(&str, &[Bound]); 7] = [
     ("bad spec.", &[Bound::BadSpeculation]),
     ("front end", &[Bound::FrontEnd]),
     ("core", &[Bound::Core]),
-    ("memory", &[Bound::SecondLevel, Bound::ThirdLevel, Bound::Memory]),
+    ("memory", &[Bound::SecondLevel, Bound::ThirdLevel, Bound::Memory, Bound::Contention]),
     ("TLB", &[Bound::Tlb]),
     ("crossings", &[Bound::Crossings]),
 ];

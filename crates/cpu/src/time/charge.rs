@@ -146,7 +146,8 @@ impl Cpu {
         }
         let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
         let write = access.writes();
-        let access = memory::Access { line: physical >> LINE_SHIFT, linear, write, rip, now, began };
+        let locked = self.engine.locked;
+        let access = memory::Access { line: physical >> LINE_SHIFT, linear, write, locked, rip, now, began };
         memory.translate(caches, &access, latency, walks, &read_lines(&self.wiring.ram))
     }
 

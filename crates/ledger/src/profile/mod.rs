@@ -120,6 +120,8 @@ pub struct CacheFigures {
     pub l3: Option<Sourced<Level>>,
     /// Latency of memory, and the time for each of many lines, in ticks.
     pub memory: Sourced<(Ticks, Ticks)>,
+    /// Latency of a line that another processor has changed, in ticks.
+    pub between_cores: Sourced<Ticks>,
     /// Ticks of latency that the core hides behind the instructions that follow.
     pub window: Sourced<Ticks>,
     /// Misses that may wait at the same time.
@@ -158,6 +160,7 @@ impl CacheFigures {
             l3: self.l3.as_ref().map(|level| level.value),
             memory_latency: self.memory.value.0,
             memory_transfer: self.memory.value.1,
+            between_cores: self.between_cores.value,
             window: self.window.value,
             fill_buffers: self.fill_buffers.value,
             walks: self.walks.value,

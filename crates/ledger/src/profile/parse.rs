@@ -395,7 +395,7 @@ fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
 
 /// Reads the caches and the way to memory.
 fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
-    top.only(&["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches", "walks"])?;
+    top.only(&["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches", "walks", "cores"])?;
     let level = |key: &str, transfer: bool| {
         let at = top.table(key)?;
         let known = ["bytes", "ways", "latency", "source", "confidence", "transfer"];
@@ -443,6 +443,7 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
             value: (memory.ticks("latency", MOST_LATENCY)?, memory.ticks("transfer", MOST_LATENCY)?),
             from: memory.from()?,
         },
+        between_cores: top.figure("cores", MOST_LATENCY, true)?,
         window: top.figure("window", MOST_LATENCY, true)?,
         fill_buffers: sized(top, "fill_buffers", "entries", 1, 1024)?.map(|n| n as u16),
         walks: Sourced {

@@ -31,6 +31,8 @@ pub enum Bound {
     ThirdLevel,
     /// Data from memory.
     Memory,
+    /// Data from other processors, which have changed it.
+    Contention,
     /// Translations of addresses of data.
     Tlb,
     /// Boundaries that were crossed.
@@ -51,6 +53,7 @@ impl Bound {
             Family::CacheMissData => match kind.param & !Kind::PREFETCHED {
                 2 => Self::SecondLevel,
                 3 => Self::ThirdLevel,
+                Kind::PROCESSOR => Self::Contention,
                 _ => Self::Memory,
             },
             family if family.is_mispredict() => Self::BadSpeculation,
@@ -68,6 +71,7 @@ impl Bound {
             Self::SecondLevel => "back end, L2",
             Self::ThirdLevel => "back end, L3",
             Self::Memory => "back end, memory",
+            Self::Contention => "back end, other processors",
             Self::Tlb => "back end, TLB",
             Self::Crossings => "crossings",
         }
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn instructions_retire_in_a_slot_each() {
-        let parts = TopDown { ticks: [0, 0, 0, 1_000, 0, 0, 0, 0, 0] };
+        let parts = TopDown { ticks: [0, 0, 0, 1_000, 0, 0, 0, 0, 0, 0] };
         assert_eq!(parts.split(3, Some(200)).ticks[..4], [600, 0, 0, 400]);
         assert_eq!(parts.split(30, Some(200)).ticks[..4], [1_000, 0, 0, 0]);
         assert_eq!(parts.split(3, None).ticks[..4], [1_000, 0, 0, 0]);

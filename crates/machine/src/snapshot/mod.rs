@@ -110,6 +110,7 @@ impl Machine {
             return Err(SnapshotError::HostClock);
         }
         self.vcpus.gather();
+        self.vcpus.lend_to(0);
         let ram = &self.vcpus.all[0].cpu.wiring.ram;
         let (monitors, triggered) = ram.monitors();
         let processor = |vcpu: &crate::vcpus::Vcpu| Processor {

@@ -14,7 +14,7 @@ impl Bench {
             assert!(waits <= CACHES.memory_latency);
         }
         self.now += waits + work;
-        assert!(self.memory.fits(&CACHES, self.now));
+        assert!(self.memory.fits(&CACHES, self.now, 0, 1));
         waits
     }
 
@@ -101,7 +101,7 @@ fn lines_come_from_the_caches_of_data() {
 
 #[test]
 fn branches_are_known_by_the_line_until_others_take_its_place() {
-    let mut memory = Memory::new(&CACHES);
+    let mut memory = Memory::new(&CACHES, 0);
     let [here, beside, elsewhere] = [0x40_1000, 0x40_103f, 0x40_1040].map(branch_key);
     assert!(!memory.front.knows(here));
     memory.front.learn(here);
@@ -120,7 +120,7 @@ fn states_that_cannot_be_are_refused() {
     let other = |change: fn(&mut ledger::caches::Caches)| {
         let mut caches = CACHES;
         change(&mut caches);
-        bench.memory.fits(&caches, bench.now)
+        bench.memory.fits(&caches, bench.now, 0, 1)
     };
     assert!(other(|_| ()));
     assert!(!other(|caches| caches.code.l1i.ways = 4));

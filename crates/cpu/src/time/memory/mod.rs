@@ -20,6 +20,7 @@
 
 pub mod code;
 mod prefetch;
+pub mod shared;
 mod tags;
 mod translation;
 mod waits;
@@ -29,6 +30,7 @@ use ledger::caches::{Caches, Level};
 use ledger::{Kind, Ticks};
 use prefetch::Prefetchers;
 use serde::{Deserialize, Serialize};
+use shared::{Notice, Shared};
 use tags::{InTurn, Recent};
 use translation::Translations;
 use waits::Waits;
@@ -55,6 +57,8 @@ pub struct Access {
     pub linear: u64,
     /// True for a store.
     pub write: bool,
+    /// True for an access of a locked instruction.
+    pub locked: bool,
     /// Address of the instruction.
     pub rip: u64,
     /// Time of the access.
@@ -88,7 +92,10 @@ pub struct Memory {
     /// The way of code.
     pub(crate) front: Front,
     l2: Recent,
-    l3: Option<Recent>,
+    /// What the processors of the machine share, while this one holds it.
+    shared: Box<Shared>,
+    /// The processor's number.
+    number: usize,
     prefetchers: Prefetchers,
     /// The last misses.
     coming: [Coming; REMEMBERED],
@@ -107,13 +114,14 @@ pub struct Memory {
 pub type ReadLine<'a> = &'a dyn Fn(u64) -> Option<[u64; 8]>;
 
 impl Memory {
-    /// Creates empty caches.
-    pub fn new(caches: &Caches) -> Self {
+    /// Creates empty caches for a processor, which holds what it shares with no other one.
+    pub fn new(caches: &Caches, number: usize) -> Self {
         Self {
             l1d: InTurn::new(&caches.l1d),
             front: Front::new(&caches.code),
             l2: Recent::new(&caches.l2),
-            l3: caches.l3.as_ref().map(Recent::new),
+            shared: Box::new(Shared::new(caches)),
+            number,
             prefetchers: Prefetchers::default(),
             coming: [Coming::default(); REMEMBERED],
             newest: 0,
@@ -126,13 +134,12 @@ impl Memory {
 
     /// Returns true if a state at a time, which may come from a file, is possible for caches of these sizes. A line on its way
     /// or a queue for the way to memory beyond what the core waits for would let a miss cost more than [`Self::most`].
-    pub fn fits(&self, caches: &Caches, clock: Ticks) -> bool {
-        let l3 = match (&self.l3, &caches.l3) {
-            (Some(l3), Some(level)) => l3.fits(level),
-            (None, None) => true,
-            _ => false,
-        };
-        l3 && self.l1d.fits(&caches.l1d)
+    ///
+    /// In a saved state of `processors` the first one holds what they share.
+    pub fn fits(&self, caches: &Caches, clock: Ticks, number: usize, processors: usize) -> bool {
+        self.number == number
+            && self.shared.fits(caches, number == 0, processors)
+            && self.l1d.fits(&caches.l1d)
             && self.front.fits(&caches.code, clock)
             && self.l2.fits(&caches.l2)
             && self.prefetchers.fits()
@@ -145,14 +152,63 @@ impl Memory {
             && self.coming.iter().all(|coming| coming.line < LINES && coming.arrives <= clock + caches.window)
     }
 
-    /// Returns the slot of a line in the first level. For a store, the line is marked as changed.
-    #[inline]
-    pub fn find(&mut self, line: u64, write: bool) -> Option<usize> {
-        let slot = self.l1d.find(line)?;
-        if write {
-            self.l1d.change(slot);
+    /// Makes this processor the one that holds what so many processors share; `others` are theirs.
+    pub fn share<'a>(&mut self, processors: usize, others: impl Iterator<Item = &'a mut Self>) {
+        self.shared.of(processors);
+        others.for_each(|other| *other.shared = Shared::default());
+    }
+
+    /// Gives what the processors share to another one.
+    pub fn lend(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.shared, &mut other.shared);
+    }
+
+    /// Notes that a turn of this processor ends at `now`.
+    pub fn end_turn(&mut self, now: Ticks) {
+        self.shared.end_turn(self.number, now);
+    }
+
+    /// Returns how long turns that begin at `now` should be, because processors contend for lines; `None` if they do not.
+    pub fn turn(&self, caches: &Caches, now: Ticks) -> Option<Ticks> {
+        self.shared.contention().is_seen(now).then_some(there_and_back(caches))
+    }
+
+    /// Takes notice of what other processors have done. Calls `hide` for each slot of the first level of which the fast path
+    /// knows too much.
+    pub fn take_notice(&mut self, mut hide: impl FnMut(usize)) {
+        for notice in self.shared.notices(self.number) {
+            let (Notice::Taken(line) | Notice::Read(line)) = notice;
+            let slot = self.l1d.find(line);
+            slot.into_iter().for_each(&mut hide);
+            match notice {
+                Notice::Taken(_) => {
+                    slot.into_iter().for_each(|slot| self.l1d.drop(slot));
+                    self.l2.take(line);
+                }
+                Notice::Read(_) => {
+                    slot.into_iter().for_each(|slot| self.l1d.clean(slot));
+                    self.l2.clean(line);
+                }
+            }
         }
-        Some(slot)
+    }
+
+    /// Returns the slot of a line in the first level.
+    #[inline]
+    pub fn find(&self, line: u64) -> Option<usize> {
+        self.l1d.find(line)
+    }
+
+    /// Stores to the line in a slot of the first level, at `now`. If other processors may have it, returns the time until a locked
+    /// instruction has it.
+    #[inline]
+    pub fn change(&mut self, caches: &Caches, line: u64, slot: usize, now: Ticks) -> Option<Ticks> {
+        if self.l1d.is_changed(slot) {
+            return None;
+        }
+        let kept = self.shared.take(line, self.number, now);
+        self.l1d.change(slot);
+        kept.map(|until| wait_until(caches, now, until) + caches.between_cores)
     }
 
     /// Returns true if the first level has a line.
@@ -175,21 +231,32 @@ impl Memory {
     /// Returns the most that a miss costs: the latency of memory, or what is behind in the way from memory, which is the
     /// latency of another line before this miss. The miss itself may send two changed lines to memory.
     pub fn most(caches: &Caches) -> Ticks {
-        2 * caches.memory_latency + 3 * caches.memory_transfer + caches.window
+        let cores = there_and_back(caches);
+        2 * caches.memory_latency.max(caches.between_cores) + 3 * caches.memory_transfer + caches.window + cores
     }
 
     /// Handles an access that missed the first level.
     pub fn miss(&mut self, caches: &Caches, access: Access, read: ReadLine) -> Miss {
         let prefetched = self.prefetchers.observe(access.line, access.linear, access.rip);
+        let theirs = self.shared.read(access.line, self.number);
+        let kept = match access.write {
+            true => self.shared.take(access.line, self.number, access.now).filter(|_| access.locked).unwrap_or(0),
+            false => 0,
+        };
         let (level, latency, transfer) = self.fetch(caches, access.line);
+        let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
+        // Nobody asks ahead for a line that another processor has just changed.
+        let prefetched = prefetched && !theirs;
         let slot = self.fill(caches, access);
         // A load that follows a store gets the stored value.
-        let arrives = match (access.write, prefetched) {
+        let arrives = match (access.write && !access.locked, prefetched) {
             (true, _) => access.now,
             (_, true) => self.address_known(&access).unwrap_or(access.now),
-            (_, false) => self.issued(caches, &access, read) + latency,
+            (_, false) => self.issued(caches, &access, read) + wait_until(caches, access.now, kept) + latency,
         };
-        let wait = arrives.saturating_sub(access.now + caches.window);
+        // What follows a locked instruction does not begin before it.
+        let window = if access.locked { 0 } else { caches.window };
+        let wait = arrives.saturating_sub(access.now + window);
         let backlog = self.transfer(caches, access.now, latency, transfer, prefetched);
         let ticks = wait.max(backlog);
         self.expect(&access, ticks, arrives);
@@ -224,7 +291,7 @@ impl Memory {
         if self.l2.touch(line) {
             return (2, caches.l2.latency, caches.l2.transfer);
         }
-        let (found, changed) = self.l3.as_mut().map_or((false, false), |l3| l3.take(line));
+        let (found, changed) = self.shared.l3.as_mut().map_or((false, false), |l3| l3.take(line));
         self.second(caches, line, changed);
         match caches.l3 {
             Some(Level { latency, transfer, .. }) if found => (3, latency, transfer),
@@ -235,7 +302,10 @@ impl Memory {
     /// Adds a line to the second level, whose oldest line goes to the third, whose oldest goes to memory.
     fn second(&mut self, caches: &Caches, line: u64, changed: bool) {
         let Some(old) = self.l2.add(line, changed) else { return };
-        let gone = match &mut self.l3 {
+        if old.changed {
+            self.shared.gone(old.line, self.number);
+        }
+        let gone = match &mut self.shared.l3 {
             Some(l3) => l3.add(old.line, old.changed),
             None => Some(old),
         };
@@ -291,6 +361,16 @@ impl Memory {
     }
 }
 
+/// Returns the time that a line takes to another processor and back.
+fn there_and_back(caches: &Caches) -> Ticks {
+    2 * caches.between_cores
+}
+
+/// Returns how long a locked instruction waits at `now` for a line that another processor keeps until a time.
+fn wait_until(caches: &Caches, now: Ticks, until: Ticks) -> Ticks {
+    until.saturating_sub(now).min(there_and_back(caches))
+}
+
 /// Returns true if a line has a pointer to the neighbourhood of an address.
 fn points_to(line: u64, linear: u64, read: ReadLine) -> bool {
     let near = |pointer: u64| {
@@ -302,6 +382,8 @@ fn points_to(line: u64, linear: u64, read: ReadLine) -> bool {
 
 #[cfg(test)]
 mod code_tests;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -86,6 +86,16 @@ impl InTurn {
         self.places[slot] |= 1;
     }
 
+    /// Marks the line in a slot as that of the next level.
+    pub fn clean(&mut self, slot: usize) {
+        self.places[slot] &= !1;
+    }
+
+    /// Empties a slot.
+    pub fn drop(&mut self, slot: usize) {
+        self.places[slot] = 0;
+    }
+
     /// Returns true if the line in a slot has been changed.
     pub fn is_changed(&self, slot: usize) -> bool {
         self.places[slot] & 1 != 0
@@ -144,6 +154,13 @@ impl Recent {
         let Some(place) = self.set(line).iter_mut().find(|place| holds(**place, line)) else { return false };
         *place |= 1;
         true
+    }
+
+    /// Marks a line as that of the next level.
+    pub fn clean(&mut self, line: u64) {
+        if let Some(place) = self.set(line).iter_mut().find(|place| holds(**place, line)) {
+            *place &= !1;
+        }
     }
 
     /// Removes a line. Returns whether it was there, and whether it was changed.

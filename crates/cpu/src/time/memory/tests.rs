@@ -16,6 +16,7 @@ pub(super) const CACHES: Caches = Caches {
     l3: Some(Level { lines: 65536, ways: 16, latency: 50_000, transfer: 8_000 }),
     memory_latency: 300_000,
     memory_transfer: 16_000,
+    between_cores: 110_000,
     window: 43_000,
     fill_buffers: 12,
     walks: Walks { pde: 4, pdpte: 2, pml4e: 1, nested: 2, walkers: 2 },
@@ -29,16 +30,27 @@ pub(super) struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        Self { memory: Memory::new(&CACHES), now: 1_000_000 }
+        Self { memory: Memory::new(&CACHES, 0), now: 1_000_000 }
     }
 
     /// Accesses a line after `work` ticks. Returns the wait.
     fn access(&mut self, line: u64, write: bool, work: Ticks, pointer: Option<(u64, u64)>) -> Ticks {
         self.now += work;
-        if self.memory.find(line, write).is_some() {
+        if let Some(slot) = self.memory.find(line) {
+            if write {
+                assert_eq!(self.memory.change(&CACHES, line, slot, self.now), None, "nobody else has it");
+            }
             return 0;
         }
-        let access = Access { line, linear: line << LINE_SHIFT, write, rip: 0x1000, now: self.now, began: self.now };
+        let access = Access {
+            line,
+            linear: line << LINE_SHIFT,
+            write,
+            locked: false,
+            rip: 0x1000,
+            now: self.now,
+            began: self.now,
+        };
         let read = |at: u64| {
             let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
             Some([0, to, 0, 0, 0, 0, 0, 0])
@@ -87,12 +99,13 @@ fn a_stream_costs_the_transfer_of_its_lines() {
 fn lines_stay_in_the_level_that_they_fit() {
     // Kind of the second round over so many lines.
     let level = |lines: u64| {
-        let mut memory = Memory::new(&CACHES);
+        let mut memory = Memory::new(&CACHES, 0);
         let mut last = None;
         for _ in 0..2 {
             for line in 0..lines {
-                let access = Access { line, linear: line << LINE_SHIFT, write: false, rip: 0, now: 0, began: 0 };
-                last = match memory.find(line, false) {
+                let access =
+                    Access { line, linear: line << LINE_SHIFT, write: false, locked: false, rip: 0, now: 0, began: 0 };
+                last = match memory.find(line) {
                     Some(_) => None,
                     None => Some(memory.miss(&CACHES, access, &|_| None).kind.param & !Kind::PREFETCHED),
                 };
@@ -127,28 +140,29 @@ fn no_miss_costs_more_than_the_most() {
 
 #[test]
 fn a_changed_line_is_known_until_it_is_replaced() {
-    let mut memory = Memory::new(&CACHES);
-    let access = Access { line: 5, linear: 320, write: false, rip: 0, now: 0, began: 0 };
+    let mut memory = Memory::new(&CACHES, 0);
+    let access = Access { line: 5, linear: 320, write: false, locked: false, rip: 0, now: 0, began: 0 };
     let slot = memory.miss(&CACHES, access, &|_| None).slot;
     assert!(!memory.is_changed(slot));
-    assert_eq!(memory.find(5, true), Some(slot));
+    assert_eq!(memory.find(5), Some(slot));
+    assert_eq!(memory.change(&CACHES, 5, slot, 0), None, "nobody else has it");
     assert!(memory.is_changed(slot));
     for way in 1..=8 {
         let line = 5 + 64 * way;
         memory.miss(&CACHES, Access { line, linear: line << LINE_SHIFT, ..access }, &|_| None);
     }
-    assert_eq!(memory.find(5, false), None);
+    assert_eq!(memory.find(5), None);
     // The second level has it.
     assert_eq!(memory.miss(&CACHES, access, &|_| None).kind.param & !Kind::PREFETCHED, 2);
 }
 
 #[test]
 fn states_of_other_sizes_are_refused() {
-    let memory = Memory::new(&CACHES);
-    assert!(memory.fits(&CACHES, 0));
-    assert!(!memory.fits(&Caches { l3: None, ..CACHES }, 0));
-    assert!(!memory.fits(&Caches { l1d: Level { ways: 16, ..LEVEL }, ..CACHES }, 0));
-    assert!(!memory.fits(&Caches { l2: Level { lines: 2048, ..CACHES.l2 }, ..CACHES }, 0));
+    let memory = Memory::new(&CACHES, 0);
+    assert!(memory.fits(&CACHES, 0, 0, 1));
+    assert!(!memory.fits(&Caches { l3: None, ..CACHES }, 0, 0, 1));
+    assert!(!memory.fits(&Caches { l1d: Level { ways: 16, ..LEVEL }, ..CACHES }, 0, 0, 1));
+    assert!(!memory.fits(&Caches { l2: Level { lines: 2048, ..CACHES.l2 }, ..CACHES }, 0, 0, 1));
 }
 
 #[test]
@@ -157,7 +171,7 @@ fn the_state_after_misses_fits_the_time_and_later_times_do_not() {
     for n in 1..5_000 {
         let pointer = (n % 3 == 0).then(|| (scattered(n - 1), scattered(n)));
         bench.access(scattered(n), n % 5 == 0, n % 50 * 1_000, pointer);
-        assert!(bench.memory.fits(&CACHES, bench.now));
+        assert!(bench.memory.fits(&CACHES, bench.now, 0, 1));
     }
     let wrong: [fn(&mut Memory); 8] = [
         |memory| memory.waits.until = Ticks::MAX,
@@ -172,6 +186,6 @@ fn the_state_after_misses_fits_the_time_and_later_times_do_not() {
     for (n, change) in wrong.iter().enumerate() {
         let mut memory = bench.memory.clone();
         change(&mut memory);
-        assert!(!memory.fits(&CACHES, bench.now), "{n}");
+        assert!(!memory.fits(&CACHES, bench.now, 0, 1), "{n}");
     }
 }

@@ -14,7 +14,15 @@ impl Bench {
         pointer: Option<(u64, u64)>,
     ) -> Ticks {
         self.now += work;
-        let access = Access { line, linear: line << LINE_SHIFT, write, rip: 0x1000, now: self.now, began: self.now };
+        let access = Access {
+            line,
+            linear: line << LINE_SHIFT,
+            write,
+            locked: false,
+            rip: 0x1000,
+            now: self.now,
+            began: self.now,
+        };
         let read = |at: u64| {
             let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
             Some([0, to, 0, 0, 0, 0, 0, 0])
@@ -72,6 +80,7 @@ fn a_miss_waits_for_the_translation_of_its_address() {
             line: line(0),
             linear: line(0) << LINE_SHIFT,
             write: false,
+            locked: false,
             rip: 0x1000,
             now: bench.now,
             began: bench.now,
@@ -87,9 +96,10 @@ fn an_entry_is_read_from_where_its_line_is() {
     let mut bench = Bench::new();
     assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.memory_latency);
     assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.l2.latency);
-    bench
-        .memory
-        .fill(&CACHES, Access { line: line(0), linear: 0, write: true, rip: 0, now: bench.now, began: bench.now });
+    bench.memory.fill(
+        &CACHES,
+        Access { line: line(0), linear: 0, write: true, locked: false, rip: 0, now: bench.now, began: bench.now },
+    );
     assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.l1d.latency);
 }
 
