@@ -129,6 +129,31 @@ impl Cpu {
         }
     }
 
+    /// Asks for a line that the program says it needs soon, `write` to change it.
+    pub(crate) fn ask_for_data(&mut self, physical: u64, write: bool) {
+        let (now, _) = self.time_of_access();
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        if let Some((kind, ticks)) = memory.ask(caches, physical >> LINE_SHIFT, write, now) {
+            self.charge_ticks(kind, 1, ticks);
+        }
+    }
+
+    /// Writes a line to memory, and removes it from the caches unless `keep`.
+    pub(crate) fn flush_line(&mut self, physical: u64, keep: bool) {
+        let (now, _) = self.time_of_access();
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        if let Some(slot) = memory.flush(caches, physical >> LINE_SHIFT, keep, now) {
+            self.hide(slot);
+        }
+    }
+
+    /// A device has written bytes of a page of RAM.
+    pub fn device_wrote(&mut self, physical: u64, size: u64) {
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        let (first, count) = range(physical, size);
+        (first..first + count).for_each(|line| memory.device_write(caches, line));
+    }
+
     /// Takes notice of what other processors have done since this one's last turn.
     pub fn take_notice(&mut self) {
         let Some(memory) = &mut self.micro.memory else { return };

@@ -292,11 +292,46 @@ impl Cpu {
         }
     }
 
+    /// Checks the linear address of an access with a segment.
+    pub(crate) fn check_canonical(&mut self, linear: u64, segment: u8) -> Exec {
+        if self.engine.long64 && !self.canonical(linear) { Err(self.segment_fault(segment)) } else { Ok(()) }
+    }
+
+    /// Returns the guest-physical address of a memory operand that is a hint: without a translation the hint is ignored. Under EPT, where
+    /// a walk may exit, so is a hint whose translation the TLB does not have.
+    pub(crate) fn translate_hint(&mut self, op: &Op) -> Option<u64> {
+        if self.engine.emulation.is_some() {
+            return None;
+        }
+        let privilege = self.privilege();
+        let linear = self.operand_linear(op, 1, false);
+        let translated = linear.and_then(|linear| {
+            self.check_canonical(linear, op.seg)?;
+            match self.arch.vmx.ept && !self.has_translation(linear, privilege) {
+                true => Err(Fault),
+                false => self.translate(linear, Access::Read, privilege),
+            }
+        });
+        match translated {
+            Ok((physical, _)) => Some(physical),
+            Err(_) => {
+                self.engine.fault = Cause::None;
+                None
+            }
+        }
+    }
+
+    /// Returns true if the TLB has a translation by which data can be read.
+    fn has_translation(&mut self, linear: u64, privilege: Privilege) -> bool {
+        let pcid = self.pcid();
+        let first = self.micro.tlb.first(linear, false, pcid).copied();
+        let entry = first.or_else(|| self.micro.tlb.second(linear, pcid).copied());
+        entry.is_some_and(|entry| self.allows(&entry, Access::Read, privilege))
+    }
+
     /// Slow path of an access within a page: checks, translates, and fills the fast path if possible.
     fn resolve(&mut self, linear: u64, size: u64, access: Access, privilege: Privilege, segment: u8) -> Exec<Target> {
-        if self.engine.long64 && !self.canonical(linear) {
-            return Err(self.segment_fault(segment));
-        }
+        self.check_canonical(linear, segment)?;
         let write = access.writes();
         let (address, entry) = self.translate(linear, access, privilege)?;
         let explicit = privilege != Privilege::Implicit;

@@ -52,6 +52,8 @@ pub enum Treatment {
     LoadSegment,
     /// Nothing happens.
     Nothing,
+    /// Nothing happens unless caches are modelled.
+    Prefetch,
     /// The host executes the instruction as the interpreter does, on general registers and memory, except for some flags.
     Native(Flags),
     /// As [`Treatment::Native`], unless operands have 16 bits: for counts above 16, processors differ in the result.

@@ -5,6 +5,7 @@ use cpu::time::{Context, Price, Step, Steps, Timing};
 use cpu::{Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use iced_x86::{IcedError, Instruction};
+use ledger::caches::Caches;
 use ledger::{Class, Costs, Family};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -470,30 +471,37 @@ fn long_code(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.ret()
 }
 
+/// A machine with the pipeline and caches of a profile, after a change of the caches.
+fn machine_of_a_core(
+    tier: Tier,
+    change: impl Fn(&mut Caches),
+    code: fn(&mut CodeAssembler) -> Result<(), IcedError>,
+) -> Machine {
+    let profile = ledger::profile::Profile::named("zen3").expect("a built-in profile");
+    let profile = profile.with_clock(ledger::profile::Clock::Core).expect("a profile with caches");
+    let mut geometry = profile.geometry();
+    geometry.caches.iter_mut().for_each(change);
+    let mut machine = Machine::long64(0);
+    machine.code(code);
+    let model =
+        Arc::new(Model { costs: profile.costs(), timing: cpu::time::timing(&profile), geometry, ..testkit::model() });
+    let wiring = &machine.cpu.wiring;
+    let mut cpu = cpu::Cpu::new(0, model, wiring.ram.clone(), wiring.bus.clone(), ledger::Recorder::default());
+    cpu.restore(machine.cpu.arch.clone(), cpu.micro.clone()).expect("the same state");
+    machine.cpu = cpu;
+    machine.cache.code.tier = tier;
+    machine
+}
+
 #[test]
 fn code_is_asked_for_alike_on_both_tiers() {
     let small = |lines| ledger::caches::Level { lines, ways: 2, latency: 0, transfer: 0 };
     let run = |tier: Tier, turn: u64, code: fn(&mut CodeAssembler) -> Result<(), IcedError>| {
-        let profile = ledger::profile::Profile::named("zen3").expect("a built-in profile");
-        let profile = profile.with_clock(ledger::profile::Clock::Core).expect("a profile with caches");
-        let mut geometry = profile.geometry();
-        if let Some(caches) = &mut geometry.caches {
+        let change = |caches: &mut Caches| {
             caches.code.l1i = small(16);
             caches.code.branches = ledger::caches::Level { latency: 12_000, ..small(8) };
-        }
-        let mut machine = Machine::long64(0);
-        machine.code(code);
-        let model = Arc::new(Model {
-            costs: profile.costs(),
-            timing: cpu::time::timing(&profile),
-            geometry,
-            ..testkit::model()
-        });
-        let wiring = &machine.cpu.wiring;
-        let mut cpu = cpu::Cpu::new(0, model, wiring.ram.clone(), wiring.bus.clone(), ledger::Recorder::default());
-        cpu.restore(machine.cpu.arch.clone(), cpu.micro.clone()).expect("the same state");
-        machine.cpu = cpu;
-        machine.cache.code.tier = tier;
+        };
+        let mut machine = machine_of_a_core(tier, change, code);
         while machine.run(turn) == Exit::Deadline {}
         machine.cpu.record_counts(&mut machine.cache);
         let recorder = &machine.cpu.wiring.recorder;
@@ -545,5 +553,43 @@ fn a_repeated_move_takes_what_its_length_takes() {
             assert_eq!(clock(tier, length, false) - none, expected(length) - expected(0), "{tier:?} {length}");
             assert_eq!(clock(tier, length, true), clock(Tier::Interpreter, length, true), "{tier:?} {length}");
         }
+    }
+}
+
+/// Each round loads a line that was flushed, after asking for it or for others, and for addresses that have no translation.
+fn asking<const FOR_IT: bool>(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(ecx, 300)?;
+    a.mov(rdx, 0x7fff_ffff_f000u64)?;
+    a.mov(rbx, 0x1234_5678_9abc_def0u64)?;
+    a.set_label(&mut top)?;
+    // Lines in an order that no prefetcher knows.
+    a.imul_3(esi, ecx, 0x6d5)?;
+    a.and(esi, 0x1fc0)?;
+    a.add(esi, DATA as i32)?;
+    a.clflush(byte_ptr(rsi))?;
+    a.prefetcht0(byte_ptr(rdx))?;
+    a.prefetchw(byte_ptr(rbx))?;
+    a.prefetcht0(byte_ptr(rsi + if FOR_IT { 0 } else { 0x4000 }))?;
+    (0..40).try_for_each(|_| a.imul_2(rax, rax))?;
+    a.add(rax, qword_ptr(rsi))?;
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+#[test]
+fn lines_that_a_program_asks_for_are_there_earlier() {
+    let run = |tier, code| {
+        let mut machine = machine_of_a_core(tier, |_| (), code);
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        (machine.cpu.micro.clock, machine.cpu.micro)
+    };
+    let [(with, micro), (without, _)] =
+        [run(Tier::Interpreter, asking::<true>), run(Tier::Interpreter, asking::<false>)];
+    assert!(with + 300 * 50_000 < without, "{with} {without}");
+    for tier in ALL_TIERS {
+        let other = run(tier, asking::<true>);
+        assert!(other.0 == with && other.1 == micro, "{tier:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Sizes and latencies of the caches, and of the way to memory.
 
 use crate::Ticks;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Bytes in a line.
 pub const LINE: u64 = 64;
@@ -52,6 +53,16 @@ pub struct Walks {
     pub walkers: u16,
 }
 
+/// Where a line is that a device has written. No core has it then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum DeviceWrites {
+    /// In the third level (Intel's Data Direct I/O).
+    L3,
+    /// In memory.
+    Memory,
+}
+
 /// The caches of a core, and the way to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caches {
@@ -69,6 +80,8 @@ pub struct Caches {
     pub between_cores: Ticks,
     /// Ticks for each of many lines from memory.
     pub memory_transfer: Ticks,
+    /// Where lines are that devices have written.
+    pub device_writes: DeviceWrites,
     /// Ticks of latency that the core hides behind the instructions that follow: the entries of its reorder buffer
     /// divided by the instructions that it dispatches in a cycle.
     pub window: Ticks,

@@ -545,16 +545,22 @@ impl Vcpus {
         if written.is_empty() {
             return;
         }
-        let Some(first) = self.all.first_mut() else { return };
         for range in written {
             let mut at = range.start;
             while at < range.end {
                 let len = (range.end - at).min(4096 - at % 4096);
-                first.cpu.code_written(at, len);
+                if let Some(holder) = self.all.get_mut(self.holder) {
+                    holder.cpu.device_wrote(at, len);
+                }
+                if let Some(first) = self.all.first_mut() {
+                    first.cpu.code_written(at, len);
+                }
                 at += len;
             }
         }
-        first.cpu.drop_written_code(&mut self.cache);
+        if let Some(first) = self.all.first_mut() {
+            first.cpu.drop_written_code(&mut self.cache);
+        }
     }
 
     /// Delivers NMI, INIT and start-up, and wakes processors that have a reason to wake.

@@ -14,7 +14,7 @@ use cpu::ram::Ram;
 use cpu::time::{Core, Flat, Timing};
 use cpu::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
-use ledger::caches::{Caches, Code, Level, Walks};
+use ledger::caches::{Caches, Code, DeviceWrites, Level, Walks};
 use ledger::profile::Profile;
 use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, RegionId, Sets, Shape, Ticks};
 use std::fmt::Write;
@@ -189,6 +189,7 @@ impl Tiers {
             memory_latency: 150_000,
             memory_transfer: 20_000,
             between_cores: 90_000,
+            device_writes: DeviceWrites::L3,
             window: 20_000,
             fill_buffers: 4,
             walks: Walks { pde: 4, pdpte: 2, pml4e: 1, nested: 2, walkers: 2 },

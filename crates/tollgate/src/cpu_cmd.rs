@@ -7,7 +7,7 @@ use crate::table::{
 use crate::validate_cmd;
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use ledger::caches::{LINE, Level, Walks};
+use ledger::caches::{DeviceWrites, LINE, Level, Walks};
 use ledger::profile::{Confidence, Fetch, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
@@ -199,6 +199,11 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     all.push(("memory", memory, &caches.memory.from));
     let between = format!("{} cycles", exact_cycles(caches.between_cores.value));
     all.push(("another core", between, &caches.between_cores.from));
+    let writes = match caches.devices.value {
+        DeviceWrites::L3 => "to the third level",
+        DeviceWrites::Memory => "to memory",
+    };
+    all.push(("devices' writes", writes.to_owned(), &caches.devices.from));
     all.push(("window", format!("{} cycles", exact_cycles(caches.window.value)), &caches.window.from));
     let Fetch { transfer, ahead, scattered, sequential } = caches.fetch.value;
     let fetch = format!("{} cycles a line, {} cycles ahead", exact_cycles(transfer), exact_cycles(ahead));

@@ -1,5 +1,6 @@
 //! Compare-and-exchange, flag instructions, decimal arithmetic, hints, fences and random numbers.
 
+use crate::access::Access;
 use crate::exec::{get0, get1, set0, set1, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
@@ -49,20 +50,20 @@ pub static ROWS: &[Row] = &[
     Row::new(Cldemote, Class::Nop, nop).treated(Treatment::Nothing),
     Row::new(Prefetchit0, Class::Nop, nop).treated(Treatment::Nothing),
     Row::new(Prefetchit1, Class::Nop, nop).treated(Treatment::Nothing),
-    Row::new(Prefetch, Class::Nop, nop).treated(Treatment::Nothing),
-    Row::new(Prefetchw, Class::Nop, nop).treated(Treatment::Nothing).lacking(Lacking::Ignored),
-    Row::new(Prefetchwt1, Class::Nop, nop).treated(Treatment::Nothing),
-    Row::new(Prefetchnta, Class::Nop, nop).treated(Treatment::Nothing),
-    Row::new(Prefetcht0, Class::Nop, nop).treated(Treatment::Nothing),
-    Row::new(Prefetcht1, Class::Nop, nop).treated(Treatment::Nothing),
-    Row::new(Prefetcht2, Class::Nop, nop).treated(Treatment::Nothing),
+    Row::new(Prefetch, Class::Nop, prefetch::<false>).treated(Treatment::Prefetch),
+    Row::new(Prefetchw, Class::Nop, prefetch::<true>).treated(Treatment::Prefetch).lacking(Lacking::Ignored),
+    Row::new(Prefetchwt1, Class::Nop, prefetch::<true>).treated(Treatment::Prefetch),
+    Row::new(Prefetchnta, Class::Nop, prefetch::<false>).treated(Treatment::Prefetch),
+    Row::new(Prefetcht0, Class::Nop, prefetch::<false>).treated(Treatment::Prefetch),
+    Row::new(Prefetcht1, Class::Nop, prefetch::<false>).treated(Treatment::Prefetch),
+    Row::new(Prefetcht2, Class::Nop, prefetch::<false>).treated(Treatment::Prefetch),
     Row::end(Pause, Class::Pause, |_, _| Some(pause)).treated(Treatment::Pause),
     Row::new(Lfence, Class::Fence, nop).treated(Treatment::Nothing),
     Row::new(Sfence, Class::Fence, nop).treated(Treatment::Nothing),
     Row::new(Mfence, Class::Fence, nop).treated(Treatment::Nothing),
-    Row::new(Clflush, Class::CacheLine, cache_line),
-    Row::new(Clflushopt, Class::CacheLine, cache_line),
-    Row::new(Clwb, Class::CacheLine, cache_line),
+    Row::new(Clflush, Class::CacheLine, cache_line::<false>),
+    Row::new(Clflushopt, Class::CacheLine, cache_line::<false>),
+    Row::new(Clwb, Class::CacheLine, cache_line::<true>),
     Row::new(Movnti, Class::Store, |_, op| sized!(op.size; movnti<>)),
     Row::new(Rdrand, Class::Random, |_, op| sized!(op.size; random<Number>)),
     Row::new(Rdseed, Class::Random, |_, op| sized!(op.size; random<Seed>)),
@@ -288,12 +289,31 @@ fn daa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
-fn cache_line(_: &Instruction, _: &mut Op) -> Option<Handler> {
-    // Caches are not modelled, but the address is translated and checked as for a byte read.
+/// CLFLUSH, CLFLUSHOPT, and CLWB, which keeps the line.
+fn cache_line<const KEEP: bool>(_: &Instruction, _: &mut Op) -> Option<Handler> {
+    // The address is translated and checked as for a byte read.
     Some(|cpu, op| {
         let linear = cpu.operand_linear(op, 1, false)?;
         let privilege = cpu.privilege();
-        cpu.prepare_read(linear, 1, privilege, op.seg)?;
+        if !cpu.has_lines() {
+            cpu.prepare_read(linear, 1, privilege, op.seg)?;
+            return Ok(Flow::Next);
+        }
+        cpu.check_canonical(linear, op.seg)?;
+        let (physical, _) = cpu.translate(linear, Access::Read, privilege)?;
+        cpu.flush_line(physical, KEEP);
+        Ok(Flow::Next)
+    })
+}
+
+/// PREFETCHh and PREFETCHW, which ask for a line if caches are modelled, and never fault.
+fn prefetch<const WRITE: bool>(_: &Instruction, _: &mut Op) -> Option<Handler> {
+    Some(|cpu, op| {
+        if cpu.has_lines()
+            && let Some(physical) = cpu.translate_hint(op)
+        {
+            cpu.ask_for_data(physical, WRITE);
+        }
         Ok(Flow::Next)
     })
 }

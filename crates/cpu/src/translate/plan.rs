@@ -177,8 +177,9 @@ fn plan_narrow_row(i: &Instruction, op: &Op) -> Option<Plan> {
     })
 }
 
-/// Returns the plan for an instruction with operation `op`, in 32-bit code if `narrow`, else in 64-bit mode.
-fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
+/// Returns the plan for an instruction with operation `op`, in 32-bit code if `narrow`, else in 64-bit mode; `lines` if caches are
+/// modelled.
+fn plan_one(i: &Instruction, op: &Op, narrow: bool, lines: bool) -> Plan {
     if op.form.code() != i.code() as u16 {
         // The model lacks the instruction.
         return Plan::Handler;
@@ -193,6 +194,8 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     match treatment {
         // This includes hints.
         Treatment::Nothing => Plan::Nothing,
+        Treatment::Prefetch if lines => Plan::Handler,
+        Treatment::Prefetch => Plan::Nothing,
         Treatment::Handler | Treatment::LoadSegment => Plan::Handler,
         Treatment::Native(_) => plan_native(i, op, narrow),
         Treatment::DoubleShift if op.size == 2 => Plan::Handler,
@@ -337,8 +340,8 @@ fn loads_segment(i: &Instruction) -> bool {
 }
 
 /// Returns the plans for the instructions of a block.
-pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan> {
-    let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op, narrow)).collect();
+pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool, lines: bool) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op, narrow, lines)).collect();
     // After it the segments may not be those for which 32-bit code is translated.
     if narrow && let Some(loaded) = instructions.iter().position(loads_segment) {
         plans[loaded..].fill(Plan::Handler);

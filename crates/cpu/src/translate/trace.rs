@@ -283,7 +283,7 @@ impl Cpu {
         }
         let same = instructions.len() == ops.len()
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
-        let mut plans = plans(&instructions, ops, key.narrow);
+        let mut plans = plans(&instructions, ops, key.narrow, self.has_lines());
         // With branch tracking, the handlers ensure that ENDBRANCH comes next; when it is executed here, the tracker
         // does not wait.
         let records = self.wiring.model.branches;
@@ -412,7 +412,7 @@ impl Cpu {
         }
         let instruction = self.as_model(Self::decode_one(bytes, rip, block.mode()).ok()?);
         let (op, ends) = operation(&instruction, block.mode());
-        let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
+        let nop = plans(&[instruction], &[op], false, self.has_lines()) == [Plan::Nothing];
         (nop && !ends).then(|| {
             let timed = Timed { op, instruction };
             let (price, after) =

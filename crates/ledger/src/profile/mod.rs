@@ -10,7 +10,7 @@ mod parse;
 
 pub use cpuid::CpuidLeaf;
 
-use crate::caches::{Caches, Code, Level, Walks};
+use crate::caches::{Caches, Code, DeviceWrites, Level, Walks};
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -122,6 +122,8 @@ pub struct CacheFigures {
     pub memory: Sourced<(Ticks, Ticks)>,
     /// Latency of a line that another processor has changed, in ticks.
     pub between_cores: Sourced<Ticks>,
+    /// Where lines are that devices have written.
+    pub devices: Sourced<DeviceWrites>,
     /// Ticks of latency that the core hides behind the instructions that follow.
     pub window: Sourced<Ticks>,
     /// Misses that may wait at the same time.
@@ -161,6 +163,7 @@ impl CacheFigures {
             memory_latency: self.memory.value.0,
             memory_transfer: self.memory.value.1,
             between_cores: self.between_cores.value,
+            device_writes: self.devices.value,
             window: self.window.value,
             fill_buffers: self.fill_buffers.value,
             walks: self.walks.value,

@@ -4,7 +4,7 @@ use super::{
     AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, Prices, Profile, ProfileError, Provenance,
     Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
-use crate::caches::{LINE, Level, Walks};
+use crate::caches::{DeviceWrites, LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use strum::VariantArray;
@@ -393,9 +393,13 @@ fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
     Ok(Level { lines: lines as u32, ways: ways as u16, latency: 0, transfer: 0 })
 }
 
+/// The keys of the table of caches.
+const CACHES: [&str; 12] =
+    ["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches", "walks", "cores", "devices"];
+
 /// Reads the caches and the way to memory.
 fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
-    top.only(&["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches", "walks", "cores"])?;
+    top.only(&CACHES)?;
     let level = |key: &str, transfer: bool| {
         let at = top.table(key)?;
         let known = ["bytes", "ways", "latency", "source", "confidence", "transfer"];
@@ -416,6 +420,15 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     let walks = top.table("walks")?;
     walks.only(&["pde", "pdpte", "pml4e", "nested", "walkers", "source", "confidence"])?;
     let structures = |key: &str, least| Ok(walks.integer(key, least, MOST_STRUCTURES)? as u16);
+    let devices = top.table("devices")?;
+    devices.only(&["writes", "source", "confidence"])?;
+    let writes = devices.text("writes")?.parse().map_err(|_| {
+        let known: Vec<&str> = DeviceWrites::VARIANTS.iter().map(Into::into).collect();
+        devices.error("writes", format!("should be one of {}", known.join(", ")))
+    })?;
+    if writes == DeviceWrites::L3 && !top.table.contains_key("l3") {
+        return Err(devices.error("writes", "should be memory: there is no third level"));
+    }
     let memory = top.table("memory")?;
     memory.only(&["latency", "transfer", "source", "confidence"])?;
     let figures = CacheFigures {
@@ -444,6 +457,7 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
             from: memory.from()?,
         },
         between_cores: top.figure("cores", MOST_LATENCY, true)?,
+        devices: Sourced { value: writes, from: devices.from()? },
         window: top.figure("window", MOST_LATENCY, true)?,
         fill_buffers: sized(top, "fill_buffers", "entries", 1, 1024)?.map(|n| n as u16),
         walks: Sourced {

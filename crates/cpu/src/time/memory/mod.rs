@@ -14,10 +14,12 @@
 //!   each. The address counts as such if the line contains a pointer to its neighbourhood.
 //! - The line arrives after the latency of its level, and the core waits from `now` plus the window until then.
 //! - A line that the prefetchers have asked for (`prefetch.rs`) has arrived.
+//! - A line that an instruction has asked for (`asked.rs`) arrives after its latency from then on.
 //! - Nobody waits for a store.
 //! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
 //!   its latency. The core waits if the backlog exceeds what the buffers hold.
 
+mod asked;
 pub mod code;
 mod prefetch;
 pub mod shared;
@@ -25,8 +27,9 @@ mod tags;
 mod translation;
 mod waits;
 
+use asked::Asked;
 use code::Front;
-use ledger::caches::{Caches, Level};
+use ledger::caches::{Caches, DeviceWrites, Level};
 use ledger::{Kind, Ticks};
 use prefetch::Prefetchers;
 use serde::{Deserialize, Serialize};
@@ -97,6 +100,7 @@ pub struct Memory {
     /// The processor's number.
     number: usize,
     prefetchers: Prefetchers,
+    asked: Asked,
     /// The last misses.
     coming: [Coming; REMEMBERED],
     newest: u8,
@@ -123,6 +127,7 @@ impl Memory {
             shared: Box::new(Shared::new(caches)),
             number,
             prefetchers: Prefetchers::default(),
+            asked: Asked::default(),
             coming: [Coming::default(); REMEMBERED],
             newest: 0,
             waits: Waits::default(),
@@ -143,6 +148,7 @@ impl Memory {
             && self.front.fits(&caches.code, clock)
             && self.l2.fits(&caches.l2)
             && self.prefetchers.fits()
+            && self.asked.fits(caches, clock)
             && usize::from(self.newest) < REMEMBERED
             && self.translations.fits(caches, clock)
             && self.waits.fits(clock)
@@ -184,6 +190,7 @@ impl Memory {
                 Notice::Taken(_) => {
                     slot.into_iter().for_each(|slot| self.l1d.drop(slot));
                     self.l2.take(line);
+                    self.asked.take(line);
                 }
                 Notice::Read(_) => {
                     slot.into_iter().for_each(|slot| self.l1d.clean(slot));
@@ -245,23 +252,76 @@ impl Memory {
         };
         let (level, latency, transfer) = self.fetch(caches, access.line);
         let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
-        // Nobody asks ahead for a line that another processor has just changed.
+        // No prefetcher asks for a line that another processor has just changed.
         let prefetched = prefetched && !theirs;
+        let asked = self.asked.take(access.line).filter(|_| !prefetched && !theirs);
         let slot = self.fill(caches, access);
         // A load that follows a store gets the stored value.
-        let arrives = match (access.write && !access.locked, prefetched) {
+        let on_its_way = prefetched || asked.is_some();
+        let arrives = match (access.write && !access.locked, on_its_way) {
             (true, _) => access.now,
-            (_, true) => self.address_known(&access).unwrap_or(access.now),
+            (_, true) => self.address_known(&access).unwrap_or(access.now).max(asked.unwrap_or(0)),
             (_, false) => self.issued(caches, &access, read) + wait_until(caches, access.now, kept) + latency,
         };
         // What follows a locked instruction does not begin before it.
         let window = if access.locked { 0 } else { caches.window };
         let wait = arrives.saturating_sub(access.now + window);
-        let backlog = self.transfer(caches, access.now, latency, transfer, prefetched);
+        let backlog = self.transfer(caches, access.now, latency, transfer, on_its_way);
         let ticks = wait.max(backlog);
         self.expect(&access, ticks, arrives);
         self.wait(caches, access.now, ticks);
-        Miss { slot, kind: Kind::cache_miss(false, level, prefetched), ticks }
+        Miss { slot, kind: Kind::cache_miss(false, level, on_its_way), ticks }
+    }
+
+    /// Handles an instruction that asks for a line, `write` with the intention to change it. Returns the kind of event and the time for
+    /// which the core waits, if the first level does not have the line.
+    pub fn ask(&mut self, caches: &Caches, line: u64, write: bool, now: Ticks) -> Option<(Kind, Ticks)> {
+        if self.l1d.find(line).is_some() || self.asked.has(line) {
+            return None;
+        }
+        let theirs = self.shared.read(line, self.number);
+        if write {
+            self.shared.take(line, self.number, now);
+        }
+        let (level, latency, transfer) = self.fetch(caches, line);
+        let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
+        let ticks = self.transfer(caches, now, latency, transfer, false);
+        self.asked.add(line, now + latency);
+        self.wait(caches, now, ticks);
+        Some((Kind::cache_miss(false, level, false), ticks))
+    }
+
+    /// Handles CLFLUSH and CLFLUSHOPT, or with `keep` CLWB, of a line: memory has it then. Returns the slot of the first level that had
+    /// it.
+    pub fn flush(&mut self, caches: &Caches, line: u64, keep: bool, now: Ticks) -> Option<usize> {
+        let slot = self.l1d.find(line);
+        let mut changed = slot.is_some_and(|slot| self.l1d.is_changed(slot));
+        if keep {
+            slot.into_iter().for_each(|slot| self.l1d.clean(slot));
+            changed |= self.l2.clean(line);
+            changed |= self.shared.l3.as_mut().is_some_and(|l3| l3.clean(line));
+        } else {
+            slot.into_iter().for_each(|slot| self.l1d.drop(slot));
+            changed |= self.l2.take(line).1;
+            changed |= self.shared.l3.as_mut().is_some_and(|l3| l3.take(line).1);
+            self.asked.take(line);
+            changed |= self.shared.drop_line(line, self.number);
+        }
+        if changed {
+            self.free = self.free.max(now) + caches.memory_transfer;
+        }
+        slot
+    }
+
+    /// A device has written a line: the caches of cores no longer have it.
+    pub fn device_write(&mut self, caches: &Caches, line: u64) {
+        self.shared.device_write(line);
+        if let Some(l3) = &mut self.shared.l3 {
+            l3.take(line);
+            if caches.device_writes == DeviceWrites::L3 {
+                l3.add(line, true);
+            }
+        }
     }
 
     /// Notes that the line of an access, for which the core waits, arrives at a time.
@@ -380,6 +440,8 @@ fn points_to(line: u64, linear: u64, read: ReadLine) -> bool {
     read(line).is_some_and(|words| words.iter().any(|word| near(*word) || narrow(*word)))
 }
 
+#[cfg(test)]
+mod asked_tests;
 #[cfg(test)]
 mod code_tests;
 #[cfg(test)]

@@ -110,7 +110,7 @@ pub struct Shared {
     pub(super) l3: Option<Recent>,
     /// For a machine of several processors, the owners of lines, by the line modulo the length.
     owners: Vec<Owner>,
-    /// For each processor, what it has to take notice of.
+    /// For each processor, what it has to take notice of, also of devices.
     notices: Vec<Vec<Notice>>,
     contention: Contention,
     /// For each processor, the time at which its last turn ended.
@@ -120,14 +120,14 @@ pub struct Shared {
 impl Shared {
     /// Creates the state of a machine with one processor.
     pub fn new(caches: &Caches) -> Self {
-        Self { l3: caches.l3.as_ref().map(Recent::new), ..Self::default() }
+        Self { l3: caches.l3.as_ref().map(Recent::new), notices: vec![Vec::new()], ..Self::default() }
     }
 
     /// Makes this the state of a machine with so many processors.
     pub fn of(&mut self, processors: usize) {
         if processors > 1 {
             self.owners = vec![NOBODY; LINES];
-            self.notices = vec![Vec::new(); processors];
+            self.notices.resize(processors, Vec::new());
             self.ended = vec![0; processors];
         }
     }
@@ -143,12 +143,12 @@ impl Shared {
             (None, None) => true,
             _ => false,
         };
-        let (lines, lists) = if processors > 1 { (LINES, processors) } else { (0, 0) };
+        let (lines, turns) = if processors > 1 { (LINES, processors) } else { (0, 0) };
         let possible = |owner: &Owner| owner.line <= super::LINES && owner.taken <= u64::MAX / 4;
         let line = |notice: &Notice| match notice {
             Notice::Taken(line) | Notice::Read(line) => *line < super::LINES,
         };
-        l3 && (self.owners.len(), self.notices.len(), self.ended.len()) == (lines, lists, lists)
+        l3 && (self.owners.len(), self.notices.len(), self.ended.len()) == (lines, processors.max(1), turns)
             && self.owners.iter().all(possible)
             && self.notices.iter().all(|list| list.len() <= MOST_NOTICES && list.iter().all(line))
             && self.contention.until.max(self.contention.rests) <= u64::MAX / 4
@@ -226,6 +226,28 @@ impl Shared {
                 owner.owner = SEVERAL;
             }
         }
+    }
+
+    /// Takes a line from all processors but `me`, for nobody. Returns true if another one has changed it.
+    pub fn drop_line(&mut self, line: u64, me: usize) -> bool {
+        for other in (0..self.notices.len()).filter(|other| *other != me) {
+            self.leave(other, Notice::Taken(line));
+        }
+        if !self.has_others() {
+            return false;
+        }
+        let owner = self.owner(line);
+        let theirs = owner.line == line + 1 && owner.owner != SEVERAL && usize::from(owner.owner) != me;
+        if owner.line == line + 1 {
+            *owner = NOBODY;
+        }
+        theirs
+    }
+
+    /// A device has written a line.
+    pub fn device_write(&mut self, line: u64) {
+        // No processor has this number.
+        self.drop_line(line, usize::MAX);
     }
 
     fn leave(&mut self, number: usize, notice: Notice) {

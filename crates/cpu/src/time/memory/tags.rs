@@ -156,11 +156,12 @@ impl Recent {
         true
     }
 
-    /// Marks a line as that of the next level.
-    pub fn clean(&mut self, line: u64) {
-        if let Some(place) = self.set(line).iter_mut().find(|place| holds(**place, line)) {
-            *place &= !1;
-        }
+    /// Marks a line as that of the next level. Returns true if it was changed.
+    pub fn clean(&mut self, line: u64) -> bool {
+        let Some(place) = self.set(line).iter_mut().find(|place| holds(**place, line)) else { return false };
+        let changed = *place & 1 != 0;
+        *place &= !1;
+        changed
     }
 
     /// Removes a line. Returns whether it was there, and whether it was changed.

@@ -1,5 +1,5 @@
 use super::*;
-use ledger::caches::{Code, Walks};
+use ledger::caches::{Code, DeviceWrites, Walks};
 
 const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0 };
 pub(super) const CACHES: Caches = Caches {
@@ -17,6 +17,7 @@ pub(super) const CACHES: Caches = Caches {
     memory_latency: 300_000,
     memory_transfer: 16_000,
     between_cores: 110_000,
+    device_writes: DeviceWrites::L3,
     window: 43_000,
     fill_buffers: 12,
     walks: Walks { pde: 4, pdpte: 2, pml4e: 1, nested: 2, walkers: 2 },
