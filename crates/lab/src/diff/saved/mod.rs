@@ -229,7 +229,8 @@ impl SavedSide {
             parameters: runs.parameters.clone(),
             files: runs.files.clone(),
             tsc_hz: runs.tsc_hz,
-            origin: runs.origin.clone(),
+            // The file has each configuration once.
+            origin: Origin { configuration: None, ..runs.origin.clone() },
             configuration,
             prices: runs.prices.as_ref().map_or_else(String::new, |known| known.hash.clone()),
             confidence: priced::confidences(runs),
