@@ -48,13 +48,15 @@ impl Cpu {
             return;
         }
         let own = if self.arch.cr0 & CR0_PG != 0 { self.arch.cr3 & x86::page::ADDRESS } else { 0 };
-        let Charged { task, region, .. } = self.micro.charged;
+        let guest = self.guest_of_software();
+        let charged = &self.micro.charged;
+        let (task, context) = charged.own(guest.is_some());
         let host = Origin {
-            guest: self.guest_of_software().unwrap_or_default(),
-            region,
+            guest: guest.unwrap_or_default(),
+            region: charged.region,
             level: 0,
             ring: self.arch.cpl,
-            context: self.micro.charged.context(),
+            context,
             task,
             space: self.micro.charged_space.unwrap_or(own),
         };
@@ -62,7 +64,10 @@ impl Cpu {
         self.engine.host_origin = recorder.origin(host);
         self.engine.origin = match self.micro.level {
             0 => self.engine.host_origin,
-            level => recorder.origin(Origin { level, ..host }),
+            level => {
+                let (task, context) = if guest.is_some() { self.micro.charged.inner() } else { (task, context) };
+                recorder.origin(Origin { level, task, context, ..host })
+            }
         };
     }
 

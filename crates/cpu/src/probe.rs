@@ -18,6 +18,8 @@ pub struct Hit {
     pub first: u64,
     /// RSI: the second argument of a function.
     pub second: u64,
+    /// The guest of a hypervisor on the machine ([`ledger::Origin::guest`]) that executes it, if it is one's: its functions are not those of the machine.
+    pub guest: Option<u64>,
 }
 
 /// The probed addresses of a machine.

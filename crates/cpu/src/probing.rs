@@ -8,10 +8,6 @@ impl Cpu {
     /// Stops before the instruction at RIP, which has a probe, unless the board has already handled it.
     #[cold]
     pub(crate) fn stops_at_probe(&mut self) -> bool {
-        // A guest of a hypervisor on the machine may have other functions at the same addresses.
-        if self.guest_of_software().is_some() {
-            return false;
-        }
         if std::mem::take(&mut self.micro.probe_passed) {
             return false;
         }
@@ -22,6 +18,7 @@ impl Cpu {
             stack: register(reg::RSP),
             first: register(reg::RDI),
             second: register(reg::RSI),
+            guest: self.guest_of_software(),
         });
         true
     }

@@ -269,8 +269,9 @@ impl Cpu {
         require(micro.clock < LATEST, "its time")?;
         let processors = self.wiring.processors as usize;
         require(micro.fits(&self.wiring.model.geometry, self.wiring.index, processors), "its TLBs or predictors")?;
-        let Charged { task, region, .. } = micro.charged;
-        require(self.wiring.recorder.knows(task, region), "its task")?;
+        let Charged { task, region, inside, .. } = micro.charged;
+        let knows = |task| self.wiring.recorder.knows(task, region);
+        require(knows(task) && knows(inside.task), "its task")?;
         self.arch = arch;
         self.micro = micro;
         self.engine = Engine::new(self.engine.origin, lines(&self.wiring.model.geometry), self.wiring.model.recorded);

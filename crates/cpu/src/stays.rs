@@ -3,6 +3,9 @@
 //! The time since the last change belongs to the innermost stay. An exception within a stay is a part of it; an interrupt is not. A
 //! return to user mode ends all stays, and a return within the kernel the innermost one that a handler began. The board takes the
 //! stays of a task away when the guest's kernel switches to another task, and gives them back later.
+//!
+//! A VM exit is a stay in the hypervisor, which ends with the next entry. A hypervisor on the machine may return to user mode meanwhile, as KVM does for a
+//! device of QEMU, so that its stay does not belong to the others: it has the time of the task that runs the guest, without interrupts.
 
 use crate::charged::Charged;
 use ledger::{Context, Entry, Gate, RegionId, Stay, TaskId, Ticks};
@@ -22,6 +25,16 @@ pub struct Open {
     pub(crate) nested: bool,
 }
 
+/// A VM exit that the hypervisor on the machine handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exited {
+    pub(crate) entry: Entry,
+    /// The cost so far, without the time since the last change.
+    pub(crate) spent: Stay,
+    /// The clock at the exit, until the hypervisor begins to run, if the exit is one in software.
+    pub(crate) arrives: Option<Ticks>,
+}
+
 /// The stays of a processor that have not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stays {
@@ -33,12 +46,17 @@ pub struct Stays {
     pub(crate) mitigation: Ticks,
     /// The same at the last change.
     mitigation_since: Ticks,
+    /// The VM exit that the hypervisor on the machine handles.
+    pub(crate) exited: Option<Exited>,
+    /// The VM exit that the board's hypervisor handles, and the clock at its begin, without halted time.
+    pub(crate) outside: Option<(Entry, Ticks)>,
 }
 
 /// The stays of a task that does not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspended {
     pub(crate) open: Vec<Open>,
+    pub(crate) exited: Option<Exited>,
     /// The origin when it ran last.
     pub(crate) charged: Charged,
 }
@@ -59,13 +77,19 @@ impl Stays {
             && self.mitigation <= clock
             && self.mitigation_since <= self.mitigation
             && self.open.iter().all(sound)
+            && self.exited.is_none_or(|exited| exited.spent.ticks <= clock && exited.spent.mitigation <= clock)
+            && self.outside.is_none_or(|outside| outside.1 <= clock)
     }
 
-    /// Adds the time since the last change to the innermost stay.
+    /// Adds the time since the last change to the innermost stay, and to that in the hypervisor.
     pub(crate) fn settle(&mut self, now: Ticks) {
-        if let Some(open) = self.open.last_mut() {
-            open.spent.ticks += now.saturating_sub(self.since);
-            open.spent.mitigation += self.mitigation.saturating_sub(self.mitigation_since);
+        let (ticks, mitigation) =
+            (now.saturating_sub(self.since), self.mitigation.saturating_sub(self.mitigation_since));
+        let interrupted = self.open.last().is_some_and(|open| open.context != Context::Task);
+        let exited = self.exited.as_mut().filter(|_| !interrupted).map(|exited| &mut exited.spent);
+        for spent in exited.into_iter().chain(self.open.last_mut().map(|open| &mut open.spent)) {
+            spent.ticks += ticks;
+            spent.mitigation += mitigation;
         }
         self.skip(now);
     }

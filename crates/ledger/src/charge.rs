@@ -61,6 +61,11 @@ impl Origin {
         AddressSpace { guest: self.guest, root: self.space }
     }
 
+    /// Returns true if the task is one of a guest of a hypervisor that runs on the machine. The exits of such a guest are charged to the task that runs it.
+    pub fn is_inside(&self) -> bool {
+        self.guest != 0 && self.level != 0
+    }
+
     /// Returns the origin without the parts of which a guest may have many: guest, address space and task.
     pub(crate) fn without_place(self) -> Self {
         Self { guest: 0, space: 0, task: TaskId(0), ..self }

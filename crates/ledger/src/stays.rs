@@ -35,6 +35,10 @@ pub enum Gate {
     Nmi,
     /// Processing of soft interrupts by a Linux kernel.
     SoftInterrupts,
+    /// VM exit of a guest: its stay is in the hypervisor, and lasts until the next entry into that guest. The number is the exit reason.
+    VmExit,
+    /// VM exit of a nested guest to the board's hypervisor, likewise.
+    NestedExit,
 }
 
 /// An entry.
@@ -58,6 +62,11 @@ impl Entry {
         Self { gate, number: if is_call && number >= Self::MOST_CALLS { Self::FURTHER } else { number } }
     }
 
+    /// Returns true if the entry is one to a hypervisor, and not to a kernel.
+    pub const fn is_exit(self) -> bool {
+        matches!(self.gate, Gate::VmExit | Gate::NestedExit)
+    }
+
     /// Returns true if the entry interrupts whatever runs, and is not charged to it.
     pub const fn interrupts(self) -> bool {
         matches!(self.gate, Gate::Interrupt | Gate::Nmi | Gate::SoftInterrupts)
@@ -69,11 +78,11 @@ impl Entry {
 pub struct Stay {
     /// The whole.
     pub ticks: Ticks,
-    /// The part of the processor's way in: the delivery of the exception, or SYSCALL.
+    /// The part of the processor's way in: the delivery of the exception, SYSCALL, or the VM exit.
     pub enter: Ticks,
     /// The part of mitigations: what [`crate::Kind::is_mitigation`] lists, and the change of tables by page-table isolation.
     pub mitigation: Ticks,
-    /// The part of the processor's way out: IRET, or SYSRET.
+    /// The part of the processor's way out: IRET, SYSRET, or the VM entry.
     pub leave: Ticks,
 }
 

@@ -21,7 +21,7 @@ pub use sites::{Direct, Saved, Site};
 pub use stacks::{CallStack, CallTree, Weigh};
 use std::collections::{BTreeMap, BTreeSet};
 pub use top_down::{Bound, TopDown};
-pub use unnamed::{FACT as UNNAMED_FACT, Part, Unnamed};
+pub use unnamed::{FACT as UNNAMED_FACT, Part, Unnamed, Warning};
 
 /// The cause of a charge, at the level of detail of a report's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,16 +148,18 @@ pub enum By {
 /// A filter of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted<'a> {
-    /// Tasks with the name of the task that has this number.
-    Comm(u32),
+    /// Tasks with the name of the task that has this number; those of a guest of a hypervisor that runs on the machine, or the machine's own.
+    Comm(u32, bool),
     /// Tasks whose names match a pattern.
     Pattern(&'a str),
     /// The process or thread with this number.
     Number(u32),
     /// Work in this context, which interrupts any task.
     Context(crate::Context),
-    /// Charges without a known task.
-    None,
+    /// Likewise, in such a guest or outside.
+    Interrupts(crate::Context, bool),
+    /// Charges without a known task, likewise.
+    None(bool),
 }
 
 /// A ledger, or a part of it.
@@ -167,6 +169,19 @@ pub struct Selection<'a> {
     region: Option<u32>,
     level: Option<u8>,
     task: Option<Wanted<'a>>,
+}
+
+/// A line of [`By::Task`].
+#[derive(Clone, Debug)]
+pub struct TaskLine<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its subject.
+    pub who: Who<'a>,
+    /// True if that is part of a guest of a hypervisor that runs on the machine.
+    pub inside: bool,
+    /// Its charges.
+    pub row: Row,
 }
 
 impl Ledger {
@@ -227,26 +242,40 @@ impl<'a> Selection<'a> {
 
     /// Restricts the selection to the tasks of a name, to the process or thread of a number, or to the tasks whose names match a
     /// [pattern], without the interrupts on top of them; or to a line of interrupts that [`Selection::rows`] names. Returns `None`
-    /// if there is no match.
+    /// if there is no match. A name of tasks of both the machine and a guest on it means the machine's; the guest's end with ` [guest]` in
+    /// [`Selection::rows`].
     pub fn of_task(self, task: &'a str) -> Option<Self> {
         let tasks = self.ledger.tasks.iter().zip(0u32..);
-        let is_called = |known: &crate::Task| known.comm == task || lines::given(&known.comm) == task;
-        let called =
-            || tasks.clone().find(|(known, _)| is_called(known) && !task.is_empty()).map(|(_, at)| Wanted::Comm(at));
+        let (name, inside) = task.strip_suffix(lines::INSIDE).map_or((task, false), |name| (name, true));
+        let is_called = |known: &crate::Task| known.comm == name || lines::given(&known.comm) == name;
+        let has = |inside: bool| {
+            let is =
+                |who: &&crate::Origin| who.is_inside() == inside && self.level.is_none_or(|wanted| wanted == who.level);
+            let mut those = self.ledger.origins.iter().filter(is);
+            those.any(|who| who.task.0 != 0 && is_called(&self.ledger.tasks[who.task.0 as usize]))
+        };
+        let called = || {
+            let (_, at) = tasks.clone().find(|(known, _)| is_called(known) && !name.is_empty())?;
+            Some(Wanted::Comm(at, inside || !has(false) && has(true)))
+        };
         let number = || {
             let number: u32 = task.parse().ok()?;
             let is = |known: &crate::Task| known.pid == number || known.tid == number;
             tasks.clone().skip(1).any(|(known, _)| is(known)).then_some(Wanted::Number(number))
         };
-        let context =
-            || crate::Context::ALL.iter().copied().find(|context| lines::context_name(*context) == Some(task));
-        let none = (task == lines::NO_TASK).then_some(Wanted::None);
+        let context = |inside| {
+            let mut all = crate::Context::ALL.iter().copied();
+            let found = all.find(|context| lines::context_name(*context, inside) == Some(task));
+            found.map(|context| Wanted::Interrupts(context, inside))
+        };
+        let none = [false, true].into_iter().find(|inside| task == lines::no_task(*inside)).map(Wanted::None);
         let alike = || {
             let is = |known: &crate::Task| pattern::matches(task, &known.comm);
             let found = pattern::has_wildcards(task) && tasks.clone().skip(1).any(|(known, _)| is(known));
             found.then_some(Wanted::Pattern(task))
         };
-        let wanted = none.or_else(|| context().map(Wanted::Context)).or_else(called).or_else(number).or_else(alike)?;
+        let wanted =
+            none.or_else(|| context(false)).or_else(|| context(true)).or_else(called).or_else(number).or_else(alike)?;
         Some(Self { task: Some(wanted), ..self })
     }
 
@@ -269,11 +298,14 @@ impl<'a> Selection<'a> {
         let task = &self.ledger.tasks[who.task.0 as usize];
         let own = who.context == crate::Context::Task && who.task.0 != 0;
         match wanted {
-            Wanted::Comm(as_this) => own && task.comm == self.ledger.tasks[as_this as usize].comm,
+            Wanted::Comm(as_this, inside) => {
+                own && who.is_inside() == inside && task.comm == self.ledger.tasks[as_this as usize].comm
+            }
             Wanted::Pattern(pattern) => own && pattern::matches(pattern, &task.comm),
             Wanted::Number(number) => own && (task.pid == number || task.tid == number),
             Wanted::Context(context) => who.context == context,
-            Wanted::None => who.context == crate::Context::Task && who.task.0 == 0,
+            Wanted::Interrupts(context, inside) => who.context == context && who.is_inside() == inside,
+            Wanted::None(inside) => who.context == crate::Context::Task && who.task.0 == 0 && who.is_inside() == inside,
         }
     }
 
@@ -376,12 +408,16 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns the lines of [`By::Task`] with their tasks, in the order of their names.
-    pub fn tasks(self) -> Vec<(String, Who<'a>, Row)> {
+    pub fn tasks(self) -> Vec<TaskLine<'a>> {
         let lines = Lines::new(self.ledger, By::Task);
         let sums = self.sums(&lines).into_iter();
-        let mut tasks: Vec<_> = sums.map(|(line, row)| (lines.name(line), lines.who(line), line, row)).collect();
-        tasks.sort_by(|a, b| (&a.0, a.2).cmp(&(&b.0, b.2)));
-        tasks.into_iter().map(|(name, who, _, row)| (name, who, row)).collect()
+        let mut tasks: Vec<_> = sums.map(|(line, row)| (lines.name(line), line, row)).collect();
+        tasks.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        let describe = |(name, line, row)| {
+            let (who, inside) = lines.who(line);
+            TaskLine { name, who, inside, row }
+        };
+        tasks.into_iter().map(describe).collect()
     }
 
     /// Returns the number of calls of each function, by the names of the lines of [`By::Symbol`]: the executions of the block at its first address.
@@ -469,6 +505,7 @@ pub struct Top {
 mod tests {
     use super::*;
     use crate::ledger::tests::{guest, sample};
+    use crate::{Context, Header, Origin, Profile, Recorder, Symbols, Task, TaskId, TaskKind};
 
     #[test]
     fn every_way_to_sum_gives_the_clock() {
@@ -567,14 +604,54 @@ mod tests {
     fn lines_by_task_say_whom_they_are_about() {
         let ledger = pretender();
         let tasks = ledger.all().tasks();
-        let whom = |name: &str| tasks.iter().find(|task| task.0 == name).unwrap().1;
+        let whom = |name: &str| tasks.iter().find(|task| task.name == name).unwrap().who;
         assert!(
             matches!(whom("\"[interrupts]\" (7)"), Who::Task(task) if task.tid == 7 && task.comm == "[interrupts]")
         );
         assert_eq!(whom("[interrupts]"), Who::Context(crate::Context::Interrupt));
         assert_eq!(whom("[no task]"), Who::Nobody);
         let rows = ledger.all().rows(By::Task);
-        assert!(tasks.iter().all(|(name, _, row)| rows[name] == *row) && tasks.len() == rows.len());
+        assert!(tasks.iter().all(|task| rows[&task.name] == task.row) && tasks.len() == rows.len());
+    }
+
+    #[test]
+    fn tasks_and_interrupts_of_a_guest_are_not_those_of_the_machine() {
+        let mut recorder = Recorder::default();
+        let hackbench = recorder.task(Task::new(TaskKind::Process, 7, 7, "hackbench"));
+        let qemu = recorder.task(Task::new(TaskKind::Process, 9, 9, "qemu"));
+        let origins = [
+            (0, 0, hackbench, Context::Task),
+            (0, 0, qemu, Context::Interrupt),
+            (0, 0x5000, qemu, Context::Task),
+            (1, 0x5000, hackbench, Context::Task),
+            (1, 0x5000, hackbench, Context::Interrupt),
+            (1, 0x5000, TaskId(0), Context::Task),
+            (1, 0, qemu, Context::Task),
+        ];
+        for ((level, guest, task, context), number) in origins.into_iter().zip(0..) {
+            let origin = recorder.origin(Origin { level, guest, task, context, ..Origin::default() });
+            recorder.add(origin, 0x1000, Kind::new(Family::Cpuid, 0), 1, 1 << number);
+        }
+        let ledger =
+            Ledger::new(Header::new(&Profile::named("skx").unwrap(), vec![127]), &recorder, &Symbols::default());
+        let found: Vec<_> = ledger.all().rows(By::Comm).into_iter().map(|(name, row)| (name, row.ticks)).collect();
+        let expected = [
+            ("[guest interrupts]", 16),
+            ("[guest, no task]", 32),
+            ("[interrupts]", 2),
+            ("hackbench", 1),
+            ("hackbench [guest]", 8),
+            ("qemu", 4 + 64),
+        ];
+        assert_eq!(found, expected.map(|(name, ticks)| (name.to_owned(), ticks)));
+        for (name, ticks) in expected {
+            assert_eq!(ledger.all().of_task(name).unwrap().total().ticks, ticks, "{name}");
+        }
+        assert_eq!(ledger.all().of_task("hack*").unwrap().total().ticks, 9);
+        assert_eq!(ledger.all().at_level(1).of_task("hackbench").unwrap().total().ticks, 8);
+        let inside: Vec<_> =
+            ledger.all().tasks().into_iter().filter(|line| line.inside).map(|line| line.name).collect();
+        assert_eq!(inside, ["[guest interrupts]", "[guest, no task]", "hackbench (7) [guest]"]);
     }
 
     #[test]

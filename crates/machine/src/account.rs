@@ -5,7 +5,7 @@ use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::stacks::NamedTree;
-use crate::tasks::{self, LOW, OF_NO_FUNCTION, OF_NO_MODULE};
+use crate::tasks::{self, LOW, OF_NO_FUNCTION, OF_NO_MODULE, TasksError};
 use ledger::profile::Profile;
 use ledger::summary::Part;
 use ledger::symbols::{self, Kallsyms, KallsymsError, Symbol, Symbols};
@@ -110,6 +110,20 @@ impl Machine {
         }
     }
 
+    /// Returns the reason for which the tasks of the guest's kernel have no names, if there is a kernel and they have none.
+    fn why_no_tasks(&self, kernel: &LazyCell<Kernel, impl FnOnce() -> Kernel>) -> Option<String> {
+        match self.vcpus.tasks.are_named() {
+            None | Some(Ok(())) => None,
+            Some(Err(TasksError::NoKernel)) => Some(match &**kernel {
+                Ok(_) => TasksError::NoKernel.to_string(),
+                Err(reason) => {
+                    format!("{reason}, so that its switches of tasks can't be observed; `--symbols` gives names")
+                }
+            }),
+            Some(Err(reason)) => Some(reason.to_string()),
+        }
+    }
+
     /// Checks that the hypervisor, if there is one, has consistent tables and has leaked no page of them. The error
     /// describes the fault.
     pub fn check(&self) -> Result<(), String> {
@@ -143,6 +157,13 @@ impl Machine {
         // The search reads all low memory if there is no kernel: it is not repeated.
         let kernel = LazyCell::new(|| symbols.no_kernel.map_or_else(|| self.kernel(), Err));
         ledger.explain_unnamed(|part, guest| self.why_unnamed(&kernel, part, guest));
+        if let Some(reason) = self.why_no_tasks(&kernel) {
+            ledger.explain_tasks(false, reason);
+        }
+        let outside = self.vcpus.tasks.are_named() == Some(Ok(()));
+        if let Some(reason) = self.vcpus.tasks.guests().why_no_tasks(outside) {
+            ledger.explain_tasks(true, reason);
+        }
         ledger
     }
 }

@@ -94,9 +94,11 @@ impl<'a> GuestMemory<'a> {
     }
 
     /// Reads linear memory. Returns false unless all bytes could be read.
-    fn read(&self, linear: u64, out: &mut [u8]) -> bool {
+    pub fn read(&self, linear: u64, out: &mut [u8]) -> bool {
         read_by_pages(linear, out, |linear, part| {
-            self.anywhere(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
+            let in_image = || self.image(linear).filter(|_| IMAGE.contains(&linear));
+            let place = self.anywhere(linear).or_else(in_image);
+            place.is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
         })
     }
 }

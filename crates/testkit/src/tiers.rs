@@ -9,7 +9,6 @@ use crate::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_m
 use cpu::arch::{F80, Segment, TableRegister, attention};
 use cpu::bus::lock;
 use cpu::bus::{Bus, Ident};
-use cpu::charged::Charged;
 use cpu::ram::Ram;
 use cpu::time::{Core, Flat, Timing};
 use cpu::{Cpu, Exit, Model, Tier};
@@ -301,7 +300,9 @@ impl Tiers {
         if let (Exit::Probe, Some(hit)) = (exits.0, hits.0) {
             for machine in [&mut *a, &mut *b] {
                 let region = RegionId((hit.stack >> 4 & 3) as u16);
-                machine.cpu.set_charged(Charged { region, ..machine.cpu.micro.charged });
+                let mut charged = machine.cpu.micro.charged;
+                charged.region = region;
+                machine.cpu.set_charged(charged);
                 let ram = machine.cpu.wiring.ram.clone();
                 self.probes.iter().for_each(|at| machine.cache.code.add_probe(*at, &ram));
             }

@@ -2,10 +2,15 @@
 
 use crate::memory;
 use crate::output::{self, OutputFile, say};
+use crate::report::unnamed_document;
 use crate::streams::Lost;
+use crate::table::share;
 use anyhow::{Context, Result, anyhow};
+use ledger::Ledger;
+use ledger::summary::Warning;
 use ledger::symbols::{Symbol, Symbols};
 use machine::{Cause, Machine, Outcome};
+use serde_json::Value;
 use std::process::ExitCode;
 
 /// Exit status after a reset for which nobody has asked the guest's kernel.
@@ -46,12 +51,13 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// Writes the ledger of a run that is over.
-    pub fn write(self, machine: &Machine, symbols: &Symbols) -> Result<()> {
+    /// Writes the ledger of a run that is over, and returns it.
+    pub fn write(self, machine: &Machine, symbols: &Symbols) -> Result<Ledger> {
         let mut saved = machine.ledger(symbols);
         saved.header.metadata.extend(self.facts);
         let bytes = saved.to_bytes().with_context(|| format!("can't write {}", self.file.path().display()))?;
-        self.file.write(&bytes)
+        self.file.write(&bytes)?;
+        Ok(saved)
     }
 }
 
@@ -121,6 +127,19 @@ impl Ending {
     }
 }
 
+/// Returns a warning of code without names for people.
+fn warning_text(Warning { region, unnamed }: &Warning) -> String {
+    let of = region.map_or("the run".to_owned(), |region| format!("region {region}"));
+    format!("warning: without names: {} of {of}, {}", share(unnamed.ticks, unnamed.of), unnamed.describe())
+}
+
+/// Returns a warning of code without names for programs.
+fn warning_document(Warning { region, unnamed }: &Warning) -> Value {
+    let mut document = unnamed_document(unnamed);
+    document["region"] = (*region).into();
+    document
+}
+
 /// Says how a run ended, on a line of JSON too if that is asked for, and writes its ledger.
 pub fn conclude(
     json: bool,
@@ -158,8 +177,10 @@ pub fn conclude(
             say(&place.to_string());
         }
     }
-    if let Some(ledger) = ledger {
-        ledger.write(machine, &symbols)?;
+    let ledger = ledger.map(|ledger| ledger.write(machine, &symbols)).transpose()?;
+    let warnings = ledger.as_ref().map(Ledger::warnings).unwrap_or_default();
+    for warning in &warnings {
+        say(&format!("tollgate: {prefix}{}", warning_text(warning)));
     }
     let lacking = machine.lacking();
     for what in &lacking {
@@ -178,6 +199,9 @@ pub fn conclude(
                 "mnemonic": what.mnemonic, "extensions": what.extensions, "count": what.count,
             })).collect::<Vec<_>>(),
         });
+        if ledger.is_some() {
+            report["unnamed"] = warnings.iter().map(warning_document).collect();
+        }
         if let Some(name) = name {
             report["machine"] = name.into();
         }

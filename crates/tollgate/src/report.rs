@@ -13,7 +13,7 @@ use crate::top_down;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ledger::summary::{By, Cause, Row, Selection, Top, UNNAMED_FACT, Unnamed, Who};
+use ledger::summary::{By, Cause, Row, Selection, TaskLine, Top, UNNAMED_FACT, Unnamed, Who};
 use ledger::{Amount, Class, Family, Kind, Ledger};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ Examples:
   tollgate report boot.ledger --region hackbench
   tollgate report boot.ledger --by task
   tollgate report boot.ledger --by entry --task hackbench
+  tollgate report guest.ledger --by exit
   tollgate report boot.ledger --task hackbench --by symbol
   tollgate report guest.ledger --level 0 --by symbol
   tollgate report boot.ledger --top-down --by comm
@@ -103,6 +104,8 @@ pub enum Table {
     Comm,
     /// Entries to the kernel: system calls, exceptions, interrupts, with everything below them
     Entry,
+    /// VM exits: the time from each to the next entry into the guest, by reason and level
+    Exit,
     /// Indirect calls, jumps and returns with their targets, for a run with --call-sites
     CallSite,
 }
@@ -119,7 +122,7 @@ impl Table {
             Self::Region => (By::Region, "region"),
             Self::Task => (By::Task, "task"),
             Self::Comm => (By::Comm, "task"),
-            Self::Kind | Self::Class | Self::CallSite | Self::Entry => return None,
+            Self::Kind | Self::Class | Self::CallSite | Self::Entry | Self::Exit => return None,
         })
     }
 }
@@ -272,6 +275,9 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
         kinds_table(&mut out, "Cache misses", ledger, &kinds, busy, top, &Family::is_cache_miss);
         kinds_table(&mut out, "Mispredicted branches", ledger, &kinds, busy, top, &Family::is_mispredict);
         devices(&mut out, selection, busy, top);
+    }
+    if all || by == Some(Table::Exit) {
+        entries::exits_text(&mut out, ledger, selection, busy, limit(top));
     }
     if all || by == Some(Table::Entry) {
         entries::text(&mut out, ledger, selection, busy, limit(top));
@@ -514,7 +520,7 @@ pub fn header_document(ledger: &Ledger) -> Value {
 }
 
 /// Returns a part of the code without names for programs.
-fn unnamed_document(unnamed: &Unnamed) -> Value {
+pub fn unnamed_document(unnamed: &Unnamed) -> Value {
     json!({
         "part": unnamed.part.name(),
         "nested": unnamed.nested,
@@ -556,11 +562,13 @@ fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> 
     let rows = chosen.rows();
     let sites = || Member::Many(sites::json(selection, rows.unwrap_or(usize::MAX)));
     let entries = || Member::Many(entries::values(ledger, selection, rows));
+    let exits = || Member::Many(entries::exit_values(ledger, selection, rows));
     let Some(by) = chosen.by else {
         let mut all = vec![
             ("classes", classes_member(selection, rows)),
             ("devices", devices_member(selection, rows)),
             ("entries", entries()),
+            ("exits", exits()),
             ("kinds", kinds_member(ledger, selection, rows)),
             ("levels", Member::Lines(By::Level)),
             ("regions", Member::Lines(By::Region)),
@@ -584,6 +592,7 @@ fn tables(ledger: &Ledger, selection: Selection, part: Part, chosen: Chosen) -> 
         Table::Class => ("classes", classes_member(selection, rows)),
         Table::Comm => ("comms", Member::Lines(By::Comm)),
         Table::Entry => ("entries", entries()),
+        Table::Exit => ("exits", exits()),
         Table::Kind => ("kinds", kinds_member(ledger, selection, rows)),
         Table::Level => ("levels", Member::Lines(By::Level)),
         Table::Region => ("regions", Member::Lines(By::Region)),
@@ -687,12 +696,12 @@ fn task_lines<'a>(
 ) -> impl Iterator<Item = Value> + 'a {
     let mut tasks = selection.tasks();
     let time = |row: &Row| if rows.is_some() { row.busy() } else { row.ticks };
-    tasks.sort_by(|a, b| time(&b.2).cmp(&time(&a.2)).then_with(|| a.0.cmp(&b.0)));
+    tasks.sort_by(|a, b| time(&b.row).cmp(&time(&a.row)).then_with(|| a.name.cmp(&b.name)));
     if let Some(rows) = rows {
-        tasks.retain(|(_, _, row)| row.busy() != 0);
+        tasks.retain(|task| task.row.busy() != 0);
         tasks.truncate(rows);
     }
-    tasks.into_iter().map(move |(name, who, row)| {
+    tasks.into_iter().map(move |TaskLine { name, who, inside, row }| {
         let mut value = line(ledger, &name, &row);
         let (kind, task) = match who {
             Who::Task(task) => (Some(task.kind.name()), Some(task)),
@@ -703,6 +712,7 @@ fn task_lines<'a>(
         value["pid"] = json!(task.map(|task| task.pid));
         value["tid"] = json!(task.map(|task| task.tid));
         value["comm"] = json!(task.map(|task| &task.comm));
+        value["nested"] = json!(inside);
         value
     })
 }

@@ -121,6 +121,46 @@ pub(crate) fn guest() -> Ledger {
     Ledger::new(header, &recorder, &symbols)
 }
 
+/// Returns a ledger with exits of a guest and of a nested guest, on this platform.
+fn exits(platform: &str) -> Ledger {
+    let profile = Profile::find("skx").expect("is built in");
+    let mut recorder = Recorder::default();
+    let [outer, inner] = [0, 1].map(|level| recorder.origin(Origin::new(level, 0, 0)));
+    for (origin, gate, reason, count, longest) in [
+        (outer, Gate::VmExit, 10, 100, 3_000_000),
+        (outer, Gate::NestedExit, 10, 50, 4_000_000),
+        (inner, Gate::VmExit, 10, 50, 90_000_000),
+        (outer, Gate::Exception, 14, 1, 700_000),
+    ] {
+        for number in 1..=count {
+            let ticks = if number == count { longest } else { 2_000_000 };
+            let stay = Stay { ticks, enter: 700_000, mitigation: 20_000, leave: 500_000 };
+            recorder.add_stay(origin, Entry::new(gate, reason), stay, false);
+        }
+    }
+    let mut header = Header::new(&profile, vec![0]);
+    header.metadata.insert("platform".to_owned(), platform.to_owned());
+    Ledger::new(header, &recorder, &Symbols::default())
+}
+
+#[test]
+fn exits_are_told_apart_by_both_levels() {
+    let ledger = exits("hvm");
+    insta::assert_snapshot!(text(&ledger, ledger.all(), Part::default(), Some(Table::Exit), 0));
+    let values = entries::exit_values(&ledger, ledger.all().at_level(1), None);
+    assert_eq!(values.len(), 1);
+    let figures = ["count", "ticks", "median", "max", "processor", "software", "mitigation"].map(|key| &values[0][key]);
+    let ticks = 49 * 2_000_000 + 90_000_000;
+    let expected = [50, ticks, 2_000_000, 90_000_000, 50 * 1_200_000, ticks - 50 * 1_200_000, 50 * 20_000];
+    assert_eq!(figures, expected.map(|figure: u64| json!(figure)).each_ref());
+    assert_eq!((&values[0]["guest"], &values[0]["hypervisor"]), (&json!("nested guest"), &json!("guest")));
+    let bare = exits("bare");
+    let first = &entries::exit_values(&bare, bare.all(), None)[1];
+    assert_eq!((&first["guest"], &first["hypervisor"], &first["level"]), (&json!("guest"), &json!("host"), &json!(0)));
+    let kernel: Vec<_> = ledger.all().entries().into_keys().collect();
+    assert_eq!(kernel, [Entry::new(Gate::Exception, 14)]);
+}
+
 #[test]
 fn a_table_is_also_comma_separated() {
     let ledger = sample(1);
@@ -258,6 +298,7 @@ fn programs_are_told_the_table_that_people_see() {
         "tasks",
         "comms",
         "entries",
+        "exits",
         "call_sites",
     ];
     assert_eq!(tables, known);

@@ -114,6 +114,7 @@ impl Cpu {
         exit: VmExit,
         left_at: Ticks,
     ) -> Emulation {
+        self.exit_begins_in_software(exit.basic());
         self.in_software(view, surroundings, cache, |cpu| {
             cpu.arch.vm_exit = exit;
             if let Some(emulating) = &mut cpu.engine.emulation {

@@ -81,6 +81,7 @@ impl Cpu {
             return self.entered_in_software();
         }
         self.begin_run();
+        self.exits_end();
         self.arch.vmx.active = true;
         self.micro.level = if self.arch.vmx.inner.is_some() { 2 } else { 1 };
         self.transition_flush();
@@ -161,7 +162,9 @@ impl Cpu {
         }
         self.engine.ilen = 0;
         self.begin_run();
-        self.charge_host_kind(Kind::new(Family::VmExit, self.arch.vm_exit.basic()), 1);
+        let (reason, started) = (self.arch.vm_exit.basic(), self.micro.clock);
+        self.charge_host_kind(Kind::new(Family::VmExit, reason), 1);
+        self.exit_begins(reason, started);
         self.save_guest_state();
         self.arch.vmx.active = false;
         self.micro.level = 0;

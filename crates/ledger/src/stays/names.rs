@@ -27,6 +27,8 @@ impl Gate {
             Gate::Interrupt => "interrupt",
             Gate::Nmi => "nmi",
             Gate::SoftInterrupts => "soft-interrupts",
+            Gate::VmExit => "vm-exit",
+            Gate::NestedExit => "nested-vm-exit",
         }
     }
 }
@@ -39,6 +41,7 @@ impl Entry {
             Gate::Software => Some(Kind::new(Family::SoftwareInterrupt, self.number)),
             Gate::Interrupt => Some(Kind::new(Family::Interrupt, self.number)),
             Gate::Nmi => Some(Kind::new(Family::Nmi, 0)),
+            Gate::VmExit | Gate::NestedExit => Some(Kind::new(Family::VmExit, self.number)),
             Gate::Call | Gate::Call32 | Gate::SoftInterrupts => None,
         }
     }

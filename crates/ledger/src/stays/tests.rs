@@ -82,7 +82,7 @@ fn entries_without_room_belong_to_the_first_origin() {
 fn stays_are_saved_and_restored_and_merged() {
     let mut recorded = Recorded::default();
     for i in 0..1000u64 {
-        let entry = Entry::new(Gate::VARIANTS[i as usize % 7], i as u32 % 3);
+        let entry = Entry::new(Gate::VARIANTS[i as usize % Gate::VARIANTS.len()], i as u32 % 3);
         recorded.add(OriginId(i as u32 % 5), entry, stay(i * i), i % 4 == 0);
     }
     let restored = Recorded::restore(recorded.save());

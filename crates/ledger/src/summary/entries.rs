@@ -1,6 +1,7 @@
 //! Stays in the kernel by entry.
 
 use super::Selection;
+use crate::charge::Origin;
 use crate::ledger::Ledger;
 use crate::stays::{Entry, Stays};
 use crate::task::TaskKind;
@@ -28,12 +29,24 @@ impl Ledger {
 impl Selection<'_> {
     /// Returns stays in the kernel by entry.
     pub fn entries(self) -> BTreeMap<Entry, Stays> {
-        let mut all: BTreeMap<Entry, Stays> = BTreeMap::new();
+        self.stays(|entry, _| (!entry.is_exit()).then_some(entry))
+    }
+
+    /// Returns the stays in hypervisors, from a VM exit to the next entry into the guest that has exited: by the level of the hypervisor and the exit.
+    pub fn exits(self) -> BTreeMap<(u8, Entry), Stays> {
+        self.stays(|entry, origin| entry.is_exit().then_some((origin.level, entry)))
+    }
+
+    /// Returns stays by a key, without those that have none.
+    fn stays<K: Ord>(self, key: impl Fn(Entry, &Origin) -> Option<K>) -> BTreeMap<K, Stays> {
+        let mut all: BTreeMap<K, Stays> = BTreeMap::new();
         let entries = &self.ledger.entries;
         for one in &entries.all {
             let origin = &entries.origins[one.origin as usize];
-            if self.includes(u32::from(origin.region.0), origin) {
-                all.entry(one.entry).or_default().merge(&one.stays);
+            if let Some(key) = key(one.entry, origin)
+                && self.includes(u32::from(origin.region.0), origin)
+            {
+                all.entry(key).or_default().merge(&one.stays);
             }
         }
         all

@@ -4,15 +4,13 @@ use super::By;
 use crate::coarse::{HALF, Range};
 use crate::entry::SavedSymbol;
 use crate::ledger::Ledger;
-use crate::{Context, Task, TaskKind};
+use crate::{Context, Origin, Task, TaskKind};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use x86::page::PAGE;
 
 /// Name of the line outside all regions.
 pub(super) const OUTSIDE: &str = "(outside)";
-/// Name of the line without a known task.
-pub(super) const NO_TASK: &str = "[no task]";
 
 /// Returns a name that the guest chose. The report's own lines have names in brackets; a guest's name that resembles one is shown in quotation
 /// marks.
@@ -151,10 +149,10 @@ impl<'a> Lines<'a> {
             By::Ring => Line(u64::from(who.level), u64::from(who.ring)),
             By::Level => Line(u64::from(who.level), 0),
             By::Region => Line(u64::from(region), 0),
-            By::Task => Line(who.context as u64, if who.context == Context::Task { who.task.0.into() } else { 0 }),
+            By::Task => Line(place(who), if who.context == Context::Task { who.task.0.into() } else { 0 }),
             By::Comm => {
                 let own = who.context == Context::Task;
-                Line(who.context as u64, if own { self.alike[who.task.0 as usize].into() } else { 0 })
+                Line(place(who), if own { self.alike[who.task.0 as usize].into() } else { 0 })
             }
         }
     }
@@ -233,21 +231,24 @@ impl<'a> Lines<'a> {
                 name => given(name).into_owned(),
             },
             By::Task | By::Comm => match self.who(Line(first, second)) {
-                Who::Nobody => NO_TASK.to_owned(),
-                Who::Context(context) => context_name(context).unwrap_or_default().to_owned(),
-                Who::Task(task) => self.task_name(task),
+                (Who::Nobody, inside) => no_task(inside).to_owned(),
+                (Who::Context(context), inside) => context_name(context, inside).unwrap_or_default().to_owned(),
+                (Who::Task(task), false) => self.task_name(task),
+                (Who::Task(task), true) => format!("{}{INSIDE}", self.task_name(task)),
             },
         }
     }
 
-    /// Returns the subject of a line by task or by name; by name, the first task with that name.
-    pub fn who(&self, Line(first, second): Line) -> Who<'a> {
-        let context = Context::ALL.get(first as usize).copied().unwrap_or_default();
-        match second as usize {
+    /// Returns the subject of a line by task or by name; by name, the first task with that name. The flag is true in a guest of a hypervisor that runs on
+    /// the machine.
+    pub fn who(&self, Line(first, second): Line) -> (Who<'a>, bool) {
+        let context = Context::ALL.get((first & !PLACE_INSIDE) as usize).copied().unwrap_or_default();
+        let who = match second as usize {
             _ if context != Context::Task => Who::Context(context),
             0 => Who::Nobody,
             number => Who::Task(&self.ledger.tasks[number]),
-        }
+        };
+        (who, first & PLACE_INSIDE != 0)
     }
 
     fn task_name(&self, task: &Task) -> String {
@@ -266,12 +267,29 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Returns the name of an interrupt context.
-pub(super) fn context_name(context: Context) -> Option<&'static str> {
-    match context {
-        Context::Task => None,
-        Context::SoftInterrupt => Some("[soft interrupts]"),
-        Context::Interrupt => Some("[interrupts]"),
+/// What follows the name of a task of a guest of a hypervisor that runs on the machine.
+pub(super) const INSIDE: &str = " [guest]";
+/// Flag in the first number of a line by task: the task is one of such a guest.
+const PLACE_INSIDE: u64 = 1 << 8;
+
+/// Returns the first number of a line by task.
+fn place(who: &Origin) -> u64 {
+    who.context as u64 | if who.is_inside() { PLACE_INSIDE } else { 0 }
+}
+
+/// Returns the name of the line without a known task. `inside` is true for a guest of a hypervisor that runs on the machine.
+pub(super) fn no_task(inside: bool) -> &'static str {
+    if inside { "[guest, no task]" } else { "[no task]" }
+}
+
+/// Returns the name of an interrupt context, likewise.
+pub(super) fn context_name(context: Context, inside: bool) -> Option<&'static str> {
+    match (context, inside) {
+        (Context::Task, _) => None,
+        (Context::SoftInterrupt, false) => Some("[soft interrupts]"),
+        (Context::Interrupt, false) => Some("[interrupts]"),
+        (Context::SoftInterrupt, true) => Some("[guest soft interrupts]"),
+        (Context::Interrupt, true) => Some("[guest interrupts]"),
     }
 }
 

@@ -77,10 +77,14 @@ impl Ledger {
 
     /// Returns the first name of an origin's stacks: its task, or the interrupt context.
     pub fn task_of(&self, origin: &Origin) -> String {
-        match (lines::context_name(origin.context), origin.task.0) {
+        let inside = origin.is_inside();
+        match (lines::context_name(origin.context, inside), origin.task.0) {
             (Some(context), _) => context.to_owned(),
-            (None, 0) => lines::NO_TASK.to_owned(),
-            (None, number) => lines::given(&self.tasks[number as usize].comm).into_owned(),
+            (None, 0) => lines::no_task(inside).to_owned(),
+            (None, number) => {
+                let name = lines::given(&self.tasks[number as usize].comm);
+                if inside { format!("{name}{}", lines::INSIDE) } else { name.into_owned() }
+            }
         }
     }
 

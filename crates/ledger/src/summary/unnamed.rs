@@ -3,6 +3,7 @@
 use super::{Cause, Selection};
 use crate::coarse::HALF;
 use crate::ledger::Ledger;
+use crate::task::{Context, TaskId};
 use std::collections::BTreeMap;
 
 /// Beginning of the keys under which a ledger's [metadata](crate::Header::metadata) has the reasons.
@@ -23,11 +24,13 @@ pub enum Part {
     Low,
     /// Code of ring 3.
     Programs,
+    /// Code of any kind that is charged to no task. A ledger mentions it only if it has the reason: machines without tasks have nothing to name.
+    Tasks,
 }
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 4] = [Self::Kernel, Self::Modules, Self::Low, Self::Programs];
+    pub const ALL: [Self; 5] = [Self::Kernel, Self::Modules, Self::Low, Self::Programs, Self::Tasks];
 
     fn of(ring: u8, rip: u64) -> Self {
         match ring {
@@ -45,7 +48,14 @@ impl Part {
             Self::Modules => "modules",
             Self::Low => "low",
             Self::Programs => "programs",
+            Self::Tasks => "tasks",
         }
+    }
+
+    /// Returns true if a run says at its end that much of this part has no name. Every boot has code at low addresses, and programs have names only if
+    /// the user gives their files.
+    fn is_said(self) -> bool {
+        matches!(self, Self::Kernel | Self::Modules | Self::Tasks)
     }
 
     /// Returns the key of the reason in a ledger's [metadata](crate::Header::metadata). `nested` is true for a guest of
@@ -61,10 +71,12 @@ impl Part {
             (Self::Modules, false) => "kernel modules",
             (Self::Low, false) => "kernel, low addresses",
             (Self::Programs, false) => "programs",
+            (Self::Tasks, false) => "tasks",
             (Self::Kernel, true) => "nested guest's kernel",
             (Self::Modules, true) => "nested guest's kernel modules",
             (Self::Low, true) => "nested guest's kernel, low addresses",
             (Self::Programs, true) => "nested guest's programs",
+            (Self::Tasks, true) => "nested guest's tasks",
         }
     }
 }
@@ -112,6 +124,22 @@ impl Selection<'_> {
         sums
     }
 
+    /// Returns the ticks that are charged to no task although the ledger has the reason for which tasks have no names, without halted time and without
+    /// what runs before a kernel.
+    fn ticks_without_task(self, nested: bool) -> u64 {
+        let mut sum = 0u64;
+        if self.ledger.header.metadata.contains_key(&Part::Tasks.fact(nested)) {
+            self.charges(|(origin, rip, _), cause, _, amount| {
+                let who = &self.ledger.origins[origin as usize];
+                let nobody = who.task == TaskId(0) && who.context == Context::Task && (who.guest != 0) == nested;
+                if nobody && cause != Cause::Halted && Part::of(who.ring, rip) != Part::Low {
+                    sum = sum.saturating_add(amount.ticks);
+                }
+            });
+        }
+        sum
+    }
+
     /// Returns the parts of which so much has no name that a reader must know, the largest first.
     pub fn unnamed(self) -> Vec<Unnamed> {
         let of = self.total().busy();
@@ -120,6 +148,7 @@ impl Selection<'_> {
             let sum = parts.entry((part, guest != 0)).or_default();
             *sum = sum.saturating_add(ticks);
         }
+        parts.extend([false, true].map(|nested| ((Part::Tasks, nested), self.ticks_without_task(nested))));
         let mut mentioned: Vec<Unnamed> = parts
             .into_iter()
             .filter(|(_, ticks)| u128::from(*ticks) * 100 >= u128::from(MENTIONED) * u128::from(of.max(1)))
@@ -133,7 +162,40 @@ impl Selection<'_> {
     }
 }
 
+/// A part of a run's code without names, and where most of it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning<'a> {
+    /// The region of interest in which the share is largest, or `None` for the whole run.
+    pub region: Option<&'a str>,
+    /// The code.
+    pub unnamed: Unnamed,
+}
+
 impl Ledger {
+    /// Returns the code without names that a run warns of: kernels, modules and tasks that are a considerable part of the whole run, or of a region of
+    /// interest. Each part is returned once, with the largest share.
+    pub fn warnings(&self) -> Vec<Warning<'_>> {
+        let regions = self.regions.iter().skip(1).filter_map(|region| {
+            let name = region.name.as_str();
+            Some((Some(name), self.region(name)?))
+        });
+        let mut largest: BTreeMap<(Part, bool), Warning> = BTreeMap::new();
+        for (region, selection) in std::iter::once((None, self.all())).chain(regions) {
+            for unnamed in selection.unnamed().into_iter().filter(|unnamed| unnamed.part.is_said()) {
+                let key = (unnamed.part, unnamed.nested);
+                if largest.get(&key).is_none_or(|known| known.unnamed.share() < unnamed.share()) {
+                    largest.insert(key, Warning { region, unnamed });
+                }
+            }
+        }
+        largest.into_values().collect()
+    }
+
+    /// Adds the reason for which tasks have no names.
+    pub fn explain_tasks(&mut self, nested: bool, reason: String) {
+        self.header.metadata.insert(Part::Tasks.fact(nested), reason);
+    }
+
     /// Adds the reasons for which code has no names. `reason` returns the one for a part and the guest that most of its
     /// unnamed code belongs to.
     pub fn explain_unnamed(&mut self, reason: impl Fn(Part, u64) -> String) {
@@ -202,6 +264,41 @@ mod tests {
         assert_eq!(ledger.all().unnamed()[0].share(), 350.0 / 800.0);
         // The nested guest's programs are too few to be mentioned, but the reason is there for a report on a part.
         assert_eq!(ledger.header.metadata["unnamed nested programs"], "programs of 0x5000");
+    }
+
+    #[test]
+    fn a_run_warns_of_modules_and_tasks_by_the_region_that_has_most_of_them() {
+        let profile = Profile::named("skx").unwrap();
+        let mut recorder = Recorder::default();
+        let work = recorder.region("work");
+        let mut charge = |region, rip, ticks| {
+            let origin = recorder.origin(Origin { region, ..Origin::default() });
+            recorder.add(origin, rip, Kind::new(Family::Cpuid, 0), 1, ticks);
+        };
+        charge(crate::RegionId(0), KERNEL, 9_000);
+        charge(crate::RegionId(0), 0x10_0000, 9_000);
+        charge(work, MODULES.start, 300);
+        charge(work, KERNEL, 700);
+        let mut symbols = Symbols::default();
+        symbols.add("", AddressSpace::default(), vec![Symbol::new(KERNEL, 0x100, "named")]);
+        let mut ledger = Ledger::new(Header::new(&profile, vec![19_000]), &recorder, &symbols);
+        ledger.explain_unnamed(|part, _| format!("the reason for {}", part.name()));
+        let said = |ledger: &Ledger| {
+            let said = |warning: &Warning| (warning.region.map(str::to_owned), warning.unnamed.describe());
+            ledger.warnings().iter().map(said).collect::<Vec<_>>()
+        };
+        let modules = (Some("work".to_owned()), "kernel modules: the reason for modules".to_owned());
+        assert_eq!(
+            said(&ledger),
+            std::slice::from_ref(&modules),
+            "the kernel is named, and low addresses are not said"
+        );
+        ledger.explain_tasks(false, "no types".to_owned());
+        assert_eq!(said(&ledger), [modules, (Some("work".to_owned()), "tasks: no types".to_owned())]);
+        assert_eq!(ledger.warnings()[1].unnamed.ticks, 1_000);
+        assert_eq!(ledger.all().unnamed().last().map(|tasks| tasks.part), Some(Part::Low));
+        let tasks = ledger.all().unnamed().into_iter().find(|unnamed| unnamed.part == Part::Tasks);
+        assert_eq!(tasks.map(|tasks| tasks.ticks), Some(10_000), "what runs before a kernel has no task");
     }
 
     #[test]

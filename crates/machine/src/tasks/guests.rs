@@ -4,6 +4,8 @@
 //! creates another EPT. Its modules, and a kernel that was not found, are looked for at growing intervals of virtual
 //! time.
 
+use super::kernel::Kernel as Observed;
+use super::kernel::TasksError;
 use crate::guest_memory::GuestMemory;
 use crate::kernel_symbols::{IMAGE, Modules};
 use crate::state::{StateError, require};
@@ -44,6 +46,19 @@ struct Kernel {
     entry: u64,
     code: Vec<u8>,
     tables: Kallsyms,
+    /// Its tasks, if they can be observed.
+    observed: Option<Observed>,
+}
+
+/// The outcome of a look at a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its kernel is not known, or was known before.
+    Nothing,
+    /// Its kernel was found when the guest was first looked at.
+    AtOnce,
+    /// Its kernel was found later.
+    Later,
 }
 
 /// The reason why functions in a guest have no names.
@@ -95,17 +110,56 @@ pub struct Guests {
 
 impl Guests {
     /// Looks for the kernel of the guest that a processor runs.
-    pub fn look(&mut self, guest: u64, cpu: &Cpu) {
+    pub fn look(&mut self, guest: u64, cpu: &Cpu) -> Found {
         let entry = cpu.arch.msr.lstar;
         // Only addresses in the image give the location of the image.
         let in_image = |address: u64| IMAGE.contains(&address);
         if !cpu.wiring.model.recorded || cpu.arch.cpl != 0 || !in_image(entry) || !in_image(cpu.arch.rip) {
-            return;
+            return Found::Nothing;
         }
         let known = self.guests.get(&guest).filter(|known| known.entry == entry);
-        if known.is_none_or(|known| cpu.micro.clock >= known.next) {
-            self.look_again(guest, cpu);
+        if known.is_some_and(|known| cpu.micro.clock < known.next) {
+            return Found::Nothing;
         }
+        let (first, found) = (known.is_none(), known.is_some_and(|known| known.kernel.is_ok()));
+        self.look_again(guest, cpu);
+        match self.guests.get(&guest) {
+            Some(guest) if guest.kernel.is_ok() && !found && first => Found::AtOnce,
+            Some(guest) if guest.kernel.is_ok() && !found => Found::Later,
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Returns the kernel that a processor runs in a guest: the one with its system call entry. A guest's memory gets another name whenever its
+    /// hypervisor creates another EPT.
+    fn running(&self, cpu: &Cpu) -> Option<usize> {
+        self.kernels.iter().position(|kernel| kernel.entry == cpu.arch.msr.lstar)
+    }
+
+    /// Returns the tasks of the kernel that a processor runs in a guest.
+    pub fn observed(&self, cpu: &Cpu) -> Option<&Observed> {
+        self.kernels[self.running(cpu)?].observed.as_ref()
+    }
+
+    /// Likewise, to learn from what it does.
+    pub fn observed_mut(&mut self, cpu: &Cpu) -> Option<&mut Observed> {
+        let number = self.running(cpu)?;
+        self.kernels[number].observed.as_mut()
+    }
+
+    /// Returns the addresses of the probes on the kernel that a processor runs in a guest.
+    pub fn addresses(&self, cpu: &Cpu) -> Vec<u64> {
+        self.observed(cpu).into_iter().flat_map(Observed::addresses).collect()
+    }
+
+    /// Returns the addresses of all probes.
+    pub fn all_addresses(&self) -> impl Iterator<Item = u64> {
+        self.kernels.iter().filter_map(|kernel| kernel.observed.as_ref()).flat_map(Observed::addresses)
+    }
+
+    /// Returns the address of the task that the kernel that a processor runs in a guest begins with.
+    pub fn first_task(&self, cpu: &Cpu) -> Option<u64> {
+        self.kernels[self.running(cpu)?].tables.landmarks.init_task
     }
 
     #[cold]
@@ -124,11 +178,13 @@ impl Guests {
             interval: FIRST_INTERVAL,
         });
         let memory = GuestMemory::around(cpu, cpu.arch.rip).ok_or(Unknown::Memory);
-        let kernel = before.kernel.or_else(|_| self.kernel(entry, memory.as_ref().map_err(|reason| *reason)?));
-        let found = kernel.and_then(|kernel| self.modules(kernel, &memory?));
+        let kernel = before.kernel.or_else(|_| self.kernel(cpu, memory.as_ref().map_err(|reason| *reason)?));
+        let found = kernel.and_then(|kernel| self.modules(kernel, memory.as_ref().map_err(|reason| *reason)?));
+        let shadowed = memory.is_ok_and(|memory| memory.is_shadowed());
         // Between two searches some modules may be removed, but not all of them.
         let (modules, no_modules) = match found {
             Ok(found) if !found.is_empty() => (found, None),
+            Ok(_) if shadowed => (before.modules, Some(Unknown::Shadow)),
             Ok(_) => (before.modules, None),
             Err(reason) => (before.modules, Some(reason)),
         };
@@ -148,7 +204,8 @@ impl Guests {
     }
 
     /// Returns the number of the kernel in a guest's memory.
-    fn kernel(&mut self, entry: u64, memory: &GuestMemory) -> Result<u32, Unknown> {
+    fn kernel(&mut self, cpu: &Cpu, memory: &GuestMemory) -> Result<u32, Unknown> {
+        let entry = cpu.arch.msr.lstar;
         let code = memory.copy_image(entry, ENTRY);
         let same = |kernel: &Kernel| (kernel.entry, &kernel.code) == (entry, &code);
         if let Some(known) = self.kernels.iter().position(same) {
@@ -167,7 +224,10 @@ impl Guests {
             Err(reason) => Err(Unknown::Kernel(reason)),
         };
         self.failures += usize::from(tables.is_err());
-        self.kernels.push(Kernel { entry, code, tables: tables? });
+        let tables = tables?;
+        let observed =
+            Observed::with(cpu, &tables.functions, &tables.landmarks, |linear, out| memory.read(linear, out));
+        self.kernels.push(Kernel { entry, code, tables, observed });
         Ok(self.kernels.len() as u32 - 1)
     }
 
@@ -191,6 +251,26 @@ impl Guests {
         }
     }
 
+    /// Returns the reason for which the tasks of a guest have no names, if they have none. `outside` is true if those of its hypervisor have.
+    pub fn why_no_tasks(&self, outside: bool) -> Option<String> {
+        let of = |guest: &Guest| {
+            match guest.kernel {
+            Err(reason) => Some(reason.to_string()),
+            Ok(_) if !outside => Some(
+                "the tasks of its hypervisor are not known, and a task of a guest is found by the hypervisor's thread that runs it".to_owned(),
+            ),
+            Ok(kernel) => {
+                let Kernel { tables, observed, .. } = &self.kernels[kernel as usize];
+                let named = observed.as_ref().map_or(Err(TasksError::NoKernel), |observed| observed.names_tasks(Some(tables)));
+                named.err().map(|reason| reason.to_string())
+            }
+        }
+        };
+        // A guest whose kernel was named under one EPT is not without names because it was not found under another.
+        let reasons: Option<Vec<String>> = self.guests.values().map(of).collect();
+        reasons?.into_iter().next()
+    }
+
     /// Adds the functions of kernels and modules to `symbols`.
     pub fn add_to(&self, symbols: &mut Symbols) {
         for (&guest, known) in &self.guests {
@@ -211,6 +291,7 @@ impl Guests {
         require(functions().count() <= MOST_FUNCTIONS, "too many functions of guests")?;
         let modules = self.guests.values().flat_map(|guest| guest.modules.iter().flat_map(|module| &module.1));
         let ends = functions().chain(modules).map(|function| function.start.checked_add(function.size));
-        require(ends.into_iter().all(|end| end.is_some()), "a guest's functions")
+        require(ends.into_iter().all(|end| end.is_some()), "a guest's functions")?;
+        self.kernels.iter().filter_map(|kernel| kernel.observed.as_ref()).try_for_each(Observed::check)
     }
 }

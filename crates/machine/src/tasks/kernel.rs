@@ -14,8 +14,8 @@ use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
 use crate::state::{StateError, require};
 use cpu::Cpu;
-use ledger::symbols::Kallsyms;
 use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLayout};
+use ledger::symbols::{Kallsyms, Landmarks};
 use ledger::{Recorder, RegionId, Symbol, Task, TaskId, TaskKind};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,24 @@ const PROBES: [(&str, Says); 5] = [
     ("__do_softirq", Says::SoftInterrupts),
     ("handle_softirqs", Says::SoftInterrupts),
 ];
+
+/// The reason why the tasks of a kernel have no names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TasksError {
+    /// There is no kernel whose switches of tasks can be observed.
+    #[error("the kernel has no function `__switch_to`, at which its switches of tasks are observed")]
+    NoKernel,
+    /// Nothing tells the layout of its tasks.
+    #[error(
+        "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF is off), which describes its tasks, and its first tasks do not tell the layout of `struct task_struct`"
+    )]
+    NoTypes,
+    /// The types of the kernel do not tell the layout of its tasks.
+    #[error(
+        "the kernel's BTF does not describe a `struct task_struct` that is understood, and its first tasks do not tell the layout"
+    )]
+    Layout,
+}
 
 /// A kernel whose tasks can be observed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,10 +74,54 @@ pub struct TaskIdentity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
+    fields: Fields,
+    id: TaskId,
+}
+
+/// The fields of a `task_struct` that identify a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Fields {
     numbers: [u32; 2],
     comm: [u8; COMM],
     flags: u32,
-    id: TaskId,
+}
+
+impl Fields {
+    /// Reads the fields of a task. `named` is its new name if that is about to change; `kernel_thread` is true for a kernel thread, for layouts without
+    /// flags. `read` reads the task's bytes from an offset on, or returns false.
+    fn read(
+        layout: TaskLayout,
+        named: Option<[u8; COMM]>,
+        kernel_thread: bool,
+        read: impl Fn(u64, &mut [u8]) -> bool,
+    ) -> Option<Self> {
+        let word = |offset: u64| {
+            let mut bytes = [0; 4];
+            read(offset, &mut bytes).then(|| u32::from_le_bytes(bytes))
+        };
+        let flags = match layout.flags {
+            Some(at) => word(at)? & KERNEL_THREAD,
+            None if kernel_thread => KERNEL_THREAD,
+            None => 0,
+        };
+        let mut comm = [0; COMM];
+        match named {
+            Some(name) => comm = name,
+            None if read(layout.comm, &mut comm) => {}
+            None => return None,
+        }
+        Some(Self { numbers: [word(layout.pid)?, word(layout.tid)?], comm, flags })
+    }
+
+    fn task(&self) -> Task {
+        let kind = match (self.numbers, self.flags) {
+            ([0, 0], _) => TaskKind::Idle,
+            (_, 0) => TaskKind::Process,
+            _ => TaskKind::KernelThread,
+        };
+        let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM);
+        Task::new(kind, self.numbers[0], self.numbers[1], &String::from_utf8_lossy(&self.comm[..end]))
+    }
 }
 
 impl TaskIdentity {
@@ -87,18 +149,38 @@ impl Kernel {
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
         let tables = kernel_symbols::running(cpu, ram);
         let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions[..]);
+        let landmarks = tables.as_ref().map(|tables| tables.landmarks).unwrap_or_default();
+        let view = View::of(cpu);
+        let found = Self::with(cpu, functions, &landmarks, |linear, out| view.read(linear, out))?;
+        Some(Self { tables, ..found })
+    }
+
+    /// Prepares the observation of a kernel that a processor runs, by its functions and landmarks. `read` reads the kernel's image.
+    pub fn with(
+        cpu: &Cpu,
+        functions: &[Symbol],
+        landmarks: &Landmarks,
+        read: impl Fn(u64, &mut [u8]) -> bool,
+    ) -> Option<Self> {
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();
         // Without this probe no task can be observed.
         probes.iter().find(|(_, says)| *says == Says::Switch)?;
-        let landmarks = tables.as_ref().map(|tables| tables.landmarks).unwrap_or_default();
-        let view = View::of(cpu);
-        let layout = TaskLayout::from_btf(&landmarks, |linear, out| view.read(linear, out));
+        let layout = TaskLayout::from_btf(landmarks, read);
         let mut learner = Learner::default();
         if let (None, Some(idle)) = (layout, landmarks.init_task) {
             learner.idle(whole(cpu, idle));
         }
-        Some(Self { tables, probes, layout, learner })
+        Some(Self { tables: None, probes, layout, learner })
+    }
+
+    /// Returns the reason why its tasks have no names, if they have none. `tables` are those of the kernel.
+    pub fn names_tasks(&self, tables: Option<&Kallsyms>) -> Result<(), TasksError> {
+        match self.layout {
+            Some(_) => Ok(()),
+            None if tables.is_some_and(|tables| tables.landmarks.btf.is_some()) => Err(TasksError::Layout),
+            None => Err(TasksError::NoTypes),
+        }
     }
 
     /// Checks that a saved state is possible.
@@ -150,30 +232,27 @@ impl Kernel {
         kernel_thread: bool,
         recorder: &Recorder,
     ) -> TaskId {
-        let Some(TaskLayout { tid, pid, comm, flags }) = self.layout else { return TaskId(0) };
-        let word = |offset: u64| cpu.wiring.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();
-        let numbers = [word(pid), word(tid)];
-        let flags = flags.map_or(if kernel_thread { KERNEL_THREAD } else { 0 }, |at| word(at) & KERNEL_THREAD);
-        let comm = named.unwrap_or_else(|| {
-            let mut bytes = [0; COMM];
-            cpu.wiring.ram.read_bytes(identity.physical.wrapping_add(comm), &mut bytes);
-            bytes
-        });
-        if let Some(seen) = identity.seen
-            && (seen.numbers, seen.comm, seen.flags) == (numbers, comm, flags)
-        {
+        let Some(layout) = self.layout else { return TaskId(0) };
+        let read = |offset: u64, out: &mut [u8]| {
+            // Memory that does not exist reads as zeros.
+            cpu.wiring.ram.read_bytes(identity.physical.wrapping_add(offset), out);
+            true
+        };
+        let Some(fields) = Fields::read(layout, named, kernel_thread, read) else { return TaskId(0) };
+        if let Some(seen) = identity.seen.filter(|seen| seen.fields == fields) {
             return seen.id;
         }
-        let kind = match (numbers, flags & KERNEL_THREAD) {
-            ([0, 0], _) => TaskKind::Idle,
-            (_, 0) => TaskKind::Process,
-            _ => TaskKind::KernelThread,
-        };
-        let end = comm.iter().position(|byte| *byte == 0).unwrap_or(COMM);
-        let name = String::from_utf8_lossy(&comm[..end]);
-        let id = recorder.task(Task::new(kind, numbers[0], numbers[1], &name));
-        identity.seen = Some(Seen { numbers, comm, flags, id });
+        let id = recorder.task(fields.task());
+        identity.seen = Some(Seen { fields, id });
         id
+    }
+
+    /// Returns the task of a guest that a processor runs, or `None` if it cannot be read. In the machine's memory a guest's task need not be contiguous,
+    /// nor stay at its place.
+    pub fn who_inside(&self, cpu: &Cpu, task: u64, named: Option<[u8; COMM]>) -> Option<Task> {
+        let view = View::of(cpu);
+        let fields = Fields::read(self.layout?, named, false, |offset, out| view.read(task.wrapping_add(offset), out))?;
+        Some(fields.task())
     }
 
     /// Reads the name at an address, in the format of a task's name.

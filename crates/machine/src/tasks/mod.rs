@@ -6,6 +6,7 @@
 //! affects names in a report, and nothing else.
 
 mod guests;
+mod inside;
 mod kernel;
 mod regions;
 mod state;
@@ -13,14 +14,15 @@ mod state;
 use crate::devices::marker::{Command, Mark};
 use crate::kernel_symbols::View;
 use crate::memory::GuestRam;
-use cpu::charged::{Charged, Nesting};
+use cpu::charged::Nesting;
 use cpu::probe::Hit;
 use cpu::stays::Suspended;
 use cpu::{BlockCache, Cpu};
 use guests::Guests;
 pub use guests::{LOW, OF_NO_FUNCTION, OF_NO_MODULE};
-pub use kernel::is_probed;
+use inside::Inside;
 use kernel::{Kernel, Says, TaskIdentity};
+pub use kernel::{TasksError, is_probed};
 use ledger::symbols::Kallsyms;
 use ledger::{Symbol, Task, TaskId, TaskKind, Ticks};
 use regions::Regions;
@@ -48,6 +50,8 @@ struct Thread {
     soft_interrupt: Option<SoftInterrupt>,
     /// Its stays in the kernel, while it does not run.
     stays: Suspended,
+    /// What the guest runs whose processor the thread is, while the thread does not run.
+    inside: Inside,
 }
 
 /// Soft interrupt processing in progress.
@@ -73,6 +77,8 @@ struct Processor {
     declared: u64,
     task: TaskId,
     soft_interrupt: Option<SoftInterrupt>,
+    /// What a guest runs of which the current thread is a processor.
+    inside: Inside,
     /// Time at which it last ran a task other than its idle task, if it runs the idle task now.
     idle_since: Option<Ticks>,
 }
@@ -134,6 +140,16 @@ impl Tasks {
         self.kernel.as_ref()?.tables.as_ref()
     }
 
+    /// Returns whether the tasks of the kernel have names, or `None` if no kernel was seen, or one that declares its tasks.
+    pub fn are_named(&self) -> Option<Result<(), TasksError>> {
+        let declared = self.processors.iter().any(|processor| processor.declared != 0);
+        match &self.kernel {
+            None if self.entry == 0 || declared => None,
+            None => Some(Err(TasksError::NoKernel)),
+            Some(kernel) => Some(kernel.names_tasks(kernel.tables.as_ref())),
+        }
+    }
+
     /// Returns the address of the `task_struct` of the task that a processor runs, if it is known.
     pub fn current(&self, processor: usize) -> Option<u64> {
         self.processors.get(processor)?.current
@@ -146,7 +162,7 @@ impl Tasks {
         // A hypervisor that runs on the machine loads its guest's entry point even before it enters the guest.
         let known = self.kernel.is_some() && cpu.has_hypervisor();
         if let Some(guest) = cpu.guest_of_software() {
-            self.guests.look(guest, cpu);
+            self.look_inside(guest, cpu, cache);
         }
         if cpu.wiring.model.recorded && !known && cpu.arch.msr.lstar != self.processors[cpu.wiring.index].system_calls {
             self.find(cpu, cache);
@@ -167,7 +183,7 @@ impl Tasks {
                 *processor = Processor { system_calls: processor.system_calls, ..Processor::default() };
             }
             self.kernel = Kernel::find(cpu, &self.ram, &self.symbols);
-            for address in self.kernel.iter().flat_map(Kernel::addresses) {
+            for address in self.kernel.iter().flat_map(Kernel::addresses).chain(self.guests.all_addresses()) {
                 cache.code.add_probe(address, &cpu.wiring.ram);
             }
         }
@@ -181,6 +197,9 @@ impl Tasks {
 
     /// Handles a probe that a processor has reached.
     pub fn reached(&mut self, hit: Hit, cpu: &mut Cpu, cache: &mut BlockCache) {
+        if hit.guest.is_some() {
+            return self.reached_inside(hit, cpu, cache);
+        }
         let says = self.kernel.as_ref().and_then(|kernel| kernel.says(hit.address));
         match says {
             Some(Says::Switch) => self.switch(cpu, hit.first, hit.second),
@@ -199,6 +218,10 @@ impl Tasks {
             None => cpu.end_suspended(stays),
         }
         let processor = &mut self.processors[cpu.wiring.index];
+        let inside = std::mem::take(&mut processor.inside);
+        if let Some(thread) = self.threads.get_mut(&from) {
+            thread.inside = inside;
+        }
         if processor.current.is_none()
             && let Some(kernel) = &mut self.kernel
         {
@@ -216,6 +239,7 @@ impl Tasks {
         processor.current = Some(to);
         processor.number = thread.number;
         processor.soft_interrupt = thread.soft_interrupt.take();
+        processor.inside = std::mem::take(&mut thread.inside);
         // For the next task the interrupts of the previous one are over.
         cpu.micro.charged.nesting = Nesting::default();
         self.identify(cpu, None);
@@ -249,7 +273,14 @@ impl Tasks {
         };
         self.threads.insert(
             task,
-            Thread { number, identity: None, kernel_thread: false, soft_interrupt: None, stays: Suspended::default() },
+            Thread {
+                number,
+                identity: None,
+                kernel_thread: false,
+                soft_interrupt: None,
+                stays: Suspended::default(),
+                inside: Inside::default(),
+            },
         );
     }
 
@@ -310,12 +341,8 @@ impl Tasks {
             return;
         }
         let back = u64::from_le_bytes(back);
-        if !self.callers.contains(&back) {
-            if self.callers.len() == MOST_CALLERS {
-                return;
-            }
-            self.callers.push(back);
-            cache.code.add_probe(back, &cpu.wiring.ram);
+        if !self.calls_soft_interrupts(back, cpu, cache) {
+            return;
         }
         let stack = hit.stack.wrapping_add(8);
         let processor = &mut self.processors[cpu.wiring.index];
@@ -401,10 +428,12 @@ impl Tasks {
 
     /// Sets the task and region to which a processor's activity is charged from now on.
     pub fn publish(&self, cpu: &mut Cpu) {
-        let Processor { number, task, soft_interrupt, .. } = self.processors[cpu.wiring.index];
+        let Processor { number, task, soft_interrupt, inside, .. } = self.processors[cpu.wiring.index];
         let region = self.regions.of(|root| self.descends(number, root));
-        let soft_interrupt = soft_interrupt.is_some();
-        cpu.set_charged(Charged { task, region, soft_interrupt, ..cpu.micro.charged });
+        let (soft_interrupt, inside) = (soft_interrupt.is_some(), inside.charged());
+        let mut charged = cpu.micro.charged;
+        (charged.task, charged.region, charged.soft_interrupt, charged.inside) = (task, region, soft_interrupt, inside);
+        cpu.set_charged(charged);
     }
 
     /// Returns true if a thread is equal to or descends from another one.

@@ -36,8 +36,10 @@ impl TasksState {
         let numbers = || self.processors.iter().map(|p| p.number).chain(self.threads.values().map(|t| t.number));
         require(numbers().all(|number| (number as usize) < descents), "a thread without descent")?;
         require(self.threads.len() <= MOST_THREADS && self.callers.len() <= MOST_CALLERS, "too many tasks")?;
-        let known = |processor: &Processor| recorder.knows(processor.task, RegionId(0));
+        let exists = |task| recorder.knows(task, RegionId(0));
+        let known = |processor: &Processor| exists(processor.task) && exists(processor.inside.task());
         require(self.processors.iter().all(known), "a processor's task")?;
+        require(self.threads.values().all(|thread| exists(thread.inside.task())), "a thread's guest")?;
         let seen = |thread: &Thread| thread.identity.as_ref().is_none_or(|identity| identity.is_known(recorder));
         require(self.threads.values().all(seen), "a thread's task")?;
         let stays = |thread: &Thread| thread.stays.fits(|task, region| recorder.knows(task, region));
@@ -73,7 +75,8 @@ impl Tasks {
     ) -> Result<(), StateError> {
         state.check(self.processors.len(), recorder)?;
         let TasksState { kernel, entry, processors, threads, parents, callers, regions, guests } = state;
-        for address in kernel.iter().flat_map(Kernel::addresses).chain(callers.iter().copied()) {
+        let probes = kernel.iter().flat_map(Kernel::addresses).chain(guests.all_addresses());
+        for address in probes.chain(callers.iter().copied()) {
             cache.code.add_probe(address, ram);
         }
         (self.kernel, self.entry, self.processors) = (kernel, entry, processors);
@@ -96,7 +99,14 @@ mod tests {
     }
 
     fn thread(number: u32) -> Thread {
-        Thread { number, identity: None, kernel_thread: false, soft_interrupt: None, stays: Default::default() }
+        Thread {
+            number,
+            identity: None,
+            kernel_thread: false,
+            soft_interrupt: None,
+            stays: Default::default(),
+            inside: Default::default(),
+        }
     }
 
     #[test]

@@ -101,6 +101,7 @@ struct Observed {
     works: Vec<(String, Context, String)>,
     idle: Vec<bool>,
     stays: ledger::stays::Entries,
+    named: Option<Result<(), TasksError>>,
 }
 
 /// Runs a kernel likewise.
@@ -212,7 +213,7 @@ fn observe(linux: bool, names: &[&str], write: impl FnOnce(&mut Code) -> Result<
         (format!("{:?} {} {}", task.kind, task.tid, task.comm), origin.context, region)
     };
     let works = works.into_iter().map(describe).collect();
-    Observed { works, idle, stays }
+    Observed { works, idle, stays, named: vcpus.tasks.are_named() }
 }
 
 /// Returns the name of the task and the cycles of each stay, in a kernel whose software interrupt 0x21 does some work, and meanwhile
@@ -288,6 +289,22 @@ fn a_kernel_without_types_tells_its_tasks() {
             ("Idle 0 swapper/0", Task, ""),
         ],
     );
+}
+
+#[test]
+fn a_kernel_whose_tasks_have_no_names_has_a_reason() {
+    let names = ["swapper/0", "init", "kthreadd", "worker"];
+    let made = |number: u32| {
+        let found = observe(true, &names, |code| {
+            (1..=number).try_for_each(|number| code.make(number))?;
+            code.switch(0, 1)
+        });
+        found.named
+    };
+    assert_eq!(made(3), Some(Ok(())));
+    assert_eq!(made(2), Some(Err(TasksError::NoTypes)));
+    let declared = |text: &str| observe(false, &[], |code| code.say(text, marker::Command::Task)).named;
+    assert_eq!(declared("7 parent"), None, "other guests have no kernel");
 }
 
 #[test]

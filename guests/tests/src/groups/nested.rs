@@ -36,9 +36,13 @@ pub fn group() -> Group {
         group.add(format!("linux_inside_on_the_hypervisor_with_names_of_its_functions_{name}"), move |bench| {
             let run = inside("")?.words("--platform hvm --nested on").words(mode).with("--ledger", bench.file("a"));
             bench.expect(&run, 0, "workload l2: status 0")?;
-            let report = tollgate("report --level 2 --by symbol --top 0").arg(bench.file("a"));
-            let output = bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]")?;
-            output.lacks("^without names .*guest's kernel:").map(drop)
+            let report = |options: &str| tollgate("report").words(options).arg(bench.file("a"));
+            let symbols = report("--level 2 --by symbol --top 0");
+            let output = bench.expect(&symbols, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]")?;
+            output.lacks("^without names .*guest's kernel:")?;
+            tasks_inside(bench, &report)?;
+            let exits = bench.expect(&report("--by exit"), 0, "nested guest to hypervisor  VM exit")?;
+            exits.shows("nested guest to guest  *VM exit CPUID")?.shows(" guest to hypervisor  *VM exit").map(drop)
         });
     }
     group.add("a_command_of_any_bytes_inside", |bench| {
@@ -84,6 +88,14 @@ fn twice(bench: &Bench) -> Outcome {
         bench.expect(&run, 0, "workload l2: status 0")?;
     }
     bench.equal("a", "b")?;
-    let report = tollgate("report --level 1 --by symbol --top 0").arg(bench.file("a"));
-    bench.expect(&report, 0, r"copy_[a-z_]*user[a-z_]* \[guest\]").map(drop)
+    let report = |options: &str| tollgate("report").words(options).arg(bench.file("a"));
+    bench.expect(&report("--level 1 --by symbol --top 0"), 0, r"copy_[a-z_]*user[a-z_]* \[guest\]")?;
+    tasks_inside(bench, &report)?;
+    bench.expect(&report("--by exit"), 0, " guest to host  *VM exit CPUID").map(drop)
+}
+
+/// Checks that tasks and interrupts of the Linux inside are told from those of its host.
+fn tasks_inside(bench: &Bench, report: &impl Fn(&str) -> Run) -> Outcome {
+    let tasks = bench.expect(&report("--by comm --top 0"), 0, r" hackbench \[guest\] ")?;
+    tasks.shows(r" qemu-system-x86 ")?.shows(r" swapper/0 \[guest\] ")?.shows(r" \[guest interrupts\] ").map(drop)
 }

@@ -2,8 +2,8 @@
 
 use super::linux::ENDED;
 use crate::bench::{Bench, need};
-use crate::images::{cloud, disk, initrd, linux};
-use crate::run::Run;
+use crate::images::{cloud, disk, initrd, linux, net};
+use crate::run::{Run, tollgate};
 use crate::test::{Group, Outcome, Stop};
 
 pub fn group() -> Group {
@@ -12,6 +12,12 @@ pub fn group() -> Group {
         bench.expect(&cloud()?.append("tollgate.run=demo"), 0, "workload demo: status 0").map(drop)
     });
     group.add("four_processors_on_one_of_the_hosts", four_processors);
+    // The newest kernels that packages offer: those of the next release's backports, and those that are tried before a release.
+    for (name, flavour) in [("backports", "cloud@trixie-backports"), ("candidate", "cloud@experimental")] {
+        group.add(format!("the_newest_kernel_s_modules_and_tasks_have_names_{name}"), move |bench| {
+            names(bench, flavour)
+        });
+    }
     group.add("backports_kernel", |bench| {
         let run = linux("backports", initrd()?)?.append("tollgate.run=none");
         bench.expect(&run, 0, "workload none: status 0").map(drop)
@@ -25,6 +31,18 @@ pub fn group() -> Group {
         bench.expect(&linux("amd64", initrd)?.with("--disk", copy).append(append), 0, ENDED).map(drop)
     });
     group
+}
+
+/// Checks that a kernel with modules on its network's path names them and its tasks, and warns of nothing.
+fn names(bench: &Bench, flavour: &str) -> Outcome {
+    let run =
+        linux(flavour, net(flavour)?)?.words("--net sink --json").append("tollgate.run=pktgen tollgate.frames=500");
+    let ended = bench.expect(&run.with("--ledger", bench.file("a")), 0, r#""unnamed":\[\]"#)?;
+    ended.lacks("warning: without names")?;
+    let report = |by: &str| tollgate("report --region pktgen --top 0 --by").words(by).arg(bench.file("a"));
+    let symbols = bench.expect(&report("symbol"), 0, r" pktgen_thread_worker \[pktgen\] ")?;
+    symbols.shows(r" start_xmit \[virtio_net\] ")?.lacks("^without names .* kernel modules:")?;
+    bench.expect(&report("comm"), 0, " kpktgend_0 ")?.lacks("^without names .* tasks:").map(drop)
 }
 
 /// Checks that the number of host processors does not matter to a run.

@@ -156,8 +156,7 @@ impl Cpu {
         self.engine.ilen = 0;
         self.arch.attention &= !attention::VM_EXIT;
         self.wiring.ram.disarm_monitor(self.wiring.index);
-        let host_nesting = std::mem::replace(&mut self.micro.charged.nesting, guest_nesting);
-        self.arch.vmx.operation.host_nesting = host_nesting;
+        self.micro.charged.enter_guest(guest_nesting);
         self.arch.vmx.operation.host_under = self.translation_registers();
         let raw = self.check_fields();
         self.take_entry_controls(controls);

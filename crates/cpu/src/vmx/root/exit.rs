@@ -110,7 +110,7 @@ impl Cpu {
             self.arch.nmi_blocked = false;
         }
         self.load_host();
-        self.micro.charged.nesting = std::mem::take(&mut self.arch.vmx.operation.host_nesting);
+        self.micro.charged.leave_guest();
         self.wiring.ram.disarm_monitor(self.wiring.index);
         if self.pae_paging() && self.load_pdptes(self.arch.cr3).is_err() {
             self.engine.fault = crate::fault::Cause::None;

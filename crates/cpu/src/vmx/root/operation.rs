@@ -1,6 +1,5 @@
 //! VMX operation of guest software, as a value.
 
-use crate::charged::Nesting;
 use crate::vmx::vmcs::Vmcs;
 use serde::{Deserialize, Serialize};
 use x86::page::OFFSET;
@@ -17,21 +16,13 @@ pub struct Operation {
     pub(super) current: u64,
     /// Contents of the current VMCS; empty if there is none.
     pub(super) vmcs: Vmcs,
-    /// Interrupt handlers active in the host when it entered the guest ([`crate::charged::Nesting`]).
-    pub(super) host_nesting: Nesting,
     /// Registers that affect translation, at the time when the host entered the guest.
     pub(super) host_under: [u64; 5],
 }
 
 impl Default for Operation {
     fn default() -> Self {
-        Self {
-            vmxon: None,
-            current: NO_VMCS,
-            vmcs: Vmcs::default(),
-            host_nesting: Default::default(),
-            host_under: [0; 5],
-        }
+        Self { vmxon: None, current: NO_VMCS, vmcs: Vmcs::default(), host_under: [0; 5] }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::Exit;
 use crate::state::Cpu;
 use crate::testing::{CODE, DATA, Machine, STACK};
 use iced_x86::code_asm::*;
+use ledger::{Class, Costs, Entry, Family, Gate, Header, Kind, Ledger, Profile, Stay, Symbols, TICKS_PER_CYCLE};
 use std::sync::Arc;
 use x86::control::*;
 use x86::msr::{self, FEATURE_CONTROL_LOCKED, FEATURE_CONTROL_VMX};
@@ -536,4 +537,53 @@ fn a_link_pointer_that_no_region_can_be_at_fails_the_entry() {
         assert_eq!(launch(&mut m, |a| a.nop()), reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, "{link:#x}");
         assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_QUALIFICATION), 4);
     }
+}
+
+/// The stay of a VM exit has the hypervisor's time and the processor's, without other tasks, interrupts and halted time.
+#[test]
+fn the_stay_of_an_exit_lasts_until_the_next_entry() {
+    const EXIT: u64 = 1000;
+    const ENTRY: u64 = 500;
+    let mut m = host();
+    let price = |family| match family {
+        Family::VmExit => EXIT * TICKS_PER_CYCLE,
+        Family::VmEntry => ENTRY * TICKS_PER_CYCLE,
+        _ => 0,
+    };
+    let costs = Costs::new([TICKS_PER_CYCLE as u32; Class::COUNT], Family::ALL.map(price), []);
+    Arc::make_mut(&mut m.cpu.wiring.model).costs = costs;
+    place(&mut m, GUEST, |a| a.cpuid());
+    place(&mut m, HOST, |a| {
+        a.hlt()?;
+        a.nop()?;
+        a.nop()?;
+        a.vmresume()
+    });
+    m.code(|a| a.vmlaunch());
+    for _ in 0..4 {
+        assert_eq!(m.run(LONG), Exit::Halt);
+        m.cpu.arch.attention &= !crate::arch::attention::HALT;
+        // The host's time until a device has answered, in which another task runs and an interrupt arrives.
+        m.cpu.charge_ticks(Kind::new(Family::Cpuid, 0), 1, 7 * TICKS_PER_CYCLE);
+        let suspended = m.cpu.suspend_stays();
+        m.cpu.charge_ticks(Kind::new(Family::Cpuid, 0), 1, 5_000_000);
+        m.cpu.resume_stays(suspended);
+        m.cpu.charge_halt(1, 7_000_000);
+        m.cpu.soft_interrupts_begin();
+        m.cpu.charge_ticks(Kind::new(Family::Cpuid, 0), 1, 9_000_000);
+        m.cpu.soft_interrupts_end();
+    }
+    m.cpu.end_current_stays();
+    m.cpu.record_counts(&mut m.cache);
+    let header = Header::new(&Profile::named("skx").expect("is there"), vec![m.cpu.micro.clock]);
+    let ledger = Ledger::new(header, &m.cpu.wiring.recorder, &Symbols::default());
+    let exits = ledger.all().exits();
+    let key = (0, Entry::new(Gate::VmExit, reason::CPUID));
+    assert_eq!(exits.keys().copied().collect::<Vec<_>>(), [key], "the last exit has no entry");
+    assert_eq!(exits[&key].count(), 3);
+    let Stay { ticks, enter, mitigation, leave } = exits[&key].sum;
+    // HLT, two NOPs, VMRESUME.
+    let all = [ticks, enter, mitigation, leave].map(|ticks| ticks / TICKS_PER_CYCLE);
+    assert_eq!(all, [3 * (EXIT + 7 + 4 + ENTRY), 3 * EXIT, 0, 3 * ENTRY]);
+    assert!(ledger.all().entries().keys().all(|entry| !entry.is_exit()), "a kernel is not entered by it");
 }
