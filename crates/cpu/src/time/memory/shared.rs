@@ -56,9 +56,9 @@ const NOBODY: Owner = Owner { line: 0, owner: SEVERAL, last: SEVERAL, before: SE
 
 /// Whether processors contend for lines now.
 ///
-/// A line that a processor takes back from the one that has taken it is a sign of contention if that happens within
-/// [`SLOW`], of which a turn of the usual length is the larger part. For a time, turns are then short, and it shows whether the line goes to
-/// and fro within [`FAST`]: as long as it does, turns remain short. Otherwise they are long again, and the next attempt
+/// A line that a processor takes back from the one that has taken it is a sign of contention if that happens within the time
+/// `SLOW`, of which a turn of the usual length is the larger part. For a time, turns are then short, and it shows whether the line goes to
+/// and fro within the time `FAST`: as long as it does, turns remain short. Otherwise they are long again, and the next attempt
 /// is made after a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contention {
