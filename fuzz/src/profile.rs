@@ -35,8 +35,8 @@ pub fn run(data: &[u8]) {
             .flatten()
             .all(|level| level.lines < 1 << 20)
     {
-        let memory = cpu::time::memory::Memory::new(&caches);
-        assert!(memory.fits(&caches, 0));
+        let memory = cpu::time::memory::Memory::new(&caches, 0);
+        assert!(memory.fits(&caches, 0, 0, 1));
         cpu::time::memory::Memory::most(&caches);
         cpu::time::timing(&profile);
     }
