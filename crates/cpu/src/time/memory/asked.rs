@@ -27,14 +27,10 @@ impl Asked {
             && self.lines.iter().flatten().all(|(line, arrives)| *line < LINES && *arrives <= latest)
     }
 
-    /// Adds a line. Returns false if it has been asked for already.
-    pub fn add(&mut self, line: u64, arrives: Ticks) -> bool {
-        if self.has(line) {
-            return false;
-        }
+    /// Adds a line that has not been asked for yet.
+    pub fn add(&mut self, line: u64, arrives: Ticks) {
         self.lines[usize::from(self.next)] = Some((line, arrives));
         self.next = (self.next + 1) % REMEMBERED as u8;
-        true
     }
 
     /// Returns true if a line has been asked for.

@@ -1,11 +1,10 @@
-use super::tests::CACHES;
+use super::tests::{CACHES, access_to};
 use super::*;
 
 const LINE: u64 = 0x10_0000;
 
 fn load(memory: &mut Memory, line: u64, now: Ticks) -> Miss {
-    let access = Access { line, linear: line << LINE_SHIFT, write: false, locked: false, rip: 0, now, began: now };
-    memory.miss(&CACHES, access, &|_| None)
+    memory.miss(&CACHES, access_to(line, false, now), &|_| None)
 }
 
 fn level(kind: Kind) -> u32 {

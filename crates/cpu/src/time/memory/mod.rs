@@ -81,6 +81,20 @@ pub struct Miss {
     pub ticks: Ticks,
 }
 
+/// Where a line of data came from.
+struct Brought {
+    /// True if another processor had changed it.
+    theirs: bool,
+    /// Time until which another processor keeps the line for accesses of its own.
+    kept: Ticks,
+    /// Number of the level, or [`Kind::PROCESSOR`].
+    level: u32,
+    /// Its latency.
+    latency: Ticks,
+    /// Time of a transfer from there.
+    transfer: Ticks,
+}
+
 /// A line on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Coming {
@@ -95,7 +109,7 @@ pub struct Memory {
     /// The way of code.
     pub(crate) front: Front,
     l2: Recent,
-    /// What the processors of the machine share, while this one holds it.
+    /// The state that the processors of the machine share, while this processor holds it.
     shared: Box<Shared>,
     /// The processor's number.
     number: usize,
@@ -218,11 +232,6 @@ impl Memory {
         kept.map(|until| wait_until(caches, now, until) + caches.between_cores)
     }
 
-    /// Returns true if the first level has a line.
-    pub fn has(&self, line: u64) -> bool {
-        self.l1d.find(line).is_some()
-    }
-
     /// Returns true if the line in a slot of the first level has been changed.
     #[inline]
     pub fn is_changed(&self, slot: usize) -> bool {
@@ -245,13 +254,9 @@ impl Memory {
     /// Handles an access that missed the first level.
     pub fn miss(&mut self, caches: &Caches, access: Access, read: ReadLine) -> Miss {
         let prefetched = self.prefetchers.observe(access.line, access.linear, access.rip);
-        let theirs = self.shared.read(access.line, self.number);
-        let kept = match access.write {
-            true => self.shared.take(access.line, self.number, access.now).filter(|_| access.locked).unwrap_or(0),
-            false => 0,
-        };
-        let (level, latency, transfer) = self.fetch(caches, access.line);
-        let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
+        let Brought { theirs, kept, level, latency, transfer } =
+            self.bring(caches, access.line, access.write, access.now);
+        let kept = if access.locked { kept } else { 0 };
         // No prefetcher asks for a line that another processor has just changed.
         let prefetched = prefetched && !theirs;
         let asked = self.asked.take(access.line).filter(|_| !prefetched && !theirs);
@@ -263,7 +268,7 @@ impl Memory {
             (_, true) => self.address_known(&access).unwrap_or(access.now).max(asked.unwrap_or(0)),
             (_, false) => self.issued(caches, &access, read) + wait_until(caches, access.now, kept) + latency,
         };
-        // What follows a locked instruction does not begin before it.
+        // Instructions behind a locked one do not begin before it has ended.
         let window = if access.locked { 0 } else { caches.window };
         let wait = arrives.saturating_sub(access.now + window);
         let backlog = self.transfer(caches, access.now, latency, transfer, on_its_way);
@@ -279,12 +284,7 @@ impl Memory {
         if self.l1d.find(line).is_some() || self.asked.has(line) {
             return None;
         }
-        let theirs = self.shared.read(line, self.number);
-        if write {
-            self.shared.take(line, self.number, now);
-        }
-        let (level, latency, transfer) = self.fetch(caches, line);
-        let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
+        let Brought { level, latency, transfer, .. } = self.bring(caches, line, write, now);
         let ticks = self.transfer(caches, now, latency, transfer, false);
         self.asked.add(line, now + latency);
         self.wait(caches, now, ticks);
@@ -343,6 +343,16 @@ impl Memory {
         let ticks = self.front.arrival(caches, line, now, latency, transfer).max(self.behind(caches, now));
         self.front.waits.add(now, ticks, caches.code.ahead);
         (Kind::cache_miss(true, level, false), ticks, old)
+    }
+
+    /// Brings data to the second level, `write` to change it: from another processor that has changed it, or from the level that has
+    /// it.
+    fn bring(&mut self, caches: &Caches, line: u64, write: bool, now: Ticks) -> Brought {
+        let theirs = self.shared.read(line, self.number);
+        let taken = if write { self.shared.take(line, self.number, now) } else { None };
+        let (level, latency, transfer) = self.fetch(caches, line);
+        let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
+        Brought { theirs, kept: taken.unwrap_or(0), level, latency, transfer }
     }
 
     /// Finds the level that has a line, and takes the line from there. Returns the number of the level, its latency, and the

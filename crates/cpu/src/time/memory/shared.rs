@@ -1,4 +1,4 @@
-//! What the processors of a machine share: the third level, and who has changed a line last.
+//! The state that the processors of a machine share: the third level, and the processor that has changed a line last.
 //!
 //! The processors take turns, and the one whose turn it is holds this state. What its accesses mean for the others is
 //! left to them as *notices*, which each takes before it goes on: a line that another processor has changed is no longer in
@@ -10,7 +10,7 @@
 //!   or for as long as the line takes to go and to come back.
 //! - The owner of a line that leaves its second level no longer has it: others find it in the third.
 //!
-//! Who owns a line is known for as many lines as the table has; a line that is forgotten is in nobody's caches.
+//! The table of owners has room for a number of lines; a line that the table has forgotten is in no processor's caches.
 //!
 //! **Contention.** A processor is ahead of the others by as much as its turn lasts, and a line that it takes is taken from a processor
 //! whose time is another. Where processors hand a line to and fro, that decides how long each waits. Then turns become short: see
@@ -28,7 +28,7 @@ const SEVERAL: u8 = 255;
 /// The most notices that wait for a processor: a multiple of the lines that it may have. It never learns of more.
 const MOST_NOTICES: usize = 1 << 16;
 
-/// What another processor's access means for a processor's caches.
+/// A change of a processor's caches by another processor's access, or by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// The line has been changed by another processor.
@@ -54,7 +54,7 @@ struct Owner {
 
 const NOBODY: Owner = Owner { line: 0, owner: SEVERAL, last: SEVERAL, before: SEVERAL, taken: 0 };
 
-/// Whether processors contend for lines now.
+/// The sign that processors contend for lines, by which turns become short.
 ///
 /// A line that a processor takes back from the one that has taken it is a sign of contention if that happens within the time
 /// `SLOW`, of which a turn of the usual length is the larger part. For a time, turns are then short, and it shows whether the line goes to
@@ -196,17 +196,13 @@ impl Shared {
         let before = if was.last == number { was.before } else { was.last };
         *owner = Owner { line: line + 1, owner: number, last: number, before, taken: now };
         // Another processor has had the line since this one took it.
+        let (read, taken) = (was.last == number, was.last != number && was.before == number);
         let age = now.abs_diff(was.taken);
-        let back = number == if was.last == number { was.last } else { was.before };
-        if back {
+        if read || taken {
             self.contention.came_back(now, age);
         }
-        for other in 0..self.notices.len() {
-            if other != me {
-                self.leave(other, Notice::Taken(line));
-            }
-        }
-        let kept = back && was.last != number && age < FAST;
+        self.take_from_others(line, me);
+        let kept = taken && age < FAST;
         (was.line != 0).then(|| if kept { self.ended.get(usize::from(was.last)).copied().unwrap_or(0) } else { 0 })
     }
 
@@ -230,9 +226,7 @@ impl Shared {
 
     /// Takes a line from all processors but `me`, for nobody. Returns true if another one has changed it.
     pub fn drop_line(&mut self, line: u64, me: usize) -> bool {
-        for other in (0..self.notices.len()).filter(|other| *other != me) {
-            self.leave(other, Notice::Taken(line));
-        }
+        self.take_from_others(line, me);
         if !self.has_others() {
             return false;
         }
@@ -248,6 +242,12 @@ impl Shared {
     pub fn device_write(&mut self, line: u64) {
         // No processor has this number.
         self.drop_line(line, usize::MAX);
+    }
+
+    fn take_from_others(&mut self, line: u64, me: usize) {
+        for other in (0..self.notices.len()).filter(|other| *other != me) {
+            self.leave(other, Notice::Taken(line));
+        }
     }
 
     fn leave(&mut self, number: usize, notice: Notice) {

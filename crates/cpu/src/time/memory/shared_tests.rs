@@ -1,5 +1,5 @@
 use super::shared::Shared;
-use super::tests::CACHES;
+use super::tests::{CACHES, access_to};
 use super::*;
 
 /// Processors that take turns.
@@ -38,8 +38,7 @@ impl Bench {
             let ticks = taken.filter(|_| locked).unwrap_or(0);
             return (taken.map(|_| Kind::cache_miss(false, Kind::PROCESSOR, false)), ticks);
         }
-        let access =
-            Access { line, linear: line << LINE_SHIFT, write, locked, rip: 0x1000, now: self.now, began: self.now };
+        let access = Access { locked, ..access_to(line, write, self.now) };
         let Miss { kind, ticks, .. } = memory.miss(&CACHES, access, &|_| None);
         (Some(kind), ticks)
     }

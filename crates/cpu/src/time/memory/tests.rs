@@ -23,6 +23,19 @@ pub(super) const CACHES: Caches = Caches {
     walks: Walks { pde: 4, pdpte: 2, pml4e: 1, nested: 2, walkers: 2 },
 };
 
+/// Returns an access to a line at `now`, in a run that begins with it.
+pub(super) fn access_to(line: u64, write: bool, now: Ticks) -> Access {
+    Access { line, linear: line << LINE_SHIFT, write, locked: false, rip: 0x1000, now, began: now }
+}
+
+/// Memory in which a line points to another one, if there is such a pair.
+pub(super) fn pointing(pointer: Option<(u64, u64)>) -> impl Fn(u64) -> Option<[u64; 8]> {
+    move |at| {
+        let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
+        Some([0, to, 0, 0, 0, 0, 0, 0])
+    }
+}
+
 /// Caches with a clock, and memory in which each line points to the next of a chain.
 pub(super) struct Bench {
     pub memory: Memory,
@@ -43,20 +56,7 @@ impl Bench {
             }
             return 0;
         }
-        let access = Access {
-            line,
-            linear: line << LINE_SHIFT,
-            write,
-            locked: false,
-            rip: 0x1000,
-            now: self.now,
-            began: self.now,
-        };
-        let read = |at: u64| {
-            let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
-            Some([0, to, 0, 0, 0, 0, 0, 0])
-        };
-        let miss = self.memory.miss(&CACHES, access, &read);
+        let miss = self.memory.miss(&CACHES, access_to(line, write, self.now), &pointing(pointer));
         self.now += miss.ticks;
         miss.ticks
     }
@@ -104,8 +104,7 @@ fn lines_stay_in_the_level_that_they_fit() {
         let mut last = None;
         for _ in 0..2 {
             for line in 0..lines {
-                let access =
-                    Access { line, linear: line << LINE_SHIFT, write: false, locked: false, rip: 0, now: 0, began: 0 };
+                let access = access_to(line, false, 0);
                 last = match memory.find(line) {
                     Some(_) => None,
                     None => Some(memory.miss(&CACHES, access, &|_| None).kind.param & !Kind::PREFETCHED),
@@ -142,7 +141,7 @@ fn no_miss_costs_more_than_the_most() {
 #[test]
 fn a_changed_line_is_known_until_it_is_replaced() {
     let mut memory = Memory::new(&CACHES, 0);
-    let access = Access { line: 5, linear: 320, write: false, locked: false, rip: 0, now: 0, began: 0 };
+    let access = access_to(5, false, 0);
     let slot = memory.miss(&CACHES, access, &|_| None).slot;
     assert!(!memory.is_changed(slot));
     assert_eq!(memory.find(5), Some(slot));

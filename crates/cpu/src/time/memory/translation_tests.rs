@@ -1,4 +1,4 @@
-use super::tests::{Bench, CACHES};
+use super::tests::{Bench, CACHES, access_to, pointing};
 use super::*;
 
 const LOOK_UP: Ticks = 9_000;
@@ -14,21 +14,9 @@ impl Bench {
         pointer: Option<(u64, u64)>,
     ) -> Ticks {
         self.now += work;
-        let access = Access {
-            line,
-            linear: line << LINE_SHIFT,
-            write,
-            locked: false,
-            rip: 0x1000,
-            now: self.now,
-            began: self.now,
-        };
-        let read = |at: u64| {
-            let to = pointer.filter(|(from, _)| *from == at).map_or(0, |(_, to)| to << LINE_SHIFT);
-            Some([0, to, 0, 0, 0, 0, 0, 0])
-        };
+        let access = access_to(line, write, self.now);
         let latency = LOOK_UP + walk.unwrap_or(0);
-        let ticks = self.memory.translate(&CACHES, &access, latency, walk.is_some(), &read);
+        let ticks = self.memory.translate(&CACHES, &access, latency, walk.is_some(), &pointing(pointer));
         self.now += ticks;
         ticks
     }
@@ -76,15 +64,7 @@ fn a_miss_waits_for_the_translation_of_its_address() {
     let cost = |walk: Option<Ticks>| {
         let mut bench = Bench::new();
         let wait = walk.map_or(0, |walk| bench.translate(line(0), false, 0, Some(walk), None));
-        let access = Access {
-            line: line(0),
-            linear: line(0) << LINE_SHIFT,
-            write: false,
-            locked: false,
-            rip: 0x1000,
-            now: bench.now,
-            began: bench.now,
-        };
+        let access = access_to(line(0), false, bench.now);
         wait + bench.memory.miss(&CACHES, access, &|_| None).ticks
     };
     assert_eq!(cost(None), CACHES.memory_latency - CACHES.window);
