@@ -50,6 +50,10 @@ struct Kernel {
     observed: Option<Observed>,
 }
 
+/// The reason for which the tasks of a guest have no names where those of its hypervisor have none.
+const OF_NO_THREAD: &str =
+    "the tasks of its hypervisor are not known, and a task of a guest is found by the hypervisor's thread that runs it";
+
 /// The outcome of a look at a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -253,18 +257,15 @@ impl Guests {
 
     /// Returns the reason for which the tasks of a guest have no names, if they have none. `outside` is true if those of its hypervisor have.
     pub fn why_no_tasks(&self, outside: bool) -> Option<String> {
-        let of = |guest: &Guest| {
-            match guest.kernel {
+        let of = |guest: &Guest| match guest.kernel {
             Err(reason) => Some(reason.to_string()),
-            Ok(_) if !outside => Some(
-                "the tasks of its hypervisor are not known, and a task of a guest is found by the hypervisor's thread that runs it".to_owned(),
-            ),
+            Ok(_) if !outside => Some(OF_NO_THREAD.to_owned()),
             Ok(kernel) => {
                 let Kernel { tables, observed, .. } = &self.kernels[kernel as usize];
-                let named = observed.as_ref().map_or(Err(TasksError::NoKernel), |observed| observed.names_tasks(Some(tables)));
+                let observed = observed.as_ref().ok_or(TasksError::NoKernel);
+                let named = observed.and_then(|observed| observed.names_tasks(Some(tables)));
                 named.err().map(|reason| reason.to_string())
             }
-        }
         };
         // A guest whose kernel was named under one EPT is not without names because it was not found under another.
         let reasons: Option<Vec<String>> = self.guests.values().map(of).collect();

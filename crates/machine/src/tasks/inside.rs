@@ -6,8 +6,7 @@
 
 use super::guests::Found;
 use super::kernel::Says;
-use super::{MOST_CALLERS, SoftInterrupt, Tasks};
-use crate::kernel_symbols::View;
+use super::{SoftInterrupt, Tasks, is_daemon, task_is};
 use cpu::charged::Nesting;
 use cpu::probe::Hit;
 use cpu::{BlockCache, Cpu};
@@ -99,19 +98,11 @@ impl Tasks {
 
     /// Handles the begin of soft interrupt processing in a guest, as [`Tasks::soft_interrupts`] does in the machine.
     fn soft_interrupts_inside(&mut self, cpu: &mut Cpu, hit: Hit, cache: &mut BlockCache) {
-        let mut back = [0; 8];
-        let found = View::of(cpu).read(hit.stack, &mut back);
         let task = self.processors[cpu.wiring.index].inside.task;
-        let names = cpu.wiring.recorder.names();
-        let is_daemon =
-            |task: &ledger::Task| task.kind == TaskKind::KernelThread && task.comm.starts_with("ksoftirqd/");
-        let daemon = names.tasks().get(task.0 as usize).is_some_and(is_daemon);
-        drop(names);
-        let back = u64::from_le_bytes(back);
-        if !found || daemon || !self.calls_soft_interrupts(back, cpu, cache) {
+        if task_is(cpu, task, |task| task.kind == TaskKind::KernelThread && is_daemon(task)) {
             return;
         }
-        let stack = hit.stack.wrapping_add(8);
+        let Some((back, stack)) = self.soft_interrupts_return(cpu, hit, cache) else { return };
         let inside = &mut self.processors[cpu.wiring.index].inside;
         if inside.soft_interrupt.is_none_or(|soft| stack > soft.stack) {
             let nesting = std::mem::take(&mut cpu.micro.charged.nesting);
@@ -129,17 +120,5 @@ impl Tasks {
         inside.soft_interrupt = None;
         cpu.micro.charged.nesting = soft.nesting;
         self.publish(cpu);
-    }
-
-    /// Sets a probe on an address that soft interrupts return to. Returns false if there are too many.
-    pub(super) fn calls_soft_interrupts(&mut self, back: u64, cpu: &Cpu, cache: &mut BlockCache) -> bool {
-        if !self.callers.contains(&back) {
-            if self.callers.len() == MOST_CALLERS {
-                return false;
-            }
-            self.callers.push(back);
-            cache.code.add_probe(back, &cpu.wiring.ram);
-        }
-        true
     }
 }

@@ -64,6 +64,16 @@ struct SoftInterrupt {
     nesting: Nesting,
 }
 
+/// Evaluates `is` for a task that the recorder of a processor knows.
+fn task_is(cpu: &Cpu, task: TaskId, is: impl FnOnce(&Task) -> bool) -> bool {
+    cpu.wiring.recorder.names().tasks().get(task.0 as usize).is_some_and(is)
+}
+
+/// Returns true for a task that exists only for soft interrupts.
+fn is_daemon(task: &Task) -> bool {
+    task.comm.starts_with("ksoftirqd/")
+}
+
 /// State of a processor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Processor {
@@ -303,8 +313,7 @@ impl Tasks {
 
     /// Evaluates `is` for the current task of a processor.
     fn current_is(&self, cpu: &Cpu, is: impl FnOnce(&Task) -> bool) -> bool {
-        let current = self.processors[cpu.wiring.index].task;
-        cpu.wiring.recorder.names().tasks().get(current.0 as usize).is_some_and(is)
+        task_is(cpu, self.processors[cpu.wiring.index].task, is)
     }
 
     /// Handles a change of a task's name.
@@ -334,17 +343,10 @@ impl Tasks {
     /// Handles the begin of soft interrupt processing, which lasts until the function returns, unless the current task
     /// exists only for it.
     fn soft_interrupts(&mut self, cpu: &mut Cpu, hit: Hit, cache: &mut BlockCache) {
-        let mut back = [0; 8];
-        let found = View::of(cpu).read(hit.stack, &mut back);
-        let daemon = self.current_is(cpu, |task| task.comm.starts_with("ksoftirqd/"));
-        if !found || daemon {
+        if self.current_is(cpu, is_daemon) {
             return;
         }
-        let back = u64::from_le_bytes(back);
-        if !self.calls_soft_interrupts(back, cpu, cache) {
-            return;
-        }
-        let stack = hit.stack.wrapping_add(8);
+        let Some((back, stack)) = self.soft_interrupts_return(cpu, hit, cache) else { return };
         let processor = &mut self.processors[cpu.wiring.index];
         // One of the probed functions may call the other one, deeper in the stack.
         if processor.soft_interrupt.is_none_or(|soft| stack > soft.stack) {
@@ -358,6 +360,24 @@ impl Tasks {
             processor.soft_interrupt = Some(SoftInterrupt { back, stack, nesting });
             self.publish(cpu);
         }
+    }
+
+    /// Returns the address to which soft interrupt processing returns, at which there is a probe from now on, and the stack pointer there.
+    /// Returns `None` if there can't be a probe.
+    fn soft_interrupts_return(&mut self, cpu: &Cpu, hit: Hit, cache: &mut BlockCache) -> Option<(u64, u64)> {
+        let mut back = [0; 8];
+        if !View::of(cpu).read(hit.stack, &mut back) {
+            return None;
+        }
+        let back = u64::from_le_bytes(back);
+        if !self.callers.contains(&back) {
+            if self.callers.len() == MOST_CALLERS {
+                return None;
+            }
+            self.callers.push(back);
+            cache.code.add_probe(back, &cpu.wiring.ram);
+        }
+        Some((back, hit.stack.wrapping_add(8)))
     }
 
     /// Handles the return from soft interrupt processing.
