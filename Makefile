@@ -71,6 +71,7 @@ test: tools-build build
 	$(MAKE) --no-print-directory -C guests/bare
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/check-parameters
+	scripts/check-images
 	$(CARGO) test --package guest-tests --test guests
 
 test-guests: tools-build build

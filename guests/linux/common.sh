@@ -168,29 +168,76 @@ add_libraries() {
     done
 }
 
+# kernel_named NAME: finds a kernel (see `kernel --help`) and sets `label`, which stands for it in names of files, `image`, `modules` (the directory of its
+# modules; empty if it has none) and `release`.
+kernel_named() {
+    label=$("$linux_dir/kernel" --label "$1")
+    image=$("$linux_dir/kernel" "$1")
+    modules=$("$linux_dir/kernel" --modules "$1")
+    release=$(cat "$cache/kernel-$label/release")
+}
+
+# take_patch FILE: adds a patch to the array `patches`, by its full path.
+take_patch() {
+    [ -f "${1:-}" ] || die "--patch needs a file; there is none at '${1:-}'"
+    patches+=("$(realpath "$1")")
+}
+
+# find_module MODULES NAME: prints the file of a kernel's module. Names vary between - and _ in places. A module in the directory `patched` (of modules
+# that were built with changes) is taken in place of the kernel's own.
+find_module() {
+    local file
+    if [ -n "${patched:-}" ] && [ -f "$patched/$2.ko" ]; then
+        echo "$patched/$2.ko"
+        return
+    fi
+    file=$(find "$1/kernel/" -name "${2//_/[-_]}.ko*" | head -n 1)
+    [ -n "$file" ] && echo "$file"
+}
+
+# has_module MODULES NAME: succeeds if the kernel has the module, or its contents within itself.
+has_module() { [ -n "$1" ] && { find_module "$1" "$2" >/dev/null || grep -qs "/${2//_/[-_]}\.ko" "$1/modules.builtin"; }; }
+
 # add_module MODULES TO NAME: copies a module of a kernel, and what it depends on, into the directory TO, whose file `order` lists
-# them as they must be loaded. Names vary between - and _ in places; files may be compressed.
+# them as they must be loaded. Files may be compressed.
 add_module() {
     local modules=$1 to=$2 name=$3 file dependency
     if grep -qsx "$name.ko" "$to/order"; then return; fi
-    file=$(find "$modules/kernel" -name "${name//_/[-_]}.ko*" | head -n 1)
-    if [ -z "$file" ]; then
-        if grep -q "/${name//_/[-_]}\.ko" "$modules/modules.builtin"; then return; fi
+    if ! file=$(find_module "$modules" "$name"); then
+        if grep -qs "/${name//_/[-_]}\.ko" "$modules/modules.builtin"; then return; fi
         case $name in crc32c*) return 0 ;; esac # newer kernels have it as a library
         die "the kernel has no module $name"
     fi
     mkdir -p "$to"
     case $file in
     *.xz) need xz && xz -dc "$file" >"$to/$name.ko" ;;
-    *.ko) cp "$file" "$to/$name.ko" ;;
+    *.zst) need zstd && zstd -qdc "$file" >"$to/$name.ko" ;;
+    *.gz) gzip -dc "$file" >"$to/$name.ko" ;;
+    *.ko) cp -L "$file" "$to/$name.ko" ;;
     *) die "cannot unpack $file" ;;
     esac
+    # A tree that was just built has modules with all that a debugger wants.
+    if readelf -SW "$to/$name.ko" | grep -q '\.debug_info'; then objcopy --strip-debug "$to/$name.ko"; fi
     objcopy -O binary --only-section=.modinfo "$to/$name.ko" "$to/$name.info"
     for dependency in $(tr '\0' '\n' <"$to/$name.info" | sed -n 's/^depends=//p' | tr ',-' ' _'); do
         add_module "$modules" "$to" "$dependency"
     done
     rm "$to/$name.info"
     echo "$name.ko" >>"$to/order"
+}
+
+# is_program FILE: succeeds if the file is a program for this processor.
+is_program() { [ "$(head -c 4 "$1" | od -An -tx1 | tr -d ' ')" = 7f454c46 ]; }
+
+# add_program ROOT FILE NAME: a file of the user, in /bin under a name, with the host's libraries if it is a program.
+add_program() {
+    local library
+    install -D -m 755 "$2" "$1/bin/$3"
+    is_program "$2" || return 0
+    need ldd
+    { ldd "$2" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+        [ -e "$1$library" ] || { mkdir -p "$1${library%/*}" && cp -L "$library" "$1$library"; }
+    done
 }
 
 # build_net_tools DIR: the programs of net/tools, one executable with a link for each name.
@@ -201,15 +248,18 @@ build_net_tools() {
     for tool in $(sed -n 's/.*{"\([a-z]*\)", [a-z]*_main}.*/\1/p' "$linux_dir/net/tools/main.c"); do ln -s nettools "$1/$tool"; done
 }
 
-# fetch_headers FLAVOUR: the packages of the headers of `kernel FLAVOUR`, which must have been made: sets `release`, `suite`, `compiler` (the
-# one that the distribution's kernel was made with) and the array `headers`.
+# fetch_headers LABEL: the packages of the headers of the kernel that `kernel_named` has found: sets `suite`, `version`, `compiler` (the one that the
+# distribution's kernel was made with) and the array `headers`.
 fetch_headers() {
-    local depends common kbuild first
-    release=$(cat "$cache/kernel-$1/release")
-    flavour_of "$1" || die "no kernel of packages is called $1"
-    first=$(fetch_package "linux-headers-$release" $suite)
+    local depends common kbuild first wanted
+    flavour_of "$1" || suite=
+    version=$(cat "$cache/kernel-$1/version" 2>/dev/null || true)
+    wanted=linux-headers-$release${version:+=$version}
+    first=$(fetch_package "$wanted" $suite) ||
+        die "the package of the headers of $release${version:+ $version} cannot be had, without which no module can be built for it; give a tree in which the kernel was built"
+    version=${version:-$(dpkg-deb -f "$first" Version)}
     depends=$(dpkg-deb -f "$first" Depends)
-    # A dependency of the headers' package, by the beginning of its name.
+    # A dependency of the headers' package, by the beginning of its name, in the version that it wants if that is one.
     dependency() { { grep -o "$1[^ ,]*" <<<"$depends" || true; } | head -n 1; }
     common=$(dependency 'linux-headers-[^ ,]*-common')
     kbuild=$(dependency linux-kbuild-)

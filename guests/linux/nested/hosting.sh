@@ -8,6 +8,9 @@ module_parameters() { echo "$words" | sed -n "s/^$1\.//p" | tr '\n' ' '; }
 
 accel=$(parameter accel kvm)
 
+# inner_default COMMAND: what the machine inside runs if no parameter says it: what the image was made with (nested/build --l2), or the command.
+inner_default() { cat /lib/inner 2>/dev/null || echo "$1"; }
+
 # Loads KVM's modules in the variant that tollgate.kvm= names.
 load_kvm() {
     [ "$accel" = kvm ] || return 0

@@ -125,6 +125,11 @@ pub fn nested() -> Result<PathBuf, Stop> {
     path("nested/build", &[])
 }
 
+/// Returns the initial RAM disk of a Linux that hosts virtual machines with files of a user, given by the options of `nested/build`.
+pub fn nested_with(options: &[&str]) -> Result<PathBuf, Stop> {
+    path("nested/build", options)
+}
+
 /// Returns the initial RAM disk of a Linux that hosts virtual machines on the program itself.
 pub fn nested_tollgate() -> Result<PathBuf, Stop> {
     if !root().join("guests/linux/out/initramfs-nested-cloud.cpio").is_file() {

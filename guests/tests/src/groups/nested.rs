@@ -1,7 +1,7 @@
 //! Linux with KVM and QEMU, and their guests.
 
 use crate::bench::Bench;
-use crate::images::{linux, nested};
+use crate::images::{linux, nested, nested_with};
 use crate::run::{Run, tollgate};
 use crate::test::{Group, Outcome, Stop};
 
@@ -49,6 +49,7 @@ pub fn group() -> Group {
         let run = host("1G")?.append(&format!("tollgate.run=l2 tollgate.inner-base64={ANY_BYTES}"));
         bench.expect(&run, 5, "workload l2: status 5").map(drop)
     });
+    group.add("scripts_and_a_program_of_the_user_at_each_level", scripts_of_the_user);
     let cut = [
         ("inside", "tollgate.run=l2 tollgate.inner", 1, "a value cannot have quotation marks within it"),
         ("of_the_first_process", "tollgate.run", 127, "tollgate.run= is cut"),
@@ -92,6 +93,25 @@ fn twice(bench: &Bench) -> Outcome {
     bench.expect(&report("--level 1 --by symbol --top 0"), 0, r"copy_[a-z_]*user[a-z_]* \[guest\]")?;
     tasks_inside(bench, &report)?;
     bench.expect(&report("--by exit"), 0, " guest to host  *VM exit CPUID").map(drop)
+}
+
+/// Runs a script with quotes of all kinds in L1, which starts L2 with another one, with a file of data and a program of this host.
+fn scripts_of_the_user(bench: &Bench) -> Outcome {
+    let file = |name: &str, text: &str| {
+        let path = bench.file(name);
+        std::fs::write(&path, text)?;
+        Ok::<_, Stop>(path.to_string_lossy().into_owned())
+    };
+    let host = file("host.sh", ". /lib/hosting.sh\nload_kvm\nl2\necho \"l2 ends with $?, 'a' \\\"b\\\"\"\nexit 7\n")?;
+    let guest = file("guest.sh", "cat /bin/data\nenv -i /bin/factor 221\nexit 5\n")?;
+    let data = file("data", "$data `of` \"the\" user\n")?;
+    let factor = ["/usr/bin/factor", "/bin/factor"].into_iter().find(|program| std::path::Path::new(program).exists());
+    let factor = factor.ok_or_else(|| Stop::Skipped("this host has no program 'factor'".to_owned()))?;
+    let image = bench.file("initramfs.cpio").to_string_lossy().into_owned();
+    let options = ["--to", &image, "--l1", &host, "--l2", &guest, "--l2-file", &data, "--l2-file", factor];
+    let run = linux("cloud", nested_with(&options)?)?.words("--cpu skx --memory 1G").append("tollgate.run=mine");
+    let output = bench.expect(&run, 7, "l2 ends with 5, 'a' \"b\"")?;
+    output.shows(r#"l2\| \$data `of` "the" user"#)?.shows(r"l2\| 221: 13 17").map(drop)
 }
 
 /// Checks that tasks and interrupts of the Linux inside are told from those of its host.
