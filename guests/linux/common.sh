@@ -229,15 +229,19 @@ add_module() {
 # is_program FILE: succeeds if the file is a program for this processor.
 is_program() { [ "$(head -c 4 "$1" | od -An -tx1 | tr -d ' ')" = 7f454c46 ]; }
 
-# add_program ROOT FILE NAME: a file of the user, in /bin under a name, with the host's libraries if it is a program.
-add_program() {
+# add_host_libraries ROOT FILE: the host's libraries that a program needs, at their places. A static program needs none.
+add_host_libraries() {
     local library
-    install -D -m 755 "$2" "$1/bin/$3"
-    is_program "$2" || return 0
     need ldd
-    { ldd "$2" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+    for library in $(ldd "$2" 2>/dev/null | grep -o '/[^ ]*' || true); do
         [ -e "$1$library" ] || { mkdir -p "$1${library%/*}" && cp -L "$library" "$1$library"; }
     done
+}
+
+# add_program ROOT FILE NAME: a file of the user, in /bin under a name, with the host's libraries if it is a program.
+add_program() {
+    install -D -m 755 "$2" "$1/bin/$3"
+    ! is_program "$2" || add_host_libraries "$1" "$2"
 }
 
 # build_net_tools DIR: the programs of net/tools, one executable with a link for each name.
