@@ -65,6 +65,15 @@ use_queues() {
     await_link "$1" "$2"
 }
 
+# warn_of_one_queue DEVICE QUEUES: says so if all datagrams have come to one of several queues because the device hashes no ports. The 82599's driver asks for no ports of UDP,
+# because fragments have none, so that flows between the same two addresses share a queue.
+warn_of_one_queue() {
+    [ "$2" -gt 1 ] && ethtool -i "$1" | grep -q '^driver: ixgbe$' || return 0
+    ! ethtool -n "$1" rx-flow-hash udp4 2>/dev/null | grep -q 'L4 bytes' || return 0
+    [ "$(ethtool -S "$1" | grep -c 'rx_queue_[0-9]*_packets: [1-9][0-9][0-9][0-9]')" -gt 1 ] ||
+        echo "tollgate: warning: all datagrams came to one of $2 queues: the hash of $1 has no ports of UDP; rss=ports (ethtool -N $1 rx-flow-hash udp4 sdfn) adds them, and vary=addresses of the generator varies what it has"
+}
+
 # await_link SIDE DEVICE
 await_link() {
     local turn

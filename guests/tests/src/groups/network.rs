@@ -20,6 +20,29 @@ pub fn group() -> Group {
     for (name, flavour) in [("amd64", "amd64"), ("backports_amd64", "backports-amd64")] {
         intel(&mut group, name, flavour);
     }
+    group.add("pktgen_by_disciplines_and_sizes", |bench| {
+        let workload = "for q in fq sfq htb tbf,rate,10gbit,burst,1mb,latency,1ms; do qdisc=$q warm=100 frames=200 sh /workloads/pktgen; done; \
+                        size=1518 warm=100 frames=200 sh /workloads/pktgen";
+        let run = guest("amd64")?.append("tollgate.run=-").words("--limit 60 --net sink:model=ixgbe");
+        let output = bench.expect(&run.with("--workload", workload), 0, "200 [(]1514byte")?;
+        let disciplines = ["fq", "sfq", "htb", "tbf"].iter().try_fold(output, |output, name| output.shows(&format!("^qdisc {name} 1: root")));
+        disciplines?.shows("^result pktgen .* kpps")?.lacks("dropped [1-9]").map(drop)
+    });
+    group.add("ports_of_udp_on_an_82599", |bench| {
+        let one_queue = "warning: all datagrams came to one of 2 queues";
+        for (parameters, warned) in [("", true), ("rss=ports ", false)] {
+            let run = guest("amd64")?.append("tollgate.run=-").words("--limit 60 --cpus 3 --memory 512M");
+            let run = run.words("--net generator:start=request,learn=2,flows=64,model=ixgbe");
+            let workload = format!("{parameters}queues=2 frames=2000 sh /workloads/udp-rx");
+            let output = bench.expect(&run.with("--workload", workload), 0, "udpsink: 2000 datagrams")?;
+            if warned {
+                output.shows(one_queue)?
+            } else {
+                output.lacks(one_queue)?
+            };
+        }
+        Ok(())
+    });
     hosts_network(&mut group);
     group.limit(3600);
     group.add("a_debian_on_a_disk_installs_a_package", debian_disk);
