@@ -1,15 +1,22 @@
 //! A child process with its output in a file. It ends with the thread that started it, and it is killed if it prints too much.
 
 use crate::tether::tether;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{self, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// Largest output of a child, in bytes.
 pub const MOST_OUTPUT: u64 = 64 << 20;
+
+/// The time that a child has to end when it is asked.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Interval between looks at a child that is to end.
+const NAP: Duration = Duration::from_millis(20);
 
 /// A running child.
 pub struct Child {
@@ -46,6 +53,19 @@ impl Child {
             self.kill();
             Exit::TooLong
         }))
+    }
+
+    /// Asks the child and the processes that it started to end, and kills them if they do not. Waits for the child's end.
+    pub fn end_all(&mut self) {
+        let group = Pid::from_child(&self.process);
+        // The processes may have ended already.
+        let _ = kill_process_group(group, Signal::TERM);
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until && matches!(self.process.try_wait(), Ok(None)) {
+            std::thread::sleep(NAP);
+        }
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.process.wait();
     }
 
     /// Kills the child and waits for its end.

@@ -116,33 +116,39 @@ impl Drop for Place {
     }
 }
 
-/// The outcome of runs.
-pub enum Ran {
-    /// All that were started ended well.
-    Well,
-    /// The exit status after a failure, which has been reported.
-    Ended(u8),
+/// A run that failed, or an interruption by the user.
+pub struct Failed {
+    /// True after an interruption by the user.
+    pub interrupted: bool,
+    /// What happened, for a person.
+    pub text: String,
+    /// The exit status.
+    pub status: u8,
+    /// The last lines of the run's output.
+    pub tail: Vec<String>,
 }
 
-/// Reports the first run that failed; `named` names it by its number.
-pub fn reported(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Ran {
-    let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| match outcome {
-        Ended::Badly(status, tail) => {
-            Some((format!("tollgate: {} ended with status {status}", named(number)), *status, &tail[..]))
-        }
-        Ended::TooLong => {
-            Some((format!("tollgate: {} printed too much", named(number)), crate::usage::FAILED, &[][..]))
-        }
-        Ended::Well | Ended::Stopped | Ended::Late => None,
+impl Failed {
+    /// Prints the failure, and returns its exit status.
+    pub fn report(&self) -> u8 {
+        say(&format!("tollgate: {}", self.text));
+        self.tail.iter().for_each(|line| say(&format!("    | {line}")));
+        self.status
+    }
+}
+
+/// Returns the first run that failed; `named` names it by its number.
+pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Failed> {
+    let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| {
+        let (text, status, tail) = match outcome {
+            Ended::Badly(status, tail) => (format!("ended with status {status}"), *status, tail.clone()),
+            Ended::TooLong => ("printed too much".to_owned(), crate::usage::FAILED, Vec::new()),
+            Ended::Well | Ended::Stopped | Ended::Late => return None,
+        };
+        Some(Failed { interrupted: false, text: format!("{} {text}", named(number)), status, tail })
     });
-    if let Some((text, status, tail)) = bad {
-        say(&text);
-        tail.iter().for_each(|line| say(&format!("    | {line}")));
-        return Ran::Ended(status);
-    }
-    if outcomes.contains(&Ended::Stopped) {
-        say("tollgate: interrupted");
-        return Ran::Ended(INTERRUPTED);
-    }
-    Ran::Well
+    let stopped = outcomes.contains(&Ended::Stopped);
+    let interrupted =
+        || Failed { interrupted: true, text: "interrupted".to_owned(), status: INTERRUPTED, tail: Vec::new() };
+    bad.or_else(|| stopped.then(interrupted))
 }

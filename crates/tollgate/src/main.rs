@@ -6,6 +6,8 @@
 
 mod backend;
 mod compare;
+mod config;
+mod config_cmd;
 mod contain;
 mod cpu_cmd;
 mod destination;
@@ -34,6 +36,7 @@ mod report;
 mod report_csv;
 mod restored;
 mod run_cmd;
+mod series_cmd;
 mod sites;
 mod size;
 mod stack_args;
@@ -66,6 +69,7 @@ enum Command {
     Run(Box<run_cmd::RunArgs>),
     Exec(Box<exec_cmd::ExecArgs>),
     Diff(Box<diff_cmd::DiffArgs>),
+    Series(Box<series_cmd::SeriesArgs>),
     Stat(Box<stat_cmd::StatArgs>),
     Report(report::ReportArgs),
     Export(export_cmd::ExportArgs),
@@ -73,6 +77,7 @@ enum Command {
     Cpu(cpu_cmd::CpuArgs),
     Validate(validate_cmd::ValidateArgs),
     Lab(lab_cmd::LabArgs),
+    Config(config_cmd::ConfigArgs),
     Generate(generate::GenerateArgs),
     #[command(hide = true)]
     Keep(keep::KeepArgs),
@@ -139,7 +144,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 #[inline(never)]
 fn command() -> ExitCode {
     let parse = |line: Vec<OsString>| {
-        let line = completed(line)?;
+        let line = config::completed(completed(line)?, with_negative_numbers(Cli::command()))?;
         let matches = with_negative_numbers(Cli::command()).try_get_matches_from(line).unwrap_or_else(|e| show(&e));
         let mut command = Cli::from_arg_matches(&matches).unwrap_or_else(|e| show(&e)).command;
         if let (Command::Run(args), Some(given)) = (&mut command, matches.subcommand_matches(RUN)) {
@@ -165,16 +170,40 @@ fn command() -> ExitCode {
         Command::Exec(args) => exec_cmd::run(&args),
         Command::Stat(args) => stat_cmd::run(&args),
         Command::Diff(args) => diff_cmd::run(&args, Cli::command()),
+        Command::Series(args) => series_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Validate(args) => validate_cmd::run(&args),
         Command::Lab(args) => lab_cmd::run(&args),
+        Command::Config(args) => config_cmd::run(&args, Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Keep(args) => keep::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Generate(args) => {
             generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
         }
     };
     result.unwrap_or_else(|error| failed(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the help of a command, without the options that it shares with `exec`.
+    fn help(name: &str) -> String {
+        let mut program = Cli::command();
+        program.build();
+        let shared = exec_runs::options();
+        let is_shared = |arg: &Arg| shared.iter().any(|other| other.get_id() == arg.get_id());
+        let command = program.find_subcommand(name).unwrap().clone();
+        let mut command = command.mut_args(|arg| if is_shared(&arg) { arg.hide(true) } else { arg });
+        command.render_long_help().to_string()
+    }
+
+    #[test]
+    fn the_help_of_commands_reads_well() {
+        insta::assert_snapshot!("help_series", help("series"));
+        insta::assert_snapshot!("help_config", help("config"));
+    }
 }

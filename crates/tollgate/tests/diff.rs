@@ -12,7 +12,11 @@ fn repository() -> PathBuf {
 
 fn program(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.current_dir(repository()).args(arguments).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command
+        .current_dir(repository())
+        .args(arguments)
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .env("TOLLGATE_CONFIG", "");
     command.stdin(Stdio::null()).output().unwrap()
 }
 
@@ -289,7 +293,7 @@ fn diff_from(directory: &Path, home: &str, options: &[&str], command: &[&str]) -
         return None;
     }
     let mut line = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    line.current_dir(directory).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    line.current_dir(directory).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
     line.env("HOME", home)
         .env("USER", home)
         .env("LOGNAME", home)

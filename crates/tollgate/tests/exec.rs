@@ -44,7 +44,7 @@ fn program(options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.current_dir(repository()).arg("exec").args(["--timeout", "300"]).args(options);
     // Boots are shared by the tests, and not with the user.
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -310,7 +310,12 @@ fn a_command_needs_open_files() {
         let script = format!("ulimit {limit} && exec \"$0\" exec --kernel cloud -- echo hi");
         let mut command = Command::new("bash");
         command.current_dir(repository()).args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
-        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null()).output().unwrap()
+        command
+            .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+            .env("TOLLGATE_CONFIG", "")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
     };
     let errors = "tollgate: error: the limit on open files (`ulimit -n`) is 20, and at least 64 are needed\n";
     check(&limited("-n 20"), NOT_EXECUTABLE, "", errors);

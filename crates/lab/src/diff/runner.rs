@@ -17,6 +17,9 @@ const NAP: Duration = Duration::from_millis(5);
 /// The offset that shells add to the number of the signal that ended a program.
 const SIGNALLED: i32 = 128;
 
+/// The variable that names the configuration file of the user.
+pub const CONFIGURATION: &str = "TOLLGATE_CONFIG";
+
 /// A planned run.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -52,7 +55,10 @@ fn ended(status: ExitStatus, output: &Path) -> Ended {
 }
 
 fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
-    Child::start(Command::new(program).args(&job.arguments), job.output.clone(), directory.as_fd())
+    let mut command = Command::new(program);
+    // The arguments say what a run is, and defaults of the user are among them already.
+    command.args(&job.arguments).env(CONFIGURATION, "");
+    Child::start(&mut command, job.output.clone(), directory.as_fd())
 }
 
 /// Limits on the runs.
@@ -117,6 +123,23 @@ pub fn run(
     }
 }
 
+/// Runs one command in a directory, with its output in a file. If `stop` is set, the command and the processes that it has started are ended.
+pub fn alone(command: &mut Command, output: &Path, directory: &Path, stop: &AtomicBool) -> io::Result<Ended> {
+    let held = File::open(directory)?;
+    let mut child = Child::start(command.current_dir(directory), output.to_path_buf(), held.as_fd())?;
+    loop {
+        match child.ended()? {
+            Some(Exit::Status(status)) => return Ok(ended(status, output)),
+            Some(Exit::TooLong) => return Ok(Ended::TooLong),
+            None if stop.load(Ordering::Relaxed) => {
+                child.end_all();
+                return Ok(Ended::Stopped);
+            }
+            None => std::thread::sleep(NAP),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +173,28 @@ mod tests {
         let found = outcomes("fails", &["true", "echo out; echo err >&2; exit 3", "true"], false);
         assert_eq!(found, [Ended::Well, Ended::Badly(3, vec!["out".into(), "err".into()]), Ended::Stopped]);
         assert_eq!(outcomes("signal", &["kill -9 $$"], false), [Ended::Badly(137, Vec::new())]);
+    }
+
+    #[test]
+    fn a_command_alone_ends_with_all_that_it_started() {
+        let directory = directory("alone");
+        let (output, stop) = (directory.join("output"), AtomicBool::new(false));
+        let sh = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        assert_eq!(alone(&mut sh("test -f output"), &output, &directory, &stop).unwrap(), Ended::Well);
+        let bad = alone(&mut sh("echo no; exit 2"), &output, &directory, &stop).unwrap();
+        assert_eq!(bad, Ended::Badly(2, vec!["no".into()]));
+        stop.store(true, Ordering::Relaxed);
+        let started = Instant::now();
+        assert_eq!(
+            alone(&mut sh("sleep 1000 & sleep 1000; true"), &output, &directory, &stop).unwrap(),
+            Ended::Stopped
+        );
+        assert!(started.elapsed() < Duration::from_secs(1000));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

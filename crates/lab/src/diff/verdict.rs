@@ -150,6 +150,11 @@ impl Verdict {
         self.interval.map_or(0.0, |interval| (interval.high - interval.low) / 2.0)
     }
 
+    /// Returns the difference as text, with the digits that its interval allows.
+    pub fn shown(&self) -> String {
+        super::sentence::cells(self).0
+    }
+
     /// Returns the spread of the pairs' differences, as a standard deviation.
     pub fn spread(&self) -> f64 {
         Sample::of(&self.differences).deviation

@@ -31,7 +31,7 @@ fn headline(diff: &Diff) -> Headline {
     Headline { ratio, word, published: None, sentence: diff.sentence.clone() }
 }
 
-fn table(sheet: Sheet) -> Table {
+pub(super) fn table(sheet: Sheet) -> Table {
     let numbers: Vec<bool> = sheet.headings.iter().map(|(_, side)| *side == Align::Right).collect();
     let headings = sheet.headings.iter().map(|(text, _)| text.clone()).zip(numbers.iter().copied()).collect();
     let rows = sheet.rows.into_iter().map(|row| row.into_iter().zip(numbers.iter().copied()).collect());
@@ -39,7 +39,7 @@ fn table(sheet: Sheet) -> Table {
 }
 
 /// Returns a table with its title. A row with a single value for all sides ends behind it.
-fn titled(mut sheet: Sheet) -> (String, Table) {
+pub(super) fn titled(mut sheet: Sheet) -> (String, Table) {
     for row in &mut sheet.rows {
         if row.iter().skip(2).all(String::is_empty) {
             row.truncate(2);
@@ -49,7 +49,7 @@ fn titled(mut sheet: Sheet) -> (String, Table) {
 }
 
 /// Returns the section of a comparison.
-fn section(diff: &Diff) -> Section {
+pub(super) fn section(diff: &Diff) -> Section {
     let (from, to) = (&diff.a.name, &diff.b.name);
     let total =
         Change { name: "all".to_owned(), before: tally(&diff.a.cycles), after: tally(&diff.b.cycles), trust: None };

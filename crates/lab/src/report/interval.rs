@@ -30,6 +30,32 @@ pub struct Drawn {
     words: String,
 }
 
+/// Returns the distance between tick marks on an axis.
+fn step(least: f64, most: f64) -> f64 {
+    let rough = (most - least) / MOST_INTERVALS;
+    let decade = 10f64.powf(rough.log10().floor());
+    STEPS.iter().map(|step| step * decade).find(|step| *step >= rough).unwrap_or(10.0 * decade)
+}
+
+/// Returns the digits behind the point of percentages that are a step apart.
+fn digits(step: f64) -> usize {
+    (-(step * 100.0).log10().floor()).max(0.0) as usize
+}
+
+/// Returns the tick marks of an axis of differences, in percent. `least` is below `most`.
+pub fn marks(least: f64, most: f64) -> Vec<Mark> {
+    let step = step(least, most);
+    let digits = digits(step);
+    let numbers = (least / step).ceil() as i64..=(most / step).floor() as i64;
+    let mark = |number: i64| {
+        let value = number as f64 * step;
+        let sign = if number > 0 { "+" } else { "" };
+        let at = percent((value - least) / (most - least));
+        Mark { at, text: format!("{sign}{:.digits$} %", value * 100.0).replace('-', "−") }
+    };
+    numbers.map(mark).collect()
+}
+
 /// Draws the interval of a verdict. None if there is none, or if all pairs are equal.
 pub fn interval(verdict: &Verdict) -> Option<Drawn> {
     let found = verdict.interval?;
@@ -46,19 +72,11 @@ pub fn interval(verdict: &Verdict) -> Option<Drawn> {
     let edge = (most - least) * MARGIN;
     let (least, most) = (least - edge, most + edge);
     let at = |value: f64| percent((value - least) / (most - least));
-    let rough = (most - least) / MOST_INTERVALS;
-    let decade = 10f64.powf(rough.log10().floor());
-    let step = STEPS.iter().map(|step| step * decade).find(|step| *step >= rough).unwrap_or(10.0 * decade);
-    let digits = (-(step * 100.0).log10().floor()).max(0.0) as usize;
-    let numbers = (least / step).ceil() as i64..=(most / step).floor() as i64;
-    let mark = |number: i64| {
-        let value = number as f64 * step;
-        let sign = if number > 0 { "+" } else { "" };
-        Mark { at: at(value), text: format!("{sign}{:.digits$} %", value * 100.0).replace('-', "−") }
-    };
+    let step = step(least, most);
+    let digits = digits(step);
     let shown = |value: f64| format!("{:+.*} %", digits + 1, value * 100.0);
     Some(Drawn {
-        marks: numbers.map(mark).collect(),
+        marks: marks(least, most),
         zero: (least <= 0.0 && most >= 0.0).then(|| at(0.0)),
         from: at(found.low),
         width: percent((found.high - found.low) / (most - least)),

@@ -12,11 +12,13 @@ mod interval;
 mod markdown;
 mod page;
 mod plot;
+mod series;
 mod waterfall;
 
 pub use diff::{diff_page, several_page};
 pub use markdown::markdown;
 pub use page::html;
+pub use series::series_page;
 
 use crate::difference::{Difference, Pair, factors, pairs};
 use crate::experiment::{Line, Row, Skip};

@@ -6,6 +6,7 @@ use super::entries::Entries;
 use super::headline::{Headline, headline};
 use super::interval::Drawn;
 use super::plot::{FAR, Plot, plot};
+use super::series::Trend;
 use crate::Experiment;
 use crate::difference;
 use crate::experiment::Skip;
@@ -18,7 +19,7 @@ use serde::Serialize;
 /// Number of characters shown of a hash. The tooltip has the whole hash.
 const SHORT_HASH: usize = 12;
 
-/// An experiment, or a comparison of two kernels.
+/// An experiment, a comparison of two kernels, or a series of commits.
 #[derive(Default, Serialize)]
 pub struct Section {
     /// HTML anchor.
@@ -33,6 +34,8 @@ pub struct Section {
     pub warnings: Vec<String>,
     /// The interval of the ratio.
     pub interval: Option<Drawn>,
+    /// A line for each commit of a series.
+    pub trend: Option<Trend>,
     /// Paragraphs that describe it.
     pub about: Vec<String>,
     /// Source of the published figures.

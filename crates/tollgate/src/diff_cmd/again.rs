@@ -4,9 +4,9 @@ use lab::runner::quoted;
 use std::ffi::OsString;
 
 /// Options that take a value and do not change what is measured.
-const WITH_VALUE: [&str; 7] = ["--junit", "--html", "--save", "--keep", "--top", "--jobs", "--time-limit"];
+const WITH_VALUE: [&str; 8] = ["--junit", "--html", "--save", "--keep", "--top", "--jobs", "--time-limit", "--state"];
 /// Options without a value that do not change what is measured.
-const ALONE: [&str; 3] = ["--json", "--markdown", "--csv"];
+const ALONE: [&str; 4] = ["--json", "--markdown", "--csv", "--fresh"];
 
 /// Returns the command line. `arguments` are those of this process; `layouts` is the number of layouts, if a time limit decided it.
 pub fn command(arguments: impl Iterator<Item = OsString>, layouts: Option<usize>) -> String {

@@ -1,14 +1,15 @@
 //! `tollgate diff`: compares the cost of a command on two kernels, or under two settings or several, and explains the difference.
 
-mod again;
-mod asked;
+pub(crate) mod again;
+pub(crate) mod asked;
 mod noop;
-mod runs;
+pub(crate) mod runs;
 mod saved;
 mod scan;
-mod settings;
+pub(crate) mod settings;
 mod sides;
 
+use crate::exec_runs::Place;
 use crate::output::{OutputFile, say};
 use crate::stack_args;
 use crate::table::emit;
@@ -17,11 +18,12 @@ use anyhow::{Context, Result};
 use asked::{Asked, Named};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 use lab::diff::saved::{Combined, Measurement, Saved};
 use lab::diff::statistics::Plan;
-use lab::diff::{Diff, Several, Terms, csv, several, sheets};
+use lab::diff::{Diff, Several, Terms, Verdict, csv, several, sheets};
 use lab::report::{self, ReportError};
-use runs::Measured;
+use runs::{How, Measured, Progress};
 use scan::Scan;
 use serde_json::Value;
 use sides::Sides;
@@ -192,9 +194,9 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     let files = Files::create(args)?;
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
-    let (sides, remarks) = match runs::measure(args, &asked, reference, &terms, named)? {
+    let (sides, remarks) = match measure(args, &asked, reference, &terms, named)? {
         Measured::Sides(sides, remarks) => (sides, remarks),
-        Measured::Ended(status) => return Ok(ExitCode::from(status)),
+        Measured::Failed(failed) => return Ok(ExitCode::from(failed.report())),
     };
     let command = crate::exec_cmd::command_text(&args.command);
     if let Some(file) = files.save {
@@ -222,6 +224,35 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         }
     };
     Ok(if exceeded { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+}
+
+/// Measures the sides, with a bar on a terminal.
+fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms, named: bool) -> Result<Measured> {
+    let place = Place::new("diff", args.keep.as_deref())?;
+    let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
+    let how = How {
+        layouts: args.layouts,
+        time_limit: args.time_limit,
+        seed: args.seed,
+        jobs: args.jobs,
+        settle: args.settle,
+        sample: args.sample.as_deref(),
+        draws: args.html.is_some(),
+        decided: &Verdict::is_decided,
+        place: &place,
+        stop: &stop,
+    };
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{spinner} {pos} runs, {elapsed} {msg}")?);
+    bar.tick();
+    let mut progress = |progress: Progress| match progress {
+        Progress::Runs(done) => bar.set_position(done as u64),
+        Progress::Pairs(1, verdicts) => bar.println(format!("tollgate: {}", runs::found(verdicts, 1, named))),
+        Progress::Pairs(pairs, verdicts) => bar.set_message(runs::found(verdicts, pairs, named)),
+    };
+    let measured = runs::measure(&how, asked, Vec::new(), reference, terms, &mut progress);
+    bar.finish_and_clear();
+    measured
 }
 
 /// Returns what the sides are asked to be, and the position of the reference.

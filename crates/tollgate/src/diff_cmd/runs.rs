@@ -1,13 +1,12 @@
 //! The runs of a diff. Each is a separate `tollgate exec`, whose ledger has the costs. Pairs of runs are added until their differences decide.
 
 use super::asked::Asked;
-use super::{DiffArgs, again, noop};
+use super::{again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
-use crate::exec_runs::{self, Given, Place, Ran};
+use crate::exec_runs::{self, Failed, Given, Place};
 use crate::model;
 use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
 use lab::diff::origin::{File, Files, Origin, Provenance};
 use lab::diff::paid::COMMAND;
 use lab::diff::runner::{self, Ended, Job, Limits};
@@ -20,9 +19,9 @@ use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
-use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
 const NO_INPUTS: [&str; 11] = [
@@ -48,8 +47,40 @@ const NO_STATE: [&str; 2] = [RELEASE, UNLOADED];
 pub enum Measured {
     /// The runs of each side, and what a reader must know about them.
     Sides(Vec<Runs>, Remarks),
-    /// The exit status after a failure, which has been reported.
-    Ended(u8),
+    /// A run failed, or the user stopped the measurement.
+    Failed(Failed),
+}
+
+/// How sides are measured.
+pub struct How<'a> {
+    /// Number of layouts; None: as many as decide.
+    pub layouts: Option<u16>,
+    /// The time of the host after which no pair of runs begins.
+    pub time_limit: Option<Duration>,
+    /// Seed of the first layout.
+    pub seed: Option<u64>,
+    /// Number of parallel runs.
+    pub jobs: Option<u16>,
+    /// Virtual time for which the kernel must have been idle.
+    pub settle: Duration,
+    /// Interval between call stacks.
+    pub sample: Option<&'a str>,
+    /// True if the call stacks are drawn.
+    pub draws: bool,
+    /// Tells whether a side needs no further pairs.
+    pub decided: &'a dyn Fn(&Verdict) -> bool,
+    /// The directory for the files of the runs.
+    pub place: &'a Place,
+    /// Ends the measurement once it is set.
+    pub stop: &'a AtomicBool,
+}
+
+/// What a measurement has done so far, for a person who waits.
+pub enum Progress<'a> {
+    /// This many runs have ended.
+    Runs(usize),
+    /// This many pairs have been judged: the other sides, with their verdicts.
+    Pairs(usize, &'a [(&'a str, Verdict)]),
 }
 
 /// One side of the comparison.
@@ -170,28 +201,29 @@ struct Planned {
     job: Job,
 }
 
-/// Plans a run of each of some sides under layouts of these numbers. The first side leads.
-fn plan(args: &DiffArgs, sides: &[Side], active: &[usize], place: &Place, layouts: Range<usize>) -> Vec<Planned> {
-    let drawn = args.layouts != Some(1);
-    let seed = |number: usize| match args.seed {
+/// Plans the runs that some sides lack of a number of layouts. The first run of a layout leads.
+fn plan(how: &How, all: &Measurement, active: &[usize], until: usize) -> Vec<Planned> {
+    let drawn = how.layouts != Some(1);
+    let seed = |number: usize| match how.seed {
         None if !drawn => None,
         first => Some(first.unwrap_or(1).wrapping_add(number as u64)),
     };
-    let one = |seed: Option<u64>, number: usize| {
+    let sides = &all.sides;
+    let one = |seed: Option<u64>, number: usize, leads: bool| {
         let side = &sides[number];
         let layout = seed.map_or_else(String::new, |seed| format!("-{seed}"));
-        let file = |kind: &str| place.path.join(format!("{}{layout}.{kind}", side.stem));
+        let file = |kind: &str| how.place.path.join(format!("{}{layout}.{kind}", side.stem));
         let ledger = file("ledger");
-        let given = Given { options: &side.options, settle: args.settle, sample: args.sample.as_deref(), seed };
+        let given = Given { options: &side.options, settle: how.settle, sample: how.sample, seed };
         let arguments = given.arguments(&ledger, &side.command);
-        let job = Job { arguments, output: file("output"), leads: number == active[0] };
+        let job = Job { arguments, output: file("output"), leads };
         Planned { side: number, seed, ledger, job }
     };
-    layouts
-        .map(seed)
-        .flat_map(|seed| active.iter().map(move |number| (seed, *number)))
-        .map(|(seed, number)| one(seed, number))
-        .collect()
+    let of_layout = |layout: usize| {
+        let lacking = active.iter().filter(move |side| all.runs[**side].runs.len() <= layout);
+        lacking.enumerate().map(move |(place, side)| one(seed(layout), *side, place == 0))
+    };
+    (0..until).flat_map(of_layout).collect()
 }
 
 /// Adds a text to a list that does not have it.
@@ -284,7 +316,7 @@ fn remark_on_settings(sides: [&Side; 2], runs: [&Runs; 2], headers: [&Header; 2]
 }
 
 /// Says in a few words what a comparison has found.
-fn figure(verdict: &Verdict) -> String {
+pub fn figure(verdict: &Verdict) -> String {
     let percent = verdict.relative * 100.0;
     let figure = format!("{percent:+.*}%", usize::from(percent.abs() < 10.0));
     match verdict.answer {
@@ -295,7 +327,7 @@ fn figure(verdict: &Verdict) -> String {
 }
 
 /// Says in a few words what the pairs so far have found. Sides with names are named.
-fn found(verdicts: &[(&str, Verdict)], pairs: usize, named: bool) -> String {
+pub fn found(verdicts: &[(&str, Verdict)], pairs: usize, named: bool) -> String {
     let open = verdicts.iter().filter(|(_, verdict)| !verdict.is_decided()).count();
     let word = match verdicts {
         [(_, verdict)] if !named => figure(verdict),
@@ -318,10 +350,11 @@ struct Measurement {
 }
 
 impl Measurement {
-    fn new(asked: &[Asked]) -> Result<Self> {
+    fn new(asked: &[Asked], known: Vec<Option<Runs>>) -> Result<Self> {
         let sides: Vec<Side> = asked.iter().map(Side::new).collect::<Result<_>>()?;
+        let known = known.into_iter().chain(std::iter::repeat_with(|| None));
         Ok(Self {
-            runs: sides.iter().map(Side::runs).collect(),
+            runs: sides.iter().zip(known).map(|(side, known)| known.unwrap_or_else(|| side.runs())).collect(),
             headers: sides.iter().map(|_| None).collect(),
             done: vec![false; sides.len()],
             remarks: Remarks::default(),
@@ -368,7 +401,7 @@ impl Measurement {
         Provenance {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             seeds: seed(runs.runs.first()).zip(seed(runs.runs.last())).map(|(first, last)| [first, last]),
-            again: again::command(std::env::args_os(), layouts),
+            again: again::command(crate::config::line().into_iter(), layouts),
             files: list,
             more_files: runs.files.more,
             tree: runs.files.tree.clone(),
@@ -376,60 +409,57 @@ impl Measurement {
     }
 }
 
-/// Runs the command on all sides, until the pairs of runs with the reference decide or a limit is reached. A side that is decided is not run again.
-pub fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms, named: bool) -> Result<Measured> {
-    let mut all = Measurement::new(asked)?;
-    let place = Place::new("diff", args.keep.as_deref())?;
-    let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
-    let most = args.jobs.map(usize::from);
+/// Runs the command on all sides, until the pairs of runs with the reference decide or a limit is reached. A side that is decided is not run again. What is
+/// known of a side from before, under the first layouts, is not measured again; `named` is false for A and B.
+pub fn measure(
+    how: &How,
+    asked: &[Asked],
+    known: Vec<Option<Runs>>,
+    reference: usize,
+    terms: &Terms,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Measured> {
+    let mut all = Measurement::new(asked, known)?;
+    let most = how.jobs.map(usize::from);
     let most = most.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let limits = Limits { most, stop: &stop, until: args.time_limit.map(|limit| Instant::now() + limit) };
+    let limits = Limits { most, stop: how.stop, until: how.time_limit.map(|limit| Instant::now() + limit) };
     let program = std::env::current_exe().context("can't find this program's own file")?;
-    // The bar appears on a terminal only.
-    let bar = ProgressBar::new_spinner();
-    bar.set_style(ProgressStyle::with_template("{spinner} {pos} runs, {elapsed} {msg}")?);
-    bar.tick();
     let others: Vec<usize> = (0..all.sides.len()).filter(|side| *side != reference).collect();
-    let mut idle = Vec::new();
+    let mut idle = vec![false; all.sides.len()];
     let (mut late, mut finished) = (false, 0);
-    for until in stages(args.layouts) {
-        let before = all.runs[reference].runs.len();
+    for until in stages(how.layouts) {
         let open = others.iter().filter(|side| !all.done[**side]);
         let active: Vec<usize> = std::iter::once(reference).chain(open.copied()).collect();
-        let planned = plan(args, &all.sides, &active, &place, before..until);
+        let planned = plan(how, &all, &active, until);
         let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
-        let mut progress = |done: usize| bar.set_position((finished + done) as u64);
-        let outcomes = runner::run(&program, &jobs, &place.path, limits, &mut progress);
+        let mut count = |done: usize| progress(Progress::Runs(finished + done));
+        let outcomes = runner::run(&program, &jobs, &how.place.path, limits, &mut count);
         let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
         let called = |number: usize| {
             let Planned { side, seed, .. } = planned[number];
             let layout = seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
             format!("{}{layout}: {}", all.sides[side].name, command_text(&all.sides[side].command))
         };
-        if let Ran::Ended(status) = exec_runs::reported(&outcomes, called) {
-            bar.finish_and_clear();
-            return Ok(Measured::Ended(status));
+        if let Some(failed) = exec_runs::failed(&outcomes, called) {
+            return Ok(Measured::Failed(failed));
         }
         for (planned, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Ended::Well) {
             let (name, runs) = (&all.sides[planned.side].name, &mut all.runs[planned.side].runs);
-            let (run, header) = read(planned, name, runs.is_empty(), args.html.is_some(), &mut all.remarks)?;
+            let (run, header) = read(planned, name, runs.is_empty(), how.draws, &mut all.remarks)?;
             runs.push(run);
             all.headers[planned.side].get_or_insert(header);
             finished += 1;
         }
         late = outcomes.contains(&Ended::Late);
-        let pairs = all.runs[reference].runs.len();
+        let pairs = active.iter().map(|side| all.runs[*side].runs.len()).min().unwrap_or_default().min(until);
         if pairs == 0 {
-            bar.finish_and_clear();
             anyhow::bail!("the time limit expired before the first pair of runs began");
         }
-        let verdict = |side: usize| judge(&all.runs[reference].runs, &all.runs[side].runs, terms);
+        let judged = |side: usize| judge(&all.runs[reference].runs, &all.runs[side].runs, terms);
         let verdicts: Vec<(&str, Verdict)> =
-            others.iter().map(|side| (all.sides[*side].name.as_str(), verdict(*side))).collect();
-        match pairs {
-            _ if others.is_empty() => (),
-            1 => bar.println(format!("tollgate: {}", found(&verdicts, 1, named))),
-            _ => bar.set_message(found(&verdicts, pairs, named)),
+            others.iter().map(|side| (all.sides[*side].name.as_str(), judged(*side))).collect();
+        if !others.is_empty() {
+            progress(Progress::Pairs(pairs, &verdicts));
         }
         let verdicts: Vec<Verdict> = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
         if pairs == 1 {
@@ -445,19 +475,18 @@ pub fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms
                 add(&mut all.remarks.warnings, text);
             }
             // Between systems that are the same, more layouts would decide nothing.
-            let decided = args.layouts.is_none() && pairs > 1 && (verdict.is_decided() || idle[*side]);
+            let decided = how.layouts.is_none() && pairs > 1 && ((how.decided)(verdict) || idle[*side]);
             all.done[*side] = same || decided;
         }
         // For a single side nothing is to be decided, and the first look has all that a later comparison needs.
         let enough = match others.is_empty() {
-            true => pairs >= LOOKS[0].pairs && args.layouts.is_none(),
+            true => pairs >= LOOKS[0].pairs && how.layouts.is_none(),
             false => others.iter().all(|side| all.done[*side]),
         };
         if late || enough {
             break;
         }
     }
-    bar.finish_and_clear();
     for (side, runs) in all.sides.iter().zip(&mut all.runs) {
         runs.prices = Some(Known::of(side.prices(), &runs.runs));
     }

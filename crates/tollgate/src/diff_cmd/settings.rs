@@ -45,6 +45,11 @@ fn split(text: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
+/// Returns the words of a text, as a shell understands quotation marks.
+pub fn words(text: &str) -> Result<Vec<String>, String> {
+    Ok(split(text)?.into_iter().map(|word| word.meant).collect())
+}
+
 /// Returns true if a word is an option. A kernel's parameter does not begin with two hyphens.
 fn is_option(word: &str) -> bool {
     word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))

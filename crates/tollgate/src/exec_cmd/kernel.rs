@@ -3,6 +3,7 @@
 use crate::places;
 use anyhow::{Context, Result, bail};
 use guestfs::kernel_modules::Modules;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,6 +13,8 @@ const FETCHED: [&str; 3] = ["cloud", "backports", "amd64"];
 const MODULE_ROOTS: [&str; 2] = ["/lib/modules", "/usr/lib/modules"];
 /// Path of the image in a build tree.
 const BUILT: &str = "arch/x86/boot/bzImage";
+/// Bytes of an image that contain its header and its release.
+const START: u64 = 1 << 16;
 /// The scripts that fetch a distribution's kernel, for a program that is installed without them.
 const SCRIPTS: [(&str, &str); 2] = [
     ("kernel", include_str!("../../../../guests/linux/kernel")),
@@ -51,10 +54,10 @@ impl Kernel {
     fn of_path(path: &Path) -> Result<Self> {
         if path.is_dir() {
             let image = path.join(BUILT);
-            if !image.is_file() {
-                bail!("--kernel {}: the directory has no {BUILT}: is the kernel built?", path.display());
+            if image.is_file() {
+                return Ok(Self { image, modules: Some(path.to_path_buf()) });
             }
-            return Ok(Self { image, modules: Some(path.to_path_buf()) });
+            return Self::of_package(path);
         }
         let failed = || format!("--kernel {}", path.display());
         let image = path.canonicalize().with_context(|| match meant(path) {
@@ -62,11 +65,39 @@ impl Kernel {
             None => failed(),
         })?;
         let built = image.ancestors().nth(4).filter(|tree| tree.join(BUILT) == image).map(Path::to_path_buf);
-        let mut start = vec![0; 1 << 16];
-        let read = std::io::Read::read(&mut std::fs::File::open(&image).with_context(failed)?, &mut start);
-        start.truncate(read.with_context(failed)?);
-        let modules = built.or_else(|| modules_of(&release(&start)?));
+        let release = release_of(&image).with_context(failed)?;
+        let modules = built.or_else(|| modules_of(&release?));
         Ok(Self { image, modules })
+    }
+
+    /// Returns the kernel of an unpacked package, which has the directories of a root file system.
+    fn of_package(root: &Path) -> Result<Self> {
+        let shown = root.display();
+        let mut images = packaged_images(root);
+        let image = match images.len() {
+            1 => images.remove(0),
+            0 if root.join("Kconfig").is_file() || root.join(".config").is_file() => {
+                bail!("--kernel {shown}: the directory has no {BUILT}: is the kernel built?")
+            }
+            0 => bail!(
+                "--kernel {shown}: the directory has neither {BUILT}, as a build tree has it, nor boot/vmlinuz-RELEASE or \
+                 lib/modules/RELEASE/vmlinuz, as a package has it"
+            ),
+            _ => {
+                let names: Vec<String> = images.iter().map(|image| image.display().to_string()).collect();
+                bail!(
+                    "--kernel {shown}: the directory has several kernels, of which one is to be named: {}",
+                    names.join(", ")
+                )
+            }
+        };
+        let beside = image.parent().filter(|directory| !directory.ends_with("boot")).map(Path::to_path_buf);
+        let release = release_of(&image)?;
+        let own = release.as_ref().and_then(|release| {
+            let mut all = MODULE_ROOTS.iter().map(|modules| root.join(&modules[1..]).join(release));
+            all.find(|directory| directory.is_dir())
+        });
+        Ok(Self { image, modules: own.or(beside).or_else(|| modules_of(&release?)) })
     }
 
     /// Returns a kernel of the distribution's packages, which are downloaded once.
@@ -117,6 +148,34 @@ fn meant(path: &Path) -> Option<&'static str> {
 fn modules_of(release: &str) -> Option<PathBuf> {
     let mut all = MODULE_ROOTS.iter().map(|root| Path::new(root).join(release));
     all.find(|directory| directory.join("kernel").is_dir())
+}
+
+/// Returns the images in the directories of an unpacked package, in the order of their names: those of `/boot`, or else those beside modules.
+fn packaged_images(root: &Path) -> Vec<PathBuf> {
+    let entries = |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_image = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| {
+            let name = name.to_string_lossy();
+            name == "vmlinuz" || name.starts_with("vmlinuz-")
+        }) && path.is_file()
+    };
+    let mut images: Vec<PathBuf> = entries(root.join("boot")).map(|entry| entry.path()).filter(is_image).collect();
+    if images.is_empty() {
+        let roots = MODULE_ROOTS.iter().map(|modules| root.join(&modules[1..]));
+        images = roots.flat_map(entries).map(|entry| entry.path().join("vmlinuz")).filter(is_image).collect();
+    }
+    images.sort();
+    images.dedup_by_key(|image| image.canonicalize().ok());
+    images
+}
+
+/// Returns the release of an image, if its header has one.
+fn release_of(image: &Path) -> Result<Option<String>> {
+    let failed = || format!("can't read {}", image.display());
+    let mut start = Vec::new();
+    let file = std::fs::File::open(image).with_context(failed)?;
+    file.take(START).read_to_end(&mut start).with_context(failed)?;
+    Ok(release(&start))
 }
 
 /// Returns the release in the header of a bzImage (the Linux/x86 boot protocol, `kernel_version`).
@@ -209,6 +268,43 @@ mod tests {
         assert_eq!(["linux", "./cluod", "bzImage", "x"].map(text), [None; 4]);
         let error = format!("{:#}", Kernel::find(Some("cluod")).unwrap_err());
         assert!(error.starts_with("--kernel cluod: is cloud meant?: "), "{error}");
+    }
+
+    #[test]
+    fn an_unpacked_package_has_its_image_and_its_modules() {
+        let root = std::env::temp_dir().join(format!("tollgate-package-{}", std::process::id()));
+        let write = |path: &str| {
+            std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            let mut image = vec![0; 0x400];
+            image[0x202..0x206].copy_from_slice(b"HdrS");
+            image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+            image[0x300..0x307].copy_from_slice(b"6.1.0-9");
+            std::fs::write(root.join(path), image).unwrap();
+        };
+        let find = || Kernel::find(root.to_str());
+        std::fs::create_dir_all(&root).unwrap();
+        let error = format!("{:#}", find().unwrap_err());
+        assert!(
+            error.contains("neither arch/x86/boot/bzImage, as a build tree has it, nor boot/vmlinuz-RELEASE"),
+            "{error}"
+        );
+        // As Fedora has it.
+        write("lib/modules/6.1.0-9/vmlinuz");
+        let kernel = find().unwrap();
+        assert_eq!(kernel.modules.as_deref(), Some(&*root.join("lib/modules/6.1.0-9")));
+        // As Debian has it: the image in /boot is the same kernel's.
+        write("boot/vmlinuz-6.1.0-9");
+        let kernel = find().unwrap();
+        assert_eq!(kernel.image, root.join("boot/vmlinuz-6.1.0-9"));
+        assert_eq!(kernel.modules.as_deref(), Some(&*root.join("lib/modules/6.1.0-9")));
+        write("boot/vmlinuz-6.1.0-10");
+        let error = format!("{:#}", find().unwrap_err());
+        assert!(error.contains("several kernels, of which one is to be named: "), "{error}");
+        std::fs::remove_dir_all(&root).unwrap();
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join(".config"), "").unwrap();
+        assert!(format!("{:#}", find().unwrap_err()).ends_with("is the kernel built?"));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

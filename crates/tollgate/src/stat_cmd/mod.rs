@@ -1,9 +1,9 @@
 //! `tollgate stat`: counts what a command does, in the form of `perf stat`.
 
-mod options;
+pub(crate) mod options;
 
 use crate::exec_cmd::{Kernel, STATE, command_text, parameters};
-use crate::exec_runs::{self, Place, Ran};
+use crate::exec_runs::{self, Place};
 use crate::model;
 use crate::output::say;
 use crate::table::{emit, read_ledger};
@@ -88,8 +88,8 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
     let name = |number: usize| seeds[number].map_or_else(String::new, |seed| format!("seed {seed}: "));
     let named = |number| format!("{}{}", name(number), command_text(&args.command));
-    if let Ran::Ended(status) = exec_runs::reported(&outcomes, named) {
-        return Ok(ExitCode::from(status));
+    if let Some(failed) = exec_runs::failed(&outcomes, named) {
+        return Ok(ExitCode::from(failed.report()));
     }
     let mut runs = Vec::new();
     let mut kernel = None;

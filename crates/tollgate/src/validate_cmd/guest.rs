@@ -49,6 +49,8 @@ impl Exec {
         let guest = |text: String| GuestError::Guest(text);
         let program = std::env::current_exe().map_err(|error| guest(error.to_string()))?;
         let mut exec = Command::new(program);
+        // The defaults of the user are no part of a validation.
+        exec.env(crate::config::file::VARIABLE, "");
         exec.args(["exec", "--cpu", &self.profile, "--model", model, "--env", "LC_ALL=C", "--user", "root"]);
         exec.args(["--cwd", "/", "--timeout", TIMEOUT]).arg("--ledger").arg(ledger);
         match files {

@@ -72,7 +72,7 @@ pub struct NothingInCommon {
 }
 
 /// Returns the runs of both sides that have the same layouts, in the order of the side.
-fn paired(reference: &Runs, side: &Runs) -> Option<[Runs; 2]> {
+pub(super) fn paired(reference: &Runs, side: &Runs) -> Option<[Runs; 2]> {
     let of_reference = |run: &Run| reference.runs.iter().find(|other| other.seed == run.seed);
     let pairs: Vec<(Run, Run)> =
         side.runs.iter().filter_map(|run| Some((of_reference(run)?.clone(), run.clone()))).collect();
@@ -197,7 +197,7 @@ impl Several {
 
 /// A comparison in the document.
 #[derive(Serialize)]
-struct Against<'a> {
+pub(super) struct Against<'a> {
     sentence: &'a str,
     certainty: &'a str,
     decision: Option<&'a str>,
@@ -209,6 +209,25 @@ struct Against<'a> {
     entries: &'a [EntryChange],
     meanwhile: &'a [Change],
     entries_meanwhile: &'a [EntryChange],
+}
+
+impl<'a> Against<'a> {
+    /// Returns a comparison without its sides.
+    pub fn new(diff: &'a Diff) -> Self {
+        Self {
+            sentence: &diff.sentence,
+            certainty: &diff.certainty,
+            decision: diff.decision.as_deref(),
+            rests: diff.rests.as_ref(),
+            verdict: &diff.verdict,
+            differs: &diff.differs,
+            causes: &diff.causes,
+            functions: &diff.functions,
+            entries: &diff.entries,
+            meanwhile: &diff.meanwhile,
+            entries_meanwhile: &diff.entries_meanwhile,
+        }
+    }
 }
 
 /// A side in the document.
@@ -237,21 +256,6 @@ struct Document<'a> {
 
 impl Serialize for Several {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        fn against(diff: &Diff) -> Against<'_> {
-            Against {
-                sentence: &diff.sentence,
-                certainty: &diff.certainty,
-                decision: diff.decision.as_deref(),
-                rests: diff.rests.as_ref(),
-                verdict: &diff.verdict,
-                differs: &diff.differs,
-                causes: &diff.causes,
-                functions: &diff.functions,
-                entries: &diff.entries,
-                meanwhile: &diff.meanwhile,
-                entries_meanwhile: &diff.entries_meanwhile,
-            }
-        }
         fn shown(column: &Column) -> Shown<'_> {
             Shown {
                 name: &column.side.name,
@@ -259,7 +263,7 @@ impl Serialize for Several {
                 parameters: column.parameters.iter().map(|(name, value)| (&**name, &**value)).collect(),
                 files: &column.files,
                 side: &column.side,
-                against: column.against.as_ref().map(against),
+                against: column.against.as_ref().map(Against::new),
             }
         }
         let document = Document {

@@ -1,0 +1,311 @@
+//! A series as text for the terminal: a sentence, a table with a plot, and the cause of each change.
+
+use super::{Found, Mark, Row, Series, Status};
+use crate::diff::Answer;
+use crate::diff::origin::{Provenance, short};
+use crate::diff::sentence;
+use crate::diff::sheets::{Sheet, headings, print, rounded};
+use crate::format::Align::{Left, Right};
+
+/// Width of the plot in characters.
+const WIDTH: usize = 32;
+/// Characters of a subject that are shown.
+const SUBJECT: usize = 56;
+/// Lines that are shown of a failed build or run.
+const LOG: usize = 6;
+
+/// Shortens a text to a number of characters.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
+/// Joins words as a sentence does.
+fn listed(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [all @ .., last] => format!("{} and {last}", all.join(", ")),
+    }
+}
+
+/// Returns a count with its noun.
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Formats a limit, which has no more digits than it needs.
+fn limit(above: f64) -> String {
+    format!("{}%", (above * 1e8).round() / 1e6)
+}
+
+/// The estimate and the interval of a difference; the ends are the estimate if there is no interval.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Position {
+    pub low: f64,
+    pub middle: f64,
+    pub high: f64,
+}
+
+impl Row {
+    /// Returns the verdict of the row in a word or two.
+    pub(crate) fn word(&self) -> String {
+        match (self.status, &self.previous) {
+            (Status::NotBuilt, _) => "not built".to_owned(),
+            (Status::NotMeasured, _) => "not measured".to_owned(),
+            (Status::Untried, _) => "not tried".to_owned(),
+            (Status::Measured, None) => "the first".to_owned(),
+            (Status::Measured, Some(_)) if self.same_as.is_some() => "same image".to_owned(),
+            (Status::Measured, Some(diff)) => sentence::word(&diff.verdict),
+        }
+    }
+
+    /// Returns the name with the subject, for a sentence.
+    fn named(&self) -> String {
+        match self.commit.subject.as_str() {
+            "" => self.commit.name.clone(),
+            subject => format!("{} ({subject})", self.commit.name),
+        }
+    }
+
+    /// Returns the difference from the first commit as a part of it: zero for the first commit itself.
+    pub(crate) fn position(&self) -> Option<Position> {
+        self.side.as_ref()?;
+        let Some(verdict) = &self.first else { return Some(Position::default()) };
+        let (low, high) =
+            verdict.interval.map_or((verdict.relative, verdict.relative), |found| (found.low, found.high));
+        Some(Position { low, middle: verdict.relative, high })
+    }
+}
+
+/// The plot of a series: a scale from the least to the most of all intervals, with zero.
+struct Scale {
+    least: f64,
+    most: f64,
+}
+
+impl Scale {
+    fn of(series: &Series) -> Self {
+        let ends = series.rows.iter().filter_map(Row::position).flat_map(|found| [found.low, found.middle, found.high]);
+        let (least, most) = ends.fold((0.0, 0.0), |(least, most): (f64, f64), end| (least.min(end), most.max(end)));
+        Self { least, most }
+    }
+
+    /// Returns the column of a value.
+    fn column(&self, value: f64) -> usize {
+        let range = self.most - self.least;
+        let part = if range > 0.0 { (value - self.least) / range } else { 0.0 };
+        (part * (WIDTH - 1) as f64).round() as usize
+    }
+
+    /// Draws a row: a line for the interval, a dot for the estimate, and a bar at zero.
+    fn draw(&self, row: &Row) -> String {
+        let mut cells = vec![' '; WIDTH];
+        cells[self.column(0.0)] = '│';
+        if let Some(Position { low, middle, high }) = row.position() {
+            if low < high {
+                cells[self.column(low)..=self.column(high)].fill('─');
+            }
+            cells[self.column(middle)] = '●';
+        }
+        cells.into_iter().collect::<String>().trim_end().to_owned()
+    }
+
+    /// Returns the heading: the values at both ends.
+    fn heading(&self) -> String {
+        let end = |value: f64| if value == 0.0 { "0".to_owned() } else { sentence::signed_percent(value) };
+        let (least, most) = (end(self.least), end(self.most));
+        if self.most <= self.least {
+            return least;
+        }
+        format!("{least}{}{most}", " ".repeat(WIDTH.saturating_sub(least.chars().count() + most.chars().count())))
+    }
+}
+
+impl Series {
+    /// Returns the rows that a search has found: one, or all that it may be.
+    pub fn found(&self) -> Vec<&Row> {
+        match self.bisection.as_ref().and_then(|bisection| bisection.found.as_ref()) {
+            None => Vec::new(),
+            Some(Found::Commit(commit)) => vec![&self.rows[*commit]],
+            Some(Found::OneOf(commits)) => commits.iter().map(|commit| &self.rows[*commit]).collect(),
+        }
+    }
+
+    /// Returns the rows that are shown: of a search those that were tried.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| self.bisection.is_none() || row.status != Status::Untried)
+    }
+
+    /// Returns the outcome in a sentence: how many commits cost more than the one before.
+    pub fn summary(&self) -> String {
+        let count = |of: &dyn Fn(&Row) -> bool| self.rows.iter().filter(|row| of(row)).count();
+        let answered = |answer: Answer| {
+            count(&|row: &Row| {
+                row.same_as.is_none() && row.previous.as_ref().is_some_and(|diff| diff.verdict.answer == answer)
+            })
+        };
+        let margin = self.rows.iter().find_map(|row| Some(row.previous.as_ref()?.verdict.margin)).unwrap_or_default();
+        let margin = format!("differ by less than {}", limit(margin));
+        let parts = [
+            (answered(Answer::More), "costs more".to_owned(), "cost more".to_owned()),
+            (answered(Answer::Less), "costs less".to_owned(), "cost less".to_owned()),
+            (answered(Answer::Within), margin.replacen("differ", "differs", 1), margin),
+            (answered(Answer::Same), "costs the same".to_owned(), "cost the same".to_owned()),
+            (answered(Answer::Undecided), "is not decided".to_owned(), "are not decided".to_owned()),
+            (count(&|row| row.same_as.is_some()), "has the same image".to_owned(), "have the same image".to_owned()),
+            (count(&|row| row.status == Status::NotBuilt), "is not built".to_owned(), "are not built".to_owned()),
+            (
+                count(&|row| row.status == Status::NotMeasured),
+                "is not measured".to_owned(),
+                "are not measured".to_owned(),
+            ),
+            (count(&|row| row.status == Status::Untried), "is not tried".to_owned(), "are not tried".to_owned()),
+        ];
+        let said = parts.iter().filter(|(count, ..)| *count > 0).map(|(count, one, many)| counted(*count, one, many));
+        let commits = counted(self.rows.len(), "commit", "commits");
+        let early = if self.about.interrupted { "Interrupted. " } else { "" };
+        let compared = if self.bisection.is_some() { "" } else { ", each against the measured one before it" };
+        match listed(&said.collect::<Vec<_>>()).as_str() {
+            "" => format!("{early}{commits}."),
+            said => format!("{early}{commits}{compared}: {said}."),
+        }
+    }
+
+    /// Returns the outcome of the search in a sentence.
+    pub fn search_in_words(&self) -> Option<String> {
+        let bisection = self.bisection.as_ref()?;
+        let above = limit(bisection.above);
+        let first = &self.rows.first()?.commit.name;
+        let built = counted(bisection.kernels, "kernel", "kernels");
+        let last = self.rows.last()?;
+        Some(match &bisection.found {
+            Some(Found::Commit(commit)) => format!(
+                "{} is the first commit that costs more than {above} above {first}: {built} of {} decided.",
+                self.rows[*commit].named(),
+                self.rows.len()
+            ),
+            Some(Found::OneOf(commits)) => format!(
+                "The first commit that costs more than {above} above {first} is one of {}: all but the last could not be decided.",
+                listed(&commits.iter().map(|commit| self.rows[*commit].commit.name.clone()).collect::<Vec<_>>())
+            ),
+            None if self.about.interrupted => "The search is not complete.".to_owned(),
+            None => match bisection.marks.last().copied().flatten() {
+                Some(Mark::Skipped) => {
+                    format!("{} against {first} is not decided at {above}: nothing is searched.", last.named())
+                }
+                _ => format!(
+                    "{} does not cost more than {above} above {first}: there is nothing to search.",
+                    last.named()
+                ),
+            },
+        })
+    }
+
+    /// Returns the answer of each change in a sentence.
+    pub fn sentences(&self) -> Vec<String> {
+        let said = |(row, diff): (&Row, &crate::diff::Diff)| {
+            let subject =
+                if row.commit.subject.is_empty() { String::new() } else { format!(" ({})", row.commit.subject) };
+            format!("{}{subject}: {}", row.commit.name, diff.sentence)
+        };
+        self.changes().map(said).collect()
+    }
+
+    /// Returns the table of the commits; with `plot` it has a drawing of the costs.
+    pub fn overview(&self, plot: bool) -> Sheet {
+        let scale = Scale::of(self);
+        let row = |row: &Row| {
+            let (change, interval) =
+                row.previous.as_ref().map(|diff| sentence::cells(&diff.verdict)).unwrap_or_default();
+            let of_first = row.first.as_ref().map(|verdict| sentence::cells(verdict).0).unwrap_or_default();
+            let median = row.side.as_ref().map(|side| rounded(side.cycles.median)).unwrap_or_default();
+            let mut cells = vec![row.commit.name.clone(), median, change, interval, row.word(), of_first];
+            if plot {
+                cells.push(scale.draw(row));
+            }
+            cells.push(cut(&row.commit.subject, SUBJECT));
+            cells
+        };
+        let mut all = headings([
+            ("commit", Left),
+            ("median cycles", Right),
+            ("change", Right),
+            ("interval", Left),
+            ("verdict", Left),
+            ("from the first", Right),
+        ]);
+        if plot {
+            all.push((scale.heading(), Left));
+        }
+        all.push(("subject".to_owned(), Left));
+        Sheet { title: String::new(), headings: all, rows: self.shown().map(row).collect() }
+    }
+
+    /// Returns the table of what was measured on. The processor and the inputs are those of the first kernel.
+    pub fn measured_on(&self) -> Sheet {
+        let Provenance { version, seeds, again, files, more_files, tree } = &self.provenance;
+        let mut rows: Vec<[String; 2]> = Vec::new();
+        if let Some((_, side)) = self.measured().next() {
+            let origin = &side.origin;
+            rows.push(["processor".into(), format!("{} (profile {})", origin.processor, origin.profile)]);
+            rows.push(["model of time".into(), origin.model.clone()]);
+            rows.push(["command line of the kernels".into(), origin.command_line.clone()]);
+            rows.extend(origin.inputs.iter().map(|(name, value)| [name.clone(), short(value)]));
+        }
+        rows.push(["commits".into(), self.about.range.clone()]);
+        rows.push(["command".into(), self.about.command.clone()]);
+        let count = files.len() + more_files;
+        let files = if count == 0 { tree.clone() } else { format!("{count}, together sha256 {}", short(tree)) };
+        rows.push(["files of the host".into(), files]);
+        rows.push([
+            "layouts".into(),
+            match seeds {
+                Some([first, last]) if first == last => format!("seed {first}"),
+                Some([first, last]) => format!("seeds {first} to {last}"),
+                None => "none drawn".to_owned(),
+            },
+        ]);
+        rows.push(["version".into(), format!("Tollgate {version}")]);
+        rows.push(["again".into(), again.clone()]);
+        Sheet {
+            title: "Measured on".to_owned(),
+            headings: headings([("", Left), ("all commits", Left)]),
+            rows: rows.into_iter().map(Vec::from).collect(),
+        }
+    }
+
+    /// Returns the paragraphs below the first sentence.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let with_interval =
+            self.rows.iter().filter_map(|row| row.previous.as_ref()).filter(|d| d.verdict.interval.is_some());
+        let pairs: Vec<usize> = with_interval.map(|diff| diff.verdict.differences.len()).collect();
+        let certainty = pairs.iter().min().zip(pairs.iter().max()).map(|(least, most)| {
+            let pairs = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            format!("Each interval has 95% confidence for its commit alone: {pairs} pairs of runs, each pair under a layout of its own.")
+        });
+        certainty.into_iter().chain(self.notes.iter().cloned()).collect()
+    }
+
+    /// Returns the series as text for the terminal.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        self.warnings.iter().for_each(|warning| out += &format!("{warning}\n"));
+        self.search_in_words().into_iter().for_each(|sentence| out += &format!("{sentence}\n"));
+        out += &format!("{}\n", self.summary());
+        self.remarks().iter().for_each(|remark| out += &format!("{remark}\n"));
+        print(&mut out, vec![self.overview(true)]);
+        for sentence in self.sentences() {
+            out += &format!("\n{sentence}\n");
+        }
+        for (row, broken) in self.rows.iter().filter_map(|row| Some((row, row.broken.as_ref()?))) {
+            out += &format!("\n{}: {}\n", row.named(), broken.why);
+            let log = &broken.log[broken.log.len().saturating_sub(LOG)..];
+            log.iter().for_each(|line| out += &format!("    | {line}\n"));
+        }
+        print(&mut out, vec![self.measured_on()]);
+        out
+    }
+}

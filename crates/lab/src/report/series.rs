@@ -1,0 +1,126 @@
+//! The page of a series of commits: a drawing with a line for each commit, and a section for each change.
+
+use super::ReportError;
+use super::axis::{Mark, percent};
+use super::diff::{section as of_diff, table, titled};
+use super::headline::Headline;
+use super::interval::marks;
+use super::page::{Section, render};
+use crate::diff::series::{Position, Row, Series, Status};
+use crate::diff::{Answer, Diff};
+use serde::Serialize;
+
+/// The part of the range that is left empty at each end.
+const MARGIN: f64 = 0.04;
+
+/// A line for each commit: its cost as a difference from the first one.
+#[derive(Serialize)]
+pub struct Trend {
+    marks: Vec<Mark>,
+    /// Position of the first commit.
+    zero: f64,
+    lines: Vec<Line>,
+}
+
+/// A commit.
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    subject: String,
+    /// The class of the line: `more`, `less`, `even` or `absent`, and `found` for what a search has found.
+    kind: &'static str,
+    found: bool,
+    /// Position of the estimate; none without figures.
+    at: Option<f64>,
+    from: f64,
+    width: f64,
+    change: String,
+    verdict: String,
+    /// Anchor of the section about the change.
+    link: Option<String>,
+}
+
+fn kind(row: &Row) -> &'static str {
+    match row.previous.as_ref().map(|diff| diff.verdict.answer) {
+        _ if row.status != Status::Measured => "absent",
+        Some(Answer::More) => "more",
+        Some(Answer::Less) => "less",
+        _ => "even",
+    }
+}
+
+/// Returns the anchor of the section about a change.
+fn anchor(row: &Row) -> String {
+    format!("commit:{}", row.commit.name)
+}
+
+fn differs(diff: &Diff) -> bool {
+    matches!(diff.verdict.answer, Answer::More | Answer::Less)
+}
+
+fn trend(series: &Series) -> Trend {
+    let positions: Vec<_> = series.shown().map(Row::position).collect();
+    let ends = positions.iter().flatten().flat_map(|found| [found.low, found.middle, found.high]);
+    let (least, most) = ends.fold((0.0, 0.0), |(least, most): (f64, f64), end| (least.min(end), most.max(end)));
+    // Without any difference there is still an axis.
+    let (least, most) = if most > least { (least, most) } else { (-0.01, 0.01) };
+    let edge = (most - least) * MARGIN;
+    let (least, most) = (least - edge, most + edge);
+    let at = |value: f64| percent((value - least) / (most - least));
+    let found = series.found();
+    let line = |(row, position): (&Row, &Option<Position>)| {
+        let Position { low, high, .. } = position.unwrap_or_default();
+        Line {
+            name: row.commit.name.clone(),
+            subject: row.commit.subject.clone(),
+            kind: kind(row),
+            found: found.iter().any(|other| other.commit == row.commit),
+            at: position.map(|found| at(found.middle)),
+            from: at(low),
+            width: percent((high - low) / (most - least)),
+            change: row.previous.as_ref().map(|diff| diff.verdict.shown()).unwrap_or_default(),
+            verdict: row.word(),
+            link: row.previous.as_ref().filter(|diff| differs(diff)).map(|_| anchor(row)),
+        }
+    };
+    Trend { marks: marks(least, most), zero: at(0.0), lines: series.shown().zip(&positions).map(line).collect() }
+}
+
+/// Returns the headline: the change of the commit that a search has found, or else the largest change.
+fn headline(series: &Series) -> Option<Headline> {
+    let found = series.found();
+    let searched = found.first().filter(|_| found.len() == 1).and_then(|row| row.previous.as_ref());
+    let size = |diff: &&Diff| diff.verdict.relative.abs();
+    let largest = series.changes().map(|(_, diff)| diff).max_by(|a, b| size(a).total_cmp(&size(b)));
+    let diff = searched.or(largest)?;
+    let (ratio, word) = diff.short_answer();
+    Some(Headline { ratio, word, published: None, sentence: diff.sentence.clone() })
+}
+
+/// Returns the page as one HTML file that needs no network.
+pub fn series_page(series: &Series) -> Result<String, ReportError> {
+    let about = series.search_in_words().into_iter().chain([series.summary()]).chain(series.remarks());
+    let broken = series.rows.iter().filter_map(|row| Some((row, row.broken.as_ref()?)));
+    let whole = Section {
+        id: "series".to_owned(),
+        title: series.about.command.clone(),
+        headline: headline(series),
+        warnings: series.warnings.clone(),
+        about: about.collect(),
+        trend: Some(trend(series)),
+        wide: Some(table(series.overview(false))),
+        notes: broken.map(|(row, broken)| format!("{}: {}", row.commit.name, broken.why)).collect(),
+        origin: Some(titled(series.measured_on())),
+        files: series.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
+        ..Section::default()
+    };
+    let changes = series.changes().map(|(row, diff)| {
+        let mut section = Section { origin: None, files: Vec::new(), ..of_diff(diff) };
+        section.id = anchor(row);
+        section.declared.iter_mut().for_each(|pair| pair.id = format!("{}:a..b", section.id));
+        section.title = format!("{}: {}", row.commit.name, row.commit.subject);
+        section
+    });
+    let interrupted = series.about.interrupted.then(|| "interrupted before all commits were tried".to_owned());
+    render(&series.about.command, std::iter::once(whole).chain(changes).collect(), interrupted)
+}
