@@ -8,6 +8,7 @@ mod backend;
 mod compare;
 mod config;
 mod config_cmd;
+mod config_kernel_cmd;
 mod contain;
 mod cpu_cmd;
 mod destination;
@@ -17,9 +18,11 @@ mod entries;
 mod exec_cmd;
 mod exec_runs;
 mod export_cmd;
+mod functions;
 mod gdb;
 mod generate;
 mod identity;
+mod import_cmd;
 mod input;
 mod keep;
 mod lab_cmd;
@@ -74,10 +77,12 @@ enum Command {
     Report(report::ReportArgs),
     Export(export_cmd::ExportArgs),
     Compare(compare::CompareArgs),
+    Import(import_cmd::ImportArgs),
     Cpu(cpu_cmd::CpuArgs),
     Validate(validate_cmd::ValidateArgs),
     Lab(lab_cmd::LabArgs),
     Config(config_cmd::ConfigArgs),
+    ConfigKernel(config_kernel_cmd::ConfigKernelArgs),
     Generate(generate::GenerateArgs),
     #[command(hide = true)]
     Keep(keep::KeepArgs),
@@ -173,11 +178,13 @@ fn command() -> ExitCode {
         Command::Series(args) => series_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Import(args) => import_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Validate(args) => validate_cmd::run(&args),
         Command::Lab(args) => lab_cmd::run(&args),
         Command::Config(args) => config_cmd::run(&args, Cli::command()).map(|()| ExitCode::SUCCESS),
+        Command::ConfigKernel(args) => config_kernel_cmd::run(&args),
         Command::Keep(args) => keep::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Generate(args) => {
             generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
@@ -205,5 +212,7 @@ mod tests {
     fn the_help_of_commands_reads_well() {
         insta::assert_snapshot!("help_series", help("series"));
         insta::assert_snapshot!("help_config", help("config"));
+        insta::assert_snapshot!("help_import", help("import"));
+        insta::assert_snapshot!("help_config_kernel", help("config-kernel"));
     }
 }

@@ -35,6 +35,8 @@ Examples:
   tollgate report boot.ledger --by call-site
   tollgate report boot.ledger --stacks
   tollgate report boot.ledger --stacks --event 'MOV CR3' --task hackbench
+  tollgate report boot.ledger --functions --top 20
+  tollgate report boot.ledger --of 'copy_*' --task hackbench
   tollgate report boot.ledger --folded | grep schedule
   tollgate report boot.ledger --svg flame.svg
   tollgate report boot.ledger --what-if 'direct(udp_queue_rcv_one_skb=sock_def_readable)'
@@ -77,7 +79,7 @@ pub struct ReportArgs {
 }
 
 /// Number of rows of a table for people, unless the user sets another one.
-const ROWS: usize = 25;
+pub const ROWS: usize = 25;
 
 /// A table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -178,7 +180,8 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         sites::has_branches(&ledger)?;
     }
     if args.stacks.wanted() {
-        return stacks::run(&args.stacks, &ledger, selection, part.region, args.json);
+        let form = stacks::Form { json: args.json, csv: args.csv, top: args.top };
+        return stacks::run(&args.stacks, &ledger, selection, part.region, &form);
     }
     if args.top_down {
         split(args, &ledger, selection, part)?;

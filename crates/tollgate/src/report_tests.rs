@@ -122,7 +122,7 @@ pub(crate) fn guest() -> Ledger {
 }
 
 /// Returns a ledger with exits of a guest and of a nested guest, on this platform.
-fn exits(platform: &str) -> Ledger {
+pub(crate) fn exits(platform: &str) -> Ledger {
     let profile = Profile::find("skx").expect("is built in");
     let mut recorder = Recorder::default();
     let [outer, inner] = [0, 1].map(|level| recorder.origin(Origin::new(level, 0, 0)));

@@ -1,9 +1,10 @@
 //! Call stacks in `tollgate report`: as a tree, as folded lines, and as a flame graph.
 
+use crate::functions::{self, Unit};
 use crate::output::OutputFile;
 use crate::table::{
     Align::{Left, Right},
-    cycles, emit, number, share, table,
+    cycles, emit, limit, number, share, table,
 };
 use anyhow::{Result, bail};
 use clap::Args;
@@ -20,8 +21,14 @@ pub struct StacksArgs {
     #[arg(long, conflicts_with_all = ["by", "top", "what_if"])]
     stacks: bool,
     /// Selects the call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, instead of samples
-    #[arg(long, value_name = "KIND", conflicts_with_all = ["by", "top", "what_if"])]
+    #[arg(long, value_name = "KIND", conflicts_with_all = ["by", "what_if"])]
     event: Option<String>,
+    /// Shows the functions of the call stacks, with all that they call and their own. With --csv and --top as for other tables
+    #[arg(long, conflicts_with_all = ["by", "what_if", "stacks", "folded", "svg", "top_down"])]
+    functions: bool,
+    /// Shows who calls a function, and what it calls. With the wildcards * and ?, several are looked at as one
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["by", "what_if", "stacks", "folded", "svg", "top_down", "csv", "functions"])]
+    of: Option<String>,
     /// Prints each stack as a line `task;function;function weight`, the input of flame graph scripts
     #[arg(long, conflicts_with_all = ["by", "top", "what_if", "json"])]
     folded: bool,
@@ -44,7 +51,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 impl StacksArgs {
     /// Returns true if the report is about stacks.
     pub fn wanted(&self) -> bool {
-        self.stacks || self.folded || self.event.is_some() || self.svg.is_some()
+        self.stacks || self.folded || self.event.is_some() || self.svg.is_some() || self.functions || self.of.is_some()
     }
 }
 
@@ -67,16 +74,30 @@ pub fn weigh(ledger: &Ledger, event: Option<&str>) -> Result<Weigh> {
     Ok(Weigh::Kinds(kinds))
 }
 
+/// The form of a report.
+pub struct Form {
+    /// True for JSON.
+    pub json: bool,
+    /// True for comma-separated values.
+    pub csv: bool,
+    /// Number of rows, if the user sets one.
+    pub top: Option<usize>,
+}
+
 /// Prints the report.
-pub fn run(
-    args: &StacksArgs,
-    ledger: &Ledger,
-    selection: Selection,
-    region: Option<&str>,
-    as_json: bool,
-) -> Result<()> {
+pub fn run(args: &StacksArgs, ledger: &Ledger, selection: Selection, region: Option<&str>, form: &Form) -> Result<()> {
     let weigh = weigh(ledger, args.event.as_deref())?;
     let stacks = selection.call_stacks(&weigh);
+    let as_json = form.json;
+    if args.functions || args.of.is_some() {
+        let (of, unit) = (args.of.as_deref(), if matches!(weigh, Weigh::Kinds(_)) { Unit::Count } else { Unit::Ticks });
+        let all = limit(form.top.unwrap_or(0));
+        return emit(&match form {
+            Form { csv: true, .. } => functions::csv(&stacks, unit, all),
+            Form { json: true, .. } => format!("{:#}\n", functions::document(&stacks, of, unit, region, all)?),
+            _ => functions::text(&stacks, of, unit, &heading(ledger, &weigh), form.top.unwrap_or(crate::report::ROWS))?,
+        });
+    }
     if let Some(path) = &args.svg {
         let unit = if matches!(weigh, Weigh::Kinds(_)) { "crossings" } else { "cycles" };
         let Some(svg) = flame::svg(&flame::folded(&stacks, &weigh), unit) else {
@@ -99,16 +120,21 @@ pub fn run(
     emit(&text(ledger, &CallTree::of(&stacks), &weigh, args.percent_limit))
 }
 
-/// Formats the tree as a table: a single callee stands below its caller, several are indented.
-fn text(ledger: &Ledger, tree: &CallTree, weigh: &Weigh, percent: f64) -> String {
-    let heading = match weigh {
+/// Says what the stacks are weighed by.
+fn heading(ledger: &Ledger, weigh: &Weigh) -> String {
+    match weigh {
         Weigh::Samples => format!("Call stacks by time, in samples of {} cycles", cycles(ledger.stacks.keeps.interval)),
         Weigh::Crossings => "Call stacks of crossings, by their cycles".to_owned(),
         Weigh::Kinds(kinds) => {
             let names: Vec<String> = kinds.iter().map(|kind| ledger.describe(*kind)).collect();
             format!("Call stacks of {}", names.join(", "))
         }
-    };
+    }
+}
+
+/// Formats the tree as a table: a single callee stands below its caller, several are indented.
+fn text(ledger: &Ledger, tree: &CallTree, weigh: &Weigh, percent: f64) -> String {
+    let heading = heading(ledger, weigh);
     let amount = |weight| if matches!(weigh, Weigh::Kinds(_)) { number(weight) } else { cycles(weight) };
     let least = (tree.total as f64 * percent / 100.0).ceil() as u64;
     let mut rows = Vec::new();

@@ -79,7 +79,8 @@ fn broken_commits_are_rows_and_a_second_series_uses_what_the_first_has_made() {
     let other = format!("{good}; printf x >> $TOLLGATE_OUT/bzImage");
     let unbootable = format!("{good}; head -c 100000 {image} > $TOLLGATE_OUT/bzImage");
     tree(&directory, &[&good, &good, "echo no rule to make target; exit 2", &other, &unbootable]);
-    let line = ["--tree", "tree", "--range", "main~4..main", "--state", "state", "--build", "sh build"];
+    let line =
+        ["--tree", "tree", "--range", "main~4..main", "--state", "state", "--build", "sh build", "--layouts", "2"];
     let command = ["--", "true"];
     let first = series(&directory, &[&line[..], &["--json"], &command].concat());
     assert!(first.status.success(), "{}", text(&first.stderr));

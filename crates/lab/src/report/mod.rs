@@ -4,6 +4,7 @@ mod axis;
 #[cfg(test)]
 mod browser;
 mod compare;
+mod csv;
 mod diff;
 mod entries;
 mod flame;
@@ -15,6 +16,7 @@ mod plot;
 mod series;
 mod waterfall;
 
+pub use csv::csv;
 pub use diff::{diff_page, several_page};
 pub use markdown::markdown;
 pub use page::html;

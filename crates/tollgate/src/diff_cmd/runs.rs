@@ -104,7 +104,7 @@ impl Side {
     fn new(asked: &Asked) -> Result<Self> {
         let Asked { name, stem, kernel: given, words, .. } = asked;
         // A kernel is fetched once, and a missing kernel is not a failure of the command.
-        let kernel = Kernel::find(given.as_deref())?;
+        let kernel = Kernel::find(given.as_deref(), exec_runs::value(asked.options.iter(), "modules"))?;
         let mut options = asked.options.clone();
         options.extend(given.iter().map(|name| OsString::from(format!("--kernel={name}"))));
         if !words.is_empty() {

@@ -1,5 +1,9 @@
 //! The kernel of a run: an image with its modules.
 
+use super::needs;
+use super::package;
+use super::release;
+use crate::output::say;
 use crate::places;
 use anyhow::{Context, Result, bail};
 use guestfs::kernel_modules::Modules;
@@ -9,6 +13,10 @@ use std::process::{Command, Stdio};
 
 /// Names of kernels that are fetched from the distribution.
 const FETCHED: [&str; 3] = ["cloud", "backports", "amd64"];
+/// Suites that are known by their whole names.
+const SUITES: [&str; 5] = ["experimental", "sid", "stable", "testing", "unstable"];
+/// Ends of the names of suites.
+const SUITE_ENDS: [&str; 2] = ["-backports", "-backports-sloppy"];
 /// Directories that may contain a kernel's own directory of modules.
 const MODULE_ROOTS: [&str; 2] = ["/lib/modules", "/usr/lib/modules"];
 /// Path of the image in a build tree.
@@ -31,16 +39,52 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Finds the kernel of a name: the distribution's, an image, or a build tree. Without a name, the host's own if it is readable.
-    pub fn find(name: Option<&str>) -> Result<Self> {
-        match name {
+    /// Finds the kernel of a name: the distribution's, a release, a package, an image, or a directory. Without a name, the host's own if it is readable.
+    /// `modules` is the place of its modules, if the user names one.
+    pub fn find(name: Option<&str>, modules: Option<&str>) -> Result<Self> {
+        let kernel = match name {
             None => match Self::of_host() {
                 Some(kernel) => Ok(kernel),
                 None => Self::fetched(FETCHED[0]),
             },
             Some(name) if FETCHED.contains(&name) => Self::fetched(name),
+            Some(name) if !Path::new(name).exists() => match fetchable(name) {
+                Some(fetched) => Self::fetched(&fetched),
+                None if release::is_release(name) => Self::of_package(&release::fetched(name)?),
+                None => Self::of_path(Path::new(name)),
+            },
             Some(path) => Self::of_path(Path::new(path)),
+        }?;
+        match modules {
+            None => Ok(kernel),
+            Some(place) => kernel.with_modules(Path::new(place)),
         }
+    }
+
+    /// Returns the kernel with the modules of a directory or a package: those of its release if there are several.
+    fn with_modules(self, place: &Path) -> Result<Self> {
+        let failed = || format!("--modules {}", place.display());
+        let place = place.canonicalize().with_context(failed)?;
+        let directory = match package::kind(&place) {
+            Some(kind) => package::unpacked(&place, kind).with_context(failed)?,
+            None if place.is_dir() => place,
+            None => bail!("{}: it is neither a directory nor a package", failed()),
+        };
+        let entries = |root: &str| std::fs::read_dir(directory.join(&root[1..])).into_iter().flatten().flatten();
+        let all = || MODULE_ROOTS.iter().flat_map(|root| entries(root)).map(|entry| entry.path());
+        let releases: Vec<PathBuf> = all().filter(|path| path.is_dir()).collect();
+        let release = release_of(&self.image)?;
+        let own = release.as_ref().and_then(|release| releases.iter().find(|path| path.ends_with(release)));
+        let modules = match (own, &releases[..]) {
+            (Some(own), _) => own.clone(),
+            (None, []) => directory,
+            (None, others) => {
+                let names: Vec<_> = others.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+                let release = release.unwrap_or_else(|| "a release that its image does not say".to_owned());
+                bail!("{}: it has the modules of {}, and the kernel is {release}", failed(), names.join(", "))
+            }
+        };
+        Ok(Self { modules: Some(modules), ..self })
     }
 
     fn of_host() -> Option<Self> {
@@ -55,19 +99,42 @@ impl Kernel {
         if path.is_dir() {
             let image = path.join(BUILT);
             if image.is_file() {
-                return Ok(Self { image, modules: Some(path.to_path_buf()) });
+                let kernel = Self { image, modules: Some(path.to_path_buf()) };
+                kernel.remark(path);
+                return Ok(kernel);
             }
             return Self::of_package(path);
         }
         let failed = || format!("--kernel {}", path.display());
         let image = path.canonicalize().with_context(|| match meant(path) {
             Some(name) => format!("{}: is {name} meant?", failed()),
+            None if path.to_str().is_some_and(|text| !text.contains('/')) => format!(
+                "{}: it is neither a file nor a kernel's name (cloud, backports, amd64, a suite as in trixie-backports, a release as in 6.12.95)",
+                failed()
+            ),
             None => failed(),
         })?;
+        if let Some(kind) = package::kind(&image) {
+            let directory = package::unpacked(&image, kind).with_context(failed)?;
+            return Self::of_package(&directory).with_context(failed);
+        }
         let built = image.ancestors().nth(4).filter(|tree| tree.join(BUILT) == image).map(Path::to_path_buf);
         let release = release_of(&image).with_context(failed)?;
         let modules = built.or_else(|| modules_of(&release?));
         Ok(Self { image, modules })
+    }
+
+    /// Says what the configuration of a tree lacks of what nothing runs without.
+    fn remark(&self, tree: &Path) {
+        let lacking = self.configuration().map(|text| needs::lacking(&text, true)).unwrap_or_default();
+        if !lacking.is_empty() {
+            let options: Vec<String> = lacking.iter().map(|option| format!("CONFIG_{option}")).collect();
+            let tree = tree.display();
+            say(&format!(
+                "tollgate: the configuration of {tree} lacks {}, without which nothing may run: `tollgate config-kernel {tree}` adds them",
+                options.join(", ")
+            ));
+        }
     }
 
     /// Returns the kernel of an unpacked package, which has the directories of a root file system.
@@ -132,6 +199,21 @@ impl Kernel {
     pub fn load_modules(&self) -> Result<Option<Modules>> {
         let Some(directory) = &self.modules else { return Ok(None) };
         Ok(Some(Modules::of_directory(directory)?).filter(|modules| !modules.is_empty()))
+    }
+}
+
+/// Returns the name by which the scripts fetch a kernel of another flavour, or of another suite of the distribution: that of a suite alone is its cloud
+/// kernel.
+fn fetchable(name: &str) -> Option<String> {
+    let plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+    };
+    match name.split_once('@') {
+        Some((flavour @ ("cloud" | "amd64"), suite)) if plain(suite) => Some(format!("{flavour}@{suite}")),
+        _ if name == "backports-amd64" => Some(name.to_owned()),
+        _ if SUITES.contains(&name) => Some(format!("cloud@{name}")),
+        None if plain(name) && SUITE_ENDS.iter().any(|end| name.ends_with(end)) => Some(format!("cloud@{name}")),
+        _ => None,
     }
 }
 
@@ -211,7 +293,9 @@ impl Cache {
     fn kernel(&self, name: &str) -> Option<Kernel> {
         let directory = self.packages.join(format!("kernel-{name}"));
         let word = |file: &str| Some(std::fs::read_to_string(directory.join(file)).ok()?.trim().to_owned());
-        let (package, release) = (word("package")?, word("release")?);
+        let (packages, release) = (word("package")?, word("release")?);
+        // The first of several packages has the modules.
+        let package = packages.split_whitespace().next()?;
         let unpacked = std::fs::read_dir(self.packages.join("unpacked")).ok()?.flatten().map(|entry| entry.path());
         let begins = |path: &PathBuf| {
             path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&format!("{package}_")))
@@ -237,7 +321,7 @@ impl Cache {
                 directory
             }
         };
-        crate::output::say(&format!("tollgate: fetching the kernel {name} from this system's package sources"));
+        say(&format!("tollgate: fetching the kernel {name} from this system's package sources"));
         for what in [&[name][..], &[name, "--modules"]] {
             let mut command = Command::new("bash");
             command.arg(scripts.join("kernel")).args(what).env("TOLLGATE_PACKAGES", &self.packages);
@@ -266,7 +350,7 @@ mod tests {
             ["cloud", "cloud", "backports", "amd64"].map(Some)
         );
         assert_eq!(["linux", "./cluod", "bzImage", "x"].map(text), [None; 4]);
-        let error = format!("{:#}", Kernel::find(Some("cluod")).unwrap_err());
+        let error = format!("{:#}", Kernel::find(Some("cluod"), None).unwrap_err());
         assert!(error.starts_with("--kernel cluod: is cloud meant?: "), "{error}");
     }
 
@@ -281,7 +365,7 @@ mod tests {
             image[0x300..0x307].copy_from_slice(b"6.1.0-9");
             std::fs::write(root.join(path), image).unwrap();
         };
-        let find = || Kernel::find(root.to_str());
+        let find = || Kernel::find(root.to_str(), None);
         std::fs::create_dir_all(&root).unwrap();
         let error = format!("{:#}", find().unwrap_err());
         assert!(
@@ -304,6 +388,39 @@ mod tests {
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(root.join(".config"), "").unwrap();
         assert!(format!("{:#}", find().unwrap_err()).ends_with("is the kernel built?"));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn suites_and_flavours_are_fetched_by_their_names() {
+        let names = ["trixie-backports", "cloud@trixie", "amd64@sid", "sid", "backports-amd64"].map(fetchable);
+        let expected = ["cloud@trixie-backports", "cloud@trixie", "amd64@sid", "cloud@sid", "backports-amd64"];
+        assert_eq!(names, expected.map(|name| Some(name.to_owned())));
+        for name in ["cluod", "cloud@", "cloud@../x", "arm64@sid", "x/y-backports", "6.12.95", "bzImage"] {
+            assert_eq!(fetchable(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn modules_are_found_below_the_directory_that_is_named() {
+        let root = std::env::temp_dir().join(format!("tollgate-modules-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join("lib/modules/6.1.0-9/kernel")).unwrap();
+        let image = root.join("bzImage");
+        let mut bytes = vec![0; 0x400];
+        bytes[0x202..0x206].copy_from_slice(b"HdrS");
+        bytes[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        bytes[0x300..0x307].copy_from_slice(b"6.1.0-9");
+        std::fs::write(&image, &bytes).unwrap();
+        let find = |modules: &Path| Kernel::find(image.to_str(), modules.to_str());
+        let own = root.join("lib/modules/6.1.0-9");
+        assert_eq!(find(&root).unwrap().modules.unwrap(), own.canonicalize().unwrap());
+        assert_eq!(find(&own).unwrap().modules.unwrap(), own.canonicalize().unwrap());
+        std::fs::rename(&own, root.join("lib/modules/6.1.0-8")).unwrap();
+        let error = format!("{:#}", find(&root).unwrap_err());
+        assert!(error.ends_with("it has the modules of 6.1.0-8, and the kernel is 6.1.0-9"), "{error}");
+        let error = format!("{:#}", find(&image).unwrap_err());
+        assert!(error.ends_with("it is neither a directory nor a package"), "{error}");
         std::fs::remove_dir_all(&root).unwrap();
     }
 

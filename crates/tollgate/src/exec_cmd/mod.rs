@@ -7,7 +7,10 @@ mod files;
 mod image;
 mod kernel;
 mod layout;
+pub(crate) mod needs;
+mod package;
 pub(crate) mod parameters;
+mod release;
 mod repeat;
 mod session;
 mod settle;
@@ -89,6 +92,9 @@ Examples:
   tollgate exec -- uname -a
   tollgate exec --kernel cloud -- sh -c 'dmesg | head'
   tollgate exec --kernel ~/linux -- ./reproducer
+  tollgate exec --kernel linux-image-6.12.95-amd64.deb -- uname -r
+  tollgate exec --kernel trixie-backports -- uname -r
+  tollgate exec --kernel bzImage --modules /tmp/staging -- uname -r
   tollgate exec --root -- python3 -m timeit 'sorted(range(1000))'
   tollgate exec --share .:rw -- make test
   tollgate exec --net user -- curl -s https://www.kernel.org
@@ -107,9 +113,12 @@ Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   130  interrupted
 With --json, `reason` distinguishes them.")]
 pub struct ExecArgs {
-    /// Kernel: a bzImage or vmlinux, a build tree, or this distribution's `cloud`, `backports` or `amd64` [default: this host's own if it is readable, else cloud]
+    /// Kernel: a bzImage or vmlinux, a build tree, a .deb or .rpm or the directory of an unpacked one, a release that apt knows, or this distribution's `cloud`, `backports` or `amd64`, also of a suite as in `trixie-backports` [default: this host's own if it is readable, else cloud]
     #[arg(long, value_name = "K")]
     kernel: Option<String>,
+    /// Modules of the kernel: their directory, one with lib/modules in it, or a .deb or .rpm [default: those beside the kernel, or in /lib/modules]
+    #[arg(long, value_name = "PATH")]
+    modules: Option<String>,
     /// Appends words to the kernel's command line
     #[arg(long, value_name = "STRING", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     append: String,
@@ -348,7 +357,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }
         packed => (packed, None),
     };
-    let kernel = Kernel::find(args.kernel.as_deref())?;
+    let kernel = Kernel::find(args.kernel.as_deref(), args.modules.as_deref())?;
     let modules = kernel.load_modules()?;
     let way = image::way(modules.as_ref());
     let nets = Nets::new(&args.net)?;

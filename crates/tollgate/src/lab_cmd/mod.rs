@@ -46,6 +46,7 @@ Examples:
   tollgate lab list
   tollgate lab run pv-cr3 --html pv-cr3.html
   tollgate lab run --all --jobs 8 --json > baseline.json
+  tollgate lab run pv-cr3 cr0-wp --csv > cells.csv
   tollgate lab run cr0-wp --only 'queue/*'
   tollgate lab run ./mine.toml
   tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
@@ -113,6 +114,9 @@ struct RunArgs {
     /// Prints tables in Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
+    /// Prints comma-separated values: a row for each cell
+    #[arg(long, conflicts_with_all = ["json", "markdown"])]
+    csv: bool,
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -274,6 +278,8 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     let ran = cells::run(&experiments, &args.common, |_| true)?;
     if args.json {
         emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted)))?;
+    } else if args.csv {
+        emit(&report::csv(&experiments, &ran.results))?;
     } else {
         let shown = experiments.iter().zip(&ran.results).filter(|(_, result)| !result.cells.is_empty());
         let parts: Vec<String> = shown

@@ -22,6 +22,12 @@ const REPRODUCIBLE: [(&str, &str); 5] = [
 ];
 /// Paths at which an image is looked for: below the build directory, or the tree.
 const IMAGES: [&str; 3] = ["arch/x86/boot/bzImage", "bzImage", "vmlinuz"];
+/// Words in the lines of compilers, linkers and make that name an error.
+const ERRORS: [&str; 4] = [" error: ", " error ", "undefined reference", "*** "];
+/// Lines that are shown of them.
+const MOST_ERRORS: usize = 12;
+/// Larger than the output of any build, in bytes.
+const LARGEST_LOG: u64 = 128 << 20;
 /// Path of the image in a kept kernel.
 const IMAGE: &str = "boot/vmlinuz";
 
@@ -59,10 +65,22 @@ pub fn built_by(way: &Way) -> Result<String> {
     })
 }
 
+/// Returns the lines of a build's output that name an error: with several jobs the last lines are about other files. None if no line does.
+fn errors(log: &Path) -> Option<Vec<String>> {
+    let text = String::from_utf8_lossy(&crate::input::read(log, LARGEST_LOG).ok()?).into_owned();
+    let is_error = |line: &&str| ERRORS.iter().any(|word| line.contains(word));
+    let printable = |line: &str| line.chars().filter(|c| !c.is_control()).collect();
+    let found: Vec<String> = text.lines().filter(is_error).take(MOST_ERRORS).map(printable).collect();
+    (!found.is_empty()).then_some(found)
+}
+
 /// Returns the reason for the end of a step in a few words.
-fn broken(what: &str, ended: Ended) -> Broken {
+fn broken(what: &str, ended: Ended, log: &Path) -> Broken {
     match ended {
-        Ended::Badly(status, log) => Broken { why: format!("{what} ended with status {status}"), log },
+        Ended::Badly(status, tail) => {
+            let log = errors(log).unwrap_or(tail);
+            Broken { why: format!("{what} ended with status {status}"), log }
+        }
         _ => Broken { why: format!("{what} printed too much"), log: Vec::new() },
     }
 }
@@ -134,7 +152,7 @@ impl Builder<'_> {
         Ok(match ended {
             Ended::Well => None,
             Ended::Stopped => Some(Built::Stopped),
-            ended => Some(Built::Broken(broken(what, ended))),
+            ended => Some(Built::Broken(broken(what, ended, &log))),
         })
     }
 
@@ -283,6 +301,13 @@ mod tests {
             built(&state, script(), "a", false).0,
             Built::Broken(Broken { why, log: vec!["no rule".to_owned()] })
         );
+        let noisy =
+            "echo 'f.c:7:2: error: no x'; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do echo CC $n.o; done; exit 2";
+        let Built::Broken(Broken { log, .. }) = built(&state, Way::Command(noisy.to_owned(), None), "a", false).0
+        else {
+            panic!("it is broken")
+        };
+        assert_eq!(log, ["f.c:7:2: error: no x"], "what the other jobs print hides no error");
         std::fs::write(place.join("state/tree/good"), "").unwrap();
         assert!(matches!(built(&state, script(), "a", false).0, Built::Kernel(_)));
         let silent = built(&state, Way::Command("true".to_owned(), Some("out/Image".into())), "a", false).0;

@@ -31,6 +31,8 @@ use std::time::Duration;
 use tree::Tree;
 use workshop::{Measuring, Shop};
 
+/// Seconds of virtual time after which a run ends, unless the user sets a limit: a kernel that hangs is a row like another one.
+const LIMIT: &str = "--limit=120";
 /// Exit status if a search has found nothing.
 const NOTHING_FOUND: u8 = 1;
 /// Exit status after an interruption by the user: 128 + SIGINT.
@@ -169,8 +171,9 @@ fn provenance(of_runs: Provenance, course: &Course) -> Provenance {
 
 /// Runs the command.
 pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
-    if args.passed.value("kernel").is_some() {
-        bail!(WrongArguments::new("--kernel has no effect: the kernels of a series are built from its commits"));
+    if let Some(name) = ["kernel", "modules"].into_iter().find(|name| args.passed.value(name).is_some()) {
+        let text = format!("--{name} has no effect: the kernels of a series are built from its commits");
+        bail!(WrongArguments::new(text));
     }
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let directory = match &args.state {
@@ -195,6 +198,10 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     let by = build::built_by(&way)?;
     let builder = Builder { state: &state, way, jobs, by, fresh: args.fresh };
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
+    let mut options = args.passed.words.clone();
+    if ["limit", "timeout"].iter().all(|name| args.passed.value(name).is_none()) {
+        options.push(LIMIT.into());
+    }
     let measuring = Measuring {
         layouts: args.layouts,
         seed: args.seed,
@@ -202,7 +209,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         settle: args.settle,
         keep: args.keep.clone(),
         terms: Terms { plan, margin: args.margin, limit: None },
-        options: args.passed.words.clone(),
+        options,
         command: args.command.clone(),
         by: measured_by(args)?,
         fresh: args.fresh,

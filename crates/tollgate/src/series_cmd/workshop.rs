@@ -225,7 +225,7 @@ impl<'a> Shop<'a> {
     /// Returns a kernel that can't be used as what it is: broken.
     fn unusable(&self, commit: usize) -> Option<Broken> {
         let path = self.builder.kernel(&self.commits[commit].commit);
-        let error = Kernel::find(path.to_str()).err()?;
+        let error = Kernel::find(path.to_str(), None).err()?;
         Some(Broken { why: format!("{error:#}"), log: Vec::new() })
     }
 }

@@ -63,7 +63,7 @@ pub struct StatArgs {
 /// Runs the command.
 pub fn run(args: &StatArgs) -> Result<ExitCode> {
     // A kernel is fetched once, and a missing kernel is not a failure of the command.
-    Kernel::find(args.passed.value("kernel"))?;
+    Kernel::find(args.passed.value("kernel"), args.passed.value("modules"))?;
     let clock = args.passed.value("model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;
     let profile = model::profile(args.passed.value("cpu").unwrap_or(crate::exec_cmd::CPU), clock)?;
     let place = Place::new("stat", args.keep.as_deref())?;
