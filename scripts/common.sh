@@ -12,6 +12,9 @@ die() {
     exit 1
 }
 
+# Prints the options of `tollgate run` for the fast model of time, unless these options choose a model, a clock or a backend.
+fast_model() { case " $* " in *' --model'* | *' --clock'* | *' --backend'*) ;; *) echo --model flat ;; esac }
+
 need_tollgate() { [ -x "$tollgate" ] || die "no $tollgate: run 'make build' first (or set TOLLGATE)"; }
 
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }

@@ -154,8 +154,8 @@ pub struct Blocks<D> {
     pub blocks: Vec<Block>,
     /// Operations of all blocks.
     pub ops: Vec<Op>,
-    /// Marginal price of each operation, in ticks.
-    ticks: Vec<u32>,
+    /// For each operation, the price of its block from the operation on, in ticks.
+    rests: Vec<Ticks>,
     /// Contexts in which operations are priced.
     pub(crate) runs: Runs,
     /// Execution tier.
@@ -188,7 +188,7 @@ impl<D: Derived> Blocks<D> {
         Self {
             blocks: Vec::new(),
             ops: Vec::new(),
-            ticks: Vec::new(),
+            rests: Vec::new(),
             runs: Runs::default(),
             tier: Tier::default(),
             threshold: THRESHOLD,
@@ -240,7 +240,13 @@ impl<D: Derived> Blocks<D> {
             len,
         };
         self.ops.extend_from_slice(ops);
-        self.ticks.extend(ticks);
+        let first = self.rests.len();
+        self.rests.extend(ticks.iter().map(|ticks| Ticks::from(*ticks)));
+        let mut rest = 0;
+        for ticks in self.rests[first..].iter_mut().rev() {
+            rest += *ticks;
+            *ticks = rest;
+        }
         let index = self.blocks.len() as u32;
         let page = block.physical & !(PAGE - 1);
         let offset = block.physical - page;
@@ -291,10 +297,17 @@ impl<D: Derived> Blocks<D> {
         &self.ops[block.first as usize..][..block.count as usize]
     }
 
-    /// Returns the marginal prices of a block's operations.
-    pub(crate) fn ticks_of(&self, index: u32) -> &[u32] {
+    /// Returns, for each of a block's operations, the price of the block from the operation on.
+    #[inline]
+    pub(crate) fn rests_of(&self, index: u32) -> &[Ticks] {
         let block = &self.blocks[index as usize];
-        &self.ticks[block.first as usize..][..block.count as usize]
+        &self.rests[block.first as usize..][..block.count as usize]
+    }
+
+    /// Returns the marginal prices of a block's operations.
+    pub(crate) fn ticks_of(&self, index: u32) -> impl Iterator<Item = Ticks> {
+        let rests = self.rests_of(index);
+        rests.iter().zip(rests.iter().skip(1).chain([&0])).map(|(rest, next)| rest - next)
     }
 
     /// Returns the maximum size of translated code so far, and that of everything else, in bytes.
@@ -307,7 +320,7 @@ impl<D: Derived> Blocks<D> {
             + pages;
         let decoded = self.blocks.capacity() * size_of::<Block>()
             + self.ops.capacity() * size_of::<Op>()
-            + self.ticks.capacity() * size_of::<u32>();
+            + self.rests.capacity() * size_of::<Ticks>();
         let (code, translations) = self.translations.taken();
         let counts = self.counted.capacity() * size_of::<Counted>()
             + self.prefixes.len() * entry(size_of::<((Option<u32>, u32), u32)>())
@@ -384,7 +397,7 @@ impl<D: Derived> Blocks<D> {
     /// Occupies the room of invalid blocks and their operations in an empty cache.
     pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32), filler: Op) {
         self.ops = vec![filler; operations as usize];
-        self.ticks = vec![0; operations as usize];
+        self.rests = vec![0; operations as usize];
         let dead = |number| Block {
             physical: DEAD,
             rip: 0,
@@ -501,7 +514,7 @@ impl<D: Derived> Blocks<D> {
     pub(crate) fn clear(&mut self, ram: &Ram) {
         self.blocks.clear();
         self.ops.clear();
-        self.ticks.clear();
+        self.rests.clear();
         self.translations.clear();
         self.counted.clear();
         self.events.clear();

@@ -6,7 +6,7 @@ pub use crate::op::MAX_LENGTH;
 use crate::op::{Form, NO_REG, Op, SEG_FLAT};
 use crate::state::Cpu;
 use crate::table;
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use ledger::Class;
 use x86::seg;
 
@@ -72,6 +72,9 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
     }
     if instruction.has_repne_prefix() {
         op.flags |= Op::REPNE;
+    }
+    if is_non_temporal(instruction.mnemonic()) {
+        op.flags |= Op::NON_TEMPORAL;
     }
     for i in 0..instruction.op_count().min(4) {
         match instruction.op_kind(i) {
@@ -277,3 +280,24 @@ fn undefined(mut instruction: Instruction) -> Instruction {
 /// Error: the instruction extends beyond the given bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct NeedMore;
+
+/// Returns true for the stores with a non-temporal hint (SDM volume 1, 10.4.6.2).
+fn is_non_temporal(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Movnti
+            | Movntq
+            | Movntps
+            | Movntpd
+            | Movntdq
+            | Movntss
+            | Movntsd
+            | Maskmovq
+            | Maskmovdqu
+            | Vmovntps
+            | Vmovntpd
+            | Vmovntdq
+            | Vmaskmovdqu
+    )
+}

@@ -46,6 +46,8 @@ pub struct Engine {
     pub(crate) rest: Ticks,
     /// True if the current instruction is locked.
     pub(crate) locked: bool,
+    /// True if the current instruction is a non-temporal store.
+    pub(crate) streams: bool,
     /// Time of the current instruction that has not been charged yet, because the instruction is executed alone.
     pub(crate) late: Ticks,
     /// A part of the code that the modelled caches have.
@@ -103,6 +105,7 @@ impl Engine {
             ahead: 0,
             rest: 0,
             locked: false,
+            streams: false,
             late: 0,
             known_code: KnownCode::new(lines.is_some() && recorded),
             jumps: Jumps::new(),

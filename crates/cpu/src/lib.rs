@@ -34,6 +34,7 @@ mod code_lines;
 pub mod counters;
 pub mod decode;
 mod decoded;
+mod dependence;
 pub mod engine;
 mod exec;
 mod f80;

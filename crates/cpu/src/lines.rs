@@ -15,7 +15,8 @@ use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
 use ledger::caches::LINE;
-use ledger::{Kind, Ticks};
+use ledger::{Family, Kind, Ticks};
+use x86::page::PAGE;
 
 /// Returns the first line of a range of bytes, and the number of its lines.
 fn range(address: u64, size: u64) -> (u64, u64) {
@@ -48,8 +49,12 @@ impl Cpu {
         }
         let (first, count) = range(physical, size);
         for line in first..first + count {
-            if self.slot_of(line, write).is_none() {
-                self.miss_line(line, linear.wrapping_add((line - first) * LINE), write);
+            if self.slot_of(line, write).is_some() {
+                continue;
+            }
+            match self.engine.streams {
+                true => self.stream_line(line),
+                false => _ = self.miss_line(line, linear.wrapping_add((line - first) * LINE), write),
             }
         }
     }
@@ -84,7 +89,7 @@ impl Cpu {
         write: bool,
         room: Ticks,
     ) -> Option<*mut u8> {
-        if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() {
+        if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() || self.engine.streams {
             return None;
         }
         let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
@@ -129,6 +134,27 @@ impl Cpu {
         }
     }
 
+    /// Sends a line that the first level does not have to memory, past the caches.
+    fn stream_line(&mut self, line: u64) {
+        let (now, _) = self.time_of_access();
+        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
+        let ticks = memory.stream(caches, line, now);
+        if ticks != 0 {
+            self.charge_ticks(Kind::cache_miss(false, Kind::MEMORY, false), 1, ticks);
+        }
+    }
+
+    /// Charges for an access to data that is not in one line.
+    pub(crate) fn charge_split(&mut self, linear: u64, size: u64) {
+        if self.in_one_line(linear, size) {
+            return;
+        }
+        let Some(caches) = &self.wiring.model.geometry.caches else { return };
+        let pages = linear % PAGE + size > PAGE;
+        let ticks = caches.splits[usize::from(pages)];
+        self.charge_ticks(Kind::new(Family::Split, pages.into()), 1, ticks);
+    }
+
     /// Asks for a line that the program says it needs soon, `write` to change it.
     pub(crate) fn ask_for_data(&mut self, physical: u64, write: bool) {
         let (now, _) = self.time_of_access();
@@ -171,8 +197,9 @@ impl Cpu {
     fn miss_line(&mut self, line: u64, linear: u64, write: bool) -> Option<usize> {
         let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
         let (now, began) = self.time_of_access();
-        let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
         let access = Access { line, linear, write, locked: self.engine.locked, rip, now, began };
+        self.learn_chains(&access);
+        let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
         let Miss { slot, kind, ticks } = memory.miss(caches, access, &read_lines(&self.wiring.ram));
         self.hide(slot);
         self.charge_ticks(kind, 1, ticks);

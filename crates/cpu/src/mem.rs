@@ -16,6 +16,7 @@ use crate::ram::{GROUP, lines};
 use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
+use ledger::caches::LINE;
 use ledger::{Family, Kind, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
@@ -410,6 +411,9 @@ impl Cpu {
     /// Adds the page of an access that missed the fast path, if the TLB has the page and no more than a charge for its
     /// second level is due, of less than `room`. Otherwise it returns false and changes nothing.
     pub(crate) fn refill(&mut self, linear: u64, size: u64, write: bool, room: Ticks) -> bool {
+        if self.engine.streams {
+            return false;
+        }
         let mode = self.engine.front.mode();
         if size < 16 && self.reach_known(mode, linear, size, write, room).is_some() {
             return true;
@@ -487,9 +491,12 @@ impl Cpu {
             let second = self.wrap(linear.wrapping_add(first));
             let high = self.read_within(second, size - first, privilege, segment)?;
             let low = self.read_within(linear, first, privilege, segment)?;
+            self.charge_split(linear, size);
             return Ok(low | high << (8 * first));
         }
-        self.read_within(linear, size, privilege, segment)
+        let value = self.read_within(linear, size, privilege, segment)?;
+        self.charge_split(linear, size);
+        Ok(value)
     }
 
     fn read_within(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
@@ -523,9 +530,12 @@ impl Cpu {
             self.resolve(linear, first, Access::Write, privilege, segment)?;
             self.resolve(second, size - first, Access::Write, privilege, segment)?;
             self.write_within(linear, first, value, privilege, segment)?;
-            return self.write_within(second, size - first, value >> (8 * first), privilege, segment);
+            self.write_within(second, size - first, value >> (8 * first), privilege, segment)?;
+        } else {
+            self.write_within(linear, size, value, privilege, segment)?;
         }
-        self.write_within(linear, size, value, privilege, segment)
+        self.charge_split(linear, size);
+        Ok(())
     }
 
     fn write_within(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
@@ -785,6 +795,12 @@ impl Cpu {
 
     /// Reads up to a page at a linear address with the current privilege, all or nothing.
     pub fn read_bytes(&mut self, linear: u64, segment: u8, out: &mut [u8]) -> Exec {
+        self.read_in_pieces(linear, segment, out)?;
+        self.charge_split_vector(linear, out.len() as u64);
+        Ok(())
+    }
+
+    fn read_in_pieces(&mut self, linear: u64, segment: u8, out: &mut [u8]) -> Exec {
         if self.read_known(linear, out) {
             return Ok(());
         }
@@ -805,6 +821,12 @@ impl Cpu {
 
     /// Writes up to a page at a linear address with the current privilege, all or nothing.
     pub fn write_bytes(&mut self, linear: u64, segment: u8, from: &[u8]) -> Exec {
+        self.write_in_pieces(linear, segment, from)?;
+        self.charge_split_vector(linear, from.len() as u64);
+        Ok(())
+    }
+
+    fn write_in_pieces(&mut self, linear: u64, segment: u8, from: &[u8]) -> Exec {
         if self.write_known(linear, from) {
             return Ok(());
         }
@@ -820,6 +842,13 @@ impl Cpu {
             self.write_split(at, chunk.len() as u64, u64::from_le_bytes(bytes), privilege, segment)?;
         }
         Ok(())
+    }
+
+    /// Charges for an access to a vector that is not in one line. Larger areas are accessed in pieces.
+    fn charge_split_vector(&mut self, linear: u64, size: u64) {
+        if size <= LINE {
+            self.charge_split(linear, size);
+        }
     }
 
     /// Reads up to a page if all of it is on the fast path.

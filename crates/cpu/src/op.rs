@@ -133,6 +133,8 @@ impl Op {
     pub const MEM0: u8 = 32;
     /// Some operand is memory.
     pub const MEM: u8 = 64;
+    /// A store that tells the processor that the data will not be needed soon.
+    pub const NON_TEMPORAL: u8 = 128;
 
     /// Returns the class as which it is charged.
     #[inline(always)]

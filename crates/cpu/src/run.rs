@@ -58,11 +58,6 @@ pub enum Exit {
     Sample,
 }
 
-/// Returns the price of the operations of a block from one on.
-fn ticks_from(cache: &BlockCache, index: u32, at: usize) -> Ticks {
-    cache.code.ticks_of(index)[at..].iter().map(|ticks| Ticks::from(*ticks)).sum()
-}
-
 impl Cpu {
     /// Runs until an event that concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
@@ -221,8 +216,15 @@ impl Cpu {
     /// Notes how much of a block, all of which has been charged, is that of an operation and those behind it.
     pub(crate) fn note_operation(&mut self, cache: &BlockCache, index: u32, at: usize) {
         self.note_block(cache, index);
-        self.engine.rest = ticks_from(cache, index, at);
-        self.engine.locked = cache.code.ops_of(index)[at].class == Class::Locked;
+        self.engine.rest = cache.code.rests_of(index)[at];
+        self.note_accesses(&cache.code.ops_of(index)[at]);
+    }
+
+    /// Notes what kind of accesses an operation makes.
+    #[inline]
+    fn note_accesses(&mut self, op: &Op) {
+        self.engine.locked = op.class == Class::Locked;
+        self.engine.streams = op.flags & Op::NON_TEMPORAL != 0;
     }
 
     /// Executes the operations of a block from `first` on, where caches are modelled: each access has its time, and, unless it
@@ -231,13 +233,12 @@ impl Cpu {
     #[inline(never)]
     fn run_timed(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
         let asks = self.models_code() && !self.knows_block(cache, index, first);
-        let mut rest = ticks_from(cache, index, first);
-        let ops = cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index));
-        for (i, (op, ticks)) in ops.enumerate().skip(first) {
+        let ops = cache.code.ops_of(index).iter().zip(cache.code.rests_of(index));
+        for (i, (op, rest)) in ops.enumerate().skip(first) {
             self.arch.rip = op.next;
             self.engine.ilen = op.len;
-            self.engine.rest = rest;
-            self.engine.locked = op.class == Class::Locked;
+            self.engine.rest = *rest;
+            self.note_accesses(op);
             if asks {
                 self.ask_for(op, cache.code.blocks[index as usize].at(op));
             }
@@ -245,7 +246,6 @@ impl Cpu {
             if !matches!(ran, Ok(Flow::Next)) {
                 return self.end_block(cache, index, origin, i, ran);
             }
-            rest -= Ticks::from(*ticks);
         }
         true
     }
@@ -327,11 +327,11 @@ impl Cpu {
         }
         let block = &cache.code.blocks[index as usize];
         self.micro.clock -= block.cost;
-        (self.engine.ahead, self.engine.rest, self.engine.locked) = (0, 0, false);
+        (self.engine.ahead, self.engine.rest) = (0, 0);
+        (self.engine.locked, self.engine.streams) = (false, false);
         let rip = block.rip;
         let recorder = &mut self.wiring.recorder;
         for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
-            let ticks = u64::from(*ticks);
             self.micro.clock += ticks;
             if self.wiring.model.recorded {
                 recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
@@ -377,7 +377,7 @@ impl Cpu {
                 op.set_price(price);
                 let ticks = u64::from(price.ticks);
                 (self.engine.ahead, self.engine.rest) = (cache.code.runs.elapsed(self.micro.run), 0);
-                self.engine.locked = op.class == Class::Locked;
+                self.note_accesses(&op);
                 self.engine.late = ticks;
                 self.ask_for_stepped(&op, linear);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
@@ -604,7 +604,8 @@ impl Cpu {
     #[inline(never)]
     pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
-        (self.engine.ahead, self.engine.rest, self.engine.locked) = (0, 0, false);
+        (self.engine.ahead, self.engine.rest) = (0, 0);
+        (self.engine.locked, self.engine.streams) = (false, false);
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }

@@ -593,3 +593,206 @@ fn lines_that_a_program_asks_for_are_there_earlier() {
         assert!(other.0 == with && other.1 == micro, "{tier:?}");
     }
 }
+
+/// Each round makes accesses of several sizes at a distance from the end of a page.
+fn accesses<const BACK: u64>(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(ecx, 50)?;
+    a.mov(rsi, DATA + PAGE - BACK)?;
+    a.set_label(&mut top)?;
+    a.mov(rax, qword_ptr(rsi))?;
+    a.mov(qword_ptr(rsi), rax)?;
+    a.add(qword_ptr(rsi), 1)?;
+    a.movdqu(xmm1, xmmword_ptr(rsi))?;
+    a.movups(xmmword_ptr(rsi), xmm1)?;
+    a.mov(al, byte_ptr(rsi))?;
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+#[test]
+fn accesses_across_lines_and_pages_take_more() {
+    let run = |tier: Tier, code| {
+        let mut machine = machine_of_a_core(tier, |_| {}, code);
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        let mut splits = [0; 2];
+        for (_, _, kind, amount) in machine.cpu.wiring.recorder.events().filter(|event| event.2.family == Family::Split)
+        {
+            let price = machine.cpu.wiring.model.geometry.caches.expect("caches").splits[kind.param as usize];
+            assert_eq!(amount.ticks, price * amount.count);
+            splits[kind.param as usize] += amount.count;
+        }
+        (splits, machine.cpu.micro.clock)
+    };
+    type Code = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+    // A read and a write of 8 bytes, both again by the addition, and a read and a write of 16 bytes.
+    let cases: [(Code, [u64; 2]); 5] = [
+        (accesses::<0x80>, [0, 0]),
+        (accesses::<0x44>, [300, 0]),
+        (accesses::<0x48>, [100, 0]),
+        (accesses::<4>, [0, 300]),
+        (accesses::<8>, [0, 100]),
+    ];
+    for (code, expected) in cases {
+        let (splits, clock) = run(Tier::Interpreter, code);
+        assert_eq!(splits, expected);
+        for tier in ALL_TIERS {
+            assert_eq!(run(tier, code), (splits, clock), "{tier:?}");
+        }
+    }
+}
+
+/// Distances of the lines of [`indices`], in their order: no prefetcher expects it.
+const ORDER: [u32; 8] = [0, 3, 6, 1, 4, 7, 2, 5];
+/// Log2 of the unit of these distances.
+const UNIT: u32 = 7;
+
+/// Each round loads eight lines that were flushed. Each contains the distance of the next, which is used in a chain or is not.
+fn indices<const CHAIN: bool>(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(ecx, 50)?;
+    a.mov(rsi, DATA)?;
+    a.set_label(&mut top)?;
+    for n in ORDER {
+        a.clflush(byte_ptr(rsi + (n << UNIT)))?;
+    }
+    a.mfence()?;
+    a.xor(eax, eax)?;
+    for n in ORDER {
+        if CHAIN {
+            a.shl(eax, UNIT)?;
+            a.mov(eax, dword_ptr(rsi + rax))?;
+        } else {
+            a.mov(eax, dword_ptr(rsi + (n << UNIT)))?;
+        }
+    }
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+#[test]
+fn a_chain_of_indices_waits_for_each_line() {
+    let waits = |tier: Tier, code| {
+        let mut machine = machine_of_a_core(tier, |_| {}, code);
+        for (n, next) in ORDER.iter().zip(ORDER.iter().cycle().skip(1)) {
+            machine.poke(DATA + u64::from(n << UNIT), &next.to_le_bytes());
+        }
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        let latency = machine.cpu.wiring.model.geometry.caches.map_or(0, |caches| caches.memory_latency);
+        let misses = machine.cpu.wiring.recorder.events().filter(|event| event.2.family == Family::CacheMissData);
+        let (count, ticks) = misses.fold((0, 0), |sum, (.., amount)| (sum.0 + amount.count, sum.1 + amount.ticks));
+        assert_eq!(count, 50 * 8);
+        (ticks / latency, machine.cpu.micro.clock)
+    };
+    for (code, lines) in [(indices::<true> as fn(&mut CodeAssembler) -> _, 390..400), (indices::<false>, 40..60)] {
+        let first = waits(Tier::Interpreter, code);
+        assert!(lines.contains(&first.0), "{first:?}");
+        assert_eq!(ALL_TIERS.map(|tier| waits(tier, code)), [first; 3]);
+    }
+}
+
+/// Writes many lines, with a hint that the data will not be needed soon or without, and reads the first.
+fn written<const HINT: bool>(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(ecx, 32)?;
+    a.mov(rsi, DATA)?;
+    a.set_label(&mut top)?;
+    for n in 0..8 {
+        let at = qword_ptr(rsi + 8 * n);
+        if HINT { a.movnti(at, rax)? } else { a.mov(at, rax)? }
+    }
+    a.add(rsi, 64)?;
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.mov(rax, qword_ptr(DATA))?;
+    a.hlt()
+}
+
+#[test]
+fn non_temporal_stores_leave_no_lines_in_the_caches() {
+    let missed = |tier: Tier, code| {
+        let mut machine = machine_of_a_core(tier, |_| {}, code);
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        let misses = machine.cpu.wiring.recorder.events().filter(|event| event.2.family == Family::CacheMissData);
+        (misses.map(|(.., amount)| amount.count).sum::<u64>(), machine.cpu.micro.clock)
+    };
+    for (code, lines) in [(written::<true> as fn(&mut CodeAssembler) -> _, 1), (written::<false>, 32)] {
+        let first = missed(Tier::Interpreter, code);
+        assert_eq!(first.0, lines);
+        assert_eq!(ALL_TIERS.map(|tier| missed(tier, code)), [first; 3]);
+    }
+}
+
+/// A threaded interpreter of a program of twelve operations, with a random one in between, whose operations are reached by an indirect jump of
+/// their own, and an indirect call with one target.
+fn threaded(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    const PROGRAM: [u8; 12] = [0, 1, 2, 1, 3, 0, 2, 2, 1, 0, 3, 3];
+    let mut operations: [CodeLabel; 4] = std::array::from_fn(|_| a.create_label());
+    let (mut end, mut function) = (a.create_label(), a.create_label());
+    a.mov(rsi, DATA)?;
+    for (n, operation) in operations.iter().enumerate() {
+        a.lea(rax, ptr(*operation))?;
+        a.mov(qword_ptr(rsi + 8 * n as u32), rax)?;
+    }
+    for (n, operation) in PROGRAM.into_iter().enumerate() {
+        a.mov(byte_ptr(rsi + (0x100 + n) as u32), u32::from(operation))?;
+    }
+    a.lea(r13, ptr(function))?;
+    a.mov(r12d, 3000)?;
+    a.mov(r9, 0x1234_5678_9abc_def1u64)?;
+    a.xor(ebx, ebx)?;
+    let next = |a: &mut CodeAssembler| {
+        a.movzx(eax, byte_ptr(rsi + rbx + 0x100))?;
+        a.inc(ebx)?;
+        a.cmp(ebx, 12)?;
+        let mut inside = a.create_label();
+        a.jb(inside)?;
+        a.xor(ebx, ebx)?;
+        // A random operation instead of the last one.
+        a.mov(rax, 0x5851_f42d_4c95_7f2du64)?;
+        a.imul_2(r9, rax)?;
+        a.inc(r9)?;
+        a.mov(rax, r9)?;
+        a.shr(rax, 62)?;
+        a.set_label(&mut inside)?;
+        a.dec(r12d)?;
+        a.jz(end)?;
+        a.jmp(qword_ptr(rsi + rax * 8))
+    };
+    next(a)?;
+    for (n, operation) in operations.iter_mut().enumerate() {
+        a.set_label(operation)?;
+        a.add(r10, n as i32 + 1)?;
+        if n == 2 {
+            a.call(r13)?;
+        }
+        next(a)?;
+    }
+    a.set_label(&mut function)?;
+    a.add(r10, 7)?;
+    a.ret()?;
+    a.set_label(&mut end)?;
+    a.hlt()
+}
+
+#[test]
+fn targets_are_predicted_by_paths_alike_on_both_tiers() {
+    let run = |tier: Tier, turn: u64| {
+        let mut machine = machine_of_a_core(tier, |_| {}, threaded);
+        while machine.run(turn) == Exit::Deadline {}
+        machine.cpu.record_counts(&mut machine.cache);
+        let missed = machine.cpu.wiring.recorder.events().filter(|event| event.2.family == Family::IndirectMiss);
+        let missed: u64 = missed.map(|(.., amount)| amount.count).sum();
+        (missed, machine.cpu.micro.clock, machine.cpu.arch.gpr, machine.cpu.micro)
+    };
+    let (missed, clock, gpr, micro) = run(Tier::Interpreter, u64::MAX / 2);
+    // One in twelve is random, and three of four of these are not foreseen. Last targets alone would miss most jumps.
+    assert!((200..600).contains(&missed), "{missed} of 3000");
+    for (tier, turn) in [(Tier::Translator, u64::MAX / 2), (Tier::Auto, u64::MAX / 2), (Tier::Translator, 777_777)] {
+        let other = run(tier, turn);
+        assert_eq!((other.0, other.1, other.2), (missed, clock, gpr), "{tier:?}");
+        assert!(other.3 == micro, "{tier:?}");
+    }
+}

@@ -80,8 +80,12 @@ pub struct Caches {
     pub between_cores: Ticks,
     /// Ticks for each of many lines from memory.
     pub memory_transfer: Ticks,
+    /// Ticks for each of many lines that non-temporal stores send to memory.
+    pub memory_stream: Ticks,
     /// Where lines are that devices have written.
     pub device_writes: DeviceWrites,
+    /// Ticks that an access across lines of a page takes more, and one across pages.
+    pub splits: [Ticks; 2],
     /// Ticks of latency that the core hides behind the instructions that follow: the entries of its reorder buffer
     /// divided by the instructions that it dispatches in a cycle.
     pub window: Ticks,

@@ -254,6 +254,10 @@ pub enum Family {
     /// Taken branch that the front end did not know, so that it went on behind the branch until the decoder found it.
     #[strum(message = "unknown branches")]
     UnknownBranch,
+    /// Access to data that is not in one line of the caches, and what it takes more; parameter: 0 for two lines of a page, 1 for two
+    /// pages.
+    #[strum(message = "accesses across lines")]
+    Split,
 }
 
 impl Family {

@@ -178,6 +178,8 @@ impl Kind {
                 let prefetched = if p & Kind::PREFETCHED != 0 { ", prefetched" } else { "" };
                 format!("{what} from {level}{prefetched}")
             }
+            Family::Split if p == 0 => "access across lines".to_owned(),
+            Family::Split => "access across pages".to_owned(),
             family => family.title().to_owned(),
         }
     }

@@ -32,6 +32,8 @@ pub enum Cause {
     TlbMisses,
     /// Waits for lines that the first-level caches do not have.
     CacheMisses,
+    /// What accesses across lines and pages take more.
+    Splits,
     /// Mispredicted branches and returns.
     Mispredictions,
     /// Time spent halted.
@@ -48,6 +50,7 @@ impl Cause {
             Family::Halt => Cause::Halted,
             family if family.is_tlb_miss() => Cause::TlbMisses,
             family if family.is_cache_miss() => Cause::CacheMisses,
+            Family::Split => Cause::Splits,
             family if family.is_mispredict() => Cause::Mispredictions,
             _ => Cause::Crossing(kind),
         }
@@ -214,6 +217,7 @@ impl Ledger {
             Cause::Instructions => "instructions".to_owned(),
             Cause::TlbMisses => "TLB misses".to_owned(),
             Cause::CacheMisses => "cache misses".to_owned(),
+            Cause::Splits => "accesses across lines".to_owned(),
             Cause::Mispredictions => "mispredictions".to_owned(),
             Cause::Halted => "halted".to_owned(),
             Cause::Crossing(kind) => self.describe(kind),

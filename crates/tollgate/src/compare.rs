@@ -120,6 +120,7 @@ fn totals((ledger, selection): (&Ledger, Selection)) -> Vec<(String, Amount)> {
         (OPERATIONS.to_owned(), total.operations()),
         of(Cause::TlbMisses),
         of(Cause::CacheMisses),
+        of(Cause::Splits),
         of(Cause::Mispredictions),
         of(Cause::Halted),
         ("all".to_owned(), Amount { count: 0, ticks: total.ticks }),
@@ -185,8 +186,10 @@ fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
     if two.iter().all(|(ledger, _)| !ledger.has_guest()) {
         lines.retain(|line| line.name != EXITS && line.name != OPERATIONS);
     }
-    let caches = two[0].0.describe_cause(Cause::CacheMisses);
-    lines.retain(|line| line.name != caches || line.before != Amount::default() || line.after != Amount::default());
+    // Not every model of time has them.
+    let modelled = [Cause::CacheMisses, Cause::Splits].map(|cause| two[0].0.describe_cause(cause));
+    let is_there = |line: &Change| line.before != Amount::default() || line.after != Amount::default();
+    lines.retain(|line| !modelled.contains(&line.name) || is_there(line));
     section(&mut out, "Time", "count", "", &lines, usize::MAX);
     section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), limit(top));
     if two.iter().any(|(ledger, _)| ledger.tasks.len() > 1) {

@@ -8,7 +8,7 @@ use crate::validate_cmd;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use ledger::caches::{DeviceWrites, LINE, Level, Walks};
-use ledger::profile::{Confidence, Fetch, Prices, Profile, Provenance, Sizes, Sourced};
+use ledger::profile::{Confidence, Fetch, MemoryFigures, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
 
@@ -194,8 +194,9 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     all.push(("first level, code", code, &caches.l1i.from));
     all.push(("second level", level(&caches.l2.value), &caches.l2.from));
     all.extend(caches.l3.as_ref().map(|l3| ("third level", level(&l3.value), &l3.from)));
-    let (latency, transfer) = caches.memory.value;
-    let memory = format!("{} cycles, {} cycles a line", exact_cycles(latency), exact_cycles(transfer));
+    let MemoryFigures { latency, transfer, stream } = caches.memory.value;
+    let [latency, transfer, stream] = [latency, transfer, stream].map(exact_cycles);
+    let memory = format!("{latency} cycles, {transfer} cycles a line, {stream} a line past the caches");
     all.push(("memory", memory, &caches.memory.from));
     let between = format!("{} cycles", exact_cycles(caches.between_cores.value));
     all.push(("another core", between, &caches.between_cores.from));
@@ -204,6 +205,9 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
         DeviceWrites::Memory => "to memory",
     };
     all.push(("devices' writes", writes.to_owned(), &caches.devices.from));
+    let [line, page] = caches.splits.value;
+    let splits = format!("{} cycles, pages {} cycles", exact_cycles(line), exact_cycles(page));
+    all.push(("across lines", splits, &caches.splits.from));
     all.push(("window", format!("{} cycles", exact_cycles(caches.window.value)), &caches.window.from));
     let Fetch { transfer, ahead, scattered, sequential } = caches.fetch.value;
     let fetch = format!("{} cycles a line, {} cycles ahead", exact_cycles(transfer), exact_cycles(ahead));
@@ -444,11 +448,11 @@ mod tests {
             let profile = Profile::named(name).unwrap();
             let value = document(&profile);
             assert_eq!(value["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 5);
+            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 6);
             assert_eq!(value["kinds"].as_array().unwrap().len(), profile.prices.kinds.len());
             let emulator = &value["emulator"];
             assert_eq!(emulator["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 9);
+            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 10);
         }
     }
 }

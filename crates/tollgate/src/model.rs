@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Clock, String> {
     })
 }
 
-/// Returns a profile with the given model of time, or its own.
+/// Returns a profile with the given model of time, or with its own: `core` if it has caches and names no other one.
 pub fn profile(name: &str, model: Option<Clock>) -> Result<Profile> {
     let profile = Profile::find(name)?;
     if let Some(core) = &profile.core {
@@ -22,6 +22,25 @@ pub fn profile(name: &str, model: Option<Clock>) -> Result<Profile> {
     }
     Ok(match model {
         Some(model) => profile.with_clock(model)?,
-        None => profile,
+        None => profile.with_usual_clock(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_is_the_usual_model_of_profiles_with_caches() {
+        let clock = |name: &str, model| profile(name, model).unwrap().clock;
+        assert_eq!(clock("zen3", None), Clock::Core);
+        assert_eq!(clock("zen3", Some(Clock::Flat)), Clock::Flat);
+        // A file that names its model is taken at its word.
+        let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/zen3.toml")).unwrap();
+        let file = std::env::temp_dir().join(format!("tollgate-model-{}.toml", std::process::id()));
+        std::fs::write(&file, text.replacen("format = 1", "format = 1\nclock = \"flat\"", 1)).unwrap();
+        let named = clock(&file.to_string_lossy(), None);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(named, Clock::Flat);
+    }
 }

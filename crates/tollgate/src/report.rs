@@ -358,6 +358,10 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     if caches != Amount::default() {
         line("cache misses", part(caches, ""));
     }
+    let splits = total.of(Cause::Splits);
+    if splits != Amount::default() {
+        line("across lines", part(splits, " accesses"));
+    }
     let directions = selection.kinds().keys().any(|kind| kind.family == Family::BranchMiss);
     let branches = if directions { " branches and returns" } else { " indirect branches and returns" };
     line("mispredicted", part(total.of(Cause::Mispredictions), branches));
@@ -647,6 +651,7 @@ fn total(selection: Selection) -> Value {
         "hypervisor": amount(total.operations()),
         "tlb_misses": amount(total.of(Cause::TlbMisses)),
         "cache_misses": amount(total.of(Cause::CacheMisses)),
+        "splits": amount(total.of(Cause::Splits)),
         "mispredictions": amount(total.of(Cause::Mispredictions)),
         "halted": amount(total.of(Cause::Halted)),
     })

@@ -108,7 +108,8 @@ pub struct RunArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file [default: skx]
     #[arg(long, value_name = "PROFILE")]
     cpu: Option<String>,
-    /// Model of time: flat (each instruction costs the price of its class) or core (with caches) [default: the profile's]
+    /// Model of time: core (pipeline, caches, predictors) or flat (each instruction costs the price of its class; several times faster)
+    /// [default: core if the profile has caches]
     #[arg(long, value_name = "MODEL", value_parser = model::parse)]
     model: Option<Clock>,
     /// Backend that executes the guest
@@ -437,7 +438,10 @@ pub(crate) struct Setup<'a> {
 impl<'a> Setup<'a> {
     /// Reads the files of the options except images. `member` is the machine's number in a run of several.
     pub(crate) fn new(args: &'a RunArgs, kvm: Option<&Kvm>, member: Option<u8>) -> Result<Self> {
-        let profile = model::profile(args.cpu.as_deref().unwrap_or("skx"), args.model)?;
+        let host_clock = args.host_clock() || kvm.is_some();
+        // With the host's clock nothing has a price.
+        let model = args.model.or(host_clock.then_some(Clock::Flat));
+        let profile = model::profile(args.cpu.as_deref().unwrap_or("skx"), model)?;
         let profile = match kvm {
             Some(kvm) => kvm.profile(profile),
             None => {
@@ -445,7 +449,6 @@ impl<'a> Setup<'a> {
                 profile
             }
         };
-        let host_clock = args.host_clock() || kvm.is_some();
         Ok(Self {
             platform: args.platform.resolve(&profile)?,
             profile,

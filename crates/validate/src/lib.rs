@@ -18,6 +18,7 @@ pub mod families;
 pub mod kernel;
 pub mod layout;
 pub mod linux;
+pub mod mitigations;
 pub mod native;
 pub mod page;
 pub mod program;

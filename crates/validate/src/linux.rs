@@ -64,6 +64,10 @@ pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Pr
         }
     };
     result.notes.extend(kernels_of_both(guest, &result.models));
+    let mitigations = crate::mitigations::of_host();
+    if !mitigations.is_empty() {
+        result.notes.push(format!("The guest's kernel mitigates what this machine's does: {}.", mitigations.join(" ")));
+    }
     match of_paths(guest, directory.path(), &result.models, progress) {
         Ok(family) => result.families.push(family),
         Err(reason) => result.notes.push(format!("No paths through the kernel: {reason}.")),

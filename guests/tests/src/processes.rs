@@ -46,7 +46,7 @@ impl Running {
     /// Starts a command whose output and messages go to these files, which may be one.
     pub fn start(run: &Run, output: &File, messages: &File) -> io::Result<Self> {
         let mut command = Command::new(&run.program);
-        command.args(&run.arguments).stdout(output.try_clone()?).stderr(messages.try_clone()?).process_group(0);
+        command.args(run.executed()).stdout(output.try_clone()?).stderr(messages.try_clone()?).process_group(0);
         command.stdin(if matches!(run.input, Input::Nothing) { Stdio::null() } else { Stdio::piped() });
         // A test says what it runs, whatever the defaults of the user are.
         command.env("TOLLGATE_CONFIG", "");

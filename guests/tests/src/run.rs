@@ -61,6 +61,21 @@ impl Run {
         self.with("--append", format!("{CONSOLE} {words}"))
     }
 
+    /// Returns the arguments with which the command is executed. Where a test names no model of time, it is the fast one: what a guest does
+    /// hardly depends on the model, and tests of the other one name it.
+    pub fn executed(&self) -> Vec<OsString> {
+        let mut arguments = self.arguments.clone();
+        let own = arguments.split(|argument| argument == "--").next().unwrap_or_default();
+        let is = |word: &str| own.iter().any(|argument| argument == word);
+        let runs =
+            own.first().is_some_and(|command| ["run", "exec", "stat", "diff"].iter().any(|name| command == name));
+        let named = ["--model", "--backend", "--load", "--help"].into_iter().any(is) || is("--clock") && is("host");
+        if self.program == program() && runs && !named {
+            arguments.splice(1..1, ["--model".into(), "flat".into()]);
+        }
+        arguments
+    }
+
     /// Returns the command as one would type it in a shell.
     pub fn shown(&self) -> String {
         let quote = |word: &OsString| {

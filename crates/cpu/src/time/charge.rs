@@ -5,9 +5,11 @@ use crate::fault::{Cause, Exec, Fault};
 use crate::lines::read_lines;
 use crate::micro::{LATEST, Micro};
 use crate::op::Op;
+use crate::ram::Ram;
 use crate::state::Cpu;
-use crate::time::memory::{self, LINE_SHIFT};
+use crate::time::memory::{self, LINE_SHIFT, Memory};
 use crate::time::{Resolution, START};
+use ledger::caches::Caches;
 use ledger::{Class, Family, Kind, Operation, OriginId, Ticks};
 
 /// Returns the kind of event of a hit in the second level of the TLB.
@@ -137,18 +139,25 @@ impl Cpu {
     /// Returns the time for which the core waits for a translation that takes `latency`: all of it, if caches are not modelled.
     fn translation(&mut self, linear: u64, physical: u64, access: Access, latency: Ticks, walks: bool) -> Ticks {
         let (clock, (now, began)) = (self.micro.clock, self.time_of_access());
-        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else {
-            return latency;
-        };
-        if access == Access::Fetch {
-            // Code is fetched before the block that it is of is charged.
-            return memory.translate_code(caches, clock, latency, walks);
+        if access != Access::Fetch {
+            let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
+            let (line, write, locked) = (physical >> LINE_SHIFT, access.writes(), self.engine.locked);
+            let access = memory::Access { line, linear, write, locked, rip, now, began };
+            self.learn_chains(&access);
+            return self.in_memory(latency, |memory, caches, ram| {
+                memory.translate(caches, &access, latency, walks, &read_lines(ram))
+            });
         }
-        let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
-        let write = access.writes();
-        let locked = self.engine.locked;
-        let access = memory::Access { line: physical >> LINE_SHIFT, linear, write, locked, rip, now, began };
-        memory.translate(caches, &access, latency, walks, &read_lines(&self.wiring.ram))
+        // Code is fetched before the block that it is of is charged.
+        self.in_memory(latency, |memory, caches, _| memory.translate_code(caches, clock, latency, walks))
+    }
+
+    /// Returns a time in the model of caches, or `otherwise` without one.
+    fn in_memory(&mut self, otherwise: Ticks, time: impl FnOnce(&mut Memory, &Caches, &Ram) -> Ticks) -> Ticks {
+        match (&mut self.micro.memory, &self.wiring.model.geometry.caches) {
+            (Some(memory), Some(caches)) => time(memory, caches, &self.wiring.ram),
+            _ => otherwise,
+        }
     }
 
     /// Records the direction of a conditional branch in the modelled predictor, and charges a misprediction.

@@ -27,6 +27,7 @@ mod charge;
 pub(crate) mod conditional;
 mod core;
 pub mod memory;
+pub(crate) mod paths;
 mod place;
 pub mod predictor;
 mod runs;

@@ -1,7 +1,9 @@
 //! The modelled predictor: a target cache for indirect branches and a return stack, whose sizes are in the profile, and in
-//! a model that predicts them, the directions of conditional branches. Translated code accesses all three directly.
+//! a model that predicts them, the directions of conditional branches, and the targets of indirect ones by the path to them. Translated
+//! code accesses all of them directly.
 
 use super::conditional::{Conditional, key};
+use super::paths::Paths;
 use ledger::Geometry;
 use serde::{Deserialize, Serialize};
 use std::mem::offset_of;
@@ -10,7 +12,7 @@ use std::mem::offset_of;
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// Address of the branch.
+    /// Address of the branch. All of its bits are inverted if the branch has several targets, and these are predicted by paths.
     pub(crate) from: u64,
     /// Target of its last execution.
     pub(crate) to: u64,
@@ -62,6 +64,8 @@ pub struct Predictor {
     newest: usize,
     /// Directions of conditional branches, if they are predicted.
     conditional: Option<Box<Conditional>>,
+    /// Targets of indirect branches that have several, in the same models.
+    paths: Option<Paths>,
 }
 
 impl Predictor {
@@ -70,14 +74,15 @@ impl Predictor {
 
     /// Creates an empty predictor of the given sizes.
     pub fn new(size: &Geometry) -> Self {
-        let conditional = size.predicts_directions.then(Box::default);
-        Self { conditional, ..Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack)) }
+        let plain = Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack));
+        let paths = size.predicts_directions.then(|| Paths::new(plain.targets.len()));
+        Self { conditional: size.predicts_directions.then(Box::default), paths, ..plain }
     }
 
     fn of_sizes(targets: usize, entries: usize) -> Self {
         let targets = targets.max(1).next_power_of_two();
         let targets = vec![Target::default(); targets].into_boxed_slice();
-        Self { targets, returns: Ring::new(entries), newest: 0, conditional: None }
+        Self { targets, returns: Ring::new(entries), newest: 0, conditional: None, paths: None }
     }
 
     /// Returns true if the predictor is possible for these sizes.
@@ -86,6 +91,7 @@ impl Predictor {
         (self.targets.len(), self.returns.entries) == (new.targets.len(), new.returns.entries)
             && self.newest < self.returns.entries
             && self.conditional.is_some() == size.predicts_directions
+            && self.paths.as_ref().map(Paths::entries) == new.paths.as_ref().map(Paths::entries)
     }
 
     /// Records a call, and returns its position; a full stack overwrites its oldest entry.
@@ -120,9 +126,17 @@ impl Predictor {
     pub fn indirect(&mut self, from: u64, target: u64) -> bool {
         let slot = Self::slot(from, self.targets.len());
         let slot = &mut self.targets[slot];
-        let hit = *slot == Target { from, to: target };
-        *slot = Target { from, to: target };
-        hit
+        let Target { from: of, to: last } = *slot;
+        if of == from && last == target {
+            return true;
+        }
+        let varied = of == !from;
+        let Some(paths) = self.paths.as_mut().filter(|_| varied || of == from) else {
+            *slot = Target { from, to: target };
+            return false;
+        };
+        *slot = Target { from: !from, to: target };
+        paths.went(from, last, target)
     }
 
     /// Records the direction of a conditional branch at `from`. Returns true if it was predicted, or if directions are
@@ -145,6 +159,12 @@ impl Predictor {
     /// Clears all targets (IBPB).
     pub fn barrier(&mut self) {
         self.targets.fill(Target::default());
+        self.paths.iter_mut().for_each(Paths::clear);
+    }
+
+    /// Returns the targets by paths, if they are predicted.
+    pub(crate) fn paths(&mut self) -> Option<&mut Paths> {
+        self.paths.as_mut()
     }
 
     /// Returns the target cache, for translated code.
@@ -168,6 +188,22 @@ impl Predictor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_branch_with_several_targets_is_predicted_by_the_path_to_it() {
+        let size = Geometry { predicts_directions: true, target_cache: 1024, ..Geometry::generic() };
+        let misses = |size: &Geometry, targets: &dyn Fn(u64) -> u64| {
+            let mut predictor = Predictor::new(size);
+            let missed = |predictor: &mut Predictor, n: u64| u32::from(!predictor.indirect(0x1000, targets(n)));
+            (0..2000).map(|n| missed(&mut predictor, n)).collect::<Vec<_>>()
+        };
+        let late = |all: &[u32]| all[1000..].iter().sum::<u32>();
+        let periodic = |n: u64| 0x2000 + 0x40 * [1, 5, 2, 5, 3, 7][n as usize % 6];
+        assert_eq!(late(&misses(&size, &periodic)), 0);
+        assert_eq!(late(&misses(&Geometry { predicts_directions: false, ..size }, &periodic)), 1000);
+        // A branch with one target: the first execution alone.
+        assert_eq!(misses(&size, &|_| 0x2000).iter().sum::<u32>(), 1);
+    }
 
     #[test]
     fn a_full_return_stack_forgets_its_oldest_entries() {

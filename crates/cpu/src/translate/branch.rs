@@ -401,7 +401,10 @@ impl Emit<'_> {
         self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 1));
         let here = self.asm.here();
         self.asm.aim(other, here);
-        self.miss_unless_zero(Some((slot, from)));
+        match self.source.predicts {
+            true => self.or_predict_target(slot, from),
+            false => self.miss_unless_zero(Some((slot, from))),
+        }
     }
 
     /// Continues if `TEST` is zero; otherwise the handler executes the instruction. Returns the stub with the handler

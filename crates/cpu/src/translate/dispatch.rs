@@ -287,6 +287,10 @@ impl Cpu {
         let returns = first.wrapping_add(newest);
         let targets = self.micro.predictor.exposed_targets();
         let conditional = self.micro.predictor.exposed_directions();
+        let (paths, path_mask, path) = match self.micro.predictor.paths() {
+            Some(paths) => (paths.exposed(), paths.mask(), paths.path),
+            None => (std::ptr::null_mut(), 0, 0),
+        };
         let known_code = self.engine.known_code.expose();
         let redirected = self.micro.memory.as_ref().map_or(0, |memory| memory.front.redirected);
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
@@ -334,6 +338,7 @@ impl Cpu {
             running.non_root = non_root;
             running.targets = targets;
             running.conditional = conditional;
+            (running.paths, running.path_mask) = (paths, path_mask);
             running.known_code = known_code;
             running.jumps = jumps;
         }
@@ -349,6 +354,7 @@ impl Cpu {
         }
         running.redirected = redirected.wrapping_sub(base) as i64;
         running.returns = returns;
+        running.path = path;
         running.bases = bases;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
         running.interrupts = system & flags::IF;
@@ -496,6 +502,9 @@ impl Cpu {
         self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         let first = std::ptr::from_ref(self).addr() + RETURNS;
         self.micro.predictor.set_newest((running.returns.addr() - first) / size_of::<u64>());
+        if let Some(paths) = self.micro.predictor.paths() {
+            paths.path = running.path;
+        }
         self.take_system_flags(running);
         // The host's MXCSR has the value for compiled code.
         self.arch.vector.loaded = NOT_LOADED;

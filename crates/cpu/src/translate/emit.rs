@@ -31,6 +31,8 @@ pub enum Aim {
     RefillLast,
     /// [`super::predict::predict`].
     Predict,
+    /// [`super::predict::predict_target`].
+    PredictTarget,
     /// [`super::entry::missed`].
     Missed,
     /// [`super::entry::missed_taken`].
@@ -132,7 +134,7 @@ pub struct Emit<'a> {
 
 /// Translates a trace.
 pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
-    let groups = Some(Groups::of(source.parts, source.key.narrow, factory)).filter(Groups::any);
+    let groups = Some(Groups::of(source.parts, source.key.narrow, source.shift, factory)).filter(Groups::any);
     let mut emit = Emit {
         asm: Asm { code: Vec::with_capacity(512) },
         source,

@@ -9,6 +9,7 @@
 use super::layout::MOST_GROUPS;
 use super::plan::{Plan, writes};
 use super::trace::Part;
+use crate::front::PAGES;
 use crate::op::{NO_REG, Op};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use rustc_hash::FxHashMap;
@@ -17,6 +18,8 @@ use x86::{reg, seg};
 
 /// Maximum size of a group in bytes: larger groups cross pages more often.
 const WIDEST: i64 = 256;
+/// The same for lines.
+const WIDEST_IN_LINES: i64 = 32;
 
 /// Kind of an instruction's operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,15 +98,19 @@ pub struct Groups {
     unknown: u32,
     /// Size of an address and of a stack slot in bytes.
     word: u8,
+    /// Maximum size of a group in bytes.
+    widest: i64,
 }
 
 impl Groups {
-    /// Finds the groups of a trace, in 32-bit code if `narrow`.
-    pub fn of(parts: &[Part], narrow: bool, factory: &mut InstructionInfoFactory) -> Self {
+    /// Finds the groups of a trace, in 32-bit code if `narrow`. The fast path knows units of 2^`shift` bytes.
+    pub fn of(parts: &[Part], narrow: bool, shift: u8, factory: &mut InstructionInfoFactory) -> Self {
         let registers = std::array::from_fn(|number| Value { unknown: number as u32, plus: 0 });
         let unknown = registers.len() as u32;
         let word = if narrow { 4 } else { 8 };
-        let mut groups = Self { candidates: Vec::new(), operands: FxHashMap::default(), registers, unknown, word };
+        let widest = if shift < PAGES { WIDEST_IN_LINES } else { WIDEST };
+        let mut groups =
+            Self { candidates: Vec::new(), operands: FxHashMap::default(), registers, unknown, word, widest };
         for (number, part) in parts.iter().enumerate() {
             for (at, ((plan, op), i)) in part.plans.iter().zip(&part.ops).zip(&part.instructions).enumerate() {
                 groups.follow((number, at), *plan, op, i, factory);
@@ -283,7 +290,7 @@ impl Groups {
         let fixed = origin.base.is_none() && origin.index.is_none() && origin.segment.is_none();
         let fits = |group: &Candidate| {
             let (first, last) = (group.first.min(address), group.end.max(end) - 1);
-            let near = last.checked_sub(first).is_some_and(|distance| distance < WIDEST);
+            let near = last.checked_sub(first).is_some_and(|distance| distance < self.widest);
             let pages = fixed && first & !(PAGE as i64 - 1) != last & !(PAGE as i64 - 1);
             group.origin == origin && (group.write || !write) && near && !pages
         };

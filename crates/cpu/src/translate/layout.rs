@@ -129,6 +129,12 @@ pub struct Running {
     pub(super) redirected: i64,
     /// Modelled directions of conditional branches, if they are predicted.
     pub(super) conditional: *mut Conditional,
+    /// Modelled targets of indirect branches by paths, if these are predicted.
+    pub(super) paths: *mut Target,
+    /// See [`Paths::mask`](crate::time::paths::Paths::mask).
+    pub(super) path_mask: u64,
+    /// See [`Paths::path`](crate::time::paths::Paths::path).
+    pub(super) path: u64,
     /// Registers and flags during [`super::predict::predict`].
     pub(super) saved: [u64; 10],
     /// See [`super::unit`].

@@ -60,7 +60,7 @@ pub type BlockCache = Cache<Translations>;
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
 /// Offset of the first translation, after the common exits.
-const FIRST_CODE: usize = 224;
+const FIRST_CODE: usize = 240;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
@@ -75,6 +75,7 @@ const MISSED_AT: usize = 160;
 const MISSED_TAKEN_AT: usize = 176;
 const ASK_AT: usize = 192;
 const ASK_TAKEN_AT: usize = 208;
+const PREDICT_TARGET_AT: usize = 224;
 
 /// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,6 +307,7 @@ impl Translations {
                 Aim::Refill => REFILL_AT,
                 Aim::RefillLast => REFILL_LAST_AT,
                 Aim::Predict => PREDICT_AT,
+                Aim::PredictTarget => PREDICT_TARGET_AT,
                 Aim::Missed => MISSED_AT,
                 Aim::MissedTaken => MISSED_TAKEN_AT,
                 Aim::Ask => ASK_AT,
@@ -437,6 +439,7 @@ impl Derived for Translations {
                     memory.write(REFILL_AT, &way_out(entry::refill as *const () as u64));
                     memory.write(REFILL_LAST_AT, &way_out(entry::refill_last as *const () as u64));
                     memory.write(PREDICT_AT, &way_out(predict::predict as *const () as u64));
+                    memory.write(PREDICT_TARGET_AT, &way_out(predict::predict_target as *const () as u64));
                     memory.write(MISSED_AT, &way_out(entry::missed as *const () as u64));
                     memory.write(MISSED_TAKEN_AT, &way_out(entry::missed_taken as *const () as u64));
                     memory.write(ASK_AT, &way_out(entry::ask as *const () as u64));

@@ -1,8 +1,11 @@
-//! The modelled predictor of conditional branches, as translated code calls it: [`predict`] does what
-//! [`Conditional::predicts`] does, with the guest's registers and flags in the host's. A test compares the two.
+//! The modelled predictors, as translated code calls them, with the guest's registers and flags in the host's: [`predict`] does what
+//! [`Conditional::predicts`] does, and [`predict_target`] what [`Predictor::indirect`](crate::time::predictor::Predictor::indirect) does. Tests
+//! compare them.
 
 use super::layout::{BIAS, Running};
 use crate::time::conditional::*;
+use crate::time::paths;
+use crate::time::predictor::Target;
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -221,5 +224,86 @@ pub unsafe extern "sysv64" fn predict() {
         factor0 = const FACTORS[0] as i64,
         factor1 = const FACTORS[1] as i64,
         factor2 = const FACTORS[2] as i64,
+    )
+}
+
+/// Records the target of an indirect branch, which is in [`Running::wanted`]: the distance of the branch's entry in the target cache is in RCX,
+/// its address in R11. RCX is then 0 if the target was predicted, and otherwise 1. The function preserves all other registers but R11, and
+/// the arithmetic flags. The branch may not be one that has only one target and has gone there: translated code finds these itself.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn predict_target() {
+    naked_asm!(
+        "mov [rsp + {saved} + 8*0], rax",
+        "lahf",
+        "seto al",
+        "mov [rsp + {saved} + 8*1], rax",
+        "mov [rsp + {saved} + 8*2], rdx",
+        "mov [rsp + {saved} + 8*3], rbx",
+        "mov [rsp + {saved} + 8*4], rsi",
+        // RBX: the entry; RDX: the target; RSI: the last one.
+        "mov rbx, [rsp + {targets}]",
+        "add rbx, rcx",
+        "mov rdx, [rsp + {wanted}]",
+        "mov rsi, [rbx + {to}]",
+        "mov [rbx + {to}], rdx",
+        "mov rax, [rbx + {from}]",
+        "cmp rax, r11",
+        "je 2f",
+        "not rax",
+        "cmp rax, r11",
+        "je 3f",
+        // The entry was another branch's.
+        "mov [rbx + {from}], r11",
+        "mov ecx, 1",
+        "jmp 9f",
+        // The branch has a second target.
+        "2:",
+        "not rax",
+        "mov [rbx + {from}], rax",
+        "3:",
+        // R11: the tag; RBX: its entry; RSI: the predicted target.
+        "mov rax, [rsp + {path}]",
+        "add r11, rax",
+        "movabs rbx, {factor}",
+        "imul r11, rbx",
+        "mov rbx, r11",
+        "shr rbx, {position}",
+        "and rbx, [rsp + {path_mask}]",
+        "add rbx, [rsp + {paths}]",
+        // The path goes on.
+        "shl rax, {step}",
+        "xor rax, rdx",
+        "mov [rsp + {path}], rax",
+        "cmp [rbx + {from}], r11",
+        "jne 4f",
+        "mov rsi, [rbx + {to}]",
+        "4:",
+        "xor ecx, ecx",
+        "cmp rsi, rdx",
+        "je 9f",
+        "mov [rbx + {from}], r11",
+        "mov [rbx + {to}], rdx",
+        "mov ecx, 1",
+        "9:",
+        "mov rax, [rsp + {saved} + 8*1]",
+        "movzx eax, ax",
+        "add al, 127",
+        "sahf",
+        "mov rax, [rsp + {saved} + 8*0]",
+        "mov rdx, [rsp + {saved} + 8*2]",
+        "mov rbx, [rsp + {saved} + 8*3]",
+        "mov rsi, [rsp + {saved} + 8*4]",
+        "ret",
+        saved = const at!(saved),
+        targets = const at!(targets),
+        wanted = const at!(wanted),
+        paths = const at!(paths),
+        path_mask = const at!(path_mask),
+        path = const at!(path),
+        to = const offset_of!(Target, to),
+        from = const offset_of!(Target, from),
+        factor = const paths::FACTOR as i64,
+        position = const paths::POSITION_SHIFT,
+        step = const paths::STEP,
     )
 }

@@ -16,6 +16,7 @@ pub mod series;
 pub mod several;
 pub mod sheets;
 pub mod statistics;
+mod top_down;
 pub mod verdict;
 
 use crate::charges::Tallies;
@@ -149,6 +150,8 @@ pub struct Diff {
     pub differs: Vec<Differing>,
     /// Changes in the command's tasks by cause: means over the runs, the largest change first, without causes that are equal on both sides.
     pub causes: Vec<Change>,
+    /// The same as top-down analysis splits it, in its order; empty unless both sides have a model that tells the parts apart.
+    pub top_down: Vec<Change>,
     /// The same by function: instructions, and ticks for all causes.
     pub functions: Vec<Change>,
     /// Entries of the command's tasks to the kernel, with everything below them, the largest change first, without those that are equal.
@@ -221,6 +224,7 @@ impl Diff {
             changes(&before, &after)
         };
         let stacks = [folded(a), folded(b)];
+        let top_down = top_down::changes((a, &before.0), (b, &after.0));
         let (verdict, rests) = (judge(&a.runs, &b.runs, terms), Rests::new(a, b));
         let (a, b) = (Side::new(a), Side::new(b));
         let causes = changed(&Paid::causes);
@@ -242,6 +246,7 @@ impl Diff {
             command,
             differs: origin::differing(&a.origin, &b.origin),
             causes,
+            top_down,
             functions,
             entries,
             meanwhile: changed(&|paid| paid.meanwhile.clone()),

@@ -78,7 +78,8 @@ fn is_modelled(clock: Clock, what: Priced) -> bool {
         && match what {
             Priced::Class(_) => true,
             Priced::Kind(kind) => {
-                kind.family.is_cache_miss() || matches!(kind.family, Family::BranchMiss | Family::UnknownBranch)
+                kind.family.is_cache_miss()
+                    || matches!(kind.family, Family::BranchMiss | Family::UnknownBranch | Family::Split)
             }
         }
 }
@@ -87,7 +88,7 @@ fn is_modelled(clock: Clock, what: Priced) -> bool {
 fn is_of_instructions(what: Priced) -> bool {
     match what {
         Priced::Class(_) => true,
-        Priced::Kind(kind) => kind.family.is_cache_miss(),
+        Priced::Kind(kind) => kind.family.is_cache_miss() || kind.family == Family::Split,
     }
 }
 
@@ -136,9 +137,9 @@ impl Rests {
                 "the model flat has no caches, no overlap of instructions and no mispredicted conditional branches"
             }
             (Clock::Core, Clock::Core) => {
-                "the model core has no traffic between processors, and walks of page tables do not go through its caches"
+                "the model core executes no wrong paths, and any two processors are equally far apart"
             }
-            _ => "the models differ, and neither has traffic between processors",
+            _ => "the models differ: only core has pipelines, caches and predictors",
         };
         let model = if modelled > 0.0 {
             format!(", {} on the model of pipeline, caches and predictor", percent(modelled))

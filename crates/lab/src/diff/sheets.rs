@@ -100,6 +100,29 @@ fn sheet(diff: &Diff, title: &str, count: &str, changes: &[Change], top: usize) 
     })
 }
 
+/// Returns the table of the parts of top-down analysis.
+fn top_down(diff: &Diff) -> Option<Sheet> {
+    if diff.top_down.is_empty() {
+        return None;
+    }
+    let [before, after] = [&diff.a, &diff.b].map(|side| side.cycles.mean.max(1.0));
+    let row = |part: &Change| {
+        let cycles = [part.before.ticks, part.after.ticks].map(whole_cycles);
+        let shares = [cycles[0] as f64 / before, cycles[1] as f64 / after];
+        let mut cells = vec![signed(i128::from(cycles[1]) - i128::from(cycles[0]))];
+        cells.extend(cycles.map(number));
+        cells.extend(shares.map(percent));
+        cells.push(part.name.clone());
+        cells
+    };
+    let numbers = ["change".to_owned()].into_iter().chain(paired(diff, &["cycles", "share"]));
+    Some(Sheet {
+        title: "What the command paid, top-down".to_owned(),
+        headings: numbers.map(|heading| (heading, Right)).chain(headings([("", Left)])).collect(),
+        rows: diff.top_down.iter().map(row).collect(),
+    })
+}
+
 /// Returns a table of entries by their changes.
 fn entries(diff: &Diff, title: &str, changes: &[EntryChange], top: usize) -> Option<Sheet> {
     if changes.is_empty() {
@@ -196,6 +219,7 @@ pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
     let by_entry = "What the command paid, by entry to the kernel, with everything below";
     let lists = [
         sheet(diff, "What the command paid, by cause", "count", &diff.causes, top),
+        top_down(diff),
         sheet(diff, "What the command paid, by function", "instructions", &diff.functions, top),
         entries(diff, by_entry, &diff.entries, top),
         ways(diff, top),

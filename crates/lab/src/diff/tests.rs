@@ -264,7 +264,7 @@ fn a_difference_rests_on_its_prices_and_on_the_model() {
     (a.clock, b.clock) = (Clock::Core, Clock::Core);
     let core = Rests::new(&a, &b).unwrap();
     assert_eq!((core.modelled, core.measured), (0.5, 0.5));
-    assert!(core.sentence.ends_with("walks of page tables do not go through its caches."));
+    assert!(core.sentence.ends_with("equally far apart."));
     // The time until the direction is known has no price.
     let missed = Priced::Kind(ledger::Kind::new(ledger::Family::BranchMiss, 0));
     b.runs[0].paid.priced.insert(missed, 100_000 * TICKS_PER_CYCLE);
@@ -299,4 +299,26 @@ fn a_side_that_never_settled_is_named() {
     let diff = diff(vec![restless], vec![run(None, 1_000_000, 1_000)], None);
     assert!(diff.notes[1].starts_with("A never settled"));
     assert_eq!(serde_json::to_value(&diff).unwrap()["a"]["runs"][0]["settled_after"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_model_of_a_core_has_both_sides_top_down() {
+    let core = |runs_of: Vec<Run>, name: &str| Runs { clock: Clock::Core, ..runs(name, "", runs_of) };
+    let (a, b) = (core(varied(1_000_000, 1_000), "a"), core(varied(1_000_000, 1_500), "b"));
+    let diff = Diff::new(String::new(), &a, &b, &terms(None), Remarks::default());
+    let parts: Vec<(&str, u64, u64)> =
+        diff.top_down.iter().map(|part| (&*part.name, part.before.ticks, part.after.ticks)).collect();
+    // Skylake issues four instructions a cycle; the mean layout has 567 more than the first.
+    let (retiring, core) = (1_000_566 * TICKS_PER_CYCLE / 4, 100_000 * TICKS_PER_CYCLE);
+    assert_eq!(parts[0], ("retiring", retiring, retiring));
+    assert_eq!(parts.last(), Some(&("crossings", core, core * 3 / 2)));
+    let sum = |of: fn(&(&str, u64, u64)) -> u64| parts.iter().map(of).sum::<u64>();
+    let cycles = |side: &Side| (side.cycles.mean * TICKS_PER_CYCLE as f64) as u64;
+    assert!(
+        sum(|part| part.1).abs_diff(cycles(&diff.a)) < TICKS_PER_CYCLE
+            && sum(|part| part.2).abs_diff(cycles(&diff.b)) < TICKS_PER_CYCLE
+    );
+    assert!(sheets::text(&diff, 3).contains("What the command paid, top-down"));
+    let flat = Diff::new(String::new(), &a, &runs("b", "", varied(1, 1)), &terms(None), Remarks::default());
+    assert!(flat.top_down.is_empty());
 }

@@ -120,6 +120,7 @@ impl<'a> Cell<'a> {
         let on_kvm = self.settings.platform == Some(Platform::Kvm);
         option("append", &self.command_line());
         option("cpu", self.profile());
+        option("model", self.settings.model.unwrap_or_default().name());
         if let Some(memory) = &self.settings.memory {
             option("memory", memory);
         }

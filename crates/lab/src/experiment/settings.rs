@@ -2,11 +2,13 @@
 
 use hypervisor::config::{PlatformName, Switch, Switches};
 use hypervisor::switches::{ON_OFF, Takes};
+use ledger::profile::Clock;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
+use strum::VariantArray;
 
 /// The name of a guest of the experiment.
 pub type GuestName = String;
@@ -54,6 +56,8 @@ pub struct Settings {
     pub workload: Option<String>,
     /// Name of a built-in profile.
     pub profile: Option<String>,
+    /// The model of time; experiments without one are run under `flat`.
+    pub model: Option<Clock>,
     /// The platform.
     pub platform: Option<Platform>,
     /// `hvm` and `kvm`: the hypervisor's switches.
@@ -82,6 +86,7 @@ impl Settings {
             append: (!append.is_empty()).then(|| append.join(" ")),
             workload: self.workload.clone().or_else(|| defaults.workload.clone()),
             profile: self.profile.clone().or_else(|| defaults.profile.clone()),
+            model: self.model.or(defaults.model),
             platform: self.platform.or(defaults.platform),
             switches: self.switches.clone().or(&defaults.switches),
             memory: self.memory.clone().or_else(|| defaults.memory.clone()),
@@ -97,6 +102,7 @@ impl Settings {
             ("guest", self.guest.is_some() && other.guest.is_some()),
             ("workload", self.workload.is_some() && other.workload.is_some()),
             ("profile", self.profile.is_some() && other.profile.is_some()),
+            ("model", self.model.is_some() && other.model.is_some()),
             ("platform", self.platform.is_some() && other.platform.is_some()),
             ("memory", self.memory.is_some() && other.memory.is_some()),
             ("cpus", self.cpus.is_some() && other.cpus.is_some()),
@@ -116,6 +122,7 @@ enum Key {
     Append,
     Workload,
     Profile,
+    Model,
     Platform,
     Switch(&'static Switch),
     Memory,
@@ -127,7 +134,7 @@ enum Key {
 impl Key {
     /// Every key, in the order in which a message lists them.
     fn all() -> impl Iterator<Item = Self> {
-        let before = [Key::Guest, Key::Append, Key::Workload, Key::Profile, Key::Platform].into_iter();
+        let before = [Key::Guest, Key::Append, Key::Workload, Key::Profile, Key::Model, Key::Platform].into_iter();
         before.chain(Switches::ALL.iter().map(Key::Switch)).chain([Key::Memory, Key::Cpus, Key::Net, Key::Timeout])
     }
 
@@ -137,6 +144,7 @@ impl Key {
             Key::Append => "append",
             Key::Workload => "workload",
             Key::Profile => "profile",
+            Key::Model => "model",
             Key::Platform => "platform",
             Key::Switch(switch) => switch.name,
             Key::Memory => "memory",
@@ -149,6 +157,9 @@ impl Key {
 
 static PLATFORMS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| PlatformName::NAMES.iter().copied().chain([Platform::KVM]).collect());
+
+static MODELS: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| Clock::VARIANTS.iter().map(|model| model.name()).collect());
 
 static KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| Key::all().map(Key::name).collect());
 
@@ -188,6 +199,7 @@ impl<'de> Visitor<'de> for Reader {
                 Key::Append => settings.append = Some(map.next_value()?),
                 Key::Workload => settings.workload = Some(map.next_value()?),
                 Key::Profile => settings.profile = Some(map.next_value()?),
+                Key::Model => settings.model = map.next_value_seed(OneOf(&MODELS))?.parse().ok(),
                 Key::Platform => settings.platform = Platform::named(&map.next_value_seed(OneOf(&PLATFORMS))?),
                 Key::Switch(switch) => {
                     let value = match switch.takes {

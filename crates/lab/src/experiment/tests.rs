@@ -60,8 +60,8 @@ fn a_cell_has_what_experiment_column_and_row_set() {
     assert_eq!(
         cells.iter().map(line).collect::<Vec<_>>(),
         [
-            "run --kernel g.elf --append always=1 row=1 --cpu skx --platform hvm --mmu shadow",
-            "run --kernel g.elf --append always=1 column=1 row=1 --cpu skx --platform hvm --mmu tdp"
+            "run --kernel g.elf --append always=1 row=1 --cpu skx --model flat --platform hvm --mmu shadow",
+            "run --kernel g.elf --append always=1 column=1 row=1 --cpu skx --model flat --platform hvm --mmu tdp"
         ]
     );
     assert_eq!(cells.iter().map(Cell::published).collect::<Vec<_>>(), [Some(1.5), None]);
@@ -78,11 +78,24 @@ fn a_cell_whose_value_is_of_a_sink_prints_the_sinks_figures() {
 }
 
 #[test]
+fn a_cell_names_its_model_of_time() {
+    let models = |setting: &str| {
+        let text = GOOD.replacen("profile = \"skx\"", &format!("profile = \"skx\"\n{setting}"), 1);
+        parsed(&text).map(|experiment| experiment.cells()[0].arguments().join(" "))
+    };
+    assert!(models("").unwrap().contains("--model flat"));
+    assert!(models("model = \"core\"").unwrap().contains("--model core"));
+    assert!(models("model = \"exact\"").unwrap_err().to_string().contains("expected `flat` or `core`"));
+}
+
+#[test]
 fn on_kvm_switches_are_parameters_and_variants_of_its_modules() {
     let text = GOOD.replacen("platform = \"hvm\"", "platform = \"kvm\"\ncr0-wp = \"in-place\"\ncpus = 2", 1);
     let experiment = parsed(&text).unwrap();
     let lines: Vec<String> = experiment.cells().iter().map(|cell| cell.arguments().join(" ")).collect();
-    let line = |words: &str| format!("run --kernel g.elf --append always=1 {words} tollgate.cpus=2 --cpu skx --cpus 3");
+    let line = |words: &str| {
+        format!("run --kernel g.elf --append always=1 {words} tollgate.cpus=2 --cpu skx --model flat --cpus 3")
+    };
     let expected = [
         "row=1 kvm_intel.ept=0 tollgate.kvm=cr0-wp-in-place",
         "column=1 row=1 kvm.tdp_mmu=1 tollgate.kvm=cr0-wp-in-place",

@@ -64,8 +64,12 @@ pub(super) fn section(diff: &Diff) -> Section {
         trust: None,
         waterfall: waterfall(from, to, &total, &diff.causes),
     };
-    let lists =
-        [("cause", &diff.causes[..]), ("function", &diff.functions[..]), ("others meanwhile", &diff.meanwhile[..])];
+    let lists = [
+        ("cause", &diff.causes[..]),
+        ("top-down", &diff.top_down[..]),
+        ("function", &diff.functions[..]),
+        ("others meanwhile", &diff.meanwhile[..]),
+    ];
     let [a, b] = &diff.stacks;
     let about = sheets::remarks(diff).cloned();
     Section {

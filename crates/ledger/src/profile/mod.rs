@@ -118,18 +118,31 @@ pub struct CacheFigures {
     pub l2: Sourced<Level>,
     /// Third level, if there is one.
     pub l3: Option<Sourced<Level>>,
-    /// Latency of memory, and the time for each of many lines, in ticks.
-    pub memory: Sourced<(Ticks, Ticks)>,
+    /// The way to memory.
+    pub memory: Sourced<MemoryFigures>,
     /// Latency of a line that another processor has changed, in ticks.
     pub between_cores: Sourced<Ticks>,
     /// Where lines are that devices have written.
     pub devices: Sourced<DeviceWrites>,
+    /// Ticks that an access across lines takes more, and one across pages.
+    pub splits: Sourced<[Ticks; 2]>,
     /// Ticks of latency that the core hides behind the instructions that follow.
     pub window: Sourced<Ticks>,
     /// Misses that may wait at the same time.
     pub fill_buffers: Sourced<u16>,
     /// Page walks.
     pub walks: Sourced<Walks>,
+}
+
+/// The way to memory, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFigures {
+    /// See [`Caches::memory_latency`].
+    pub latency: Ticks,
+    /// See [`Caches::memory_transfer`].
+    pub transfer: Ticks,
+    /// See [`Caches::memory_stream`].
+    pub stream: Ticks,
 }
 
 /// How the front end asks for lines of code: see [`Code`].
@@ -160,10 +173,12 @@ impl CacheFigures {
             },
             l2: self.l2.value,
             l3: self.l3.as_ref().map(|level| level.value),
-            memory_latency: self.memory.value.0,
-            memory_transfer: self.memory.value.1,
+            memory_latency: self.memory.value.latency,
+            memory_transfer: self.memory.value.transfer,
+            memory_stream: self.memory.value.stream,
             between_cores: self.between_cores.value,
             device_writes: self.devices.value,
+            splits: self.splits.value,
             window: self.window.value,
             fill_buffers: self.fill_buffers.value,
             walks: self.walks.value,
@@ -354,6 +369,8 @@ pub struct Profile {
     pub host_xcr0: Option<Sourced<u64>>,
     /// The model of time.
     pub clock: Clock,
+    /// True if its file names the model of time.
+    pub names_clock: bool,
     /// The name of the core whose tables say what instructions take, for [`Clock::Core`]. `None`: no table is known, and an
     /// instruction takes the price of its class.
     pub core: Option<Sourced<String>>,
@@ -518,6 +535,14 @@ impl Profile {
         // Without a core, the price of the class has a share of mispredictions.
         let predicts_directions = modelled.is_some() && self.core.is_some();
         Geometry { caches: modelled.map(CacheFigures::caches), predicts_directions, ..self.sizes.geometry() }
+    }
+
+    /// Selects the model `core` if the profile has caches and its file names no model.
+    pub fn with_usual_clock(mut self) -> Self {
+        if !self.names_clock && self.caches.is_some() {
+            self.clock = Clock::Core;
+        }
+        self
     }
 
     /// Selects a model of time in place of the profile's own.

@@ -1,8 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, Prices, Profile, ProfileError, Provenance,
-    Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
+    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, MemoryFigures, Prices, Profile, ProfileError,
+    Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
 use crate::caches::{DeviceWrites, LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
@@ -237,6 +237,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
             false => None,
         },
         clock,
+        names_clock: top.table.contains_key("clock"),
         core: match top.table.contains_key("core") {
             true => Some(core(&top.table("core")?)?),
             false => None,
@@ -394,8 +395,21 @@ fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
 }
 
 /// The keys of the table of caches.
-const CACHES: [&str; 12] =
-    ["l1d", "l1i", "l2", "l3", "memory", "window", "fill_buffers", "fetch", "branches", "walks", "cores", "devices"];
+const CACHES: [&str; 13] = [
+    "l1d",
+    "l1i",
+    "l2",
+    "l3",
+    "memory",
+    "window",
+    "fill_buffers",
+    "fetch",
+    "branches",
+    "walks",
+    "cores",
+    "devices",
+    "splits",
+];
 
 /// Reads the caches and the way to memory.
 fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
@@ -429,8 +443,10 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     if writes == DeviceWrites::L3 && !top.table.contains_key("l3") {
         return Err(devices.error("writes", "should be memory: there is no third level"));
     }
+    let splits = top.table("splits")?;
+    splits.only(&["line", "page", "source", "confidence"])?;
     let memory = top.table("memory")?;
-    memory.only(&["latency", "transfer", "source", "confidence"])?;
+    memory.only(&["latency", "transfer", "stream", "source", "confidence"])?;
     let figures = CacheFigures {
         l1d: level("l1d", false)?,
         l1i: Sourced { value: sets(&code, code_lines)?, from: code.from()? },
@@ -453,11 +469,19 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
             false => None,
         },
         memory: Sourced {
-            value: (memory.ticks("latency", MOST_LATENCY)?, memory.ticks("transfer", MOST_LATENCY)?),
+            value: MemoryFigures {
+                latency: memory.ticks("latency", MOST_LATENCY)?,
+                transfer: memory.ticks("transfer", MOST_LATENCY)?,
+                stream: memory.ticks("stream", MOST_LATENCY)?,
+            },
             from: memory.from()?,
         },
         between_cores: top.figure("cores", MOST_LATENCY, true)?,
         devices: Sourced { value: writes, from: devices.from()? },
+        splits: Sourced {
+            value: [splits.ticks("line", MOST_LATENCY)?, splits.ticks("page", MOST_LATENCY)?],
+            from: splits.from()?,
+        },
         window: top.figure("window", MOST_LATENCY, true)?,
         fill_buffers: sized(top, "fill_buffers", "entries", 1, 1024)?.map(|n| n as u16),
         walks: Sourced {
@@ -472,7 +496,8 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
         },
     };
     let l3 = figures.l3.as_ref().map(|level| level.value.latency);
-    let latencies = [Some(figures.l1d.value.latency), Some(figures.l2.value.latency), l3, Some(figures.memory.value.0)];
+    let latencies =
+        [Some(figures.l1d.value.latency), Some(figures.l2.value.latency), l3, Some(figures.memory.value.latency)];
     if !latencies.into_iter().flatten().is_sorted() {
         return Err(top.error("memory", "a level farther from the core should not have a lower latency"));
     }
@@ -488,7 +513,8 @@ fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
 
 /// Returns true for families with a price in the tables of events. Others have those of classes, operations or caches.
 fn has_event_price(family: Family) -> bool {
-    !matches!(family, Family::Instruction | Family::Operation | Family::UnknownBranch) && !family.is_cache_miss()
+    !matches!(family, Family::Instruction | Family::Operation | Family::UnknownBranch | Family::Split)
+        && !family.is_cache_miss()
 }
 
 /// The tables of prices in `at`, with those of operations, for the families that are `charged`.

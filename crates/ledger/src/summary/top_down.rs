@@ -9,7 +9,6 @@
 //! several uops count as one, and so does each of two that are fused. Where no width is given, both are one part.
 
 use super::{By, Lines, Selection};
-use crate::charge::Amount;
 use crate::{Family, Kind, Ticks};
 use rustc_hash::FxHashMap;
 use strum::{EnumCount, VariantArray};
@@ -47,7 +46,7 @@ impl Bound {
     fn of(kind: Kind) -> Option<Self> {
         Some(match kind.family {
             Family::Halt => return None,
-            Family::Instruction => Self::Core,
+            Family::Instruction | Family::Split => Self::Core,
             Family::UnknownBranch | Family::CacheMissCode | Family::StlbHitCode | Family::TlbMissCode => Self::FrontEnd,
             Family::StlbHitData | Family::TlbMissData => Self::Tlb,
             Family::CacheMissData => match kind.param & !Kind::PREFETCHED {
@@ -100,6 +99,18 @@ impl TopDown {
         *sum = sum.saturating_add(ticks);
     }
 
+    /// Returns the parts of sums of ticks by kind of event, `None` for instructions, of which there are so many. `slot` is the time of the
+    /// slot in which the core issues an instruction, if it is known.
+    pub fn of_sums(sums: impl Iterator<Item = (Option<Kind>, Ticks)>, instructions: u64, slot: Option<Ticks>) -> Self {
+        let mut parts = Self::default();
+        for (kind, ticks) in sums {
+            if let Some(bound) = kind.map_or(Some(Bound::Core), Bound::of) {
+                parts.add(bound, ticks);
+            }
+        }
+        parts.split(instructions, slot)
+    }
+
     /// Splits what instructions took into slots and the rest.
     fn split(mut self, instructions: u64, slot: Option<Ticks>) -> Self {
         let all = self.of(Bound::Core);
@@ -114,9 +125,9 @@ impl Selection<'_> {
     /// Returns the parts of all cycles. `slot` is the time of the slot in which the core issues an instruction, if it is known.
     pub fn top_down(self, slot: Option<Ticks>) -> TopDown {
         let (mut parts, mut instructions) = (TopDown::default(), 0u64);
-        self.parts(|_, bound, amount| {
-            parts.add(bound, amount.ticks);
-            instructions = instructions.saturating_add(if bound == Bound::Core { amount.count } else { 0 });
+        self.parts(|_, bound, ticks, count| {
+            parts.add(bound, ticks);
+            instructions = instructions.saturating_add(count);
         });
         parts.split(instructions, slot)
     }
@@ -126,10 +137,10 @@ impl Selection<'_> {
     pub fn top_down_by(self, by: By, most: usize, slot: Option<Ticks>) -> (Vec<(String, TopDown)>, usize) {
         let lines = Lines::new(self.ledger, by);
         let mut sums: FxHashMap<_, (TopDown, u64)> = FxHashMap::default();
-        self.parts(|place, bound, amount| {
+        self.parts(|place, bound, ticks, count| {
             let (parts, instructions) = sums.entry(lines.of(place)).or_default();
-            parts.add(bound, amount.ticks);
-            *instructions = instructions.saturating_add(if bound == Bound::Core { amount.count } else { 0 });
+            parts.add(bound, ticks);
+            *instructions = instructions.saturating_add(count);
         });
         let mut named: Vec<(String, TopDown)> = sums
             .into_iter()
@@ -142,12 +153,14 @@ impl Selection<'_> {
         (named, of)
     }
 
-    /// Calls `each` for every charge that is not halted time: its place, its part and its amount. Instructions are in [`Bound::Core`].
-    fn parts(self, mut each: impl FnMut((u32, u64, u32), Bound, Amount)) {
+    /// Calls `each` for every charge that is not halted time: its place, its part, its ticks, and its number of instructions. Instructions are
+    /// in [`Bound::Core`].
+    fn parts(self, mut each: impl FnMut((u32, u64, u32), Bound, Ticks, u64)) {
         self.charges(|place, _, kind, amount| {
             let bound = kind.map_or(Some(Bound::Core), Bound::of);
+            let executes = kind.is_none_or(|kind| kind.family == Family::Instruction);
             if let Some(bound) = bound {
-                each(place, bound, amount);
+                each(place, bound, amount.ticks, if executes { amount.count } else { 0 });
             }
         });
     }

@@ -131,7 +131,8 @@ pub struct ExecArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file
     #[arg(long, value_name = "PROFILE", default_value = CPU)]
     cpu: String,
-    /// Model of time: flat (each instruction costs the price of its class) or core (with caches) [default: the profile's]
+    /// Model of time: core (pipeline, caches, predictors) or flat (each instruction costs the price of its class; several times faster)
+    /// [default: core if the profile has caches]
     #[arg(long, value_name = "MODEL", value_parser = model::parse)]
     model: Option<Clock>,
     /// Packs a file or directory of this host, under its own path, or a program by name with its dependencies. May be repeated

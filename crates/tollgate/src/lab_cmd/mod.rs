@@ -22,6 +22,7 @@ use lab::experiment::{self, Experiment};
 use lab::results::ExperimentResult;
 use lab::store::{Pruned, Pruning, Size, Store};
 use lab::{Cell, report, text};
+use ledger::profile::Clock;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -198,6 +199,9 @@ struct Common {
     /// Runs finished cells again
     #[arg(long)]
     fresh: bool,
+    /// Model of time of cells whose experiment names none: flat or core [default: flat]
+    #[arg(long, value_name = "MODEL", value_parser = crate::model::parse)]
+    model: Option<Clock>,
     /// Tier that executes the guests. Does not affect the results
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
@@ -273,7 +277,8 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         true => experiment::names().collect(),
         false => args.names.iter().map(String::as_str).collect(),
     };
-    let experiments = names.into_iter().map(settings::find).collect::<Result<Vec<_>, _>>()?;
+    let mut experiments = names.into_iter().map(settings::find).collect::<Result<Vec<_>, _>>()?;
+    model_them(&mut experiments, &args.common);
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let ran = cells::run(&experiments, &args.common, |_| true)?;
     if args.json {
@@ -296,6 +301,13 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     Ok(ran.status(0))
 }
 
+/// Gives experiments that name no model of time that of the command line.
+fn model_them(experiments: &mut [Experiment], common: &Common) {
+    experiments
+        .iter_mut()
+        .for_each(|experiment| experiment.defaults.model = experiment.defaults.model.or(common.model));
+}
+
 /// Returns the text that precedes the results of an interrupted run.
 fn head(ran: &cells::Ran) -> String {
     ran.interrupted.map_or_else(String::new, |early| format!("{early}\n\n"))
@@ -311,7 +323,8 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
         );
     }
     let find = |result: &ExperimentResult| settings::find(result.file.as_deref().unwrap_or(&result.name));
-    let experiments = baseline.experiments.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let mut experiments = baseline.experiments.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    model_them(&mut experiments, &args.common);
     let known = |cell: &Cell| {
         let same = |result: &&ExperimentResult| result.name == cell.experiment.name;
         let result = baseline.experiments.iter().find(same);

@@ -57,6 +57,7 @@ impl Exec {
             Files::Of(path) => exec.arg("--add").arg(path),
             Files::All => exec.arg("--root"),
         };
+        exec.args(["--append", &validate::mitigations::of_host().join(" ")]);
         exec.args(self.kernel.iter().flat_map(|kernel| ["--kernel", kernel.as_str()]));
         exec.arg("--").args(command);
         exec.stdin(File::open(input).map_err(|error| guest(error.to_string()))?);
@@ -75,7 +76,7 @@ impl Exec {
         let rings = region.in_context(Context::Task).rows(By::Ring);
         let own = rings.get(PROGRAMS).ok_or_else(|| guest("the ledger has no program".into()))?;
         // What the program pays for entering the kernel is no time of its own.
-        let causes = [Cause::Instructions, Cause::TlbMisses, Cause::CacheMisses, Cause::Mispredictions];
+        let causes = [Cause::Instructions, Cause::TlbMisses, Cause::CacheMisses, Cause::Splits, Cause::Mispredictions];
         let ticks: u64 = causes.into_iter().map(|cause| own.of(cause).ticks).sum();
         Ok(Ran { output: ended.stdout, instructions: own.instructions, cycles: ticks as f64 / TICKS_PER_CYCLE as f64 })
     }

@@ -10,17 +10,20 @@
 //!
 //! - The load was *issued* at `now`. If the core has waited for another miss less than a window ago, the load was already
 //!   in the reorder buffer then, and was issued earlier by that wait: independent misses overlap.
-//! - A load whose address is in a line that is itself on its way is issued when that line arrives: a chain of pointers pays for
-//!   each. The address counts as such if the line contains a pointer to its neighbourhood.
+//! - A load whose address comes from a line that is itself on its way is issued when that line arrives: a chain of pointers or of
+//!   indices pays for each. The address counts as such if the code computes it from what the earlier instruction has loaded
+//!   (`chains.rs`), or if the line contains a pointer to its neighbourhood.
 //! - The line arrives after the latency of its level, and the core waits from `now` plus the window until then.
 //! - A line that the prefetchers have asked for (`prefetch.rs`) has arrived.
 //! - A line that an instruction has asked for (`asked.rs`) arrives after its latency from then on.
-//! - Nobody waits for a store.
+//! - Nobody waits for a store. One with a non-temporal hint goes past the caches (`combining.rs`), unless the first level has its line.
 //! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
 //!   its latency. The core waits if the backlog exceeds what the buffers hold.
 
 mod asked;
+mod chains;
 pub mod code;
+mod combining;
 mod prefetch;
 pub mod shared;
 mod tags;
@@ -28,7 +31,9 @@ mod translation;
 mod waits;
 
 use asked::Asked;
+use chains::Chains;
 use code::Front;
+use combining::Combining;
 use ledger::caches::{Caches, DeviceWrites, Level};
 use ledger::{Kind, Ticks};
 use prefetch::Prefetchers;
@@ -100,6 +105,8 @@ struct Brought {
 struct Coming {
     line: u64,
     arrives: Ticks,
+    /// Address of the instruction that loads.
+    rip: u64,
 }
 
 /// Caches of one processor, and what is on its way to them.
@@ -118,6 +125,8 @@ pub struct Memory {
     /// The last misses.
     coming: [Coming; REMEMBERED],
     newest: u8,
+    chains: Chains,
+    combining: Combining,
     /// The waits for data, of which instructions within a window after them know nothing.
     waits: Waits,
     /// Time of the last miss's access with its wait, and the time at which the last of the lines that were missed in the same
@@ -144,6 +153,8 @@ impl Memory {
             asked: Asked::default(),
             coming: [Coming::default(); REMEMBERED],
             newest: 0,
+            chains: Chains::default(),
+            combining: Combining::default(),
             waits: Waits::default(),
             last: (0, 0),
             free: 0,
@@ -164,6 +175,8 @@ impl Memory {
             && self.prefetchers.fits()
             && self.asked.fits(caches, clock)
             && usize::from(self.newest) < REMEMBERED
+            && self.chains.fits()
+            && self.combining.fits()
             && self.translations.fits(caches, clock)
             && self.waits.fits(clock)
             && self.free <= clock + caches.window.max(caches.memory_latency)
@@ -313,6 +326,25 @@ impl Memory {
         slot
     }
 
+    /// Handles a non-temporal store at `now` to a line that the first level does not have: the line goes to memory, together with other
+    /// stores to it (write combining, SDM volume 3, 13.3.1), and no cache has it then. Returns the time for which the core waits.
+    pub fn stream(&mut self, caches: &Caches, line: u64, now: Ticks) -> Ticks {
+        if self.combining.has(line) {
+            return 0;
+        }
+        self.combining.add(line);
+        self.l2.take(line);
+        if let Some(l3) = &mut self.shared.l3 {
+            l3.take(line);
+        }
+        self.asked.take(line);
+        self.shared.drop_line(line, self.number);
+        self.free = self.free.max(now) + caches.memory_stream;
+        let ticks = self.behind(caches, now);
+        self.wait(caches, now, ticks);
+        ticks
+    }
+
     /// A device has written a line: the caches of cores no longer have it.
     pub fn device_write(&mut self, caches: &Caches, line: u64) {
         self.shared.device_write(line);
@@ -326,11 +358,11 @@ impl Memory {
 
     /// Notes that the line of an access, for which the core waits, arrives at a time.
     fn expect(&mut self, access: &Access, ticks: Ticks, arrives: Ticks) {
-        let Access { line, now, began, .. } = *access;
+        let Access { line, rip, now, began, .. } = *access;
         if self.coming[usize::from(self.newest)].line != line {
             self.newest = (self.newest + 1) % REMEMBERED as u8;
         }
-        self.coming[usize::from(self.newest)] = Coming { line, arrives };
+        self.coming[usize::from(self.newest)] = Coming { line, arrives, rip };
         let with = if self.last.0 >= began { self.last.1 } else { 0 };
         self.last = (now + ticks, arrives.max(with));
     }
@@ -386,6 +418,7 @@ impl Memory {
 
     /// Adds a line to the first level. Returns its slot.
     fn fill(&mut self, caches: &Caches, access: Access) -> usize {
+        self.combining.end(access.line);
         let (slot, old) = self.l1d.add(access.line, access.write);
         if let Some(old) = old.filter(|old| old.changed)
             && !self.l2.change(old.line)
@@ -395,13 +428,32 @@ impl Memory {
         slot
     }
 
+    /// Returns the loads whose lines are on their way when an access is made, and of which it is not known whether its address depends on
+    /// them, by the addresses of the instructions.
+    pub fn unknown_chains(&self, caches: &Caches, access: &Access) -> impl Iterator<Item = u64> {
+        let later = self.later(self.waits.without(access.now, caches.window));
+        let to = access.rip;
+        later.map(|coming| coming.rip).filter(move |from| self.chains.find(*from, to).is_none())
+    }
+
+    /// Remembers whether the address of an access depends on a load.
+    pub fn learn_chain(&mut self, load: u64, access: u64, depends: bool) {
+        self.chains.learn(load, access, depends);
+    }
+
+    /// Returns the lines that arrive after a time.
+    fn later(&self, time: Ticks) -> impl Iterator<Item = &Coming> {
+        self.coming.iter().filter(move |coming| coming.arrives > time)
+    }
+
     /// Returns the time at which a load was issued.
     fn issued(&self, caches: &Caches, access: &Access, read: ReadLine) -> Ticks {
         let own = self.waits.without(access.now, caches.window);
         let own = self.address_known(access).map_or(own, |known| own.max(known.min(access.now + caches.window)));
-        let later = |coming: &&Coming| coming.arrives > own;
-        let sources = self.coming.iter().filter(later).filter(|coming| points_to(coming.line, access.linear, read));
-        sources.map(|coming| coming.arrives).max().unwrap_or(own)
+        let leads = |coming: &&Coming| {
+            self.chains.find(coming.rip, access.rip) == Some(true) || points_to(coming.line, access.linear, read)
+        };
+        self.later(own).filter(leads).map(|coming| coming.arrives).max().unwrap_or(own)
     }
 
     /// Returns the time at which the address of an access was known, if it has just been translated.

@@ -88,6 +88,9 @@ pub(super) enum From {
     Miss { site: usize, part: usize, learns: Option<(i32, u64)>, hit: usize },
     /// A jump to code that consults the modelled predictor on a conditional branch, whose key and direction these are.
     Predict { site: usize, part: usize, key: u64, taken: bool, back: usize },
+    /// A jump to code that consults the modelled predictor on an indirect branch that has not gone to its only target: the place of the
+    /// branch in the target cache, and the branch's address.
+    PredictTarget { site: usize, part: usize, slot: i32, from: u64, back: usize },
     /// A jump to code that asks for the code of the current instruction, or for the branch if it is one that is `taken`.
     /// Afterwards the host address of the group that was held is loaded again.
     Ask { site: usize, taken: bool, held: Option<usize>, back: usize },
@@ -209,6 +212,16 @@ impl Emit<'_> {
         let site = self.asm.jump();
         self.asm.land(hit);
         let from = From::Miss { site, part: self.part, learns, hit: self.asm.here() };
+        self.aside(from);
+    }
+
+    /// Continues if `TEST` is zero; otherwise the modelled predictor is consulted on the indirect branch at `from`, whose place in the target
+    /// cache is `slot`, and whose target is saved in the area.
+    pub fn or_predict_target(&mut self, slot: i32, from: u64) {
+        let hit = self.asm.flagless_if_zero();
+        let site = self.asm.jump();
+        self.asm.land(hit);
+        let from = From::PredictTarget { site, part: self.part, slot, from, back: self.asm.here() };
         self.aside(from);
     }
 
@@ -379,6 +392,19 @@ impl Emit<'_> {
                 } else {
                     self.miss(None);
                 }
+                self.asm.land(predicted);
+                let site = self.asm.jump();
+                self.asm.aim(site, back);
+            }
+            From::PredictTarget { site, part, slot, from, back } => {
+                self.asm.aim(site, here);
+                self.part = part;
+                self.asm.flagless_constant(TEST, slot as u64);
+                self.asm.flagless_constant(SECOND, from);
+                let call = self.asm.call();
+                self.aims.push((call, Aim::PredictTarget));
+                let predicted = self.asm.flagless_if_zero();
+                self.miss(None);
                 self.asm.land(predicted);
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
