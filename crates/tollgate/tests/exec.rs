@@ -42,7 +42,9 @@ fn directory(test: &str) -> PathBuf {
 
 fn program(options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.current_dir(repository()).arg("exec").args(["--timeout", "300"]).args(options);
+    // What is tested does not depend on the model of time, and this one is fast.
+    let model: &[&str] = if options.contains(&"--model") { &[] } else { &["--model", "flat"] };
+    command.current_dir(repository()).arg("exec").args(model).args(["--timeout", "300"]).args(options);
     // Boots are shared by the tests, and not with the user.
     command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -307,7 +309,7 @@ fn output_that_cannot_be_written_is_a_failure() {
 #[test]
 fn a_command_needs_open_files() {
     let limited = |limit: &str| {
-        let script = format!("ulimit {limit} && exec \"$0\" exec --kernel cloud -- echo hi");
+        let script = format!("ulimit {limit} && exec \"$0\" exec --model flat --kernel cloud -- echo hi");
         let mut command = Command::new("bash");
         command.current_dir(repository()).args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]);
         command
