@@ -5,6 +5,7 @@
      depth=1        run the loop here, without a guest; 2 (default): in the guest
      ept=0          use no EPT even if the processor has it
      xcr0=MASK      states to enable in XCR0 (all that CPUID offers)
+     toggle=1       clear and set CR0.WP in turns in place of CPUID. The hypervisor here does not intercept that; one below it may
      activity=1     begin the guest in HLT with interrupts off, so that it waits for ever
      osxsave=1      set CR4.OSXSAVE in the guest as well (default: clear, as in kvm-unit-tests) */
 #include "vmx.h"
@@ -38,10 +39,31 @@ __asm__("loop:\n"
         "    pop %rbx\n"
         "    ret\n");
 
-/* Addresses of the guest's beginning, with the count in RDI, and of its end. */
+/* The same with changes of CR0.WP. */
+void toggle_loop(uint64_t count);
+__asm__("toggle_loop:\n"
+        "    mov %rdi, %r8\n"
+        "    mov %cr0, %rsi\n"
+        "    lfence; rdtsc\n"
+        "    mov %eax, %r9d; shl $32, %rdx; or %rdx, %r9\n"
+        "1:  xor $0x10000, %rsi\n"
+        "    mov %rsi, %cr0\n"
+        "    dec %r8\n"
+        "    jnz 1b\n"
+        "    lfence; rdtsc\n"
+        "    shl $32, %rdx; mov %eax, %eax; or %rdx, %rax\n"
+        "    sub %r9, %rax\n"
+        "    mov %rax, cycles_in_guest\n"
+        "    ret\n");
+
+/* Addresses of the guest's beginnings, with the count in RDI. */
 void guest_begin(void);
+void guest_begin_toggle(void);
 __asm__("guest_begin:\n"
         "    call loop\n"
+        "    vmcall\n"
+        "guest_begin_toggle:\n"
+        "    call toggle_loop\n"
         "    vmcall\n");
 
 /* Launches the guest; returns when it exits for any reason but CPUID. Callee-saved registers are kept on the stack,
@@ -151,7 +173,7 @@ static void write_guest_state(uint64_t task_base) {
     vmwrite(GUEST_DR7, 0x400);
     vmwrite(GUEST_RFLAGS, 2);
     vmwrite(GUEST_RSP, (uint64_t)(guest_stack + sizeof guest_stack));
-    vmwrite(GUEST_RIP, (uint64_t)guest_begin);
+    vmwrite(GUEST_RIP, (uint64_t)(argument("toggle", 0) ? guest_begin_toggle : guest_begin));
 }
 
 static void run_guest(uint64_t count) {
@@ -182,12 +204,15 @@ void program(void) {
     print("%s: XCR0 %lx\n", program_name, states);
     if (argument("depth", 2) == 1) {
         uint64_t begun = measure_begin(program_name);
-        loop(count);
+        if (argument("toggle", 0))
+            toggle_loop(count);
+        else
+            loop(count);
         measure_end(program_name, begun, count);
     } else if (!vmx) {
         fail("this processor has no VMX", c);
     } else {
         run_guest(count);
     }
-    print("result cpuid %lu cycles\n", cycles_in_guest / count);
+    print("result %s %lu cycles\n", argument("toggle", 0) ? "toggle" : "cpuid", cycles_in_guest / count);
 }

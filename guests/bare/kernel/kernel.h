@@ -103,6 +103,7 @@ struct mm {
 };
 struct registers;
 void paging_start(void);
+const volatile uint32_t *paging_window(phys_t device);
 struct mm *mm_create(void);
 struct mm *mm_copy(struct mm *from);
 void mm_put(struct mm *mm);  /* removes a user; the last one's removal frees the pages */
@@ -149,6 +150,7 @@ extern uint32_t tsc_khz;
 extern unsigned tick_hz;
 void timer_start(void);
 void timer_sleep(unsigned long count);
+void timer_device_accesses(unsigned long count, int in_kernel);
 uint64_t microseconds(uint64_t cycles);
 
 /* paravirt.c */
@@ -156,6 +158,7 @@ uint64_t microseconds(uint64_t cycles);
 enum { PARAVIRT_IO_DELAY = 8, PARAVIRT_PIC_SHORT = 16, PARAVIRT_FLUSH = 32 };
 extern unsigned paravirt;
 void paravirt_start(void);
+void paravirt_rom(void);
 void paravirt_write_cr3(unsigned long value);
 void paravirt_table_freed(phys_t top);
 

@@ -97,6 +97,7 @@ _Noreturn void kernel_start(uint32_t magic, uint32_t information) {
     trap_start();
     paravirt_start();
     paging_start();
+    paravirt_rom();
     timer_start();
     sched_start();
     print("kernel: "

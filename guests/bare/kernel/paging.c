@@ -133,6 +133,14 @@ void paging_start(void) {
     write_cr4(read_cr4() | CR4_PGE);
 }
 
+/* Maps a page of a device at a place that nothing else has, for the kernel, before there are processes. */
+const volatile uint32_t *paging_window(phys_t device) {
+    unsigned long address = 0ul - 16 * LARGE_SIZE;
+    set_leaf(find_leaf(kernel_top, address, 1), ENTRY_ADDRESS(device) | PAGE_PRESENT | PAGE_WRITE | PAGE_ACCESSED | PAGE_DIRTY);
+    invlpg(address);
+    return (const volatile uint32_t *)(address + device % PAGE_SIZE);
+}
+
 /* Creates a top-level table; its kernel part is a copy of the kernel's own. */
 static entry_t *top_create(void) {
     entry_t *top = to_virtual(page_alloc_zeroed());

@@ -123,6 +123,11 @@ static long call_message(struct registers *r) {
     return 0;
 }
 
+static long call_io(struct registers *r) {
+    timer_device_accesses(ARGUMENT_0(r), (int)ARGUMENT_1(r));
+    return 0;
+}
+
 /* Ends the run. All processes must have ended, and their resources must be freed. */
 static long call_end(struct registers *r) {
     if (current->pid != 1)
@@ -139,7 +144,7 @@ static long (*const calls[SYS_CALLS])(struct registers *) = {
     [SYS_GETPID] = call_getpid,     [SYS_YIELD] = call_yield,         [SYS_KILL] = call_kill,       [SYS_SIGNAL] = call_signal,
     [SYS_SIGRETURN] = call_sigreturn, [SYS_PTRACE] = call_ptrace,     [SYS_SLEEP] = call_sleep,     [SYS_ARGUMENT] = call_argument,
     [SYS_ARGUMENT_IS] = call_argument_is, [SYS_REGION] = call_region,     [SYS_RESULT] = call_result,       [SYS_MESSAGE] = call_message,
-    [SYS_END] = call_end,
+    [SYS_END] = call_end,           [SYS_IO] = call_io,
 };
 
 void system_call(struct registers *registers);

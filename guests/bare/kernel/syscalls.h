@@ -26,6 +26,7 @@ enum {
     SYS_RESULT,    /* prints a result: name, cycles in a 64-bit variable, count, unit */
     SYS_MESSAGE,   /* prints a text and a number */
     SYS_END,       /* ends the run: true if all was well */
+    SYS_IO,        /* accesses to a device: their number, and true if the device is one of the kernel's own */
     SYS_CALLS,
 };
 #else

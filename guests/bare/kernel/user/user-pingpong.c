@@ -1,10 +1,15 @@
 /* Two processes pass a token to and fro through two pipes. One process measures the cost of the pipes alone; the
-   rest is the time of a switch, as lat_ctx reports it for two processes without data. */
+   rest is the time of a switch, as lat_ctx reports it for two processes without data. With io=N each process makes N accesses to a device before it passes the token, as a request to a
+   disk or a network would. */
 #include "user.h"
 
 static int there[2], back[2];
 
+static long io, io_in_kernel;
+
 static void send(int file, int token) {
+    if (io)
+        device_accesses(io, io_in_kernel);
     if (write(file, &token, sizeof token) != sizeof token)
         fail("cannot send", token);
 }
@@ -25,6 +30,8 @@ static void partner(void) {
 
 int pingpong(void) {
     long iterations = argument("iterations", 1000), warm = iterations / 10 + 10;
+    io = argument("io", 0);
+    io_in_kernel = argument_is("io-at", "kernel");
     if (pipe(there) || pipe(back))
         fail("no pipes", 0);
 

@@ -29,6 +29,7 @@ USER_FUNCTION long set_handler(long signal, void (*handler)(int)) {
     return system_call_4(SYS_SIGNAL, signal, (long)handler, 0, 0);
 }
 USER_FUNCTION long ptrace(long request, long pid) { return system_call_4(SYS_PTRACE, request, pid, 0, 0); }
+USER_FUNCTION long device_accesses(long count, long in_kernel) { return system_call_4(SYS_IO, count, in_kernel, 0, 0); }
 USER_FUNCTION long sleep_ticks(long ticks) { return system_call_4(SYS_SLEEP, ticks, 0, 0, 0); }
 USER_FUNCTION long argument(const char *name, long otherwise) {
     return system_call_4(SYS_ARGUMENT, (long)name, otherwise, 0, 0);
