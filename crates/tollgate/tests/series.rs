@@ -57,7 +57,7 @@ fn series(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command
         .current_dir(directory)
-        .arg("series")
+        .args(["series", "--model", "flat"])
         .args(arguments)
         .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .env("TOLLGATE_CONFIG", "");
