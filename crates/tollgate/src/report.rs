@@ -6,8 +6,8 @@ use crate::sites::{self, WhatIf};
 use crate::stacks;
 use crate::table::{
     Align::{Left, Right},
-    Print, cycles, emit, emit_parts, gigahertz, limit, number, read_ledger, seconds, share, shortened, table, title,
-    whole_cycles,
+    Print, ROWS, cycles, emit, emit_parts, gigahertz, limit, number, read_ledger, seconds, share, shortened, table,
+    title, whole_cycles,
 };
 use crate::top_down;
 use crate::usage::WrongArguments;
@@ -77,9 +77,6 @@ pub struct ReportArgs {
     #[arg(long, value_name = "CHANGE")]
     what_if: Vec<WhatIf>,
 }
-
-/// Number of rows of a table for people, unless the user sets another one.
-pub const ROWS: usize = 25;
 
 /// A table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,7 +4,7 @@ use crate::functions::{self, Unit};
 use crate::output::OutputFile;
 use crate::table::{
     Align::{Left, Right},
-    cycles, emit, limit, number, share, table,
+    ROWS, cycles, emit, limit, number, share, table,
 };
 use anyhow::{Result, bail};
 use clap::Args;
@@ -95,7 +95,7 @@ pub fn run(args: &StacksArgs, ledger: &Ledger, selection: Selection, region: Opt
         return emit(&match form {
             Form { csv: true, .. } => functions::csv(&stacks, unit, all),
             Form { json: true, .. } => format!("{:#}\n", functions::document(&stacks, of, unit, region, all)?),
-            _ => functions::text(&stacks, of, unit, &heading(ledger, &weigh), form.top.unwrap_or(crate::report::ROWS))?,
+            _ => functions::text(&stacks, of, unit, &heading(ledger, &weigh), form.top.unwrap_or(ROWS))?,
         });
     }
     if let Some(path) = &args.svg {

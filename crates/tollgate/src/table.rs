@@ -40,6 +40,9 @@ pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
     }
 }
 
+/// Rows of a table of a report, unless the user asks for another number.
+pub const ROWS: usize = 25;
+
 /// Returns the number of rows to show.
 pub fn limit(top: usize) -> usize {
     if top == 0 { usize::MAX } else { top }

@@ -2,10 +2,10 @@
 
 mod trace;
 
-use crate::report::{ROWS, select};
+use crate::report::select;
 use crate::table::{
     Align::{Left, Right},
-    emit, limit, number, read_ledger, table, title,
+    ROWS, emit, limit, number, read_ledger, table, title,
 };
 use anyhow::{Context, Result};
 use clap::Args;
