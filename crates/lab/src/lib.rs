@@ -25,6 +25,7 @@ pub mod results;
 pub mod runner;
 pub mod score;
 mod shown;
+pub mod slots;
 pub mod stat;
 pub mod store;
 pub mod text;

@@ -4,12 +4,12 @@ use crate::table::{
     Align::{Left, Right},
     cycles, limit, share, shortened, table, title, whole_cycles,
 };
-use ledger::profile::{Clock, Profile};
+use lab::slots::{self, slot};
+use ledger::profile::Clock;
 use ledger::summary::{Bound, By, Selection, TopDown};
-use ledger::{Ledger, TICKS_PER_CYCLE, Ticks};
+use ledger::{Ledger, Ticks};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use uarch::CoreTable;
 
 /// Returns true if a run had the model that charges for what top-down analysis tells apart.
 pub fn applies(ledger: &Ledger) -> bool {
@@ -18,14 +18,7 @@ pub fn applies(ledger: &Ledger) -> bool {
 
 /// Returns the instructions that the core of a run issues in a cycle, if its profile and the profile's core are built in.
 fn width(ledger: &Ledger) -> Option<u32> {
-    let profile = Profile::named(&ledger.header.profile).ok()?;
-    let core = CoreTable::named(&profile.core?.value).ok()?;
-    applies(ledger).then_some(core.parameters.front.issue)
-}
-
-/// Returns the time of a slot.
-fn slot(width: Option<u32>) -> Option<Ticks> {
-    width.map(|width| TICKS_PER_CYCLE / Ticks::from(width))
+    slots::width(&ledger.header.profile).filter(|_| applies(ledger))
 }
 
 /// Returns the time of the slot in which the core of a run issues an instruction, if it is known.

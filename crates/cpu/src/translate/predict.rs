@@ -16,6 +16,37 @@ macro_rules! at {
     };
 }
 
+/// Saves the registers that both functions use, and the arithmetic flags.
+macro_rules! save {
+    () => {
+        concat!(
+            "mov [rsp + {saved} + 8*0], rax\n",
+            "lahf\n",
+            "seto al\n",
+            "mov [rsp + {saved} + 8*1], rax\n",
+            "mov [rsp + {saved} + 8*2], rdx\n",
+            "mov [rsp + {saved} + 8*3], rbx\n",
+            "mov [rsp + {saved} + 8*4], rsi\n",
+        )
+    };
+}
+
+/// Restores what [`save`] has saved.
+macro_rules! give_back {
+    () => {
+        concat!(
+            "mov rax, [rsp + {saved} + 8*1]\n",
+            "movzx eax, ax\n",
+            "add al, 127\n",
+            "sahf\n",
+            "mov rax, [rsp + {saved} + 8*0]\n",
+            "mov rdx, [rsp + {saved} + 8*2]\n",
+            "mov rbx, [rsp + {saved} + 8*3]\n",
+            "mov rsi, [rsp + {saved} + 8*4]\n",
+        )
+    };
+}
+
 /// Hashes the branch and its history for table `$n`: the position's address in RDX, the tag in EAX. The history is in R9,
 /// the key in RCX, the predictor in R10.
 macro_rules! place {
@@ -76,13 +107,7 @@ const _: () = assert!(TAKEN == 4 && NOT_TAKEN == 3);
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn predict() {
     naked_asm!(
-        "mov [rsp + {saved} + 8*0], rax",
-        "lahf",
-        "seto al",
-        "mov [rsp + {saved} + 8*1], rax",
-        "mov [rsp + {saved} + 8*2], rdx",
-        "mov [rsp + {saved} + 8*3], rbx",
-        "mov [rsp + {saved} + 8*4], rsi",
+        save!(),
         "mov [rsp + {saved} + 8*5], rdi",
         "mov [rsp + {saved} + 8*6], r8",
         "mov [rsp + {saved} + 8*7], r9",
@@ -165,14 +190,7 @@ pub unsafe extern "sysv64" fn predict() {
         "jne 4f",
         "xor ecx, ecx",
         "9:",
-        "mov rax, [rsp + {saved} + 8*1]",
-        "movzx eax, ax",
-        "add al, 127",
-        "sahf",
-        "mov rax, [rsp + {saved} + 8*0]",
-        "mov rdx, [rsp + {saved} + 8*2]",
-        "mov rbx, [rsp + {saved} + 8*3]",
-        "mov rsi, [rsp + {saved} + 8*4]",
+        give_back!(),
         "mov rdi, [rsp + {saved} + 8*5]",
         "mov r8, [rsp + {saved} + 8*6]",
         "mov r9, [rsp + {saved} + 8*7]",
@@ -233,13 +251,7 @@ pub unsafe extern "sysv64" fn predict() {
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn predict_target() {
     naked_asm!(
-        "mov [rsp + {saved} + 8*0], rax",
-        "lahf",
-        "seto al",
-        "mov [rsp + {saved} + 8*1], rax",
-        "mov [rsp + {saved} + 8*2], rdx",
-        "mov [rsp + {saved} + 8*3], rbx",
-        "mov [rsp + {saved} + 8*4], rsi",
+        save!(),
         // RBX: the entry; RDX: the target; RSI: the last one.
         "mov rbx, [rsp + {targets}]",
         "add rbx, rcx",
@@ -285,14 +297,7 @@ pub unsafe extern "sysv64" fn predict_target() {
         "mov [rbx + {to}], rdx",
         "mov ecx, 1",
         "9:",
-        "mov rax, [rsp + {saved} + 8*1]",
-        "movzx eax, ax",
-        "add al, 127",
-        "sahf",
-        "mov rax, [rsp + {saved} + 8*0]",
-        "mov rdx, [rsp + {saved} + 8*2]",
-        "mov rbx, [rsp + {saved} + 8*3]",
-        "mov rsi, [rsp + {saved} + 8*4]",
+        give_back!(),
         "ret",
         saved = const at!(saved),
         targets = const at!(targets),

@@ -4,16 +4,9 @@ use super::rests::Priced;
 use super::{Paid, Runs};
 use crate::charges::Tally;
 use crate::difference::Change;
-use ledger::profile::{Clock, Profile};
+use crate::slots::{slot, width};
+use ledger::profile::Clock;
 use ledger::summary::{Bound, TopDown};
-use ledger::{TICKS_PER_CYCLE, Ticks};
-use uarch::CoreTable;
-
-/// Returns the time of the slot in which the core of a side issues an instruction, if its profile and the profile's core are built in.
-fn slot(side: &Runs) -> Option<Ticks> {
-    let core = CoreTable::named(&Profile::named(&side.origin.profile).ok()?.core?.value).ok()?;
-    Some(TICKS_PER_CYCLE / Ticks::from(core.parameters.front.issue))
-}
 
 /// Returns the parts of the mean run of a side, whose runs have these costs together.
 fn parts(side: &Runs, sum: &Paid) -> TopDown {
@@ -22,7 +15,7 @@ fn parts(side: &Runs, sum: &Paid) -> TopDown {
         Priced::Class(_) => (None, ticks / runs),
         Priced::Kind(kind) => (Some(*kind), ticks / runs),
     });
-    TopDown::of_sums(sums, sum.total().count / runs, slot(side))
+    TopDown::of_sums(sums, sum.total().count / runs, slot(width(&side.origin.profile)))
 }
 
 /// Returns the parts of two sides, each with the sum of its runs' costs, without parts that neither has.

@@ -86,7 +86,7 @@ pub struct Miss {
     pub ticks: Ticks,
 }
 
-/// Where a line of data came from.
+/// The origin of a line of data.
 struct Brought {
     /// True if another processor had changed it.
     theirs: bool,

@@ -27,9 +27,9 @@ pub enum Measured {
     Stopped,
 }
 
-/// What builds kernels and measures in them.
+/// The builder of a series' kernels, which also measures commands in them.
 pub trait Workshop {
-    /// What goes wrong with the workshop itself.
+    /// An error of the workshop itself, and not of a commit.
     type Error;
 
     /// Builds a commit.
@@ -48,7 +48,7 @@ pub trait Workshop {
     fn ended(&mut self, commit: usize, outcome: &Outcome);
 }
 
-/// What became of the commits.
+/// The outcomes of a series' commits.
 #[derive(Debug, Default)]
 pub struct Course {
     /// The outcome of each commit.

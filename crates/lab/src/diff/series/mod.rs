@@ -28,7 +28,7 @@ pub struct Commit {
     pub subject: String,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// It was measured. Its image may be that of an earlier commit, with this name.
