@@ -12,7 +12,7 @@ TIME ?= 600
 TARGETS ?= --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-linux guests guests-linux test test-guests lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb tools-build tools-linux
+.PHONY: help build demo demo-linux guests guests-linux test test-guests lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb site tools-build tools-linux
 
 help:
 	@echo 'make demo            three experiments on bare-metal guests: ours beside the published tables, and a report'
@@ -28,6 +28,7 @@ help:
 	@echo 'make fuzz [TARGET=decode] [TIME=600]     fuzz one target (a file of fuzz/fuzz_targets) for TIME seconds'
 	@echo 'make mutants CRATE=lab [FILES=GLOB] [TESTS=NAME] [TARGETS=--lib]   what the tests of a crate do not notice'
 	@echo 'make deb             a Debian package (by cargo-deb), with manual pages, completions and bare-metal guests'
+	@echo 'make site            the documents as a web site (by mdBook), in target/site/book'
 	@echo 'make clean           remove what was built (the package cache under guests/linux/cache stays)'
 
 tools-build:
@@ -60,6 +61,9 @@ deb: tools-build build
 	    "$$($(TOLLGATE) --version | cut -d' ' -f2)" "$$(date -R -r CHANGELOG.md)" >target/package/changelog
 	cargo deb --no-build --strip --package tollgate
 
+site:
+	@scripts/site
+
 demo: tools-build build
 	@$(MAKE) --no-print-directory -s -C guests/bare
 	@scripts/demo
@@ -86,7 +90,7 @@ lint: tools-build
 	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) xtask rooms
 	$(CARGO) xtask circles --check
-	@command -v python3 >/dev/null || { echo 'skip  links: no python3'; exit 0; }; scripts/check-links >/dev/null
+	@command -v python3 >/dev/null || { echo 'skip  links: no python3'; exit 0; }; scripts/check-links >/dev/null && scripts/site --source >/dev/null
 
 bench: tools-linux build
 	$(CARGO) bench -p cpu --bench interpreter
