@@ -12,7 +12,7 @@
 
 mod half;
 
-pub use half::{Half, PAGES, SLOTS, slot};
+pub use half::{Half, PAGES, SLOTS, Slot, slot};
 
 use crate::mapping::Mapping;
 use std::alloc::{Layout, handle_alloc_error};

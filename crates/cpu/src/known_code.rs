@@ -4,8 +4,9 @@
 use crate::time::memory::code::branch_key;
 use ledger::Class;
 
-/// Log2 of the number of slots for lines, and of those for branches.
-const SLOT_BITS: u32 = 12;
+/// Log2 of the number of slots for lines, and of those for branches: many more than the modelled cache has lines, so that few lines
+/// displace each other here.
+const SLOT_BITS: u32 = 14;
 /// Number of slots for lines, and of those for branches.
 const SLOTS: usize = 1 << SLOT_BITS;
 

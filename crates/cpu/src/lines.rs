@@ -78,6 +78,18 @@ impl Cpu {
         most < room && self.wiring.observer.is_none()
     }
 
+    /// Returns true if a question for code ([`crate::code_lines`]) certainly costs less than `room`.
+    pub(crate) fn may_ask(&self, room: Ticks) -> bool {
+        let most = self
+            .wiring
+            .model
+            .geometry
+            .caches
+            .as_ref()
+            .map_or(0, |caches| Memory::most(caches) + caches.code.transfer + caches.code.branches.latency);
+        most < room && self.wiring.observer.is_none()
+    }
+
     /// Accesses bytes of a line in a page that the TLB has, and adds the line to the fast path: a short way for most
     /// accesses that the fast path does not know. Returns their host address; `None` if another way is needed, or if the
     /// access may cost `room` or more, and nothing has changed then.
@@ -94,11 +106,17 @@ impl Cpu {
         }
         let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
         let line = physical >> LINE_SHIFT;
-        if !self.has_room_for(physical, write, room) {
+        let memory = self.micro.memory.as_ref()?;
+        let found = memory.find(line);
+        if found.is_none() {
+            memory.expect(line);
+        }
+        let free = found.is_some_and(|slot| self.is_free(memory, slot, write));
+        if !free && !self.may_miss(room) {
             return None;
         }
-        let slot = match self.slot_of(line, write) {
-            Some(slot) => slot,
+        let slot = match found {
+            Some(slot) => self.found(line, slot, write),
             None => self.miss_line(line, linear, write)?,
         };
         self.expose_slot(mode, slot, &Exposed { physical, linear, host, writable, large });
@@ -115,12 +133,17 @@ impl Cpu {
     /// Returns the slot of a line in the first-level cache, if it is there. A store takes it from other processors.
     #[inline]
     fn slot_of(&mut self, line: u64, write: bool) -> Option<usize> {
-        let memory = self.micro.memory.as_mut()?;
-        let slot = memory.find(line)?;
-        if write && !memory.is_changed(slot) {
+        let slot = self.micro.memory.as_ref()?.find(line)?;
+        Some(self.found(line, slot, write))
+    }
+
+    /// Accesses a line in a slot of the first-level cache. A store takes it from other processors.
+    #[inline]
+    fn found(&mut self, line: u64, slot: usize, write: bool) -> usize {
+        if write && self.micro.memory.as_ref().is_some_and(|memory| !memory.is_changed(slot)) {
             self.take_line(line, slot);
         }
-        Some(slot)
+        slot
     }
 
     /// Takes a line that the first level has from other processors, for a store.

@@ -18,13 +18,28 @@ const GROUPS: usize = SLOTS / GROUP;
 /// Log2 of the size of the regions by which pieces of large pages are found.
 const REGION: u8 = 21;
 
-/// Host pointers of pages or lines for one kind of access, indexed by the low bits of their number.
+/// A page or line. Both numbers are side by side, because an access needs both: they share a line of the host's cache.
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub struct Half {
+pub struct Slot {
     /// Negated linear address of the page or line: the sum with an address in it is the offset.
-    pub negated: [u64; SLOTS],
+    pub negated: u64,
     /// Difference between host address and linear address in the page or line.
-    pub addend: [u64; SLOTS],
+    pub addend: u64,
+}
+
+impl Slot {
+    /// Returns the linear address of the page or line.
+    fn linear(&self) -> u64 {
+        self.negated.wrapping_neg()
+    }
+}
+
+/// Host pointers of pages or lines for one kind of access, indexed by the low bits of their number.
+#[repr(C, align(16))]
+pub struct Half {
+    /// The pages or lines.
+    pub slots: [Slot; SLOTS],
     /// Log2 of the size of a page or line.
     shift: u8,
     /// Groups that may contain pages.
@@ -71,8 +86,7 @@ impl Half {
     /// Creates an empty half with pages or lines of 2^`shift` bytes.
     pub fn empty(shift: u8) -> Self {
         let mut half = Self {
-            negated: [0; SLOTS],
-            addend: [0; SLOTS],
+            slots: [Slot::default(); SLOTS],
             shift,
             filled: [0; GROUPS / 64],
             large: [0; SLOTS / 64],
@@ -96,8 +110,8 @@ impl Half {
             while groups != 0 {
                 let first = (word * 64 + groups.trailing_zeros() as usize) * GROUP;
                 groups &= groups - 1;
-                for (i, page) in self.negated[first..first + GROUP].iter_mut().enumerate() {
-                    *page = nothing(first + i, self.shift);
+                for (i, slot) in self.slots[first..first + GROUP].iter_mut().enumerate() {
+                    slot.negated = nothing(first + i, self.shift);
                 }
             }
         }
@@ -115,10 +129,10 @@ impl Half {
             let number = left.trailing_zeros() as usize;
             left &= left - 1;
             let i = first + number;
-            if (must && number == offset) || self.negated[i] == nothing(i, PAGES) {
+            if (must && number == offset) || self.slots[i].negated == nothing(i, PAGES) {
                 let distance = (number as u64).wrapping_sub(offset as u64).wrapping_mul(PAGE);
-                self.negated[i] = pages.page.wrapping_add(distance).wrapping_neg();
-                self.addend[i] = pages.host.wrapping_sub(pages.page);
+                let negated = pages.page.wrapping_add(distance).wrapping_neg();
+                self.slots[i] = Slot { negated, addend: pages.host.wrapping_sub(pages.page) };
                 taken |= 1u64 << number;
             }
         }
@@ -135,8 +149,7 @@ impl Half {
     /// Adds the line at an address, which is at `host`. `large` is true if the line is part of a page larger than 4 KiB.
     pub fn fill_line(&mut self, linear: u64, host: u64, large: bool) {
         let i = slot(linear, self.shift);
-        self.negated[i] = linear.wrapping_neg();
-        self.addend[i] = host.wrapping_sub(linear);
+        self.slots[i] = Slot { negated: linear.wrapping_neg(), addend: host.wrapping_sub(linear) };
         self.filled[i / GROUP / 64] |= 1 << (i / GROUP % 64);
         if large {
             self.large[i / 64] |= 1 << (i % 64);
@@ -154,8 +167,8 @@ impl Half {
     /// Drops the line at an address.
     fn drop_line(&mut self, linear: u64) {
         let i = slot(linear, self.shift);
-        if self.negated[i].wrapping_neg() == linear {
-            self.negated[i] = nothing(i, self.shift);
+        if self.slots[i].linear() == linear {
+            self.slots[i].negated = nothing(i, self.shift);
         }
     }
 
@@ -167,8 +180,8 @@ impl Half {
                 continue;
             }
             for i in group..group + GROUP {
-                if self.negated[i].wrapping_neg() >> PAGES == page >> PAGES {
-                    self.negated[i] = nothing(i, self.shift);
+                if self.slots[i].linear() >> PAGES == page >> PAGES {
+                    self.slots[i].negated = nothing(i, self.shift);
                 }
             }
         }
@@ -180,8 +193,8 @@ impl Half {
         let i = slot(linear, self.shift);
         // A string instruction may request zero bytes.
         let behind = len.wrapping_sub(1);
-        let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
-        if last >> (self.shift & 63) == 0 { Some(linear.wrapping_add(self.addend[i])) } else { None }
+        let last = linear.wrapping_add(self.slots[i].negated).wrapping_add(behind);
+        if last >> (self.shift & 63) == 0 { Some(linear.wrapping_add(self.slots[i].addend)) } else { None }
     }
 
     /// Drops a page, or a line, and all of its parts.
@@ -193,8 +206,8 @@ impl Half {
             self.drop_lines(linear);
         } else if shift == PAGES {
             let i = slot(linear, PAGES);
-            if self.negated[i].wrapping_neg() >> 12 == linear >> 12 {
-                self.negated[i] = nothing(i, PAGES);
+            if self.slots[i].linear() >> 12 == linear >> 12 {
+                self.slots[i].negated = nothing(i, PAGES);
             }
         } else if self.regions & region(linear) != 0 || shift > REGION {
             self.drop_large(linear, shift);
@@ -216,9 +229,9 @@ impl Half {
             while bits != 0 {
                 let i = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let page = self.negated[i].wrapping_neg();
+                let page = self.slots[i].linear();
                 if page >> shift == linear >> shift {
-                    self.negated[i] = nothing(i, self.shift);
+                    self.slots[i].negated = nothing(i, self.shift);
                     self.large[word] &= !(1 << (i % 64));
                 } else {
                     regions |= region(page);

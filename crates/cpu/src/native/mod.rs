@@ -3,6 +3,8 @@
 #[allow(unsafe_code, reason = "executable memory is mapped")]
 mod executable;
 mod pool;
+#[allow(unsafe_code, reason = "the host is asked for memory")]
+mod prefetch;
 #[allow(unsafe_code, reason = "stubs are machine code")]
 mod stub;
 mod units;
@@ -12,6 +14,7 @@ mod wide;
 pub(crate) use executable::Executable;
 #[cfg(test)]
 pub(crate) use pool::publish;
+pub(crate) use prefetch::prefetch;
 pub use stub::{Extra, HOST_MXCSR, OperandKind, Stub, StubPlan, load_mxcsr};
 pub use units::{executes, host_has, limit_to_256_bits, wide};
 pub(crate) use wide::{Kind, WidePlan, WideStub};

@@ -4,7 +4,7 @@ use super::asm::{M, R};
 use super::emit::{Emit, Linear, Probed};
 use super::group::{Member, Which};
 use super::layout::{FIRST, SECOND, TEST, field, found, host, memory_register, segment_base, table};
-use crate::front::{PAGES, slot};
+use crate::front::{PAGES, Slot, slot};
 use crate::op::{NO_REG, Op};
 use x86::seg;
 
@@ -153,9 +153,11 @@ impl Emit<'_> {
     /// Sets `TEST` to zero if the table contains the page of `size` bytes at the address in `at`; [`Emit::operand`] is
     /// their location then.
     pub fn look(&mut self, at: R, size: i32, write: bool) {
-        let (negated, addends) = table(self.key.table(), write);
+        let (negated, addend) = table(self.key.table(), write);
         self.asm.flagless_extract(TEST, at, field!(slot_mask));
-        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, addends));
+        // A slot has 16 bytes.
+        self.asm.flagless_lea(TEST, M::indexed(TEST, TEST, 0, 0));
+        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, addend));
         self.asm.flagless_load(TEST, M::indexed(R::RSP, TEST, 3, negated));
         self.asm.flagless_lea(TEST, M::indexed(at, TEST, 0, size - 1));
         self.beyond();
@@ -174,8 +176,8 @@ impl Emit<'_> {
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
         let again = self.again(self.asm.here());
-        let (negated, addends) = table(self.key.table(), write);
-        let slot = 8 * slot(address, self.source.shift) as i32;
+        let (negated, addend) = table(self.key.table(), write);
+        let slot = (size_of::<Slot>() * slot(address, self.source.shift)) as i32;
         let last = address.wrapping_add(size as u64 - 1);
         self.asm.flagless_load(TEST, M::at(R::RSP, negated + slot));
         match i32::try_from(last as i64) {
@@ -185,7 +187,7 @@ impl Emit<'_> {
                 self.asm.flagless_lea(TEST, M::indexed(FIRST, TEST, 0, 0));
             }
         }
-        self.asm.flagless_load(SECOND, M::at(R::RSP, addends + slot));
+        self.asm.flagless_load(SECOND, M::at(R::RSP, addend + slot));
         self.beyond();
         self.operand = match i32::try_from(address as i64) {
             Ok(address) => M::at(SECOND, address),

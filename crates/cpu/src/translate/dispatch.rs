@@ -1,5 +1,7 @@
 //! Entry into translated code, and its callbacks.
 
+mod brief;
+
 use super::branch::RETURNS;
 use super::jumps::JUMP_MASK;
 use super::key::AccessMode;
@@ -22,6 +24,7 @@ use crate::tier::Tier;
 use crate::time::START;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
+pub use brief::{WRITES, ask_briefly, missed_briefly, refill};
 use ledger::{Kind, OriginId, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
@@ -642,50 +645,6 @@ pub unsafe extern "sysv64" fn ask<const TAKEN: bool>(
     }
     cpu.micro.run = cache.code.blocks[index as usize].after;
     if cpu.run_operations(cache, index, context.origin, at) { cpu.go_on(cache, context) } else { std::ptr::null_mut() }
-}
-
-/// In the last argument of [`refill`]: the access is a write.
-pub const WRITES: u32 = 1 << 31;
-
-/// Makes an access that was probed for in vain known to the fast path, if the modelled TLB has its page, and charges
-/// for it. Returns false if the instruction's handler must execute the access. `what` is the size, and [`WRITES`];
-/// `place` is the instruction's site.
-///
-/// # Safety
-/// Called by translated code that was entered with this context; `op` is one of its operations. The guest's registers
-/// are not in the processor's state.
-pub unsafe extern "sysv64" fn refill(
-    context: *mut Handover,
-    op: *const Op,
-    linear: u64,
-    what: u32,
-    place: u32,
-) -> bool {
-    // SAFETY: guaranteed by the caller, as for `slow`; the area is the one that is current.
-    let (context, cpu, cache, running, op) = unsafe {
-        let context = &mut *context;
-        let (cpu, cache, running) = (context.cpu, context.cache, context.running);
-        (context, &mut *cpu, &*cache, &mut *running, &*op)
-    };
-    cpu.micro.clock = running.base.wrapping_add(running.budget as u64);
-    let stop = cpu.engine.stop_at.min(context.until);
-    // The trace may go on for that long after the access.
-    let place = HandlerSite::decode(place);
-    let span = cache.code.translations.span_of(place.number);
-    let room = stop.saturating_sub(cpu.micro.clock).saturating_sub(span);
-    if room == 0 || cpu.is_due(context, 0) {
-        return false;
-    }
-    cpu.take_system_flags(running);
-    cpu.arch.rip = op.next;
-    cpu.engine.ilen = op.len;
-    if cpu.has_lines() {
-        let (index, at) = block_of(cache, place, op);
-        cpu.note_operation(cache, index, at);
-    }
-    let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
-    running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
-    known
 }
 
 /// Returns the index of the block of a site, and the position in it of one of its operations.

@@ -299,35 +299,10 @@ pub unsafe extern "sysv64" fn last() {
     handing_over!(super::dispatch::slow::<true>)
 }
 
-/// Called by translated code with a conditional branch in RCX that is not taken and was mispredicted.
-#[unsafe(naked)]
-pub unsafe extern "sysv64" fn missed() {
-    handing_over!(super::dispatch::missed::<false>)
-}
-
-/// Does the same as [`missed`] for a branch that is taken.
-#[unsafe(naked)]
-pub unsafe extern "sysv64" fn missed_taken() {
-    handing_over!(super::dispatch::missed::<true>)
-}
-
-/// Called by translated code with an operation in RCX whose code is not known to be in the modelled caches.
-#[unsafe(naked)]
-pub unsafe extern "sysv64" fn ask() {
-    handing_over!(super::dispatch::ask::<false>)
-}
-
-/// Called by translated code with a conditional branch in RCX that is taken, and that the modelled front end is not known to
-/// know.
-#[unsafe(naked)]
-pub unsafe extern "sysv64" fn ask_taken() {
-    handing_over!(super::dispatch::ask::<true>)
-}
-
-/// Defines a function that makes a page known to the fast path, and lets translated code probe for it again; if that
-/// is not possible, it continues with `$slow`.
-macro_rules! refilling {
-    ($slow:path) => {
+/// Defines a function that calls `$handler` for an operation, as [`handing_over`] does, while most registers of the guest stay where they
+/// are. If that returns true, translated code continues `$on` bytes behind the call; otherwise `$slow` is called instead.
+macro_rules! briefly {
+    ($handler:path, $on:expr, $slow:path) => {
         naked_asm!(
             "pop qword ptr [rsp + {resume}]",
             "mov [rsp + {refilled}], r10",
@@ -351,15 +326,15 @@ macro_rules! refilling {
             "shl rax, 4",
             "add rax, [rsp + {ops}]",
             "mov rsi, rax",
-            "mov rdx, [rsp + {refilled}]",
-            "mov r8, rcx",
-            "shr r8, 32",
-            "mov ecx, r11d",
+            "mov rdx, rcx",
+            "shr rdx, 32",
+            "mov rcx, [rsp + {refilled}]",
+            "mov r8d, r11d",
             "mov rax, rsp",
             "mov rsp, [rsp + {host_stack}]",
             "push rax",
             "push rax",
-            "call {refill}",
+            "call {handler}",
             "pop rsp",
             "mov r10, [rsp + {registers}]",
             "mov r9, [r10 + 8*1]",
@@ -370,7 +345,7 @@ macro_rules! refilling {
             "mov r14, [rsp + {budget}]",
             "test al, al",
             "jz 2f",
-            "add qword ptr [rsp + {resume}], {again}",
+            "add qword ptr [rsp + {resume}], {on}",
             load_flags!(),
             "mov rax, [r10]",
             "mov r10, [rsp + {refilled}]",
@@ -391,11 +366,60 @@ macro_rules! refilling {
             context = const at!(context),
             ops = const at!(ops),
             host_stack = const at!(host_stack),
-            again = const AGAIN,
-            refill = sym super::dispatch::refill,
+            on = const $on,
+            handler = sym $handler,
             slow = sym $slow,
         )
     };
+}
+
+/// Called by translated code with a conditional branch in RCX that is not taken and was mispredicted.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn missed() {
+    briefly!(super::dispatch::missed_briefly::<false>, 0, missed_in_full)
+}
+
+/// Does the same as [`missed`] for a branch that is taken.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn missed_taken() {
+    briefly!(super::dispatch::missed_briefly::<true>, 0, missed_taken_in_full)
+}
+
+/// Does the same as [`missed`] if an event may become due.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn missed_in_full() {
+    handing_over!(super::dispatch::missed::<false>)
+}
+
+/// Does the same as [`missed_taken`] if an event may become due.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn missed_taken_in_full() {
+    handing_over!(super::dispatch::missed::<true>)
+}
+
+/// Called by translated code with an operation in RCX whose code is not known to be in the modelled caches.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn ask() {
+    briefly!(super::dispatch::ask_briefly::<false>, 0, ask_in_full)
+}
+
+/// Called by translated code with a conditional branch in RCX that is taken, and that the modelled front end is not known to
+/// know.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn ask_taken() {
+    briefly!(super::dispatch::ask_briefly::<true>, 0, ask_taken_in_full)
+}
+
+/// Does the same as [`ask`] if an event may become due.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn ask_in_full() {
+    handing_over!(super::dispatch::ask::<false>)
+}
+
+/// Does the same as [`ask_taken`] if an event may become due.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn ask_taken_in_full() {
+    handing_over!(super::dispatch::ask::<true>)
 }
 
 /// Distance from the return address of [`refill`] or [`refill_last`] to the code that probes again.
@@ -406,13 +430,13 @@ pub const AGAIN: usize = 5;
 /// made known. In that case it returns to its caller, and else [`AGAIN`] bytes further on.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn refill() {
-    refilling!(slow)
+    briefly!(super::dispatch::refill, AGAIN, slow)
 }
 
 /// Does the same as [`refill`] for an operation that is the last of its block, see [`last`].
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn refill_last() {
-    refilling!(last)
+    briefly!(super::dispatch::refill, AGAIN, last)
 }
 
 /// Jumped to by translated code that leaves, with the reason in ECX.

@@ -7,7 +7,7 @@ use super::asm::{M, R};
 use super::jumps::{JUMP_SLOTS, Jump};
 use crate::arch::{F80, VectorState, X87};
 use crate::f80::status::EXCEPTIONS;
-use crate::front::{Area, Attached, Half, Table, fetch_slot, large_slot};
+use crate::front::{Area, Attached, Half, Slot, Table, fetch_slot, large_slot};
 use crate::time::conditional::Conditional;
 use crate::time::predictor::Target;
 use std::ffi::c_void;
@@ -297,11 +297,12 @@ pub fn segment_base(segment: u8) -> M {
     M::at(R::RSP, from_stack(offset_of!(Running, bases) + 8 * slot))
 }
 
-/// Returns the displacements of a table's two arrays: negated addresses, and differences to the host's.
+/// Returns the displacements of the two numbers in a table's first slot: the negated address, and the difference to the host's.
 pub fn table(number: usize, write: bool) -> (i32, i32) {
     let half = if write { offset_of!(Table, write) } else { offset_of!(Table, read) };
     let at = offset_of!(Area<Running>, tables) + number * size_of::<Table>() + half;
-    (from_stack(at + offset_of!(Half, negated)), from_stack(at + offset_of!(Half, addend)))
+    let first = at + offset_of!(Half, slots);
+    (from_stack(first + offset_of!(Slot, negated)), from_stack(first + offset_of!(Slot, addend)))
 }
 
 /// Returns the location of the slot of a page of code.

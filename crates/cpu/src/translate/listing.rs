@@ -8,7 +8,7 @@ use super::{
     EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, RETURN_AT, SLOW_AT,
     Translations,
 };
-use crate::front::{Area, Half, MODES, Table};
+use crate::front::{Area, Half, MODES, Slot, Table};
 use crate::translate::BlockCache;
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, OpKind, Register, SymbolResolver, SymbolResult,
@@ -114,8 +114,9 @@ impl Names {
         for mode in 0..MODES {
             for (half, what) in [(offset_of!(Table, read), "read"), (offset_of!(Table, write), "write")] {
                 let at = offset_of!(Area<Running>, tables) + mode * size_of::<Table>() + half;
-                name(at + offset_of!(Half, negated), format!("{what}{mode}-page"));
-                name(at + offset_of!(Half, addend), format!("{what}{mode}-addend"));
+                let first = at + offset_of!(Half, slots);
+                name(first + offset_of!(Slot, negated), format!("{what}{mode}-page"));
+                name(first + offset_of!(Slot, addend), format!("{what}{mode}-addend"));
             }
         }
         name(offset_of!(Area<Running>, fetch), "fetch".into());

@@ -1,7 +1,9 @@
 //! Charges to code without a name: how much, where that code is, and the reason as far as the machine knew it.
 
 use super::{Cause, Selection};
+use crate::charge::AddressSpace;
 use crate::coarse::HALF;
+use crate::entry::SavedSymbol;
 use crate::ledger::Ledger;
 use crate::task::{Context, TaskId};
 use std::collections::BTreeMap;
@@ -109,16 +111,46 @@ impl Unnamed {
     }
 }
 
+/// Addresses that an address space knows by one name.
+#[derive(Clone, Copy)]
+struct Named {
+    space: AddressSpace,
+    start: u64,
+    size: u64,
+}
+
+impl Named {
+    /// Returns the addresses of the first symbol, up to the next one.
+    fn new(space: AddressSpace, symbols: &[SavedSymbol]) -> Self {
+        let SavedSymbol { start, size, space: of, .. } = symbols[0];
+        let next = symbols.get(1).filter(|next| next.space == of).map_or(u64::MAX, |next| next.start - start);
+        Self { space, start, size: size.min(next) }
+    }
+
+    fn has(&self, space: AddressSpace, rip: u64) -> bool {
+        self.space == space && rip.wrapping_sub(self.start) < self.size
+    }
+}
+
 impl Selection<'_> {
     /// Returns the ticks that are charged to code without a name, without halted time: by part and
     /// [guest](crate::Origin::guest).
     pub fn unnamed_ticks(self) -> BTreeMap<(Part, u64), u64> {
         let mut sums = BTreeMap::new();
+        // Charges come by address, so that most are in the function of the one before.
+        let mut last = None;
         self.charges(|(origin, rip, _), cause, _, amount| {
             let who = &self.ledger.origins[origin as usize];
-            if cause != Cause::Halted && self.ledger.symbol_at(who.address_space(), rip).is_none() {
-                let sum: &mut u64 = sums.entry((Part::of(who.ring, rip), who.guest)).or_default();
-                *sum = sum.saturating_add(amount.ticks);
+            let space = who.address_space();
+            if cause == Cause::Halted || last.is_some_and(|last: Named| last.has(space, rip)) {
+                return;
+            }
+            match self.ledger.symbol_at(space, rip) {
+                Some(at) => last = Some(Named::new(space, &self.ledger.symbols[at..])),
+                None => {
+                    let sum: &mut u64 = sums.entry((Part::of(who.ring, rip), who.guest)).or_default();
+                    *sum = sum.saturating_add(amount.ticks);
+                }
             }
         });
         sums

@@ -264,6 +264,13 @@ impl Memory {
         2 * caches.memory_latency.max(caches.between_cores) + 3 * caches.memory_transfer + caches.window + cores
     }
 
+    /// Asks the host for what [`Self::miss`] needs to know of a line: most of its time is that of the host's own cache misses.
+    #[inline]
+    pub fn expect(&self, line: u64) {
+        self.l2.expect(line);
+        self.shared.l3.iter().for_each(|l3| l3.expect(line));
+    }
+
     /// Handles an access that missed the first level.
     pub fn miss(&mut self, caches: &Caches, access: Access, read: ReadLine) -> Miss {
         let prefetched = self.prefetchers.observe(access.line, access.linear, access.rip);
@@ -286,7 +293,7 @@ impl Memory {
         let wait = arrives.saturating_sub(access.now + window);
         let backlog = self.transfer(caches, access.now, latency, transfer, on_its_way);
         let ticks = wait.max(backlog);
-        self.expect(&access, ticks, arrives);
+        self.remember(&access, ticks, arrives);
         self.wait(caches, access.now, ticks);
         Miss { slot, kind: Kind::cache_miss(false, level, on_its_way), ticks }
     }
@@ -357,7 +364,7 @@ impl Memory {
     }
 
     /// Notes that the line of an access, for which the core waits, arrives at a time.
-    fn expect(&mut self, access: &Access, ticks: Ticks, arrives: Ticks) {
+    fn remember(&mut self, access: &Access, ticks: Ticks, arrives: Ticks) {
         let Access { line, rip, now, began, .. } = *access;
         if self.coming[usize::from(self.newest)].line != line {
             self.newest = (self.newest + 1) % REMEMBERED as u8;

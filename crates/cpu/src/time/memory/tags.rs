@@ -1,6 +1,7 @@
 //! Lines of a cache.
 
 use super::LINES;
+use crate::native::prefetch;
 use ledger::caches::Level;
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,15 @@ impl Recent {
         let ways = usize::from(self.ways);
         let first = set_of(line, u64::from(self.sets)) * ways;
         &mut self.places[first..first + ways]
+    }
+
+    /// Asks the host for the set of a line, which is looked at soon.
+    #[inline]
+    pub fn expect(&self, line: u64) {
+        let ways = usize::from(self.ways);
+        let first = set_of(line, u64::from(self.sets)) * ways;
+        // A line of the host has eight places.
+        (first..first + ways).step_by(8).for_each(|at| prefetch(&self.places[at]));
     }
 
     /// Uses a line. Returns false if it is not there.

@@ -64,7 +64,7 @@ impl Memory {
             ticks = ticks.max(arrives.saturating_sub(now + caches.window));
             self.translations.line = access.line;
             self.translations.known = known.min(now + ticks + caches.window);
-            self.expect(access, ticks, arrives);
+            self.remember(access, ticks, arrives);
         }
         self.wait(caches, now, ticks);
         ticks
