@@ -133,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// Returns the ledger, after [`Machine::run`].
+    /// Returns the ledger, after [`Machine::run`], or of what has run so far, after [`Machine::gather`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let clocks = match &self.on_kvm {
             Some(report) => report.outside.clone(),

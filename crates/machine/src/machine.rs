@@ -366,6 +366,11 @@ impl Machine {
         }
     }
 
+    /// Brings [`Self::recorder`] up to date while the machine stands between two slices. The run goes on as it would without this.
+    pub fn gather(&mut self) {
+        self.vcpus.gather();
+    }
+
     /// Returns the devices, on which no processor can act while the result lives.
     pub fn board(&self) -> MutexGuard<'_, Board> {
         lock(&self.board)

@@ -27,6 +27,7 @@ mod input;
 mod keep;
 mod lab_cmd;
 mod limits;
+mod live;
 mod memory;
 mod model;
 mod moments;

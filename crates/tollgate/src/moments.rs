@@ -2,6 +2,7 @@
 
 use crate::contain::Sandbox;
 use crate::input;
+use crate::live::Live;
 use crate::output::{OutputFile, say};
 use crate::recording::{self, Recording};
 use anyhow::{Context, Result};
@@ -169,11 +170,19 @@ impl MomentArgs {
 
 impl Moments {
     /// Runs the machine to its end, and takes snapshots on the way. A snapshot that cannot be written does not end the run.
-    pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host) -> Outcome {
+    ///
+    /// `live` shows pictures of the run.
+    pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host, mut live: Option<Live>) -> Outcome {
         loop {
             let due = &self.due;
-            if let Some(outcome) = machine.run_until(host, &mut |m| due.iter().any(|moment| moment.when.has_come(m))) {
+            let mut stop = |m: &Machine| {
+                live.as_ref().is_some_and(Live::is_due) || due.iter().any(|moment| moment.when.has_come(m))
+            };
+            if let Some(outcome) = machine.run_until(host, &mut stop) {
                 return outcome;
+            }
+            if let Some(live) = live.as_mut().filter(|live| live.is_due()) {
+                live.show(machine);
             }
             while let Some(at) = self.due.iter().position(|moment| moment.when.has_come(machine)) {
                 let moment = self.due.remove(at);

@@ -6,6 +6,7 @@ use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
 use crate::limits;
+use crate::live::{Live, Serial};
 use crate::model;
 use crate::moments::MomentArgs;
 use crate::net::{self, Connections, Nets};
@@ -38,6 +39,7 @@ use machine::{ClockSource, Config, Host, MEMORY_MAP, Machine, MachineError, Plat
 use network::options::Net;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Largest file with symbols, in bytes: larger than a kernel with full debugging information.
@@ -52,6 +54,7 @@ Examples:
   tollgate run --kernel vmlinuz --disk root.img --append 'console=ttyS0 root=/dev/vda rw'
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --ledger boot.ledger --sample 10us --call-graph
   tollgate run --kernel access.flat --append '' --timeout 90
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --top
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
   tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
@@ -154,6 +157,11 @@ pub struct RunArgs {
     /// Clock of the guest [default: virtual; with --backend kvm: host]
     #[arg(long, value_enum)]
     clock: Option<ClockArg>,
+    /// Shows what the guest spends its time on while it runs, every second or every SECONDS of the host's time: functions, crossings, tasks. On a
+    /// terminal a screen like perf's top, and the last lines of the guest's serial line; otherwise one picture after the other, on
+    /// standard error. The ledger does not change
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = parse_seconds, conflicts_with = "gdb")]
+    top: Option<Duration>,
     /// Describes the machine without running it
     #[arg(long)]
     dry_run: bool,
@@ -212,12 +220,16 @@ pub(crate) struct Console {
     pub(crate) timed_out: bool,
     /// The reason why the guest's output no longer arrives.
     pub(crate) lost: Option<Lost>,
+    /// What takes the guest's output in place of standard output.
+    serial: Option<Arc<Serial>>,
 }
 
 impl Console {
     /// Writes the guest's output, until a write fails.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
-        if self.lost.is_none() {
+        if let Some(serial) = &self.serial {
+            serial.put(bytes);
+        } else if self.lost.is_none() {
             self.lost = Stream::Output.put(bytes).err();
         }
     }
@@ -375,6 +387,7 @@ impl RunArgs {
             (self.backend != Backend::Software, "--backend"),
             (self.host_clock(), "--clock host"),
             (self.gdb.is_some(), "--gdb"),
+            (self.top.is_some(), "--top"),
             (self.tier.checks(), "--check-translation"),
             (self.moments.identifies(), "--save-at, --restore, --record or --replay"),
             (self.dry_run, "--dry-run"),
@@ -397,6 +410,7 @@ impl RunArgs {
                 "--sample, --call-graph and --trace need instructions that this program executes, which KVM's are not",
             ),
             (!self.platform.is_bare(), "--platform says what this program executes, which KVM does not"),
+            (self.top.is_some(), "--top shows what instructions are charged, which KVM's are not"),
             (self.gdb.is_some(), "--gdb needs a run that can be repeated"),
             (self.moments.identifies(), "--save-at, --restore, --record and --replay need a run that can be repeated"),
         ];
@@ -536,6 +550,7 @@ impl<'a> Setup<'a> {
             limit: args.limit.map(|limit| machine::machine::ticks(limit, self.profile.tsc_hz.value)),
             timed_out: false,
             lost: None,
+            serial: None,
             connections,
         }
     }
@@ -549,6 +564,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     if args.model.is_some() && args.host_clock() {
         bail!(WrongArguments::new("--model needs --clock virtual: with the host's clock nothing has a price"));
+    }
+    if args.top.is_some() && args.host_clock() {
+        bail!(WrongArguments::new("--top needs --clock virtual: with the host's clock nothing is charged"));
     }
     let (tier, check_translation) = args.tier.resolve()?;
     if args.moments.identifies() && args.host_clock() {
@@ -610,7 +628,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut console = console(connections)?;
     let outcome = match (kvm, sockets) {
         (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
-        (None, None) => moments.run(&mut machine, &mut console),
+        (None, None) => {
+            let live = args.top.map(|every| Live::new(every, setup.profile.clock.name(), symbol_files.clone()));
+            console.serial = live.as_ref().and_then(Live::serial_line);
+            moments.run(&mut machine, &mut console, live)
+        }
         (None, Some(mut sockets)) => {
             say(&format!("tollgate: the guest waits for a debugger at {sockets}"));
             let again = Make {
@@ -674,6 +696,9 @@ fn repeats(args: &RunArgs) -> bool {
 fn check_needs(args: &RunArgs) -> Result<()> {
     if args.host_clock() {
         bail!(WrongArguments::new("--check-translation needs --clock virtual: with the host's clock, runs differ"));
+    }
+    if args.top.is_some() {
+        bail!(WrongArguments::new("--check-translation runs two machines at once: leave out --top"));
     }
     if args.gdb.is_some() {
         bail!(WrongArguments::new("--check-translation runs two machines and supports no debugger: leave out --gdb"));

@@ -51,6 +51,14 @@ pub fn total(out: &mut String, ledger: &Ledger, selection: Selection) {
     table(out, &[("share", Right), ("cycles", Right), ("part", Left)], &rows);
 }
 
+/// Returns the split of the total on one line, if the run's model has it: parts of at least a per cent.
+pub fn line(ledger: &Ledger) -> Option<String> {
+    let parts = applies(ledger).then(|| ledger.all().top_down(slot(width(ledger))))?;
+    let all = parts.total();
+    let large = Bound::ALL.into_iter().filter(|bound| parts.of(*bound) >= all.div_ceil(100).max(1));
+    Some(large.map(|bound| format!("{} {}", bound.name(), share(parts.of(bound), all))).collect::<Vec<_>>().join(", "))
+}
+
 /// The columns of a table of lines: a heading, and the parts that are summed up under it.
 const COLUMNS: [(&str, &[Bound]); 7] = [
     ("retiring", &[Bound::Retiring]),

@@ -149,6 +149,21 @@ fn call_sites_are_the_same_on_both_tiers_and_cost_nothing() {
 }
 
 #[test]
+fn pictures_of_a_run_do_not_change_it() {
+    let Some(kernel) = guest("switch.elf") else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-top-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory for ledgers can be made");
+    let guest = ["--append", "iterations=20000", "--cpus", "2"];
+    let with = |name: &str, more: &[&str]| run(&kernel, &directory.join(name), &[&guest, more].concat());
+    let (without, shown) = (with("without", &[]), with("shown", &["--top=0.01"]));
+    let pictures = String::from_utf8_lossy(&shown.report);
+    assert!(pictures.contains("tollgate run --top: skx, core; virtual time"), "{pictures}");
+    assert!(pictures.contains("MOV CR3") && pictures.contains("Functions"), "{pictures}");
+    assert!(without.ledger == shown.ledger, "the ledgers differ");
+    std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
+}
+
+#[test]
 fn stacks_are_the_same_on_both_tiers_and_cost_nothing() {
     let Some(kernel) = guest("indirect.elf") else { return };
     let directory = std::env::temp_dir().join(format!("tollgate-stacks-{}", std::process::id()));
