@@ -64,6 +64,13 @@ pub enum Cr0Wp {
     Role,
     /// The roots are unloaded, as for any other change of the MMU's role.
     Unload,
+    /// Only the metadata is updated where the current roots are direct: with two-dimensional paging but for the shadow of a nested guest's EPT, and with paging disabled
+    /// (the patch of 1 February 2023: `root_role.direct`).
+    Direct,
+    /// With two-dimensional paging only the metadata is updated (`tdp_enabled`).
+    Tdp,
+    /// With two-dimensional paging, and with paging disabled, only the metadata is updated (`tdp_enabled || !(cr0 & X86_CR0_PG)`).
+    TdpOrPagingOff,
     /// With two-dimensional paging only the metadata is updated; with paging disabled nothing happens.
     InPlace,
     /// The guest owns the bit, so there is no exit. Requires two-dimensional paging.
@@ -74,10 +81,32 @@ impl Cr0Wp {
     /// All policies.
     pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
 
-    /// Returns true if a change unloads the roots in any case.
-    pub const fn unloads(self) -> bool {
-        matches!(self, Self::Role | Self::Unload)
+    /// Returns what a change leads to with two-dimensional paging (`tdp`), in a guest with paging (`paging`), under roots that are `direct`.
+    pub const fn effect(self, tdp: bool, paging: bool, direct: bool) -> Cr0WpEffect {
+        let kept = match self {
+            Self::Role | Self::Unload => false,
+            Self::Direct => direct,
+            Self::Tdp => tdp,
+            Self::TdpOrPagingOff | Self::InPlace | Self::GuestOwned => tdp || !paging,
+        };
+        match (kept, paging, self) {
+            (false, ..) => Cr0WpEffect::Unload,
+            // There are no permissions; the metadata is updated when paging is enabled.
+            (true, false, Self::InPlace | Self::GuestOwned) => Cr0WpEffect::Nothing,
+            (true, ..) => Cr0WpEffect::Metadata,
+        }
     }
+}
+
+/// What a change of CR0.WP alone leads to at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cr0WpEffect {
+    /// The roots are unloaded, and the metadata is updated.
+    Unload,
+    /// The metadata is updated.
+    Metadata,
+    /// Nothing.
+    Nothing,
 }
 
 /// Location of the emulated interrupt controllers and timer.

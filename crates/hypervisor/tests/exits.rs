@@ -40,6 +40,9 @@ fn write_protection_under_each_policy() {
     let table = [
         (MmuMode::Tdp, Cr0Wp::Role, 50, true),
         (MmuMode::Tdp, Cr0Wp::Unload, 50, true),
+        (MmuMode::Tdp, Cr0Wp::Direct, 50, false),
+        (MmuMode::Tdp, Cr0Wp::Tdp, 50, false),
+        (MmuMode::Tdp, Cr0Wp::TdpOrPagingOff, 50, false),
         (MmuMode::Tdp, Cr0Wp::InPlace, 50, false),
         (MmuMode::Tdp, Cr0Wp::GuestOwned, 0, false),
         (MmuMode::LegacyTdp, Cr0Wp::Role, 50, true),
@@ -48,6 +51,9 @@ fn write_protection_under_each_policy() {
         (MmuMode::LegacyTdp, Cr0Wp::GuestOwned, 0, false),
         (MmuMode::Shadow, Cr0Wp::Role, 50, true),
         (MmuMode::Shadow, Cr0Wp::Unload, 50, true),
+        (MmuMode::Shadow, Cr0Wp::Direct, 50, true),
+        (MmuMode::Shadow, Cr0Wp::Tdp, 50, true),
+        (MmuMode::Shadow, Cr0Wp::TdpOrPagingOff, 50, true),
         (MmuMode::Shadow, Cr0Wp::InPlace, 50, true),
     ];
     for (mmu, cr0_wp, exits, reloaded) in table {

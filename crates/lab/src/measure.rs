@@ -4,7 +4,7 @@ use crate::charges::Charges;
 use crate::experiment::sink::{self, SinkError};
 use crate::experiment::{Measure, Metric, TimeUnit};
 use ledger::summary::Selection;
-use ledger::{Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
+use ledger::{Family, Kind, Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
 use std::io::Read;
 use std::path::Path;
 
@@ -166,6 +166,10 @@ pub fn value(metric: &Metric, ledger: &Ledger, charges: &Charges, output: Option
             None if kind.starts_with("VM exit") || kind.starts_with("hypervisor: ") => 0.0,
             None => return Err(MeasureError::Count(kind.clone())),
         },
+        Measure::Busy => {
+            let waited = charges.of(Some(Kind::new(Family::Halt, 0))).ticks;
+            charges.total.ticks.saturating_sub(waited) as f64 / charges.total.ticks.max(1) as f64 * 100.0
+        }
         Measure::Sink { figure, unit } => sink::value(output.unwrap_or_default(), *figure, unit)?,
     };
     Ok(raw / metric.per * metric.times)
@@ -226,6 +230,20 @@ mod tests {
         assert_eq!(error, "it printed 'switch' in us, which can't be shown in messages");
         let error = of(printed("ns"), Some("boot\n")).unwrap_err().to_string();
         assert_eq!(error, "it printed no line 'result switch NUMBER UNIT'");
+    }
+
+    #[test]
+    fn a_processor_that_waits_is_not_busy() {
+        let ledger = testing::ledger(40);
+        let mut charges = Charges { total: Tally { count: 0, ticks: 1_000 }, ..Charges::default() };
+        let busy = |charges: &Charges| {
+            let metric = Metric { per: 1.0, times: 1.0, ..metric(Measure::Busy) };
+            value(&metric, &ledger, charges, None).unwrap()
+        };
+        assert_eq!(busy(&charges), 100.0);
+        charges.kinds.insert(Kind::new(Family::Halt, 0), (None, Tally { count: 3, ticks: 980 }));
+        assert_eq!(busy(&charges), 2.0);
+        assert_eq!(busy(&Charges::default()), 0.0);
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
         Measure::Result { .. } | Measure::Sink { .. } => Some(measure::output(&finished.output)?),
-        Measure::Region(_) | Measure::Count { .. } => None,
+        Measure::Region(_) | Measure::Busy | Measure::Count { .. } => None,
     };
     let value = measure::value(metric, &ledger, &charges, output.as_deref())?;
     let published = cell.published();

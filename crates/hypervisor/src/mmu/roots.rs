@@ -6,7 +6,7 @@ use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
 use super::vcpu::{Cr3Cache, KEPT, RootSet, VcpuMmu};
 use super::{Flushes, Guest, Mmu, MmuError, Root};
-use crate::config::{Cr0Wp, MmuMode};
+use crate::config::{Cr0Wp, Cr0WpEffect, MmuMode};
 use ledger::Operation;
 use x86::control::*;
 use x86::page::ADDRESS;
@@ -46,14 +46,13 @@ impl Mmu {
     /// Handles a change of the guest's CR0 from `old` to the value in `guest`.
     pub fn cr0_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
         let changed = old ^ guest.cr0;
-        if changed == CR0_WP && !self.cr0_wp.unloads() {
-            if guest.cr0 & CR0_PG == 0 {
-                // There are no permissions; the metadata is updated when paging is enabled.
-                return;
-            }
-            if self.mode.is_tdp() {
-                self.update_role(vcpu, guest);
-                return;
+        if changed == CR0_WP {
+            let (tdp, paging) = (self.mode.is_tdp(), guest.cr0 & CR0_PG != 0);
+            let direct = !matches!(vcpu.level, Level::Ept { .. }) && (tdp || !paging);
+            match self.cr0_wp.effect(tdp, paging, direct) {
+                Cr0WpEffect::Unload => {}
+                Cr0WpEffect::Metadata => return self.update_role(vcpu, guest),
+                Cr0WpEffect::Nothing => return,
             }
         }
         if changed & old & CR0_PG != 0 {

@@ -4,7 +4,11 @@ use super::ExperimentError;
 
 const BUILT_IN: &[(&str, &str)] = &[
     ("pv-cr3", include_str!("../../../../experiments/pv-cr3.toml")),
+    ("pv-cr3-pages", include_str!("../../../../experiments/pv-cr3-pages.toml")),
+    ("pv-cr3-io", include_str!("../../../../experiments/pv-cr3-io.toml")),
+    ("pv-parts", include_str!("../../../../experiments/pv-parts.toml")),
     ("cr0-wp", include_str!("../../../../experiments/cr0-wp.toml")),
+    ("cr0-wp-forms", include_str!("../../../../experiments/cr0-wp-forms.toml")),
     ("cr0-wp-linux", include_str!("../../../../experiments/cr0-wp-linux.toml")),
     ("xstate-cpuid", include_str!("../../../../experiments/xstate-cpuid.toml")),
     ("xstate-cpuid-linux", include_str!("../../../../experiments/xstate-cpuid-linux.toml")),

@@ -1,5 +1,6 @@
 //! One cell of the matrix: what is run for it.
 
+use super::kernels::of_kernel;
 use super::{Experiment, Guest, Image, Measure, Platform, PlatformName, Row, Settings, kvm};
 use crate::runner::quoted;
 
@@ -23,7 +24,10 @@ impl<'a> Cell<'a> {
     /// The cell where a row and a column meet.
     pub(super) fn new(experiment: &'a Experiment, row: usize, column: usize) -> Self {
         let below = experiment.columns[column].settings.or(&experiment.defaults);
-        let settings = experiment.rows[row].line.settings.or(&below);
+        let mut settings = experiment.rows[row].line.settings.or(&below);
+        if let Some(kernel) = settings.kernel {
+            settings.guest = settings.guest.map(|guest| of_kernel(&guest, kernel));
+        }
         Self { experiment, row, column, settings }
     }
 

@@ -37,6 +37,9 @@ fn word(switch: &str, value: &str) -> Option<String> {
             let variant = match value.parse().ok()? {
                 Cr0Wp::Role => "cr0-wp-role-drop",
                 Cr0Wp::Unload => "cr0-wp-unload-drop",
+                Cr0Wp::Direct => "cr0-wp-direct",
+                Cr0Wp::Tdp => "cr0-wp-tdp",
+                Cr0Wp::TdpOrPagingOff => "cr0-wp-tdp-or-paging-off",
                 Cr0Wp::InPlace => "cr0-wp-in-place",
                 Cr0Wp::GuestOwned => "plain",
             };

@@ -2,6 +2,7 @@
 
 mod builtin;
 mod cell;
+mod kernels;
 mod kvm;
 mod parse;
 mod settings;
@@ -10,6 +11,7 @@ pub mod sink;
 pub use builtin::names;
 pub use cell::Cell;
 pub use hypervisor::config::PlatformName;
+pub use kernels::Kernel;
 pub use parse::ExperimentError;
 pub use settings::{Guest, GuestName, Image, Platform, Settings};
 
@@ -99,6 +101,8 @@ pub enum Measure {
         /// The unit of the count.
         unit: String,
     },
+    /// The part of the region's time, in per cent, in which the processor does not wait in HLT or MWAIT.
+    Busy,
     /// A figure of the frames that the machine's sinks have received.
     Sink {
         /// The figure.
@@ -126,6 +130,7 @@ impl Metric {
     pub fn unit(&self) -> &str {
         match &self.measure {
             Measure::Region(unit) => unit.symbol(),
+            Measure::Busy => "%",
             Measure::Result { unit, .. } | Measure::Count { unit, .. } | Measure::Sink { unit, .. } => unit,
         }
     }
@@ -135,7 +140,7 @@ impl Metric {
         match &self.measure {
             Measure::Count { .. } => true,
             Measure::Sink { figure, .. } => figure.is_count(),
-            Measure::Region(_) | Measure::Result { .. } => false,
+            Measure::Region(_) | Measure::Busy | Measure::Result { .. } => false,
         }
     }
 

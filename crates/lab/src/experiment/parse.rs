@@ -17,6 +17,9 @@ const MOST_LINES: usize = 10_000;
 /// The most cells: those of a sweep that a cluster runs in a day.
 const MOST_CELLS: usize = 100_000;
 
+/// The unit of the part of a region's time in which the processor does not wait.
+const BUSY: &str = "%";
+
 /// Exit statuses of `tollgate run` that say that the guest did not run to its end, and so never that all is well.
 const NEVER: &[(i32, &str)] =
     &[(124, "the time was up"), (126, "the machine could not be made"), (130, "the run was interrupted")];
@@ -244,11 +247,12 @@ impl Reader<'_> {
             (None, None, None) if metric.region.is_none() => {
                 return Err(self.error(key, "has none of region, result, count and sink"));
             }
+            (None, None, None) if unit == BUSY => Measure::Busy,
             (None, None, None) => match TimeUnit::from_symbol(&unit) {
                 Some(unit) => Measure::Region(unit),
                 None => {
                     let units = TimeUnit::SYMBOLS.join(", ");
-                    return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}")));
+                    return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}, {BUSY}")));
                 }
             },
             _ => return Err(self.error(key, "has more than one of result, count and sink")),

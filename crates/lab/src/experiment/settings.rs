@@ -70,6 +70,8 @@ pub struct Settings {
     pub net: Option<String>,
     /// Seconds of the host's time after which a cell has failed.
     pub timeout: Option<u32>,
+    /// The kernel of the user, by its number, that takes the place of the guest's own: of columns that are run over kernels, which no file has.
+    pub kernel: Option<usize>,
 }
 
 impl Settings {
@@ -93,6 +95,7 @@ impl Settings {
             cpus: self.cpus.or(defaults.cpus),
             net: self.net.clone().or_else(|| defaults.net.clone()),
             timeout: self.timeout.or(defaults.timeout),
+            kernel: self.kernel.or(defaults.kernel),
         }
     }
 

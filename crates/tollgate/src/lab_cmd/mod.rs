@@ -2,6 +2,7 @@
 
 mod cells;
 mod guests;
+mod kernels;
 mod progress;
 mod score;
 mod settings;
@@ -49,6 +50,7 @@ Examples:
   tollgate lab run --all --jobs 8 --json > baseline.json
   tollgate lab run pv-cr3 cr0-wp --csv > cells.csv
   tollgate lab run cr0-wp --only 'queue/*'
+  tollgate lab run udp-rx --kernel amd64 --kernel ~/net-next
   tollgate lab run ./mine.toml
   tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
   tollgate lab check baseline.json --limit-cycles 0.5%
@@ -107,6 +109,10 @@ struct RunArgs {
     /// Runs all experiments of `tollgate lab list`
     #[arg(long)]
     all: bool,
+    /// Runs the columns with this kernel in place of the experiment's own: a name of a package's, a package, a tree in which it was built; patches follow behind colons
+    /// (`cloud:0001.patch`). May be repeated
+    #[arg(long, value_name = "KERNEL", value_parser = kernels::Wanted::parse)]
+    kernel: Vec<kernels::Wanted>,
     #[command(flatten)]
     common: Common,
     /// Prints the complete results as JSON
@@ -277,7 +283,8 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         true => experiment::names().collect(),
         false => args.names.iter().map(String::as_str).collect(),
     };
-    let mut experiments = names.into_iter().map(settings::find).collect::<Result<Vec<_>, _>>()?;
+    let experiments = names.into_iter().map(settings::find).collect::<Result<Vec<_>, _>>()?;
+    let mut experiments = kernels::over(experiments, &args.kernel)?;
     model_them(&mut experiments, &args.common);
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let ran = cells::run(&experiments, &args.common, |_| true)?;

@@ -1,7 +1,7 @@
 //! Tests of individual properties of the MMUs.
 
 use super::*;
-use crate::config::Cr0Wp;
+use crate::config::{Cr0Wp, Cr0WpEffect};
 use ledger::Operation;
 use testkit::Random;
 
@@ -277,7 +277,17 @@ fn flushes_are_told_apart() {
 
 #[test]
 fn with_paging_off_write_protection_means_nothing() {
-    for (policy, loads) in [(Cr0Wp::Unload, 1), (Cr0Wp::InPlace, 0)] {
+    // Policy, roots loaded again, and whether the metadata is updated.
+    let table = [
+        (Cr0Wp::Unload, 1, true),
+        (Cr0Wp::Tdp, 1, true),
+        (Cr0Wp::Direct, 0, true),
+        (Cr0Wp::TdpOrPagingOff, 0, true),
+        (Cr0Wp::InPlace, 0, false),
+    ];
+    for (policy, loads, updated) in table {
+        let effect = policy.effect(false, false, true);
+        assert_eq!(effect != Cr0WpEffect::Nothing, updated, "{policy}");
         let mut rig = Rig::new(&VmConfig { cr0_wp: policy, ..config(MmuMode::Shadow) }, RAM);
         let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
         read(&mut rig, &guest, DATA);
@@ -285,8 +295,22 @@ fn with_paging_off_write_protection_means_nothing() {
         let toggled = Guest { cr0: CR0_PE | CR0_WP, ..guest };
         rig.mmu.cr0_changed(&mut rig.vcpu, &toggled, guest.cr0);
         read(&mut rig, &toggled, DATA);
-        assert_eq!(rig.mmu.stats().roots_loaded - before, loads);
+        assert_eq!(rig.mmu.stats().roots_loaded - before, loads, "{policy}");
     }
+}
+
+#[test]
+fn the_forms_of_the_patch_differ_by_the_roots_and_by_paging() {
+    use Cr0WpEffect::{Metadata, Nothing, Unload};
+    // Two-dimensional paging, paging, direct roots: a guest under EPT with and without paging, its guest on a shadow of its EPT, and a guest on shadow tables with and without paging.
+    let places =
+        [(true, true, true), (true, false, true), (true, true, false), (false, true, false), (false, false, true)];
+    let effects = |policy: Cr0Wp| places.map(|(tdp, paging, direct)| policy.effect(tdp, paging, direct));
+    assert_eq!(effects(Cr0Wp::Unload), [Unload; 5]);
+    assert_eq!(effects(Cr0Wp::Direct), [Metadata, Metadata, Unload, Unload, Metadata]);
+    assert_eq!(effects(Cr0Wp::Tdp), [Metadata, Metadata, Metadata, Unload, Unload]);
+    assert_eq!(effects(Cr0Wp::TdpOrPagingOff), [Metadata, Metadata, Metadata, Unload, Metadata]);
+    assert_eq!(effects(Cr0Wp::InPlace), [Metadata, Nothing, Metadata, Unload, Nothing]);
 }
 
 #[test]

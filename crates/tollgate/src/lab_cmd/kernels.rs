@@ -1,0 +1,146 @@
+//! `--kernel`: the guests of an experiment with kernels of the user, which the scripts of a checkout make.
+
+use crate::places;
+use anyhow::{Context, Result, bail};
+use lab::experiment::{Experiment, Image, Kernel};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The script that makes the guest which is the same for all kernels.
+const SAME_FOR_ALL: &str = "guests/linux/build";
+
+/// A value of `--kernel`: a kernel, and patches behind colons.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    kernel: String,
+    patches: Vec<String>,
+}
+
+impl Wanted {
+    /// Reads a value.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(':');
+        let kernel =
+            parts.next().filter(|kernel| !kernel.is_empty()).ok_or("a kernel, such as cloud or a directory")?;
+        let patches: Vec<String> = parts.map(str::to_owned).collect();
+        match patches.iter().find(|patch| !Path::new(patch).is_file()) {
+            Some(patch) => Err(format!("there is no patch at '{patch}'")),
+            None => Ok(Self { kernel: kernel.to_owned(), patches }),
+        }
+    }
+
+    /// Its name in tables: those of its files without directories. A patch that `git format-patch` has numbered is its number.
+    fn name(&self) -> String {
+        let last = |text: &String| {
+            Path::new(text).file_name().map_or_else(|| text.clone(), |name| name.to_string_lossy().into_owned())
+        };
+        let patches = self.patches.iter().map(|patch| {
+            let name = last(patch);
+            match name.split_once('-') {
+                Some((number, _)) if number.len() == 4 && number.bytes().all(|b| b.is_ascii_digit()) => {
+                    number.to_owned()
+                }
+                _ => name.trim_end_matches(".patch").to_owned(),
+            }
+        });
+        std::iter::once(last(&self.kernel)).chain(patches).collect::<Vec<_>>().join(" + ")
+    }
+
+    /// Words of a script that takes a kernel.
+    fn words(&self) -> impl Iterator<Item = &str> {
+        let patches = self.patches.iter().flat_map(|patch| ["--patch", patch]);
+        std::iter::once(self.kernel.as_str()).chain(patches)
+    }
+}
+
+/// Makes the guests of experiments with these kernels, and returns the experiments over them.
+pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Experiment>> {
+    if wanted.is_empty() {
+        return Ok(experiments);
+    }
+    let Some(root) = places::checkout() else {
+        bail!(
+            "--kernel: the scripts that make guests are in a checkout, and neither this directory nor the program is in one"
+        );
+    };
+    let mut over = Vec::new();
+    for experiment in experiments {
+        let builders = experiment.builders();
+        if builders.is_empty() {
+            bail!("--kernel: the experiment {} runs no Linux, so that a kernel has no effect", experiment.name);
+        }
+        let mut names = BTreeSet::new();
+        let mut kernels = Vec::new();
+        for (number, kernel) in wanted.iter().enumerate() {
+            let image = last_line(&root, "guests/linux/kernel", kernel.words())?;
+            let label = last_line(&root, "guests/linux/kernel", ["--label", &kernel.kernel])?;
+            let mut guests = BTreeMap::new();
+            for (at, builder) in builders.iter().enumerate() {
+                let (script, options) = builder.split_first().context("a guest is made by no command")?;
+                let options: Vec<String> = options.iter().map(|word| in_checkout(&root, word)).collect();
+                let initrd = match script.as_str() {
+                    SAME_FOR_ALL => last_line(&root, script, options.iter().map(String::as_str))?,
+                    _ => {
+                        let file = format!("guests/linux/out/lab-{}-{at}-{label}-{number}.cpio", experiment.name);
+                        let to = root.join(file).to_string_lossy().into_owned();
+                        let words = options.iter().map(String::as_str).chain(kernel.words()).chain(["--to", &to]);
+                        last_line(&root, script, words)?
+                    }
+                };
+                guests.insert(builder.clone(), Image::Linux { kernel: image.clone(), initrd: Some(initrd) });
+            }
+            let name = Some(kernel.name()).filter(|name| names.insert(name.clone()));
+            kernels
+                .push(Kernel { name: name.unwrap_or_else(|| format!("{} ({})", kernel.name(), number + 1)), guests });
+        }
+        over.push(experiment.over(&kernels));
+    }
+    Ok(over)
+}
+
+/// A word of the command that makes a guest. The names of files there are those from the checkout, and the user may be elsewhere.
+fn in_checkout(root: &Path, word: &str) -> String {
+    let place = root.join(word);
+    if place.is_file() { place.to_string_lossy().into_owned() } else { word.to_owned() }
+}
+
+/// Runs a script of the checkout, which says on standard error what it does, and returns the last line that it prints: a path.
+fn last_line<'a>(root: &Path, script: &str, words: impl IntoIterator<Item = &'a str>) -> Result<String> {
+    let words: Vec<&str> = words.into_iter().collect();
+    let mut command = Command::new(root.join(script));
+    command.args(&words).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().with_context(|| format!("{script} can't be started"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match text.lines().last().filter(|_| output.status.success()) {
+        Some(line) => Ok(line.to_owned()),
+        None => bail!("--kernel: `{script} {}` has failed (see above)", words.join(" ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_has_patches_behind_colons() {
+        let kernel = Wanted::parse("/home/me/kvm/").unwrap();
+        assert_eq!((kernel.name().as_str(), kernel.words().collect::<Vec<_>>()), ("kvm", vec!["/home/me/kvm/"]));
+        let patch = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let kernel = Wanted::parse(&format!("cloud:{patch}")).unwrap();
+        assert_eq!(kernel.name(), "cloud + Cargo.toml");
+        assert_eq!(kernel.words().collect::<Vec<_>>(), ["cloud", "--patch", patch]);
+        let numbered =
+            Wanted { kernel: "kvm".to_owned(), patches: vec!["a/0002-x86-more.patch".into(), "b.patch".into()] };
+        assert_eq!(numbered.name(), "kvm + 0002 + b");
+        assert_eq!(Wanted::parse("cloud:/absent.patch").unwrap_err(), "there is no patch at '/absent.patch'");
+        assert!(Wanted::parse("").unwrap_err().starts_with("a kernel"));
+    }
+
+    #[test]
+    fn an_experiment_without_linux_is_refused() {
+        let experiment = Experiment::named("pv-cr3").unwrap();
+        let error = over(vec![experiment], &[Wanted::parse("cloud").unwrap()]).unwrap_err().to_string();
+        assert!(error.contains("the experiment pv-cr3 runs no Linux"), "{error}");
+    }
+}
