@@ -1,7 +1,8 @@
-/* kvmsmoke [COUNT]: the smallest user of /dev/kvm. It makes one machine with one processor for each of two modes:
-   real mode, and long mode with paging. Its program executes COUNT CPUIDs (exits that KVM answers in the kernel),
-   then one OUT (an exit that reaches this program) with the last byte of a sum, then HLT. It prints the time-stamp
-   cycles per CPUID exit, and fails if any result is wrong. */
+/* kvmsmoke [COUNT [LEAF[,LEAF]]]: the smallest user of /dev/kvm. It makes one machine with one processor for each of
+   two modes: real mode, and long mode with paging. Its program executes COUNT CPUIDs (exits that KVM answers in the
+   kernel), then one OUT (an exit that reaches this program) with the last byte of a sum, then HLT. It prints the
+   time-stamp cycles per CPUID exit, and fails if any result is wrong. The CPUIDs are of leaf 0, or, in long mode alone,
+   of a leaf without sub-leaves, or of two in turn. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
@@ -28,6 +29,24 @@ static const uint8_t program[] = {
     0x89, 0xf0,       /* mov ax, si */
     0xe6, PORT,       /* out PORT, al */
     0xf4,             /* hlt */
+};
+/* The same with given leaves, in long mode. */
+static const uint8_t program_of_leaves[] = {
+    0x31, 0xf6, /* xor esi, esi */
+    0x89, 0xf8, /* again: mov eax, edi: the leaf */
+    0x0f, 0xa2, /* cpuid */
+    0x87, 0xe7, /* xchg edi, esp: the next leaf; there is no stack */
+    0xff, 0xc6, /* inc esi */
+    0xff, 0xcd, /* dec ebp */
+    0x75, 0xf4, /* jnz again */
+    0x89, 0xf0, /* mov eax, esi */
+    0xe6, PORT, /* out PORT, al */
+    0xf4,       /* hlt */
+};
+
+/* Leaves of CPUID, in turn. */
+struct leaves {
+    uint32_t first, second;
 };
 
 _Noreturn static void fail(const char *format, ...) {
@@ -63,13 +82,15 @@ static void enter_long_mode(struct kvm_sregs *sregs, uint8_t *memory) {
     sregs->ds = sregs->es = sregs->fs = sregs->gs = sregs->ss = data;
 }
 
-static void run(int kvm, int long_mode, unsigned count) {
+static void run(int kvm, int long_mode, unsigned count, const struct leaves *leaves) {
     const char *mode = long_mode ? "long mode" : "real mode";
     int vm = CALL(kvm, KVM_CREATE_VM, 0);
     uint8_t *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         fail("memory: %s", strerror(errno));
-    memcpy(memory + CODE, program, sizeof program);
+    const uint8_t *code = leaves ? program_of_leaves : program;
+    size_t length = leaves ? sizeof program_of_leaves : sizeof program;
+    memcpy(memory + CODE, code, length);
     struct kvm_userspace_memory_region region = {.memory_size = MEMORY, .userspace_addr = (uintptr_t)memory};
     /* Without unrestricted guests KVM keeps three pages of its own there, outside of the machine's memory. */
     CALL(vm, KVM_SET_TSS_ADDR, 0xfffbd000);
@@ -91,6 +112,10 @@ static void run(int kvm, int long_mode, unsigned count) {
         enter_long_mode(&sregs, memory);
     CALL(vcpu, KVM_SET_SREGS, &sregs);
     struct kvm_regs regs = {.rip = CODE, .rsp = CODE, .rbp = count, .rflags = 2};
+    if (leaves) {
+        regs.rdi = leaves->first;
+        regs.rsp = leaves->second;
+    }
     CALL(vcpu, KVM_SET_REGS, &regs);
     int size = CALL(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
     struct kvm_run *state = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
@@ -110,8 +135,8 @@ static void run(int kvm, int long_mode, unsigned count) {
     if (state->exit_reason != KVM_EXIT_HLT)
         fail("%s: exit reason %u in place of HLT", mode, state->exit_reason);
     CALL(vcpu, KVM_GET_REGS, &regs);
-    if (regs.rip != CODE + sizeof program)
-        fail("%s: RIP is %#llx after HLT, not %#zx", mode, (unsigned long long)regs.rip, CODE + sizeof program);
+    if (regs.rip != CODE + length)
+        fail("%s: RIP is %#llx after HLT, not %#zx", mode, (unsigned long long)regs.rip, CODE + length);
     printf("tollgate: kvmsmoke: %s: %u CPUID exits, %llu cycles each\n", mode, count, (unsigned long long)(cycles / count));
     printf("result cpuid-%s %llu cycles\n", long_mode ? "long" : "real", (unsigned long long)(cycles / count));
 }
@@ -126,7 +151,17 @@ int main(int argc, char **argv) {
     int version = CALL(kvm, KVM_GET_API_VERSION, 0);
     if (version != KVM_API_VERSION)
         fail("KVM's interface has version %d, not %d", version, KVM_API_VERSION);
-    run(kvm, 0, (unsigned)count);
-    run(kvm, 1, (unsigned)count);
+    struct leaves leaves;
+    if (argc > 2) {
+        char *end;
+        leaves.first = leaves.second = (uint32_t)strtoul(argv[2], &end, 0);
+        if (*end == ',')
+            leaves.second = (uint32_t)strtoul(end + 1, &end, 0);
+        if (*end)
+            fail("'%s' is no leaf, and no two leaves with a comma between them", argv[2]);
+    } else {
+        run(kvm, 0, (unsigned)count, NULL);
+    }
+    run(kvm, 1, (unsigned)count, argc > 2 ? &leaves : NULL);
     return 0;
 }

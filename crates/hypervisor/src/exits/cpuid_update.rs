@@ -3,7 +3,6 @@
 //! KVM updates them when a register changes, which happens twice in each nested transition, or when CPUID is executed
 //! ([`CpuidUpdate`]). The sizes need each component's sub-leaf of leaf 0xD, which KVM either caches when it is loaded
 //! or reads from the processor each time (`cpuid_cache`).
-//! processor for each time (`cpuid_cache`).
 
 use crate::config::CpuidUpdate;
 use crate::cpuid::runtime::{Inputs, RuntimeCpuid, XSTATE, extended};
