@@ -15,8 +15,7 @@ use std::cell::LazyCell;
 /// Maximum number of modules that a reason names.
 const MOST_MODULES: usize = 8;
 /// The reasons for which programs have no names.
-const OF_PROGRAM: &str =
-    "programs have names only from the files that `run --symbols` gives, and in the call stacks of `exec --sample`";
+const OF_PROGRAM: &str = "programs have names from the files that `run --symbols` gives, and with `exec --sample` from those in which samples were";
 const OF_NESTED_PROGRAM: &str = "the programs of nested guests are not looked at";
 
 /// The outcome of a search for a kernel.

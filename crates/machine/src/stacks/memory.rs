@@ -1,5 +1,6 @@
 //! A guest's memory and its kernel's tables, as unwinding reads them.
 
+use super::mapped::Mapped;
 use super::programs::Programs;
 use super::unwind::{USER, Unwindable};
 use crate::kernel_symbols::{View, read_by_pages};
@@ -157,6 +158,12 @@ impl<'a> Memory<'a> {
     pub fn in_file(&mut self, address: u64) -> Option<u64> {
         let (number, offset) = self.place(address)?;
         stack::in_file(number, offset)
+    }
+
+    /// Returns the mappings of files in which the stack has addresses.
+    pub fn found(&mut self) -> Vec<Mapped> {
+        let found = self.process.iter_mut().flat_map(|process| std::mem::take(&mut process.found));
+        found.filter_map(|(range, place)| place.map(|(number, offset)| Mapped { range, number, offset })).collect()
     }
 
     fn place(&mut self, address: u64) -> Option<(u32, u64)> {

@@ -3,6 +3,7 @@
 //! Guest memory is only read: the guest is executed and charged as without stacks. The stacks depend only on the
 //! guest's state, so both tiers and a restored machine find the same ones.
 
+mod mapped;
 mod memory;
 mod programs;
 pub mod unwind;
@@ -80,9 +81,11 @@ impl Stacks {
         after.checked_sub(1).is_some_and(|at| given[at].contains(&address))
     }
 
-    /// Adds the functions of the programs that are in stacks.
+    /// Adds the functions of the programs that are in stacks, in the form in which stacks have them and at their addresses.
     pub fn add_programs(&self, recorder: &Recorder, symbols: &mut Symbols) {
-        lock(&self.programs).add_to(recorder, symbols);
+        let mut programs = lock(&self.programs);
+        programs.add_mapped(recorder, symbols);
+        programs.add_to(recorder, symbols);
     }
 
     /// Updates the kernel that the machine runs, and the task with which the processor begins its turn. `current` is the
@@ -152,7 +155,13 @@ impl Stacks {
         for frame in stack.frames.iter_mut().filter(|frame| !self.is_given(**frame)) {
             *frame = memory.in_file(*frame).unwrap_or(*frame);
         }
+        // Charges to a program are those of its own page tables, which are in use.
+        let seen = if registers.kernel { Vec::new() } else { memory.found() };
         drop(memory);
+        if !seen.is_empty() {
+            let space = recorder.names().origins()[cpu.engine.origin.0 as usize].address_space();
+            programs.see(space, seen);
+        }
         recorder.stack(&stack.frames, stack.whole)
     }
 }

@@ -3,6 +3,7 @@
 //! A file is one of the trees that the guest got from the host. Paths and everything else that leads to a file are the guest's and may be anything:
 //! they are looked up in the trees alone, and the files and their tables are bounded.
 
+use super::mapped::{Mapped, MappedFiles};
 use guestfs::tree::ROOT;
 use guestfs::{Kind, Tree};
 use ledger::stack::{file_of, in_file};
@@ -37,6 +38,8 @@ pub struct Programs {
     programs: BTreeMap<u32, Program>,
     /// Functions and rows of all programs together.
     parts: usize,
+    /// Where stacks have found files mapped.
+    mapped: MappedFiles,
 }
 
 impl Programs {
@@ -140,6 +143,33 @@ impl Programs {
         self.program(recorder, number).row(offset)
     }
 
+    /// Notes where files are mapped in an address space.
+    pub fn see(&mut self, space: AddressSpace, found: Vec<Mapped>) {
+        found.into_iter().for_each(|mapped| self.mapped.see(space, mapped));
+    }
+
+    /// Adds the functions of files at the addresses at which stacks have found them mapped, by which charges are known.
+    pub fn add_mapped(&mut self, recorder: &Recorder, symbols: &mut Symbols) {
+        for (space, Mapped { range, number, offset }) in self.mapped.certain() {
+            let file = self.file_name(recorder, number);
+            let program = self.program(recorder, number);
+            let size = range.end - range.start;
+            let functions = program.functions().iter().filter_map(|function| {
+                let at = function.start.checked_sub(offset).filter(|at| *at < size)?;
+                let name = named(&file, demangle(&function.name).into_owned());
+                Some(Symbol { start: range.start + at, size: function.size.min(size - at), name })
+            });
+            let functions = functions.collect();
+            symbols.add(&file, space, functions);
+        }
+    }
+
+    /// Returns the last part of a file's path.
+    fn file_name(&self, recorder: &Recorder, number: u32) -> String {
+        let path = path(recorder, number).unwrap_or_default();
+        String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).into_owned()
+    }
+
     /// Adds the functions of all frames that are in files. Code without a function is called by the file and its offset.
     pub fn add_to(&mut self, recorder: &Recorder, symbols: &mut Symbols) {
         let mut by_file: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
@@ -148,21 +178,24 @@ impl Programs {
             by_file.entry(number).or_default().insert(offset);
         }
         for (number, offsets) in by_file {
-            let path = path(recorder, number).unwrap_or_default();
-            let file = String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+            let file = self.file_name(recorder, number);
             let program = self.program(recorder, number);
             let function = |offset: u64| {
                 let (start, size, name) = match program.function(offset) {
                     Some(Symbol { start, size, name }) => (*start, *size, demangle(name).into_owned()),
                     None => (offset, 1, format!("+{offset:#x}")),
                 };
-                let name = if name.starts_with('+') { format!("{file}{name}") } else { name };
-                Some(Symbol { start: in_file(number, start)?, size, name })
+                Some(Symbol { start: in_file(number, start)?, size, name: named(&file, name) })
             };
             let functions = offsets.into_iter().filter_map(function).collect();
             symbols.add(&file, AddressSpace::default(), functions);
         }
     }
+}
+
+/// Returns the name of a function for people: one without a name is called by its place in the file.
+fn named(file: &str, name: String) -> String {
+    if name.starts_with('+') { format!("{file}{name}") } else { name }
 }
 
 /// Returns the path by which the recorder knows a file.

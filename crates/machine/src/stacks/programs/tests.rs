@@ -84,3 +84,25 @@ fn functions_of_programs_have_names() {
     self::programs().0.add_to(&restored, &mut again);
     assert_eq!(places.map(|place| again.find(AddressSpace::default(), place).unwrap()), found);
 }
+
+#[test]
+fn functions_have_names_at_the_addresses_at_which_their_file_is_mapped() {
+    let (mut programs, size) = programs();
+    let recorder = Recorder::default();
+    let number = programs.number(&recorder, file("overlay", "/usr/bin/program", size)).unwrap();
+    let functions = programs.program(&recorder, number).functions().to_vec();
+    let function = functions.iter().find(|function| function.name.contains("a_function_of_its_own")).unwrap();
+    // The mapping begins at a page in front of the function, and ends within the function.
+    let offset = function.start & !0xfff;
+    let at = 0x5555_0000_0000 + (function.start - offset);
+    let mapped = Mapped { range: 0x5555_0000_0000..at + 1, number, offset };
+    let space = AddressSpace::of(0x1000);
+    programs.see(space, vec![mapped]);
+    let mut symbols = Symbols::default();
+    programs.add_mapped(&recorder, &mut symbols);
+    let found = symbols.find(space, at).unwrap();
+    assert!(found.name.contains("a_function_of_its_own") && found.module == "program", "{found:?}");
+    assert_eq!((found.start, found.size), (at, 1));
+    assert_eq!(symbols.find(space, at + 1), None, "behind the mapping");
+    assert_eq!(symbols.find(AddressSpace::of(0x2000), at), None, "in another address space");
+}
