@@ -460,7 +460,8 @@ impl<'a> Setup<'a> {
             Some(kvm) => kvm.profile(profile),
             None => {
                 cpu::host_supported()?;
-                profile
+                // The host's clock does not show what mitigations cost on the processor.
+                if host_clock && args.cpu.is_none() { profile.invulnerable() } else { profile }
             }
         };
         Ok(Self {

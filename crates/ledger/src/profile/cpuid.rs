@@ -87,6 +87,11 @@ const LA57: u32 = 1 << 16;
 const LEAF_7_EBX_AVX512F: u32 = 1 << 16;
 /// Leaf 7 EDX: AMX-TILE.
 const LEAF_7_EDX_AMX_TILE: u32 = 1 << 24;
+/// Leaf 7 EDX: IA32_ARCH_CAPABILITIES.
+pub(super) const LEAF_7_EDX_ARCH_CAPABILITIES: u32 = bits(&[29]);
+/// IA32_ARCH_CAPABILITIES of a processor that nothing has to be done for (SDM volume 4, table 2-2): RDCL_NO, IBRS_ALL, SKIP_L1DFL_VMENTRY,
+/// SSB_NO, MDS_NO, IF_PSCHANGE_MC_NO, TAA_NO, SBDR_SSDP_NO, FBSDP_NO, PSDP_NO, BHI_NO, PBRSB_NO, GDS_NO, RFDS_NO, ITS_NO.
+pub(super) const NOT_VULNERABLE: u64 = bits(&[0, 1, 3, 4, 5, 6, 8, 13, 14, 15, 20, 24, 26, 27]) as u64 | 1 << 62;
 /// Leaf 1 ECX: VMX.
 const LEAF_1_ECX_VMX: u32 = bits(&[5]);
 /// Leaf 1 ECX: PCID.

@@ -597,6 +597,18 @@ impl Profile {
         self
     }
 
+    /// The same processor of Intel without the vulnerabilities for which IA32_ARCH_CAPABILITIES has a bit: a guest's kernel does not mitigate
+    /// them. Other processors stay as they are.
+    pub fn invulnerable(mut self) -> Self {
+        let row = self.raw_cpuid.iter_mut().find(|row| row[..2] == [7, 0]);
+        let Some(row) = row.filter(|_| self.vendor == Vendor::Intel) else { return self };
+        row[5] |= cpuid::LEAF_7_EDX_ARCH_CAPABILITIES;
+        let source = "without the vulnerabilities that the processor has".to_owned();
+        let from = Provenance { source, confidence: Confidence::Estimate };
+        self.arch_capabilities = Some(Sourced { value: cpuid::NOT_VULNERABLE, from });
+        self
+    }
+
     /// The real processor's CPUID for a leaf and sub-leaf, if the profile has it.
     pub fn real_cpuid(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
         let entry = self.raw_cpuid.iter().find(|entry| entry[0] == leaf && entry[1] == subleaf)?;

@@ -381,3 +381,17 @@ fn a_hosts_processor_has_its_own_name_vendor_and_frequency() {
     assert!(host.boost_hz.is_none());
     assert_eq!(host.real_cpuid(0, 0).map(|leaf| leaf.eax), Some(13));
 }
+
+#[test]
+fn an_invulnerable_processor_says_so() {
+    let named = |name: &str| Profile::named(name).unwrap();
+    let says = |profile: &Profile| {
+        let has =
+            profile.cpuid().iter().any(|leaf| leaf.leaf == 7 && leaf.subleaf == Some(0) && leaf.edx >> 29 & 1 != 0);
+        (has, profile.arch_capabilities.as_ref().map(|msr| msr.value))
+    };
+    let skx = named("skx").invulnerable();
+    assert_eq!(says(&skx), (true, Some(0x4000_0000_0d10_e17b)));
+    assert_eq!(says(&named("zen3").invulnerable()), says(&named("zen3")), "AMD has no such register");
+    assert_eq!(skx.cpuid().len(), named("skx").cpuid().len());
+}
