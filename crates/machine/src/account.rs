@@ -15,7 +15,7 @@ use std::cell::LazyCell;
 /// Maximum number of modules that a reason names.
 const MOST_MODULES: usize = 8;
 /// The reasons for which programs have no names.
-const OF_PROGRAM: &str = "programs have names from the files that `run --symbols` gives, and with `exec --sample` from those in which samples were";
+const OF_PROGRAM: &str = "programs have names from the files that `run --symbols` gives, and with `exec --sample` from the packed or shared files in which samples were";
 const OF_NESTED_PROGRAM: &str = "the programs of nested guests are not looked at";
 
 /// The outcome of a search for a kernel.

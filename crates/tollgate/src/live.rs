@@ -14,6 +14,7 @@ use ledger::symbols::Symbol;
 use ledger::{Amount, Kind, Ledger, Ticks};
 use machine::Machine;
 use rustix::termios::tcgetwinsize;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,12 +30,15 @@ const SERIAL_WIDTH: usize = 200;
 const OTHER_LINES: usize = 15;
 /// Rows of each table when the picture goes to a file or a pipe.
 const ROWS: usize = 10;
+/// Rows of the other tables from which the one of tasks is drawn.
+const ROWS_WITH_TASKS: usize = 5;
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 /// Switches a terminal to another screen, and back.
 const SCREENS: [&str; 2] = ["\x1b[?1049h", "\x1b[?1049l"];
 
 /// What has been charged up to a moment.
+#[derive(Clone)]
 struct Seen {
     at: Instant,
     clock: Ticks,
@@ -85,18 +89,16 @@ fn picture(ledger: &Ledger, before: &Seen, now: &Seen, rows: usize) -> String {
     let host = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-9);
     let (clock, passed) = (seconds(now.clock, header.tsc_hz), seconds(now.clock - before.clock, header.tsc_hz));
     let model = header.metadata.get("model").map(|model| format!(", {model}")).unwrap_or_default();
-    let mut out = format!(
-        "tollgate run --top: {}{model}; virtual time {clock:.4} s, of which the last {host:.1} s of the host made {passed:.4} s\n",
-        header.profile,
-    );
+    let mut out =
+        format!("{}{model}: virtual time {clock:.4} s, +{passed:.4} s in {host:.1} s of the host\n", header.profile,);
     out.push_str(&format!(
-        "{} instructions and {} cycles a second of the host; {} cycles for each instruction\n",
+        "{} instructions, {} cycles a second; {} cycles for each instruction\n",
         number((instructions as f64 / host) as u64),
         number((seconds(ticks, 1) / host) as u64),
         figure(seconds(ticks, 1) / instructions.max(1) as f64),
     ));
     if let Some(line) = top_down::line(ledger) {
-        out.push_str(&format!("since the begin of the run: {line}\n"));
+        out.push_str(&format!("since the beginning: {line}\n"));
     }
     let named = |name: &str, lines: Vec<(String, Amount)>, most: usize, out: &mut String| {
         let cells = lines.iter().take(most).map(|(name, amount)| {
@@ -118,7 +120,7 @@ fn picture(ledger: &Ledger, before: &Seen, now: &Seen, rows: usize) -> String {
     let headings = [("share", Right), ("count", Right), ("per virtual second", Right), ("cycles each", Right)];
     table(&mut out, &headings.into_iter().chain([("kind", Left)]).collect::<Vec<_>>(), &cells);
     let tasks = since(&before.tasks, &now.tasks);
-    if tasks.len() > 1 {
+    if tasks.len() > 1 && rows >= ROWS_WITH_TASKS {
         named("Tasks", tasks, rows / 2, &mut out);
     }
     out
@@ -212,6 +214,8 @@ impl Drop for Screen {
 pub struct Live {
     every: Duration,
     next: Instant,
+    /// The beginning of the run, and the moment of the last picture.
+    began: Seen,
     before: Seen,
     screen: Option<Screen>,
     serial: Arc<Serial>,
@@ -226,6 +230,7 @@ impl Live {
         Self {
             every,
             next: now + every,
+            began: Seen::nothing(now),
             before: Seen::nothing(now),
             screen: Screen::open(),
             serial: Arc::default(),
@@ -244,13 +249,26 @@ impl Live {
         Instant::now() >= self.next
     }
 
-    /// Shows a picture.
-    pub fn show(&mut self, machine: &mut Machine) {
+    /// Notes what has been charged before the run begins, as in a machine that goes on from a snapshot.
+    pub fn begin(&mut self, machine: &mut Machine) {
+        let (_, seen) = self.look(machine);
+        self.began = seen.clone();
+        self.before = seen;
+    }
+
+    fn look(&self, machine: &mut Machine) -> (Ledger, Seen) {
         let at = Instant::now();
         machine.gather();
         let mut ledger = machine.ledger(&machine.symbols(self.symbols.clone()));
         ledger.header.metadata.insert("model".to_owned(), self.model.to_owned());
-        let now = Seen::of(&ledger, at);
+        let seen = Seen::of(&ledger, at);
+        (ledger, seen)
+    }
+
+    /// Shows a picture.
+    pub fn show(&mut self, machine: &mut Machine) {
+        let begin = processor_time();
+        let (ledger, now) = self.look(machine);
         match &self.screen {
             Some(screen) => {
                 let rows = screen.rows.saturating_sub(OTHER_LINES + SERIAL_LINES) * 2 / 5;
@@ -259,8 +277,27 @@ impl Live {
             None => crate::output::say(&format!("{}\n", picture(&ledger, &self.before, &now, ROWS).trim_end())),
         }
         self.before = now;
-        self.next = Instant::now() + self.every.max(at.elapsed() * EFFORT);
+        self.next = Instant::now() + self.every.max(processor_time().saturating_sub(begin) * EFFORT);
     }
+
+    /// Shows the whole run after its end, and what the guest has printed last, on the terminal's usual screen.
+    pub fn finish(mut self, machine: &mut Machine) {
+        let (ledger, now) = self.look(machine);
+        let has_serial = self.serial_line().is_some();
+        drop(self.screen.take());
+        let mut text = picture(&ledger, &self.began, &now, ROWS);
+        if has_serial {
+            text.push('\n');
+            self.serial.last().iter().for_each(|line| text.extend([line, "\n"]));
+        }
+        crate::output::say(text.trim_end());
+    }
+}
+
+/// Returns the processor time of this thread: what other programs take is not the effort of a picture.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 #[cfg(test)]

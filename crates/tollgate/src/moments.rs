@@ -173,12 +173,18 @@ impl Moments {
     ///
     /// `live` shows pictures of the run.
     pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host, mut live: Option<Live>) -> Outcome {
+        if let Some(live) = &mut live {
+            live.begin(machine);
+        }
         loop {
             let due = &self.due;
             let mut stop = |m: &Machine| {
                 live.as_ref().is_some_and(Live::is_due) || due.iter().any(|moment| moment.when.has_come(m))
             };
             if let Some(outcome) = machine.run_until(host, &mut stop) {
+                if let Some(live) = live {
+                    live.finish(machine);
+                }
                 return outcome;
             }
             if let Some(live) = live.as_mut().filter(|live| live.is_due()) {

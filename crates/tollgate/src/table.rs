@@ -3,6 +3,7 @@
 use crate::streams::Stream;
 use anyhow::{Context, Result, anyhow};
 pub use lab::format::*;
+use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
@@ -20,6 +21,15 @@ pub fn emit(text: &str) -> Result<()> {
     emit_parts(|print| print(text))
 }
 
+/// Replaces control characters, which may come from a guest's names and would control the user's terminal.
+fn shown(text: &str) -> Cow<'_, str> {
+    let controls = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match text.contains(controls) {
+        true => text.replace(controls, "?").into(),
+        false => text.into(),
+    }
+}
+
 /// The function that prints a part of the output.
 pub type Print<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
 
@@ -27,7 +37,7 @@ pub type Print<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
 pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
     const FAILED: &str = "standard output can't be written";
     let mut out = std::io::BufWriter::new(Stream::Output);
-    let done = parts(&mut |part| out.write_all(part.as_bytes()).context(FAILED));
+    let done = parts(&mut |part| out.write_all(shown(part).as_bytes()).context(FAILED));
     let done = done.and_then(|()| out.flush().context(FAILED));
     let closed = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
     match done {
@@ -63,4 +73,15 @@ pub fn shortened(name: &str) -> String {
     }
     let (front, end) = (name.chars().take(MOST / 2 - 1), name.chars().skip(count - (MOST / 2 - 1)));
     front.chain("..".chars()).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_control_the_terminal() {
+        assert_eq!(shown("e\x1b]0;title\x07vil\n\tnext\u{9b}2J"), "e?]0;title?vil\n\tnext?2J");
+        assert!(matches!(shown("an ordinary line\n"), Cow::Borrowed(_)));
+    }
 }

@@ -167,7 +167,9 @@ impl Programs {
     /// Returns the last part of a file's path.
     fn file_name(&self, recorder: &Recorder, number: u32) -> String {
         let path = path(recorder, number).unwrap_or_default();
-        String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).into_owned()
+        let name = String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+        // The guest chooses names, and must not control the terminal on which they are shown.
+        name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
     /// Adds the functions of all frames that are in files. Code without a function is called by the file and its offset.
