@@ -13,8 +13,8 @@ use ledger::summary::By;
 use ledger::symbols::Symbol;
 use ledger::{Amount, Kind, Ledger, Ticks};
 use machine::Machine;
+use nix::time::{ClockId, clock_gettime};
 use rustix::termios::tcgetwinsize;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -296,8 +296,7 @@ impl Live {
 
 /// Returns the processor time of this thread: what other programs take is not the effort of a picture.
 fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]
