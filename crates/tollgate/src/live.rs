@@ -6,7 +6,7 @@
 use crate::streams::Stream;
 use crate::table::{
     Align::{Left, Right},
-    cycles, figure, number, seconds, share, shortened, table, title,
+    cycles, figure, number, seconds, share, shortened, shown, table, title,
 };
 use crate::top_down;
 use ledger::summary::By;
@@ -37,7 +37,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// Switches a terminal to another screen, and back.
 const SCREENS: [&str; 2] = ["\x1b[?1049h", "\x1b[?1049l"];
 
-/// What has been charged up to a moment.
+/// The charges of a run up to a moment.
 #[derive(Clone)]
 struct Seen {
     at: Instant,
@@ -60,11 +60,6 @@ impl Seen {
         let crossings = selection.kinds().into_iter().filter(|(kind, _)| kind.family.is_crossing()).collect();
         let clock = ledger.header.clocks.iter().copied().max().unwrap_or_default();
         Self { at, clock, all, functions, tasks: selection.busy(By::Comm), crossings }
-    }
-
-    fn nothing(at: Instant) -> Self {
-        let none = BTreeMap::new;
-        Self { at, clock: 0, all: Amount::default(), functions: none(), tasks: none(), crossings: BTreeMap::new() }
     }
 }
 
@@ -90,7 +85,7 @@ fn picture(ledger: &Ledger, before: &Seen, now: &Seen, rows: usize) -> String {
     let (clock, passed) = (seconds(now.clock, header.tsc_hz), seconds(now.clock - before.clock, header.tsc_hz));
     let model = header.metadata.get("model").map(|model| format!(", {model}")).unwrap_or_default();
     let mut out =
-        format!("{}{model}: virtual time {clock:.4} s, +{passed:.4} s in {host:.1} s of the host\n", header.profile,);
+        format!("{}{model}: virtual time {clock:.4} s, +{passed:.4} s in {host:.1} s of the host\n", header.profile);
     out.push_str(&format!(
         "{} instructions, {} cycles a second; {} cycles for each instruction\n",
         number((instructions as f64 / host) as u64),
@@ -123,7 +118,7 @@ fn picture(ledger: &Ledger, before: &Seen, now: &Seen, rows: usize) -> String {
     if tasks.len() > 1 && rows >= ROWS_WITH_TASKS {
         named("Tasks", tasks, rows / 2, &mut out);
     }
-    out
+    shown(&out).into_owned()
 }
 
 /// The last lines that the guest has printed, which a picture shows.
@@ -224,14 +219,20 @@ pub struct Live {
 }
 
 impl Live {
-    /// Begins with a picture after `every`, and another one each time that this has passed. `model` is the name of the run's model of time.
-    pub fn new(every: Duration, model: &'static str, symbols: Vec<(String, Vec<Symbol>)>) -> Self {
-        let now = Instant::now();
+    /// Shows a picture of a machine after `every`, and another one each time that this has passed. A machine that goes on from a snapshot has
+    /// charges already, which belong to no picture. `model` is the name of the run's model of time.
+    pub fn new(
+        every: Duration,
+        model: &'static str,
+        symbols: Vec<(String, Vec<Symbol>)>,
+        machine: &mut Machine,
+    ) -> Self {
+        let (_, began) = look(machine, &symbols, model);
         Self {
             every,
-            next: now + every,
-            began: Seen::nothing(now),
-            before: Seen::nothing(now),
+            next: Instant::now() + every,
+            before: began.clone(),
+            began,
             screen: Screen::open(),
             serial: Arc::default(),
             model,
@@ -239,7 +240,7 @@ impl Live {
         }
     }
 
-    /// Returns what takes the guest's output, if standard output is a terminal and shows pictures.
+    /// Returns the receiver of the guest's output, if standard output is a terminal and shows pictures.
     pub fn serial_line(&self) -> Option<Arc<Serial>> {
         (self.screen.is_some() && std::io::stdout().is_terminal()).then(|| Arc::clone(&self.serial))
     }
@@ -249,26 +250,10 @@ impl Live {
         Instant::now() >= self.next
     }
 
-    /// Notes what has been charged before the run begins, as in a machine that goes on from a snapshot.
-    pub fn begin(&mut self, machine: &mut Machine) {
-        let (_, seen) = self.look(machine);
-        self.began = seen.clone();
-        self.before = seen;
-    }
-
-    fn look(&self, machine: &mut Machine) -> (Ledger, Seen) {
-        let at = Instant::now();
-        machine.gather();
-        let mut ledger = machine.ledger(&machine.symbols(self.symbols.clone()));
-        ledger.header.metadata.insert("model".to_owned(), self.model.to_owned());
-        let seen = Seen::of(&ledger, at);
-        (ledger, seen)
-    }
-
     /// Shows a picture.
     pub fn show(&mut self, machine: &mut Machine) {
         let begin = processor_time();
-        let (ledger, now) = self.look(machine);
+        let (ledger, now) = look(machine, &self.symbols, self.model);
         match &self.screen {
             Some(screen) => {
                 let rows = screen.rows.saturating_sub(OTHER_LINES + SERIAL_LINES) * 2 / 5;
@@ -282,7 +267,7 @@ impl Live {
 
     /// Shows the whole run after its end, and what the guest has printed last, on the terminal's usual screen.
     pub fn finish(mut self, machine: &mut Machine) {
-        let (ledger, now) = self.look(machine);
+        let (ledger, now) = look(machine, &self.symbols, self.model);
         let has_serial = self.serial_line().is_some();
         drop(self.screen.take());
         let mut text = picture(&ledger, &self.began, &now, ROWS);
@@ -292,6 +277,16 @@ impl Live {
         }
         crate::output::say(text.trim_end());
     }
+}
+
+/// Returns the ledger of a machine up to now, and its charges.
+fn look(machine: &mut Machine, symbols: &[(String, Vec<Symbol>)], model: &str) -> (Ledger, Seen) {
+    let at = Instant::now();
+    machine.gather();
+    let mut ledger = machine.ledger(&machine.symbols(symbols.to_vec()));
+    ledger.header.metadata.insert("model".to_owned(), model.to_owned());
+    let seen = Seen::of(&ledger, at);
+    (ledger, seen)
 }
 
 /// Returns the processor time of this thread: what other programs take is not the effort of a picture.

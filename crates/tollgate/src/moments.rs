@@ -173,9 +173,6 @@ impl Moments {
     ///
     /// `live` shows pictures of the run.
     pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host, mut live: Option<Live>) -> Outcome {
-        if let Some(live) = &mut live {
-            live.begin(machine);
-        }
         loop {
             let due = &self.due;
             let mut stop = |m: &Machine| {

@@ -220,7 +220,7 @@ pub(crate) struct Console {
     pub(crate) timed_out: bool,
     /// The reason why the guest's output no longer arrives.
     pub(crate) lost: Option<Lost>,
-    /// What takes the guest's output in place of standard output.
+    /// The receiver of the guest's output in place of standard output.
     serial: Option<Arc<Serial>>,
 }
 
@@ -630,7 +630,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let outcome = match (kvm, sockets) {
         (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
         (None, None) => {
-            let live = args.top.map(|every| Live::new(every, setup.profile.clock.name(), symbol_files.clone()));
+            let model = setup.profile.clock.name();
+            let live = args.top.map(|every| Live::new(every, model, symbol_files.clone(), &mut machine));
             console.serial = live.as_ref().and_then(Live::serial_line);
             moments.run(&mut machine, &mut console, live)
         }

@@ -22,7 +22,7 @@ pub fn emit(text: &str) -> Result<()> {
 }
 
 /// Replaces control characters, which may come from a guest's names and would control the user's terminal.
-fn shown(text: &str) -> Cow<'_, str> {
+pub fn shown(text: &str) -> Cow<'_, str> {
     let controls = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     match text.contains(controls) {
         true => text.replace(controls, "?").into(),
