@@ -14,7 +14,7 @@ use crate::front::{KnownPage, Left, Mode};
 use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
-use ledger::caches::LINE;
+use ledger::caches::{Caches, LINE};
 use ledger::{Family, Kind, Ticks};
 use x86::page::PAGE;
 
@@ -62,8 +62,12 @@ impl Cpu {
     /// Returns true if an access to one line certainly costs less than `room`.
     pub(crate) fn has_room_for(&self, physical: u64, write: bool, room: Ticks) -> bool {
         let Some(memory) = &self.micro.memory else { return true };
-        let slot = memory.find(physical >> LINE_SHIFT);
-        slot.is_some_and(|slot| self.is_free(memory, slot, write)) || self.may_miss(room)
+        self.has_room_at(memory, memory.find(physical >> LINE_SHIFT), write, room)
+    }
+
+    /// Returns true if an access to one line, whose slot in the first-level cache is `found`, certainly costs less than `room`.
+    fn has_room_at(&self, memory: &Memory, found: Option<usize>, write: bool, room: Ticks) -> bool {
+        found.is_some_and(|slot| self.is_free(memory, slot, write)) || self.costs_less(room, Memory::most)
     }
 
     /// Returns true if an access to the line in a slot certainly costs nothing: it needs nothing from other processors, or
@@ -72,22 +76,14 @@ impl Cpu {
         !write || memory.is_changed(slot) || !self.engine.locked && self.wiring.observer.is_none()
     }
 
-    /// Returns true if a miss certainly costs less than `room`.
-    fn may_miss(&self, room: Ticks) -> bool {
-        let most = self.wiring.model.geometry.caches.as_ref().map_or(0, Memory::most);
-        most < room && self.wiring.observer.is_none()
-    }
-
     /// Returns true if a question for code ([`crate::code_lines`]) certainly costs less than `room`.
     pub(crate) fn may_ask(&self, room: Ticks) -> bool {
-        let most = self
-            .wiring
-            .model
-            .geometry
-            .caches
-            .as_ref()
-            .map_or(0, |caches| Memory::most(caches) + caches.code.transfer + caches.code.branches.latency);
-        most < room && self.wiring.observer.is_none()
+        self.costs_less(room, |caches| Memory::most(caches) + caches.code.transfer + caches.code.branches.latency)
+    }
+
+    /// Returns true if `most`, the most that something costs, is less than `room`, and nobody observes charges.
+    fn costs_less(&self, room: Ticks, most: impl FnOnce(&Caches) -> Ticks) -> bool {
+        self.wiring.model.geometry.caches.as_ref().map_or(0, most) < room && self.wiring.observer.is_none()
     }
 
     /// Accesses bytes of a line in a page that the TLB has, and adds the line to the fast path: a short way for most
@@ -111,8 +107,7 @@ impl Cpu {
         if found.is_none() {
             memory.expect(line);
         }
-        let free = found.is_some_and(|slot| self.is_free(memory, slot, write));
-        if !free && !self.may_miss(room) {
+        if !self.has_room_at(memory, found, write, room) {
             return None;
         }
         let slot = match found {

@@ -98,7 +98,7 @@ impl Cr0Wp {
     }
 }
 
-/// What a change of CR0.WP alone leads to at that moment.
+/// The effect of a change of CR0.WP alone on the MMU at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cr0WpEffect {
     /// The roots are unloaded, and the metadata is updated.

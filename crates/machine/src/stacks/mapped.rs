@@ -1,5 +1,5 @@
-//! Where files are mapped in address spaces, as far as call stacks have shown it: so charges, which are known by their addresses, get the
-//! names of the functions of programs.
+//! The mappings of files in address spaces, as far as call stacks have shown them. By these mappings charges, which are known by their addresses,
+//! get the names of the functions of programs.
 
 use ledger::AddressSpace;
 use std::collections::BTreeMap;

@@ -38,7 +38,7 @@ pub struct Programs {
     programs: BTreeMap<u32, Program>,
     /// Functions and rows of all programs together.
     parts: usize,
-    /// Where stacks have found files mapped.
+    /// The mappings of files that stacks have shown.
     mapped: MappedFiles,
 }
 
@@ -143,7 +143,7 @@ impl Programs {
         self.program(recorder, number).row(offset)
     }
 
-    /// Notes where files are mapped in an address space.
+    /// Notes mappings of files in an address space.
     pub fn see(&mut self, space: AddressSpace, found: Vec<Mapped>) {
         found.into_iter().for_each(|mapped| self.mapped.see(space, mapped));
     }

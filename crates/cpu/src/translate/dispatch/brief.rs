@@ -12,7 +12,7 @@ use crate::translate::layout::Running;
 use crate::translate::trace::HandlerSite;
 use ledger::{Family, Kind, Ticks};
 
-/// What translated code has called for while the guest's registers are not in the processor's state: an operation at its site.
+/// An operation, at its site, for which translated code has called while the guest's registers are not in the processor's state.
 struct Brief<'a> {
     cpu: &'a mut Cpu,
     running: &'a mut Running,
@@ -68,9 +68,14 @@ impl<'a> Brief<'a> {
         if let Some(memory) = &cpu.micro.memory {
             running.redirected = memory.front.redirected.wrapping_sub(running.base) as i64;
         }
-        running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
+        give_clock(cpu, running);
         true
     }
+}
+
+/// Gives the clock to translated code.
+fn give_clock(cpu: &Cpu, running: &mut Running) {
+    running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
 }
 
 /// Does the same as [`ask`](super::ask), if no event becomes due. Otherwise it returns false, and changes nothing.
@@ -132,6 +137,6 @@ pub unsafe extern "sysv64" fn refill(
     let Some(Brief { cpu, running, room, .. }) = (unsafe { Brief::take(context, op, place) }) else { return false };
     cpu.take_system_flags(running);
     let known = cpu.refill(linear, u64::from(what & !WRITES), what & WRITES != 0, room);
-    running.budget = cpu.micro.clock.wrapping_sub(running.base) as i64;
+    give_clock(cpu, running);
     known
 }
