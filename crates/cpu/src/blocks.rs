@@ -336,14 +336,16 @@ impl<D: Derived> Blocks<D> {
             Counted::Prefix { before, block } => Some([before.map(|number| number + NUMBERS), Some(block)]),
             Counted::Event { .. } => None,
         };
+        let mut executed = Vec::new();
         counters.drain(origin, blocks.len(), counted.len(), parts, |number, runs| {
             if let Some(block) = blocks.get(number as usize) {
-                recorder.add_block(origin, block.rip, block.shape, runs);
+                executed.push((block.rip, block.shape, runs));
             } else if let Some(Counted::Event { rip, kind, price }) = counted.get(number.wrapping_sub(NUMBERS) as usize)
             {
                 recorder.add(origin, *rip, *kind, runs, price * runs);
             }
         });
+        recorder.add_blocks(origin, &executed);
     }
 
     /// Drops the blocks that contain any of the given 64-byte lines of a page.

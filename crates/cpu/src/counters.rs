@@ -2,8 +2,9 @@
 //!
 //! Kernel code runs under the page tables of every process, so counts are kept by origin (address space and ring) and
 //! block. Each origin has a table of its own. Translated code increments table entries directly, by numbers of its own
-//! above those of blocks, so that hot counters are close together. The host allocates memory on first access. If all
-//! tables are in use, the least recently used one is drained for the next origin: most belong to tasks that have ended.
+//! above those of blocks, so that hot counters are close together. The host allocates memory on first access. The least
+//! recently used table is drained for the next origin if it has not been used for long or if all tables are in use: most
+//! belong to tasks that have ended.
 
 use ledger::{OriginId, Ticks};
 
@@ -12,7 +13,10 @@ pub const MOST_BLOCKS: usize = 1 << 17;
 /// Maximum number of counters in translated code; they begin at [`MOST_BLOCKS`].
 pub const MOST_NUMBERS: usize = 1 << 18;
 /// Maximum number of origins with counts.
-const MOST_ORIGINS: usize = 512;
+const MOST_ORIGINS: usize = 1024;
+/// Number of requests after which a table is old enough for another origin: its task has most likely ended. Tables take up to a
+/// quarter of a megabyte each.
+const OLD: u64 = 20_000;
 const ABSENT: u32 = u32::MAX;
 /// Number of counters that are checked together.
 const GROUP: usize = 16;
@@ -34,6 +38,10 @@ pub struct Counters {
     /// Table of each origin.
     by_origin: Vec<u32>,
     tables: Vec<Table>,
+    /// Parts of counters while a table is drained, by number; 0 otherwise. The tables have no memory for them.
+    parts: Vec<u32>,
+    /// Blocks whose parts are not 0.
+    parted: Vec<u32>,
     /// Number of requests for a table so far.
     asked: u64,
 }
@@ -46,20 +54,34 @@ struct Table {
     last: u64,
     /// Lower bound of the counting time since the table was drained.
     time: Ticks,
-    /// Pages that have been touched.
+    /// Pages that have been touched. Those of blocks are marked when they are, the others when they are drained.
     touched: [u64; PAGES.div_ceil(64)],
+}
+
+impl Table {
+    #[inline(always)]
+    fn touch(&mut self, page: usize) {
+        self.touched[page / 64] |= 1 << (page % 64);
+    }
+
+    fn is_touched(&self, page: usize) -> bool {
+        self.touched[page / 64] >> (page % 64) & 1 != 0
+    }
 }
 
 impl Counters {
     /// Creates empty counters.
     pub fn new() -> Self {
-        Self { by_origin: Vec::new(), tables: Vec::new(), asked: 0 }
+        let parts = vec![0; MOST_BLOCKS + MOST_NUMBERS];
+        Self { by_origin: Vec::new(), tables: Vec::new(), parts, parted: Vec::new(), asked: 0 }
     }
 
     #[inline(always)]
     fn slot(&mut self, block: u32, origin: OriginId) -> Option<&mut u32> {
         let table = *self.by_origin.get(origin.0 as usize)?;
-        self.tables.get_mut(table as usize)?.counts.get_mut(block as usize)
+        let table = self.tables.get_mut(table as usize)?;
+        table.touch(block as usize / PER_PAGE % PAGES);
+        table.counts.get_mut(block as usize)
     }
 
     /// Counts one execution. Returns false if there is no table for it, or if counts must be drained first.
@@ -92,7 +114,7 @@ impl Counters {
     fn make(&mut self, origin: OriginId) -> Option<usize> {
         let number = match self.tables.iter().position(|table| table.last == 0) {
             Some(free) => free,
-            None if self.tables.len() == MOST_ORIGINS => return None,
+            None if self.tables.len() == MOST_ORIGINS || self.has_old() => return None,
             None => {
                 self.tables.push(Table {
                     origin,
@@ -111,6 +133,10 @@ impl Counters {
         }
         self.by_origin[origin] = number as u32;
         Some(number)
+    }
+
+    fn has_old(&self) -> bool {
+        self.tables.iter().any(|table| self.asked - table.last > OLD)
     }
 
     /// Returns the origin with the least recently used table.
@@ -161,29 +187,59 @@ impl Counters {
         mut take: impl FnMut(u32, u64),
     ) {
         let number = self.by_origin.get(origin.0 as usize).copied().unwrap_or(ABSENT);
-        let Some(Table { counts, time, touched, .. }) = self.tables.get_mut(number as usize) else { return };
-        *time = 0;
-        let groups = |range: std::ops::Range<usize>| (range.start / GROUP..range.end.div_ceil(GROUP)).rev();
-        for group in groups(MOST_BLOCKS..MOST_BLOCKS + numbers).chain(groups(0..blocks)) {
+        let Some(table) = self.tables.get_mut(number as usize) else { return };
+        table.time = 0;
+        // A part has a smaller number than the counter that it is a part of.
+        let groups = MOST_BLOCKS / GROUP..(MOST_BLOCKS + numbers).div_ceil(GROUP);
+        for group in groups.rev() {
             let range = group * GROUP..(group + 1) * GROUP;
             // Most counts are zero, and untouched memory must stay untouched.
-            if counts[range.clone()].iter().fold(0, |any, count| any | count) == 0 {
+            let any = |counts: &[u32]| counts[range.clone()].iter().fold(0, |any, count| any | count) != 0;
+            let counted = any(&table.counts);
+            if !counted && !any(&self.parts) {
                 continue;
             }
-            let page = range.start / PER_PAGE;
-            touched[page / 64] |= 1 << (page % 64);
+            if counted {
+                table.touch(range.start / PER_PAGE);
+            }
             for number in range.rev() {
-                let count = std::mem::take(&mut counts[number]);
+                let mut count = std::mem::take(&mut self.parts[number]);
+                if counted {
+                    count = count.wrapping_add(std::mem::take(&mut table.counts[number]));
+                }
                 if count == 0 {
                     continue;
                 }
                 match parts(number as u32) {
-                    Some(whole) => whole.into_iter().flatten().for_each(|part| {
-                        let sum = &mut counts[part as usize];
-                        *sum = sum.wrapping_add(count);
-                    }),
+                    Some(whole) => {
+                        for part in whole.into_iter().flatten() {
+                            let sum = &mut self.parts[part as usize];
+                            if *sum == 0 && (part as usize) < MOST_BLOCKS {
+                                self.parted.push(part);
+                            }
+                            *sum = sum.wrapping_add(count);
+                        }
+                    }
                     None => take(number as u32, u64::from(count)),
                 }
+            }
+        }
+        for page in 0..blocks.div_ceil(PER_PAGE) {
+            if !table.is_touched(page) {
+                continue;
+            }
+            let first = page * PER_PAGE;
+            for (count, block) in table.counts[first..first + PER_PAGE].iter_mut().zip(first as u32..) {
+                let sum = std::mem::take(count).wrapping_add(std::mem::take(&mut self.parts[block as usize]));
+                if sum != 0 {
+                    take(block, u64::from(sum));
+                }
+            }
+        }
+        for block in self.parted.drain(..) {
+            let sum = std::mem::take(&mut self.parts[block as usize]);
+            if sum != 0 {
+                take(block, u64::from(sum));
             }
         }
     }
@@ -229,9 +285,9 @@ mod tests {
         for origin in counters.origins() {
             counters.drain(origin, MOST_BLOCKS, 0, |_| None, |block, runs| out.push((block, origin.0, runs)));
         }
-        assert_eq!(out, [(64, 0, 2), (63, 0, 1), (0, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
+        assert_eq!(out, [(0, 0, 2), (63, 0, 1), (64, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
         counters.drain(OriginId(0), MOST_BLOCKS, 0, |_| None, |_, _| panic!("drained already"));
-        // Two pages of the second table, one of each of the others.
+        // One page of each table.
         assert_eq!(counters.taken() / 4096, 3);
     }
 
@@ -275,6 +331,23 @@ mod tests {
         counters.drain(next, MOST_BLOCKS, 0, |_| None, |_, _| panic!("it begins at zero"));
         counters.clear();
         assert!(counters.table(OriginId(1)).is_some());
+    }
+
+    #[test]
+    fn a_table_that_is_not_used_for_long_is_another_s() {
+        let mut counters = Counters::new();
+        for _ in 0..=OLD {
+            assert!(counters.table(OriginId(1)).is_some());
+            assert!(counters.table(OriginId(0)).is_some());
+        }
+        assert!(counters.table(OriginId(2)).is_some());
+        for _ in 0..=OLD {
+            assert!(counters.table(OriginId(2)).is_some());
+        }
+        assert!(counters.table(OriginId(3)).is_none());
+        assert_eq!(counters.oldest(), Some(OriginId(1)));
+        counters.give_up(OriginId(1));
+        assert!(counters.table(OriginId(3)).is_some());
     }
 
     #[test]

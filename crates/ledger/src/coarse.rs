@@ -158,6 +158,12 @@ impl Coarseness {
         self.step().dense
     }
 
+    /// Returns true if no address is folded into a range.
+    pub(super) fn keeps_addresses(self) -> bool {
+        let Step { dense, user, other, .. } = *self.step();
+        !dense && user == EXACT && other == EXACT
+    }
+
     /// Returns true if some blocks are kept exactly, with their shapes.
     pub(super) fn keeps_shapes(self) -> bool {
         self.step().other == EXACT

@@ -18,7 +18,7 @@ mod tables;
 
 use crate::branch::{Branch, Branches, Taken};
 use crate::charge::{Amount, Origin, OriginId, RegionId, Shape, ShapeId};
-use crate::coarse::{self, AREA, Coarseness, Range};
+use crate::coarse::{self, AREA, Coarseness, HALF, Range};
 use crate::stack::{Keeps, Record, StackId, Stacked, Stacks, What};
 use crate::stays::{Entries, Entry, Recorded, Stay, Stays};
 use crate::task::{Task, TaskId};
@@ -73,6 +73,8 @@ pub struct Recorder {
     used: Vec<bool>,
     shapes_used: usize,
     coarseness: Coarseness,
+    /// Origins that are charged in place of others at this coarseness: those of addresses in each half, by number.
+    coarse_origins: Vec<[Option<OriginId>; 2]>,
     most_recorded: usize,
     most_shapes: usize,
     /// Number of entries beyond which an area is dense, and the number of dense areas.
@@ -99,6 +101,7 @@ impl Default for Recorder {
             used: Vec::new(),
             shapes_used: 0,
             coarseness: Coarseness::default(),
+            coarse_origins: Vec::new(),
             most_recorded: MOST_RECORDED,
             most_shapes: MOST_SHAPES,
             dense_from: coarse::DENSE,
@@ -140,8 +143,8 @@ impl Recorder {
     /// Moves the record of another recorder of the same machine to the end of this one, and makes the other as coarse as this
     /// one.
     pub fn take_from(&mut self, other: &mut Self) {
-        for (origin, rip, shape, runs) in std::mem::take(&mut other.tables.blocks).drain() {
-            self.add_block(origin, rip, shape, runs);
+        for (origin, blocks) in std::mem::take(&mut other.tables.blocks).drain() {
+            self.add_blocks(origin, &blocks);
         }
         let Tables { events, classes, .. } = std::mem::take(&mut other.tables);
         for (origin, rip, kind, amount) in events.iter() {
@@ -160,6 +163,7 @@ impl Recorder {
         other.forget_use();
         other.dense = 0;
         other.recent_origins = [None; RECENT_ORIGINS];
+        other.coarse_origins.clear();
         other.coarseness = self.coarseness;
     }
 
@@ -223,17 +227,60 @@ impl Recorder {
 
     /// Adds `runs` executions of the block at `rip`.
     pub fn add_block(&mut self, origin: OriginId, rip: u64, shape: ShapeId, runs: u64) {
-        if runs == 0 {
-            return;
-        }
-        if self.coarseness != Coarseness::default() {
-            if self.put_block(origin, rip, shape, runs) {
-                self.fit();
-            }
-        } else if self.tables.blocks.add(origin, rip, shape, runs) {
-            self.use_shape(shape);
+        self.add_blocks(origin, &[(rip, shape, runs)]);
+    }
+
+    /// Adds executions of blocks: their addresses, shapes and numbers of executions. Many at once take less time.
+    pub fn add_blocks(&mut self, origin: OriginId, blocks: &[(u64, ShapeId, u64)]) {
+        if self.put_blocks(origin, blocks) {
             self.fit();
         }
+    }
+
+    /// Adds executions of blocks at the current coarseness. Returns true if this created entries.
+    fn put_blocks(&mut self, origin: OriginId, blocks: &[(u64, ShapeId, u64)]) -> bool {
+        let before = (self.tables.len(), self.shapes_used);
+        let executed = blocks.iter().copied().filter(|block| block.2 != 0);
+        if self.coarseness == Coarseness::default() {
+            self.keep_blocks(origin, executed);
+        } else {
+            for half in [0, HALF] {
+                let mut kept: Vec<_> = executed.clone().filter(|block| block.0 & HALF == half).collect();
+                if !kept.is_empty() {
+                    let origin = self.coarse_origin(origin, half);
+                    if !self.coarseness.keeps_addresses() {
+                        kept.retain(|block| !self.fold_block(origin, *block));
+                    }
+                    self.keep_blocks(origin, kept.into_iter());
+                }
+            }
+        }
+        (self.tables.len(), self.shapes_used) != before
+    }
+
+    /// Adds executions of blocks that are kept as they are.
+    fn keep_blocks(&mut self, origin: OriginId, blocks: impl Iterator<Item = (u64, ShapeId, u64)> + Clone) {
+        blocks.clone().for_each(|block| self.use_shape(block.1));
+        let Tables { blocks: runs, areas, .. } = &mut self.tables;
+        let counts_areas = self.coarseness.folds_dense();
+        runs.add(origin, blocks, |rip| {
+            if counts_areas {
+                tables::count(areas, origin, rip);
+            }
+        });
+    }
+
+    /// Adds executions of a block to the range that its address is folded into. Returns false if there is none.
+    fn fold_block(&mut self, id: OriginId, (rip, shape, runs): (u64, ShapeId, u64)) -> bool {
+        let Some(range) = self.range(id, rip) else { return false };
+        if self.coarseness.keeps_shapes() {
+            self.use_shape(shape);
+        }
+        for &(class, count, ticks) in &lock(&self.names).shapes[shape.0 as usize] {
+            let amount = Amount { count: u64::from(count).saturating_mul(runs), ticks: ticks.saturating_mul(runs) };
+            self.tables.classes.entry((range.start, id, class)).or_default().add(amount);
+        }
+        true
     }
 
     /// Adds events with their cost.
@@ -262,41 +309,31 @@ impl Recorder {
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
+        let half = usize::from(rip & HALF != 0);
+        if let Some(known) = self.coarse_origins.get(id.0 as usize).and_then(|halves| halves[half]) {
+            return known;
+        }
         let origin = self.origin_of(id);
         let mut coarse = self.coarseness.origin(origin, rip);
         if !self.coarseness.tells_tasks() {
             coarse.task = self.by_name(coarse.task);
         }
-        if coarse == origin { id } else { self.origin(coarse) }
+        let found = if coarse == origin { id } else { self.origin(coarse) };
+        if self.coarse_origins.len() <= id.0 as usize {
+            self.coarse_origins.resize(id.0 as usize + 1, [None; 2]);
+        }
+        self.coarse_origins[id.0 as usize][half] = Some(found);
+        found
     }
 
     /// Returns the range that an address of an origin is folded into, if any.
     pub fn range(&self, id: OriginId, rip: u64) -> Option<Range> {
+        if self.coarseness.keeps_addresses() {
+            return None;
+        }
         let range = self.coarseness.range(self.origin_of(id), rip);
         let dense = || self.coarseness.folds_dense() && self.tables.is_dense(id, rip);
         range.or_else(|| dense().then(|| Range::page(rip)))
-    }
-
-    /// Adds executions of a block at the current coarseness. Returns true if this created an entry.
-    fn put_block(&mut self, id: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
-        let id = self.coarse_origin(id, rip);
-        let shapes = self.shapes_used;
-        if self.coarseness.keeps_shapes() {
-            self.use_shape(shape);
-        }
-        let Some(range) = self.range(id, rip) else {
-            let new = self.tables.blocks.add(id, rip, shape, runs);
-            if new && self.coarseness.folds_dense() {
-                self.tables.count(id, rip);
-            }
-            return new;
-        };
-        let before = self.tables.classes.len();
-        for &(class, count, ticks) in &lock(&self.names).shapes[shape.0 as usize] {
-            let amount = Amount { count: u64::from(count).saturating_mul(runs), ticks: ticks.saturating_mul(runs) };
-            self.tables.classes.entry((range.start, id, class)).or_default().add(amount);
-        }
-        self.tables.classes.len() != before || self.shapes_used != shapes
     }
 
     /// Adds events at the current coarseness. Returns true if this created an entry.
@@ -305,7 +342,7 @@ impl Recorder {
         let range = self.range(id, rip);
         let new = self.tables.events.add(id, range.map_or(rip, |range| range.start), kind, amount);
         if new && range.is_none() && self.coarseness.folds_dense() {
-            self.tables.count(id, rip);
+            tables::count(&mut self.tables.areas, id, rip);
         }
         new
     }
@@ -371,6 +408,7 @@ impl Recorder {
     #[cold]
     fn rebuild(&mut self) {
         self.recent_origins = [None; RECENT_ORIGINS];
+        self.coarse_origins.clear();
         if !self.coarseness.keeps_shapes() {
             self.forget_use();
         }
@@ -383,8 +421,8 @@ impl Recorder {
             }
         }
         self.dense = self.tables.areas.len();
-        for (origin, rip, shape, runs) in blocks.drain() {
-            self.put_block(origin, rip, shape, runs);
+        for (origin, blocks) in blocks.drain() {
+            self.put_blocks(origin, &blocks);
         }
         for (origin, rip, kind, amount) in events.iter() {
             self.put_event(origin, rip, kind, amount);

@@ -152,11 +152,12 @@ impl Recorder {
         let mut recorder =
             Self { names, coarseness, branches, stacks, stays: Recorded::restore(saved.stays), ..Self::default() };
         recorder.dense = saved.dense as usize;
-        for (origin, rip, shape, runs) in saved.blocks {
-            recorder.tables.blocks.add(origin, rip, shape, runs);
-            if coarseness.keeps_shapes() {
-                recorder.use_shape(shape);
-            }
+        for of_origin in saved.blocks.chunk_by(|a, b| a.0 == b.0) {
+            let blocks = of_origin.iter().map(|&(_, rip, shape, runs)| (rip, shape, runs));
+            recorder.tables.blocks.add(of_origin[0].0, blocks, |_| ());
+        }
+        if coarseness.keeps_shapes() {
+            saved.blocks.iter().for_each(|block| recorder.use_shape(block.2));
         }
         for (origin, rip, kind, amount) in saved.events {
             recorder.tables.events.add(origin, rip, kind, amount);

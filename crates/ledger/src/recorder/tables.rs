@@ -7,97 +7,159 @@ use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
 
-/// Executions of one block, in 20 bytes, because a run has millions of blocks.
-#[derive(Clone, Copy)]
-pub(super) struct Run {
+/// A block: its address and its shape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Block {
     rip: [u32; 2],
-    origin: OriginId,
     shape: ShapeId,
-    /// Low half of the executions; the high half is in [`Runs::high`].
-    low: u32,
 }
 
-impl Run {
-    fn is(&self, origin: OriginId, rip: [u32; 2], shape: ShapeId) -> bool {
-        self.rip == rip && self.origin == origin && self.shape == shape
+impl Block {
+    fn new(rip: u64, shape: ShapeId) -> Self {
+        Self { rip: [rip as u32, (rip >> 32) as u32], shape }
+    }
+
+    fn rip(self) -> u64 {
+        u64::from(self.rip[0]) | u64::from(self.rip[1]) << 32
+    }
+
+    #[inline]
+    fn hash(self) -> u64 {
+        FxBuildHasher.hash_one((self.rip(), self.shape.0))
     }
 }
 
-/// Executed blocks: dense storage in chunks, which never moves, and an index of four bytes per block.
+/// Executed blocks. A run has millions of them: the kernel's, under the origin of every process. Blocks are numbered, and each origin
+/// has a short sorted list of its own by number, so that counts that arrive together are merged in one pass.
 #[derive(Default)]
 pub(super) struct Runs {
-    chunks: Vec<Vec<Run>>,
-    index: HashTable<u32>,
-    high: FxHashMap<u32, u32>,
-}
-
-pub(super) const CHUNK: usize = 1 << 14;
-
-#[inline]
-fn hash(origin: OriginId, rip: [u32; 2], shape: ShapeId) -> u64 {
-    FxBuildHasher
-        .hash_one((u64::from(rip[0]) | u64::from(rip[1]) << 32, u64::from(origin.0) << 32 | u64::from(shape.0)))
+    blocks: Vec<Block>,
+    numbers: HashTable<u32>,
+    /// Numbers of blocks with the low half of their executions, by origin; the high half is in [`Self::high`].
+    by_origin: Vec<Vec<(u32, u32)>>,
+    high: FxHashMap<(OriginId, u32), u32>,
+    len: usize,
+    /// Room for counts that are being added.
+    batch: Vec<(u32, u64)>,
 }
 
 impl Runs {
-    /// Adds executions of a block. Returns true if the block is new.
-    #[inline]
-    pub(super) fn add(&mut self, origin: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
-        let rip = [rip as u32, (rip >> 32) as u32];
-        let hash = hash(origin, rip, shape);
-        let chunks = &mut self.chunks;
-        let found =
-            self.index.find(hash, |&at| chunks[at as usize / CHUNK][at as usize % CHUNK].is(origin, rip, shape));
-        let (at, before, new) = match found {
-            Some(&at) => (at, chunks[at as usize / CHUNK][at as usize % CHUNK].low, false),
-            None => (self.insert(hash, Run { rip, origin, shape, low: 0 }), 0, true),
-        };
-        let sum = u64::from(before).saturating_add(runs);
-        self.chunks[at as usize / CHUNK][at as usize % CHUNK].low = sum as u32;
-        if sum >> 32 != 0 {
-            let high = self.high.entry(at).or_default();
-            *high = high.saturating_add((sum >> 32) as u32);
+    /// Adds executions of blocks: their addresses, shapes and numbers of executions. Calls `is_new` with the address of each that the
+    /// origin did not have.
+    pub(super) fn add(
+        &mut self,
+        origin: OriginId,
+        blocks: impl Iterator<Item = (u64, ShapeId, u64)>,
+        mut is_new: impl FnMut(u64),
+    ) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.extend(blocks.map(|(rip, shape, runs)| (self.number(Block::new(rip, shape)), runs)));
+        batch.sort_unstable_by_key(|&(number, _)| number);
+        batch.dedup_by(|next, sum| {
+            let equal = next.0 == sum.0;
+            if equal {
+                sum.1 = sum.1.saturating_add(next.1);
+            }
+            equal
+        });
+        let index = origin.0 as usize;
+        if self.by_origin.len() <= index {
+            self.by_origin.resize_with(index + 1, Vec::new);
         }
-        new
+        let list = &mut self.by_origin[index];
+        // What the list has is added there; what it does not have is kept at the front of the batch.
+        let (mut at, mut new) = (0, 0);
+        for next in 0..batch.len() {
+            let (number, runs) = batch[next];
+            at += steps_to(&list[at..], number);
+            let before = match list.get(at) {
+                Some(&(found, low)) if found == number => low,
+                _ => {
+                    batch[new] = (number, runs);
+                    new += 1;
+                    is_new(self.blocks[number as usize].rip());
+                    continue;
+                }
+            };
+            let sum = u64::from(before).saturating_add(runs);
+            list[at].1 = sum as u32;
+            Self::carry(&mut self.high, origin, number, sum);
+        }
+        if new != 0 {
+            let mut merged = Vec::with_capacity(list.len() + new);
+            let mut old = list.iter().copied().peekable();
+            for &(number, runs) in &batch[..new] {
+                while let Some(before) = old.next_if(|before| before.0 < number) {
+                    merged.push(before);
+                }
+                merged.push((number, runs as u32));
+                Self::carry(&mut self.high, origin, number, runs);
+            }
+            merged.extend(old);
+            *list = merged;
+        }
+        self.len += new;
+        batch.clear();
+        self.batch = batch;
     }
 
-    #[cold]
-    fn insert(&mut self, hash_of_run: u64, run: Run) -> u32 {
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+    fn carry(high: &mut FxHashMap<(OriginId, u32), u32>, origin: OriginId, number: u32, sum: u64) {
+        if sum >> 32 != 0 {
+            let high = high.entry((origin, number)).or_default();
+            *high = high.saturating_add((sum >> 32) as u32);
         }
-        let chunks = &mut self.chunks;
-        let last = chunks.len() - 1;
-        let at = (last * CHUNK + chunks[last].len()) as u32;
-        chunks[last].push(run);
-        self.index.insert_unique(hash_of_run, at, |&at| {
-            let run = &chunks[at as usize / CHUNK][at as usize % CHUNK];
-            hash(run.origin, run.rip, run.shape)
-        });
-        at
+    }
+
+    /// Returns the number of a block. Equal blocks have equal numbers.
+    #[inline]
+    fn number(&mut self, block: Block) -> u32 {
+        let blocks = &mut self.blocks;
+        let hash = block.hash();
+        if let Some(&number) = self.numbers.find(hash, |&number| blocks[number as usize] == block) {
+            return number;
+        }
+        let number = blocks.len() as u32;
+        blocks.push(block);
+        self.numbers.insert_unique(hash, number, |&number| blocks[number as usize].hash());
+        number
     }
 
     pub(super) fn len(&self) -> usize {
-        self.index.len()
+        self.len
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> + '_ {
-        self.chunks.iter().flatten().zip(0u32..).map(|(run, at)| {
-            let high = self.high.get(&at).copied().unwrap_or(0);
-            let rip = u64::from(run.rip[0]) | u64::from(run.rip[1]) << 32;
-            (run.origin, rip, run.shape, u64::from(run.low) | u64::from(high) << 32)
+        (0..).map(OriginId).zip(&self.by_origin).flat_map(move |(origin, all)| {
+            all.iter().map(move |&(number, low)| {
+                let block = self.blocks[number as usize];
+                let high = self.high.get(&(origin, number)).copied().unwrap_or(0);
+                (origin, block.rip(), block.shape, u64::from(low) | u64::from(high) << 32)
+            })
         })
     }
 
-    /// Returns the blocks, and frees memory on the way.
-    pub(super) fn drain(self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> {
-        let Self { chunks, high, .. } = self;
-        chunks.into_iter().flatten().zip(0u32..).map(move |(run, at)| {
-            let high = high.get(&at).copied().unwrap_or(0);
-            let rip = u64::from(run.rip[0]) | u64::from(run.rip[1]) << 32;
-            (run.origin, rip, run.shape, u64::from(run.low) | u64::from(high) << 32)
+    /// Returns the blocks of one origin after the other, and frees memory on the way.
+    pub(super) fn drain(self) -> impl Iterator<Item = (OriginId, Vec<(u64, ShapeId, u64)>)> {
+        let Self { blocks, by_origin, high, .. } = self;
+        (0..).map(OriginId).zip(by_origin).map(move |(origin, list)| {
+            let block = |(number, low)| {
+                let block = blocks[number as usize];
+                let high = high.get(&(origin, number)).copied().unwrap_or(0);
+                (block.rip(), block.shape, u64::from(low) | u64::from(high) << 32)
+            };
+            (origin, list.into_iter().map(block).collect())
         })
     }
+}
+
+/// Returns the number of entries of a sorted list before a number, by steps that double: the number is often near.
+fn steps_to(list: &[(u32, u32)], number: u32) -> usize {
+    let mut end = 1;
+    while end <= list.len() && list[end - 1].0 < number {
+        end *= 2;
+    }
+    let start = end / 2;
+    start + list[start..end.min(list.len())].partition_point(|entry| entry.0 < number)
 }
 
 /// Events of one kind at one address, in half a cache line.
@@ -199,8 +261,7 @@ pub(super) struct Tables {
     pub(super) events: Charges,
     /// Instructions of blocks without addresses, by the first address of their range.
     pub(super) classes: FxHashMap<(u64, OriginId, Class), Amount>,
-    /// Number of entries by area, where it is counted; `None` for a dense area.
-    pub(super) areas: FxHashMap<(OriginId, u64), Option<u32>>,
+    pub(super) areas: Areas,
 }
 
 impl Tables {
@@ -211,11 +272,14 @@ impl Tables {
     pub(super) fn is_dense(&self, origin: OriginId, rip: u64) -> bool {
         self.areas.get(&(origin, rip / AREA)) == Some(&None)
     }
+}
 
-    /// Counts a new entry.
-    pub(super) fn count(&mut self, origin: OriginId, rip: u64) {
-        if let Some(count) = self.areas.entry((origin, rip / AREA)).or_insert(Some(0)) {
-            *count = count.saturating_add(1);
-        }
+/// Number of entries by area, where it is counted; `None` for a dense area.
+pub(super) type Areas = FxHashMap<(OriginId, u64), Option<u32>>;
+
+/// Counts a new entry.
+pub(super) fn count(areas: &mut Areas, origin: OriginId, rip: u64) {
+    if let Some(count) = areas.entry((origin, rip / AREA)).or_insert(Some(0)) {
+        *count = count.saturating_add(1);
     }
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::Family;
 use crate::recorder::names::IDLE_SHAPES;
-use crate::recorder::tables::CHUNK;
 use std::collections::BTreeMap;
 
 fn origin(recorder: &mut Recorder, space: u64) -> OriginId {
@@ -34,7 +33,7 @@ fn runs_add_up_beyond_32_bits() {
 fn many_blocks_are_all_kept_apart() {
     let mut r = Recorder::default();
     let (o, p, s) = (origin(&mut r, 1), origin(&mut r, 2), r.shape(&vec![]));
-    let n = 3 * CHUNK as u64 + 5;
+    let n = 50_000;
     for round in 1..=2 {
         for i in 0..n {
             r.add_block(if i % 2 == 0 { o } else { p }, i * 7, s, round * (i + 1));
