@@ -78,6 +78,7 @@ impl Bus for NoisyBus {
     fn set_cr8(&mut self, _: Ident, value: u8) {
         assert!(value < 16);
     }
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }
 
 /// Returns the model of a profile's processor.

@@ -93,6 +93,7 @@ impl Bus for Board {
     fn set_cr8(&mut self, _: Ident, value: u8) {
         self.cr8 = value;
     }
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }
 
 /// A profile and the objects made of it.

@@ -11,6 +11,7 @@ use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
 use crate::saved::{SavedBlock, SavedBlocks};
+use crate::tally::Counts;
 use crate::tier::Tier;
 use crate::time::{Place, Runs, START};
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
@@ -329,9 +330,17 @@ impl<D: Derived> Blocks<D> {
     }
 
     /// Passes a processor's execution counts of an origin to the recorder.
-    pub(crate) fn spill(&self, counters: &mut Counters, origin: OriginId, recorder: &mut Recorder) {
+    /// `tally` has their sums for performance counters, if it is needed.
+    pub(crate) fn spill(
+        &self,
+        counters: &mut Counters,
+        tally: &mut Option<Counts>,
+        origin: OriginId,
+        recorder: &mut Recorder,
+    ) {
         const NUMBERS: u32 = MOST_BLOCKS as u32;
         let (blocks, counted) = (&self.blocks, &self.counted);
+        let user = tally.is_some() && recorder.names().is_user(origin);
         let parts = |number: u32| match counted[number.checked_sub(NUMBERS)? as usize] {
             Counted::Prefix { before, block } => Some([before.map(|number| number + NUMBERS), Some(block)]),
             Counted::Event { .. } => None,
@@ -340,9 +349,16 @@ impl<D: Derived> Blocks<D> {
         counters.drain(origin, blocks.len(), counted.len(), parts, |number, runs| {
             if let Some(block) = blocks.get(number as usize) {
                 executed.push((block.rip, block.shape, runs));
+                if let Some(tally) = tally {
+                    let classes = self.ops_of(number).iter().map(|op| op.class);
+                    tally.add_block(user, classes, runs, block.cost);
+                }
             } else if let Some(Counted::Event { rip, kind, price }) = counted.get(number.wrapping_sub(NUMBERS) as usize)
             {
                 recorder.add(origin, *rip, *kind, runs, price * runs);
+                if let Some(tally) = tally {
+                    tally.add(user, *kind, runs, price * runs);
+                }
             }
         });
         recorder.add_blocks(origin, &executed);

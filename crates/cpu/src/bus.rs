@@ -41,6 +41,8 @@ pub trait Bus {
     fn cr8(&mut self, who: Ident) -> u8;
     /// Sets the task priority through CR8.
     fn set_cr8(&mut self, who: Ident, value: u8);
+    /// Raises the interrupt of the performance counters in the local APIC, whose entry is masked then if `masks` is true.
+    fn performance_interrupt(&mut self, who: Ident, masks: bool);
 }
 
 /// The board of a machine, which its processors share.
@@ -81,4 +83,5 @@ impl Bus for NoDevices {
         0
     }
     fn set_cr8(&mut self, _: Ident, _: u8) {}
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }

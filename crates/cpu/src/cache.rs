@@ -9,6 +9,7 @@ use crate::blocks::{Blocks, Derived, NewBlock, key};
 use crate::counters::DRAIN;
 use crate::op::Op;
 use crate::ram::Ram;
+use crate::tally::Counts;
 use crate::time::Place;
 use crate::usage::{NONE, Use};
 use ledger::{OriginId, Recorder, Ticks};
@@ -145,7 +146,7 @@ impl<D: Derived> Cache<D> {
         self.counts(origin, recorder);
         if !self.used.counters.add(index, origin) {
             // The counter has no room left.
-            self.code.spill(&mut self.used.counters, origin, recorder);
+            self.code.spill(&mut self.used.counters, &mut self.used.tally, origin, recorder);
             self.used.counters.add(index, origin);
         }
     }
@@ -153,23 +154,22 @@ impl<D: Derived> Cache<D> {
     /// Returns the table in which translated code counts executions by an origin.
     #[inline]
     pub(crate) fn counts(&mut self, origin: OriginId, recorder: &mut Recorder) -> *mut u32 {
-        let counters = &mut self.used.counters;
-        if let Some(table) = counters.table(origin) {
+        if let Some(table) = self.used.counters.table(origin) {
             return table;
         }
-        if let Some(oldest) = counters.oldest() {
-            self.code.spill(counters, oldest, recorder);
-            counters.give_up(oldest);
+        if let Some(oldest) = self.used.counters.oldest() {
+            self.code.spill(&mut self.used.counters, &mut self.used.tally, oldest, recorder);
+            self.used.counters.give_up(oldest);
         }
         // There is room for a table now.
-        counters.table(origin).unwrap_or(std::ptr::null_mut())
+        self.used.counters.table(origin).unwrap_or(std::ptr::null_mut())
     }
 
     /// Adds to the time in which translated code has counted executions by an origin, and passes the counts to the
     /// recorder before any can overflow.
     pub(crate) fn spend(&mut self, origin: OriginId, time: Ticks, recorder: &mut Recorder) {
         if self.used.counters.spend(origin, time) >= DRAIN {
-            self.code.spill(&mut self.used.counters, origin, recorder);
+            self.code.spill(&mut self.used.counters, &mut self.used.tally, origin, recorder);
         }
     }
 
@@ -215,9 +215,37 @@ impl<D: Derived> Cache<D> {
         let (code, everyone) = self.everyone();
         for used in everyone {
             for origin in used.counters.origins() {
-                code.spill(&mut used.counters, origin, recorder);
+                code.spill(&mut used.counters, &mut used.tally, origin, recorder);
             }
         }
+    }
+
+    /// Passes the execution counts of an origin on the processor whose turn it is to the recorder.
+    pub(crate) fn spill(&mut self, origin: OriginId, recorder: &mut Recorder) {
+        self.code.spill(&mut self.used.counters, &mut self.used.tally, origin, recorder);
+    }
+
+    /// Passes all execution counts of the processor whose turn it is to the recorder.
+    pub(crate) fn spill_own(&mut self, recorder: &mut Recorder) {
+        for origin in self.used.counters.origins() {
+            self.spill(origin, recorder);
+        }
+    }
+
+    /// Returns true if the executions of the processor whose turn it is are summed up for performance counters.
+    #[inline]
+    pub(crate) fn is_tallied(&self) -> bool {
+        self.used.tally.is_some()
+    }
+
+    /// Begins to sum up the executions of the processor whose turn it is, or ends to.
+    pub(crate) fn set_tallied(&mut self, tallied: bool) {
+        self.used.tally = tallied.then(Counts::default);
+    }
+
+    /// Takes the sums of the processor whose turn it is.
+    pub(crate) fn take_tally(&mut self) -> Counts {
+        self.used.tally.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Drops everything, and frees the memory.

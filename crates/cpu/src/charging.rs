@@ -69,6 +69,9 @@ impl Cpu {
                 recorder.origin(Origin { level, task, context, ..host })
             }
         };
+        if self.micro.tally.is_on() {
+            self.note_origin();
+        }
     }
 
     /// Returns the current guest ([`Origin::guest`]) in non-root mode of a hypervisor that runs on the machine.

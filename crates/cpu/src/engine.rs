@@ -87,6 +87,10 @@ pub struct Engine {
     pub time_limit: Ticks,
     /// Time of the next sample; see [`crate::sampling`].
     pub sample_at: Ticks,
+    /// Origins that have been charged since the performance counters were completed, see [`crate::pmu`].
+    pub(crate) charged: Vec<OriginId>,
+    /// True while an instruction restarts for which the performance counters have been brought up to date.
+    pub(crate) settled: bool,
 }
 
 impl Engine {
@@ -126,6 +130,8 @@ impl Engine {
             readings: Vec::new(),
             time_limit: LATEST,
             sample_at: Ticks::MAX,
+            charged: Vec::new(),
+            settled: false,
         }
     }
 }

@@ -36,6 +36,8 @@ pub enum Cause {
     /// A read of the time-stamp counter on a processor that is ahead of others: the instruction restarts after they
     /// have caught up. See [`Cpu::set_time_limit`](crate::Cpu::set_time_limit).
     Ahead,
+    /// An access to the performance counters: the instruction restarts alone, after they have been brought up to date.
+    Counters,
     /// A repeated string instruction has completed an iteration, after which a debugger stops; nothing is delivered.
     Iteration,
     /// Shutdown (triple fault).

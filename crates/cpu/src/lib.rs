@@ -60,6 +60,7 @@ pub mod paging;
 #[cfg(test)]
 mod paging_tests;
 pub mod permission;
+pub mod pmu;
 pub mod probe;
 mod probing;
 mod raise;
@@ -76,6 +77,7 @@ pub mod stays;
 mod stopping;
 pub mod stops;
 pub mod table;
+mod tally;
 #[cfg(test)]
 mod testing;
 pub mod tier;

@@ -3,6 +3,7 @@
 
 use crate::charged::Charged;
 use crate::stays::Stays;
+use crate::tally::Tally;
 use crate::time::memory::Memory;
 use crate::time::predictor::Predictor;
 use crate::time::{Place, START};
@@ -42,6 +43,8 @@ pub struct Micro {
     pub spins: bool,
     /// True if the board has handled the probe at the next instruction.
     pub probe_passed: bool,
+    /// Sums for the performance counters.
+    pub tally: Tally,
 }
 
 impl Micro {
@@ -60,6 +63,7 @@ impl Micro {
             stays: Stays::default(),
             spins: false,
             probe_passed: false,
+            tally: Tally::default(),
         }
     }
 

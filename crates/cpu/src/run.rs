@@ -61,7 +61,7 @@ pub enum Exit {
 impl Cpu {
     /// Runs until an event that concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
-        cache.turn(self.wiring.index);
+        self.follow_tally(cache);
         if let Some(stops) = self.engine.stopping.stops.clone() {
             return self.run_debugged(cache, deadline, &stops);
         }
@@ -330,11 +330,10 @@ impl Cpu {
         (self.engine.ahead, self.engine.rest) = (0, 0);
         (self.engine.locked, self.engine.streams) = (false, false);
         let rip = block.rip;
-        let recorder = &mut self.wiring.recorder;
         for (op, ticks) in cache.code.ops_of(index).iter().zip(cache.code.ticks_of(index)).take(done) {
             self.micro.clock += ticks;
             if self.wiring.model.recorded {
-                recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
+                self.put(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
             }
         }
     }
@@ -342,14 +341,18 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn after_fault(&mut self, cache: &mut BlockCache) {
-        if self.engine.fault == Cause::CodeWrite {
-            self.engine.fault = Cause::None;
-            self.engine.code_write_allowed = true;
-            self.step(cache);
-            self.engine.code_write_allowed = false;
-        } else {
-            self.engine.ilen = 0;
-            self.deliver_fault();
+        match self.engine.fault {
+            Cause::CodeWrite => {
+                self.engine.fault = Cause::None;
+                self.engine.code_write_allowed = true;
+                self.step(cache);
+                self.engine.code_write_allowed = false;
+            }
+            Cause::Counters => _ = self.restart_settled(cache),
+            _ => {
+                self.engine.ilen = 0;
+                self.deliver_fault();
+            }
         }
     }
 
@@ -392,7 +395,7 @@ impl Cpu {
                         self.micro.clock += ticks;
                         self.micro.run = if flow == Flow::End { START } else { after };
                         if self.wiring.model.recorded {
-                            self.wiring.recorder.add(self.engine.origin, op.rip(), kind, 1, ticks);
+                            self.put(self.engine.origin, op.rip(), kind, 1, ticks);
                         }
                         true
                     }
@@ -412,6 +415,9 @@ impl Cpu {
                 let completed = self.step(cache);
                 self.engine.code_write_allowed = false;
                 return completed;
+            }
+            if self.engine.fault == Cause::Counters {
+                return self.restart_settled(cache);
             }
             self.engine.ilen = 0;
             self.deliver_fault();
@@ -612,11 +618,14 @@ impl Cpu {
         if self.sample_due() {
             return Some(Exit::Sample);
         }
+        self.look_at_counters(cache);
         if self.arch.attention & attention::VM_EXIT != 0 {
             self.arch.attention &= !attention::VM_EXIT;
             self.engine.stopping.exited = true;
             if self.arch.vmx.operation.is_on() {
+                self.settle_before_exit(cache);
                 self.exit_to_software();
+                self.follow_tally(cache);
                 return None;
             }
             return Some(Exit::Vm);
@@ -801,7 +810,9 @@ impl Cpu {
             Cause::Ahead => self.give_way(),
             Cause::Shutdown => self.shut_down(),
             Cause::VmExit => self.instruction_exit(),
-            Cause::None | Cause::CodeWrite | Cause::Iteration => debug_assert!(false, "no fault to deliver"),
+            Cause::None | Cause::CodeWrite | Cause::Counters | Cause::Iteration => {
+                debug_assert!(false, "no fault to deliver")
+            }
         }
     }
 

@@ -50,13 +50,14 @@ impl Cpu {
 
     /// Returns the latest time at which the processor leaves its fast path.
     pub(crate) fn next_stop(&self) -> Ticks {
-        self.engine.deadline.min(self.engine.sample_at)
+        self.engine.deadline.min(self.engine.sample_at).min(self.micro.tally.look_at)
     }
 
-    /// Returns [`stop_at`](crate::engine::Engine::stop_at) without regard to samples: they split no repeated string
-    /// instruction, since its restart has a price.
+    /// Returns [`stop_at`](crate::engine::Engine::stop_at) without regard to samples and looks at performance counters: they
+    /// split no repeated string instruction, since its restart has a price.
     pub(crate) fn stop_but_for_samples(&self) -> Ticks {
-        if self.wiring.sample_every != 0 && self.engine.stop_at == self.engine.sample_at {
+        let watched = self.engine.sample_at.min(self.micro.tally.look_at);
+        if watched != Ticks::MAX && self.engine.stop_at == watched {
             self.engine.deadline.min(self.arch.vmx.timer_at)
         } else {
             self.engine.stop_at

@@ -10,7 +10,10 @@ use crate::flags::Int;
 use crate::micro::{LATEST, Micro};
 use crate::mode;
 use crate::model::Model;
+use crate::pmu::layout::Layout as Counters;
+use crate::pmu::registers::Pmu;
 use crate::ram::Ram;
+use crate::tally::Tally;
 use crate::wiring::Wiring;
 use crate::xstate::Layout;
 use ledger::{Geometry, Origin, Recorder, Ticks};
@@ -49,6 +52,7 @@ impl Cpu {
                 features,
                 capabilities: Capabilities::of(&model),
                 xstate: Layout::of(&model),
+                pmu: Counters::of(&model),
                 model,
                 bus,
                 recorder,
@@ -108,6 +112,8 @@ impl Cpu {
                 amd: AMD_RESET,
                 ..Msrs::default()
             };
+            self.arch.pmu = Pmu::reset(self.wiring.pmu.as_ref());
+            self.micro.tally = Tally::default();
             self.arch.vector = VectorState::RESET;
             self.arch.x87.control = 0x40;
             self.arch.x87.status = 0;
@@ -266,6 +272,11 @@ impl Cpu {
         require(arch.vmx.controls.fits(), "its VMX controls")?;
         require(!arch.vmx.active || arch.vmx.controls.link_fits(), "its shadow VMCS")?;
         require(arch.vmx.operation.is_whole(), "its VMCS")?;
+        require(arch.pmu.fits(self.wiring.pmu.as_ref()), "its performance counters")?;
+        require(
+            micro.tally.is_on() == self.wiring.pmu.is_some_and(|l| arch.pmu.counts(&l)),
+            "its performance counters",
+        )?;
         require(micro.clock < LATEST, "its time")?;
         let processors = self.wiring.processors as usize;
         require(micro.fits(&self.wiring.model.geometry, self.wiring.index, processors), "its TLBs or predictors")?;

@@ -3,6 +3,7 @@
 
 use crate::counters::Counters;
 use crate::op::{MAX_LENGTH, Timed};
+use crate::tally::Counts;
 
 const JUMPS: usize = 1 << 16;
 /// Number of cached instructions that were decoded for single-stepping.
@@ -32,6 +33,8 @@ struct Heat {
 pub(crate) struct Use {
     /// Executions that the recorder does not know yet.
     pub(crate) counters: Counters,
+    /// Sums of the executions that the recorder has got, for performance counters; `None` if no counter counts.
+    pub(crate) tally: Option<Counts>,
     /// Most recent successors of each block: predictions, which are checked before they are used.
     links: Vec<[u32; 2]>,
     heat: Vec<Heat>,
@@ -51,6 +54,7 @@ impl Default for Use {
     fn default() -> Self {
         Self {
             counters: Counters::new(),
+            tally: None,
             links: Vec::new(),
             heat: Vec::new(),
             heated: 0,

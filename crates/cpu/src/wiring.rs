@@ -5,6 +5,7 @@ use crate::capability::Capabilities;
 use crate::features::Features;
 use crate::model::Model;
 use crate::observer::Observer;
+use crate::pmu::layout::Layout as Counters;
 use crate::ram::Ram;
 use crate::xstate::Layout;
 use ledger::{Recorder, Ticks};
@@ -22,6 +23,8 @@ pub struct Wiring<P> {
     pub capabilities: Capabilities,
     /// State components of the model, and their layout in save areas.
     pub xstate: Layout,
+    /// Performance counters of the model, if it has any.
+    pub pmu: Option<Counters>,
     /// Interface to the board.
     pub bus: SharedBus,
     /// Recorder of this processor's charges.

@@ -228,6 +228,9 @@ impl Vcpus {
     /// Completes the record of the machine, which is that of the first processor: the counts of blocks, and what the other
     /// processors have recorded.
     pub fn gather(&mut self) {
+        for vcpu in &mut self.all {
+            vcpu.cpu.complete_tally(&mut self.cache);
+        }
         for index in 1..self.all.len() {
             self.hand_over(index);
         }

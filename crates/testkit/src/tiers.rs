@@ -105,6 +105,7 @@ impl Bus for Board {
         0
     }
     fn set_cr8(&mut self, _: Ident, _: u8) {}
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }
 
 /// The initial state of a program.

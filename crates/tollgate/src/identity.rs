@@ -22,6 +22,10 @@ pub fn facts<'a>(
     if config.profile.clock != Clock::default() {
         facts.push(("model".to_owned(), config.profile.clock.name().to_owned()));
     }
+    let options: Vec<&str> = config.profile.options.words().collect();
+    if !options.is_empty() {
+        facts.push(("processor options".to_owned(), options.join(",")));
+    }
     for (number, module) in config.modules.iter().enumerate() {
         let name = if number == 0 { "initrd".to_owned() } else { format!("initrd {number}") };
         if !module.arguments().is_empty() {

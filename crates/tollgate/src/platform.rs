@@ -85,6 +85,10 @@ impl PlatformArgs {
             let text = format!("--{} is a switch of the hypervisor: it needs --platform hvm", switch.name);
             bail!(WrongArguments::new(text));
         }
+        if profile.options.pmu && self.platform != PlatformName::Bare {
+            let text = "--cpu NAME,pmu has performance counters of the processor itself: it needs --platform bare";
+            bail!(WrongArguments::new(text));
+        }
         Ok(match self.platform {
             PlatformName::Bare => Platform::Bare,
             PlatformName::Emulated => Platform::Emulated,

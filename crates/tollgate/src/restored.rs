@@ -112,7 +112,11 @@ fn added(made: &Made, given: &dyn Fn(&str) -> bool) -> Result<Vec<OsString>> {
                 disks += 1;
             }
             "net" => allow_net(value)?,
-            "cpu" if !Profile::names().chain(Profile::aliases().map(|alias| alias.0)).any(|name| name == value) => {
+            "cpu"
+                if !Profile::names()
+                    .chain(Profile::aliases().map(|alias| alias.0))
+                    .any(|name| name == Profile::name_in(value)) =>
+            {
                 bail!("its profile is the file {}: give it again, by --cpu", value.escape_debug());
             }
             _ => {}

@@ -108,7 +108,7 @@ pub struct RunArgs {
     /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: usize,
-    /// Processor profile: a name of `tollgate cpu list`, or a TOML file [default: skx]
+    /// Processor profile: a name of `tollgate cpu list`, or a TOML file; behind it options, as in skx,pmu [default: skx]
     #[arg(long, value_name = "PROFILE")]
     cpu: Option<String>,
     /// Model of time: core (pipeline, caches, predictors) or flat (each instruction costs the price of its class; several times faster)
@@ -460,6 +460,11 @@ impl<'a> Setup<'a> {
             Some(kvm) => kvm.profile(profile),
             None => {
                 cpu::host_supported()?;
+                if host_clock && profile.options.pmu {
+                    bail!(WrongArguments::new(
+                        "--cpu NAME,pmu needs --clock virtual: with the host's clock nothing is counted"
+                    ));
+                }
                 // The host's clock does not show what mitigations cost on the processor.
                 if host_clock && args.cpu.is_none() { profile.invulnerable() } else { profile }
             }

@@ -7,6 +7,7 @@ pub use registers::*;
 pub use tiles::*;
 
 use crate::flags::Lazy;
+use crate::pmu::registers::Pmu;
 use crate::vmx::information::VmExit;
 use crate::vmx::state::NonRoot;
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,8 @@ pub struct Arch {
     pub vmx: Box<NonRoot>,
     /// Exit information of the last VM exit.
     pub vm_exit: VmExit,
+    /// Performance counters.
+    pub pmu: Pmu,
 }
 
 impl Arch {
@@ -154,6 +157,7 @@ impl Arch {
             single_step: false,
             vmx: Box::default(),
             vm_exit: VmExit::default(),
+            pmu: Pmu::default(),
         }
     }
 }

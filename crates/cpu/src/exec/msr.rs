@@ -80,7 +80,6 @@ static PLAIN: &[Plain] = &[
         needs: Some(Capability::Sep),
     },
     Plain { index: MCG_STATUS, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
-    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(DEBUGCTL_BITS), needs: None },
     Plain { index: STAR, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
     Plain { index: LSTAR, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
     Plain { index: CSTAR, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
@@ -129,10 +128,14 @@ impl Cpu {
         if let Some(plain) = self.plain(index) {
             return Some(*(plain.field)(&mut self.arch.msr));
         }
+        if let Some(value) = self.read_counter_msr(index) {
+            return Some(value);
+        }
         let capabilities = self.wiring.capabilities;
         let when = |needed, value| if capabilities.has(needed) { Some(value) } else { None };
         match index {
             TSC => Some(self.tsc()),
+            DEBUGCTL => Some(self.arch.msr.debugctl),
             PLATFORM_ID if !capabilities.amd => Some(0),
             FEATURE_CONTROL if !capabilities.amd => Some(self.arch.msr.feature_control),
             VMX_BASIC..=VMX_VMFUNC => self.vmx_msr(index),
@@ -146,7 +149,10 @@ impl Cpu {
             CORE_CAPABILITIES => when(Capability::CoreCapabilities, 0),
             ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.wiring.model.arch_capabilities),
             MCG_CAP => when(Capability::Mce, 0),
-            MISC_ENABLE if !capabilities.amd => Some(self.arch.msr.misc_enable | MISC_ENABLE_FIXED),
+            MISC_ENABLE if !capabilities.amd => {
+                let counters = if self.wiring.pmu.is_some() { MISC_ENABLE_PERFMON } else { 0 };
+                Some(self.arch.msr.misc_enable | MISC_ENABLE_FIXED | counters)
+            }
             MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 => {
                 when(Capability::Mtrr, self.arch.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
             }
@@ -227,8 +233,18 @@ impl Cpu {
             }
             return good;
         }
+        if let Some(good) = self.write_counter_msr(index, value) {
+            return good;
+        }
         let capabilities = self.wiring.capabilities;
         match index {
+            DEBUGCTL => {
+                let good = value & !self.debugctl_bits() == 0;
+                if good {
+                    self.arch.msr.debugctl = value;
+                }
+                good
+            }
             TSC => {
                 let delta = value.wrapping_sub(self.machine_tsc());
                 self.arch.msr.tsc_offset = self.arch.msr.tsc_offset.wrapping_add(delta);
@@ -271,7 +287,8 @@ impl Cpu {
             // A write starts the sequence that reads the revision.
             BIOS_SIGN_ID => true,
             MISC_ENABLE if !capabilities.amd => {
-                let good = value & !(MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED) == 0;
+                let counters = if self.wiring.pmu.is_some() { MISC_ENABLE_PERFMON } else { 0 };
+                let good = value & !(MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | counters) == 0;
                 if good {
                     self.arch.msr.misc_enable = value & MISC_ENABLE_WRITABLE;
                 }
@@ -421,6 +438,9 @@ fn rdmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if index == TSC {
         cpu.in_time_order(Class::System)?;
     }
+    if cpu.is_counter_msr(index) {
+        cpu.settled()?;
+    }
     let found = cpu.virtual_x2apic_read(index).or_else(|| cpu.read_msr(index));
     let Some(value) = found else { return Err(cpu.gp(0)) };
     cpu.charge(Kind::new(Family::Rdmsr, index), 1);
@@ -434,6 +454,9 @@ fn wrmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let index = cpu.get::<u32>(reg::RCX);
     let value = u64::from(cpu.get::<u32>(reg::RDX)) << 32 | u64::from(cpu.get::<u32>(reg::RAX));
     cpu.msr_exit(index, true)?;
+    if cpu.is_counter_msr(index) {
+        cpu.settled()?;
+    }
     let written = cpu.virtual_x2apic_write(index, value);
     if !written.unwrap_or_else(|| cpu.write_msr(index, value)) {
         return Err(cpu.gp(0));

@@ -230,8 +230,16 @@ fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if cpu.arch.cpl == 0 || cpu.arch.cr4 & CR4_PCE != 0 {
         cpu.exit_if(primary::RDPMC, reason::RDPMC)?;
     }
-    // There are no counters: the index is out of range at any privilege level.
-    Err(cpu.gp(0))
+    let allowed = cpu.arch.cpl == 0 || cpu.arch.cr4 & CR4_PCE != 0;
+    // Without counters any index is out of range.
+    let Some((number, fixed)) = cpu.counter_of(cpu.get::<u32>(reg::RCX)).filter(|_| allowed) else {
+        return Err(cpu.gp(0));
+    };
+    cpu.settled()?;
+    let value = cpu.arch.pmu.counter(number, fixed);
+    cpu.set::<u32>(reg::RAX, value as u32);
+    cpu.set::<u32>(reg::RDX, (value >> 32) as u32);
+    Ok(Flow::End)
 }
 
 fn rdpid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {

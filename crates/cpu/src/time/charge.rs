@@ -59,10 +59,18 @@ impl Cpu {
     fn record(&mut self, origin: OriginId, kind: Kind, count: u64, ticks: Ticks) {
         if self.wiring.model.recorded {
             let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
-            self.wiring.recorder.add(origin, rip, kind, count, ticks);
+            self.put(origin, rip, kind, count, ticks);
             if self.wiring.observer.is_some() {
                 self.observe(origin, rip, kind, count, ticks);
             }
+        }
+    }
+
+    /// Passes a charge to the recorder, and to the performance counters.
+    pub(crate) fn put(&mut self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
+        self.wiring.recorder.add(origin, rip, kind, count, ticks);
+        if self.micro.tally.is_on() {
+            self.tally(origin, kind, count, ticks);
         }
     }
 

@@ -253,9 +253,13 @@ impl Cpu {
                 self.instruction_exit();
                 Outcome::Exit
             }
-            Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::Ahead | Cause::Iteration | Cause::VmExit => {
-                Outcome::Shutdown
-            }
+            Cause::Shutdown
+            | Cause::None
+            | Cause::CodeWrite
+            | Cause::Ahead
+            | Cause::Counters
+            | Cause::Iteration
+            | Cause::VmExit => Outcome::Shutdown,
         }
     }
 

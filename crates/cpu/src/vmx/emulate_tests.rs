@@ -60,6 +60,7 @@ impl Bus for Board {
     fn set_cr8(&mut self, _: Ident, value: u8) {
         self.cr8 = value;
     }
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }
 
 /// A guest on the machine's registers: its view has the original control registers, and the machine's own are then

@@ -93,6 +93,7 @@ impl Bus for TestBus {
     fn set_cr8(&mut self, _: Ident, value: u8) {
         self.cr8 = value;
     }
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }
 
 /// A guest and its platform.

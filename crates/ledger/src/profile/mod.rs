@@ -6,9 +6,12 @@
 //! A profile also selects the model of time ([`Clock`]) that turns its figures into the time of a run.
 
 mod cpuid;
+mod options;
 mod parse;
+mod pmu;
 
 pub use cpuid::CpuidLeaf;
+pub use options::{Choice, Options};
 
 use crate::caches::{Caches, Code, DeviceWrites, Level, Walks};
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
@@ -386,6 +389,8 @@ pub struct Profile {
     pub cpuid_from: Provenance,
     /// CPUID as the real processor answers: (leaf, sub-leaf, registers).
     raw_cpuid: Vec<[u32; 6]>,
+    /// What the user has chosen.
+    pub options: Options,
 }
 
 /// Why a profile can't be used.
@@ -413,6 +418,16 @@ pub enum ProfileError {
         /// The file.
         file: String,
         /// The place and the reason.
+        reason: String,
+    },
+    /// An option is unknown, or the processor can't have it.
+    #[error("processor profile {name} with the option '{word}': {reason}")]
+    Choice {
+        /// The name of the profile.
+        name: String,
+        /// The option.
+        word: String,
+        /// Why.
         reason: String,
     },
     /// The model of time needs caches.
@@ -510,13 +525,21 @@ impl Profile {
         }
     }
 
-    /// The profile a user means: a built-in name, or the path of a file if it ends in `.toml` or has a directory.
-    pub fn find(name_or_path: &str) -> Result<Self, ProfileError> {
-        if name_or_path.ends_with(".toml") || name_or_path.contains('/') {
-            Self::load(Path::new(name_or_path))
+    /// The profile a user means: a built-in name, or the path of a file if it ends in `.toml` or has a directory. Options
+    /// may follow after commas, see [`Choice`].
+    pub fn find(text: &str) -> Result<Self, ProfileError> {
+        let (name_or_path, options) = options::split(text);
+        let profile = if name_or_path.ends_with(".toml") || name_or_path.contains('/') {
+            Self::load(Path::new(name_or_path))?
         } else {
-            Self::named(name_or_path)
-        }
+            Self::named(name_or_path)?
+        };
+        profile.with_options(options)
+    }
+
+    /// The name or path of a profile in what [`Profile::find`] takes, without options.
+    pub fn name_in(text: &str) -> &str {
+        options::split(text).0
     }
 
     /// A profile from the text of a file called `file`.
@@ -571,7 +594,11 @@ impl Profile {
     /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on
     /// state (OSXSAVE, OSPKE, APIC ids, counts of cores, sizes for the current XCR0) are 0 and are up to the processor.
     pub fn cpuid(&self) -> Vec<CpuidLeaf> {
-        cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value, self.vmx.is_some())
+        let mut leaves = cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value, self.vmx.is_some());
+        if self.options.pmu {
+            self.show_counters(&mut leaves);
+        }
+        leaves
     }
 
     /// A processor that runs a guest by itself: what it says of itself, and its frequency, in place of this profile's. Prices stay, and are of
@@ -594,6 +621,7 @@ impl Profile {
         self.tsc_hz.value = tsc_hz;
         self.boost_hz = None;
         self.raw_cpuid = raw_cpuid;
+        self.options = Options::default();
         self
     }
 

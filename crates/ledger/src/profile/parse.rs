@@ -1,8 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, MemoryFigures, Prices, Profile, ProfileError,
-    Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
+    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, MemoryFigures, Options, Prices, Profile,
+    ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
 use crate::caches::{DeviceWrites, LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
@@ -248,6 +248,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         emulator: emulator(&top.table("emulated")?)?,
         cpuid_from,
         raw_cpuid,
+        options: Options::default(),
     })
 }
 

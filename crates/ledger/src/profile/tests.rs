@@ -395,3 +395,42 @@ fn an_invulnerable_processor_says_so() {
     assert_eq!(says(&named("zen3").invulnerable()), says(&named("zen3")), "AMD has no such register");
     assert_eq!(skx.cpuid().len(), named("skx").cpuid().len());
 }
+
+/// Counters, width and events of CPUID leaf 0xA under a model of time.
+#[test]
+fn counters_are_those_of_the_processor() {
+    let leaf = |name: &str, clock| {
+        let profile = Profile::find(name).unwrap();
+        let profile = if clock == Clock::Core { profile.with_clock(clock).unwrap() } else { profile };
+        let leaves = profile.cpuid();
+        assert_eq!(leaves.iter().filter(|leaf| leaf.leaf == 0xa).count(), 1, "{name}");
+        let leaf = *leaves.iter().find(|leaf| leaf.leaf == 0xa).unwrap();
+        (leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
+    };
+    assert_eq!(leaf("skx,pmu", Clock::Flat), (0x0730_0402, 0x58, 0, 0x603));
+    assert_eq!(leaf("skx,pmu", Clock::Core), (0x0730_0402, 0, 0, 0x603));
+    // Topdown slots and their fixed counter are not modelled.
+    assert_eq!(leaf("icx,pmu", Clock::Core), (0x0730_0802, 0, 0, 0x603));
+    // Its CPUID is older than the number of fixed counters, and it has no table of forms.
+    assert_eq!(leaf("core2,pmu", Clock::Core), (0x0728_0202, 0x40, 0, 0x503));
+    for name in ["zen3", "zen4"] {
+        let ecx = |name: &str| {
+            let leaves = Profile::find(name).unwrap().cpuid();
+            leaves.iter().find(|leaf| leaf.leaf == 0x8000_0001).unwrap().ecx
+        };
+        assert_eq!(ecx(&format!("{name},pmu")) ^ ecx(name), 1 << 23);
+    }
+    for name in Profile::names() {
+        assert!(Profile::named(name).unwrap().cpuid().iter().all(|leaf| leaf.leaf != 0xa), "{name}");
+    }
+}
+
+#[test]
+fn options_follow_the_name() {
+    assert!(Profile::find("skylake,pmu").unwrap().options.pmu);
+    assert_eq!(Profile::name_in("zen3,pmu"), "zen3");
+    assert_eq!(Profile::name_in("./a,b.toml,pmu"), "./a,b.toml");
+    let refused = |text: &str| Profile::find(text).expect_err(text).to_string();
+    assert!(refused("skx,foo").contains("with the option 'foo': there is no such option; there are: pmu"));
+    assert!(refused("skx,pmu,").contains("with the option '': there is no such option"));
+}

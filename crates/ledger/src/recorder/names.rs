@@ -55,6 +55,11 @@ impl Names {
         &self.origins
     }
 
+    /// Returns true if an origin is user code.
+    pub fn is_user(&self, origin: OriginId) -> bool {
+        self.origins.get(origin.0 as usize).is_some_and(|origin| origin.ring != 0)
+    }
+
     /// Returns the shapes by number.
     pub fn shapes(&self) -> &[Shape] {
         &self.shapes

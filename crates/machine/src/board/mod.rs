@@ -525,4 +525,8 @@ impl Bus for Board {
     fn set_cr8(&mut self, who: Ident, value: u8) {
         self.devices.lapics[who.cpu].set_cr8(value);
     }
+
+    fn performance_interrupt(&mut self, who: Ident, masks: bool) {
+        self.devices.lapics[who.cpu].performance_interrupt(masks);
+    }
 }

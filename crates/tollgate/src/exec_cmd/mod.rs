@@ -128,7 +128,7 @@ pub struct ExecArgs {
     /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: usize,
-    /// Processor profile: a name of `tollgate cpu list`, or a TOML file
+    /// Processor profile: a name of `tollgate cpu list`, or a TOML file; behind it options, as in skx,pmu
     #[arg(long, value_name = "PROFILE", default_value = CPU)]
     cpu: String,
     /// Model of time: core (pipeline, caches, predictors) or flat (each instruction costs the price of its class; several times faster)

@@ -23,6 +23,10 @@ pub fn group() -> Group {
             equal_ledgers(bench, &cloud()?.append(HACKBENCH).with("--cpus", cpus.to_string()), 0, ENDED)
         });
     }
+    // The watchdog uses a counter.
+    group.add("equal_ledgers_linux_counters", |bench| {
+        equal_ledgers(bench, &cloud()?.append(HACKBENCH).words("--model core --cpu skx,pmu --cpus 2"), 0, ENDED)
+    });
     // It has more translations than the memory for them holds.
     group.add("equal_ledgers_linux_core", |bench| {
         let run = cloud()?.append(HACKBENCH).words("--model core --cpu zen3 --cpus 2");

@@ -12,7 +12,6 @@ use crate::exec::msr::good_pat;
 use crate::state::Cpu;
 use ledger::{Family, Kind};
 use x86::control::*;
-use x86::msr::DEBUGCTL_BITS;
 use x86::vmx::qualification::entry_failure;
 use x86::vmx::{entry, error, primary, reason, region, secondary, vmcs};
 use x86::{debug, flags, reg, rights, seg};
@@ -201,7 +200,7 @@ impl Cpu {
             require(limits.iter().all(|limit| v.get(*limit) >> 16 == 0), "limit of GDTR or IDTR")?;
             if controls & entry::LOAD_DEBUG != 0 {
                 require(v.get(vmcs::GUEST_DR7) >> 32 == 0, "upper half of DR7")?;
-                require(v.get(vmcs::GUEST_DEBUGCTL) & !DEBUGCTL_BITS == 0, "reserved bits of DEBUGCTL")?;
+                require(v.get(vmcs::GUEST_DEBUGCTL) & !self.debugctl_bits() == 0, "reserved bits of DEBUGCTL")?;
             }
             require(controls & entry::LOAD_PAT == 0 || good_pat(v.get(vmcs::GUEST_PAT)), "PAT")?;
             if controls & entry::LOAD_EFER != 0 {

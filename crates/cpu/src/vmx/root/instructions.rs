@@ -344,6 +344,10 @@ fn vmresume(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn enter(cpu: &mut Cpu, op: &Op, launch: bool) -> Exec<Flow> {
     let reason = if launch { reason::VMLAUNCH } else { reason::VMRESUME };
     cpu.root_only(op, reason, None)?;
+    if cpu.wiring.pmu.is_some() {
+        // A list of MSRs may have counters.
+        cpu.settled()?;
+    }
     let current = cpu.arch.vmx.operation.current;
     let outcome = if current == NO_VMCS || cpu.region_revision(current) & region::SHADOW != 0 {
         Some(Invalid)

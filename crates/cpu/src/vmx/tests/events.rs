@@ -45,6 +45,7 @@ impl Bus for Line {
         0
     }
     fn set_cr8(&mut self, _: Ident, _: u8) {}
+    fn performance_interrupt(&mut self, _: Ident, _: bool) {}
 }
 
 pub(super) fn interrupt(cpu: &mut Cpu, vector: u8) {

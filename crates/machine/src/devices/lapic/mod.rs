@@ -39,12 +39,13 @@ const LVT_LEVEL: u32 = 1 << 15;
 const LVT_REMOTE_IRR: u32 = 1 << 14;
 const SVR_ENABLED: u32 = 1 << 8;
 
-/// Local vector table entries with a source on this board, in the order of their registers from 0x320. The thermal and
-/// performance entries (1 and 2) are registers without a source.
+/// Local vector table entries with a source on this board, in the order of their registers from 0x320. The thermal entry
+/// (1) is a register without a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Lvt {
     Timer = 0,
+    Performance = 2,
     Lint0 = 3,
     Lint1 = 4,
     Error = 5,
@@ -311,6 +312,14 @@ impl Lapic {
             Some(Delivery::Init) => self.set_init(),
             // ExtINT is a level, which `interrupt` evaluates.
             _ => {}
+        }
+    }
+
+    /// Handles an overflow of a performance counter. The entry is masked then if `masks` is true.
+    pub fn performance_interrupt(&mut self, masks: bool) {
+        self.deliver_local(Lvt::Performance);
+        if masks {
+            self.lvt[Lvt::Performance as usize] |= LVT_MASKED;
         }
     }
 

@@ -1,0 +1,69 @@
+//! Options of a processor, which follow the name of its profile: `skx,pmu`.
+
+use super::{Profile, ProfileError, Vendor};
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
+/// An option of a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum Choice {
+    /// Guests have the processor's performance counters.
+    Pmu,
+}
+
+/// The options of a processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// True if guests have the processor's performance counters.
+    pub pmu: bool,
+}
+
+impl Options {
+    /// Returns the options as words, in the order of [`Choice`].
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        let Self { pmu } = self;
+        [(pmu, Choice::Pmu)].into_iter().filter(|(on, _)| *on).map(|(_, choice)| choice.into())
+    }
+}
+
+/// Divides what a user names a processor by into the name, or the path of a file, and the options behind it.
+pub(super) fn split(text: &str) -> (&str, &str) {
+    const FILE: &str = ".toml,";
+    match text.find(FILE) {
+        Some(at) => (&text[..at + FILE.len() - 1], &text[at + FILE.len()..]),
+        None if text.contains('/') => (text, ""),
+        None => text.split_once(',').unwrap_or((text, "")),
+    }
+}
+
+impl Profile {
+    /// Chooses options, which are separated by commas.
+    pub(super) fn with_options(mut self, words: &str) -> Result<Self, ProfileError> {
+        for word in words.split(',').filter(|_| !words.is_empty()) {
+            let known = || Choice::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>().join(", ");
+            let refused = |reason: String| ProfileError::Choice {
+                name: self.name.clone(),
+                word: word.chars().take(80).collect(),
+                reason,
+            };
+            match word.parse() {
+                Ok(Choice::Pmu) if !self.has_counters() => {
+                    return Err(refused("its CPUID has no performance counters".to_owned()));
+                }
+                Ok(Choice::Pmu) => self.options.pmu = true,
+                Err(_) => return Err(refused(format!("there is no such option; there are: {}", known()))),
+            }
+        }
+        Ok(self)
+    }
+
+    /// Returns true if the real processor's CPUID has performance counters.
+    fn has_counters(&self) -> bool {
+        match self.vendor {
+            Vendor::Intel => self.real_cpuid(0xa, 0).is_some_and(|leaf| leaf.eax & 0xff > 1),
+            Vendor::Amd => {
+                self.real_cpuid(0x8000_0001, 0).is_some_and(|leaf| leaf.ecx & super::pmu::EXTENDED_COUNTERS != 0)
+            }
+        }
+    }
+}
