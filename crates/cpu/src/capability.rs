@@ -77,6 +77,7 @@ capabilities! {
     AmdIbrs = 0x8000_0008, 0, Ebx, 14;
     AmdStibp = 0x8000_0008, 0, Ebx, 15;
     AmdSsbd = 0x8000_0008, 0, Ebx, 24;
+    Sbpb = 0x8000_0021, 0, Eax, 27;
 }
 
 /// Set of a model's capabilities.

@@ -22,6 +22,8 @@ pub struct Model {
     pub tsc_hz: u64,
     /// IA32_ARCH_CAPABILITIES, if CPUID reports it.
     pub arch_capabilities: u64,
+    /// Revision of the microcode.
+    pub microcode: u32,
     /// VMX capabilities for software, if the processor has VMX.
     pub vmx: Option<VmxCapabilities>,
     /// MAXPHYADDR.
@@ -32,6 +34,9 @@ pub struct Model {
     /// code.
     pub branches: bool,
 }
+
+/// Microcode revision of a profile that states none: it is on no system's list of bad revisions.
+const GOOD_MICROCODE: u32 = 0x7f00_0000;
 
 /// Returns true if leaf 1 reports VMX (ECX, bit 5).
 fn shows_vmx(cpuid: &[CpuidLeaf]) -> bool {
@@ -53,6 +58,7 @@ impl Model {
             cpuid: cpuid.iter().map(entry).collect(),
             tsc_hz: profile.tsc_hz.value,
             arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
+            microcode: profile.microcode_revision().unwrap_or(GOOD_MICROCODE),
             vmx: profile.vmx.as_ref().filter(|_| shows_vmx(cpuid)).map(VmxCapabilities::of),
             physical_bits: profile.physical_bits.value,
             recorded: true,

@@ -441,9 +441,9 @@ fn masks_compare_with_the_one_cycle_of_a_cycle() {
     assert!(cycles > u64::from(TURNS));
     for (selector, expected) in [
         (ALL | mask, cycles),
-        (ALL | 2 * mask, 0),
+        (ALL | (2 * mask), 0),
         (ALL | mask | inverted, 0),
-        (ALL | 2 * mask | inverted, cycles),
+        (ALL | (2 * mask) | inverted, cycles),
         (ALL | inverted, cycles),
         (ALL | edge, 0),
         (ALL & !(1 << 22), 0),

@@ -58,6 +58,7 @@ fn machine_of(
         cpuid: vec![CpuidEntry { leaf: 1, subleaf: None, regs: features }],
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
+        microcode: 0,
         vmx: None,
         physical_bits: 46,
         recorded: true,

@@ -43,6 +43,7 @@ pub fn model() -> Model {
         cpuid: Vec::new(),
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
+        microcode: 0,
         vmx: None,
         physical_bits: 46,
         recorded: true,

@@ -151,6 +151,9 @@ fn text(profile: &Profile) -> String {
     if let Some(value) = &profile.arch_capabilities {
         facts.push(("ARCH_CAPABILITIES", format!("{:#x}", value.value), &value.from));
     }
+    if let (Some(revision), Some(microcode)) = (profile.microcode_revision(), &profile.microcode) {
+        facts.push(("microcode", format!("{revision:#x}"), &microcode.from));
+    }
     if let Some(value) = &profile.host_xcr0 {
         facts.push(("XCR0 of a host", format!("{:#x}", value.value), &value.from));
     }

@@ -23,6 +23,7 @@ named! { u32;
     MTRR_CAP = 0xfe, "IA32_MTRRCAP";
     ARCH_CAPABILITIES = 0x10a, "IA32_ARCH_CAPABILITIES";
     FLUSH_CMD = 0x10b, "IA32_FLUSH_CMD";
+    MCU_OPT_CTRL = 0x123, "IA32_MCU_OPT_CTRL";
     MISC_FEATURES_ENABLES = 0x140, "MSR_MISC_FEATURES_ENABLES";
     SYSENTER_CS = 0x174, "IA32_SYSENTER_CS";
     SYSENTER_ESP = 0x175, "IA32_SYSENTER_ESP";
@@ -183,6 +184,16 @@ pub const DEBUGCTL_BITS: u64 = DEBUGCTL_LBR | DEBUGCTL_BTF;
 pub const DEBUGCTL_FREEZE_LBRS_ON_PMI: u64 = 1 << 11;
 /// In DEBUGCTL: an interrupt of the counters stops all of them.
 pub const DEBUGCTL_FREEZE_PERFMON_ON_PMI: u64 = 1 << 12;
+/// In ARCH_CAPABILITIES: the mitigation of gather data sampling can be controlled by MCU_OPT_CTRL.
+pub const ARCH_CAPABILITIES_GDS_CTRL: u64 = 1 << 25;
+/// In MCU_OPT_CTRL: gather data sampling is not mitigated.
+pub const MCU_OPT_CTRL_GDS_MITG_DIS: u64 = 1 << 4;
+/// In MCU_OPT_CTRL: the mitigation of gather data sampling is locked.
+pub const MCU_OPT_CTRL_GDS_MITG_LOCK: u64 = 1 << 5;
+/// In PRED_CMD: indirect branch prediction barrier.
+pub const PRED_CMD_IBPB: u64 = 1 << 0;
+/// In PRED_CMD of AMD: selective branch prediction barrier.
+pub const PRED_CMD_SBPB: u64 = 1 << 7;
 /// In MISC_ENABLE: performance counters are available.
 pub const MISC_ENABLE_PERFMON: u64 = 1 << 7;
 /// In PERF_CAPABILITIES: A_PMC0 and the registers after it write counters in their full width.

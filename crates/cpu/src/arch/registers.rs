@@ -243,6 +243,8 @@ pub struct Msrs {
     pub pkrs: u64,
     /// IA32_SPEC_CTRL.
     pub spec_ctrl: u64,
+    /// IA32_MCU_OPT_CTRL.
+    pub mcu_opt_ctrl: u64,
     /// MSR_POWER_CTL, which has no effect.
     pub power_ctl: u64,
     /// IA32_MISC_ENABLE.

@@ -35,8 +35,6 @@ const MTRR_FIXED: [u32; 11] = [
 ];
 /// MTRRcap: eight variable ranges, fixed ranges, write-combining.
 const MTRR_CAP_VALUE: u64 = 0x508;
-/// Microcode revision, which is on no system's list of bad revisions.
-const MICROCODE: u64 = 0x7f00_0000;
 /// PKG_CST_CONFIG_CONTROL as set by firmware: locked, no package sleep states.
 const PACKAGE_STATES_LOCKED: u64 = 1 << 15;
 /// MISC_ENABLE: branch trace storage and PEBS are unavailable.
@@ -141,7 +139,11 @@ impl Cpu {
             VMX_BASIC..=VMX_VMFUNC => self.vmx_msr(index),
             TSC_ADJUST => when(Capability::TscAdjust, self.arch.msr.tsc_adjust),
             SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.arch.msr.spec_ctrl),
-            BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
+            BIOS_SIGN_ID => {
+                let revision = u64::from(self.wiring.model.microcode);
+                Some(if capabilities.amd { revision } else { revision << 32 })
+            }
+            MCU_OPT_CTRL if self.mcu_opt_ctrl_bits() != 0 => Some(self.arch.msr.mcu_opt_ctrl),
             PLATFORM_INFO if !capabilities.amd => Some((self.wiring.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
             PKG_CST_CONFIG_CONTROL if self.intel_idle() => Some(PACKAGE_STATES_LOCKED),
             POWER_CTL if self.intel_idle() => Some(self.arch.msr.power_ctl),
@@ -214,6 +216,13 @@ impl Cpu {
         MORE.iter().filter(|(bit, _)| more >> bit & 1 != 0).fold(bits, |all, (_, bits)| all | bits)
     }
 
+    /// Returns the bits of IA32_MCU_OPT_CTRL that exist: those of gather data sampling.
+    fn mcu_opt_ctrl_bits(&self) -> u64 {
+        let reported = self.wiring.capabilities.has(Capability::ArchCapabilities);
+        let controls = self.wiring.model.arch_capabilities & ARCH_CAPABILITIES_GDS_CTRL != 0;
+        if reported && controls { MCU_OPT_CTRL_GDS_MITG_DIS | MCU_OPT_CTRL_GDS_MITG_LOCK } else { 0 }
+    }
+
     /// Writes a model-specific register. Returns false for #GP.
     pub(crate) fn write_msr(&mut self, index: u32, value: u64) -> bool {
         if on_board(self, index) {
@@ -266,12 +275,24 @@ impl Cpu {
             }
             PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => true,
             PRED_CMD if capabilities.has(Capability::SpecCtrl) || capabilities.has(Capability::AmdIbpb) => {
-                if value & 1 != 0 {
+                let allowed = PRED_CMD_IBPB | if capabilities.has(Capability::Sbpb) { PRED_CMD_SBPB } else { 0 };
+                let good = value & !allowed == 0;
+                if good && value != 0 {
                     self.micro.predictor.barrier();
                 }
-                value & !1 == 0
+                good
             }
             FLUSH_CMD if capabilities.has(Capability::FlushL1d) => value & !1 == 0,
+            MCU_OPT_CTRL if self.mcu_opt_ctrl_bits() != 0 => {
+                let good = value & !self.mcu_opt_ctrl_bits() == 0;
+                let locked = self.arch.msr.mcu_opt_ctrl & MCU_OPT_CTRL_GDS_MITG_LOCK != 0;
+                if good && !locked {
+                    // A lock leaves the mitigation enabled.
+                    let lock = value & MCU_OPT_CTRL_GDS_MITG_LOCK;
+                    self.arch.msr.mcu_opt_ctrl = if lock != 0 { lock } else { value };
+                }
+                good
+            }
             POWER_CTL if self.intel_idle() => {
                 self.arch.msr.power_ctl = value;
                 true

@@ -42,8 +42,8 @@ const LEAF_7_EBX: u32 = bits(&[0, 1, 3, 5, 7, 8, 9, 10, 16, 17, 18, 19, 20, 21, 
 /// Leaf 7 ECX: AVX512_VBMI, UMIP, PKU, AVX512_VBMI2, GFNI, VAES, VPCLMULQDQ, AVX512_VNNI, AVX512_BITALG, AVX512_VPOPCNTDQ, LA57, RDPID,
 /// PKS.
 const LEAF_7_ECX: u32 = bits(&[1, 2, 3, 6, 8, 9, 10, 11, 12, 14, 16, 22, 31]);
-/// Leaf 7 EDX: FSRM, MD_CLEAR, AMX-BF16, AVX512_FP16, AMX-TILE, AMX-INT8, IBRS and IBPB, STIBP, ARCH_CAPABILITIES, SSBD.
-const LEAF_7_EDX: u32 = bits(&[4, 10, 22, 23, 24, 25, 26, 27, 29, 31]);
+/// Leaf 7 EDX: FSRM, MD_CLEAR, AMX-BF16, AVX512_FP16, AMX-TILE, AMX-INT8, IBRS and IBPB, STIBP, L1D_FLUSH, ARCH_CAPABILITIES, SSBD.
+const LEAF_7_EDX: u32 = bits(&[4, 10, 22, 23, 24, 25, 26, 27, 28, 29, 31]);
 /// Leaf 7 sub-leaf 1 EAX: AVX-VNNI, AVX512_BF16, AMX-FP16.
 const LEAF_7_1_EAX: u32 = bits(&[4, 5, 21]);
 /// Leaf 7 ECX of Intel: CET's shadow stacks. AMD's differ from them.
@@ -70,8 +70,9 @@ const EXTENDED_EDX: u32 = bits(&[11, 20, 26, 27, 29]);
 const EXTENDED_EDX_REPEATED: u32 = 0x0183_f3ff;
 /// Leaf 0x80000008 EBX of AMD: IBPB, IBRS, STIBP, IBRS and STIBP always on, SSBD.
 const AMD_8_EBX: u32 = bits(&[12, 14, 15, 16, 17, 24]);
-/// Leaf 0x80000021 EAX of AMD: LFENCE always serializing, null selectors clear the base.
-const AMD_21_EAX: u32 = bits(&[2, 6]);
+/// Leaf 0x80000021 EAX of AMD: LFENCE always serializing, VERW clears buffers, null selectors clear the base, selective IBPB, IBPB
+/// flushes the types of branches.
+const AMD_21_EAX: u32 = bits(&[2, 5, 6, 27, 28]);
 /// Leaf 6 EAX: the APIC timer never stops.
 const LEAF_6_EAX: u32 = bits(&[2]);
 

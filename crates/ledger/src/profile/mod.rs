@@ -6,11 +6,13 @@
 //! A profile also selects the model of time ([`Clock`]) that turns its figures into the time of a run.
 
 mod cpuid;
+mod microcode;
 mod options;
 mod parse;
 mod pmu;
 
 pub use cpuid::CpuidLeaf;
+pub use microcode::Microcode;
 pub use options::{Choice, Options};
 
 use crate::caches::{Caches, Code, DeviceWrites, Level, Walks};
@@ -389,6 +391,8 @@ pub struct Profile {
     pub cpuid_from: Provenance,
     /// CPUID as the real processor answers: (leaf, sub-leaf, registers).
     raw_cpuid: Vec<[u32; 6]>,
+    /// What microcode updates add to the processor; `None`: there are none.
+    pub microcode: Option<Microcode>,
     /// What the user has chosen.
     pub options: Options,
 }
@@ -621,6 +625,7 @@ impl Profile {
         self.tsc_hz.value = tsc_hz;
         self.boost_hz = None;
         self.raw_cpuid = raw_cpuid;
+        self.microcode = None;
         self.options = Options::default();
         self
     }

@@ -9,6 +9,8 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 pub enum Choice {
     /// Guests have the processor's performance counters.
     Pmu,
+    /// The processor's microcode is not updated: mitigations that need its features are missing.
+    Unpatched,
 }
 
 /// The options of a processor.
@@ -16,13 +18,18 @@ pub enum Choice {
 pub struct Options {
     /// True if guests have the processor's performance counters.
     pub pmu: bool,
+    /// True for a processor without microcode updates.
+    pub unpatched: bool,
 }
 
 impl Options {
     /// Returns the options as words, in the order of [`Choice`].
     pub fn words(self) -> impl Iterator<Item = &'static str> {
-        let Self { pmu } = self;
-        [(pmu, Choice::Pmu)].into_iter().filter(|(on, _)| *on).map(|(_, choice)| choice.into())
+        let Self { pmu, unpatched } = self;
+        [(pmu, Choice::Pmu), (unpatched, Choice::Unpatched)]
+            .into_iter()
+            .filter(|(on, _)| *on)
+            .map(|(_, choice)| choice.into())
     }
 }
 
@@ -51,6 +58,13 @@ impl Profile {
                     return Err(refused("its CPUID has no performance counters".to_owned()));
                 }
                 Ok(Choice::Pmu) => self.options.pmu = true,
+                Ok(Choice::Unpatched) if self.microcode.is_none() => {
+                    return Err(refused("its profile has no [microcode]".to_owned()));
+                }
+                Ok(Choice::Unpatched) => {
+                    self = self.with_updates(false);
+                    self.options.unpatched = true;
+                }
                 Err(_) => return Err(refused(format!("there is no such option; there are: {}", known()))),
             }
         }

@@ -1,8 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, MemoryFigures, Options, Prices, Profile,
-    ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
+    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, MemoryFigures, Microcode, Options, Prices,
+    Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
 use crate::caches::{DeviceWrites, LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
@@ -197,6 +197,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "operation",
         "emulated",
         "cpuid",
+        "microcode",
     ])?;
     top.integer("format", FORMAT, FORMAT)?;
     let name = top.text("name")?;
@@ -214,7 +215,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         return Err(top.error("clock", "the model 'core' needs the table [cache]"));
     }
     let (tsc_hz, boost_hz) = frequencies(&top.table("frequency")?)?;
-    Ok(Profile {
+    let profile = Profile {
         name,
         title: top.text("title")?,
         synthetic,
@@ -248,7 +249,24 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         emulator: emulator(&top.table("emulated")?)?,
         cpuid_from,
         raw_cpuid,
+        microcode: match top.table.contains_key("microcode") {
+            true => Some(microcode(&top.table("microcode")?)?),
+            false => None,
+        },
         options: Options::default(),
+    };
+    Ok(profile.with_updates(true))
+}
+
+fn microcode(at: &At) -> Result<Microcode, ProfileError> {
+    at.only(&["revision", "unpatched_revision", "cpuid", "arch_capabilities", "source", "confidence"])?;
+    let revision = |key| at.integer(key, 0, u32::MAX.into()).map(|number| number as u32);
+    Ok(Microcode {
+        revision: revision("revision")?,
+        unpatched_revision: revision("unpatched_revision")?,
+        cpuid: rows(at, "cpuid")?,
+        arch_capabilities: at.integer("arch_capabilities", 0, i64::MAX)? as u64,
+        from: at.from()?,
     })
 }
 
@@ -614,9 +632,20 @@ type Cpuid = (Vec<[u32; 6]>, Provenance, Vendor);
 
 fn cpuid(at: &At) -> Result<Cpuid, ProfileError> {
     at.only(&["source", "confidence", "leaves"])?;
-    let Value::Array(leaves) = at.get("leaves")? else { return Err(at.error("leaves", "should be an array")) };
+    let raw = rows(at, "leaves")?;
+    let vendor = match raw.first() {
+        Some([0, 0, _, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]) => Vendor::Intel,
+        Some([0, 0, _, 0x6874_7541, 0x444d_4163, 0x6974_6e65]) => Vendor::Amd,
+        _ => return Err(at.error("leaves", "leaf 0 should name GenuineIntel or AuthenticAMD")),
+    };
+    Ok((raw, at.from()?, vendor))
+}
+
+/// Returns rows of CPUID, sorted by leaf and sub-leaf.
+fn rows(at: &At, key: &str) -> Result<Vec<[u32; 6]>, ProfileError> {
+    let Value::Array(leaves) = at.get(key)? else { return Err(at.error(key, "should be an array")) };
     if leaves.len() > MOST_ENTRIES {
-        return Err(at.error("leaves", "are too many"));
+        return Err(at.error(key, "are too many"));
     }
     let mut raw = Vec::with_capacity(leaves.len());
     for (i, leaf) in leaves.iter().enumerate() {
@@ -626,18 +655,13 @@ fn cpuid(at: &At) -> Result<Cpuid, ProfileError> {
             .and_then(|array| array.iter().map(|v| v.as_integer().and_then(|n| u32::try_from(n).ok())).collect());
         let Some(Ok(entry)) = numbers.map(<[u32; 6]>::try_from) else {
             let reason = "should be [leaf, sub-leaf, EAX, EBX, ECX, EDX], each of 32 bits";
-            return Err(at.error(&format!("leaves[{i}]"), reason));
+            return Err(at.error(&format!("{key}[{i}]"), reason));
         };
         raw.push(entry);
     }
     raw.sort_unstable();
     if let Some(twice) = raw.windows(2).find(|pair| pair[0][..2] == pair[1][..2]) {
-        return Err(at.error("leaves", format!("leaf {:#x} sub-leaf {:#x} is there twice", twice[0][0], twice[0][1])));
+        return Err(at.error(key, format!("leaf {:#x} sub-leaf {:#x} is there twice", twice[0][0], twice[0][1])));
     }
-    let vendor = match raw.first() {
-        Some([0, 0, _, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]) => Vendor::Intel,
-        Some([0, 0, _, 0x6874_7541, 0x444d_4163, 0x6974_6e65]) => Vendor::Amd,
-        _ => return Err(at.error("leaves", "leaf 0 should name GenuineIntel or AuthenticAMD")),
-    };
-    Ok((raw, at.from()?, vendor))
+    Ok(raw)
 }

@@ -151,6 +151,7 @@ fn observe(linux: bool, names: &[&str], write: impl FnOnce(&mut Code) -> Result<
         cpuid: vec![leaf],
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
+        microcode: 0,
         vmx: None,
         physical_bits: 46,
         recorded: true,

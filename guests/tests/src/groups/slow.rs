@@ -12,6 +12,17 @@ pub fn group() -> Group {
         bench.expect(&cloud()?.append("tollgate.run=demo"), 0, "workload demo: status 0").map(drop)
     });
     group.add("four_processors_on_one_of_the_hosts", four_processors);
+    group.add("microcode_is_there_unless_it_is_left_out", |bench| {
+        kernel("cloud")?;
+        let states = |cpu: &str| {
+            let exec = tollgate("exec --kernel cloud --model flat --cpu").words(cpu).words("-- sh -c");
+            exec.arg("grep -H . /sys/devices/system/cpu/vulnerabilities/*")
+        };
+        for cpu in ["hsw", "skx", "clx", "icx", "spr", "emr", "max", "zen3", "zen4"] {
+            bench.expect(&states(cpu), 0, "/spectre_v2:Mitigation")?.lacks("(?i)no microcode|:Vulnerable")?;
+        }
+        bench.expect(&states("skx,unpatched"), 0, "/mds:Vulnerable: .*no microcode").map(drop)
+    });
     for (name, options) in [
         ("flat", "--cpu skx,pmu --model flat"),
         ("core", "--cpu skx,pmu --model core"),
