@@ -20,6 +20,7 @@ Examples:
   tollgate export --format perf-script boot.ledger | inferno-collapse-perf | inferno-flamegraph > flame.svg
   tollgate export --format speedscope boot.ledger --task hackbench -o boot.speedscope.json
   tollgate export --format perfetto boot.ledger -o boot.trace.json    (a run with --trace; open at ui.perfetto.dev)
+  tollgate export --format timeline boot.ledger -o boot.html          (a run with --trace; open in a browser)
   tollgate export --format folded boot.ledger --event syscall
 
 The ledger must come from a run with --sample, --call-graph or --trace. Without --trace, samples have no times and follow one another.")]
@@ -68,6 +69,7 @@ impl ValueEnum for FormatArg {
             Format::Firefox => "a profile for the Firefox Profiler",
             Format::Speedscope => "a profile for Speedscope",
             Format::Perfetto => "a trace for Perfetto or chrome://tracing",
+            Format::Timeline => "a page with a timeline of a trace, for any browser",
             Format::Folded => "lines of stacks and their weight",
         };
         Some(PossibleValue::new(<&str>::from(self.0)).help(help))
@@ -80,7 +82,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let selection = select_task(select(&ledger, args.region.as_deref())?, args.task.as_deref())?;
     // A trace needs no stacks.
     let weigh = match args.format.0 {
-        Format::Perfetto => Weigh::Crossings,
+        Format::Perfetto | Format::Timeline => Weigh::Crossings,
         _ => weigh(&ledger, args.event.as_deref())?,
     };
     // Report an unwritable file before the work, not after it.

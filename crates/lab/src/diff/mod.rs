@@ -11,7 +11,7 @@ pub mod paid;
 mod rests;
 pub mod runner;
 pub mod saved;
-mod sentence;
+pub(crate) mod sentence;
 pub mod series;
 pub mod several;
 pub mod sheets;
@@ -32,6 +32,7 @@ use serde::Serialize;
 pub use series::Series;
 pub use several::Several;
 use statistics::Sample;
+pub(crate) use verdict::Position;
 pub use verdict::{Answer, Held, Terms, Verdict};
 
 /// The version of the JSON document.

@@ -84,6 +84,23 @@ pub struct Verdict {
     pub held: Option<Held>,
 }
 
+/// The estimate and the interval of a difference; the ends are the estimate if there is no interval.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Position {
+    pub low: f64,
+    pub middle: f64,
+    pub high: f64,
+}
+
+impl Position {
+    /// Returns those of a verdict.
+    pub fn of(verdict: &Verdict) -> Self {
+        let middle = verdict.relative;
+        let (low, high) = verdict.interval.map_or((middle, middle), |found| (found.low, found.high));
+        Self { low, middle, high }
+    }
+}
+
 /// Returns the logarithm of a ratio of cycles. A run without cycles counts as one cycle.
 fn logarithm((a, b): &(f64, f64)) -> f64 {
     (b.max(1.0) / a.max(1.0)).ln()

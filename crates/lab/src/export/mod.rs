@@ -1,11 +1,13 @@
-//! Call stacks and traces in the formats of other programs.
+//! Call stacks and traces in the formats of other programs, and a trace as a page.
 
 mod firefox;
 mod perf_script;
 mod perfetto;
+mod runs;
 mod speedscope;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use crate::flame;
 use ledger::stack::{Moment, Record, StackId, What};
@@ -26,6 +28,8 @@ pub enum Format {
     Speedscope,
     /// The JSON of Chrome's traces, which Perfetto reads.
     Perfetto,
+    /// A page with a timeline, for any browser.
+    Timeline,
     /// One line for each stack.
     Folded,
 }
@@ -39,6 +43,9 @@ pub enum ExportError {
     /// The JSON could not be written.
     #[error("can't write the profile as JSON")]
     Json,
+    /// The page could not be made.
+    #[error("can't create the page")]
+    Page,
 }
 
 /// The data to export.
@@ -71,6 +78,7 @@ impl<'a> Export<'a> {
             Format::Firefox => firefox::profile(self),
             Format::Speedscope => speedscope::file(self),
             Format::Perfetto => perfetto::trace(self),
+            Format::Timeline => timeline::page(self),
             Format::Folded => {
                 let lines = flame::folded(&self.selection.call_stacks(self.weigh), self.weigh);
                 Ok(lines.into_iter().map(|line| line + "\n").collect::<String>().into_bytes())

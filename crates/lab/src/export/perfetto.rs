@@ -1,6 +1,7 @@
 //! Chrome's JSON trace format, which Perfetto and `chrome://tracing` read. Each processor has a track with the tasks that it ran and a track with
 //! its crossings, and each task has a track with the times at which it ran.
 
+use super::runs::{Run, runs};
 use super::{Export, ExportError, task_title};
 use ledger::stack::{Moment, Record};
 use ledger::{Family, TaskId, TaskKind};
@@ -17,27 +18,15 @@ pub fn trace(export: Export) -> Result<Vec<u8>, ExportError> {
     if !export.ledger.stacks.keeps.trace {
         return Err(ExportError::NoTrace);
     }
+    let (mut tasks, mut processors) = (BTreeSet::new(), BTreeSet::new());
     let mut events = Vec::new();
-    let mut tasks = BTreeSet::new();
-    let mut processors = BTreeSet::new();
-    let mut running: Option<Running> = None;
-    let clocks = &export.ledger.header.clocks;
-    for record in export.selection.records() {
-        let who = export.selection.origin_of(record.origin);
-        processors.insert(record.cpu);
-        if running.as_ref().is_some_and(|now| (now.cpu, now.task) != (record.cpu, who.task))
-            && let Some(before) = running.take()
-        {
-            let end = if before.cpu == record.cpu { record.time } else { end_of(clocks, before.cpu) };
-            before.ends(&export, end, &mut events);
-        }
-        tasks.insert(who.task);
-        running.get_or_insert(Running { cpu: record.cpu, task: who.task, since: record.time });
-        events.extend(moment(&export, record));
+    for run in runs(&export) {
+        tasks.insert(run.task);
+        add_run(&export, &run, &mut events);
     }
-    if let Some(last) = running {
-        let end = end_of(clocks, last.cpu);
-        last.ends(&export, end, &mut events);
+    for record in export.selection.records() {
+        processors.insert(record.cpu);
+        events.extend(moment(&export, record));
     }
     let mut all = names(&export, &processors, &tasks);
     all.append(&mut events);
@@ -50,20 +39,9 @@ pub fn trace(export: Export) -> Result<Vec<u8>, ExportError> {
     serde_json::to_vec(&file).map_err(|_| ExportError::Json)
 }
 
-fn end_of(clocks: &[u64], cpu: u32) -> u64 {
-    clocks.get(cpu as usize).copied().unwrap_or(0)
-}
-
 /// Converts a time to microseconds.
 fn microseconds(export: &Export, ticks: u64) -> f64 {
     export.nanoseconds(ticks) as f64 / 1000.0
-}
-
-/// A task on a processor.
-struct Running {
-    cpu: u32,
-    task: TaskId,
-    since: u64,
 }
 
 /// Returns the process and thread numbers of a task.
@@ -75,16 +53,14 @@ fn place(export: &Export, number: TaskId) -> (u32, u32) {
     }
 }
 
-impl Running {
-    /// Adds a slice to the processor's track, and one to the task's.
-    fn ends(self, export: &Export, end: u64, events: &mut Vec<Value>) {
-        let name = task_title(&export.ledger.tasks[self.task.0 as usize]);
-        let (ts, end) = (microseconds(export, self.since), microseconds(export, end.max(self.since)));
-        let (pid, tid) = place(export, self.task);
-        let slice = |name: &str, pid: u32, tid: u32| json!({ "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": end - ts });
-        events.push(slice(name, PROCESSORS, 2 * self.cpu));
-        events.push(slice(&format!("on CPU {}", self.cpu), pid, tid));
-    }
+/// Adds a slice to the processor's track, and one to the task's.
+fn add_run(export: &Export, run: &Run, events: &mut Vec<Value>) {
+    let name = task_title(&export.ledger.tasks[run.task.0 as usize]);
+    let (ts, end) = (microseconds(export, run.from), microseconds(export, run.to));
+    let (pid, tid) = place(export, run.task);
+    let slice = |name: &str, pid: u32, tid: u32| json!({ "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": end - ts });
+    events.push(slice(name, PROCESSORS, 2 * run.cpu));
+    events.push(slice(&format!("on CPU {}", run.cpu), pid, tid));
 }
 
 /// Returns the event for a record. A task switch has none: it ends a slice.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::browser;
 use inferno::collapse::{Collapse, perf};
 use ledger::stack::{Keeps, Record, StackId};
 use ledger::{Amount, Family, Header, Profile, Recorder, Symbol, Symbols};
@@ -160,4 +161,76 @@ fn a_trace_has_tracks_of_processors_and_tasks() {
     let without = ledger(false);
     let export = Export { ledger: &without, selection: without.all(), weigh: &Weigh::Crossings };
     assert_eq!(export.to_bytes(Format::Perfetto), Err(ExportError::NoTrace));
+}
+
+/// Returns what the script of a timeline draws.
+fn drawn(page: &str) -> Value {
+    let data = page.split_once("id=\"trace\">").unwrap().1.split_once("</script>").unwrap().0;
+    serde_json::from_str(data).unwrap()
+}
+
+#[test]
+fn a_timeline_has_the_tasks_of_each_processor_and_its_crossings() {
+    let page = String::from_utf8(bytes(&ledger(true), &Weigh::Crossings, Format::Timeline)).unwrap();
+    assert!(page.contains("<th scope=\"row\">my work</th><td class=\"number\">42</td>"), "{page}");
+    let trace = drawn(&page);
+    let (tasks, kinds) = (&trace["tasks"], &trace["kinds"]);
+    assert_eq!(tasks[0], serde_json::json!(["my work", 42, 42, false]));
+    assert_eq!(tasks[1], serde_json::json!(["swapper/1", 0, 0, true]));
+    assert_eq!(*kinds, serde_json::json!(["SYSCALL"]));
+    let numbers = |key: &str| trace[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect::<Vec<_>>();
+    let runs = numbers("runs");
+    assert_eq!(runs.len(), 3 * 4);
+    let of = |cpu: u64| runs.chunks(4).filter(|run| run[0] == cpu).map(|run| run[1]).collect::<Vec<_>>();
+    assert_eq!((of(0), of(1)), (vec![0, 1], vec![1]));
+    assert_eq!(runs[2] + runs[3], runs[6], "a task runs until the next one does");
+    assert_eq!((numbers("crossings").len(), numbers("samples").len()), (6, 10));
+    let stack = trace["stacks"][numbers("crossings")[5] as usize - 1].as_array().unwrap();
+    let names: Vec<&str> =
+        stack.iter().map(|name| trace["names"][name.as_u64().unwrap() as usize].as_str().unwrap()).collect();
+    assert_eq!(names, ["do_syscall_64", "entry: it", "main [a.out]"]);
+    let without = ledger(false);
+    let export = Export { ledger: &without, selection: without.all(), weigh: &Weigh::Crossings };
+    assert_eq!(export.to_bytes(Format::Timeline), Err(ExportError::NoTrace));
+}
+
+#[test]
+fn a_timeline_of_a_task_has_only_its_times() {
+    let ledger = ledger(true);
+    let selection = ledger.all().of_task("my work").unwrap();
+    let page = Export { ledger: &ledger, selection, weigh: &Weigh::Crossings }.to_bytes(Format::Timeline).unwrap();
+    let trace = drawn(&String::from_utf8(page).unwrap());
+    let runs = trace["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), trace["tasks"].as_array().unwrap().len()), (4, 1));
+    assert_ne!(runs[3], 0, "it ends where another task begins");
+}
+
+/// Operates the controls of the page, and reports the result to the surrounding frame.
+const OPERATE: &str = r#"<script>
+const canvas = document.querySelector("canvas"), at = (x, y) => ({ bubbles: true, pointerId: 1, clientX: canvas.getBoundingClientRect().x + x, clientY: canvas.getBoundingClientRect().y + y });
+for (const button of document.querySelectorAll(".tools button")) button.click();
+for (const key of ["+", "-", "ArrowLeft", "ArrowRight", "w", "a", "s", "d", "0"]) canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+canvas.dispatchEvent(new WheelEvent("wheel", { ctrlKey: true, deltaY: -200, bubbles: true, cancelable: true }));
+document.querySelector("[data-do=all]").click();
+document.querySelector("[type=checkbox]").click();
+const search = document.querySelector("input[type=search]");
+search.value = "my work";
+search.dispatchEvent(new Event("input", { bubbles: true }));
+canvas.dispatchEvent(new PointerEvent("pointermove", at(canvas.clientWidth - 20, 30)));
+const found = { told: document.querySelector(".told b")?.textContent };
+found.drawn = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((one) => one);
+found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+found.width = innerWidth;
+found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+parent.postMessage(JSON.stringify(found), "*");
+</script>
+"#;
+
+#[test]
+fn a_timeline_fits_its_window_and_its_script_makes_no_error() {
+    let Some(browser) = browser::installed() else { return };
+    let page = String::from_utf8(bytes(&ledger(true), &Weigh::Crossings, Format::Timeline)).unwrap();
+    browser::opened(browser, "timeline", &page, ["", OPERATE], |width, dark| {
+        format!("{{\"told\":\"my work (42)\",\"drawn\":true,\"wide\":0,\"width\":{width},\"dark\":{dark}}}")
+    });
 }

@@ -65,7 +65,7 @@ fn frame(page: &Path, width: u32) -> String {
 }
 
 /// Returns the first installed browser.
-fn installed() -> Option<&'static str> {
+pub fn installed() -> Option<&'static str> {
     let runs = |name: &&str| {
         let quiet = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         quiet.is_ok_and(|status| status.success())
@@ -79,7 +79,7 @@ fn installed() -> Option<&'static str> {
 
 /// Opens a page with a test script before and after its own, at both widths and in both colour schemes. `found` returns the expected report of the latter
 /// script.
-fn opened(browser: &str, name: &str, page: &str, [before, after]: [&str; 2], found: impl Fn(u32, bool) -> String) {
+pub fn opened(browser: &str, name: &str, page: &str, [before, after]: [&str; 2], found: impl Fn(u32, bool) -> String) {
     let directory = std::env::temp_dir().join(format!("tollgate-page-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (head, script) = page.rsplit_once("<script>").unwrap();

@@ -7,12 +7,14 @@ use super::flame::flame;
 use super::headline::Headline;
 use super::interval::interval;
 use super::page::{Section, Table, render};
+use super::trend::{Line, Trend};
 use super::waterfall::{cycles, waterfall};
 use crate::charges::Tally;
-use crate::diff::Diff;
+use crate::diff::sentence::word;
 use crate::diff::several::{self, Several};
 use crate::diff::sheets::{self, Sheet};
 use crate::diff::statistics::Sample;
+use crate::diff::{Answer, Diff, Position};
 use crate::difference::Change;
 use crate::format::Align;
 use ledger::TICKS_PER_CYCLE;
@@ -99,6 +101,30 @@ pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
     render(&diff.command, vec![section(diff)], None)
 }
 
+/// Draws the sides beside the reference.
+fn trend(several: &Several) -> Trend {
+    let mut compared = 0;
+    let line = |column: &several::Column| {
+        let verdict = column.against.as_ref().map(|diff| &diff.verdict);
+        compared += usize::from(verdict.is_some());
+        Line {
+            name: column.side.name.clone(),
+            subject: column.side.title.clone(),
+            kind: match verdict.map(|verdict| verdict.answer) {
+                Some(Answer::More) => "more",
+                Some(Answer::Less) => "less",
+                _ => "even",
+            },
+            found: false,
+            position: Some(verdict.map(Position::of).unwrap_or_default()),
+            change: verdict.map(|verdict| verdict.shown()).unwrap_or_default(),
+            verdict: verdict.map_or_else(|| "the reference".to_owned(), word),
+            link: verdict.map(|_| format!("diff{compared}")),
+        }
+    };
+    Trend::new("side", "The cost of each side beside that of the reference", several.columns.iter().map(line).collect())
+}
+
 /// Returns the page of several sides: a section with all of them, and one for each comparison.
 pub fn several_page(several: &Several) -> Result<String, ReportError> {
     let titles = several.columns.iter().map(|column| format!("{}: {}", column.side.name, column.side.title));
@@ -108,6 +134,7 @@ pub fn several_page(several: &Several) -> Result<String, ReportError> {
         title: several.command.clone(),
         warnings: several.warnings.clone(),
         about: sentences.chain(several::remarks(several)).chain(titles).collect(),
+        trend: Some(trend(several)),
         wide: Some(table(several::overview(several))),
         differs: several::differing(several).map(titled),
         origin: Some(titled(several::provenance(several))),

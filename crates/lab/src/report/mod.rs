@@ -2,7 +2,7 @@
 
 mod axis;
 #[cfg(test)]
-mod browser;
+pub(crate) mod browser;
 mod compare;
 mod csv;
 mod diff;
@@ -14,6 +14,7 @@ mod markdown;
 mod page;
 mod plot;
 mod series;
+mod trend;
 mod waterfall;
 
 pub use csv::csv;

@@ -6,7 +6,7 @@ use super::entries::Entries;
 use super::headline::{Headline, headline};
 use super::interval::Drawn;
 use super::plot::{FAR, Plot, plot};
-use super::series::Trend;
+use super::trend::Trend;
 use crate::Experiment;
 use crate::difference;
 use crate::experiment::Skip;

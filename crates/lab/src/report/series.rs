@@ -1,44 +1,12 @@
-//! The page of a series of commits: a drawing with a line for each commit, and a section for each change.
+//! The page of a series of commits: a trend with a line for each commit, and a section for each change.
 
 use super::ReportError;
-use super::axis::{Mark, percent};
 use super::diff::{section as of_diff, table, titled};
 use super::headline::Headline;
-use super::interval::marks;
 use super::page::{Section, render};
-use crate::diff::series::{Position, Row, Series, Status};
+use super::trend::{Line, Trend};
+use crate::diff::series::{Row, Series, Status};
 use crate::diff::{Answer, Diff};
-use serde::Serialize;
-
-/// The part of the range that is left empty at each end.
-const MARGIN: f64 = 0.04;
-
-/// A line for each commit: its cost as a difference from the first one.
-#[derive(Serialize)]
-pub struct Trend {
-    marks: Vec<Mark>,
-    /// Position of the first commit.
-    zero: f64,
-    lines: Vec<Line>,
-}
-
-/// A commit.
-#[derive(Serialize)]
-struct Line {
-    name: String,
-    subject: String,
-    /// The class of the line: `more`, `less`, `even` or `absent`, and `found` for what a search has found.
-    kind: &'static str,
-    found: bool,
-    /// Position of the estimate; none without figures.
-    at: Option<f64>,
-    from: f64,
-    width: f64,
-    change: String,
-    verdict: String,
-    /// Anchor of the section about the change.
-    link: Option<String>,
-}
 
 fn kind(row: &Row) -> &'static str {
     match row.previous.as_ref().map(|diff| diff.verdict.answer) {
@@ -59,31 +27,18 @@ fn differs(diff: &Diff) -> bool {
 }
 
 fn trend(series: &Series) -> Trend {
-    let positions: Vec<_> = series.shown().map(Row::position).collect();
-    let ends = positions.iter().flatten().flat_map(|found| [found.low, found.middle, found.high]);
-    let (least, most) = ends.fold((0.0, 0.0), |(least, most): (f64, f64), end| (least.min(end), most.max(end)));
-    // Without any difference there is still an axis.
-    let (least, most) = if most > least { (least, most) } else { (-0.01, 0.01) };
-    let edge = (most - least) * MARGIN;
-    let (least, most) = (least - edge, most + edge);
-    let at = |value: f64| percent((value - least) / (most - least));
     let found = series.found();
-    let line = |(row, position): (&Row, &Option<Position>)| {
-        let Position { low, high, .. } = position.unwrap_or_default();
-        Line {
-            name: row.commit.name.clone(),
-            subject: row.commit.subject.clone(),
-            kind: kind(row),
-            found: found.iter().any(|other| other.commit == row.commit),
-            at: position.map(|found| at(found.middle)),
-            from: at(low),
-            width: percent((high - low) / (most - least)),
-            change: row.previous.as_ref().map(|diff| diff.verdict.shown()).unwrap_or_default(),
-            verdict: row.word(),
-            link: row.previous.as_ref().filter(|diff| differs(diff)).map(|_| anchor(row)),
-        }
+    let line = |row: &Row| Line {
+        name: row.commit.name.clone(),
+        subject: row.commit.subject.clone(),
+        kind: kind(row),
+        found: found.iter().any(|other| other.commit == row.commit),
+        position: row.position(),
+        change: row.previous.as_ref().map(|diff| diff.verdict.shown()).unwrap_or_default(),
+        verdict: row.word(),
+        link: row.previous.as_ref().filter(|diff| differs(diff)).map(|_| anchor(row)),
     };
-    Trend { marks: marks(least, most), zero: at(0.0), lines: series.shown().zip(&positions).map(line).collect() }
+    Trend::new("commit", "The cost of each commit beside that of the first one", series.shown().map(line).collect())
 }
 
 /// Returns the headline: the change of the commit that a search has found, or else the largest change.

@@ -12,7 +12,6 @@ use super::several::{self, Against};
 use super::{Answer, Diff, Remarks, Runs, Side, Terms, Verdict};
 pub use search::{Found, Mark, Search};
 use serde::Serialize;
-pub(crate) use sheets::Position;
 
 /// The version of the JSON document.
 pub const FORMAT: u32 = 1;

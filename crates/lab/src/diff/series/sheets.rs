@@ -1,10 +1,10 @@
 //! A series as text for the terminal: a sentence, a table with a plot, and the cause of each change.
 
 use super::{Found, Mark, Row, Series, Status};
-use crate::diff::Answer;
 use crate::diff::origin::{Provenance, short};
 use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
+use crate::diff::{Answer, Position};
 use crate::format::Align::{Left, Right};
 
 /// Width of the plot in characters.
@@ -41,14 +41,6 @@ fn limit(above: f64) -> String {
     format!("{}%", (above * 1e8).round() / 1e6)
 }
 
-/// The estimate and the interval of a difference; the ends are the estimate if there is no interval.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Position {
-    pub low: f64,
-    pub middle: f64,
-    pub high: f64,
-}
-
 impl Row {
     /// Returns the verdict of the row in a word or two.
     pub(crate) fn word(&self) -> String {
@@ -73,10 +65,7 @@ impl Row {
     /// Returns the difference from the first commit as a part of it: zero for the first commit itself.
     pub(crate) fn position(&self) -> Option<Position> {
         self.side.as_ref()?;
-        let Some(verdict) = &self.first else { return Some(Position::default()) };
-        let (low, high) =
-            verdict.interval.map_or((verdict.relative, verdict.relative), |found| (found.low, found.high));
-        Some(Position { low, middle: verdict.relative, high })
+        Some(self.first.as_ref().map(Position::of).unwrap_or_default())
     }
 }
 

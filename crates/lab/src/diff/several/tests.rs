@@ -107,6 +107,8 @@ fn the_document_has_the_sides_with_their_comparisons() {
 #[test]
 fn the_page_has_a_section_for_each_comparison() {
     let page = crate::report::several_page(&sample()).unwrap();
+    assert!(page.contains("<table class=\"plot trend\">"), "{page}");
+    assert!(page.contains("the reference"), "{page}");
     for part in
         ["id=\"sides\"", "off against base", "again against base", "id=\"diff2:a..b\"", "off: a &lt;warning&gt;"]
     {
