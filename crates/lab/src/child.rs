@@ -1,4 +1,4 @@
-//! A child process with its output in a file. It ends with the thread that started it, and it is killed if it prints too much.
+//! A child process with its output in a file. It gets a signal when the thread that started it ends, and it is killed if it prints too much.
 
 use crate::tether::tether;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -33,13 +33,14 @@ pub enum Exit {
 }
 
 impl Child {
-    /// Starts a program without input. Its standard output and error go to the file `output`, and it keeps the descriptor `inherited` open.
-    pub fn start(command: &mut Command, output: PathBuf, inherited: BorrowedFd) -> io::Result<Self> {
+    /// Starts a program without input. Its standard output and error go to the file `output`, and it keeps the descriptor `inherited` open. It gets the
+    /// signal `orphaned` when the thread that starts it ends.
+    pub fn start(command: &mut Command, output: PathBuf, inherited: BorrowedFd, orphaned: Signal) -> io::Result<Self> {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         // Keys on the terminal signal this program, which then ends its children itself.
         command.process_group(0);
-        tether(command, inherited)?;
+        tether(command, inherited, orphaned)?;
         Ok(Self { process: command.spawn()?, output })
     }
 

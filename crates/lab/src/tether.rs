@@ -7,12 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel end the program of `command` by SIGKILL when the thread that starts it ends, however it ends. Until it
+/// Has the kernel send `signal` to the program of `command` when the thread that starts it ends, however it ends. Until it
 /// is gone, it keeps `inherited` open, and with it the lock on what that is.
-pub fn tether(command: &mut Command, inherited: BorrowedFd) -> Result<()> {
+pub fn tether(command: &mut Command, inherited: BorrowedFd, signal: Signal) -> Result<()> {
     let (parent, inherited) = (getpid(), inherited.try_clone_to_owned()?);
     let prepare = move || -> Result<()> {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
         // For a parent that died before that call there is no signal, but it is not our parent any more.
         if getppid() != Some(parent) {
             return Err(Errno::SRCH.into());
@@ -31,19 +31,21 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::process::ExitStatusExt;
 
-    fn sleeper(inherited: &File) -> Command {
+    fn sleeper(inherited: &File, signal: Signal) -> Command {
         let mut command = Command::new("sleep");
         command.arg("1000");
-        tether(&mut command, inherited.as_fd()).unwrap();
+        tether(&mut command, inherited.as_fd(), signal).unwrap();
         command
     }
 
     #[test]
     fn a_child_ends_with_the_thread_that_started_it() {
         let null = File::open("/dev/null").unwrap();
-        let begun = || sleeper(&null).spawn().unwrap();
-        let mut child = std::thread::scope(|scope| scope.spawn(begun).join().unwrap());
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        for signal in [Signal::KILL, Signal::TERM] {
+            let begun = || sleeper(&null, signal).spawn().unwrap();
+            let mut child = std::thread::scope(|scope| scope.spawn(begun).join().unwrap());
+            assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
+        }
     }
 
     #[test]
@@ -51,7 +53,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tollgate-tether-{}", std::process::id()));
         let locked = File::create(&path).unwrap();
         locked.lock().unwrap();
-        let mut child = sleeper(&locked).spawn().unwrap();
+        let mut child = sleeper(&locked, Signal::KILL).spawn().unwrap();
         drop(locked);
         let again = File::open(&path).unwrap();
         assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));

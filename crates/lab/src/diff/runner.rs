@@ -2,6 +2,7 @@
 
 use crate::child::{Child, Exit};
 use crate::runner::tail;
+use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -58,7 +59,7 @@ fn start(program: &Path, job: &Job, directory: &File) -> io::Result<Child> {
     let mut command = Command::new(program);
     // The arguments say what a run is, and defaults of the user are among them already.
     command.args(&job.arguments).env(CONFIGURATION, "");
-    Child::start(&mut command, job.output.clone(), directory.as_fd())
+    Child::start(&mut command, job.output.clone(), directory.as_fd(), Signal::KILL)
 }
 
 /// Limits on the runs.
@@ -123,10 +124,16 @@ pub fn run(
     }
 }
 
+/// Starts one command in a directory. If this program is killed, the command gets SIGTERM: make passes it on to its jobs, which would otherwise go on beside
+/// those of the next build, and git removes its lock.
+fn start_alone(command: &mut Command, output: &Path, directory: &Path, held: &File) -> io::Result<Child> {
+    Child::start(command.current_dir(directory), output.to_path_buf(), held.as_fd(), Signal::TERM)
+}
+
 /// Runs one command in a directory, with its output in a file. If `stop` is set, the command and the processes that it has started are ended.
 pub fn alone(command: &mut Command, output: &Path, directory: &Path, stop: &AtomicBool) -> io::Result<Ended> {
     let held = File::open(directory)?;
-    let mut child = Child::start(command.current_dir(directory), output.to_path_buf(), held.as_fd())?;
+    let mut child = start_alone(command, output, directory, &held)?;
     loop {
         match child.ended()? {
             Some(Exit::Status(status)) => return Ok(ended(status, output)),
@@ -166,6 +173,31 @@ mod tests {
         let outcomes = run(Path::new("/bin/sh"), &jobs, &directory, limits, &mut |_| {}).unwrap();
         std::fs::remove_dir_all(directory).unwrap();
         outcomes
+    }
+
+    #[test]
+    fn jobs_of_a_make_end_with_the_thread_that_started_it() {
+        let directory = directory("make");
+        let job = directory.join("job");
+        let makefile = "all:\n\t@$(MAKE) -f Makefile inner\ninner:\n\t@echo $$$$ > job; exec sleep 1000\n";
+        std::fs::write(directory.join("Makefile"), makefile).unwrap();
+        let begun = || {
+            let mut make = Command::new("make");
+            let held = File::open(&directory).unwrap();
+            let child = start_alone(&mut make, &directory.join("output"), &directory, &held).unwrap();
+            while std::fs::read_to_string(&job).unwrap_or_default().is_empty() {
+                std::thread::sleep(NAP);
+            }
+            child
+        };
+        let mut child = std::thread::scope(|scope| scope.spawn(begun).join().unwrap());
+        while child.ended().unwrap().is_none() {
+            std::thread::sleep(NAP);
+        }
+        let job = std::fs::read_to_string(job).unwrap();
+        let still = std::fs::read_to_string(format!("/proc/{}/cmdline", job.trim())).unwrap_or_default();
+        assert!(!still.contains("sleep"), "make ends once its jobs have ended");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

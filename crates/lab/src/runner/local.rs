@@ -3,6 +3,7 @@
 use super::{End, Executor, Job, Options};
 use crate::child::{Child, Exit, MOST_OUTPUT};
 use crate::store::{LEDGER, OUTPUT};
+use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
@@ -26,7 +27,7 @@ impl<'a> Local<'a> {
             .arg("--ledger")
             .arg(std::path::absolute(job.directory.path().join(LEDGER))?)
             .current_dir(&self.options.root);
-        Child::start(&mut command, job.directory.path().join(OUTPUT), job.directory.descriptor())
+        Child::start(&mut command, job.directory.path().join(OUTPUT), job.directory.descriptor(), Signal::KILL)
     }
 }
 

@@ -116,15 +116,17 @@ impl Builder<'_> {
         self.state.kernel(&self.by, commit)
     }
 
-    /// Builds a commit, which `check_out` checks out, unless its kernel is there. What a build that failed has left is used by the next one.
-    pub fn build(&self, commit: &str, stop: &AtomicBool, check_out: impl FnOnce() -> Result<()>) -> Result<Built> {
+    /// Builds a commit, which `check_out` checks out unless the user stops it, if its kernel is not there. What a build that failed has left is used by the next one.
+    pub fn build(&self, commit: &str, stop: &AtomicBool, check_out: impl FnOnce() -> Result<bool>) -> Result<Built> {
         let kernel = self.kernel(commit);
         let mark = kernel.join("identity");
         match std::fs::read_to_string(&mark) {
             Ok(identity) if !self.fresh => return Ok(Built::Kernel(identity.trim().to_owned())),
             _ => {}
         }
-        check_out()?;
+        if !check_out()? {
+            return Ok(Built::Stopped);
+        }
         std::fs::create_dir_all(self.state.build()).context("can't make the directory of builds")?;
         if kernel.exists() {
             std::fs::remove_dir_all(&kernel).with_context(|| format!("can't remove {}", kernel.display()))?;
@@ -268,7 +270,7 @@ mod tests {
     fn built(state: &State, way: Way, commit: &str, fresh: bool) -> (Built, PathBuf) {
         let by = built_by(&way).unwrap();
         let builder = Builder { state, way, jobs: 1, by, fresh };
-        let built = builder.build(commit, &AtomicBool::new(false), || Ok(())).unwrap();
+        let built = builder.build(commit, &AtomicBool::new(false), || Ok(true)).unwrap();
         (built, builder.kernel(commit))
     }
 
@@ -318,7 +320,8 @@ mod tests {
         );
         let stopped = Builder { state: &state, way: script(), jobs: 1, by: "0".repeat(64), fresh: false };
         std::fs::remove_file(place.join("state/tree/good")).unwrap();
-        assert!(stopped.build("b", &AtomicBool::new(true), || Ok(())).is_ok());
+        assert!(stopped.build("b", &AtomicBool::new(true), || Ok(true)).is_ok());
+        assert_eq!(stopped.build("b", &AtomicBool::new(false), || Ok(false)).unwrap(), Built::Stopped);
         std::fs::remove_dir_all(place).unwrap();
     }
 

@@ -1,9 +1,11 @@
 //! The commits of a series, and a work tree of their own in which they are checked out. The user's checkout is not touched.
 
 use anyhow::{Context, Result, anyhow, bail};
+use lab::diff::runner::{self, Ended};
 use lab::diff::series::Commit;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::AtomicBool;
 
 /// Variables by which an outer git tells an inner one where to work.
 const OF_GIT: [&str; 5] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"];
@@ -127,6 +129,12 @@ impl Tree {
             let add = ["worktree", "add", "--force", "--detach", "--no-checkout"];
             ask(git(repository, &add).arg(place).arg("HEAD")).map_err(|error| tree.failed(error))?;
         }
+        // What a git has left that was killed. No other git works here, since one series uses the directory at a time.
+        let lock = ask(&mut git(place, &["rev-parse", "--git-path", "index.lock"]))?;
+        let lock = place.join(lock);
+        if lock.exists() {
+            std::fs::remove_file(&lock).with_context(|| format!("can't remove {}", lock.display()))?;
+        }
         Ok(tree)
     }
 
@@ -169,7 +177,7 @@ impl Tree {
     pub fn patched(&self, base: &str, directory: &Path) -> Result<Vec<Commit>> {
         let base = self.commit("--base", base)?;
         let mut commits = vec![self.described(&base)?];
-        self.check_out(&base)?;
+        ask(&mut self.checkout(&base)).map_err(|error| self.failed(error))?;
         for path in patches_of(directory)? {
             let path = path.canonicalize().with_context(|| path.display().to_string())?;
             let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
@@ -196,10 +204,22 @@ impl Tree {
         Ok(commits)
     }
 
-    /// Checks a commit out. Files that builds have left stay, so that the next build has less to do.
-    pub fn check_out(&self, commit: &str) -> Result<()> {
-        let mut command = git(&self.place, &["checkout", "--quiet", "--force", "--detach", commit]);
-        ask(&mut command).map(drop).map_err(|error| self.failed(error))
+    /// Returns the command that checks a commit out.
+    fn checkout(&self, commit: &str) -> Command {
+        git(&self.place, &["checkout", "--quiet", "--force", "--detach", commit])
+    }
+
+    /// Checks a commit out. Files that builds have left stay, so that the next build has less to do. Returns false if the user stopped it: the first checkout
+    /// of a kernel's tree takes a while.
+    pub fn check_out(&self, commit: &str, stop: &AtomicBool) -> Result<bool> {
+        let log = self.place.with_extension("log");
+        let ended = runner::alone(&mut self.checkout(commit), &log, &self.place, stop);
+        match ended.context("git can't be started")? {
+            Ended::Well => Ok(true),
+            Ended::Stopped => Ok(false),
+            Ended::Badly(_, said) if !said.is_empty() => Err(self.failed(anyhow!("{}", said.join("; ")))),
+            _ => Err(self.failed(anyhow!("git checkout failed"))),
+        }
     }
 }
 
@@ -254,12 +274,12 @@ mod tests {
         let commits = tree.range("main~3..main").unwrap();
         assert_eq!(subjects(&commits), ["one", "two[31m", "merged", "three"]);
         assert_eq!(subjects(&tree.range("main~1..").unwrap()), ["merged", "three"]);
-        tree.check_out(&commits[1].commit).unwrap();
+        tree.check_out(&commits[1].commit, &AtomicBool::new(false)).unwrap();
         assert_eq!(std::fs::read_to_string(place.join("f")).unwrap(), "2\n");
         assert!(!place.join("g").exists());
         std::fs::write(place.join("f"), "changed by a build\n").unwrap();
         std::fs::write(place.join("f.o"), "made by a build\n").unwrap();
-        tree.check_out(&commits[2].commit).unwrap();
+        tree.check_out(&commits[2].commit, &AtomicBool::new(false)).unwrap();
         assert_eq!(std::fs::read_to_string(place.join("f")).unwrap(), "2\n");
         assert!(place.join("f.o").exists(), "what a build has left stays");
         // The user's checkout is as it was, and the work tree is found again.
@@ -267,8 +287,15 @@ mod tests {
         assert_eq!(ask(&mut git(&repository, &["branch", "--show-current"])).unwrap(), "main");
         Tree::open(&repository, &place).unwrap();
         assert!(place.join("f.o").exists());
+        // A git that was killed leaves its lock.
+        let lock = repository.join(".git/worktrees/work/index.lock");
+        std::fs::write(&lock, "").unwrap();
+        let error = tree.check_out(&commits[0].commit, &AtomicBool::new(false)).unwrap_err().to_string();
+        assert!(error.contains("index.lock") && error.starts_with("--tree "), "{error}");
+        let tree = Tree::open(&repository, &place).unwrap();
+        assert!(tree.check_out(&commits[0].commit, &AtomicBool::new(false)).unwrap() && !lock.exists());
         std::fs::remove_dir_all(&place).unwrap();
-        Tree::open(&repository, &place).unwrap().check_out(&commits[0].commit).unwrap();
+        Tree::open(&repository, &place).unwrap().check_out(&commits[0].commit, &AtomicBool::new(false)).unwrap();
         std::fs::remove_dir_all(directory).unwrap();
     }
 
@@ -306,7 +333,7 @@ mod tests {
         assert_eq!(subjects(&commits), ["three", "f: count to four", "0002-five"]);
         assert_eq!(commits[1].name, "0001-four");
         assert_eq!(tree.patched("HEAD", &patches).unwrap(), commits, "the same patches are the same commits");
-        tree.check_out(&commits[2].commit).unwrap();
+        tree.check_out(&commits[2].commit, &AtomicBool::new(false)).unwrap();
         assert_eq!(std::fs::read_to_string(place.join("f")).unwrap(), "5\n");
         let error = tree.patched("HEAD~2", &patches).unwrap_err().to_string();
         assert!(error.contains("0001-four.patch does not apply on top of the 0 before it"), "{error}");

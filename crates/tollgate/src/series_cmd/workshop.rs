@@ -236,7 +236,7 @@ impl Workshop for Shop<'_> {
     fn build(&mut self, commit: usize) -> Result<Built> {
         self.bar.set_message(format!("{}: building", self.title));
         let hash = &self.commits[commit].commit;
-        let built = self.builder.build(hash, self.stop, || self.tree.check_out(hash))?;
+        let built = self.builder.build(hash, self.stop, || self.tree.check_out(hash, self.stop))?;
         if let Built::Kernel(image) = &built {
             self.images[commit] = Some(image.clone());
             if let Some(broken) = self.unusable(commit) {
