@@ -3,9 +3,10 @@
 use super::super::capability::VmxCapabilities;
 use super::super::vmcs::Vmcs;
 use super::NO_VMCS;
-use crate::Exit;
+use crate::pmu;
 use crate::state::Cpu;
 use crate::testing::{CODE, DATA, Machine, STACK};
+use crate::{Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::{Class, Costs, Entry, Family, Gate, Header, Kind, Ledger, Profile, Stay, Symbols, TICKS_PER_CYCLE};
 use std::sync::Arc;
@@ -401,6 +402,48 @@ fn lists_of_msrs_are_stored_and_loaded() {
     let reason = launch(&mut m, |a| a.hlt());
     assert_eq!(reason, reason::MSR_LOADING | reason::ENTRY_FAILURE);
     assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_QUALIFICATION), 2);
+}
+
+/// Lists enable a counter at the entry, store it at the exit, and disable it again: it counts the guest alone, on both tiers.
+#[test]
+fn lists_of_msrs_switch_performance_counters() {
+    let counted = [Tier::Interpreter, Tier::Translator].map(|tier| {
+        let mut m = host();
+        m.cache.code.tier = tier;
+        let profile = Profile::find("skx,pmu").unwrap();
+        m.cpu.wiring.pmu = pmu::Layout::of(&Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid()));
+        let entry = |index: u32, value: u64| [u64::from(index).to_le_bytes(), value.to_le_bytes()].concat();
+        m.poke(LIST, &entry(msr::FIXED_CTR_CTRL, 3));
+        m.poke(LIST + 16, &entry(msr::PERF_GLOBAL_CTRL, 1 << 32));
+        m.poke(LIST + 0x100, &entry(msr::FIXED_CTR0, 0));
+        m.poke(LIST + 0x200, &entry(msr::PERF_GLOBAL_CTRL, 0));
+        let v = vmcs_of(&mut m);
+        for (address, count, at, entries) in [
+            (vmcs::ENTRY_MSR_LOAD_ADDRESS, vmcs::ENTRY_MSR_LOAD_COUNT, LIST, 2),
+            (vmcs::EXIT_MSR_STORE_ADDRESS, vmcs::EXIT_MSR_STORE_COUNT, LIST + 0x100, 1),
+            (vmcs::EXIT_MSR_LOAD_ADDRESS, vmcs::EXIT_MSR_LOAD_COUNT, LIST + 0x200, 1),
+        ] {
+            v.set(address, at);
+            v.set(count, entries);
+        }
+        let reason = launch(&mut m, |a| {
+            let mut again = a.create_label();
+            a.mov(ebp, 100)?;
+            a.set_label(&mut again)?;
+            a.dec(ebp)?;
+            a.jnz(again)?;
+            a.vmcall()
+        });
+        assert_eq!(reason, reason::VMCALL);
+        assert_eq!(
+            m.cpu.arch.pmu.counter(0, true),
+            u64::from_le_bytes(m.peek(LIST + 0x108)),
+            "the host is not counted"
+        );
+        m.cpu.arch.pmu.counter(0, true)
+    });
+    // VMLAUNCH completes when the list has been loaded, and VMCALL does not.
+    assert_eq!(counted, [1 + 201; 2]);
 }
 
 #[test]
