@@ -4,7 +4,7 @@ use crate::output::OutputFile;
 use crate::report::{select, select_task};
 use crate::stacks::weigh;
 use crate::table::read_ledger;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use lab::export::{Export, Format};
@@ -82,9 +82,16 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let selection = select_task(select(&ledger, args.region.as_deref())?, args.task.as_deref())?;
     // A trace needs no stacks.
     let weigh = match args.format.0 {
+        Format::Perfetto | Format::Timeline if args.event.is_some() => {
+            bail!("--event selects call stacks, and this format has all crossings: leave it out")
+        }
         Format::Perfetto | Format::Timeline => Weigh::Crossings,
         _ => weigh(&ledger, args.event.as_deref())?,
     };
+    let same = |path: &PathBuf| path.canonicalize().ok() == args.ledger.canonicalize().ok() && path.exists();
+    if args.output.as_ref().is_some_and(same) {
+        bail!("{} is the ledger: name another file for the output", args.ledger.display());
+    }
     // Report an unwritable file before the work, not after it.
     let file = args.output.as_deref().map(|path| OutputFile::create(path, "export")).transpose()?;
     let bytes = Export { ledger: &ledger, selection, weigh: &weigh }.to_bytes(args.format.0);

@@ -43,6 +43,9 @@ pub enum ExportError {
     /// The JSON could not be written.
     #[error("can't write the profile as JSON")]
     Json,
+    /// Nothing of the trace is selected.
+    #[error("the trace has nothing of what is selected")]
+    Nothing,
     /// The page could not be made.
     #[error("can't create the page")]
     Page,

@@ -195,6 +195,45 @@ fn a_timeline_has_the_tasks_of_each_processor_and_its_crossings() {
 }
 
 #[test]
+fn a_time_ends_with_its_region_and_halts_belong_to_nobody() {
+    let mut recorder = Recorder::default().keeping(Keeps { interval: 0, crossings: false, trace: true });
+    let region = recorder.region("work");
+    let task = recorder.task(Task::new(TaskKind::Process, 7, 7, "it"));
+    let [inside, outside] = [region, ledger::RegionId(0)]
+        .map(|region| recorder.origin(Origin { task, region, ..Origin::new(0, 0, 0x1000) }));
+    let halt = Kind::new(Family::Halt, 0);
+    let moments = [
+        (10_000, outside, SYSCALL, 0),
+        (20_000, inside, SYSCALL, 0),
+        (30_000, inside, halt, 4_000),
+        (50_000, outside, SYSCALL, 0),
+    ];
+    for (time, origin, kind, ticks) in moments {
+        recorder.add(origin, KERNEL, kind, 1, ticks.max(1));
+        recorder.trace(Record { time, cpu: 0, origin, moment: Moment::Event(kind), ticks, stack: StackId(0) });
+    }
+    let profile = Profile::named("skx").unwrap();
+    let ledger = Ledger::new(Header::new(&profile, vec![90_000]), &recorder, &Symbols::default());
+    let page = |selection| Export { ledger: &ledger, selection, weigh: &Weigh::Crossings }.to_bytes(Format::Timeline);
+    let of = |selection| String::from_utf8(page(selection).unwrap()).unwrap();
+    let lengths = |page: &str| {
+        let runs = drawn(page)["runs"].as_array().unwrap().clone();
+        runs.chunks(4).map(|run| run[3].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let ns = |ticks: u64| ticks * 1_000_000_000 / (2_100_000_000 * ledger::TICKS_PER_CYCLE);
+    let near = |found: Vec<u64>, ticks: &[u64]| {
+        assert_eq!(found.len(), ticks.len());
+        assert!(found.iter().zip(ticks).all(|(found, ticks)| found.abs_diff(ns(*ticks)) <= 1), "{found:?}");
+    };
+    near(lengths(&of(ledger.all())), &[80_000]);
+    let work = of(ledger.region("work").unwrap());
+    near(lengths(&work), &[30_000]);
+    let milliseconds = format!("{:.3} ms", ns(26_000) as f64 / 1e6);
+    assert!(work.contains(&format!("<td class=\"number\">{milliseconds}</td>")), "{work}");
+    near(lengths(&of(ledger.region("(outside)").unwrap())), &[10_000, 40_000]);
+}
+
+#[test]
 fn a_timeline_of_a_task_has_only_its_times() {
     let ledger = ledger(true);
     let selection = ledger.all().of_task("my work").unwrap();

@@ -243,7 +243,12 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     if shop.found > 0 {
         let found = shop.found;
         say(&format!(
-            "tollgate: the runs of {found} commits are those of an earlier series; one of them was made again, and is the same"
+            "tollgate: {} of an earlier series; one of them was made again, and is the same",
+            if found == 1 {
+                "the runs of 1 commit are those".to_owned()
+            } else {
+                format!("the runs of {found} commits are those")
+            }
         ));
     }
     let provenance = provenance(of_runs, &course);

@@ -16,6 +16,7 @@ use lab::diff::series::course::{Built, Measured, Workshop};
 use lab::diff::series::{Broken, Commit, Outcome};
 use lab::diff::statistics::Plan;
 use lab::diff::{Held, Remarks, Runs, Terms, Verdict};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -65,6 +66,8 @@ pub struct Shop<'a> {
     pub remarks: Remarks,
     /// Number of commits whose runs an earlier series has left.
     pub found: usize,
+    /// Commits that this series has measured.
+    own: BTreeSet<usize>,
 }
 
 /// Adds a text unless the list has it, whatever the commit is that it begins with.
@@ -111,6 +114,7 @@ impl<'a> Shop<'a> {
             title: String::new(),
             remarks: Remarks::default(),
             found: 0,
+            own: BTreeSet::new(),
         }
     }
 
@@ -177,12 +181,15 @@ impl<'a> Shop<'a> {
         Ok(measured)
     }
 
-    /// Returns the runs that an earlier series has left, if they are what would be measured now.
+    /// Returns the runs that this series or an earlier one has left, if they are what would be measured now.
     fn known(&mut self, commit: usize) -> Result<Option<Runs>> {
         let Some(image) = self.images[commit].clone().filter(|_| self.trust != Trust::None) else { return Ok(None) };
         let Some(mut runs) = self.state.load(&self.measuring.by, &image) else { return Ok(None) };
         let Commit { name, subject, .. } = &self.commits[commit];
         (runs.name, runs.title) = (name.clone(), subject.clone());
+        if self.own.contains(&commit) {
+            return Ok(Some(runs));
+        }
         if self.trust == Trust::Untested {
             let again = self.run(&[commit], Vec::new(), Some(1), None)?;
             self.trust = match again {
@@ -204,6 +211,7 @@ impl<'a> Shop<'a> {
 
     /// Keeps the runs of a commit.
     fn keep(&mut self, commit: usize, runs: &mut Runs) -> Result<()> {
+        self.own.insert(commit);
         runs.title.clone_from(&self.commits[commit].subject);
         let Some(image) = &self.images[commit] else { return Ok(()) };
         let command = command_text(&self.measuring.command);

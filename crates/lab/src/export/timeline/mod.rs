@@ -75,15 +75,26 @@ pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
         return Err(ExportError::NoTrace);
     }
     let mut ran = runs(&export);
+    let records: Vec<&Record<u32>> = export.selection.records().collect();
+    if ran.is_empty() {
+        return Err(ExportError::Nothing);
+    }
     let mut by_task: BTreeMap<TaskId, (u64, usize)> = BTreeMap::new();
     for run in &ran {
         let sum = by_task.entry(run.task).or_default();
         *sum = (sum.0 + (run.to - run.from), sum.1 + 1);
     }
+    // A processor that is halted runs nobody.
+    for record in &records {
+        if matches!(record.moment, Moment::Event(kind) if kind.family == Family::Halt)
+            && let Some(sum) = by_task.get_mut(&export.selection.origin_of(record.origin).task)
+        {
+            sum.0 = sum.0.saturating_sub(record.ticks);
+        }
+    }
     let mut tasks: Vec<(TaskId, u64, usize)> =
         by_task.into_iter().map(|(task, (ticks, runs))| (task, ticks, runs)).collect();
     tasks.sort_by_key(|&(task, ticks, _)| (std::cmp::Reverse(ticks), task));
-    let records: Vec<&Record<u32>> = export.selection.records().collect();
     let mut crossings: Vec<_> =
         records.iter().copied().filter(|record| matches!(record.moment, Moment::Event(_))).collect();
     let mut samples: Vec<_> =
@@ -103,7 +114,9 @@ pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
     if export.ledger.stacks.lost != 0 {
         notes.push(format!("{} records were lost when the run had too many.", export.ledger.stacks.lost));
     }
-    let data = data(&export, &ran, &tasks[..lanes], &crossings, &samples);
+    let times = ran.iter().map(|run| run.from).chain(records.iter().map(|record| record.time));
+    let start = export.nanoseconds(times.min().unwrap_or(0));
+    let data = data(&export, start, &ran, &tasks[..lanes], &crossings, &samples);
     let whole: u64 = tasks.iter().map(|task| task.1).sum();
     let lines: Vec<Line> = tasks.iter().take(LISTED).map(|task| line(&export, task, whole)).collect();
     let header = &export.ledger.header;
@@ -116,6 +129,7 @@ pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
         profile => header.profile.clone(),
         model => fact("model"),
         processors => header.clocks.len(),
+        start => format!("{:.6} ms", start as f64 / 1e6),
         lines => minijinja::Value::from(Serde(lines)),
         further => tasks.len().saturating_sub(LISTED),
         notes,
@@ -139,16 +153,15 @@ fn line(export: &Export, &(task, ticks, runs): &(TaskId, u64, usize), whole: u64
     }
 }
 
-/// Returns what the script draws. Times are nanoseconds from the first of them; slices are rows of numbers, one after the other.
+/// Returns what the script draws. Times are nanoseconds from `start`; slices are rows of numbers, one after the other.
 fn data(
     export: &Export,
+    start: u64,
     ran: &[Run],
     tasks: &[(TaskId, u64, usize)],
     crossings: &[&Record<u32>],
     samples: &[&Record<u32>],
 ) -> Value {
-    let times = ran.iter().map(|run| run.from).chain(crossings.iter().chain(samples).map(|record| record.time));
-    let start = export.nanoseconds(times.min().unwrap_or(0));
     let at = |ticks: u64| export.nanoseconds(ticks).saturating_sub(start);
     let long = |from: u64, to: u64| at(to).saturating_sub(at(from));
     // Tasks without a lane are drawn on their processors all the same.
@@ -198,7 +211,6 @@ fn data(
         json!([task_title(task), task.pid, task.tid, task.kind == TaskKind::Idle])
     };
     json!({
-        "start": start,
         "lanes": tasks.len(),
         "tasks": named.iter().map(task).collect::<Value>(),
         "kinds": kinds.names,

@@ -57,6 +57,7 @@
     const [unit, size] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["µs", 1e3] : ["ns", 1];
     return `${+(ns / size).toPrecision(5)} ${unit}`;
   };
+  const exact = (ns) => ns >= 1e9 ? `${(ns / 1e9).toFixed(9)} s` : ns >= 1e6 ? `${(ns / 1e6).toFixed(6)} ms` : ns >= 1e3 ? `${(ns / 1e3).toFixed(3)} µs` : `${ns} ns`;
   const mark = (ns, step) => {
     const [unit, size] = step >= 1e9 ? ["s", 1e9] : step >= 1e6 ? ["ms", 1e6] : step >= 1e3 ? ["µs", 1e3] : ["ns", 1];
     return `${+(ns / size).toFixed(3)} ${unit}`;
@@ -158,7 +159,7 @@
     const who = tid ? `${name} (${tid})` : name;
     const what = kind === undefined ? who : kind < 0 ? `${count} sample${count > 1 ? "s" : ""} in ${who}` : `${trace.kinds[kind]} in ${who}`;
     const frames = stack ? trace.stacks[stack - 1].map((number) => trace.names[number]).join(" ← ") : "";
-    told.innerHTML = `<b>${escape(what)}</b>, CPU ${cpu}, at ${time(trace.start + start)}${long ? `, for ${time(long)}` : ""}${frames ? `<br><code>${escape(frames)}</code>` : ""}`;
+    told.innerHTML = `<b>${escape(what)}</b>, CPU ${cpu}, at ${exact(start)}${long ? `, for ${time(long)}` : ""}${frames ? `<br><code>${escape(frames)}</code>` : ""}`;
   };
 
   area.querySelector(".tools").addEventListener("click", (event) => acts[event.target.dataset.do]?.());
