@@ -2,12 +2,12 @@
 //!
 //! Nothing is counted twice. A counter is a sum of the charges that the ledger gets: of events, of blocks by the number of
 //! their executions, of what translated code has counted. While any counter counts, a processor also sums its charges up
-//! for kernel and user code ([`tally`](crate::tally)), and before software reads or changes a register, the sums are completed and given
+//! for kernel and user code (`tally`), and before software reads or changes a register, the sums are completed and given
 //! to the counters that have counted since the last time. So counters cost nothing between two such moments, and both tiers
 //! count the same, because they charge the same.
 //!
 //! An instruction that accesses a register needs the executions of all blocks before it, which no handler of an
-//! instruction can reach: it stops with [`Cause::Counters`](crate::fault::Cause), and restarts alone after the counters
+//! instruction can reach: it stops with `Cause::Counters`, and restarts alone after the counters
 //! have been completed.
 //!
 //! **Overflows.** The counters are looked at when one of them may overflow that raises an interrupt: after the least time
