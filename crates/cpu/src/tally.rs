@@ -1,4 +1,4 @@
-//! What performance counters count: sums of a processor's charges, as the ledger has them, for kernel and user code.
+//! The sums of a processor's charges that performance counters count, as the ledger has them, for kernel and user code.
 
 use ledger::{Class, Family, Kind, Ticks};
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,7 @@ impl Counts {
     }
 }
 
-/// What the counters of a processor have not got yet.
+/// The charges of a processor since its counters were completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// True if any counter counts.

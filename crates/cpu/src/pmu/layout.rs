@@ -40,10 +40,10 @@ pub struct Layout {
     last_level: &'static [Counted],
 }
 
-/// What a counter counts.
+/// An event that a counter can count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// What is summed up.
+    /// The sums that make up the event's count.
     pub(crate) what: &'static [Counted],
     /// Sum for each count: cycles are counted in ticks.
     pub(crate) per: u64,

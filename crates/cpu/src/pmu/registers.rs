@@ -50,7 +50,7 @@ pub struct Pmu {
     global_status: u64,
 }
 
-/// What a counter is programmed to do.
+/// The program of a counter: its event, and the code that it counts in.
 #[derive(Clone, Copy)]
 struct Programmed {
     event: Event,

@@ -15,12 +15,9 @@ const IDLE: u32 = PROCESSORS + 1;
 
 /// Returns the trace.
 pub fn trace(export: Export) -> Result<Vec<u8>, ExportError> {
-    if !export.ledger.stacks.keeps.trace {
-        return Err(ExportError::NoTrace);
-    }
     let (mut tasks, mut processors) = (BTreeSet::new(), BTreeSet::new());
     let mut events = Vec::new();
-    for run in runs(&export) {
+    for run in runs(&export)? {
         tasks.insert(run.task);
         add_run(&export, &run, &mut events);
     }

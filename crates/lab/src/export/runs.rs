@@ -1,6 +1,6 @@
 //! The times in which tasks ran.
 
-use super::Export;
+use super::{Export, ExportError};
 use ledger::{Origin, RegionId, TaskId, Ticks};
 
 /// A time in which a task ran on a processor.
@@ -15,7 +15,10 @@ pub(super) struct Run {
 
 /// Returns the times in which tasks ran and of which a record is selected: from the first record of a task to the first of another task
 /// on this processor. A time ends where its region of interest does.
-pub(super) fn runs(export: &Export) -> Vec<Run> {
+pub(super) fn runs(export: &Export) -> Result<Vec<Run>, ExportError> {
+    if !export.ledger.stacks.keeps.trace {
+        return Err(ExportError::NoTrace);
+    }
     let clocks = &export.ledger.header.clocks;
     let mut selected = export.selection.records().peekable();
     let mut all: Vec<(Run, RegionId, bool)> = Vec::new();
@@ -46,7 +49,7 @@ pub(super) fn runs(export: &Export) -> Vec<Run> {
         }
         goes_on
     });
-    runs
+    Ok(runs)
 }
 
 fn end_of(clocks: &[Ticks], last: &Run) -> Ticks {

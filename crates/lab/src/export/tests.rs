@@ -244,7 +244,7 @@ fn a_timeline_of_a_task_has_only_its_times() {
     assert_ne!(runs[3], 0, "it ends where another task begins");
 }
 
-/// Operates the controls of the page, and reports the result to the surrounding frame.
+/// Operates the controls of the page; the report is in `found`.
 const OPERATE: &str = r#"<script>
 const canvas = document.querySelector("canvas"), at = (x, y) => ({ bubbles: true, pointerId: 1, clientX: canvas.getBoundingClientRect().x + x, clientY: canvas.getBoundingClientRect().y + y });
 for (const button of document.querySelectorAll(".tools button")) button.click();
@@ -258,10 +258,6 @@ search.dispatchEvent(new Event("input", { bubbles: true }));
 canvas.dispatchEvent(new PointerEvent("pointermove", at(canvas.clientWidth - 20, 30)));
 const found = { told: document.querySelector(".told b")?.textContent };
 found.drawn = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((one) => one);
-found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-found.width = innerWidth;
-found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
-parent.postMessage(JSON.stringify(found), "*");
 </script>
 "#;
 

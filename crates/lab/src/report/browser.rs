@@ -18,7 +18,7 @@ const seen = [...parts(), document.querySelector("article .waterfall")].map(shap
 </script>
 "#;
 
-/// Compares that record with the page that the script made, operates all controls, and reports the result to the surrounding frame.
+/// Compares that record with the page that the script made, and operates all controls; the report is in `found`.
 const AFTER: &str = r#"<script>
 const drawn = [...parts(), document.querySelector(".chosen .waterfall")].map(shape);
 const found = { same: drawn.map((made, at) => made === seen[at]), links: document.querySelectorAll(".full:not([hidden])").length };
@@ -33,10 +33,6 @@ for (const key of ["ArrowDown", "ArrowRight", "ArrowLeft", "ArrowUp", "Enter", "
 for (const select of document.querySelectorAll("select")) for (const option of select.options) { select.value = option.value; select.dispatchEvent(new Event("change")); }
 for (const one of document.querySelectorAll("details")) one.open = true;
 document.querySelector(".full a").click();
-found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-found.width = innerWidth;
-found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
-parent.postMessage(JSON.stringify(found), "*");
 </script>
 "#;
 
@@ -47,6 +43,11 @@ const search = document.querySelector("input[type=search]");
 search.value = "asm_exc_page_fault";
 search.dispatchEvent(new Event("input", { bubbles: true }));
 const found = { searched: document.querySelectorAll(".all tbody tr:not([hidden])").length };
+</script>
+"#;
+
+/// Adds what all pages report, and sends the report to the surrounding frame.
+const REPORT: &str = r#"<script>
 found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 found.width = innerWidth;
 found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -77,13 +78,13 @@ pub fn installed() -> Option<&'static str> {
     found
 }
 
-/// Opens a page with a test script before and after its own, at both widths and in both colour schemes. `found` returns the expected report of the latter
-/// script.
+/// Opens a page with a test script before and after its own, at both widths and in both colour schemes. `found` returns the expected report, to which
+/// the latter script adds.
 pub fn opened(browser: &str, name: &str, page: &str, [before, after]: [&str; 2], found: impl Fn(u32, bool) -> String) {
     let directory = std::env::temp_dir().join(format!("tollgate-page-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (head, script) = page.rsplit_once("<script>").unwrap();
-    let page = format!("{head}{before}<script>{script}").replace("</body>", &format!("{after}</body>"));
+    let page = format!("{head}{before}<script>{script}").replace("</body>", &format!("{after}{REPORT}</body>"));
     std::fs::write(directory.join("page.html"), page).unwrap();
     for width in WIDTHS {
         std::fs::write(directory.join("frame.html"), frame(&directory.join("page.html"), width)).unwrap();

@@ -7,14 +7,14 @@ use super::flame::flame;
 use super::headline::Headline;
 use super::interval::interval;
 use super::page::{Section, Table, render};
-use super::trend::{Line, Trend};
+use super::trend::{self, Line, Trend};
 use super::waterfall::{cycles, waterfall};
 use crate::charges::Tally;
 use crate::diff::sentence::word;
 use crate::diff::several::{self, Several};
 use crate::diff::sheets::{self, Sheet};
 use crate::diff::statistics::Sample;
-use crate::diff::{Answer, Diff, Position};
+use crate::diff::{Diff, Position};
 use crate::difference::Change;
 use crate::format::Align;
 use ledger::TICKS_PER_CYCLE;
@@ -110,11 +110,7 @@ fn trend(several: &Several) -> Trend {
         Line {
             name: column.side.name.clone(),
             subject: column.side.title.clone(),
-            kind: match verdict.map(|verdict| verdict.answer) {
-                Some(Answer::More) => "more",
-                Some(Answer::Less) => "less",
-                _ => "even",
-            },
+            kind: trend::kind(column.against.as_ref()),
             found: false,
             position: Some(verdict.map(Position::of).unwrap_or_default()),
             change: verdict.map(|verdict| verdict.shown()).unwrap_or_default(),

@@ -4,17 +4,12 @@ use super::ReportError;
 use super::diff::{section as of_diff, table, titled};
 use super::headline::Headline;
 use super::page::{Section, render};
-use super::trend::{Line, Trend};
+use super::trend::{self, Line, Trend};
 use crate::diff::series::{Row, Series, Status};
 use crate::diff::{Answer, Diff};
 
 fn kind(row: &Row) -> &'static str {
-    match row.previous.as_ref().map(|diff| diff.verdict.answer) {
-        _ if row.status != Status::Measured => "absent",
-        Some(Answer::More) => "more",
-        Some(Answer::Less) => "less",
-        _ => "even",
-    }
+    if row.status == Status::Measured { trend::kind(row.previous.as_ref()) } else { "absent" }
 }
 
 /// Returns the anchor of the section about a change.

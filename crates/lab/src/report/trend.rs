@@ -2,7 +2,7 @@
 
 use super::axis::{Mark, percent};
 use super::interval::marks;
-use crate::diff::Position;
+use crate::diff::{Answer, Diff, Position};
 use serde::Serialize;
 
 /// The part of the range that is left empty at each end.
@@ -11,7 +11,7 @@ const MARGIN: f64 = 0.04;
 /// A line for each commit or side: its cost as a difference from the first commit or the reference.
 #[derive(Serialize)]
 pub struct Trend {
-    /// What a line stands for.
+    /// The noun for a line.
     what: &'static str,
     caption: &'static str,
     marks: Vec<Mark>,
@@ -47,6 +47,15 @@ struct Drawn {
     at: Option<f64>,
     from: f64,
     width: f64,
+}
+
+/// Returns the class of a line, by its comparison if it has one.
+pub fn kind(against: Option<&Diff>) -> &'static str {
+    match against.map(|diff| diff.verdict.answer) {
+        Some(Answer::More) => "more",
+        Some(Answer::Less) => "less",
+        _ => "even",
+    }
 }
 
 impl Trend {

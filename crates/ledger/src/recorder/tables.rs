@@ -130,25 +130,27 @@ impl Runs {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> + '_ {
         (0..).map(OriginId).zip(&self.by_origin).flat_map(move |(origin, all)| {
-            all.iter().map(move |&(number, low)| {
-                let block = self.blocks[number as usize];
-                let high = self.high.get(&(origin, number)).copied().unwrap_or(0);
-                (origin, block.rip(), block.shape, u64::from(low) | u64::from(high) << 32)
+            all.iter().map(move |&entry| {
+                let (rip, shape, runs) = self.whole(origin, entry);
+                (origin, rip, shape, runs)
             })
         })
     }
 
     /// Returns the blocks of one origin after the other, and frees memory on the way.
-    pub(super) fn drain(self) -> impl Iterator<Item = (OriginId, Vec<(u64, ShapeId, u64)>)> {
-        let Self { blocks, by_origin, high, .. } = self;
-        (0..).map(OriginId).zip(by_origin).map(move |(origin, list)| {
-            let block = |(number, low)| {
-                let block = blocks[number as usize];
-                let high = high.get(&(origin, number)).copied().unwrap_or(0);
-                (block.rip(), block.shape, u64::from(low) | u64::from(high) << 32)
-            };
-            (origin, list.into_iter().map(block).collect())
-        })
+    pub(super) fn drain(mut self) -> impl Iterator<Item = (OriginId, Vec<(u64, ShapeId, u64)>)> {
+        let by_origin = std::mem::take(&mut self.by_origin);
+        (0..)
+            .map(OriginId)
+            .zip(by_origin)
+            .map(move |(origin, list)| (origin, list.into_iter().map(|entry| self.whole(origin, entry)).collect()))
+    }
+
+    /// Returns the address, the shape and the executions of a list's entry.
+    fn whole(&self, origin: OriginId, (number, low): (u32, u32)) -> (u64, ShapeId, u64) {
+        let block = self.blocks[number as usize];
+        let high = self.high.get(&(origin, number)).copied().unwrap_or(0);
+        (block.rip(), block.shape, u64::from(low) | u64::from(high) << 32)
     }
 }
 

@@ -71,10 +71,7 @@ fn keep_longest<T>(slices: &mut Vec<T>, most: usize, length: impl Fn(&T) -> u64)
 
 /// Returns the page.
 pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
-    if !export.ledger.stacks.keeps.trace {
-        return Err(ExportError::NoTrace);
-    }
-    let mut ran = runs(&export);
+    let mut ran = runs(&export)?;
     let records: Vec<&Record<u32>> = export.selection.records().collect();
     if ran.is_empty() {
         return Err(ExportError::Nothing);
