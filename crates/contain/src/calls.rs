@@ -13,6 +13,8 @@ pub enum Use {
     Changes,
     /// A debugger may connect.
     Debugger,
+    /// Commands may join the guest.
+    Joins,
     /// The host's KVM executes the guest.
     Kvm,
     /// The run creates further machines, each of which maps executable memory.
@@ -67,6 +69,8 @@ const CHANGES: u32 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O
 /// The type byte of KVM's ioctl requests (Linux: Documentation/userspace-api/ioctl/ioctl-number.rst), at its position in the request.
 const KVM_REQUESTS: u32 = 0xae00;
 const TYPE_OF_REQUEST: u32 = 0xff00;
+/// The flags of a connection that nobody waits for and that no program inherits.
+const NOT_WAITING: u32 = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as u32;
 /// The flag with which a call acts on a descriptor in place of a name.
 const BY_DESCRIPTOR: u32 = libc::AT_EMPTY_PATH as u32;
 
@@ -166,6 +170,8 @@ pub const TABLE: &[Call] = &[
     needed(Use::Debugger, Sysno::getsockopt, &[]),
     needed(Use::Debugger, Sysno::setsockopt, &[]),
     needed(Use::Debugger, Sysno::ioctl, &[Check::Is(1, libc::FIONBIO as u32)]),
+    // Commands that join a guest connect to a socket that already listens.
+    needed(Use::Joins, Sysno::accept4, &[Check::Is(3, NOT_WAITING)]),
     // KVM's descriptors are already open, except those of virtual processors.
     needed(Use::Kvm, Sysno::ioctl, &[Check::Bits(1, TYPE_OF_REQUEST, KVM_REQUESTS)]),
     // Translated code: an anonymous file is mapped twice, once writable and once executable.

@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn nothing_starts_programs_or_reaches_other_processes() {
-        let uses = vec![Use::Debugger, Use::Kvm, Use::NewMachines];
+        let uses = vec![Use::Debugger, Use::Joins, Use::Kvm, Use::NewMachines];
         let needs = Needs { readable: vec!["/".into()], writable: vec!["/".into()], uses };
         let rules = rules(&needs).unwrap();
         use Sysno::*;

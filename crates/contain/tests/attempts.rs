@@ -242,6 +242,25 @@ const OF_NEEDS: &[OfNeeds] = &[
         },
     ),
     (
+        "a command that joins",
+        |_| uses(Use::Joins),
+        None,
+        |_| {
+            let (listener, _) = SOCKETS.get().unwrap();
+            let flags = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
+            assert!(call(Sysno::accept4, [listener.as_raw_fd() as usize, 0, 0, flags, 0, 0]) >= 0);
+        },
+    ),
+    (
+        "a command that joins for another program",
+        |_| uses(Use::Joins),
+        Some(Sysno::accept4),
+        |_| {
+            let (listener, _) = SOCKETS.get().unwrap();
+            make(Sysno::accept4, [listener.as_raw_fd() as usize, 0, 0, 0, 0, 0]);
+        },
+    ),
+    (
         "a debugger's socket that listens anew",
         |_| uses(Use::Debugger),
         Some(Sysno::listen),

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Exit status after an interruption by the user: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 /// Options of `exec` that a measurement does not support, or defines itself.
-const OWN: [&str; 14] = [
+const OWN: [&str; 16] = [
     "controlled",
     "ledger",
     "json",
@@ -28,6 +28,8 @@ const OWN: [&str; 14] = [
     "sample",
     "call_graph",
     "trace",
+    "join",
+    "joinable",
 ];
 
 /// Returns the options of `exec` that a measurement supports.

@@ -91,6 +91,8 @@ enum Command {
 
 /// The name of the command that runs machines.
 const RUN: &str = "run";
+/// The name of the command that runs a command in a guest.
+const EXEC: &str = "exec";
 
 /// Value names of numeric options. A value of theirs that begins with a minus sign is an invalid number, not an option.
 const NUMBERS: [&str; 5] = ["N", "SIZE", "SECONDS", "PERCENT", "DAYS"];
@@ -106,13 +108,18 @@ fn with_negative_numbers(command: Parsed) -> Parsed {
         .mut_subcommands(with_negative_numbers)
 }
 
+/// Returns the parser of command lines.
+fn program() -> Parsed {
+    with_negative_numbers(Cli::command()).mut_subcommand(EXEC, exec_cmd::with_join)
+}
+
 /// Returns a command line with the options that the snapshot of `run --restore` adds.
 fn completed(mut line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     if line.get(1).is_none_or(|command| command != RUN) {
         return Ok(line);
     }
     let lenient = |run: Parsed| run.mut_arg("kernel", |kernel| kernel.required(false));
-    let command = with_negative_numbers(Cli::command()).mut_subcommand(RUN, lenient);
+    let command = program().mut_subcommand(RUN, lenient);
     // An error is reported later, by the parser that knows what is required.
     let Ok(matches) = command.try_get_matches_from(&line) else { return Ok(line) };
     let words = matches.subcommand_matches(RUN).map(restored::words).transpose()?;
@@ -150,8 +157,8 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 #[inline(never)]
 fn command() -> ExitCode {
     let parse = |line: Vec<OsString>| {
-        let line = config::completed(completed(line)?, with_negative_numbers(Cli::command()))?;
-        let matches = with_negative_numbers(Cli::command()).try_get_matches_from(line).unwrap_or_else(|e| show(&e));
+        let line = config::completed(completed(line)?, program())?;
+        let matches = program().try_get_matches_from(line).unwrap_or_else(|e| show(&e));
         let mut command = Cli::from_arg_matches(&matches).unwrap_or_else(|e| show(&e)).command;
         if let (Command::Run(args), Some(given)) = (&mut command, matches.subcommand_matches(RUN)) {
             args.line = restored::line(given);
@@ -187,9 +194,7 @@ fn command() -> ExitCode {
         Command::Config(args) => config_cmd::run(&args, Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::ConfigKernel(args) => config_kernel_cmd::run(&args),
         Command::Keep(args) => keep::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Generate(args) => {
-            generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
-        }
+        Command::Generate(args) => generate::run(&args, program()).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| failed(&error))
 }

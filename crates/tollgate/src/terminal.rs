@@ -55,10 +55,55 @@ impl FromStr for Escape {
 pub struct Terminal {
     input: Input,
     stop: Arc<AtomicBool>,
+    keys: Keys,
+    raw: Option<RawMode>,
+}
+
+/// The keys of a terminal, among which are Tollgate's own.
+pub struct Keys {
     escape: Escape,
     escaped: bool,
     quit: bool,
-    raw: Option<RawMode>,
+}
+
+impl Keys {
+    /// Creates the keys of a terminal with a prefix for Tollgate's own.
+    pub fn new(escape: Escape) -> Self {
+        Self { escape, escaped: false, quit: false }
+    }
+
+    /// Returns true once the user has ended the run with a key.
+    pub fn quit(&self) -> bool {
+        self.quit
+    }
+
+    /// Passes on the keys that are the guest's.
+    pub fn pass(&mut self, typed: &[u8], out: &mut Vec<u8>) {
+        typed.iter().for_each(|byte| self.key(*byte, out));
+    }
+
+    fn key(&mut self, byte: u8, out: &mut Vec<u8>) {
+        let Some(escape) = self.escape.byte() else {
+            out.push(byte);
+            return;
+        };
+        let letter = self.escape.letter();
+        match (std::mem::take(&mut self.escaped), byte) {
+            (false, _) if byte == escape => self.escaped = true,
+            (false, _) => out.push(byte),
+            (true, b'x') => self.quit = true,
+            (true, b'h' | b'?') => {
+                let shown = letter.to_ascii_lowercase();
+                let help = format!(
+                    "\r\nCtrl-{letter} x  ends Tollgate\r\nCtrl-{letter} {shown}  sends Ctrl-{letter} to the guest\r\nCtrl-{letter} h  this help\r\n"
+                );
+                // The terminal may be gone, and the help with it.
+                let _ = Stream::Errors.put(help.as_bytes());
+            }
+            (true, _) if byte == escape || byte.to_ascii_uppercase() == letter as u8 => out.push(escape),
+            (true, _) => {}
+        }
+    }
 }
 
 /// The source of standard input.
@@ -128,13 +173,14 @@ impl Input {
 }
 
 /// A terminal in raw mode. Dropping it restores the old mode.
-struct RawMode {
+pub struct RawMode {
     old: Termios,
 }
 
 impl RawMode {
-    /// Enters raw mode. If `whole` is true, output is not processed either, for guest programs that have a terminal of their own.
-    fn enter(whole: bool) -> Option<Self> {
+    /// Enters raw mode, if standard input is a terminal. If `whole` is true, output is not processed either, for guest programs that have a terminal of
+    /// their own.
+    pub fn enter(whole: bool) -> Option<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return None;
@@ -175,24 +221,17 @@ impl Terminal {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        Ok(Self { input: Input::open()?, stop, escape, escaped: false, quit: false, raw: RawMode::enter(whole) })
+        Ok(Self { input: Input::open()?, stop, keys: Keys::new(escape), raw: RawMode::enter(whole) })
     }
 
     /// Returns a second terminal without input. A signal stops both.
     pub fn without_input(&self) -> Self {
-        Self {
-            input: Input::Ended,
-            stop: Arc::clone(&self.stop),
-            escape: self.escape,
-            escaped: false,
-            quit: false,
-            raw: None,
-        }
+        Self { input: Input::Ended, stop: Arc::clone(&self.stop), keys: Keys::new(self.keys.escape), raw: None }
     }
 
     /// Returns true if the user ends the run: Ctrl-A x, or a signal.
     pub fn stopped(&self) -> bool {
-        self.quit || self.stop.load(Ordering::Relaxed)
+        self.keys.quit || self.stop.load(Ordering::Relaxed)
     }
 
     /// Returns true if standard input is a terminal, as opposed to a pipe or a file.
@@ -215,7 +254,7 @@ impl Terminal {
         let mut bytes = Vec::new();
         while let Some(piece) = self.input.next() {
             if self.raw.is_some() {
-                piece.into_iter().for_each(|byte| self.key(byte, &mut bytes));
+                self.keys.pass(&piece, &mut bytes);
             } else {
                 bytes.extend(piece);
             }
@@ -224,29 +263,6 @@ impl Terminal {
             }
         }
         bytes
-    }
-
-    fn key(&mut self, byte: u8, out: &mut Vec<u8>) {
-        let Some(escape) = self.escape.byte() else {
-            out.push(byte);
-            return;
-        };
-        let letter = self.escape.letter();
-        match (std::mem::take(&mut self.escaped), byte) {
-            (false, _) if byte == escape => self.escaped = true,
-            (false, _) => out.push(byte),
-            (true, b'x') => self.quit = true,
-            (true, b'h' | b'?') => {
-                let shown = letter.to_ascii_lowercase();
-                let help = format!(
-                    "\r\nCtrl-{letter} x  ends Tollgate\r\nCtrl-{letter} {shown}  sends Ctrl-{letter} to the guest\r\nCtrl-{letter} h  this help\r\n"
-                );
-                // The terminal may be gone, and the help with it.
-                let _ = Stream::Errors.put(help.as_bytes());
-            }
-            (true, _) if byte == escape || byte.to_ascii_uppercase() == letter as u8 => out.push(escape),
-            (true, _) => {}
-        }
     }
 
     /// Waits for input or a signal, at most `limit`.

@@ -140,6 +140,55 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
 }
 
 #[test]
+fn a_run_that_nobody_joins_is_the_run_that_nobody_can_join() {
+    let files = directory("joinable");
+    let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
+    let command = ["--", "sh", "-c", "echo hello; sleep 0.3; ls /proc/self"];
+    for (name, options) in [("alone", &[][..]), ("joinable", &["--joinable"])] {
+        let ledger = path(name);
+        let options = [&["--kernel", "cloud", "--ledger", &ledger], options, &command].concat();
+        if kernel().is_none() {
+            return;
+        }
+        let output = program(&options).env("XDG_RUNTIME_DIR", &files).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let ledger = |name: &str| std::fs::read(path(name)).unwrap();
+    assert!(ledger("alone") == ledger("joinable"));
+}
+
+#[test]
+fn a_run_that_was_joined_is_replayed() {
+    if kernel().is_none() {
+        return;
+    }
+    let files = directory("joined");
+    let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
+    let (ledger, again, record) = (path("ledger"), path("again"), path("record"));
+    let options = ["--joinable", "--ledger", &ledger, "--record", &record];
+    let command = ["--", "sh", "-c", "while [ ! -e /tmp/stop ]; do sleep 0.05; done"];
+    let own = |command: &mut Command| command.env("XDG_RUNTIME_DIR", &files).status().unwrap().code();
+    let first = std::thread::spawn({
+        let mut command = program(&[&["--kernel", "cloud"], &options[..], &command].concat());
+        command.env("XDG_RUNTIME_DIR", &files);
+        move || command.output().unwrap()
+    });
+    let mut join = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    join.args(["exec", "--join", "--", "sh", "-c", ": >/tmp/stop; exit 5"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let joined = (0..3000).map(|_| std::thread::sleep(std::time::Duration::from_millis(20))).find_map(|()| {
+        // The guest does not listen yet.
+        own(&mut join).filter(|status| *status != NOT_EXECUTABLE)
+    });
+    assert_eq!(joined, Some(5));
+    let output = first.join().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let replayed = [&["--kernel", "cloud", "--ledger", &again, "--replay", &record], &command[..]].concat();
+    let output = program(&replayed).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(std::fs::read(ledger).unwrap() == std::fs::read(again).unwrap());
+}
+
+#[test]
 fn a_controlled_command_has_the_same_surroundings_everywhere() {
     if run(&["--", "true"]).is_none() {
         return;

@@ -1,7 +1,8 @@
 /* Process 1 of a guest that runs one command of the host (`tollgate exec`). The initial RAM disk holds only it and
    modules of the kernel. It prepares the machine and reports that to the machine (which may then be saved, and
    restored for other commands), reads its orders from the channel `control`, runs the command with its standard
-   streams connected to channels, reports the command's end, and powers the machine off. docs/guides/exec.md
+   streams connected to channels, reports the command's end, and powers the machine off. Other commands may join the
+   guest meanwhile: their orders and their streams are records on the channel `control`. docs/guides/exec.md
    describes the command's environment; the records on the channel are those of
    crates/tollgate/src/exec_cmd/control.rs. */
 #define _GNU_SOURCE
@@ -43,13 +44,16 @@ enum { PIECE = 64 << 10, MOST_WORDS = 1 << 16, LARGEST_RECORD = 16 << 20 };
 enum { NOT_EXECUTABLE = 126, NOT_FOUND = 127 };
 /* Bits of the record `t`: the streams that are the terminal. */
 enum { STREAMS = 3 };
+/* Commands that join: how many at a time, and the bytes that either side sends before the other one has taken some of
+   them. A record has at most JOIN_PIECE of these. */
+enum { MOST_JOINS = 8, WINDOW = PIECE, JOIN_PIECE = 32 << 10 };
 
 static const char *const channel_names[] = {"control", "stdin", "stdout", "stderr"};
 enum { CONTROL, INPUT, OUTPUT, ERRORS, CHANNELS };
 static int channels[CHANNELS];
 
-/* The orders. */
-static struct {
+/* What the host orders: the command and its surroundings, and how the guest is made ready for it. */
+struct order {
     char **arguments, **environment;
     size_t argument_count, environment_count;
     const char *directory, *network;
@@ -61,7 +65,10 @@ static struct {
     int packed_in_archive, settles, describes;
     char *binds[32];
     size_t bind_count;
-} order;
+};
+
+/* The order of the command that the guest was started for. */
+static struct order order;
 
 static void write_all(int file, const void *data, size_t length) {
     for (const char *at = data; length;) {
@@ -202,36 +209,54 @@ static char next_record(char **text, uint32_t *length) {
     return (char)head[0];
 }
 
-static void add_word(char ***words, size_t *count, char *word) {
+/* Adds a word to a list; returns false if the list is full. */
+static int add_word(char ***words, size_t *count, char *word) {
     if (*count >= MOST_WORDS)
-        give_up("too many words");
+        return 0;
     if (*count % 64 == 0) {
-        *words = realloc(*words, (*count + 65) * sizeof **words);
-        if (!*words)
-            give_up("no memory");
+        char **more = realloc(*words, (*count + 65) * sizeof **words);
+        if (!more)
+            return 0;
+        *words = more;
     }
     (*words)[(*count)++] = word;
     (*words)[*count] = NULL;
+    return 1;
 }
 
-static void set_size(const char *text) {
+static void set_size(struct winsize *size, const char *text) {
     unsigned rows = 24, columns = 80;
     sscanf(text, "%u %u", &rows, &columns);
-    order.size.ws_row = (unsigned short)rows;
-    order.size.ws_col = (unsigned short)columns;
+    size->ws_row = (unsigned short)rows;
+    size->ws_col = (unsigned short)columns;
+}
+
+/* Takes a part of an order that every command has; returns false if the record is another one or has no room. */
+static int take_order(struct order *to, char kind, char *text) {
+    switch (kind) {
+    case 'a': return add_word(&to->arguments, &to->argument_count, text);
+    case 'e': return add_word(&to->environment, &to->environment_count, text);
+    case 'c': to->directory = text; return 1;
+    case 't': to->terminal = (unsigned)atoi(text); return 1;
+    case 'w': set_size(&to->size, text); return 1;
+    case 'u': {
+        char *rest = text;
+        to->user = (uid_t)strtoul(rest, &rest, 10);
+        while (*rest && to->group_count < sizeof to->groups / sizeof *to->groups)
+            to->groups[to->group_count++] = (gid_t)strtoul(rest, &rest, 10);
+        return 1;
+    }
+    default: return 0;
+    }
 }
 
 static void read_order(void) {
     for (;;) {
         char *text;
         uint32_t length;
-        switch (next_record(&text, &length)) {
-        case 'a': add_word(&order.arguments, &order.argument_count, text); break;
-        case 'e': add_word(&order.environment, &order.environment_count, text); break;
-        case 'c': order.directory = text; break;
+        char kind = next_record(&text, &length);
+        switch (kind) {
         case 'n': order.network = text; break;
-        case 't': order.terminal = (unsigned)atoi(text); break;
-        case 'w': set_size(text); break;
         case 'i': order.packed_in_archive = 1; break;
         case 's': order.settles = 1; break;
         case 'f': order.describes = 1; break;
@@ -244,18 +269,13 @@ static void read_order(void) {
             clock_settime(CLOCK_REALTIME, &time);
             break;
         }
-        case 'u': {
-            char *rest = text;
-            order.user = (uid_t)strtoul(rest, &rest, 10);
-            while (*rest && order.group_count < sizeof order.groups / sizeof *order.groups)
-                order.groups[order.group_count++] = (gid_t)strtoul(rest, &rest, 10);
-            break;
-        }
         case 'g':
             if (!order.argument_count)
                 give_up("no command");
             return;
-        default: give_up("a record that is not known");
+        default:
+            if (!take_order(&order, kind, text))
+                give_up("a record that is not known, or too many words");
         }
     }
 }
@@ -411,7 +431,7 @@ static void settle(void) {
         if (poll(&file, 1, SETTLE_WAIT_MS) <= 0)
             continue;
         switch (next_record(&text, &length)) {
-        case 'w': set_size(text); break;
+        case 'w': set_size(&order.size, text); break;
         case 'o': {
             long long delay = atoll(text);
             struct timespec time = {.tv_sec = delay / 1000000000, .tv_nsec = delay % 1000000000};
@@ -430,10 +450,39 @@ static void settle(void) {
     }
 }
 
-/* This side's ends of the command's streams. */
-static int terminal = -1, ends[STREAMS] = {-1, -1, -1};
+/* A command that runs, and this side's ends of its streams. */
+struct command {
+    pid_t pid;
+    /* Bits: the streams that are the terminal. */
+    unsigned terminals;
+    int terminal, ends[STREAMS];
+    struct {
+        char bytes[WINDOW];
+        size_t length, done;
+        int ended;
+    } input;
+};
 
-_Noreturn static void run_command(const int streams[STREAMS], int slave) {
+/* The command that the guest was started for: the guest ends with it. */
+static struct command first;
+
+/* A command that has joined the guest, or is about to. */
+struct join {
+    unsigned char number;
+    struct order order;
+    struct command command;
+    int started, over, status;
+    /* Bytes of output that the host takes now. */
+    size_t credit;
+    /* The records in which the words of the order are. */
+    char **records;
+    size_t record_count;
+};
+
+static struct join *joins[MOST_JOINS];
+
+_Noreturn static void run_command(const struct order *what, const int streams[STREAMS], int slave) {
+    int joins_first = what != &order;
     setsid();
     if (slave >= 0)
         ioctl(slave, TIOCSCTTY, 0);
@@ -448,62 +497,25 @@ _Noreturn static void run_command(const int streams[STREAMS], int slave) {
     for (int i = 0; i < STREAMS; i++)
         dup2(moved[i], i);
     const char *failed = NULL;
-    tell('b', "", 0);
-    mark(MARK_BEGIN, "exec");
-    if (order.group_count && (setgroups(order.group_count - 1, order.groups + 1) || setgid(order.groups[0])))
+    if (!joins_first)
+        tell('b', "", 0);
+    mark(MARK_BEGIN, joins_first ? "joined" : "exec");
+    if (what->group_count && (setgroups(what->group_count - 1, what->groups + 1) || setgid(what->groups[0])))
         failed = "group";
-    else if (setuid(order.user))
+    else if (setuid(what->user))
         failed = "user";
-    else if (order.directory && chdir(order.directory))
-        failed = order.directory;
+    /* The name of another directory may begin at that of the first command. */
+    else if ((joins_first && order.directory && chdir(order.directory)) || (what->directory && chdir(what->directory)))
+        failed = what->directory;
     if (!failed) {
-        environ = order.environment;
-        execvp(order.arguments[0], order.arguments);
-        failed = order.arguments[0];
+        environ = what->environment;
+        execvp(what->arguments[0], what->arguments);
+        failed = what->arguments[0];
     }
     int reason = errno;
-    dprintf(errors, "tollgate: exec: %s: %s\n", failed, strerror(reason));
+    const char *hint = joins_first && reason == ENOENT ? " in the guest (its files are those of the first command)" : "";
+    dprintf(errors, "tollgate: exec: %s: %s%s\n", failed, strerror(reason), hint);
     _exit(reason == ENOENT ? NOT_FOUND : NOT_EXECUTABLE);
-}
-
-static pid_t start(void) {
-    int streams[STREAMS], slave = -1;
-    if (order.terminal) {
-        terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-        if (terminal < 0 || grantpt(terminal) || unlockpt(terminal))
-            give_up("there is no terminal: %s", strerror(errno));
-        slave = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
-        if (slave < 0)
-            give_up("the terminal can't be opened: %s", strerror(errno));
-        ioctl(terminal, TIOCSWINSZ, &order.size);
-        fchown(slave, order.user, 5);
-        fcntl(terminal, F_SETFL, O_NONBLOCK);
-    }
-    for (int i = 0; i < STREAMS; i++) {
-        if (order.terminal & 1u << i) {
-            streams[i] = slave;
-            continue;
-        }
-        int pair[2];
-        if (pipe2(pair, O_CLOEXEC))
-            give_up("there is no pipe: %s", strerror(errno));
-        streams[i] = pair[i != 0];
-        ends[i] = pair[i == 0];
-        fcntl(ends[i], F_SETFL, O_NONBLOCK);
-        /* The user owns them, for programs that open /dev/stdout. */
-        fchown(ends[i], order.user, order.group_count ? order.groups[0] : 0);
-    }
-    pid_t child = fork();
-    if (child < 0)
-        give_up("there is no process: %s", strerror(errno));
-    if (!child)
-        run_command(streams, slave);
-    for (int i = 0; i < STREAMS; i++)
-        if (streams[i] != slave)
-            close(streams[i]);
-    if (slave >= 0)
-        close(slave);
-    return child;
 }
 
 static void shut(int *file) {
@@ -512,9 +524,72 @@ static void shut(int *file) {
     *file = -1;
 }
 
+static void shut_all(struct command *command) {
+    shut(&command->terminal);
+    for (int i = 0; i < STREAMS; i++)
+        shut(&command->ends[i]);
+}
+
+/* Starts a command; returns what was not possible, with the reason in errno, or NULL. */
+static const char *start(const struct order *what, struct command *command) {
+    int streams[STREAMS] = {-1, -1, -1}, slave = -1;
+    const char *failed = NULL;
+    command->terminals = what->terminal;
+    command->terminal = -1;
+    for (int i = 0; i < STREAMS; i++)
+        command->ends[i] = -1;
+    if (what->terminal) {
+        command->terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        if (command->terminal < 0 || grantpt(command->terminal) || unlockpt(command->terminal))
+            return "there is no terminal";
+        slave = open(ptsname(command->terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+        if (slave < 0)
+            return "the terminal can't be opened";
+        ioctl(command->terminal, TIOCSWINSZ, &what->size);
+        fchown(slave, what->user, 5);
+        fcntl(command->terminal, F_SETFL, O_NONBLOCK);
+    }
+    for (int i = 0; i < STREAMS && !failed; i++) {
+        if (what->terminal & 1u << i) {
+            streams[i] = slave;
+            continue;
+        }
+        int pair[2];
+        if (pipe2(pair, O_CLOEXEC)) {
+            failed = "there is no pipe";
+            break;
+        }
+        streams[i] = pair[i != 0];
+        command->ends[i] = pair[i == 0];
+        fcntl(command->ends[i], F_SETFL, O_NONBLOCK);
+        /* The user owns them, for programs that open /dev/stdout. */
+        fchown(command->ends[i], what->user, what->group_count ? what->groups[0] : 0);
+    }
+    if (!failed) {
+        command->pid = fork();
+        if (!command->pid)
+            run_command(what, streams, slave);
+        if (command->pid < 0)
+            failed = "there is no process";
+    }
+    int reason = errno;
+    for (int i = 0; i < STREAMS; i++)
+        if (streams[i] != slave)
+            shut(&streams[i]);
+    shut(&slave);
+    errno = reason;
+    return failed;
+}
+
+static void start_first(void) {
+    const char *failed = start(&order, &first);
+    if (failed)
+        give_up("%s: %s", failed, strerror(errno));
+}
+
 static char buffer[PIECE];
 
-/* Sends the command's output to a channel; returns true if there was any. */
+/* Sends the first command's output to a channel; returns true if there was any. */
 static int drain(int *from, int channel) {
     ssize_t length = *from < 0 ? -1 : read(*from, buffer, sizeof buffer);
     if (length > 0)
@@ -524,112 +599,364 @@ static int drain(int *from, int channel) {
     return length > 0;
 }
 
-/* Handles the host's messages: another size of the terminal, or a stream that has no reader any more. */
+/* Gives a command its input; returns the number of bytes that need no room any more. */
+static size_t pass_input(struct command *command) {
+    int *to = command->terminals & 1 ? &command->terminal : &command->ends[0];
+    size_t before = command->input.done;
+    while (command->input.done < command->input.length && *to >= 0) {
+        char *from = command->input.bytes + command->input.done;
+        ssize_t written = write(*to, from, command->input.length - command->input.done);
+        if (written < 0) {
+            if (errno == EAGAIN || errno == EINTR)
+                return command->input.done - before;
+            shut(&command->ends[0]);
+            break;
+        }
+        command->input.done += (size_t)written;
+    }
+    if (*to < 0)
+        command->input.done = command->input.length;
+    if (command->input.ended && command->input.done == command->input.length && !(command->terminals & 1))
+        shut(&command->ends[0]);
+    return command->input.done - before;
+}
+
+static void take_input(void) {
+    ssize_t length = read(channels[INPUT], first.input.bytes, sizeof first.input.bytes);
+    if (length == 0)
+        first.input.ended = 1;
+    first.input.length = length > 0 ? (size_t)length : 0;
+    first.input.done = 0;
+    pass_input(&first);
+}
+
+/* A record about a command that has joined: its number, the record's kind, and the text. */
+static struct {
+    unsigned char head[7];
+    char text[JOIN_PIECE];
+} joined;
+
+/* Sends such a record, whose text is in its place. */
+static void tell_joined(unsigned char number, char kind, size_t length) {
+    uint32_t all = (uint32_t)length + 2;
+    joined.head[0] = 'j';
+    memcpy(joined.head + 1, &all, sizeof all);
+    joined.head[5] = number;
+    joined.head[6] = (unsigned char)kind;
+    write_all(channels[CONTROL], &joined, sizeof joined.head + length);
+}
+
+static void tell_join(const struct join *join, char kind, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(joined.text, 512, format, list);
+    va_end(list);
+    tell_joined(join->number, kind, length < 0 ? 0 : length > 511 ? 511 : (size_t)length);
+}
+
+/* Returns the place of a command that has joined, by its number; that of number -1 is free. */
+static struct join **join_of(int number) {
+    for (int i = 0; i < MOST_JOINS; i++)
+        if (number < 0 ? !joins[i] : joins[i] && joins[i]->number == number)
+            return &joins[i];
+    return NULL;
+}
+
+static void forget(struct join **place) {
+    struct join *join = *place;
+    if (join->started)
+        shut_all(&join->command);
+    for (size_t i = 0; i < join->record_count; i++)
+        free(join->records[i]);
+    free(join->records);
+    free(join->order.arguments);
+    free(join->order.environment);
+    free(join);
+    *place = NULL;
+}
+
+/* Sends a signal to a joined command and all that it has started in its session's first group. */
+static void signal_join(const struct join *join, int number) {
+    if (join->started && !join->over && kill(-join->command.pid, number) && errno == ESRCH)
+        kill(join->command.pid, number);
+}
+
+static int same_name(const char *a, const char *b) {
+    size_t length = strcspn(a, "=");
+    return length == strcspn(b, "=") && !strncmp(a, b, length);
+}
+
+/* Completes the order of a command that joins: it has the surroundings of the first command, as far as its own order names no others. */
+static int complete(struct order *own) {
+    if (!own->group_count) {
+        own->user = order.user;
+        memcpy(own->groups, order.groups, sizeof own->groups);
+        own->group_count = order.group_count;
+    }
+    if (!own->directory)
+        own->directory = order.directory;
+    size_t set = own->environment_count;
+    for (size_t i = 0; i < order.environment_count; i++) {
+        int is_set = 0;
+        for (size_t j = 0; j < set && !is_set; j++)
+            is_set = same_name(own->environment[j], order.environment[i]);
+        if (!is_set && !add_word(&own->environment, &own->environment_count, order.environment[i]))
+            return 0;
+    }
+    static char *none[] = {NULL};
+    if (!own->environment)
+        return own->argument_count && (own->environment = calloc(1, sizeof none)) != NULL;
+    return own->argument_count > 0;
+}
+
+static void start_join(struct join **place) {
+    struct join *join = *place;
+    const char *failed = complete(&join->order) ? start(&join->order, &join->command) : "the order is not complete";
+    if (!failed) {
+        join->started = 1;
+        tell_join(join, 'b', "");
+        return;
+    }
+    tell_join(join, 'f', "%s: %s", failed, strerror(errno));
+    shut_all(&join->command);
+    forget(place);
+}
+
+/* Adds to the input of a joined command. The host sends no more than there is room for. */
+static void add_input(struct join *join, const char *text, size_t length) {
+    struct command *command = &join->command;
+    size_t left = command->input.length - command->input.done;
+    memmove(command->input.bytes, command->input.bytes + command->input.done, left);
+    command->input.done = 0;
+    command->input.length = left;
+    if (length > sizeof command->input.bytes - left)
+        length = sizeof command->input.bytes - left;
+    memcpy(command->input.bytes + left, text, length);
+    command->input.length += length;
+}
+
+static void pass_joined_input(struct join *join) {
+    size_t done = pass_input(&join->command);
+    if (done)
+        tell_join(join, 'k', "%zu", done);
+}
+
+/* Handles a record of the host about a joined command; returns true if its text is kept. */
+static int hear_join(char *record, uint32_t length) {
+    if (length < 2)
+        return 0;
+    char kind = record[1], *text = record + 2;
+    struct join **place = join_of((unsigned char)record[0]), *join = place ? *place : NULL;
+    if (!join) {
+        /* The first part of an order begins a join. */
+        place = kind == 'a' ? join_of(-1) : NULL;
+        if (!place || !(join = calloc(1, sizeof *join)))
+            return 0;
+        *place = join;
+        join->number = (unsigned char)record[0];
+        join->credit = WINDOW;
+        join->command.terminal = join->command.ends[0] = join->command.ends[1] = join->command.ends[2] = -1;
+    }
+    if (kind == 'h') {
+        signal_join(join, SIGHUP);
+        forget(place);
+        return 0;
+    }
+    if (!join->started) {
+        if (kind == 'g')
+            start_join(place);
+        else
+            return take_order(&join->order, kind, text) && add_word(&join->records, &join->record_count, record);
+        return 0;
+    }
+    switch (kind) {
+    case 'i':
+        add_input(join, text, length - 2);
+        pass_joined_input(join);
+        break;
+    case 'q':
+        join->command.input.ended = 1;
+        pass_joined_input(join);
+        break;
+    case 'k': {
+        size_t more = strtoul(text, NULL, 10);
+        join->credit = more > WINDOW - join->credit ? WINDOW : join->credit + more;
+        break;
+    }
+    case 's': signal_join(join, atoi(text)); break;
+    case 'w':
+        set_size(&join->order.size, text);
+        if (join->command.terminal >= 0)
+            ioctl(join->command.terminal, TIOCSWINSZ, &join->order.size);
+        break;
+    case 'x': {
+        int stream = atoi(text);
+        if (stream > 0 && stream < STREAMS)
+            shut(&join->command.ends[stream]);
+        break;
+    }
+    default: break;
+    }
+    return 0;
+}
+
+/* Sends output of a joined command, as much as the host takes; returns true if there was any. */
+static int drain_join(struct join *join, int *from, char kind) {
+    size_t most = join->credit < sizeof joined.text ? join->credit : sizeof joined.text;
+    if (*from < 0 || !most)
+        return 0;
+    ssize_t length = read(*from, joined.text, most);
+    if (length > 0) {
+        join->credit -= (size_t)length;
+        tell_joined(join->number, kind, (size_t)length);
+    } else if (length == 0 || (errno != EAGAIN && errno != EINTR)) {
+        shut(from);
+    }
+    return length > 0;
+}
+
+static int status_of(int status) {
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Sends what a joined command that has ended has left in its pipes, and then its status. */
+static void finish_join(struct join **place) {
+    struct join *join = *place;
+    struct command *command = &join->command;
+    while (drain_join(join, &command->ends[1], 'o') || drain_join(join, &command->ends[2], 'e') ||
+           drain_join(join, &command->terminal, 'o'))
+        ;
+    if (!join->credit)
+        return;
+    tell_join(join, 'z', "%d", status_of(join->status));
+    forget(place);
+}
+
+/* Handles the host's messages: another size of the terminal, a stream that has no reader any more, or a command that joins. */
 static void hear(void) {
     char *text;
     uint32_t length;
     switch (next_record(&text, &length)) {
     case 'w':
-        set_size(text);
-        if (terminal >= 0)
-            ioctl(terminal, TIOCSWINSZ, &order.size);
+        set_size(&order.size, text);
+        if (first.terminal >= 0)
+            ioctl(first.terminal, TIOCSWINSZ, &order.size);
         break;
     case 'x': {
         int stream = atoi(text);
         if (stream > 0 && stream < STREAMS)
-            shut(&ends[stream]);
+            shut(&first.ends[stream]);
         break;
     }
+    case 'j':
+        if (hear_join(text, length))
+            return;
+        break;
     default: break;
     }
     free(text);
 }
 
-/* Input for the command. */
-static struct {
-    char bytes[PIECE];
-    size_t length, done;
-    int ended;
-} input;
-
-static void pass_input(void) {
-    int *to = order.terminal & 1 ? &terminal : &ends[0];
-    while (input.done < input.length && *to >= 0) {
-        ssize_t written = write(*to, input.bytes + input.done, input.length - input.done);
-        if (written < 0) {
-            if (errno == EAGAIN || errno == EINTR)
-                return;
-            shut(&ends[0]);
-            break;
-        }
-        input.done += (size_t)written;
-    }
-    if (*to < 0)
-        input.done = input.length;
-    if (input.ended && input.done == input.length && !(order.terminal & 1))
-        shut(&ends[0]);
-}
-
-static void take_input(void) {
-    ssize_t length = read(channels[INPUT], input.bytes, sizeof input.bytes);
-    if (length == 0)
-        input.ended = 1;
-    input.length = length > 0 ? (size_t)length : 0;
-    input.done = 0;
-    pass_input();
-}
-
-/* Takes in processes that have ended; returns true if the command is one of them. */
-static int reap(pid_t command, int *status) {
+/* Takes in processes that have ended; returns true if the first command is one of them. */
+static int reap(int *status) {
     int one, ended = 0;
-    for (pid_t gone; (gone = waitpid(-1, &one, WNOHANG)) > 0;)
-        if (gone == command) {
+    for (pid_t gone; (gone = waitpid(-1, &one, WNOHANG)) > 0;) {
+        if (gone == first.pid) {
             *status = one;
             ended = 1;
         }
+        for (int i = 0; i < MOST_JOINS; i++)
+            if (joins[i] && joins[i]->started && joins[i]->command.pid == gone) {
+                joins[i]->over = 1;
+                joins[i]->status = one;
+            }
+    }
     return ended;
 }
 
-/* Connects the command with the host until it ends. */
-static int attend(pid_t command) {
+/* The files of a command that has joined, among those that are waited for. */
+enum { JOIN_TO, JOIN_OUTPUT, JOIN_ERRORS, JOIN_TERMINAL, JOIN_FILES };
+
+static void list_files(const struct join *join, struct pollfd *files) {
+    const struct command *command = &join->command;
+    int runs = join->started && !join->over, waits = command->input.done < command->input.length;
+    int to = command->terminals & 1 ? command->terminal : command->ends[0];
+    int takes = join->started && join->credit;
+    files[JOIN_TO] = (struct pollfd){runs && waits ? to : -1, POLLOUT, 0};
+    files[JOIN_OUTPUT] = (struct pollfd){takes ? command->ends[1] : -1, POLLIN, 0};
+    files[JOIN_ERRORS] = (struct pollfd){takes ? command->ends[2] : -1, POLLIN, 0};
+    files[JOIN_TERMINAL] = (struct pollfd){takes ? command->terminal : -1, POLLIN, 0};
+}
+
+static void attend_join(struct join *join, const struct pollfd *files) {
+    struct command *command = &join->command;
+    if (files[JOIN_TO].revents)
+        pass_joined_input(join);
+    if (files[JOIN_OUTPUT].revents)
+        drain_join(join, &command->ends[1], 'o');
+    if (files[JOIN_ERRORS].revents)
+        drain_join(join, &command->ends[2], 'e');
+    if (files[JOIN_TERMINAL].revents & POLLIN)
+        drain_join(join, &command->terminal, 'o');
+    else if (files[JOIN_TERMINAL].revents)
+        usleep(POLL_US); /* the terminal is not open; it may be opened again */
+}
+
+/* Connects the commands with the host until the first one ends. */
+static int attend(void) {
     sigset_t children;
     sigemptyset(&children);
     sigaddset(&children, SIGCHLD);
     int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK), status = 0;
+    enum { OWN_FILES = 7 };
     for (;;) {
-        int waits = input.done < input.length;
-        struct pollfd files[] = {
+        int waits = first.input.done < first.input.length, has_terminal = first.terminals & 1;
+        struct pollfd files[OWN_FILES + MOST_JOINS * JOIN_FILES] = {
             {signals, POLLIN, 0},
             {channels[CONTROL], POLLIN, 0},
-            {input.ended || waits || (ends[0] < 0 && !(order.terminal & 1)) ? -1 : channels[INPUT], POLLIN, 0},
-            {waits ? (order.terminal & 1 ? terminal : ends[0]) : -1, POLLOUT, 0},
-            {ends[1], POLLIN, 0},
-            {ends[2], POLLIN, 0},
-            {terminal, POLLIN, 0},
+            {first.input.ended || waits || (first.ends[0] < 0 && !has_terminal) ? -1 : channels[INPUT], POLLIN, 0},
+            {waits ? (has_terminal ? first.terminal : first.ends[0]) : -1, POLLOUT, 0},
+            {first.ends[1], POLLIN, 0},
+            {first.ends[2], POLLIN, 0},
+            {first.terminal, POLLIN, 0},
         };
-        if (poll(files, sizeof files / sizeof *files, -1) < 0)
+        struct join *listed[MOST_JOINS];
+        nfds_t count = OWN_FILES, others = 0;
+        for (int i = 0; i < MOST_JOINS; i++) {
+            if (!joins[i])
+                continue;
+            list_files(joins[i], files + count);
+            count += JOIN_FILES;
+            listed[others++] = joins[i];
+        }
+        if (poll(files, count, -1) < 0)
             continue;
+        for (nfds_t i = 0; i < others; i++)
+            attend_join(listed[i], files + OWN_FILES + i * JOIN_FILES);
         if (files[1].revents & POLLIN)
             hear();
         if (files[2].revents & (POLLIN | POLLHUP))
             take_input();
         if (files[3].revents)
-            pass_input();
+            pass_input(&first);
         if (files[4].revents)
-            drain(&ends[1], OUTPUT);
+            drain(&first.ends[1], OUTPUT);
         if (files[5].revents)
-            drain(&ends[2], ERRORS);
+            drain(&first.ends[2], ERRORS);
         if (files[6].revents & POLLIN)
-            drain(&terminal, OUTPUT);
+            drain(&first.terminal, OUTPUT);
         else if (files[6].revents)
             usleep(POLL_US); /* the terminal is not open; it may be opened again */
         if (files[0].revents) {
             struct signalfd_siginfo information;
-            if (read(signals, &information, sizeof information) > 0 && reap(command, &status))
+            if (read(signals, &information, sizeof information) > 0 && reap(&status))
                 break;
         }
+        for (int i = 0; i < MOST_JOINS; i++)
+            if (joins[i] && joins[i]->over)
+                finish_join(&joins[i]);
     }
-    while (drain(&ends[1], OUTPUT) || drain(&ends[2], ERRORS) || drain(&terminal, OUTPUT))
+    while (drain(&first.ends[1], OUTPUT) || drain(&first.ends[2], ERRORS) || drain(&first.terminal, OUTPUT))
         ;
     return status;
 }
@@ -814,14 +1141,14 @@ int main(int count, char **arguments, char **environment) {
     if (order.settles)
         settle();
     mark(MARK_BEGIN_ALL, "others");
-    pid_t command = start();
-    int status = attend(command);
+    start_first();
+    int status = attend();
     mark(MARK_END, "exec");
     mark(MARK_END, "others");
     if (order.describes)
         describe();
     char text[128];
-    int length = snprintf(text, sizeof text, "%d %llu %llu", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+    int length = snprintf(text, sizeof text, "%d %llu %llu", status_of(status),
                           number_of("/proc/sys/kernel/tainted", ""), number_of("/proc/vmstat", "oom_kill "));
     tell('z', text, (uint32_t)length);
     power_off();

@@ -68,6 +68,8 @@ pub enum Said {
     Unknown(Vec<String>),
     /// A fact about the kernel: its name and value.
     Fact(String, String),
+    /// A record about a command that has joined the guest: its number, the record's kind, and its text.
+    Joined(u8, u8, Vec<u8>),
 }
 
 /// Decodes the guest's messages.
@@ -88,7 +90,10 @@ impl Hearing {
                 break;
             }
             let Some(text) = rest.get(..len) else { break };
-            said.extend(understand(*kind, &String::from_utf8_lossy(text)));
+            said.extend(match (kind, text) {
+                (b'j', [number, kind, text @ ..]) => Some(Said::Joined(*number, *kind, text.to_vec())),
+                _ => understand(*kind, &String::from_utf8_lossy(text)),
+            });
             self.bytes.drain(..HEAD + len);
         }
         said
@@ -126,6 +131,8 @@ mod tests {
         records.add(b'u', "mitigation=off\nquite");
         records.add(b'k', "release\n6.1.0");
         records.add(b'k', "no value");
+        records.add(b'j', b"\x07o\xff\x00");
+        records.add(b'j', b"\x07");
         records.add(b'z', "137 128 1");
         let bytes = records.take();
         assert!(records.is_empty());
@@ -135,6 +142,7 @@ mod tests {
             Said::Failed("no such thing".into()),
             Said::Unknown(vec!["mitigation=off".into(), "quite".into()]),
             Said::Fact("release".into(), "6.1.0".into()),
+            Said::Joined(7, b'o', vec![0xff, 0]),
             Said::Ended(Ended { status: 137, tainted: 128, killed_for_memory: 1 }),
         ];
         assert_eq!(Hearing::default().hear(&bytes), expected);

@@ -5,6 +5,7 @@ mod control;
 mod controlled;
 mod files;
 mod image;
+mod join;
 mod kernel;
 mod layout;
 pub(crate) mod needs;
@@ -30,13 +31,14 @@ use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
-use contain::Needs;
+use contain::{Needs, Use};
 use control::{CHANNELS, Records};
 use files::User;
 use guestfs::host_tree::HostTree;
 use guestfs::shares::Leaving;
 use guestfs::{Packed, Server, Shares, Tree};
 use image::Way;
+use join::Joins;
 pub use kernel::Kernel;
 use layout::Layout;
 use ledger::profile::Clock;
@@ -57,6 +59,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Options that a command has which joins a guest. The others are the guest's.
+const OF_JOIN: [&str; 8] = ["join", "env", "keep_env", "cwd", "user", "escape", "sandbox", "command"];
 /// Exit status after a process was killed for lack of memory.
 const OUT_OF_MEMORY: u8 = 120;
 /// Exit status after the guest's kernel reported a fault of its own.
@@ -100,6 +104,7 @@ Examples:
   tollgate exec --net user -- curl -s https://www.kernel.org
   tollgate exec --ledger a.ledger -- openssl speed -seconds 1 sha256
   tollgate exec --controlled --env LC_ALL=C --keep-env TZ,EDITOR -- ./benchmark
+  tollgate exec --joinable --root -- ./server    and, elsewhere:    tollgate exec --join -- bash
 
 Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   120  a process was killed for lack of memory and the command failed
@@ -189,6 +194,12 @@ pub struct ExecArgs {
     /// Gives the command the same environment, user and working directory wherever and by whomever it is started, as `tollgate diff` does
     #[arg(long)]
     controlled: bool,
+    /// Runs the command in a guest that runs already, beside that guest's own command. ID, a process number, is needed if several can be joined
+    #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = "")]
+    join: Option<String>,
+    /// Lets other commands join the guest (--join). Its idle time then passes as on the host. Usual if standard input is a terminal
+    #[arg(long, conflicts_with = "replay")]
+    joinable: bool,
     /// Saves the ledger of the run; the command is the region `exec`
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
@@ -207,6 +218,13 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
     command: Vec<OsString>,
+}
+
+/// Returns the parser of the command with the options that exclude `--join`.
+pub fn with_join(command: clap::Command) -> clap::Command {
+    let others = command.get_arguments().map(clap::Arg::get_id).filter(|id| !OF_JOIN.contains(&id.as_str()));
+    let others: Vec<_> = others.cloned().collect();
+    command.mut_arg("join", |join| join.conflicts_with_all(others))
 }
 
 /// A directory that is shared with the guest.
@@ -263,6 +281,11 @@ impl ExecArgs {
         self.streams() != 0
     }
 
+    /// Returns true if other commands may join although nobody asks for it: a run that takes keys is not repeatable in any case.
+    fn invites(&self) -> bool {
+        std::io::stdin().is_terminal() && !self.controlled && !self.repeat.replays()
+    }
+
     /// Opens the shared directories. A link in one of them does not name another one.
     fn shares(&self) -> Result<Arc<Shares>> {
         let open = |without: Option<usize>| {
@@ -306,6 +329,9 @@ impl End {
 /// Runs the command.
 pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let start = Instant::now();
+    if let Some(id) = &args.join {
+        return join::run(args, id);
+    }
     limits::allow_machines(&[limits::Planned { memory: args.memory, counted: args.cpus }])?;
     limits::allow_files()?;
     cpu::host_supported()?;
@@ -475,10 +501,14 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     }
     crate::run_cmd::prepare(&mut machine);
     crate::memory::prepare();
-    args.sandbox.confine(&needs(args, packed.as_ref()))?;
+    let joins = match args.joinable || args.invites() {
+        true => join::listen(args.joinable, args.sandbox)?,
+        false => Joins::default(),
+    };
+    args.sandbox.confine(&needs(args, packed.as_ref(), &joins))?;
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
-    let mut session = session.since(start).with_console(args.console).with_parameters(&args.append);
+    let mut session = session.since(start).with_console(args.console).with_parameters(&args.append).with_joins(joins);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
@@ -499,8 +529,9 @@ fn trees(args: &ExecArgs, packed: Option<&Packed>) -> Result<Vec<NamedTree>> {
 }
 
 /// Returns the resources of the host that the run and its end need.
-fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
+fn needs(args: &ExecArgs, packed: Option<&Packed>, joins: &Joins) -> Needs {
     let mut needs = Needs::default();
+    needs.uses.extend(joins.may_come().then_some(Use::Joins));
     match packed {
         Some(packed) => needs.readable.extend(packed.host_files()),
         None => needs.readable.push("/".into()),
@@ -620,7 +651,7 @@ fn conclude(
     });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
-    let (unknown, state) = (session.unknown.clone(), session.facts.clone());
+    let (unknown, state, joined) = (session.unknown.clone(), session.facts.clone(), session.joins.count);
     drop(session);
     if let Some(text) = &end.text {
         say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.seconds()));
@@ -637,6 +668,10 @@ fn conclude(
         if !unknown.is_empty() {
             ledger.facts.push((parameters::UNKNOWN.to_owned(), unknown.join(" ")));
         }
+        if joined > 0 {
+            let commands = if joined == 1 { "command" } else { "commands" };
+            ledger.facts.push((join::JOINED.to_owned(), format!("{joined} {commands}")));
+        }
         ledger.write(machine, &machine.symbols(Vec::new()))?;
     }
     if args.json {
@@ -646,6 +681,7 @@ fn conclude(
             "status": end.status,
             "command_status": ended.map(|ended| ended.status),
             "unknown_parameters": unknown,
+            "joined_commands": joined,
             "virtual_seconds": machine.seconds(),
             "began_after": seconds(times.began),
             "wrote_after": seconds(times.wrote),

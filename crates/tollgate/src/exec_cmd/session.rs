@@ -1,6 +1,7 @@
 //! The host's side of a command: its streams, the terminal, and the guest's report of its end.
 
 use super::control::{CONTROL, ERRORS, Ended, Hearing, INPUT, OUTPUT, Records, Said};
+use super::join::Joins;
 use super::parameters;
 use crate::net::Connections;
 use crate::output::say;
@@ -95,6 +96,8 @@ pub struct Session {
     pub unknown: Vec<String>,
     /// What the guest said about its kernel, by name.
     pub facts: BTreeMap<String, String>,
+    /// Commands that have joined.
+    pub joins: Joins,
     /// The reason why the command did not start.
     pub failed: Option<String>,
     /// True once the kernel has reported a fault.
@@ -132,6 +135,7 @@ impl Session {
             added: Vec::new(),
             unknown: Vec::new(),
             facts: BTreeMap::new(),
+            joins: Joins::default(),
             failed: None,
             broken: false,
             timed_out: false,
@@ -154,6 +158,12 @@ impl Session {
     /// Reports words of these, which the user added to the kernel's command line, that the kernel does not know.
     pub fn with_parameters(mut self, words: &str) -> Self {
         self.added = words.split_whitespace().map(str::to_owned).collect();
+        self
+    }
+
+    /// Lets other commands join.
+    pub fn with_joins(mut self, joins: Joins) -> Self {
+        self.joins = joins;
         self
     }
 
@@ -185,7 +195,11 @@ impl Session {
             Said::Ready => self.ready = true,
             Said::Prepared => self.prepared.set(Some(self.now)),
             Said::Began => self.times.began = Some(now),
-            Said::Ended(ended) => (self.ended, self.times.ended) = (Some(ended), Some(now)),
+            Said::Ended(ended) => {
+                (self.ended, self.times.ended) = (Some(ended), Some(now));
+                self.joins.finish("the guest's first command has ended, and the guest with it");
+            }
+            Said::Joined(number, kind, text) => self.joins.heard(number, kind, &text, &mut self.records),
             Said::Failed(why) => self.failed = Some(why),
             Said::Unknown(words) if self.unknown.is_empty() => {
                 let unknown = |word: &String| self.added.contains(word) && !parameters::is_known(word);
@@ -289,6 +303,9 @@ impl Host for Session {
         if self.streams != 0 && self.resized.swap(false, Ordering::Relaxed) && self.times.began.is_some() {
             self.records.add(b'w', crate::terminal::size_text());
         }
+        if self.times.began.is_some() {
+            self.joins.serve(&mut self.records);
+        }
         if self.ready && room(CONTROL) && !self.records.is_empty() {
             pieces.push(Piece { channel: CONTROL, bytes: self.records.take(), last: false });
         }
@@ -298,7 +315,7 @@ impl Host for Session {
 
     fn attended(&self) -> bool {
         let runs = self.times.began.is_some() && self.ended.is_none();
-        runs && (!self.input_ended && self.terminal.attended() || self.connections.any())
+        runs && (!self.input_ended && self.terminal.attended() || self.connections.any() || self.joins.may_come())
     }
 
     fn idle(&mut self, limit: Duration) {
