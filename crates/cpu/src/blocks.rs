@@ -127,9 +127,14 @@ pub struct NewBlock {
 enum Counted {
     /// An event at an instruction.
     Event { rip: u64, kind: Kind, price: Ticks },
+    /// Ticks of events of a kind at an instruction, which the counter before this one counts.
+    Time { rip: u64, kind: Kind },
     /// Executions of a sequence of blocks: the sequence of another counter, if any, followed by a block.
     Prefix { before: Option<u32>, block: u32 },
 }
+
+/// In place of the price of an event, if the prices differ.
+const TIMED: Ticks = Ticks::MAX;
 
 /// Data that is made from blocks and must be dropped with them, such as translations.
 pub trait Derived: Default {
@@ -273,6 +278,21 @@ impl<D: Derived> Blocks<D> {
         Some(number)
     }
 
+    /// Returns the counter of translated code for events of a kind at an instruction whose prices differ; the next counter is for
+    /// their ticks. Returns `None` if there are none left.
+    pub(crate) fn timed_event(&mut self, rip: u64, kind: Kind) -> Option<u32> {
+        if let Some(number) = self.events.get(&(rip, kind, TIMED)) {
+            return Some(*number);
+        }
+        if self.counted.len() + 2 > MOST_NUMBERS {
+            return None;
+        }
+        let number = self.count_as(Counted::Event { rip, kind, price: 0 })?;
+        self.count_as(Counted::Time { rip, kind })?;
+        self.events.insert((rip, kind, TIMED), number);
+        Some(number)
+    }
+
     /// Returns the counter of executions of the sequence `before`, followed by `block`, or `None` if there is none
     /// left.
     pub(crate) fn prefix(&mut self, before: Option<u32>, block: u32) -> Option<u32> {
@@ -343,7 +363,7 @@ impl<D: Derived> Blocks<D> {
         let user = tally.is_some() && recorder.names().is_user(origin);
         let parts = |number: u32| match counted[number.checked_sub(NUMBERS)? as usize] {
             Counted::Prefix { before, block } => Some([before.map(|number| number + NUMBERS), Some(block)]),
-            Counted::Event { .. } => None,
+            Counted::Event { .. } | Counted::Time { .. } => None,
         };
         let mut executed = Vec::new();
         counters.drain(origin, blocks.len(), counted.len(), parts, |number, runs| {
@@ -353,12 +373,16 @@ impl<D: Derived> Blocks<D> {
                     let classes = self.ops_of(number).iter().map(|op| op.class);
                     tally.add_block(user, classes, runs, block.cost);
                 }
-            } else if let Some(Counted::Event { rip, kind, price }) = counted.get(number.wrapping_sub(NUMBERS) as usize)
-            {
-                recorder.add(origin, *rip, *kind, runs, price * runs);
-                if let Some(tally) = tally {
-                    tally.add(user, *kind, runs, price * runs);
-                }
+                return;
+            }
+            let (rip, kind, count, ticks) = match counted.get(number.wrapping_sub(NUMBERS) as usize) {
+                Some(&Counted::Event { rip, kind, price }) => (rip, kind, runs, price * runs),
+                Some(&Counted::Time { rip, kind }) => (rip, kind, 0, runs),
+                _ => return,
+            };
+            recorder.add(origin, rip, kind, count, ticks);
+            if let Some(tally) = tally {
+                tally.add(user, kind, count, ticks);
             }
         });
         recorder.add_blocks(origin, &executed);

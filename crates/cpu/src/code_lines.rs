@@ -81,15 +81,25 @@ impl Cpu {
             return;
         }
         let now = self.micro.clock.saturating_sub(self.engine.rest);
-        let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
-        if !memory.front.has(line) {
-            let (kind, ticks, old) = memory.miss_code(caches, line, now);
-            if let Some(old) = old {
-                self.engine.known_code.remove(Question::line(old));
-            }
+        if let Some((kind, ticks)) = self.bring_code(line, now) {
             self.charge_ticks(kind, 1, ticks);
         }
+    }
+
+    /// Brings a line of code to the first level at `now`, if it is not there. Returns the kind of event, and the time for which the
+    /// core waits.
+    #[inline]
+    pub(crate) fn bring_code(&mut self, line: u64, now: Ticks) -> Option<(Kind, Ticks)> {
+        let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
         self.engine.known_code.add(Question::line(line));
+        if memory.front.has(line) {
+            return None;
+        }
+        let (kind, ticks, old) = memory.miss_code(caches, line, now);
+        if let Some(old) = old {
+            self.engine.known_code.remove(Question::line(old));
+        }
+        Some((kind, ticks))
     }
 
     /// Asks whether the branches of an instruction's line are known, and charges for one that is not.

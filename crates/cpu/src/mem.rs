@@ -810,11 +810,22 @@ impl Cpu {
         if self.read_known(linear, out) {
             return Ok(());
         }
-        for (i, chunk) in out.chunks_mut(8).enumerate() {
-            let at = self.wrap(linear.wrapping_add(8 * i as u64));
-            let size = chunk.len() as u64;
-            let value = self.read_split(at, size, privilege, segment)?;
-            chunk.copy_from_slice(&value.to_le_bytes()[..chunk.len()]);
+        let mut done = 0;
+        while done < out.len() {
+            let at = self.wrap(linear.wrapping_add(done as u64));
+            let rest = &mut out[done..];
+            if let Some(len) = self.rest_of_line(at, rest.len())
+                && let Some(host) = self.reach_part(at, len, false, privilege)
+            {
+                // SAFETY: `reach_part` has returned the address of these bytes of RAM; `out` is not guest memory.
+                unsafe { std::ptr::copy_nonoverlapping(host, rest.as_mut_ptr(), len) };
+                done += len;
+                continue;
+            }
+            let len = rest.len().min(8);
+            let value = self.read_split(at, len as u64, privilege, segment)?;
+            rest[..len].copy_from_slice(&value.to_le_bytes()[..len]);
+            done += len;
         }
         Ok(())
     }
@@ -835,13 +846,43 @@ impl Cpu {
         if self.write_known(linear, from) {
             return Ok(());
         }
-        for (i, chunk) in from.chunks(8).enumerate() {
-            let at = self.wrap(linear.wrapping_add(8 * i as u64));
+        let mut rest = from;
+        while !rest.is_empty() {
+            let at = self.wrap(linear.wrapping_add((from.len() - rest.len()) as u64));
+            if let Some(len) = self.rest_of_line(at, rest.len())
+                && let Some(host) = self.reach_part(at, len, true, privilege)
+            {
+                // SAFETY: `reach_part` has returned the address of these writable bytes of RAM; `from` is not guest memory.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), host, len) };
+                rest = &rest[len..];
+                continue;
+            }
+            let (chunk, behind) = rest.split_at(rest.len().min(8));
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
             self.write_split(at, chunk.len() as u64, u64::from_le_bytes(bytes), privilege, segment)?;
+            rest = behind;
         }
         Ok(())
+    }
+
+    /// Returns how many of `len` bytes at an address are in the address's line, if pieces of 8 bytes from there on are in one
+    /// line each: then the first piece of a line is all that the modelled caches see of it.
+    #[inline]
+    fn rest_of_line(&self, linear: u64, len: usize) -> Option<usize> {
+        linear.is_multiple_of(8).then(|| ((LINE - linear % LINE) as usize).min(len))
+    }
+
+    /// Accesses bytes of a line as the first piece of them would, and returns their host address, if the fast path has the line or
+    /// the TLB's page is known.
+    #[inline]
+    fn reach_part(&mut self, linear: u64, len: usize, write: bool, privilege: Privilege) -> Option<*mut u8> {
+        let len = len as u64;
+        let known = match write {
+            true => self.front_write(linear, len),
+            false => self.front_read(linear, len).map(<*const u8>::cast_mut),
+        };
+        known.or_else(|| self.reach_known(self.front_mode(privilege), linear, len, write, Ticks::MAX))
     }
 
     /// Charges for an access to a vector that is not in one line. Larger areas are accessed in pieces.

@@ -10,6 +10,7 @@ use super::group::{Groups, Member, Which};
 use super::key::{AccessMode, Key};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, fetch, field, large};
 use super::plan::Plan;
+use super::questions::LineQuestion;
 use super::trace::{HandlerSite, Part, Surcharge, TraceSource, Way};
 use crate::front::{large_signature, signature};
 use crate::op::Op;
@@ -41,6 +42,8 @@ pub enum Aim {
     Ask,
     /// [`super::entry::ask_taken`].
     AskTaken,
+    /// [`super::entry::ask_line`].
+    AskLine,
     /// [`super::entry::exit`].
     Exit,
     /// [`super::entry::exit`] with [`Code::Return`].
@@ -87,6 +90,8 @@ pub struct Emitted {
     pub stubs: usize,
     /// Exits.
     pub links: Vec<Link>,
+    /// Questions for lines of code.
+    pub questions: Vec<LineQuestion>,
 }
 
 /// Emitter for one trace.
@@ -103,6 +108,7 @@ pub struct Emit<'a> {
     pages: Vec<OtherPage>,
     aims: Vec<(usize, Aim)>,
     links: Vec<Link>,
+    questions: Vec<LineQuestion>,
     /// Index of the current part of the trace.
     part: usize,
     /// True if the executed parts have been counted.
@@ -145,6 +151,7 @@ pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut Instructi
         pages: Vec::new(),
         aims: Vec::new(),
         links: Vec::new(),
+        questions: Vec::new(),
         part: 0,
         counted: !source.recorded,
         at: 0,
@@ -180,6 +187,7 @@ impl<'a> Emit<'a> {
             due,
             stubs,
             links: std::mem::take(&mut self.links),
+            questions: std::mem::take(&mut self.questions),
         }
     }
 

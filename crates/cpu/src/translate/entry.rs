@@ -4,6 +4,7 @@
 //! of [`super::layout`]. In between, the stack pointer points into the current area; compiled code runs on the host's
 //! stack.
 
+use super::dispatch::ANSWERED;
 use super::layout::{BIAS, LOADED, LOADED_HIGH, LOADED_UPPER, Running};
 use super::unit;
 use crate::arch::VectorState;
@@ -371,6 +372,67 @@ macro_rules! briefly {
             slow = sym $slow,
         )
     };
+}
+
+// What [`ask_line`] tests.
+const _: () = assert!(ANSWERED == u64::MAX);
+
+/// Called by translated code with the index of a question for a line of code in RCX. Most registers of the guest stay where they are. If
+/// an event may become due, [`ask_in_full`] is called instead.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn ask_line() {
+    naked_asm!(
+        "mov r10, [rsp + 8 + {registers}]",
+        "mov [r10], rax",
+        // The whole word, for later reads of it.
+        "lahf\nseto al\nmovzx eax, ax\nmov [rsp + 8 + {flags}], rax",
+        "mov rax, [rsp + 8 + {loaded}]",
+        "or rax, [rsp + 8 + {x87_loaded}]",
+        // The other registers are preserved by compiled code.
+        "mov [r10 + 8*1], r9",
+        "mov [r10 + 8*2], rdx",
+        "mov [r10 + 8*6], rsi",
+        "mov [r10 + 8*7], rdi",
+        "mov [r10 + 8*14], r8",
+        "mov [rsp + 8 + {budget}], r14",
+        "mov rdi, [rsp + 8 + {context}]",
+        "mov esi, ecx",
+        "mov rdx, rax",
+        "pop qword ptr [rsp + {resume}]",
+        "mov rax, rsp",
+        "mov rsp, [rsp + {host_stack}]",
+        "push rax",
+        "push rax",
+        "call {handler}",
+        "pop rsp",
+        "lea rcx, [rax + 1]",
+        "mov r11, rax",
+        "mov r10, [rsp + {registers}]",
+        "mov r9, [r10 + 8*1]",
+        "mov rdx, [r10 + 8*2]",
+        "mov rsi, [r10 + 8*6]",
+        "mov rdi, [r10 + 8*7]",
+        "mov r8, [r10 + 8*14]",
+        "mov r14, [rsp + {budget}]",
+        load_flags!(),
+        "mov rax, [r10]",
+        "jrcxz 2f",
+        "mov rcx, r11",
+        "push qword ptr [rsp + {resume}]",
+        "jmp {in_full}",
+        "2:",
+        "jmp [rsp + {resume}]",
+        resume = const at!(resume),
+        registers = const at!(registers),
+        flags = const at!(flags),
+        loaded = const at!(loaded),
+        x87_loaded = const unit::LOADED as isize - BIAS as isize,
+        budget = const at!(budget),
+        context = const at!(context),
+        host_stack = const at!(host_stack),
+        handler = sym super::dispatch::ask_line,
+        in_full = sym ask_in_full,
+    )
 }
 
 /// Called by translated code with a conditional branch in RCX that is not taken and was mispredicted.

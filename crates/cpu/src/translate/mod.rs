@@ -33,6 +33,7 @@ mod listing;
 mod plan;
 #[allow(unsafe_code, reason = "called by translated code, with the guest's registers in the host's")]
 mod predict;
+mod questions;
 mod string;
 mod system;
 mod trace;
@@ -51,6 +52,7 @@ use crate::cache::Cache;
 use crate::native::Executable;
 use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
+use questions::LineQuestion;
 use rustc_hash::FxHashMap;
 use trace::TraceSource;
 
@@ -60,7 +62,7 @@ pub type BlockCache = Cache<Translations>;
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
 /// Offset of the first translation, after the common exits.
-const FIRST_CODE: usize = 240;
+const FIRST_CODE: usize = 256;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
@@ -76,6 +78,7 @@ const MISSED_TAKEN_AT: usize = 176;
 const ASK_AT: usize = 192;
 const ASK_TAKEN_AT: usize = 208;
 const PREDICT_TARGET_AT: usize = 224;
+const ASK_LINE_AT: usize = 240;
 
 /// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +191,8 @@ pub struct Translations {
     /// By block: first blocks of the traces that contain it.
     within: FxHashMap<u32, Vec<u32>>,
     incoming: FxHashMap<u32, Vec<Incoming>>,
+    /// Questions for lines of code.
+    questions: Vec<LineQuestion>,
     tools: Option<Box<(Encoder, InstructionInfoFactory)>>,
 }
 
@@ -205,6 +210,7 @@ impl Translations {
             parts: Vec::new(),
             within: FxHashMap::default(),
             incoming: FxHashMap::default(),
+            questions: Vec::new(),
             tools: None,
         }
     }
@@ -236,6 +242,11 @@ impl Translations {
     /// Returns the index of the next translation.
     pub(crate) fn next_number(&self) -> u32 {
         self.entries.len() as u32
+    }
+
+    /// Returns the index of the next question for a line of code.
+    pub(crate) fn next_question(&self) -> u32 {
+        self.questions.len() as u32
     }
 
     /// Returns the time from the begin of a translation's first block to the begin of its last.
@@ -295,7 +306,7 @@ impl Translations {
         if self.used + emitted.code.len() > SIZE {
             self.drop_all();
             // The code names the translation by its number, which is another one now.
-            let anew = TraceSource { number: self.next_number(), ..*source };
+            let anew = TraceSource { number: self.next_number(), question: self.next_question(), ..*source };
             emitted = emit::emit(&anew, &mut tools.0, &mut tools.1);
         }
         self.tools = Some(tools);
@@ -312,6 +323,7 @@ impl Translations {
                 Aim::MissedTaken => MISSED_TAKEN_AT,
                 Aim::Ask => ASK_AT,
                 Aim::AskTaken => ASK_TAKEN_AT,
+                Aim::AskLine => ASK_LINE_AT,
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
                 Aim::LoadX87 => LOAD_X87_AT,
@@ -345,6 +357,7 @@ impl Translations {
             far: link.far,
         };
         self.ways_out.extend(emitted.links.iter().map(way_out));
+        self.questions.extend(emitted.questions);
         let head = source.parts[0].index;
         self.parts.extend(source.parts.iter().map(|part| part.index));
         for part in source.parts.iter().filter(|part| part.index != head) {
@@ -400,6 +413,7 @@ impl Translations {
         self.parts.clear();
         self.within.clear();
         self.incoming.clear();
+        self.questions.clear();
     }
 }
 
@@ -420,7 +434,8 @@ impl Derived for Translations {
         let kept = self.blocks.capacity() * size_of::<Block>()
             + self.entries.capacity() * size_of::<Entry>()
             + self.ways_out.capacity() * size_of::<WayOut>()
-            + self.parts.capacity() * size_of::<u32>();
+            + self.parts.capacity() * size_of::<u32>()
+            + self.questions.capacity() * size_of::<LineQuestion>();
         (self.most, kept + incoming + within)
     }
 
@@ -444,6 +459,7 @@ impl Derived for Translations {
                     memory.write(MISSED_TAKEN_AT, &way_out(entry::missed_taken as *const () as u64));
                     memory.write(ASK_AT, &way_out(entry::ask as *const () as u64));
                     memory.write(ASK_TAKEN_AT, &way_out(entry::ask_taken as *const () as u64));
+                    memory.write(ASK_LINE_AT, &way_out(entry::ask_line as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));

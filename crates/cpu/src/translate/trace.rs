@@ -68,6 +68,8 @@ pub struct Part {
     pub block: Block,
     /// Operations.
     pub ops: Vec<Op>,
+    /// For each operation, the price of the block from the operation on, in ticks.
+    pub rests: Vec<Ticks>,
     /// Counter of executions of the trace up to this block.
     pub counter: u32,
     /// Decoded instructions.
@@ -111,6 +113,8 @@ impl Part {
 pub struct TraceSource<'a> {
     /// Index of the translation.
     pub number: u32,
+    /// Index of its first question for a line of code.
+    pub question: u32,
     /// Blocks in the order of execution.
     pub parts: &'a [Part],
     /// Mode for which it is translated.
@@ -298,6 +302,7 @@ impl Cpu {
             index,
             block,
             ops,
+            rests: cache.code.rests_of(index).to_vec(),
             counter: 0,
             instructions,
             plans,

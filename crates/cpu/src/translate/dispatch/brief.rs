@@ -9,6 +9,7 @@ use crate::op::Op;
 use crate::state::Cpu;
 use crate::translate::BlockCache;
 use crate::translate::layout::Running;
+use crate::translate::questions::COUNTED;
 use crate::translate::trace::HandlerSite;
 use ledger::{Family, Kind, Ticks};
 
@@ -94,6 +95,57 @@ pub unsafe extern "sysv64" fn ask_briefly<const TAKEN: bool>(
         Some((index, at)) => cpu.ask_for_operation(cache, index, at),
         None => {}
     })
+}
+
+/// Result of [`ask_line`]: no question has this number.
+pub const ANSWERED: u64 = u64::MAX;
+
+/// Answers a question for a line of code by its index, if no event becomes due, and returns [`ANSWERED`]. Otherwise the function changes nothing, and
+/// returns the argument for [`ask`](super::ask). So it does if vector registers are `loaded`, which compiled code would change.
+///
+/// # Safety
+/// As for [`ask_briefly`].
+pub unsafe extern "sysv64" fn ask_line(context: *mut Handover, question: u32, loaded: u64) -> u64 {
+    // SAFETY: guaranteed by the caller, as for `slow`; the area is the one that is current.
+    let (context, cpu, cache, running) = unsafe {
+        let context = &mut *context;
+        let (cpu, cache, running) = (context.cpu, context.cache, context.running);
+        (context, &mut *cpu, &mut *cache, &mut *running)
+    };
+    let mut asked = cache.code.translations.questions[question as usize];
+    let clock = running.base.wrapping_add(running.budget as u64);
+    let stop = cpu.engine.stop_at.min(context.until);
+    let room = stop.saturating_sub(clock).saturating_sub(asked.span.into());
+    cpu.micro.clock = clock;
+    if loaded != 0 || cpu.is_due(context, 0) || !cpu.may_ask(room) {
+        return asked.code;
+    }
+    if let Some(memory) = &mut cpu.micro.memory {
+        memory.front.redirected = running.base.wrapping_add(running.redirected as u64);
+    }
+    let now = clock.saturating_sub(asked.rest.into());
+    let Some((kind, ticks)) = cpu.bring_code(asked.line.into(), now) else { return ANSWERED };
+    running.budget = running.budget.wrapping_add(ticks as i64);
+    if running.counts.is_null() {
+        return ANSWERED;
+    }
+    let counter = match kind {
+        COUNTED => asked.counter(|rip| cache.code.timed_event(rip, COUNTED)),
+        _ => None,
+    };
+    cache.code.translations.questions[question as usize] = asked;
+    let Some(counter) = counter else {
+        cpu.put(context.origin, asked.rip, kind, 1, ticks);
+        return ANSWERED;
+    };
+    // SAFETY: the table of the current origin, which has all counters of translated code.
+    let [count, time] = unsafe { [0, 1].map(|at| &mut *running.counts.add(counter as usize + at)) };
+    *count = count.wrapping_add(1);
+    match u32::try_from(ticks).ok().and_then(|ticks| time.checked_add(ticks)) {
+        Some(sum) => *time = sum,
+        None => cpu.put(context.origin, asked.rip, kind, 0, ticks),
+    }
+    ANSWERED
 }
 
 /// Does the same as [`missed`](super::missed), if no event becomes due. Otherwise it returns false, and changes nothing.

@@ -1,5 +1,6 @@
 //! Out-of-line code: calls of handlers, exits from a trace, and rare cases.
 
+use super::code::Asked;
 use super::{Aim, Emit};
 use crate::time::predictor::Target;
 use crate::translate::Code;
@@ -91,9 +92,9 @@ pub(super) enum From {
     /// A jump to code that consults the modelled predictor on an indirect branch that has not gone to its only target: the place of the
     /// branch in the target cache, and the branch's address.
     PredictTarget { site: usize, part: usize, slot: i32, from: u64, back: usize },
-    /// A jump to code that asks for the code of the current instruction, or for the branch if it is one that is `taken`.
-    /// Afterwards the host address of the group that was held is loaded again.
-    Ask { site: usize, taken: bool, held: Option<usize>, back: usize },
+    /// A jump to code that asks for the code of the current instruction. Afterwards the host address of the group that was held is
+    /// loaded again.
+    Ask { site: usize, asked: Asked, held: Option<usize>, back: usize },
     /// A jump to code that loads vector registers or the x87 unit; it retries if the need is met, and otherwise
     /// continues with the handlers of the rest of the block.
     Load { site: usize, retry: usize, need: Need, part: usize, at: usize },
@@ -409,9 +410,9 @@ impl Emit<'_> {
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
             }
-            From::Ask { site, taken, held, back } => {
+            From::Ask { site, asked, held, back } => {
                 self.asm.aim(site, here);
-                self.ask(stub.code, taken, held, stub.loaded, back);
+                self.ask(stub.code, asked, held, stub.loaded, back);
             }
             From::Load { site, retry, need, part, at } => {
                 self.asm.aim(site, here);

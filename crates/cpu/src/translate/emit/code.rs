@@ -6,6 +6,19 @@ use crate::known_code::{Question, always_branches};
 use crate::time::memory::LINE_SHIFT;
 use crate::translate::asm::{M, R};
 use crate::translate::layout::{FIRST, TEST, field, found};
+use crate::translate::questions::LineQuestion;
+use ledger::Ticks;
+
+/// What an instruction asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    /// The line at `line` times the size of a line, in which the instruction at `rip` begins; its block costs `rest` from there on.
+    Line { rip: u64, line: u64, rest: Ticks },
+    /// The branch that it is, which is always taken.
+    Always,
+    /// The conditional branch that it is, which is taken.
+    Taken,
+}
 
 impl Emit<'_> {
     /// Asks for the line of the current instruction, unless the instruction in front of it is in the same line, and for its
@@ -17,39 +30,52 @@ impl Emit<'_> {
         let op = *self.op();
         let line = self.part().block.at(&op) >> LINE_SHIFT;
         if self.line.replace(line) != Some(line) {
-            self.ask_unless_known(Question::line(line), false);
+            let rest = self.part().rests[self.at];
+            self.ask_unless_known(Question::line(line), Asked::Line { rip: op.rip(), line, rest });
         }
         if always_branches(op.class) {
-            self.ask_unless_known(Question::branch(op.rip()), false);
+            self.ask_unless_known(Question::branch(op.rip()), Asked::Always);
         }
     }
 
     /// Asks for the branch of the current instruction, a conditional branch that is taken.
     pub(in crate::translate) fn ask_for_taken(&mut self) {
         if self.source.fetches {
-            self.ask_unless_known(Question::branch(self.op().rip()), true);
+            self.ask_unless_known(Question::branch(self.op().rip()), Asked::Taken);
         }
     }
 
     /// Continues if the answer to a question is known to be yes.
-    fn ask_unless_known(&mut self, question: Question, taken: bool) {
+    fn ask_unless_known(&mut self, question: Question, asked: Asked) {
         self.asm.flagless_load(TEST, field!(known_code));
         self.asm.flagless_load32(TEST, M::at(TEST, 4 * question.slot as i32));
         self.asm.flagless_lea32(TEST, M::at(TEST, (question.tag as i32).wrapping_neg()));
         let known = self.asm.flagless_if_zero();
         let site = self.asm.jump();
         self.asm.land(known);
-        let from = From::Ask { site, taken, held: self.held(), back: self.asm.here() };
+        let from = From::Ask { site, asked, held: self.held(), back: self.asm.here() };
         let (code, loaded) = (self.slow_code(), self.loaded);
         let stub = self.aside(from);
         (stub.code, stub.loaded) = (code, loaded);
     }
 
     /// Calls for the answer to a question about the instruction of `code`.
-    pub(super) fn ask(&mut self, code: u64, taken: bool, held: Option<usize>, loaded: u8, back: usize) {
+    pub(super) fn ask(&mut self, code: u64, asked: Asked, held: Option<usize>, loaded: u8, back: usize) {
+        let (code, aim) = match asked {
+            Asked::Taken => (code, Aim::AskTaken),
+            Asked::Always => (code, Aim::Ask),
+            Asked::Line { rip, line, rest } => match LineQuestion::new(rip, code, line, rest, self.source.span()) {
+                Some(question) => {
+                    let number = self.source.question + self.questions.len() as u32;
+                    self.questions.push(question);
+                    (number.into(), Aim::AskLine)
+                }
+                None => (code, Aim::Ask),
+            },
+        };
         self.asm.flagless_constant(TEST, code);
         let call = self.asm.call();
-        self.aims.push((call, if taken { Aim::AskTaken } else { Aim::Ask }));
+        self.aims.push((call, aim));
         self.call_load(loaded);
         if let Some(group) = held {
             self.asm.flagless_load(FIRST, found(group));
