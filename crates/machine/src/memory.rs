@@ -83,6 +83,19 @@ pub enum MemoryError {
     },
 }
 
+/// Checks that guest memory can have a size.
+///
+/// # Errors
+/// Returns an error if the size is too small, too large, or no multiple of a page's.
+pub fn check_size(size: u64) -> Result<(), MemoryError> {
+    match size {
+        ..MIN_SIZE => Err(MemoryError::TooSmall(size)),
+        _ if size > MAX_SIZE => Err(MemoryError::TooLarge(size)),
+        _ if !size.is_multiple_of(PAGE) => Err(MemoryError::NotPages(size)),
+        _ => Ok(()),
+    }
+}
+
 /// Guest memory with a write log, for devices and loaders.
 pub type GuestMap = GuestMemoryMmap<WriteWatch>;
 
@@ -129,15 +142,7 @@ pub struct GuestRam {
 impl GuestRam {
     /// Allocates `size` bytes of zeroed memory; `size` is between [`MIN_SIZE`] and [`MAX_SIZE`].
     pub fn new(size: u64) -> Result<Self, MemoryError> {
-        if size < MIN_SIZE {
-            return Err(MemoryError::TooSmall(size));
-        }
-        if size > MAX_SIZE {
-            return Err(MemoryError::TooLarge(size));
-        }
-        if !size.is_multiple_of(PAGE) {
-            return Err(MemoryError::NotPages(size));
-        }
+        check_size(size)?;
         let log = Arc::new(WriteLog::default());
         let low = size.min(layout::LOW_RAM_END);
         let mut regions = vec![region(0, low, &log)?];

@@ -7,6 +7,8 @@ use crate::table::{
 use crate::validate_cmd;
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use cpu::model::Model;
+use cpu::pmu::Layout;
 use ledger::caches::{DeviceWrites, LINE, Level, Walks};
 use ledger::profile::{Confidence, Fetch, MemoryFigures, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
@@ -59,7 +61,7 @@ pub fn run(args: &CpuArgs) -> Result<()> {
             }
         }
         Command::Show(show) => {
-            let profile = Profile::find(&show.name)?;
+            let profile = crate::model::named(&show.name)?;
             match (show.json, show.emulated) {
                 (true, _) => emit(&format!("{:#}\n", document(&profile))),
                 (false, false) => {
@@ -169,10 +171,28 @@ fn text(profile: &Profile) -> String {
         out.push_str(".\n");
     }
     out.push_str(&format!("\n{}.\n", confidence_text(profile)));
+    counters_text(&mut out, profile);
     prices_text(&mut out, &profile.prices);
     sizes_text(&mut out, &profile.sizes);
     core_text(&mut out, profile);
     out
+}
+
+/// Returns the events that a guest's performance counters count, each with its number and its unit mask. None without counters.
+fn counted(profile: &Profile) -> Option<Vec<(&'static str, u16, u8)>> {
+    let profile = profile.clone().with_usual_clock();
+    let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
+    Some(Layout::of(&model)?.events().collect())
+}
+
+fn counters_text(out: &mut String, profile: &Profile) {
+    let Some(events) = counted(profile) else { return };
+    let rows: Vec<Vec<String>> = events
+        .iter()
+        .map(|(name, event, unit)| vec![format!("{event:02X}H/{unit:02X}H"), (*name).to_owned()])
+        .collect();
+    out.push_str("\nEvents of the performance counters; all others count nothing\n\n");
+    table(out, &[("event", Left), ("", Left)], &rows);
 }
 
 /// A figure of the model `core`: its name, value and origin.
@@ -396,6 +416,10 @@ fn document(profile: &Profile) -> Value {
     costs(&profile.prices, &profile.sizes, &mut document);
     let figure = |(name, value, from): CoreFigure| json!({ "name": name, "value": value, "confidence": from.confidence.name(), "source": from.source });
     document["clock"] = json!(profile.clock.name());
+    if let Some(events) = counted(profile) {
+        let event = |(name, event, unit): (&str, u16, u8)| json!({ "name": name, "event": event, "unit_mask": unit });
+        document["counted_events"] = events.into_iter().map(event).collect();
+    }
     document["core"] = core_figures(profile).into_iter().map(figure).collect();
     let emulator = &profile.emulator;
     let fact = |fact: &Sourced<bool>| sourced(json!(fact.value), &fact.from);
@@ -412,6 +436,23 @@ fn document(profile: &Profile) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_have_their_events_listed() {
+        let shown = |name: &str| {
+            let mut out = String::new();
+            counters_text(&mut out, &Profile::find(name).unwrap());
+            out
+        };
+        assert_eq!(shown("skx"), "");
+        assert!(shown("zen3,pmu").contains("76H/00H  cycles\n"), "{}", shown("zen3,pmu"));
+        let intel = shown("icx,pmu");
+        assert!(
+            intel.contains("all others count nothing") && intel.contains("2EH/41H  misses of the last cache"),
+            "{intel}"
+        );
+        assert_eq!(document(&Profile::find("skx,pmu").unwrap())["counted_events"].as_array().unwrap().len(), 7);
+    }
 
     #[test]
     fn the_list_reads_well() {

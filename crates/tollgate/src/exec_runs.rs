@@ -2,10 +2,12 @@
 
 use crate::exec_cmd::ExecArgs;
 use crate::output::say;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use lab::diff::runner::Ended;
+use ledger::Profile;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,6 +65,44 @@ pub fn given(option: &Arg, matches: &ArgMatches) -> Vec<OsString> {
 /// Returns the value of an option among words, if it is given.
 pub fn value<'a>(words: impl Iterator<Item = &'a OsString>, name: &str) -> Option<&'a str> {
     words.filter_map(|word| word.to_str()?.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=')).next()
+}
+
+/// Returns the first line of an error of the parser, and its tip.
+pub fn described(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let tip = lines.find(|line| line.starts_with("tip: ") || line.starts_with("[possible values"));
+    let tip = tip.map_or_else(String::new, |tip| format!("; {}", tip.trim_start_matches("tip: ")));
+    format!("{}{tip}", first.trim_start_matches("error: "))
+}
+
+/// Checks options of a run, as `exec` does, before anything is run.
+pub fn check(options: &[OsString]) -> Result<()> {
+    let line = [OsStr::new("exec")]
+        .into_iter()
+        .chain(options.iter().map(|word| &**word))
+        .chain(["--", "true"].map(OsStr::new));
+    let matches = ExecArgs::augment_args(Command::new("exec")).try_get_matches_from(line);
+    let args = matches.and_then(|matches| ExecArgs::from_arg_matches(&matches));
+    // Options that exclude each other, for instance.
+    let args = args.map_err(|error| WrongArguments::new(described(&error)))?;
+    args.check().map(drop)
+}
+
+/// What may be a file that a command reads, with the word that names it.
+pub type Input = (&'static str, PathBuf);
+
+/// Returns what may be files that a run with these options reads.
+pub fn inputs(options: &[OsString], command: &[OsString]) -> Vec<Input> {
+    let values = |name: &'static str| {
+        let all = options.iter().filter_map(move |word| value(std::iter::once(word), &name[2..]));
+        all.map(move |value| (name, PathBuf::from(value)))
+    };
+    let cpu =
+        values("--cpu").filter_map(|(name, value)| Some((name, Profile::file_in(value.to_str()?)?.to_path_buf())));
+    let words = command.iter().map(|word| ("the command", PathBuf::from(word)));
+    values("--kernel").chain(values("--modules")).chain(values("--add")).chain(cpu).chain(words).collect()
 }
 
 /// What a run is given.
@@ -139,11 +179,21 @@ impl Failed {
     }
 }
 
+/// Returns the reason why `exec` has not run the command of a child process, if that is how the run ended.
+fn refusal(status: u8, tail: &[String]) -> Option<&str> {
+    let says_so = [crate::usage::FAILED, WrongArguments::STATUS].contains(&status);
+    tail.last()?.strip_prefix("tollgate: error: ").filter(|_| says_so)
+}
+
 /// Returns the first run that failed; `named` names it by its number.
 pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Failed> {
     let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| {
         let (text, status, tail) = match outcome {
-            Ended::Badly(status, tail) => (format!("ended with status {status}"), *status, tail.clone()),
+            Ended::Badly(status, tail) => match refusal(*status, tail) {
+                // `exec` itself has failed, and not the command.
+                Some(why) => (format!("was not run: {why}"), *status, Vec::new()),
+                None => (format!("ended with status {status}"), *status, tail.clone()),
+            },
             Ended::TooLong => ("printed too much".to_owned(), crate::usage::FAILED, Vec::new()),
             Ended::Well | Ended::Stopped | Ended::Late => return None,
         };

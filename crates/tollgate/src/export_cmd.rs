@@ -1,6 +1,6 @@
 //! `tollgate export`: converts call stacks and traces for other programs.
 
-use crate::output::OutputFile;
+use crate::output::{self, OutputFile};
 use crate::report::{select, select_task};
 use crate::stacks::weigh;
 use crate::table::read_ledger;
@@ -78,6 +78,7 @@ impl ValueEnum for FormatArg {
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<()> {
+    output::distinct(output::named("--output", &args.output), [("the ledger", &args.ledger)])?;
     let ledger = read_ledger(&args.ledger)?;
     let selection = select_task(select(&ledger, args.region.as_deref())?, args.task.as_deref())?;
     // A trace needs no stacks.
@@ -88,10 +89,6 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         Format::Perfetto | Format::Timeline => Weigh::Crossings,
         _ => weigh(&ledger, args.event.as_deref())?,
     };
-    let same = |path: &PathBuf| path.canonicalize().ok() == args.ledger.canonicalize().ok() && path.exists();
-    if args.output.as_ref().is_some_and(same) {
-        bail!("{} is the ledger: name another file for the output", args.ledger.display());
-    }
     // Report an unwritable file before the work, not after it.
     let file = args.output.as_deref().map(|path| OutputFile::create(path, "export")).transpose()?;
     let bytes = Export { ledger: &ledger, selection, weigh: &weigh }.to_bytes(args.format.0);

@@ -1,8 +1,9 @@
 //! `--model`: the model of time.
 
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use ledger::Profile;
-use ledger::profile::Clock;
+use ledger::profile::{Clock, ProfileError};
 use strum::VariantArray;
 use uarch::CoreTable;
 
@@ -14,14 +15,23 @@ pub fn parse(text: &str) -> Result<Clock, String> {
     })
 }
 
+/// Returns the profile that a user names. Words that name none are a wrong command line.
+pub fn named(words: &str) -> Result<Profile> {
+    Profile::find(words).map_err(error)
+}
+
+fn error(error: ProfileError) -> anyhow::Error {
+    if error.is_of_the_words() { WrongArguments::new(error.to_string()).into() } else { error.into() }
+}
+
 /// Returns a profile with the given model of time, or with its own: `core` if it has caches and names no other one.
 pub fn profile(name: &str, model: Option<Clock>) -> Result<Profile> {
-    let profile = Profile::find(name)?;
+    let profile = named(name)?;
     if let Some(core) = &profile.core {
         CoreTable::named(&core.value).with_context(|| format!("profile {}: core.table", profile.name))?;
     }
     Ok(match model {
-        Some(model) => profile.with_clock(model)?,
+        Some(model) => profile.with_clock(model).map_err(error)?,
         None => profile.with_usual_clock(),
     })
 }

@@ -127,6 +127,12 @@ impl MomentArgs {
         saved.chain(self.record.iter().map(|file| ("--record", &**file)))
     }
 
+    /// Returns the options that name files which are read, with these files.
+    pub fn inputs(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let restore = self.restore.iter().map(|file| ("--restore", file.clone()));
+        restore.chain(self.replay.iter().map(|file| ("--replay", file.clone())))
+    }
+
     /// Returns the files that are read before the run, and again if the machine is created again.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.restore.iter().chain(&self.replay)

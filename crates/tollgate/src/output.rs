@@ -48,25 +48,41 @@ enum Way {
 pub type Named<'a> = (&'static str, &'a Path);
 
 /// Refuses two options that name one output file, or an input file and an output file: what is written last would
-/// replace the other.
-pub fn distinct<'a>(outputs: impl Iterator<Item = Named<'a>>, inputs: impl Iterator<Item = Named<'a>>) -> Result<()> {
+/// replace the other. Each command that writes files names what it reads here. An input that is no file is ignored: it may be the name of something
+/// else, such as a kernel.
+pub fn distinct<'a, I: AsRef<Path>>(
+    outputs: impl IntoIterator<Item = Named<'a>>,
+    inputs: impl IntoIterator<Item = (&'static str, I)>,
+) -> Result<()> {
     let mut known: Vec<(&str, PathBuf)> = Vec::new();
-    let outputs = outputs.map(|named| (named, true));
-    for ((option, path), written) in outputs.chain(inputs.map(|named| (named, false))) {
+    let same = |known: &[(&str, PathBuf)], option: &str, path: &Path| {
+        let place = place(path);
+        match known.iter().find(|(_, known)| *known == place) {
+            Some((other, _)) => {
+                bail!(WrongArguments::new(format!("{other} and {option} name the same file: {}", path.display())))
+            }
+            None => Ok(place),
+        }
+    };
+    for (option, path) in outputs {
         // A device or a pipe takes any number of files.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             continue;
         }
-        let place = place(path);
-        if let Some((other, _)) = known.iter().find(|(_, known)| *known == place) {
-            let text = format!("{other} and {option} name the same file: {}", path.display());
-            bail!(WrongArguments::new(text));
-        }
-        if written {
-            known.push((option, place));
+        let place = same(&known, option, path)?;
+        known.push((option, place));
+    }
+    for (option, path) in inputs {
+        if path.as_ref().is_file() {
+            same(&known, option, path.as_ref())?;
         }
     }
     Ok(())
+}
+
+/// Returns the file of an option, if the option is given.
+pub fn named<'a>(option: &'static str, path: &'a Option<PathBuf>) -> Option<Named<'a>> {
+    path.as_deref().map(|path| (option, path))
 }
 
 /// Returns the absolute path of a file that need not exist.
@@ -137,15 +153,16 @@ impl OutputFile {
 mod tests {
     use super::*;
 
+    const NO_INPUTS: [Named<'static>; 0] = [];
+
     #[test]
     fn one_file_has_one_writer() {
         let directory = std::env::temp_dir().join(format!("tollgate-distinct-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let file = directory.join("a");
         let same = directory.join(".").join("a");
-        let refused = |b: &Path| {
-            distinct([("--ledger", &*file), ("--record", b)].into_iter(), std::iter::empty()).map_err(|e| e.to_string())
-        };
+        let refused =
+            |b: &Path| distinct([("--ledger", &*file), ("--record", b)], NO_INPUTS).map_err(|e| e.to_string());
         let message = format!("--ledger and --record name the same file: {}", same.display());
         assert_eq!(refused(&same), Err(message.clone()));
         std::os::unix::fs::symlink(&file, directory.join("link")).unwrap();
@@ -154,7 +171,18 @@ mod tests {
         assert!(refused(&directory.join("link")).is_err());
         assert_eq!(refused(&directory.join("b")), Ok(()));
         let null = Path::new("/dev/null");
-        assert!(distinct([("--ledger", null), ("--record", null)].into_iter(), std::iter::empty()).is_ok());
+        assert!(distinct([("--ledger", null), ("--record", null)], NO_INPUTS).is_ok());
+        // What is read is not written; several options may read one file.
+        let read = |inputs: &[(&'static str, &Path)]| {
+            distinct([("--html", &*file)], inputs.iter().copied()).map_err(|e| e.to_string())
+        };
+        let link = directory.join("link");
+        let message = format!("--html and --load name the same file: {}", link.display());
+        assert_eq!(read(&[("--load", &link)]), Err(message));
+        assert_eq!(read(&[("--load", &directory.join("b")), ("--load", &directory.join("b"))]), Ok(()));
+        // A name that is no file may be that of a kernel.
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(read(&[("--kernel", &file)]), Ok(()));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -1,6 +1,7 @@
 //! `tollgate report`: shows the charges of a run, for people and for programs.
 
 use crate::entries;
+use crate::output;
 use crate::report_csv;
 use crate::sites::{self, WhatIf};
 use crate::stacks;
@@ -168,6 +169,7 @@ fn check(args: &ReportArgs) -> Result<()> {
 /// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<()> {
     check(args)?;
+    output::distinct(args.stacks.output(), [("the ledger", &args.ledger)])?;
     let ledger = read_ledger(&args.ledger)?;
     let selection = select(&ledger, args.region.as_deref())?;
     let selection = args.level.map_or(selection, |level| selection.at_level(level));

@@ -13,7 +13,7 @@ use crate::net::{self, Connections, Nets};
 use crate::output::{self, Named, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::restored;
-use crate::size::parse_size;
+use crate::size::{parse_cpus, parse_memory};
 use crate::stack_args::StackArgs;
 use crate::streams::{Lost, Stream};
 use crate::table::emit;
@@ -103,10 +103,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_workload)]
     workload: Option<String>,
     /// Guest memory: bytes, or with K, M, G or T; from 1M to 1T, in steps of 4K
-    #[arg(long, short = 'm', value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
     memory: u64,
     /// Number of virtual processors
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_cpus)]
     cpus: usize,
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file; behind it options, as in skx,pmu [default: skx]
     #[arg(long, value_name = "PROFILE")]
@@ -289,6 +289,11 @@ fn disk_path(argument: &str) -> (&Path, bool) {
     }
 }
 
+/// Returns the file in an argument of `--symbols`.
+fn symbols_path(argument: &str) -> PathBuf {
+    argument.rsplit_once('@').map_or(argument, |(path, _)| path).into()
+}
+
 /// Reads a file of `--symbols`: its name and its functions.
 fn read_symbols(argument: &str) -> Result<(String, Vec<Symbol>)> {
     let (path, slide) = match argument.rsplit_once('@') {
@@ -376,9 +381,15 @@ impl RunArgs {
         &self.net
     }
 
-    /// Returns the files that the generators of this machine replay, with the option.
-    pub(crate) fn replayed(&self) -> impl Iterator<Item = Named<'_>> {
-        net::replayed(&self.net)
+    /// Returns the options that name files which are read, with these files.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let initrd = self.initrd.iter().flat_map(|list| module_files(list)).map(|file| ("--initrd", file));
+        let cpu = self.cpu.iter().filter_map(|cpu| Profile::file_in(cpu)).map(|file| ("--cpu", file.to_path_buf()));
+        let disks = self.disk.iter().map(|disk| ("--disk", disk_path(disk).0.to_path_buf()));
+        let symbols = self.symbols.iter().map(|text| ("--symbols", symbols_path(text)));
+        let replayed = net::replayed(&self.net).map(|(option, file)| (option, file.to_path_buf()));
+        let kernel = std::iter::once(("--kernel", self.kernel.clone()));
+        kernel.chain(initrd).chain(cpu).chain(disks).chain(symbols).chain(self.moments.inputs()).chain(replayed)
     }
 
     /// Returns an option that only a run with one machine supports, if one is given.
@@ -583,7 +594,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if check_translation {
         check_needs(args)?;
     }
-    output::distinct(args.outputs(), args.replayed())?;
+    output::distinct(args.outputs(), args.inputs())?;
     net::check(&[(None, args.nets())])?;
     // Two machines are compared.
     let machines = if check_translation { 2 } else { 1 };

@@ -1,7 +1,7 @@
 //! Call stacks in `tollgate report`: as a tree, as folded lines, and as a flame graph.
 
 use crate::functions::{self, Unit};
-use crate::output::OutputFile;
+use crate::output::{self, OutputFile};
 use crate::table::{
     Align::{Left, Right},
     ROWS, cycles, emit, limit, number, share, table,
@@ -38,6 +38,13 @@ pub struct StacksArgs {
     /// Hides branches of the tree below this share
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5, value_parser = parse_percent)]
     percent_limit: f64,
+}
+
+impl StacksArgs {
+    /// Returns the option that writes a file, with this file.
+    pub fn output(&self) -> Option<output::Named<'_>> {
+        output::named("--svg", &self.svg)
+    }
 }
 
 /// Parses a share of the whole.

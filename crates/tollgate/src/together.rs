@@ -92,7 +92,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
     if names.iter().collect::<BTreeSet<_>>().len() != names.len() {
         bail!(WrongArguments::new("--name: two machines have the same name"));
     }
-    output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::replayed))?;
+    output::distinct(all.iter().flat_map(RunArgs::outputs), all.iter().flat_map(RunArgs::inputs))?;
     let members: Vec<_> = names.iter().zip(all).map(|(name, args)| (Some(name.as_str()), args.nets())).collect();
     net::check(&members)?;
     limits::allow_machines(&all.iter().map(|args| args.planned(false)).collect::<Vec<_>>())?;

@@ -578,14 +578,16 @@ fn impossible_machines_are_refused() {
     let files = Files::new("machines");
     let good = files.good();
     let with = |option: &str, value: &str, message: &str| refused(&["--kernel", &good, option, value], message);
-    with("--memory", "0", "error: 0 bytes of guest memory is less than the minimum of 1 MiB");
-    with("--memory", "100000", "less than the minimum of 1 MiB");
+    let never =
+        |option: &str, value: &str, message: &str| wrong_use(&["run", "--kernel", &good, option, value], message);
+    never("--memory", "0", "0 bytes of guest memory is less than the minimum of 1 MiB");
+    never("--memory", "100000", "less than the minimum of 1 MiB");
+    never("--memory", "3000001", "not a multiple of 4096");
+    never("--memory", "2T", "more than the maximum of 1 TiB");
+    never("--cpus", "0", "a number from 1 to 255 is expected");
+    never("--cpus", "300", "a number from 1 to 255 is expected");
+    never("--cpu", "nonsense", "there is no processor profile 'nonsense'");
     with("--memory", "1M", "give it more memory");
-    with("--memory", "3000001", "not a multiple of 4096");
-    with("--memory", "2T", "more than the maximum of 1 TiB");
-    with("--cpus", "0", "0 processors");
-    with("--cpus", "300", "300 processors: between 1 and 255");
-    with("--cpu", "nonsense", "there is no processor profile 'nonsense'");
     with("--cpu", &files.path("missing.toml"), "can't be read");
     with("--cpu", &files.put("broken.toml", b"name = \"x\"\n["), "line 2");
     with("--cpu", &files.put("little.toml", b"name = \"x\"\n"), "is missing");
@@ -981,4 +983,70 @@ fn a_disk_that_the_guest_may_write_is_named_again() {
         &format!("its machine may write to the disk {disk}: give the disk again, by --disk"),
     );
     assert_eq!(run(&["--restore", &saved, "--disk", &disk]).0, 0);
+}
+
+/// A command line is refused as a wrong one, with a message, and without a word about a command that was run.
+#[track_caller]
+fn wrong_use(arguments: &[&str], message: &str) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).env("TOLLGATE_CONFIG", "").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(WRONG_ARGUMENTS), "{arguments:?}: {error}");
+    assert!(error.contains(message) && !error.contains("ended with status"), "{arguments:?}: {error}");
+}
+
+#[test]
+fn no_command_writes_over_what_it_reads() {
+    let files = Files::new("inputs");
+    let file = &*files.put("x", b"what is read");
+    let toml = &*files.put("x.toml", b"what is read");
+    let lines: [&[&str]; 15] = [
+        &["diff", "--load", file, "--html", file],
+        &["diff", "--load", file, "--load", "other", "--junit", file],
+        &["diff", "--save", file, "--", file],
+        &["diff", file, "cloud", "--html", file, "--", "true"],
+        &["diff", "--cpu", toml, "--html", toml, "--", "true"],
+        &["report", file, "--svg", file],
+        &["export", file, "--format", "folded", "--output", file],
+        &["lab", "run", toml, "--html", toml],
+        &["validate", "--from", file, "--html", file],
+        &["series", "--tree", ".", "--range", "A..", "--config", file, "--html", file, "--", "true"],
+        &["exec", "--ledger", file, "--", file],
+        &["exec", "--kernel", file, "--ledger", file, "--", "true"],
+        &["run", "--kernel", file, "--ledger", file],
+        &["run", "--kernel", "k", "--disk", file, "--ledger", file],
+        &["run", "--kernel", "k", "--cpu", toml, "--symbols", file, "--record", file],
+    ];
+    for line in lines {
+        wrong_use(line, "name the same file: ");
+        assert!([file, toml].iter().all(|file| std::fs::read(file).unwrap() == b"what is read"), "{line:?}");
+    }
+}
+
+#[test]
+fn wrong_words_are_a_wrong_use() {
+    let options: [(&[&str], &str); 8] = [
+        (&["--cpu", "nosuch"], "there is no processor profile 'nosuch'"),
+        (&["--cpu", "skx,foo"], "there is no such option; there are: pmu, unpatched"),
+        (&["--cpu", "skx,"], "an option belongs behind each comma"),
+        (&["--cpu", "skx,pmu,pmu"], "it is given twice"),
+        (&["--memory", "5"], "5 bytes of guest memory is less than the minimum of 1 MiB"),
+        (&["--cpus", "256"], "a number from 1 to 255 is expected"),
+        (&["--platform", "hvm", "--cpu", "skx,pmu"], "it needs --platform bare"),
+        (&["--mmu", "tdp"], "it needs --platform hvm"),
+    ];
+    for (words, message) in options {
+        for command in ["exec", "stat", "diff"] {
+            wrong_use(&[&[command], words, &["--", "true"]].concat(), message);
+        }
+        wrong_use(&[&["run", "--kernel", "k"], words].concat(), message);
+    }
+    wrong_use(&["stat", "--user", "nobody", "--", "true"], "--user nobody: root, or numbers");
+    wrong_use(&["diff", "--side", "a", "--side", "b=--cpu=nosuch", "--", "true"], "no processor profile 'nosuch'");
+    wrong_use(&["cpu", "show", "nosuch"], "there is no processor profile 'nosuch'");
+    for option in ["--html=x", "--junit=x", "--json", "--markdown", "--csv", "--fail-above=1"] {
+        let name = option.split('=').next().unwrap();
+        let message = format!("{name} shows a comparison, and there is one side, a: name another one by --side");
+        wrong_use(&["diff", "--side", "a", "--save", "y", option, "--", "true"], &message);
+    }
 }

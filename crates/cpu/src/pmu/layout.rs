@@ -64,7 +64,32 @@ const fn lines(what: &'static [Counted]) -> Event {
 /// Events of the fixed counters (SDM vol. 3, table 20-2).
 pub(crate) const FIXED_EVENTS: [Event; FIXED] = [INSTRUCTIONS, CYCLES, CYCLES];
 
+/// An event by its name, with the event number and the unit mask that select it on Intel's processors and on AMD's.
+type Named = (&'static str, Option<(u16, u8)>, Option<(u16, u8)>);
+
+/// The events that a counter may know. All others count nothing.
+const NAMED: [Named; 9] = [
+    ("cycles", Some((0x3c, 0)), Some((0x76, 0))),
+    ("reference cycles", Some((0x3c, 1)), None),
+    ("instructions", Some((0xc0, 0)), Some((0xc0, 0))),
+    ("branches", Some((0xc4, 0)), Some((0xc2, 0))),
+    ("mispredicted branches", Some((0xc5, 0)), Some((0xc3, 0))),
+    ("references to the last cache", Some((0x2e, 0x4f)), None),
+    ("misses of the last cache", Some((0x2e, 0x41)), None),
+    ("requests to the second level", None, Some((0x60, 0xf0))),
+    ("misses of the second level", None, Some((0x64, 0x09))),
+];
+
 impl Layout {
+    /// Returns the events that the model has, each with its number and its unit mask.
+    pub fn events(&self) -> impl Iterator<Item = (&'static str, u16, u8)> {
+        let of_vendor = |(name, intel, amd): Named| {
+            let (event, unit) = if self.amd { amd } else { intel }?;
+            self.event(event, unit).map(|_| (name, event, unit))
+        };
+        NAMED.into_iter().filter_map(of_vendor)
+    }
+
     /// Returns the counters of a model, if it has any.
     pub fn of(model: &Model) -> Option<Self> {
         let l3 = model.geometry.caches.is_some_and(|caches| caches.l3.is_some());
@@ -151,5 +176,29 @@ fn amd(event: u16, unit: u8) -> Option<Event> {
         0x60 => either(REQUESTS, &[SecondLevelCode], &[SecondLevelData], &[SecondLevelData, SecondLevelCode]),
         0x64 => either(MISSES, &[ThirdLevelCode], &[ThirdLevelData], &[ThirdLevelData, ThirdLevelCode]),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledger::Profile;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_names_are_those_of_all_events() {
+        for (name, count) in [("skx,pmu", 7), ("core2,pmu", 6), ("zen3,pmu", 6)] {
+            let profile = Profile::find(name).unwrap().with_usual_clock();
+            let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
+            let layout = Layout::of(&model).unwrap();
+            let named: Vec<_> = layout.events().collect();
+            assert_eq!(named.len(), count, "{name}: {named:?}");
+            let all = (0..=0xfff).flat_map(|event| (0..=0xff).map(move |unit| (event, unit)));
+            let known: BTreeSet<u16> =
+                all.filter(|(event, unit)| layout.event(*event, *unit).is_some()).map(|(event, _)| event).collect();
+            assert_eq!(known, named.iter().map(|(_, event, _)| *event).collect(), "{name}");
+        }
+        let without = Profile::find("skx").unwrap();
+        assert_eq!(Layout::of(&Model::of(&without, without.costs(), without.geometry(), &without.cpuid())), None);
     }
 }

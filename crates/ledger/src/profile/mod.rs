@@ -495,6 +495,13 @@ const ALIASES: &[(&str, &str)] = &[
 /// Files larger than this are not profiles.
 const LARGEST_FILE: u64 = 1 << 20;
 
+impl ProfileError {
+    /// Returns true if the words by which a user names a processor are wrong, whatever files there are.
+    pub fn is_of_the_words(&self) -> bool {
+        matches!(self, Self::Unknown { .. } | Self::Choice { .. } | Self::NoCaches { .. })
+    }
+}
+
 impl Profile {
     /// Names of the built-in profiles, sorted.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -532,13 +539,18 @@ impl Profile {
     /// The profile a user means: a built-in name, or the path of a file if it ends in `.toml` or has a directory. Options
     /// may follow after commas, see [`Choice`].
     pub fn find(text: &str) -> Result<Self, ProfileError> {
-        let (name_or_path, options) = options::split(text);
-        let profile = if name_or_path.ends_with(".toml") || name_or_path.contains('/') {
-            Self::load(Path::new(name_or_path))?
-        } else {
-            Self::named(name_or_path)?
+        let (name, options) = options::split(text);
+        let profile = match Self::file_in(text) {
+            Some(path) => Self::load(path)?,
+            None => Self::named(name)?,
         };
         profile.with_options(options)
+    }
+
+    /// The file of a profile in what [`Profile::find`] takes, if it names one.
+    pub fn file_in(text: &str) -> Option<&Path> {
+        let name = Self::name_in(text);
+        (name.ends_with(".toml") || name.contains('/')).then_some(Path::new(name))
     }
 
     /// The name or path of a profile in what [`Profile::find`] takes, without options.

@@ -33,27 +33,30 @@ impl Options {
     }
 }
 
-/// Divides what a user names a processor by into the name, or the path of a file, and the options behind it.
-pub(super) fn split(text: &str) -> (&str, &str) {
+/// Divides what a user names a processor by into the name, or the path of a file, and the options behind a comma.
+pub(super) fn split(text: &str) -> (&str, Option<&str>) {
     const FILE: &str = ".toml,";
     match text.find(FILE) {
-        Some(at) => (&text[..at + FILE.len() - 1], &text[at + FILE.len()..]),
-        None if text.contains('/') => (text, ""),
-        None => text.split_once(',').unwrap_or((text, "")),
+        Some(at) => (&text[..at + FILE.len() - 1], Some(&text[at + FILE.len()..])),
+        None if text.contains('/') => (text, None),
+        None => text.split_once(',').map_or((text, None), |(name, options)| (name, Some(options))),
     }
 }
 
 impl Profile {
     /// Chooses options, which are separated by commas.
-    pub(super) fn with_options(mut self, words: &str) -> Result<Self, ProfileError> {
-        for word in words.split(',').filter(|_| !words.is_empty()) {
+    pub(super) fn with_options(mut self, words: Option<&str>) -> Result<Self, ProfileError> {
+        for word in words.into_iter().flat_map(|words| words.split(',')) {
             let known = || Choice::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>().join(", ");
             let refused = |reason: String| ProfileError::Choice {
                 name: self.name.clone(),
                 word: word.chars().take(80).collect(),
                 reason,
             };
-            match word.parse() {
+            let choice = word.parse();
+            let given = |choice: &Choice| self.options.words().any(|word| word == <&str>::from(choice));
+            match choice {
+                Ok(choice) if given(&choice) => return Err(refused("it is given twice".to_owned())),
                 Ok(Choice::Pmu) if !self.has_counters() => {
                     return Err(refused("its CPUID has no performance counters".to_owned()));
                 }
@@ -64,6 +67,9 @@ impl Profile {
                 Ok(Choice::Unpatched) => {
                     self = self.with_updates(false);
                     self.options.unpatched = true;
+                }
+                Err(_) if word.is_empty() => {
+                    return Err(refused(format!("an option belongs behind each comma; there are: {}", known())));
                 }
                 Err(_) => return Err(refused(format!("there is no such option; there are: {}", known()))),
             }

@@ -434,7 +434,19 @@ fn options_follow_the_name() {
     assert_eq!(Profile::name_in("./a,b.toml,pmu"), "./a,b.toml");
     let refused = |text: &str| Profile::find(text).expect_err(text).to_string();
     assert!(refused("skx,foo").contains("with the option 'foo': there is no such option; there are: pmu, unpatched"));
-    assert!(refused("skx,pmu,").contains("with the option '': there is no such option"));
+    for empty in ["skx,", "skx,pmu,", "skx,,pmu", "profiles/skx.toml,"] {
+        let text = match empty.contains('/') {
+            true => format!("{}/../../{empty}", env!("CARGO_MANIFEST_DIR")),
+            false => empty.to_owned(),
+        };
+        let refused = refused(&text);
+        assert!(refused.contains("an option belongs behind each comma; there are: pmu, unpatched"), "{refused}");
+    }
+    for twice in ["skx,pmu,pmu", "skx,unpatched,pmu,unpatched"] {
+        assert!(refused(twice).contains("it is given twice"), "{twice}");
+    }
+    assert_eq!(Profile::file_in("./a.toml,pmu"), Some(Path::new("./a.toml")));
+    assert_eq!(Profile::file_in("skx,pmu"), None);
 }
 
 /// Features that microcode updates add: IBRS and IBPB, MD_CLEAR, L1D_FLUSH; FB_CLEAR, GDS_CTRL.

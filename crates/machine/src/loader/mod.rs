@@ -136,6 +136,29 @@ fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry
     }
 }
 
+/// Checks that a file is a Linux kernel by its header: a bzImage, or an ELF vmlinux of 64 bits.
+///
+/// # Errors
+/// Returns an error that says what the file is, or that it can't be read.
+pub fn check_linux(path: &Path) -> Result<(), LoadError> {
+    let bytes = read_kernel(path)?;
+    let image = Image(&bytes);
+    if linux::is_bzimage(&image) {
+        return Ok(());
+    }
+    if bytes.is_empty() {
+        return Err(LoadError::Empty("kernel"));
+    }
+    if kind::is_known(&image) || !elf::is_elf(&image) {
+        return Err(LoadError::NotAKernel(kind::of(&image)));
+    }
+    match elf::parse(image)? {
+        elf::Elf { stranger: Some(kind), .. } => Err(LoadError::NotAKernel(kind)),
+        elf::Elf { wide: false, .. } => Err(LoadError::NotAKernel(kind::ELF32)),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the largest length of a command line for an image, in bytes.
 pub fn longest_command_line(image: &[u8]) -> usize {
     let image = Image(image);

@@ -205,9 +205,9 @@ mod tests {
         assert_eq!(names(&all), ["g=1", "g=2"]);
         assert_eq!(all[1].command, ["hackbench", "-g", "2"].map(OsString::from));
         assert_eq!(all[1].parameters, [("g".to_owned(), "2".to_owned())]);
-        let all = asked(&["base", "{m}M=--memory {m}"], &["m=256,512"], &[], &["true"]).unwrap();
+        let all = asked(&["base", "{m}M=--memory {m}M"], &["m=256,512"], &[], &["true"]).unwrap();
         assert_eq!(names(&all), ["base", "256M", "512M"], "a side without the parameter is one side");
-        assert_eq!(all[2].options, ["--memory=512"].map(OsString::from));
+        assert_eq!(all[2].options, ["--memory=512M"].map(OsString::from));
         let all = asked(&["on", "off=pti=off"], &["g=1,2", "l=3"], &[], &["x", "{g}", "{l}"]).unwrap();
         assert_eq!(names(&all), ["on:g=1,l=3", "on:g=2,l=3", "off:g=1,l=3", "off:g=2,l=3"]);
         let all = asked(&[], &["f=/a/b,_a_b"], &[], &["cat", "{f}"]).unwrap();

@@ -9,8 +9,8 @@ mod scan;
 pub(crate) mod settings;
 mod sides;
 
-use crate::exec_runs::Place;
-use crate::output::{OutputFile, say};
+use crate::exec_runs::{self, Input, Place};
+use crate::output::{self, OutputFile, say};
 use crate::stack_args;
 use crate::table::emit;
 use crate::usage::WrongArguments;
@@ -191,7 +191,7 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         Ok(asked) => asked,
         Err(text) => wrong_use(program, &text),
     };
-    let files = Files::create(args)?;
+    let files = Files::create(args, asked.iter().flat_map(inputs).collect())?;
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
     let (sides, remarks) = match measure(args, &asked, reference, &terms, named)? {
@@ -267,10 +267,31 @@ fn asked(args: &DiffArgs) -> Result<(Vec<Asked>, usize), String> {
     if sides.len() < 2 && args.save.is_none() {
         return Err("a comparison has at least two sides; with --save a single one can be measured".to_owned());
     }
+    if let ([side], Some(option)) = (&sides[..], args.shows()) {
+        return Err(format!(
+            "{option} shows a comparison, and there is one side, {}: name another one by --side",
+            side.name
+        ));
+    }
     let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
     let position = args.reference.as_ref().map(|name| position(name, &names));
     let reference = position.transpose()?.unwrap_or_default();
     Ok((sides, reference))
+}
+
+impl DiffArgs {
+    /// Returns an option that shows a comparison or decides by it, if one is given.
+    fn shows(&self) -> Option<&'static str> {
+        let given = [
+            ("--html", self.html.is_some()),
+            ("--junit", self.junit.is_some()),
+            ("--json", self.json),
+            ("--markdown", self.markdown),
+            ("--csv", self.csv.is_some()),
+            ("--fail-above", self.fail_above.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
 }
 
 /// Returns the position of the reference.
@@ -281,7 +302,8 @@ fn position(name: &str, names: &[&str]) -> Result<usize, String> {
 
 /// Shows saved results.
 fn load(args: &DiffArgs) -> Result<ExitCode> {
-    let files = Files::create(args)?.shown;
+    let inputs = args.load.iter().map(|file| ("--load", file.clone())).collect();
+    let files = Files::create(args, inputs)?.shown;
     let Combined { command, sides, reference, plan, remarks } = saved::load(&args.load)?;
     let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
     let reference = position(args.reference.as_ref().unwrap_or(&reference), &names).map_err(WrongArguments::new)?;
@@ -289,6 +311,12 @@ fn load(args: &DiffArgs) -> Result<ExitCode> {
     let several = Several::new(command, &sides, reference, &terms, remarks)?;
     show(args, files, &several)?;
     Ok(if several.exceeded() { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+}
+
+/// Returns what may be files that a side's runs read.
+fn inputs(side: &Asked) -> Vec<Input> {
+    let kernel = side.kernel.iter().map(|kernel| ("a kernel", PathBuf::from(kernel)));
+    kernel.chain(exec_runs::inputs(&side.options, &side.command)).collect()
 }
 
 /// The files that are written.
@@ -304,7 +332,11 @@ struct ShownFiles {
 }
 
 impl Files {
-    fn create(args: &DiffArgs) -> Result<Self> {
+    /// Prepares the files. None of them is one of the `inputs`.
+    fn create(args: &DiffArgs, inputs: Vec<Input>) -> Result<Self> {
+        let outputs = [("--save", &args.save), ("--junit", &args.junit), ("--html", &args.html)];
+        let outputs = outputs.into_iter().filter_map(|(option, path)| output::named(option, path));
+        output::distinct(outputs, inputs)?;
         let file =
             |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
         let shown = ShownFiles { junit: file(&args.junit, "test result")?, html: file(&args.html, "report")? };

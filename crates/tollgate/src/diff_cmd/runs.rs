@@ -103,6 +103,7 @@ struct Side {
 impl Side {
     fn new(asked: &Asked) -> Result<Self> {
         let Asked { name, stem, kernel: given, words, .. } = asked;
+        exec_runs::check(&asked.options)?;
         // A kernel is fetched once, and a missing kernel is not a failure of the command.
         let kernel = Kernel::find(given.as_deref(), exec_runs::value(asked.options.iter(), "modules"))?;
         let mut options = asked.options.clone();

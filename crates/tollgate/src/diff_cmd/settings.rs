@@ -55,16 +55,6 @@ fn is_option(word: &str) -> bool {
     word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
 }
 
-/// Returns the first line of an error of the parser, and its tip.
-fn described(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default();
-    let tip = lines.find(|line| line.starts_with("tip: ") || line.starts_with("[possible values"));
-    let tip = tip.map_or_else(String::new, |tip| format!("; {}", tip.trim_start_matches("tip: ")));
-    format!("{}{tip}", first.trim_start_matches("error: "))
-}
-
 impl Settings {
     /// Parses the settings of a side.
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -89,7 +79,7 @@ impl Settings {
             }
         }
         let parser = Command::new("side").no_binary_name(true).disable_help_flag(true).args(known.clone());
-        let matches = parser.try_get_matches_from(given).map_err(|error| described(&error))?;
+        let matches = parser.try_get_matches_from(given).map_err(|error| exec_runs::described(&error))?;
         let options = known.iter().flat_map(|arg| exec_runs::given(arg, &matches)).collect();
         Ok(Self { options, words: parameters.join(" ") })
     }

@@ -24,7 +24,7 @@ use crate::net::{self, Addresses, Connections, Nets};
 use crate::output::{self, OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::recording::Recording;
-use crate::size::parse_size;
+use crate::size::{parse_cpus, parse_memory};
 use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
@@ -41,11 +41,11 @@ use image::Way;
 use join::Joins;
 pub use kernel::Kernel;
 use layout::Layout;
-use ledger::profile::Clock;
+use ledger::profile::{Clock, Profile};
 use machine::board::Parts;
 use machine::loader::Module;
 use machine::stacks::NamedTree;
-use machine::{ClockSource, Config, Machine, Outcome};
+use machine::{ClockSource, Config, Machine, Outcome, Platform};
 use network::options::{Attachment, Net};
 use repeat::RepeatArgs;
 use session::{Limits, Session};
@@ -128,10 +128,10 @@ pub struct ExecArgs {
     #[arg(long, value_name = "STRING", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     append: String,
     /// Guest memory: bytes, or with K, M, G or T
-    #[arg(long, short = 'm', value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "1G", value_parser = parse_memory)]
     memory: u64,
     /// Number of virtual processors
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_cpus)]
     cpus: usize,
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file; behind it options, as in skx,pmu
     #[arg(long, value_name = "PROFILE", default_value = CPU)]
@@ -281,6 +281,26 @@ impl ExecArgs {
         self.streams() != 0
     }
 
+    /// Checks the words of options, which are wrong or right whatever the files and the host are. Returns the processor and the platform.
+    pub fn check(&self) -> Result<(Profile, Platform)> {
+        User::find(self.user.as_deref())?;
+        net::check(&[(None, &self.net)])?;
+        let profile = model::profile(&self.cpu, self.model)?;
+        let platform = self.platform.resolve(&profile)?;
+        Ok((profile, platform))
+    }
+
+    /// Returns what may be files that are read, with the words that name them.
+    fn inputs(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let named = [("--kernel", &self.kernel), ("--modules", &self.modules)].into_iter();
+        let named = named.filter_map(|(option, value)| Some((option, PathBuf::from(value.as_ref()?))));
+        let cpu = Profile::file_in(&self.cpu).map(|file| ("--cpu", file.to_path_buf()));
+        let added = self.add.iter().map(|path| ("--add", path.clone()));
+        let command = self.command.iter().map(|word| ("the command", PathBuf::from(word)));
+        let replayed = net::replayed(&self.net).map(|(option, file)| (option, file.to_path_buf()));
+        named.chain(cpu).chain(added).chain(command).chain(self.repeat.input()).chain(replayed)
+    }
+
     /// Returns true if other commands may join although nobody asks for it: a run that takes keys is not repeatable in any case.
     fn invites(&self) -> bool {
         std::io::stdin().is_terminal() && !self.controlled && !self.repeat.replays()
@@ -332,6 +352,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     if let Some(id) = &args.join {
         return join::run(args, id);
     }
+    let (profile, platform) = args.check()?;
     limits::allow_machines(&[limits::Planned { memory: args.memory, counted: args.cpus }])?;
     limits::allow_files()?;
     cpu::host_supported()?;
@@ -348,8 +369,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     for (option, path) in &outputs {
         stays(option, &shares, path)?;
     }
-    output::distinct(outputs.into_iter(), net::replayed(&args.net))?;
-    net::check(&[(None, &args.net)])?;
+    output::distinct(outputs, args.inputs())?;
     let user = if args.controlled { controlled::user(args)? } else { User::find(args.user.as_deref())? };
     let layout = args.seed.map(Layout::new);
     let mut environment = match args.controlled {
@@ -434,9 +454,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }
         Ok(Some(server))
     };
-    let profile = model::profile(&args.cpu, args.model)?;
     let tsc_hz = profile.tsc_hz.value;
-    let platform = args.platform.resolve(&profile)?;
     let layout_words = if layout.is_some() { layout::WORDS } else { "" };
     let cmdline = [COMMAND_LINE, layout_words, args.append.trim()].join(" ").replace("  ", " ");
     let configure = || -> Result<Config> {

@@ -33,6 +33,11 @@ impl RepeatArgs {
         self.record.as_deref().map(|file| ("--record", file))
     }
 
+    /// Returns the option that reads a file, with this file.
+    pub fn input(&self) -> Option<(&'static str, PathBuf)> {
+        self.replay.clone().map(|file| ("--replay", file))
+    }
+
     /// Returns true if all input comes from a file.
     pub fn replays(&self) -> bool {
         self.replay.is_some()

@@ -47,8 +47,19 @@ impl Wanted {
         std::iter::once(last(&self.kernel)).chain(patches).collect::<Vec<_>>().join(" + ")
     }
 
+    /// Checks that a file is a kernel, before a guest is made with it. Names of kernels, directories and packages are checked by the script that
+    /// looks for the kernel in them.
+    fn check(&self) -> Result<()> {
+        let path = Path::new(&self.kernel);
+        let is_package = path.extension().is_some_and(|extension| extension == "deb");
+        if path.is_file() && !is_package {
+            machine::loader::check_linux(path).with_context(|| format!("--kernel {}", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// Words of a script that takes a kernel.
-    fn words(&self) -> impl Iterator<Item = &str> {
+    pub fn words(&self) -> impl Iterator<Item = &str> {
         let patches = self.patches.iter().flat_map(|patch| ["--patch", patch]);
         std::iter::once(self.kernel.as_str()).chain(patches)
     }
@@ -59,6 +70,7 @@ pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Exper
     if wanted.is_empty() {
         return Ok(experiments);
     }
+    wanted.iter().try_for_each(Wanted::check)?;
     let Some(root) = places::checkout() else {
         bail!(
             "--kernel: the scripts that make guests are in a checkout, and neither this directory nor the program is in one"
@@ -135,6 +147,40 @@ mod tests {
         assert_eq!(numbered.name(), "kvm + 0002 + b");
         assert_eq!(Wanted::parse("cloud:/absent.patch").unwrap_err(), "there is no patch at '/absent.patch'");
         assert!(Wanted::parse("").unwrap_err().starts_with("a kernel"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_kernel_is_refused() {
+        let directory = std::env::temp_dir().join(format!("tollgate-kernels-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut image = vec![0; 4096];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x206..0x208].copy_from_slice(&0x020f_u16.to_le_bytes());
+        image[0x1fe..0x200].copy_from_slice(&0xaa55_u16.to_le_bytes());
+        image[0x211] = 1;
+        let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        for (name, bytes, wrong) in [
+            ("bzImage", &image[..], ""),
+            ("text", b"some notes\n", "a text file"),
+            ("empty", b"", "empty"),
+            ("program", &program, "an ELF"),
+            ("archive", b"070701", "a cpio archive"),
+            ("k.rpm", b"\xed\xab\xee\xdb", "an RPM package"),
+            ("k.deb", b"anything", ""),
+        ] {
+            let path = directory.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let found = Wanted::parse(path.to_str().unwrap()).unwrap().check().map_err(|error| format!("{error:#}"));
+            match wrong {
+                "" => assert_eq!(found, Ok(()), "{name}"),
+                wrong => {
+                    let error = found.unwrap_err();
+                    assert!(error.contains(wrong) && error.contains("--kernel "), "{name}: {error}");
+                }
+            }
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(Wanted::parse("cloud").unwrap().check().is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod score;
 mod settings;
 mod verdict;
 
-use crate::output::OutputFile;
+use crate::output::{self, OutputFile};
 use crate::size::{parse_size, size_text};
 use crate::table::{
     Align::{Left, Right},
@@ -279,6 +279,9 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
 }
 
 fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
+    let files = args.names.iter().map(|name| ("an experiment", PathBuf::from(name)));
+    let kernels = args.kernel.iter().flat_map(kernels::Wanted::words).map(|word| ("--kernel", PathBuf::from(word)));
+    output::distinct(output::named("--html", &args.html), files.chain(kernels))?;
     let names: Vec<&str> = match args.all {
         true => experiment::names().collect(),
         false => args.names.iter().map(String::as_str).collect(),

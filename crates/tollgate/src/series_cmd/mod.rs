@@ -8,7 +8,8 @@ mod workshop;
 use crate::diff_cmd::again;
 use crate::diff_cmd::settings;
 use crate::exec_cmd::command_text;
-use crate::output::{OutputFile, say};
+use crate::exec_runs;
+use crate::output::{self, OutputFile, say};
 use crate::stat_cmd::options::Passed;
 use crate::table::emit;
 use crate::usage::{FAILED, WrongArguments};
@@ -175,6 +176,10 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         let text = format!("--{name} has no effect: the kernels of a series are built from its commits");
         bail!(WrongArguments::new(text));
     }
+    exec_runs::check(&args.passed.words)?;
+    let config = args.config.iter().map(|path| ("--config", path.clone()));
+    let inputs = config.chain(exec_runs::inputs(&args.passed.words, &args.command));
+    output::distinct(output::named("--html", &args.html), inputs)?;
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let directory = match &args.state {
         Some(directory) => directory.clone(),

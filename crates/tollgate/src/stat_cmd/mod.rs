@@ -62,6 +62,7 @@ pub struct StatArgs {
 
 /// Runs the command.
 pub fn run(args: &StatArgs) -> Result<ExitCode> {
+    exec_runs::check(&args.passed.words)?;
     // A kernel is fetched once, and a missing kernel is not a failure of the command.
     Kernel::find(args.passed.value("kernel"), args.passed.value("modules"))?;
     let clock = args.passed.value("model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;

@@ -5,7 +5,7 @@ mod kept;
 mod text;
 
 use crate::model;
-use crate::output::{OutputFile, distinct};
+use crate::output::{OutputFile, distinct, named};
 use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -68,8 +68,7 @@ pub struct ValidateArgs {
 
 /// Runs the command.
 pub fn run(args: &ValidateArgs) -> Result<ExitCode> {
-    let outputs = args.html.as_deref().map(|path| ("--html", path));
-    distinct(outputs.into_iter(), args.from.as_deref().map(|path| ("--from", path)).into_iter())?;
+    distinct(named("--html", &args.html), named("--from", &args.from))?;
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "the report")).transpose()?;
     let result = match &args.from {
         Some(file) => Validation::load(file)?,
