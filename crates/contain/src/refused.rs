@@ -55,7 +55,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     write(name.as_bytes());
     write(b" (number ");
     write_number(call);
-    write(b"), which no machine needs: either Tollgate has a flaw, or the guest has used one. --sandbox off runs without\n");
+    write(b"), which no machine needs: either Tollgate has a flaw, or the guest has used one. --sandbox off disables the sandbox\n");
     // The action is the default one again (SA_RESETHAND), and the signal is not blocked (SA_NODEFER).
     let _ = raise(Signal::SIGSYS);
 }

@@ -154,7 +154,7 @@ switches! {
         "What a change of CR0.WP alone leads to: new roots, new metadata only (under tdp and legacy-tdp), or no exit at all [default: in-place]";
     /// Time at which the parts of the guest's CPUID that depend on its registers are computed.
     cpuid_update: CpuidUpdate = CpuidUpdate::Eager, "cpuid-update", Takes::Word("WHEN", <CpuidUpdate as VariantNames>::VARIANTS),
-        "When CPUID's answers that depend on registers are worked out: at each change, or when CPUID is executed [default: eager]";
+        "When CPUID's answers that depend on registers are computed: at each change, or when CPUID is executed [default: eager]";
     /// True if the sizes of XSAVE components are cached when the hypervisor is loaded; otherwise it executes CPUID for
     /// each.
     cpuid_cache: bool = true, "cpuid-cache", Takes::OnOff,
@@ -192,7 +192,7 @@ switches! {
         "A shadow VMCS for guests that are hypervisors. Default: on where the processor has VMCS shadowing";
     /// Handling of roots at transitions between a guest and a nested guest.
     nested_roots: NestedRoots = NestedRoots::Keep, "nested-roots", Takes::Word("WHAT", <NestedRoots as VariantNames>::VARIANTS),
-        "Roots of the MMU at transitions between a guest and its own guest: previous ones are kept, or made anew each time [default: keep]";
+        "Roots of the MMU at transitions between a guest and its own guest: previous ones are kept, or made again each time [default: keep]";
 }
 
 /// Switches that apply only if the guest has VMX.

@@ -43,7 +43,7 @@ pub fn note(experiment: &Experiment, result: &ExperimentResult) -> Option<String
         None => "was not measured here".to_owned(),
     };
     Some(format!(
-        "relative: multiples of {place}, which {ours}. The source names no machine, so only factors are compared."
+        "\"relative\" means multiples of {place}, which {ours}. The source names no machine, so only factors are compared."
     ))
 }
 
@@ -120,7 +120,7 @@ mod tests {
         assert!(
             super::note(&experiment, &result)
                 .unwrap()
-                .starts_with("relative: multiples of switch, KVM before, which is ")
+                .starts_with("\"relative\" means multiples of switch, KVM before, which is ")
         );
         // A run of other cells only.
         result.cells.retain(|cell| cell.column != "before");

@@ -165,7 +165,7 @@ fn differences(out: &mut String, experiment: &Experiment, result: &ExperimentRes
         let percent = change(total.before.ticks, total.after.ticks);
         let percent = if percent.is_empty() { "no change".to_owned() } else { percent };
         out.push_str(&format!(
-            "\n{from} -> {to}, {within}: {} cycles ({percent}); what explains it\n\n",
+            "\n{from} -> {to}, {within}: {} cycles ({percent}); the largest causes\n\n",
             cycles(total.ticks())
         ));
         let section = |out: &mut String, title: &str, changes: &[Change]| {

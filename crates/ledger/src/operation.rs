@@ -74,10 +74,10 @@ pub enum Operation {
     #[strum(message = "roots loaded")]
     RootLoad,
     /// A root is put down: its count goes down, and what it pinned is let go. Pages that are freed then are charged as such.
-    #[strum(message = "roots put down")]
+    #[strum(message = "roots released")]
     RootFree,
     /// The role of the MMU is worked out anew, with the tables for the guest's permissions.
-    #[strum(message = "MMU roles worked out")]
+    #[strum(message = "MMU roles computed")]
     RoleUpdate,
     /// One entry of an unsync shadow page is compared with the guest's entry, and put right.
     #[strum(message = "shadow entries synchronized")]
@@ -110,7 +110,7 @@ pub enum Operation {
     #[strum(message = "CPUID updates")]
     CpuidUpdate,
     /// The size of an XSAVE area is worked out: the components are gone through. CPUIDs that are executed for it are events.
-    #[strum(message = "XSAVE sizes worked out")]
+    #[strum(message = "XSAVE sizes computed")]
     XstateSize,
     /// An MSR is read or written for the guest.
     #[strum(message = "MSR accesses")]

@@ -15,8 +15,8 @@ use std::cell::LazyCell;
 /// Maximum number of modules that a reason names.
 const MOST_MODULES: usize = 8;
 /// The reasons for which programs have no names.
-const OF_PROGRAM: &str = "programs have names from the files that `run --symbols` gives, and with `exec --sample` from the packed or shared files in which samples were";
-const OF_NESTED_PROGRAM: &str = "the programs of nested guests are not looked at";
+const OF_PROGRAM: &str = "functions of programs are named only from files given with `run --symbols`, or, with `exec --sample`, from packed or shared files that were sampled";
+const OF_NESTED_PROGRAM: &str = "functions in programs of nested guests are not named";
 
 /// The outcome of a search for a kernel.
 type Kernel = Result<Kallsyms, KallsymsError>;

@@ -208,7 +208,8 @@ fn places(machine: &Machine) -> Vec<StretchStart> {
     let place = |cpu: &Cpu| StretchStart {
         cpu: cpu.wiring.index,
         rip: cpu.arch.rip,
-        physical: cpu.engine.fetch.physical | (cpu.code_linear() & 0xfff),
+        // The page of code that was executed last may be another one.
+        physical: cpu.look_up_on_board(cpu.visible().cr3, cpu.code_linear()).unwrap_or(u64::MAX),
         clock: cpu.micro.clock,
         width: if cpu.engine.long64 { 64 } else { 32 },
     };

@@ -107,7 +107,7 @@ pub fn run(args: &ConfigKernelArgs) -> Result<ExitCode> {
     for (options, word) in still.iter().zip(["needs", "uses"]).filter(|(options, _)| !options.is_empty()) {
         let text = named(options);
         out += &format!(
-            "tollgate exec {word} {text}, which this tree does not take: it does not have them, or they depend on other options.\n"
+            "tollgate exec {word} {text}, which this tree does not accept: the options do not exist in it, or they depend on other options.\n"
         );
     }
     emit(&out)?;

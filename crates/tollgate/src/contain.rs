@@ -44,7 +44,7 @@ impl Sandbox {
         match self {
             Self::On => {
                 close_inherited();
-                contain::confine(needs).context("the sandbox can't be set up (--sandbox off runs without)")
+                contain::confine(needs).context("the sandbox can't be set up (--sandbox off disables the sandbox)")
             }
             Self::Off => Ok(()),
         }

@@ -106,8 +106,8 @@ impl Ending {
         };
         match outcome {
             Outcome::PowerOff => well("power-off", "power off"),
-            Outcome::Reset if cause == Cause::Asked => well(REBOOT, "reset, as the guest's kernel was asked to"),
-            Outcome::Reset => Self::new("reset", "reset that nobody asked the guest's kernel for", RESET),
+            Outcome::Reset if cause == Cause::Asked => well(REBOOT, "reset, at the request of the guest"),
+            Outcome::Reset => Self::new("reset", "reset without a request to the guest's kernel", RESET),
             Outcome::Panic => Self::new("panic", "the guest's kernel panicked", PANICKED),
             Outcome::DebugExit(status) => Self { bad: false, ..Self::new("debug-exit", "debug exit", status) },
             Outcome::TripleFault(cpu) => Self::new("triple-fault", &format!("triple fault on cpu {cpu}"), GUEST_DIED),
@@ -116,11 +116,9 @@ impl Ending {
                 Self::new("failed", &text, GUEST_DIED)
             }
             Outcome::Failed(cpu) => {
-                Self::new("failed", &format!("the hypervisor cannot go on with cpu {cpu}"), GUEST_DIED)
+                Self::new("failed", &format!("the hypervisor cannot continue cpu {cpu}"), GUEST_DIED)
             }
-            Outcome::Stuck => {
-                Self::new("stuck", "every processor is halted, and nothing is left to wake one", GUEST_DIED)
-            }
+            Outcome::Stuck => Self::new("stuck", "all processors are halted, and no event can wake them", GUEST_DIED),
             Outcome::Stopped if timed_out => stopped("time", "time is up", TIMED_OUT),
             Outcome::Stopped => stopped("interrupted", "interrupted", INTERRUPTED),
         }
@@ -164,7 +162,7 @@ pub fn conclude(
         ending.text = format!("{}: {failure}", ending.text);
     }
     if let (Outcome::Failed(cpu), Some(why)) = (outcome, machine.on_kvm.as_ref().and_then(|kvm| kvm.failure.as_ref())) {
-        ending.text = format!("KVM cannot go on with cpu {cpu}: {why}");
+        ending.text = format!("KVM cannot continue cpu {cpu}: {why}");
     }
     if ending.bad || checked {
         let agree = if checked { "; the tiers agree" } else { "" };

@@ -187,7 +187,7 @@ pub fn text(stacks: &[CallStack], of: Option<&str>, unit: Unit, heading: &str, t
                 vec![share(of.total, all), share(of.own, all), unit.text(of.total), unit.text(of.own), name]
             })
             .collect();
-        title(&mut out, "Functions, with all that they call and their own", rows.len(), count);
+        title(&mut out, "Functions, with their total cost, including callees, and their own cost", rows.len(), count);
         let headings = [("total", Right), ("own", Right), (unit.heading(), Right), ("own", Right), ("function", Left)];
         table(&mut out, &headings, &rows);
         return Ok(out);

@@ -128,7 +128,11 @@ impl Keeper {
         command.arg(COMMAND).arg(option).arg("--").arg(file);
         // A key that ends the run must not end the helper before its work.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Ok(Self(command.spawn().context("can't start the process that writes files (--sandbox off runs without it)")?))
+        Ok(Self(
+            command
+                .spawn()
+                .context("can't start the process that writes files (--sandbox off disables the sandbox it)")?,
+        ))
     }
 
     /// Starts a process that writes a file, under the name `beside` until it is complete.

@@ -206,7 +206,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
 /// Prints the split of top-down analysis.
 fn split(args: &ReportArgs, ledger: &Ledger, selection: Selection, part: Part) -> Result<()> {
     if !top_down::applies(ledger) {
-        bail!("this run had no model that tells a wait from work: record it with --model core");
+        bail!("this run's model does not separate waits from work: record the run with --model core");
     }
     let by = args.by.and_then(Table::lines).unwrap_or((By::Symbol, "symbol"));
     if args.json {
@@ -341,10 +341,10 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     if let Some(task) = part.task {
         line("task", task.to_owned());
     }
-    line("cycles", format!("{}, of which halted {}", cycles(total.ticks), cycles(total.of(Cause::Halted).ticks)));
+    line("cycles", format!("{} ({} of them halted)", cycles(total.ticks), cycles(total.of(Cause::Halted).ticks)));
     let part = |amount: Amount, what: &str| {
         let (count, spent) = (number(amount.count), cycles(amount.ticks));
-        format!("{count}{what}: {spent} cycles, {} of those not halted", share(amount.ticks, busy))
+        format!("{count}{what}: {spent} cycles, {} of the unhalted cycles", share(amount.ticks, busy))
     };
     line("instructions", part(total.of(Cause::Instructions), ""));
     line("crossings", part(total.crossings(), ""));
@@ -379,7 +379,7 @@ fn region_line(ledger: &Ledger, name: &str) -> String {
         // Older files have no duration.
         Some(region) if region.elapsed != 0 => {
             let times = if region.begun == 1 { "once".to_owned() } else { format!("{} times", number(region.begun)) };
-            format!("{name}, begun {times}, open for {:.6} s", seconds(region.elapsed, ledger.header.tsc_hz))
+            format!("{name}, entered {times}, open for {:.6} s", seconds(region.elapsed, ledger.header.tsc_hz))
         }
         _ => name.to_owned(),
     }

@@ -155,7 +155,7 @@ fn check(made: &Made, fact: &str, option: &str, path: &str) -> Result<()> {
         return Err(anyhow!("it is not a regular file")).with_context(again);
     }
     if identity::of(&mut file).with_context(again)? != *expected {
-        return Err(anyhow!("its contents are others than those of the saved run")).with_context(again);
+        return Err(anyhow!("its contents differ from those of the saved run")).with_context(again);
     }
     Ok(())
 }
@@ -233,7 +233,7 @@ mod tests {
         let found = || added(&made, &|_| false).map_err(|error| format!("{error:#}"));
         assert_eq!(found(), Ok(vec![word.clone().into()]));
         std::fs::write(&place, "abd").unwrap();
-        assert!(found().unwrap_err().ends_with("its contents are others than those of the saved run"));
+        assert!(found().unwrap_err().ends_with("its contents differ from those of the saved run"));
         std::fs::remove_file(&place).unwrap();
         assert!(found().unwrap_err().contains("No such file"));
         nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRWXU).unwrap();

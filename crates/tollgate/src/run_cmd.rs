@@ -108,7 +108,7 @@ pub struct RunArgs {
     /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_cpus)]
     cpus: usize,
-    /// Processor profile: a name of `tollgate cpu list`, or a TOML file; behind it options, as in skx,pmu [default: skx]
+    /// Processor profile: a name of `tollgate cpu list`, or a TOML file, optionally followed by options, as in skx,pmu [default: skx]
     #[arg(long, value_name = "PROFILE")]
     cpu: Option<String>,
     /// Model of time: core (pipeline, caches, predictors) or flat (each instruction costs the price of its class; several times faster)
@@ -158,7 +158,7 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     clock: Option<ClockArg>,
     /// Shows what the guest spends its time on while it runs, every second or every SECONDS of the host's time: functions, crossings, tasks. On a
-    /// terminal a screen like perf's top, and the last lines of the guest's serial line; otherwise one picture after the other, on
+    /// terminal a screen like perf's top, and the last lines of the guest's serial line; otherwise successive displays on
     /// standard error. The ledger does not change
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = parse_seconds, conflicts_with = "gdb")]
     top: Option<Duration>,
@@ -409,18 +409,21 @@ impl RunArgs {
     /// Returns the reason why the host's processor can't execute the guest, if an option rules it out.
     fn needs_software(&self) -> Option<&'static str> {
         let table = [
-            (self.model.is_some(), "--model prices instructions, which KVM's processor executes by itself"),
-            (self.cpu.is_some(), "--cpu names a processor that KVM does not make: the guest gets the host's"),
+            (self.model.is_some(), "--model needs instructions that Tollgate executes"),
+            (self.cpu.is_some(), "--cpu names a modelled processor, but the guest gets the host's"),
             (
                 self.clock == Some(ClockArg::Virtual),
                 "--clock virtual needs instructions that are counted, which KVM's are not",
             ),
-            (!self.tier.is_default(), "--tier and --check-translation say how this program executes instructions"),
+            (
+                !self.tier.is_default(),
+                "--tier and --check-translation apply only to instructions that Tollgate executes",
+            ),
             (
                 self.stacks.given().is_some(),
                 "--sample, --call-graph and --trace need instructions that this program executes, which KVM's are not",
             ),
-            (!self.platform.is_bare(), "--platform says what this program executes, which KVM does not"),
+            (!self.platform.is_bare(), "--platform applies only to code that Tollgate executes"),
             (self.top.is_some(), "--top shows what instructions are charged, which KVM's are not"),
             (self.gdb.is_some(), "--gdb needs a run that can be repeated"),
             (self.moments.identifies(), "--save-at, --restore, --record and --replay need a run that can be repeated"),
@@ -667,7 +670,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut all_came = moments.finish(&machine);
     all_came &= nets.finish(&machine);
     if args.workload.is_some() && !machine.board().workload_asked() {
-        say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");
+        say(
+            "tollgate: --workload: the guest has not asked for it (the project's Linux guest asks with tollgate.run=-)",
+        );
         all_came = false;
     }
     let status = conclude(
@@ -772,7 +777,7 @@ fn check(
                 });
                 output::result(&report.to_string())?;
             }
-            bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
+            bail!("the translation is wrong in part {}:\n{}", found.stretch, found.text)
         }
     }
 }

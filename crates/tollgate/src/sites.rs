@@ -89,9 +89,10 @@ impl From<Saved> for Outcome {
     }
 }
 
-const DIRECT: &str = "each target costs a compare and a conditional branch, which is mispredicted as often as others are, until one is met; the branch to it \
-     is direct. Others go on as now. Nothing else changes: caches, inlining, the layout of code";
-const CACHED: &str = "each CPUID is a load that hits the first-level cache. Reading the values once is left out";
+const DIRECT: &str = "each target costs a compare and a conditional branch, mispredicted as often as other branches, until one matches; the branch to the \
+     match is direct. Executions with other targets keep the indirect branch. Caches, inlining and the layout of code stay unchanged";
+const CACHED: &str =
+    "each CPUID is a load that hits the first-level cache. The cost of reading the values once is not included";
 
 fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &WhatIf) -> Result<Vec<Outcome>> {
     match change {

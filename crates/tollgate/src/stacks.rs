@@ -23,10 +23,10 @@ pub struct StacksArgs {
     /// Selects the call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, instead of samples
     #[arg(long, value_name = "KIND", conflicts_with_all = ["by", "what_if"])]
     event: Option<String>,
-    /// Shows the functions of the call stacks, with all that they call and their own. With --csv and --top as for other tables
+    /// Shows the functions of the call stacks, with their total cost, including callees, and their own cost. With --csv and --top as for other tables
     #[arg(long, conflicts_with_all = ["by", "what_if", "stacks", "folded", "svg", "top_down"])]
     functions: bool,
-    /// Shows who calls a function, and what it calls. With the wildcards * and ?, several are looked at as one
+    /// Shows who calls a function, and what it calls. With the wildcards * and ?, several functions are treated as one
     #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["by", "what_if", "stacks", "folded", "svg", "top_down", "csv", "functions"])]
     of: Option<String>,
     /// Prints each stack as a line `task;function;function weight`, the input of flame graph scripts

@@ -773,7 +773,7 @@ fn guests_that_end_badly_say_where() {
     let triple = files.guest("triple", b"\x90\x0f\x0b");
     post_mortem(&["--kernel", &triple], GUEST_DIED, "triple fault on cpu 0", "rip 0x100031", "bytes 0f 0b");
     let halt = files.guest("halt", b"\xfa\xf4\xeb\xfd");
-    let how = "every processor is halted, and nothing is left to wake one";
+    let how = "all processors are halted, and no event can wake them";
     post_mortem(&["--kernel", &halt], GUEST_DIED, how, "rip 0x100032", "bytes eb fd");
     let spin = files.guest("spin", b"\xeb\xfe");
     for limit in ["--timeout", "--limit"] {
@@ -830,12 +830,12 @@ fn options_that_kvm_does_not_have_are_refused() {
     let files = Files::new("kvm");
     let (good, saved) = (files.good(), files.path("saved"));
     let table: [(&[&str], &str); 8] = [
-        (&["--cpu", "skx"], "--cpu names a processor that KVM does not make"),
+        (&["--cpu", "skx"], "--cpu names a modelled processor"),
         (&["--clock", "virtual"], "--clock virtual needs instructions that are counted"),
-        (&["--tier", "interpreter"], "--tier and --check-translation say how this program"),
-        (&["--check-translation"], "--tier and --check-translation say how this program"),
-        (&["--platform", "emulated"], "--platform says what this program executes"),
-        (&["--mmu", "tdp"], "--platform says what this program executes"),
+        (&["--tier", "interpreter"], "--tier and --check-translation apply only to"),
+        (&["--check-translation"], "--tier and --check-translation apply only to"),
+        (&["--platform", "emulated"], "--platform applies only to code"),
+        (&["--mmu", "tdp"], "--platform applies only to code"),
         (&["--gdb", "1"], "--gdb needs a run that can be repeated"),
         (&["--save-at", "1", &saved], "--save-at, --restore, --record and --replay need"),
     ];
@@ -960,7 +960,7 @@ fn a_snapshot_alone_is_enough() {
     // The kernel has changed since.
     files.guest("kernel", &[&code[..], b"\x90"].concat());
     let (status, _, error) = restored(&[]);
-    let message = "can't be used: give the right one, by --kernel: its contents are others than those of the saved run";
+    let message = "can't be used: give the right one, by --kernel: its contents differ from those of the saved run";
     assert!(status == FAILED && error.contains(message) && error.lines().count() == 1, "{error}");
     // Without a snapshot the kernel is required.
     assert_eq!(run(&["--append", "x"]).0, WRONG_ARGUMENTS);

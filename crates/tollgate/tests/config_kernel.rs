@@ -48,7 +48,7 @@ fn options_are_added_by_the_script_of_the_tree() {
             said.starts_with("Added to ") && said.contains("CONFIG_PCI, ") && !said.contains("CONFIG_64BIT"),
             "{said}"
         );
-        assert!(said.contains("tollgate exec uses CONFIG_SLUB, which this tree does not take"), "{said}");
+        assert!(said.contains("tollgate exec uses CONFIG_SLUB, which this tree does not accept"), "{said}");
         let config = std::fs::read_to_string(directory.join(place).join(".config")).unwrap();
         assert!(config.contains("CONFIG_VIRTIO_CONSOLE=y\n"));
         assert!(directory.join(place).join("tollgate.config").is_file());

@@ -128,7 +128,7 @@ fn a_difference_is_measured_in_pairs_until_an_interval_decides() {
     assert_eq!(provenance["again"].as_str().unwrap().replace(" --model flat", ""), again);
     let files = provenance["files"].as_array().unwrap();
     assert!(files.iter().any(|file| file["path"] == "/usr/bin/ls" && file["sha256"].as_str().unwrap().len() == 64));
-    assert!(value["rests"]["sentence"].as_str().unwrap().contains("rests on measured prices"));
+    assert!(value["rests"]["sentence"].as_str().unwrap().contains("are charged at measured prices"));
 }
 
 #[test]
@@ -137,11 +137,12 @@ fn sides_that_are_the_same_and_settings_without_an_effect_are_named_first() {
     let Some(same) = diff(&[]) else { return };
     let lines = text(&same.stdout);
     let mut lines = lines.lines();
-    let first = "A and B have the same kernel, files and settings: nothing is compared, and one pair of runs shows it.";
+    let first =
+        "A and B have the same kernel, files and settings: there is nothing to compare; one pair of runs confirms it.";
     assert_eq!(lines.next(), Some(first));
     assert!(lines.next().unwrap().starts_with("B costs as many cycles as A "));
     let auto = text(&diff(&["--layouts", "1", "--b", "mitigations=auto"]).unwrap().stdout);
-    let first = "B: `mitigations=auto` is what the kernel does without this word: it has no effect";
+    let first = "B: `mitigations=auto` is the kernel's default, so it has no effect";
     assert_eq!(auto.lines().next(), Some(first));
     let module = text(&diff(&["--layouts", "1", "--b", "kvm.ept=0"]).unwrap().stdout);
     let first = "B: `kvm.ept=0` is a parameter of the module kvm, which the kernel has not loaded: it has no effect";
@@ -161,8 +162,8 @@ fn sides_with_names_are_compared_with_one_of_them() {
         warnings,
         [
             "typo: the kernel does not know its parameter `mitigation=off`, which has no effect: is `mitigations=off` meant?",
-            "base and typo differ only in words without an effect: the layouts differ, and the systems are the same.",
-            "base and same have the same kernel, files and settings: nothing is compared, and one pair of runs shows it.",
+            "base and typo differ only in words without an effect, so only their layouts differ.",
+            "base and same have the same kernel, files and settings: there is nothing to compare; one pair of runs confirms it.",
         ]
     );
     let sides = &value["sides"];

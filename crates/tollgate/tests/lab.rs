@@ -564,7 +564,7 @@ fn a_cell_that_slurm_loses_is_named_with_what_slurm_says_of_it() {
     let (status, _, errors) = files.slurm(&[], "held");
     assert!(status == 1 && errors.contains("can't be started by Slurm: (launch failed requeued held)"), "{errors}");
     let (status, _, errors) = files.slurm(&[], "refused");
-    let named = "prints/out/one and another cell: was not taken by Slurm: sbatch: error: Invalid partition";
+    let named = "prints/out/one and another cell: was rejected by Slurm: sbatch: error: Invalid partition";
     assert!(status == 126 && errors.contains(named), "{errors}");
     // A guest that fails does so there too.
     let files = Files::new("slurm-fails", &[PRINT, b"\x0f\x0b"].concat());

@@ -189,7 +189,7 @@ static void read_all(void *to, size_t length) {
     for (char *at = to; length;) {
         ssize_t got = read(channels[CONTROL], at, length);
         if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
-            give_up("the host does not say what to do");
+            give_up("the host sent no command");
         if (got > 0) {
             at += got;
             length -= (size_t)got;
@@ -275,7 +275,7 @@ static void read_order(void) {
             return;
         default:
             if (!take_order(&order, kind, text))
-                give_up("a record that is not known, or too many words");
+                give_up("the host sent a record of unknown type, or too many words");
         }
     }
 }

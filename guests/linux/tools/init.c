@@ -98,7 +98,7 @@ static int open_serial_port(void) {
     struct termios line;
     if (!tcgetattr(0, &line) && !cfsetspeed(&line, B115200))
         tcsetattr(0, TCSANOW, &line);
-    say("/dev/console cannot be opened: no driver for what console= names; %s is used", serial_port);
+    say("/dev/console cannot be opened: the kernel has no driver for the console that console= names; using %s", serial_port);
     return 1;
 }
 

@@ -137,21 +137,21 @@ impl Rests {
                 "the model flat has no caches, no overlap of instructions and no mispredicted conditional branches"
             }
             (Clock::Core, Clock::Core) => {
-                "the model core executes no wrong paths, and any two processors are equally far apart"
+                "the model core does not execute mispredicted paths, and it treats all processors as equally distant"
             }
             _ => "the models differ: only core has pipelines, caches and predictors",
         };
-        let model = if modelled > 0.0 {
-            format!(", {} on the model of pipeline, caches and predictor", percent(modelled))
+        let (at_measured, at_estimates) = (percent(measured), percent(estimated));
+        let charged = if modelled > 0.0 {
+            format!(
+                "{at_measured} are charged at measured prices, {at_estimates} at estimates and {} by the model of pipeline, caches and predictor",
+                percent(modelled)
+            )
         } else {
-            String::new()
+            format!("{at_measured} are charged at measured prices and {at_estimates} at estimates")
         };
-        let sentence = format!(
-            "Of all that changes, {} rests on measured prices, {} on estimates{model}; {} is time of instructions, and {lacks}.",
-            percent(measured),
-            percent(estimated),
-            percent(instructions),
-        );
+        let sentence =
+            format!("Of all changes, {charged}. {} are time of instructions; {lacks}.", percent(instructions));
         Some(Self { measured, estimated, modelled, instructions, sentence, lacks })
     }
 }

@@ -269,8 +269,8 @@ pub fn short(verdict: &Verdict) -> (String, String) {
 /// Says how many layouts would decide what is not decided.
 fn advice(verdict: &Verdict) -> String {
     match verdict.sufficient {
-        Some(count) => format!("--layouts {count} would probably do"),
-        None => "no number of layouts up to 1000 would probably do".to_owned(),
+        Some(count) => format!("--layouts {count} would probably decide"),
+        None => "even 1000 layouts would probably not decide".to_owned(),
     }
 }
 
@@ -292,7 +292,7 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
         );
     }
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
-    let few = if interval.confidence < 0.95 { ", too little to decide: --layouts 6 is the least that can" } else { "" };
+    let few = if interval.confidence < 0.95 { "; at least six pairs can decide (--layouts 6)" } else { "" };
     format!(
         "The interval has {confidence} confidence{few}: {layouts} pairs of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.",
         percent(a.cycles.spread()),
@@ -339,7 +339,7 @@ pub fn notes(a: &Side, b: &Side) -> Vec<String> {
         let name = &side.name;
         if side.settled_after().is_none() {
             notes.push(format!(
-                "{name} never settled: its kernel always had something to do, or its tasks are not known. What runs beside the command may differ."
+                "{name} never became idle: its kernel was always busy, or its tasks are not known. Other work may run beside the command."
             ));
         }
     }

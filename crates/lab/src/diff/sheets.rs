@@ -56,16 +56,16 @@ fn overview(diff: &Diff) -> Sheet {
     if several {
         let [before, after] = sides.map(|side| side.cycles.median);
         rows.push(vec!["  median".to_owned(), rounded(before), rounded(after), change(before, after)]);
-        rows.push(plain("  least", &|side| rounded(side.cycles.least)));
-        rows.push(plain("  most", &|side| rounded(side.cycles.most)));
+        rows.push(plain("  lowest", &|side| rounded(side.cycles.least)));
+        rows.push(plain("  highest", &|side| rounded(side.cycles.most)));
         rows.push(plain("  deviation", &|side| percent(side.cycles.spread())));
     }
     rows.push(row("instructions of the command", |run| run.instructions as f64, rounded));
-    rows.push(row("cycles of others meanwhile", |run| run.meanwhile, rounded));
+    rows.push(row("cycles of other tasks and interrupts", |run| run.meanwhile, rounded));
     rows.push(row("virtual time, beginning to end", |run| run.elapsed, seconds));
     rows.push(plain("  at a frequency of", &|side| gigahertz(side.tsc_hz)));
     let settled = |side: &Side| side.settled_after().map_or("never".to_owned(), |after| format!("{after:.6} s"));
-    rows.push(plain("settled after", &settled));
+    rows.push(plain("kernel busy before the command", &settled));
     let [a, b] = sides.map(|side| side.name.as_str());
     Sheet { title: String::new(), headings: headings([("", Left), (a, Right), (b, Right), ("change", Right)]), rows }
 }
@@ -172,7 +172,7 @@ fn ways(diff: &Diff, top: usize) -> Option<Sheet> {
 pub fn differing(diff: &Diff) -> Option<Sheet> {
     let row = |row: &Differing| vec![row.what.clone(), row.a.clone(), row.b.clone()];
     (!diff.differs.is_empty()).then(|| Sheet {
-        title: format!("What differs between {} and {}, besides costs", diff.a.name, diff.b.name),
+        title: format!("Differences between {} and {} other than costs", diff.a.name, diff.b.name),
         headings: headings([("", Left), (&*diff.a.name, Left), (&*diff.b.name, Left)]),
         rows: diff.differs.iter().map(row).collect(),
     })
@@ -223,8 +223,8 @@ pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
         sheet(diff, "What the command paid, by function", "instructions", &diff.functions, top),
         entries(diff, by_entry, &diff.entries, top),
         ways(diff, top),
-        sheet(diff, "Other tasks and interrupts meanwhile", "instructions", &diff.meanwhile, top),
-        entries(diff, "Others' entries meanwhile, and interrupts", &diff.entries_meanwhile, top),
+        sheet(diff, "Other tasks and interrupts, while the command ran", "instructions", &diff.meanwhile, top),
+        entries(diff, "Entries to the kernel of other tasks, and interrupts", &diff.entries_meanwhile, top),
     ];
     std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
 }

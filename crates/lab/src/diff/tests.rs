@@ -170,15 +170,13 @@ fn what_is_not_decided_says_how_many_layouts_would_do() {
         "{}",
         open.sentence
     );
-    assert!(open.sentence.ends_with(&format!("; --layouts {count} would probably do.")), "{}", open.sentence);
+    assert!(open.sentence.ends_with(&format!("; --layouts {count} would probably decide.")), "{}", open.sentence);
     let decision = open.decision.unwrap();
     assert!(decision.starts_with("Passes, but undecided: --fail-above allows 1%, "), "{decision}");
     // Fewer than six pairs decide nothing, and say why.
     let few = diff(varied(1_000_000, 1_000)[..3].to_vec(), varied(1_000_000, 1_500)[..3].to_vec(), None);
     assert_eq!(few.verdict.answer, Answer::Undecided);
-    assert!(
-        few.certainty.starts_with("The interval has 75% confidence, too little to decide: --layouts 6 is the least")
-    );
+    assert!(few.certainty.starts_with("The interval has 75% confidence; at least six pairs can decide (--layouts 6)"));
 }
 
 #[test]
@@ -254,17 +252,13 @@ fn a_difference_rests_on_its_prices_and_on_the_model() {
     assert_eq!(rests.measured, 1.0, "the price of IRET is measured on skx");
     let more = diff(vec![run(None, 1_000_000, 1_000)], vec![run(None, 1_050_000, 1_500)], None).rests.unwrap();
     assert_eq!(more.instructions, 0.5);
-    assert!(
-        more.sentence.contains("50% is time of instructions, and the model flat has no caches"),
-        "{}",
-        more.sentence
-    );
+    assert!(more.sentence.contains("50% are time of instructions; the model flat has no caches"), "{}", more.sentence);
     let mut a = runs("a", "", vec![run(None, 1_000_000, 1_000)]);
     let mut b = runs("b", "", vec![run(None, 1_050_000, 1_500)]);
     (a.clock, b.clock) = (Clock::Core, Clock::Core);
     let core = Rests::new(&a, &b).unwrap();
     assert_eq!((core.modelled, core.measured), (0.5, 0.5));
-    assert!(core.sentence.ends_with("equally far apart."));
+    assert!(core.sentence.ends_with("equally distant."));
     // The time until the direction is known has no price.
     let missed = Priced::Kind(ledger::Kind::new(ledger::Family::BranchMiss, 0));
     b.runs[0].paid.priced.insert(missed, 100_000 * TICKS_PER_CYCLE);
@@ -297,7 +291,7 @@ fn a_side_that_never_settled_is_named() {
     let mut restless = run(None, 1_000_000, 1_000);
     restless.settled_after = f64::INFINITY;
     let diff = diff(vec![restless], vec![run(None, 1_000_000, 1_000)], None);
-    assert!(diff.notes[1].starts_with("A never settled"));
+    assert!(diff.notes[1].starts_with("A never became idle"));
     assert_eq!(serde_json::to_value(&diff).unwrap()["a"]["runs"][0]["settled_after"], serde_json::Value::Null);
 }
 

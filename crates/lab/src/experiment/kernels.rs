@@ -129,7 +129,7 @@ title = "none"
 set = { guest = "old", append = "mitigations=off" }
 [[column]]
 id = "auto"
-title = "as it comes"
+title = "default"
 set = { guest = "old", append = "mitigations=auto" }
 [[column]]
 id = "new-none"
@@ -163,7 +163,7 @@ reason = "too long"
         let over =
             experiment.over(&[kernel("mine", "guests/linux/net/build"), kernel("theirs", "guests/linux/net/build")]);
         let titles: Vec<&str> = over.columns.iter().map(|column| column.title.as_str()).collect();
-        assert_eq!(titles, ["mine, none", "mine, as it comes", "theirs, none", "theirs, as it comes"]);
+        assert_eq!(titles, ["mine, none", "mine, default", "theirs, none", "theirs, default"]);
         assert_eq!(over.factors, [Factor::Columns(0, 2), Factor::Columns(1, 3)]);
         let cells: Vec<String> = over.cells().iter().map(Cell::id).collect();
         let six = [

@@ -70,7 +70,7 @@ pub(super) fn section(diff: &Diff) -> Section {
         ("cause", &diff.causes[..]),
         ("top-down", &diff.top_down[..]),
         ("function", &diff.functions[..]),
-        ("others meanwhile", &diff.meanwhile[..]),
+        ("other tasks and interrupts", &diff.meanwhile[..]),
     ];
     let [a, b] = &diff.stacks;
     let about = sheets::remarks(diff).cloned();
@@ -118,7 +118,7 @@ fn trend(several: &Several) -> Trend {
             link: verdict.map(|_| format!("diff{compared}")),
         }
     };
-    Trend::new("side", "The cost of each side beside that of the reference", several.columns.iter().map(line).collect())
+    Trend::new("side", "The cost of each side, compared with the reference", several.columns.iter().map(line).collect())
 }
 
 /// Returns the page of several sides: a section with all of them, and one for each comparison.

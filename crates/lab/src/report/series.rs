@@ -33,7 +33,7 @@ fn trend(series: &Series) -> Trend {
         verdict: row.word(),
         link: row.previous.as_ref().filter(|diff| differs(diff)).map(|_| anchor(row)),
     };
-    Trend::new("commit", "The cost of each commit beside that of the first one", series.shown().map(line).collect())
+    Trend::new("commit", "The cost of each commit, compared with the first one", series.shown().map(line).collect())
 }
 
 /// Returns the headline: the change of the commit that a search has found, or else the largest change.

@@ -251,7 +251,7 @@ impl Runner<'_> {
             End::Exited(code) if code == wanted => None,
             End::Exited(TIMED_OUT) => Some(format!("was not done after {} s", self.cells[cell].timeout())),
             End::Exited(PANICKED) => Some("ended because the guest's kernel panicked".into()),
-            End::Exited(RESET) => Some("ended with a reset that nobody asked for".into()),
+            End::Exited(RESET) => Some("ended with an unrequested reset".into()),
             End::Exited(code) => Some(format!("ended with status {code} where {wanted} was expected")),
             End::Signalled(signal) => Some(format!("was ended by signal {signal}")),
             End::Broken(reason) => Some(reason),

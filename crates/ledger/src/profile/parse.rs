@@ -313,7 +313,7 @@ fn virtualization(at: &At) -> Result<Sourced<Virtualization>, ProfileError> {
         ("invvpid", value.invvpid, "vpid", value.vpid),
     ];
     match needs.into_iter().find(|(_, has, _, there)| *has && !there) {
-        Some((name, _, needed, _)) => Err(at.error("features", format!("{name} is not to be had without {needed}"))),
+        Some((name, _, needed, _)) => Err(at.error("features", format!("{name} needs {needed}"))),
         None => Ok(Sourced { value, from: at.from()? }),
     }
 }

@@ -312,7 +312,7 @@ fn what_is_wrong_is_named() {
         broken("\"EXCEPTION_NMI\"", "\"EXCEPTION\""),
         "profile x.toml: event_by_parameter.vm_exit.EXCEPTION: is not a parameter of the family"
     );
-    assert_eq!(broken("\"ept\", ", ""), "profile x.toml: virtualization.features: ept_ad is not to be had without ept");
+    assert_eq!(broken("\"ept\", ", ""), "profile x.toml: virtualization.features: ept_ad needs ept");
     let features = broken("\"ept_1g\"", "\"ept_2g\"");
     assert!(features.starts_with("profile x.toml: virtualization.features: should be of ept, ept_ad, "), "{features}");
     assert_eq!(

@@ -59,7 +59,7 @@ pub enum LoadError {
     /// A bzImage whose only entry is in real mode.
     #[error(
         "the image has a Linux boot header without a 32-bit entry point (code32_start is 0): it starts in real mode and calls a BIOS, \
-         which this machine has not got (iPXE is such an image): give the kernel that it would start"
+         which this machine does not have (iPXE is such an image): give the kernel that it would start"
     )]
     RealMode,
     /// An ELF file for a processor that is not x86.
@@ -94,7 +94,7 @@ pub enum LoadError {
     },
     /// There is not enough RAM in the range where a Linux kernel can be.
     #[error(
-        "the kernel needs memory from {start:#x} to {end:#x}, and the machine's ends at {ram:#x}: give it {mib} MiB or more; {why}",
+        "the kernel needs memory from {start:#x} to {end:#x}, and the machine's memory ends at {ram:#x}: give it {mib} MiB or more; {why}",
         mib = end.div_ceil(1 << 20),
         why = if *relocatable {
             "loaded lower, it would move itself up to that address, which it prefers"

@@ -79,10 +79,10 @@ pub struct DiffArgs {
     /// Adds a side with a name. Its settings are words for its kernel's command line and options of tollgate exec
     #[arg(long, value_name = "NAME[=SETTINGS]", value_parser = Named::parse, conflicts_with_all = ["kernels", "a", "b"])]
     side: Vec<Named>,
-    /// Makes a side for each value: {NAME} in the command and in settings is replaced. Several make a side for each combination
+    /// Makes a side for each value: {NAME} in the command and in settings is replaced. With several scans, there is a side for each combination
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = Scan::parse, conflicts_with_all = ["kernels", "a", "b"])]
     scan: Vec<Scan>,
-    /// Writes the result to a file with all that --load needs; a single side can be measured so too
+    /// Writes the result to a file with all that --load needs; a single side can be measured in this way too
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Shows a saved result instead of measuring; several are combined, and their sides compared
@@ -97,7 +97,7 @@ pub struct DiffArgs {
     /// Begins no further pair of runs after this many seconds of the host's time. The number of layouts then depends on the host
     #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds, conflicts_with = "layouts")]
     time_limit: Option<Duration>,
-    /// Counts a difference below this percentage as none
+    /// Treats a difference below this percentage as no difference
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = crate::lab_cmd::parse_percent)]
     margin: f64,
     /// Seed of the first layout [default: 1]
@@ -109,7 +109,7 @@ pub struct DiffArgs {
     /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = crate::run_cmd::parse_seconds)]
     settle: Duration,
-    /// Exits with status 1 if B costs more than this percentage above A, also at the lower end of the interval
+    /// Exits with status 1 if B costs more than this percentage above A, even at the lower end of the interval
     #[arg(long, value_name = "PERCENT", value_parser = crate::lab_cmd::parse_percent)]
     fail_above: Option<f64>,
     /// Rows per table; 0 for all
@@ -182,7 +182,7 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     }
     if !args.load.is_empty() {
         if args.sides != Sides::default() {
-            wrong_use(program, "--load shows what was measured: options of tollgate exec have no effect");
+            wrong_use(program, "--load shows a saved measurement, on which options of tollgate exec have no effect");
         }
         return load(args);
     }

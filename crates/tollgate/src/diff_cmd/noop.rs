@@ -83,10 +83,7 @@ pub fn found([a, b]: [&Known<'_>; 2]) -> Found {
             let listed = |list: &[String]| list.iter().any(|other| other == word);
             let is_default = alike && DEFAULTS.contains(&word);
             if is_default {
-                all.push(format!(
-                    "{}: `{word}` is what the kernel does without this word: it has no effect",
-                    side.name
-                ));
+                all.push(format!("{}: `{word}` is the kernel's default, so it has no effect", side.name));
             }
             idle &= is_default || listed(side.unknown) || listed(side.unloaded);
         }
@@ -94,7 +91,7 @@ pub fn found([a, b]: [&Known<'_>; 2]) -> Found {
     let nothing_else = any && idle && same_system;
     if nothing_else {
         all.push(format!(
-            "{} and {} differ only in words without an effect: the layouts differ, and the systems are the same.",
+            "{} and {} differ only in words without an effect, so only their layouts differ.",
             a.name, b.name
         ));
     }
@@ -133,7 +130,7 @@ mod tests {
     fn a_default_is_named_where_the_kernel_shows_no_difference() {
         let (plain, auto) = (origin("", "PTI"), origin("mitigations=auto", "PTI"));
         let Found { warnings, note, nothing_else } = judged(&plain, &auto, &[], &[]);
-        assert_eq!(warnings[0], "B: `mitigations=auto` is what the kernel does without this word: it has no effect");
+        assert_eq!(warnings[0], "B: `mitigations=auto` is the kernel's default, so it has no effect");
         assert!(warnings[1].starts_with("A and B differ only in words without an effect") && warnings.len() == 2);
         assert!(
             nothing_else && note.unwrap().starts_with("With and without `mitigations=auto` the kernel shows the same")

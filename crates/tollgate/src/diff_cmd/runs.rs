@@ -241,7 +241,7 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let unknown = parameters::warnings(&words.collect::<Vec<_>>());
     let unknown = unknown.into_iter().map(|text| format!("{name}: {text}"));
     let place = fact(DIRECTORY).map(|directory| {
-        format!("The command depends on the name of its working directory, {directory}: from another one the result may differ.")
+        format!("The command depends on the name of its working directory, {directory}: started in another directory, it may give another result.")
     });
     let command = ledger.region(COMMAND).unwrap_or_else(|| ledger.all());
     let unnamed = command.unnamed();
@@ -471,7 +471,7 @@ pub fn measure(
             if same {
                 let [a, b] = [reference, *side].map(|side| &all.sides[side].name);
                 let text = format!(
-                    "{a} and {b} have the same kernel, files and settings: nothing is compared, and one pair of runs shows it."
+                    "{a} and {b} have the same kernel, files and settings: there is nothing to compare; one pair of runs confirms it."
                 );
                 add(&mut all.remarks.warnings, text);
             }

@@ -80,7 +80,7 @@ impl Kernel {
             (None, []) => directory,
             (None, others) => {
                 let names: Vec<_> = others.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-                let release = release.unwrap_or_else(|| "a release that its image does not say".to_owned());
+                let release = release.unwrap_or_else(|| "an unknown release (the image does not name it)".to_owned());
                 bail!("{}: it has the modules of {}, and the kernel is {release}", failed(), names.join(", "))
             }
         };
@@ -131,7 +131,7 @@ impl Kernel {
             let options: Vec<String> = lacking.iter().map(|option| format!("CONFIG_{option}")).collect();
             let tree = tree.display();
             say(&format!(
-                "tollgate: the configuration of {tree} lacks {}, without which nothing may run: `tollgate config-kernel {tree}` adds them",
+                "tollgate: the configuration of {tree} lacks {}, which tollgate exec may need: `tollgate config-kernel {tree}` adds them",
                 options.join(", ")
             ));
         }
@@ -152,10 +152,7 @@ impl Kernel {
             ),
             _ => {
                 let names: Vec<String> = images.iter().map(|image| image.display().to_string()).collect();
-                bail!(
-                    "--kernel {shown}: the directory has several kernels, of which one is to be named: {}",
-                    names.join(", ")
-                )
+                bail!("--kernel {shown}: the directory has several kernels; name one of them: {}", names.join(", "))
             }
         };
         let beside = image.parent().filter(|directory| !directory.ends_with("boot")).map(Path::to_path_buf);
@@ -383,7 +380,7 @@ mod tests {
         assert_eq!(kernel.modules.as_deref(), Some(&*root.join("lib/modules/6.1.0-9")));
         write("boot/vmlinuz-6.1.0-10");
         let error = format!("{:#}", find().unwrap_err());
-        assert!(error.contains("several kernels, of which one is to be named: "), "{error}");
+        assert!(error.contains("several kernels; name one of them: "), "{error}");
         std::fs::remove_dir_all(&root).unwrap();
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(root.join(".config"), "").unwrap();

@@ -118,7 +118,7 @@ Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   130  interrupted
 With --json, `reason` distinguishes them.")]
 pub struct ExecArgs {
-    /// Kernel: a bzImage or vmlinux, a build tree, a .deb or .rpm or the directory of an unpacked one, a release that apt knows, or this distribution's `cloud`, `backports` or `amd64`, also of a suite as in `trixie-backports` [default: this host's own if it is readable, else cloud]
+    /// Kernel: a bzImage or vmlinux, a build tree, a .deb or .rpm, the directory of an unpacked package, a release that apt knows, or this distribution's `cloud`, `backports` or `amd64`, or a suite such as `trixie-backports` [default: this host's own if it is readable, else cloud]
     #[arg(long, value_name = "K")]
     kernel: Option<String>,
     /// Modules of the kernel: their directory, one with lib/modules in it, or a .deb or .rpm [default: those beside the kernel, or in /lib/modules]
@@ -133,7 +133,7 @@ pub struct ExecArgs {
     /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_cpus)]
     cpus: usize,
-    /// Processor profile: a name of `tollgate cpu list`, or a TOML file; behind it options, as in skx,pmu
+    /// Processor profile: a name of `tollgate cpu list`, or a TOML file, optionally followed by options, as in skx,pmu
     #[arg(long, value_name = "PROFILE", default_value = CPU)]
     cpu: String,
     /// Model of time: core (pipeline, caches, predictors) or flat (each instruction costs the price of its class; several times faster)
@@ -143,7 +143,7 @@ pub struct ExecArgs {
     /// Packs a file or directory of this host, under its own path, or a program by name with its dependencies. May be repeated
     #[arg(long, value_name = "PATH")]
     add: Vec<PathBuf>,
-    /// Shows the host's whole file tree to the command, in place of packed files. Writes stay in the guest
+    /// Shows the host's whole file tree to the command, instead of the packed files. Writes stay in the guest
     #[arg(long)]
     root: bool,
     /// Shares a directory of this host under its own path; `:rw` allows the command to change it. May be repeated

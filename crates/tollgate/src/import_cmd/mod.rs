@@ -174,8 +174,8 @@ fn text(lines: &[Line], open: u64, beside: bool, top: usize) -> String {
     table(&mut out, &headings, &rows);
     if open > 0 {
         out += &match open {
-            1 => "\n1 exit has no entry behind it, and is not counted.\n".to_owned(),
-            _ => format!("\n{} exits have no entry behind them, and are not counted.\n", number(open)),
+            1 => "\n1 exit is not followed by an entry and is not counted.\n".to_owned(),
+            _ => format!("\n{} exits are not followed by an entry and are not counted.\n", number(open)),
         };
     }
     out.trim_start_matches('\n').to_owned()

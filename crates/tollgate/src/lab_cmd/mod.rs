@@ -109,7 +109,7 @@ struct RunArgs {
     /// Runs all experiments of `tollgate lab list`
     #[arg(long)]
     all: bool,
-    /// Runs the columns with this kernel in place of the experiment's own: a name of a package's, a package, a tree in which it was built; patches follow behind colons
+    /// Runs the columns with this kernel in place of the experiment's own: the name of a packaged kernel, a package, or a tree in which a kernel was built; patches follow after colons
     /// (`cloud:0001.patch`). May be repeated
     #[arg(long, value_name = "KERNEL", value_parser = kernels::Wanted::parse)]
     kernel: Vec<kernels::Wanted>,

@@ -39,7 +39,7 @@ const NOTHING_FOUND: u8 = 1;
 /// Exit status after an interruption by the user: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Measures a command over a range of commits or patches of a kernel tree, and finds the commit that made it dearer.
+/// Measures a command over a range of commits or patches of a kernel tree, and finds the commit that made it slower.
 #[derive(Args)]
 #[command(
     override_usage = "tollgate series [OPTIONS] --tree DIR --range A..B -- COMMAND...\n       tollgate series [OPTIONS] --tree DIR --patches DIR -- COMMAND...",
@@ -102,7 +102,7 @@ pub struct SeriesArgs {
     /// Number of layouts of each pair [default: as many as decide, up to 28]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     layouts: Option<u16>,
-    /// Counts a difference below this percentage as none
+    /// Treats a difference below this percentage as no difference
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = crate::lab_cmd::parse_percent)]
     margin: f64,
     /// Seed of the first layout [default: 1]
@@ -237,7 +237,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         let commit = course.needed.unwrap_or_default();
         let place = if commit == 0 { "first" } else { "last" };
         let name = &commits[commit].name;
-        say(&format!("tollgate: nothing is compared without the {place} commit, {name}: {}", broken.why));
+        say(&format!("tollgate: the series needs the {place} commit, {name}: {}", broken.why));
         broken.log.iter().for_each(|line| say(&format!("    | {line}")));
         if matches!(course.outcomes[commit], Outcome::NotBuilt(_)) {
             say(&format!("tollgate: the whole log of the build is {}", state.directory.join("build.log").display()));
@@ -248,7 +248,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     if shop.found > 0 {
         let found = shop.found;
         say(&format!(
-            "tollgate: {} of an earlier series; one of them was made again, and is the same",
+            "tollgate: {} of an earlier series; one of them was repeated and gave the same result",
             if found == 1 {
                 "the runs of 1 commit are those".to_owned()
             } else {
@@ -262,7 +262,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     let series = Series::new(about, rows, bisection, &measuring.terms, Remarks { warnings, notes, provenance });
     show(args, &series, html)?;
     if course.stopped {
-        say("tollgate: interrupted; the same command line goes on from here");
+        say("tollgate: interrupted; the same command line continues from here");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let nothing = series.bisection.as_ref().is_some_and(|bisection| bisection.found.is_none());

@@ -50,7 +50,7 @@ impl State {
     pub fn open(directory: &Path, tree: &Path) -> Result<Self> {
         if lies_in(directory, tree) && !lies_in(directory, &tree.join(".git")) {
             bail!(
-                "--state {}: the directory lies in the tree of --tree, which is not to be changed",
+                "--state {}: the directory is inside the tree of --tree, which tollgate must not change",
                 directory.display()
             );
         }
@@ -134,7 +134,7 @@ mod tests {
         drop(first);
         State::open(&place.join("state"), &tree).unwrap();
         let error = State::open(&tree.join("state"), &tree).err().unwrap().to_string();
-        assert!(error.contains("lies in the tree"), "{error}");
+        assert!(error.contains("is inside the tree"), "{error}");
         State::open(&tree.join(".git/tollgate"), &tree).unwrap();
         std::fs::remove_dir_all(place).unwrap();
     }

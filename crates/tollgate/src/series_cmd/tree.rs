@@ -152,7 +152,7 @@ impl Tree {
     /// Returns a commit by its full name.
     fn described(&self, commit: &str) -> Result<Commit> {
         let text = ask(git(&self.repository, &["log", "-1", "--format=%H%x00%h%x00%s"]).arg(commit))?;
-        listed(&text).pop().context("git knows the commit and does not describe it")
+        listed(&text).pop().context("git finds the commit but can't describe it")
     }
 
     /// Returns the commits of a range, the oldest first: its first end, and all that are reached from the other by first parents.

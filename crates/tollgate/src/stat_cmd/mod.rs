@@ -32,7 +32,7 @@ Counts are of the command's own tasks, in user mode and in the kernel. Interrupt
 
 Exit status: 0 on success, the command's if it fails, and otherwise that of `tollgate exec`.")]
 pub struct StatArgs {
-    /// Repeats the run under N layouts, with seeds from --seed on, and prints means with the deviation of the mean
+    /// Repeats the run under N layouts, with seeds from --seed on, and prints means with the standard error
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeat: u16,
     /// Seed of the first layout [default: none for one run, else 1]

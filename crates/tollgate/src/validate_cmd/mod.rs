@@ -61,7 +61,7 @@ pub struct ValidateArgs {
     /// Prints the complete result as JSON
     #[arg(long)]
     json: bool,
-    /// Rows per table of the worst; 0 for all
+    /// Rows in each table of the largest errors; 0 for all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 }

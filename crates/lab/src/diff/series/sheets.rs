@@ -183,10 +183,10 @@ impl Series {
             None if self.about.interrupted => "The search is not complete.".to_owned(),
             None => match bisection.marks.last().copied().flatten() {
                 Some(Mark::Skipped) => {
-                    format!("{} against {first} is not decided at {above}: nothing is searched.", last.named())
+                    format!("{} against {first} is not decided at {above}, so there is no search.", last.named())
                 }
                 _ => format!(
-                    "{} does not cost more than {above} above {first}: there is nothing to search.",
+                    "{} does not cost more than {above} above {first}, so there is no commit to find.",
                     last.named()
                 ),
             },

@@ -67,7 +67,7 @@ impl Several {
                 self.lines(|name| self.base.entries.get(name).copied().unwrap_or_default(), by_entry),
             ),
             (
-                "Other tasks and interrupts meanwhile",
+                "Other tasks and interrupts, while the command ran",
                 self.lines(|name| of(&self.base.meanwhile, name), |diff| changed(&diff.meanwhile)),
             ),
         ]
@@ -138,16 +138,18 @@ fn overview_of(several: &Several, columns: &[usize]) -> Sheet {
         row(&held_name, &|column| against(column, &held)),
         row("  layouts", &|column| column.side.runs.len().to_string()),
         row("  mean", &sample(|column| column.side.cycles.mean)),
-        row("  least", &sample(|column| column.side.cycles.least)),
-        row("  most", &sample(|column| column.side.cycles.most)),
+        row("  lowest", &sample(|column| column.side.cycles.least)),
+        row("  highest", &sample(|column| column.side.cycles.most)),
         row("  deviation", &|column| {
             if column.side.runs.len() > 1 { percent(column.side.cycles.spread()) } else { String::new() }
         }),
         row("instructions of the command", &mean(|run| run.instructions as f64)),
-        row("cycles of others meanwhile", &mean(|run| run.meanwhile)),
+        row("cycles of other tasks and interrupts", &mean(|run| run.meanwhile)),
         row("virtual time, beginning to end", &|column| seconds(column.side.mean(|run| run.elapsed))),
         row("  at a frequency of", &|column| gigahertz(column.side.tsc_hz)),
-        row("settled after", &|column| column.side.settled_after().map_or_else(|| "never".to_owned(), seconds)),
+        row("kernel busy before the command", &|column| {
+            column.side.settled_after().map_or_else(|| "never".to_owned(), seconds)
+        }),
         row("of the change, at measured prices", &share(|rests| rests.measured)),
         row("  at estimates", &share(|rests| rests.estimated)),
         row("  from the model", &share(|rests| rests.modelled)).filter(|_| is_modelled),
@@ -181,7 +183,7 @@ fn differing_of(several: &Several, columns: &[usize]) -> Option<Sheet> {
     };
     let all = names(several, columns).into_iter().map(|name| (name, Left));
     (!rows.is_empty()).then(|| Sheet {
-        title: "What differs between the sides, besides costs".to_owned(),
+        title: "Differences between the sides other than costs".to_owned(),
         headings: headings([("", Left)]).into_iter().chain(all).collect(),
         rows: rows.into_iter().map(shown).collect(),
     })

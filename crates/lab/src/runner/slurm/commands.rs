@@ -87,11 +87,11 @@ impl Commands {
             .args(&self.options)
             .arg(format!("--array=0-{}{limit}", count - 1))
             .arg(batch.script());
-        let printed = output(&mut command).map_err(|reason| format!("was not taken by Slurm: {reason}"))?;
+        let printed = output(&mut command).map_err(|reason| format!("was rejected by Slurm: {reason}"))?;
         // With several clusters, the cluster's name follows the number.
         let id = printed.lines().last().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
         let numeric = !id.is_empty() && id.chars().all(|c| c.is_ascii_digit());
-        if numeric { Ok(id) } else { Err(format!("was not taken by Slurm: sbatch printed '{printed}'")) }
+        if numeric { Ok(id) } else { Err(format!("was rejected by Slurm: sbatch printed '{printed}'")) }
     }
 
     /// Returns the unfinished tasks of an array; `None` if Slurm does not answer.
@@ -113,7 +113,7 @@ impl Commands {
             let found = record.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
             found.filter(|value| !value.is_empty() && *value != "(null)" && *value != "None").map(str::to_owned)
         };
-        let Some(state) = field("JobState") else { return "Slurm does not know it any more".to_owned() };
+        let Some(state) = field("JobState") else { return "is no longer known to Slurm".to_owned() };
         let mut told = state;
         if let Some(reason) = field("Reason") {
             told += &format!(" ({reason})");
