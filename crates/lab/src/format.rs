@@ -90,6 +90,11 @@ pub fn number(n: u64) -> String {
     out
 }
 
+/// A number of things, in the singular or the plural: `1 layout`, `1,200 layouts`.
+pub fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{} {}", number(count as u64), if count == 1 { one } else { many })
+}
+
 /// A difference with its sign, and its thousands apart.
 pub fn signed(n: i128) -> String {
     let sign = match n {
@@ -171,6 +176,10 @@ mod tests {
     #[test]
     fn numbers_are_readable() {
         assert_eq!([0, 999, 1000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 1, 1200].map(|count| counted(count, "layout", "layouts")),
+            ["0 layouts", "1 layout", "1,200 layouts"]
+        );
         assert_eq!([-1500, 0, 20].map(signed), ["-1,500", "0", "+20"]);
         assert_eq!([1_499, 1_500, 2_000].map(cycles), ["1", "2", "2"]);
         assert_eq!([1_250, 2_000, 5].map(exact_cycles), ["1.25", "2", "0.005"]);

@@ -1,5 +1,6 @@
 //! The origin of a diff: what each side was measured on, what differs between the sides, and how to measure again.
 
+use crate::format::counted;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,7 +113,7 @@ fn uncommon<'a>(lists: Vec<Vec<&'a str>>) -> Vec<String> {
         let mut words: Vec<&str> = list.into_iter().filter(|word| !all.contains(word)).collect();
         let more = words.len().saturating_sub(MOST_WORDS);
         words.truncate(MOST_WORDS);
-        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let more = if more > 0 { format!(" and {}", counted(more, "other", "others")) } else { String::new() };
         words.join(" ") + &more
     };
     lists.into_iter().map(shown).collect()

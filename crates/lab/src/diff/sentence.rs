@@ -4,7 +4,7 @@ use super::statistics::Interval;
 use super::{Answer, EntryChange, Held, Side, Verdict};
 use crate::charges::Tally;
 use crate::difference::Change;
-use crate::format::number;
+use crate::format::{counted, number};
 use ledger::TICKS_PER_CYCLE;
 
 /// Prefixes of large numbers.
@@ -38,13 +38,19 @@ struct Precision {
 impl Precision {
     fn of(verdict: &Verdict) -> Self {
         let figure = match verdict.interval {
-            // The unit of the last digit is not below the half width.
+            // The last digit is that of the half width's first one.
             Some(_) => verdict.uncertainty() * 100.0,
             None => (verdict.relative * 100.0).abs() / 10f64.powi(WITHOUT_INTERVAL - 1),
         };
         let digits = if figure > 0.0 { -figure.log10().floor() } else { MOST_DIGITS as f64 };
         let percent = digits.clamp(0.0, MOST_DIGITS as f64) as usize;
         Self { percent, cycles: percent + 3 }
+    }
+
+    /// Formats an end of an interval as a percentage with its sign. An end that would be shown at the margin or on its other side gets more digits.
+    fn end(self, part: f64, margin: f64) -> String {
+        let digits = (self.percent..=MOST_DIGITS).find(|digits| same_side(part.abs(), margin, *digits));
+        Self { percent: digits.unwrap_or(self.percent), ..self }.signed(part)
     }
 
     /// Formats the absolute value of a fraction as a percentage. What would be shown as zero gets more digits.
@@ -67,6 +73,23 @@ impl Precision {
             false => "0%".to_owned(),
         }
     }
+}
+
+/// Returns true if a fraction that is shown as a percentage with so many digits is still above a bound, below it or equal to it.
+fn same_side(part: f64, bound: f64, digits: usize) -> bool {
+    let unit = 10f64.powi(digits as i32);
+    let shown = (part * 100.0 * unit).round() / unit;
+    // The bound is a percentage that the user has written.
+    let bound = (bound * 1e8).round() / 1e6;
+    let exact = (part * 1e10).round() / 1e8;
+    exact == bound || exact.total_cmp(&bound) == shown.total_cmp(&bound)
+}
+
+/// Returns what a difference within the margin is less than: the end of its interval, rounded up, or the margin if that is less.
+fn within(verdict: &Verdict, interval: Interval) -> String {
+    let (reach, margin) = (bound(interval.reach()), (verdict.margin * 1e8).round() / 1e6);
+    let is_less = reach.trim_end_matches('%').parse::<f64>().is_ok_and(|reach| reach <= margin);
+    if is_less || interval.reach() > verdict.margin { reach } else { format!("{margin}%") }
 }
 
 /// Rounds a fraction up to a percentage of one or two digits, for a bound.
@@ -120,6 +143,19 @@ fn is_diffuse(cause: &str) -> bool {
     WORDS.iter().any(|word| cause.starts_with(word))
 }
 
+/// Returns the name of an entry behind a number: `calls of read`, and behind 1 `call of read`.
+fn noun(number: &str, plural: &str) -> String {
+    const NOUNS: [(&str, &str); 5] = [
+        ("page faults", "page fault"),
+        ("calls of ", "call of "),
+        ("rounds of ", "round of "),
+        ("interrupts ", "interrupt "),
+        ("exceptions ", "exception "),
+    ];
+    let one = NOUNS.iter().filter(|_| number == "1").find_map(|(many, one)| Some((one, plural.strip_prefix(many)?)));
+    one.map_or_else(|| plural.to_owned(), |(one, rest)| format!("{one}{rest}"))
+}
+
 /// Returns the entry that explains a difference, in a sentence: another number of entries, or another price of them. `whole` is the
 /// difference in cycles, `cause` the largest cause, and `before` A's whole cost in cycles.
 fn entry_reason(
@@ -141,7 +177,7 @@ fn entry_reason(
         return Some(format!(
             "{} points are {times} {word} {}, {each} cycles each{place}",
             points(entry.cycles()),
-            entry.plural
+            noun(&times, &entry.plural)
         ));
     }
     let by_price = |entry: &&EntryChange| share(entry.cycles()) >= MAIN && entry.a.count > 0.0 && entry.b.count > 0.0;
@@ -151,7 +187,8 @@ fn entry_reason(
         less => ("fewer", -less),
     };
     let (times, each) = (number(entry.b.count.round() as u64), rounded(each));
-    Some(format!("{} points are {times} {} of {each} {word} cycles each{place}", points(entry.cycles()), entry.plural))
+    let entries = noun(&times, &entry.plural);
+    Some(format!("{} points are {times} {entries} of {each} {word} cycles each{place}", points(entry.cycles())))
 }
 
 /// Returns the main reason of a difference: the entry that explains it, or else the largest cause in its direction, with that cause's main
@@ -213,7 +250,7 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
     };
     let signed = |between: &str, and: &str| {
         let Some(Interval { low, high, .. }) = verdict.interval else { return String::new() };
-        format!("{between}{} {and} {}", precision.signed(low), precision.signed(high))
+        format!("{between}{} {and} {}", precision.end(low, verdict.margin), precision.end(high, verdict.margin))
     };
     match verdict.answer {
         Answer::More => format!("{of_b} costs {how_much} more cycles than {of_a} ({}{cycles}){reason}.", ends(true)),
@@ -224,7 +261,7 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
             format!("{of_b} costs as many cycles as {of_a} ({}).", cycles.trim_end())
         }
         Answer::Within => {
-            let most = bound(verdict.interval.map_or(verdict.margin, |interval| interval.reach()));
+            let most = verdict.interval.map_or_else(|| bound(verdict.margin), |interval| within(verdict, interval));
             format!("{of_a} and {of_b} differ by less than {most} ({}; {cycles}).", signed("", "to"))
         }
         Answer::Undecided => {
@@ -236,7 +273,8 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
 /// Returns the difference and its interval in the cells of a table: the interval is empty where there is none.
 pub fn cells(verdict: &Verdict) -> (String, String) {
     let precision = Precision::of(verdict);
-    let ends = |Interval { low, high, .. }| format!("{} to {}", precision.signed(low), precision.signed(high));
+    let end = |part| precision.end(part, verdict.margin);
+    let ends = |Interval { low, high, .. }| format!("{} to {}", end(low), end(high));
     let interval = verdict.interval.filter(|_| verdict.answer != Answer::Same);
     (precision.signed(verdict.relative), interval.map(ends).unwrap_or_default())
 }
@@ -247,7 +285,7 @@ pub fn word(verdict: &Verdict) -> String {
         (Answer::More, _) => "more".to_owned(),
         (Answer::Less, _) => "fewer".to_owned(),
         (Answer::Same, _) => "equal".to_owned(),
-        (Answer::Within, Some(interval)) => format!("within {}", bound(interval.reach())),
+        (Answer::Within, Some(interval)) => format!("within {}", within(verdict, interval)),
         (Answer::Undecided | Answer::Within, _) => "not decided".to_owned(),
     }
 }
@@ -260,7 +298,9 @@ pub fn short(verdict: &Verdict) -> (String, String) {
         (Answer::More, _) => (part(verdict.relative), "more cycles"),
         (Answer::Less, _) => (part(verdict.relative), "fewer cycles"),
         (Answer::Same, _) => ("0 %".to_owned(), "equal"),
-        (Answer::Within, Some(interval)) => (format!("< {}", bound(interval.reach()).replace('%', " %")), "different"),
+        (Answer::Within, Some(interval)) => {
+            (format!("< {}", within(verdict, interval).replace('%', " %")), "different")
+        }
         (Answer::Undecided | Answer::Within, _) => ("?".to_owned(), "not decided"),
     };
     (figure, word.to_owned())
@@ -276,7 +316,7 @@ fn advice(verdict: &Verdict) -> String {
 
 /// Returns the confidence of the outcome in one sentence.
 pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
-    let layouts = a.runs.len();
+    let pairs = counted(a.runs.len(), "pair", "pairs");
     let Some(interval) = verdict.interval else {
         let layout = match a.runs.first().and_then(|run| run.seed) {
             Some(seed) => format!("One layout, that of seed {seed}; no interval"),
@@ -288,13 +328,13 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
     };
     if verdict.answer == Answer::Same {
         return format!(
-            "{layouts} pairs of runs, each under a layout of its own: the two of each pair are equal to the cycle."
+            "{pairs} of runs, each under a layout of its own: the two of each pair are equal to the cycle."
         );
     }
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
     let few = if interval.confidence < 0.95 { "; at least six pairs can decide (--layouts 6)" } else { "" };
     format!(
-        "The interval has {confidence} confidence{few}: {layouts} pairs of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.",
+        "The interval has {confidence} confidence{few}: {pairs} of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.",
         percent(a.cycles.spread()),
         a.name,
         percent(b.cycles.spread()),
@@ -378,6 +418,38 @@ mod tests {
         assert_eq!([0.0, 0.000_001].map(|part| precision(2).signed(part)), ["0%", "0%"]);
         assert_eq!(precision(2).percent(0.000_001), "less than 0.001%");
         assert_eq!([0.0234, 0.1, 0.000_41, 0.0].map(bound), ["3%", "10%", "0.05%", "0.001%"]);
+    }
+
+    #[test]
+    fn an_end_is_on_its_side_of_the_margin() {
+        let precision = |percent| Precision { percent, cycles: percent + 3 };
+        let ends = [0.0102, 0.0098, -0.010_04, 0.009_996, 0.01, -0.08].map(|part| precision(0).end(part, 0.01));
+        assert_eq!(ends, ["+1.02%", "+0.98%", "-1.004%", "+1%", "+1%", "-8%"]);
+        assert_eq!(precision(1).end(0.0102, 0.01), "+1.02%");
+        assert_eq!(precision(1).end(0.0096, 0.02), "+1.0%");
+    }
+
+    #[test]
+    fn what_is_within_the_margin_is_not_said_to_be_beyond_it() {
+        let text = |reach: f64, margin: f64| {
+            let interval = Interval { low: -reach / 2.0, high: reach, confidence: 0.95 };
+            let pairs = [(100.0, 100.5), (100.0, 99.5)];
+            let terms = crate::diff::Terms { plan: crate::diff::statistics::Plan::Fixed, margin, limit: None };
+            let verdict = Verdict { answer: Answer::Within, interval: Some(interval), ..Verdict::new(&pairs, &terms) };
+            [word(&verdict), short(&verdict).0]
+        };
+        assert_eq!(text(0.0121, 0.0125), ["within 1.25%", "< 1.25 %"]);
+        assert_eq!(text(0.0096, 0.01), ["within 1.0%", "< 1.0 %"]);
+        assert_eq!(text(0.0034, 0.01), ["within 0.4%", "< 0.4 %"]);
+        assert_eq!(text(0.011, 0.02), ["within 2%", "< 2 %"]);
+    }
+
+    #[test]
+    fn one_call_is_no_calls() {
+        let names = ["calls of write", "page faults", "rounds of soft interrupts", "interrupts 33 (timer)", "NMI"];
+        let one = ["call of write", "page fault", "round of soft interrupts", "interrupt 33 (timer)", "NMI"];
+        assert_eq!(names.map(|name| noun("1", name)), one);
+        assert_eq!(names.map(|name| noun("1,001", name)), names);
     }
 
     #[test]

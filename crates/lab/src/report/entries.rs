@@ -43,28 +43,34 @@ struct Row {
 #[derive(Serialize)]
 pub struct Entries {
     rows: Vec<Row>,
+    /// The parts that occur, each with what it is.
+    legend: Vec<[&'static str; 2]>,
     /// Number of further entries that differ.
     more: usize,
 }
+
+/// The parts of a bar, in their order.
+const PARTS: [[&str; 2]; 4] = [
+    ["enter", "the processor's way in"],
+    ["mitigation", "mitigations"],
+    ["handler", "the handler"],
+    ["leave", "the way out"],
+];
 
 fn cycles(cycles: f64) -> String {
     number(cycles.round().max(0.0) as u64)
 }
 
 fn side(name: &str, figures: &Figures, longest: f64) -> Side {
-    let parts = [
-        ("enter", figures.enter),
-        ("mitigation", figures.mitigation),
-        ("handler", figures.handler),
-        ("leave", figures.leave),
-    ];
+    let parts = [figures.enter, figures.mitigation, figures.handler, figures.leave];
+    let parts = PARTS.iter().zip(parts).filter(|(_, cycles)| *cycles > 0.0);
     Side {
         name: name.to_owned(),
         count: cycles(figures.count),
         mean: cycles(figures.mean),
         median: cycles(figures.median),
         p99: cycles(figures.p99),
-        parts: parts.map(|(name, cycles)| Part { name, width: percent(cycles / longest) }).into(),
+        parts: parts.map(|([name, _], cycles)| Part { name, width: percent(cycles / longest) }).collect(),
     }
 }
 
@@ -80,5 +86,38 @@ pub fn entries(changes: &[EntryChange], [a, b]: [&str; 2]) -> Option<Entries> {
         }
     };
     let rows: Vec<Row> = changes.iter().take(SHOWN).map(row).collect();
-    (!rows.is_empty()).then(|| Entries { more: changes.len() - rows.len(), rows })
+    let occurs =
+        |name: &str| rows.iter().flat_map(|row| &row.sides).any(|side| side.parts.iter().any(|part| part.name == name));
+    let legend = PARTS.into_iter().filter(|[name, _]| occurs(name)).collect();
+    (!rows.is_empty()).then(|| Entries { more: changes.len() - rows.len(), rows, legend })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_legend_has_the_parts_that_occur() {
+        let figures = |mitigation| Figures {
+            count: 1.0,
+            mean: 100.0,
+            enter: 20.0,
+            mitigation,
+            handler: 80.0,
+            ..Figures::default()
+        };
+        let change = |mitigation| EntryChange {
+            name: "read".to_owned(),
+            gate: "call",
+            plural: "calls of read".to_owned(),
+            a: figures(0.0),
+            b: figures(mitigation),
+        };
+        let names = |changes: &[EntryChange]| {
+            let drawn = entries(changes, ["A", "B"]).unwrap();
+            drawn.legend.iter().map(|[name, _]| *name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[change(0.0)]), ["enter", "handler"]);
+        assert_eq!(names(&[change(0.0), change(5.0)]), ["enter", "mitigation", "handler"]);
+    }
 }

@@ -43,6 +43,10 @@ pub struct Flame {
     before: u64,
     after: u64,
     frames: Vec<Frame>,
+    /// The directions of change that occur, each with what it is.
+    legend: Vec<[&'static str; 2]>,
+    /// All directions, for a page whose script draws other pairs.
+    all_kinds: [[&'static str; 2]; 2],
 }
 
 fn add(root: &mut Node, line: &str, side: impl Fn(&mut Node) -> &mut u64) {
@@ -104,7 +108,9 @@ pub fn flame(before: &[String], after: &[String]) -> Option<Flame> {
     let mut frames = Vec::new();
     root.draw(0.0, 1.0 / root.both(), 0, &mut frames);
     let height = frames.iter().map(|frame| frame.y + ROW).max()?;
-    Some(Flame { height, before: root.before, after: root.after, frames })
+    let all_kinds = [["less", "the second pays less"], ["more", "the second pays more"]];
+    let legend = all_kinds.into_iter().filter(|[kind, _]| frames.iter().any(|frame| frame.kind == *kind)).collect();
+    Some(Flame { height, before: root.before, after: root.after, frames, legend, all_kinds })
 }
 
 #[cfg(test)]
@@ -113,6 +119,17 @@ mod tests {
 
     fn lines(text: &[&str]) -> Vec<String> {
         text.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_legend_has_the_directions_that_occur() {
+        let kinds = |before: &[&str], after: &[&str]| {
+            let drawn = flame(&lines(before), &lines(after)).unwrap();
+            drawn.legend.iter().map(|[kind, _]| *kind).collect::<Vec<_>>()
+        };
+        assert!(kinds(&["a 30"], &["a 30"]).is_empty());
+        assert_eq!(kinds(&["a 30"], &["a 40"]), ["more"]);
+        assert_eq!(kinds(&["a 30", "b 40"], &["a 40", "b 30"]), ["less", "more"]);
     }
 
     #[test]

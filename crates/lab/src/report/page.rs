@@ -228,6 +228,12 @@ mod tests {
     }
 
     #[test]
+    fn a_name_without_spaces_does_not_widen_the_page() {
+        // A symbol of hundreds of characters stands in sentences, titles and lists.
+        assert!(super::super::STYLE.contains("h1, h2, h3, p, caption, dt, dd { overflow-wrap: anywhere }"));
+    }
+
+    #[test]
     fn the_page_needs_nothing_else() {
         let (experiment, result) = testing::results(4);
         let page = html(&[experiment], &[result], None).unwrap();

@@ -12,7 +12,7 @@ mod sides;
 use crate::exec_runs::{self, Input, Place};
 use crate::output::{self, OutputFile, say};
 use crate::stack_args;
-use crate::table::emit;
+use crate::table::{counted, emit};
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use asked::{Asked, Named};
@@ -214,7 +214,9 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         }
         // A single side is measured for a file.
         [side] => {
-            emit(&format!("{}: {} layouts are saved.\n", side.name, side.runs.len()))?;
+            let (layouts, are) =
+                (counted(side.runs.len(), "layout", "layouts"), if side.runs.len() == 1 { "is" } else { "are" });
+            emit(&format!("{}: {layouts} {are} saved.\n", side.name))?;
             false
         }
         sides => {

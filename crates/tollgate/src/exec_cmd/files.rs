@@ -2,6 +2,7 @@
 
 use super::ExecArgs;
 use crate::output::say;
+use crate::table::counted;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 use guestfs::closure::Closure;
@@ -194,8 +195,12 @@ pub fn pack(
     closure.leaving(&tree).for_each(report);
     if let Some(first) = tree.leaving().next() {
         let text = format!("{} is a link out of its directory, to {}", first.from.display(), first.to.display());
-        let others = tree.leaving().count() - 1;
-        say(&format!("tollgate: --add: {text}, which is not packed, like the targets of {others} other links"));
+        let others = match tree.leaving().count() - 1 {
+            0 => String::new(),
+            1 => ", like the target of another link".to_owned(),
+            others => format!(", like the targets of {others} other links"),
+        };
+        say(&format!("tollgate: --add: {text}, which is not packed{others}"));
     }
     Ok(tree)
 }
@@ -226,7 +231,7 @@ pub fn listed(files: &mut Packed) -> Result<String> {
         written += 1;
     }
     if others > 0 {
-        text += &format!("and {others} others\n");
+        text += &format!("and {}\n", counted(others, "other", "others"));
     }
     Ok(text)
 }

@@ -617,9 +617,13 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
                 return End::bad("oops", OOPS, text);
             }
             if ended.killed_for_memory > 0 {
+                let killed = match ended.killed_for_memory {
+                    1 => "1 process was".to_owned(),
+                    killed => format!("{killed} processes were"),
+                };
                 let text = format!(
-                    "{} process(es) were killed for want of memory (--memory); the command ended with status {}",
-                    ended.killed_for_memory, ended.status
+                    "{killed} killed for want of memory (--memory); the command ended with status {}",
+                    ended.status
                 );
                 let status = if ended.status == 0 { 0 } else { OUT_OF_MEMORY };
                 return End::bad("out-of-memory", status, text);

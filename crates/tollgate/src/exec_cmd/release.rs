@@ -62,7 +62,8 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
         others.reverse();
         let more = others.len().saturating_sub(MOST_NAMED);
         others.truncate(MOST_NAMED);
-        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let more =
+            if more > 0 { format!(" and {}", crate::table::counted(more, "other", "others")) } else { String::new() };
         bail!(
             "{}: apt knows no package of this release; it knows {}{more}. Add the sources that have it to apt's, or give the package's file",
             failed(),

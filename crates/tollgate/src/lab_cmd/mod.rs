@@ -12,7 +12,7 @@ use crate::output::{self, OutputFile};
 use crate::size::{parse_size, size_text};
 use crate::table::{
     Align::{Left, Right},
-    emit, number, table,
+    counted, emit, number, table,
 };
 use crate::tier::TierName;
 use anyhow::{Result, anyhow, bail};
@@ -377,7 +377,7 @@ fn prune(args: &PruneArgs) -> Result<ExitCode> {
         });
         emit(&format!("{document:#}\n"))?;
     } else {
-        let size = |size: Size| format!("{} cells ({})", size.cells, size_text(size.bytes));
+        let size = |size: Size| format!("{} ({})", counted(size.cells, "cell", "cells"), size_text(size.bytes));
         let would = if args.dry_run { "would be " } else { "" };
         emit(&format!("{} {would}removed, {} {would}kept\n", size(removed), size(kept)))?;
     }

@@ -1,6 +1,7 @@
 //! Progress bar on a terminal; silent in a pipe.
 
 use crate::output::say;
+use crate::table::counted;
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::Cell;
 use lab::failure::groups;
@@ -87,7 +88,8 @@ impl Drop for Progress {
             bar.finish_and_clear();
         }
         if self.bar.is_some() && self.finished_before != 0 {
-            say(&format!("{} cells were finished before", self.finished_before));
+            let were = if self.finished_before == 1 { "was" } else { "were" };
+            say(&format!("{} {were} finished before", counted(self.finished_before, "cell", "cells")));
         }
     }
 }

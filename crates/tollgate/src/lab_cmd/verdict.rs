@@ -2,7 +2,7 @@
 
 use crate::table::{
     Align::{Left, Right},
-    number, table, whole_cycles,
+    counted, number, table, whole_cycles,
 };
 use lab::check::{Verdict, What};
 use lab::failure::groups;
@@ -49,13 +49,14 @@ pub fn text(verdict: &Verdict, top: usize) -> String {
     for (group, ()) in groups(verdict.failed_before.iter().map(|cell| (cell.as_str(), ()))) {
         out.push_str(&format!("{group}: not compared: no result in the baseline\n"));
     }
+    let entries = |count: usize| counted(count, "entry", "entries");
     out.push_str(&format!(
-        "{} cells, {} entries compared: {} regressions, {} entries improved, {} cells missing\n",
-        verdict.cells,
-        number(verdict.entries as u64),
-        number(verdict.regressions.len() as u64),
-        number(verdict.improved as u64),
-        verdict.missing.len()
+        "{}, {} compared: {}, {} improved, {} missing\n",
+        counted(verdict.cells, "cell", "cells"),
+        entries(verdict.entries),
+        counted(verdict.regressions.len(), "regression", "regressions"),
+        entries(verdict.improved),
+        counted(verdict.missing.len(), "cell", "cells")
     ));
     out
 }

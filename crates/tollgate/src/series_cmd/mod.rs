@@ -1,6 +1,7 @@
 //! `tollgate series`: the cost of a command over a range of commits or patches of a kernel tree, and the commit that made it dearer.
 
 mod build;
+mod remarks;
 mod state;
 mod tree;
 mod workshop;
@@ -245,6 +246,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         return Ok(ExitCode::from(FAILED));
     }
     let Remarks { warnings, notes, provenance: of_runs } = shop.remarks.clone();
+    let (warnings, notes) = (remarks::shared(&warnings, &commits), remarks::shared(&notes, &commits));
     if shop.found > 0 {
         let found = shop.found;
         say(&format!(

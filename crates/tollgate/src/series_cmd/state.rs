@@ -87,10 +87,12 @@ impl State {
     }
 
     /// Returns the runs in a kernel, by the hash of what they are measured by and its image. A file that can't be read is none.
-    pub fn load(&self, by: &str, image: &str) -> Option<Runs> {
+    pub fn load(&self, by: &str, image: &str) -> Option<Kept> {
         let bytes = crate::input::read(&self.runs(by, image), LARGEST).ok()?;
-        let mut sides = Saved::read(&bytes).ok()?.runs().ok()?;
-        (sides.len() == 1).then(|| sides.remove(0))
+        let saved = Saved::read(&bytes).ok()?;
+        let [warnings, notes] = saved.remarks().map(<[String]>::to_vec);
+        let mut sides = saved.runs().ok()?;
+        (sides.len() == 1).then(|| Kept { runs: sides.remove(0), warnings, notes })
     }
 
     /// Keeps the runs in a kernel.
@@ -99,6 +101,13 @@ impl State {
             Saved::new(std::slice::from_ref(runs), measurement).to_json().context("can't write the runs as JSON")?;
         replace(&self.runs(by, image), text.as_bytes())
     }
+}
+
+/// Runs in a kernel that were kept, with the remarks on them.
+pub struct Kept {
+    pub runs: Runs,
+    pub warnings: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// Writes a file that is complete or absent.

@@ -2,13 +2,15 @@
 //! anew, is the same.
 
 use super::build::Builder;
-use super::state::State;
+use super::remarks;
+use super::state::{Kept, State};
 use super::tree::Tree;
 use crate::diff_cmd::asked::Asked;
 use crate::diff_cmd::runs::{self, How, Progress};
 use crate::exec_cmd::{Kernel, command_text};
 use crate::exec_runs::{Failed, Place};
 use crate::output::say;
+use crate::table::counted;
 use anyhow::Result;
 use indicatif::ProgressBar;
 use lab::diff::saved::Measurement;
@@ -62,23 +64,12 @@ pub struct Shop<'a> {
     images: Vec<Option<String>>,
     trust: Trust,
     title: String,
-    /// What a reader must know about the runs.
+    /// What a reader must know about the runs: for each commit, and also several times.
     pub remarks: Remarks,
     /// Number of commits whose runs an earlier series has left.
     pub found: usize,
     /// Commits that this series has measured.
     own: BTreeSet<usize>,
-}
-
-/// Adds a text unless the list has it, whatever the commit is that it begins with.
-fn add(list: &mut Vec<String>, text: String, commits: &[Commit]) {
-    let without = |text: &str| {
-        let name = commits.iter().map(|commit| format!("{}: ", commit.name)).find(|name| text.starts_with(name));
-        text[name.map_or(0, |name| name.len())..].to_owned()
-    };
-    if !list.iter().any(|known| without(known) == without(&text)) {
-        list.push(text);
-    }
 }
 
 /// Returns the reason why a run failed. The last words of `tollgate exec` say it.
@@ -174,8 +165,8 @@ impl<'a> Shop<'a> {
         let measured = runs::measure(&how, &asked, known, 0, &terms, &mut progress)?;
         if let runs::Measured::Sides(_, remarks) = &measured {
             let Remarks { warnings, notes, provenance } = remarks.clone();
-            warnings.into_iter().for_each(|text| add(&mut self.remarks.warnings, text, self.commits));
-            notes.into_iter().for_each(|text| add(&mut self.remarks.notes, text, self.commits));
+            self.remarks.warnings.extend(warnings);
+            self.remarks.notes.extend(notes);
             self.remarks.provenance = provenance;
         }
         Ok(measured)
@@ -184,7 +175,9 @@ impl<'a> Shop<'a> {
     /// Returns the runs that this series or an earlier one has left, if they are what would be measured now.
     fn known(&mut self, commit: usize) -> Result<Option<Runs>> {
         let Some(image) = self.images[commit].clone().filter(|_| self.trust != Trust::None) else { return Ok(None) };
-        let Some(mut runs) = self.state.load(&self.measuring.by, &image) else { return Ok(None) };
+        let Some(kept) = self.state.load(&self.measuring.by, &image) else { return Ok(None) };
+        let Kept { mut runs, warnings, notes } = kept;
+        let known_as = runs.name.clone();
         let Commit { name, subject, .. } = &self.commits[commit];
         (runs.name, runs.title) = (name.clone(), subject.clone());
         if self.own.contains(&commit) {
@@ -206,6 +199,9 @@ impl<'a> Shop<'a> {
             }
         }
         self.found += 1;
+        let renamed = |text: &String| remarks::renamed(text, &known_as, &runs.name);
+        self.remarks.warnings.extend(warnings.iter().map(renamed));
+        self.remarks.notes.extend(notes.iter().map(renamed));
         Ok(Some(runs))
     }
 
@@ -215,12 +211,15 @@ impl<'a> Shop<'a> {
         runs.title.clone_from(&self.commits[commit].subject);
         let Some(image) = &self.images[commit] else { return Ok(()) };
         let command = command_text(&self.measuring.command);
+        let own = |all: &[String]| remarks::of_commit(all, &runs.name, self.commits);
+        let Remarks { warnings, notes, provenance } = &self.remarks;
+        let remarks = Remarks { warnings: own(warnings), notes: own(notes), provenance: provenance.clone() };
         let measurement = Measurement {
             command: &command,
             settle: self.measuring.settle.as_secs_f64(),
             plan: Plan::Fixed,
             reference: 0,
-            remarks: &Remarks { provenance: self.remarks.provenance.clone(), ..Remarks::default() },
+            remarks: &remarks,
         };
         self.state.save(&self.measuring.by, image, runs, &measurement)
     }
@@ -295,8 +294,7 @@ impl Workshop for Shop<'_> {
         let text = match outcome {
             Outcome::Measured(_, Some(other)) => format!("the same image as {other}"),
             Outcome::Measured(runs, None) => {
-                let pairs = runs.runs.len();
-                format!("measured, {pairs} layouts")
+                format!("measured, {}", counted(runs.runs.len(), "layout", "layouts"))
             }
             // Without the first commit the series ends, and says why.
             Outcome::NotBuilt(_) | Outcome::NotMeasured(_) if commit == 0 => return,

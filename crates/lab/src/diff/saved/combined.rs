@@ -5,6 +5,7 @@ use crate::diff::origin::{File, Provenance};
 use crate::diff::several::MOST_SIDES;
 use crate::diff::statistics::Plan;
 use crate::diff::{Remarks, Run, Runs};
+use crate::format::counted;
 
 /// A saved result with the name by which a reader knows its file.
 pub struct Labelled {
@@ -175,13 +176,14 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
     for other in sides.iter().filter(|other| other.name != base.name) {
         let common = other.runs.iter().filter(|run| base.runs.iter().any(|known| known.seed == run.seed)).count();
         if common < other.runs.len() {
-            let (name, of) = (&other.name, other.runs.len());
+            let (name, of) = (&other.name, counted(other.runs.len(), "layout", "layouts"));
+            let [are, only] = match common {
+                1 => ["is also one", "this one is"],
+                _ => ["are also those", "these are"],
+            };
             add(
                 &mut remarks.notes,
-                format!(
-                    "{name} has {of} layouts, of which {common} are also those of {}: only these are compared.",
-                    base.name
-                ),
+                format!("{name} has {of}, of which {common} {are} of {}: only {only} compared.", base.name),
             );
         }
     }

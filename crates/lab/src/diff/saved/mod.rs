@@ -355,6 +355,11 @@ impl Saved {
         Ok(saved)
     }
 
+    /// Returns the warnings and the notes.
+    pub fn remarks(&self) -> [&[String]; 2] {
+        [&self.warnings, &self.notes]
+    }
+
     /// Returns the sides with their runs.
     pub fn runs(&self) -> Result<Vec<Runs>, SavedError> {
         if !(1..=several::MOST_SIDES).contains(&self.sides.len()) {

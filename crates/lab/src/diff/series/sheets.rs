@@ -6,6 +6,7 @@ use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
 use crate::diff::{Answer, Position};
 use crate::format::Align::{Left, Right};
+use crate::format::counted;
 
 /// Width of the plot in characters.
 const WIDTH: usize = 32;
@@ -29,11 +30,6 @@ fn listed(words: &[String]) -> String {
         [one] => one.clone(),
         [all @ .., last] => format!("{} and {last}", all.join(", ")),
     }
-}
-
-/// Returns a count with its noun.
-fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Formats a limit, which has no more digits than it needs.
@@ -272,8 +268,8 @@ impl Series {
             self.rows.iter().filter_map(|row| row.previous.as_ref()).filter(|d| d.verdict.interval.is_some());
         let pairs: Vec<usize> = with_interval.map(|diff| diff.verdict.differences.len()).collect();
         let certainty = pairs.iter().min().zip(pairs.iter().max()).map(|(least, most)| {
-            let pairs = if least == most { least.to_string() } else { format!("{least} to {most}") };
-            format!("Each interval has 95% confidence for its commit alone: {pairs} pairs of runs, each pair under a layout of its own.")
+            let pairs = if least == most { counted(*least, "pair", "pairs") } else { format!("{least} to {most} pairs") };
+            format!("Each interval has 95% confidence for its commit alone: {pairs} of runs, each pair under a layout of its own.")
         });
         certainty.into_iter().chain(self.notes.iter().cloned()).collect()
     }

@@ -9,6 +9,7 @@ use super::origin::Provenance;
 use super::{Answer, Diff, Differing, EntryChange, Paid, Remarks, Rests, Run, Runs, Side, Terms, Verdict, junit, paid};
 use crate::charges::Tallies;
 use crate::difference::Change;
+use crate::format::counted;
 use crate::report::ReportError;
 use serde::Serialize;
 pub use sheets::{differing, markdown, overview, provenance, remarks, text};
@@ -174,9 +175,9 @@ impl Several {
         let counts = usual.iter().map(|diff| diff.b.runs.len());
         let mut all = Vec::new();
         if let (Some(least), Some(most)) = (counts.clone().min(), counts.max()) {
-            let pairs = if least == most { most.to_string() } else { format!("{least} to {most}") };
+            let pairs = if least == most { counted(most, "pair", "pairs") } else { format!("{least} to {most} pairs") };
             all.push(format!(
-                "Each interval has 95% confidence for its side alone: {pairs} pairs of runs with {}, each pair under a layout of its own.",
+                "Each interval has 95% confidence for its side alone: {pairs} of runs with {}, each pair under a layout of its own.",
                 self.base().name
             ));
         }

@@ -19,6 +19,33 @@ const MOST_TASKS: usize = 250;
 /// Number of tasks in the table.
 const LISTED: usize = 40;
 
+/// Classes of crossings, and samples, as the legend names them.
+const LEGEND: [[&str; 2]; 7] = [
+    ["call", "system calls"],
+    ["exception", "exceptions"],
+    ["interrupt", "interrupts"],
+    ["exit", "VM exits and entries"],
+    ["halt", "halted"],
+    [SAMPLE, "samples"],
+    [OTHER, "other crossings"],
+];
+/// The class of samples.
+const SAMPLE: &str = "sample";
+/// The class of crossings that have no other one.
+const OTHER: &str = "other";
+
+/// Returns the entries of the legend for what is drawn.
+fn legend(records: impl Iterator<Item = Moment>) -> Vec<[&'static str; 2]> {
+    let drawn: BTreeSet<&str> = records
+        .filter_map(|moment| match moment {
+            Moment::Event(kind) => Some(family(kind.family)),
+            Moment::Samples(_) => Some(SAMPLE),
+            Moment::Task => None,
+        })
+        .collect();
+    LEGEND.into_iter().filter(|[name, _]| drawn.contains(name)).collect()
+}
+
 /// A line of the table: a task with the time that it ran for.
 #[derive(Serialize)]
 struct Line {
@@ -106,10 +133,12 @@ pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
     let mut notes: Vec<String> = left_out
         .iter()
         .filter(|(count, _)| *count != 0)
-        .map(|(count, what)| format!("The page leaves out {count} {what}."))
+        .map(|(count, what)| format!("The page leaves out {what}: {count}."))
         .collect();
     if export.ledger.stacks.lost != 0 {
-        notes.push(format!("{} records were lost when the run had too many.", export.ledger.stacks.lost));
+        let lost = export.ledger.stacks.lost;
+        let were = if lost == 1 { "record was" } else { "records were" };
+        notes.push(format!("{lost} {were} lost when the run had too many."));
     }
     let times = ran.iter().map(|run| run.from).chain(records.iter().map(|record| record.time));
     let start = export.nanoseconds(times.min().unwrap_or(0));
@@ -130,6 +159,7 @@ pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
         lines => minijinja::Value::from(Serde(lines)),
         further => tasks.len().saturating_sub(LISTED),
         notes,
+        legend => legend(crossings.iter().chain(&samples).map(|record| record.moment)),
         data => data.to_string().replace('<', "\\u003c"),
         version => env!("CARGO_PKG_VERSION"),
         style => STYLE,
@@ -228,13 +258,24 @@ fn family(family: Family) -> &'static str {
         Family::Exception => "exception",
         Family::Syscall | Family::Sysret => "call",
         Family::Halt => "halt",
-        _ => "other",
+        _ => OTHER,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_legend_has_what_is_drawn() {
+        let of = |moments: &[Moment]| legend(moments.iter().copied()).iter().map(|[name, _]| *name).collect::<Vec<_>>();
+        let event = |family| Moment::Event(ledger::Kind::new(family, 0));
+        assert!(of(&[]).is_empty());
+        assert_eq!(of(&[Moment::Samples(1), event(Family::Syscall), event(Family::Sysret)]), ["call", "sample"]);
+        assert_eq!(of(&[event(Family::Wrmsr), event(Family::Halt)]), ["halt", "other"]);
+        let known = ["call", "exception", "interrupt", "exit", "halt", SAMPLE, OTHER];
+        assert_eq!(LEGEND.map(|[name, _]| name), known);
+    }
 
     #[test]
     fn the_shortest_are_left_out() {
