@@ -4,7 +4,7 @@ use super::{Found, Mark, Row, Series, Status};
 use crate::diff::origin::{Provenance, short};
 use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
-use crate::diff::{Answer, Position};
+use crate::diff::{Answer, Position, Verdict};
 use crate::format::Align::{Left, Right};
 use crate::format::counted;
 
@@ -107,6 +107,11 @@ impl Scale {
         }
         format!("{least}{}{most}", " ".repeat(WIDTH.saturating_sub(least.chars().count() + most.chars().count())))
     }
+}
+
+/// Returns true for a verdict with an interval that has the confidence which a series promises: few layouts have less.
+fn is_sure(verdict: &Verdict) -> bool {
+    verdict.interval.is_some_and(|interval| interval.confidence >= 0.95)
 }
 
 impl Series {
@@ -264,8 +269,7 @@ impl Series {
 
     /// Returns the paragraphs below the first sentence.
     pub(crate) fn remarks(&self) -> Vec<String> {
-        let with_interval =
-            self.rows.iter().filter_map(|row| row.previous.as_ref()).filter(|d| d.verdict.interval.is_some());
+        let with_interval = self.rows.iter().filter_map(|row| row.previous.as_ref()).filter(|d| is_sure(&d.verdict));
         let pairs: Vec<usize> = with_interval.map(|diff| diff.verdict.differences.len()).collect();
         let certainty = pairs.iter().min().zip(pairs.iter().max()).map(|(least, most)| {
             let pairs = if least == most { counted(*least, "pair", "pairs") } else { format!("{least} to {most} pairs") };
@@ -292,5 +296,20 @@ impl Series {
         }
         print(&mut out, vec![self.measured_on()]);
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::Terms;
+    use crate::diff::statistics::Plan;
+
+    #[test]
+    fn two_layouts_have_no_interval_of_95_percent() {
+        let terms = Terms { plan: Plan::Fixed, margin: 0.01, limit: None };
+        let verdict = |pairs: usize| Verdict::new(&vec![(100.0, 101.0); pairs], &terms);
+        assert!(verdict(2).interval.is_some() && !is_sure(&verdict(2)));
+        assert!(is_sure(&verdict(6)) && !is_sure(&verdict(1)));
     }
 }
