@@ -84,8 +84,10 @@ capabilities! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     bits: u64,
-    /// True if the processor follows AMD's conventions where vendors differ.
+    /// True if instructions follow AMD's conventions where vendors differ.
     pub amd: bool,
+    /// True if CPUID names AMD, whose registers the model then has.
+    pub shows_amd: bool,
 }
 
 /// EBX, ECX and EDX of leaf 0 on processors that follow AMD's conventions.
@@ -93,7 +95,7 @@ const AMD: (u32, u32, u32) = (0x6874_7541, 0x444d_4163, 0x6974_6e65);
 
 impl Capabilities {
     /// All capabilities, on an Intel processor.
-    pub const ALL: Capabilities = Capabilities { bits: u64::MAX, amd: false };
+    pub const ALL: Capabilities = Capabilities { bits: u64::MAX, amd: false, shows_amd: false };
 
     /// Returns the capabilities of a model.
     pub fn of(model: &Model) -> Self {
@@ -112,8 +114,14 @@ impl Capabilities {
             };
             bits |= u64::from(value >> bit & 1) << capability as u32;
         }
-        let amd = model.leaf(0, 0).is_some_and(|r| (r.ebx, r.ecx, r.edx) == AMD);
-        Self { bits, amd }
+        let shows_amd = model.leaf(0, 0).is_some_and(|r| (r.ebx, r.ecx, r.edx) == AMD);
+        Self { bits, amd: model.amd, shows_amd }
+    }
+
+    /// Returns true if instructions follow another vendor's conventions than CPUID says, as in a guest that was moved.
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.amd != self.shows_amd
     }
 
     /// Returns true if the model has a capability.

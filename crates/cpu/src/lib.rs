@@ -53,6 +53,7 @@ mod mem;
 pub mod micro;
 pub mod mode;
 pub mod model;
+mod moving;
 pub mod native;
 pub mod observer;
 mod op;

@@ -3,7 +3,7 @@
 pub use crate::leaf::{CpuidEntry, CpuidRegs};
 use crate::time::{By, Timing, timing};
 use crate::vmx::capability::VmxCapabilities;
-use ledger::profile::{CpuidLeaf, Profile};
+use ledger::profile::{CpuidLeaf, Profile, Vendor};
 use ledger::{Costs, Family, Geometry, Kind, Ticks};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct Model {
     pub microcode: u32,
     /// VMX capabilities for software, if the processor has VMX.
     pub vmx: Option<VmxCapabilities>,
+    /// True if instructions follow AMD's conventions where vendors differ.
+    pub amd: bool,
     /// MAXPHYADDR.
     pub physical_bits: u8,
     /// True if charges are recorded. Otherwise the predictors are not modelled either.
@@ -60,6 +62,7 @@ impl Model {
             arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
             microcode: profile.microcode_revision().unwrap_or(GOOD_MICROCODE),
             vmx: profile.vmx.as_ref().filter(|_| shows_vmx(cpuid)).map(VmxCapabilities::of),
+            amd: profile.vendor == Vendor::Amd,
             physical_bits: profile.physical_bits.value,
             recorded: true,
             branches: false,

@@ -96,7 +96,9 @@ impl ExitContext<'_> {
         // The guest's time-stamp counter differs from the processor's by its offset.
         let offset = cpu.arch.msr.tsc_offset;
         cpu.arch.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
+        let maker = cpu.follow_shown_maker();
         let result = work(cpu, &view, &mut surroundings, self.cache);
+        cpu.follow_maker(maker);
         self.vcpu.tsc_offset = cpu.arch.msr.tsc_offset.wrapping_sub(offset);
         cpu.arch.msr.tsc_offset = offset;
         result

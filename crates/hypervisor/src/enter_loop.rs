@@ -48,6 +48,8 @@ impl ExitContext<'_> {
     fn arrive(&mut self) -> Result<u32, Failure> {
         if !self.vcpu.adopted {
             self.adopt()?;
+        } else if self.vcpu.moved {
+            self.settle()?;
         }
         self.follow_others()?;
         let events = &mut self.vcpu.events;

@@ -16,6 +16,7 @@ mod exit_context;
 mod exits;
 pub mod failure;
 pub mod mmu;
+pub mod moving;
 mod nested;
 mod paging;
 pub mod paravirt;

@@ -43,6 +43,8 @@ pub struct Vcpu {
     pub(crate) held: Option<u32>,
     /// True if [`Vcpu::visible`] is valid: false before the first entry and after the board has reset the processor.
     pub(crate) adopted: bool,
+    /// True if the guest has come from another hypervisor and has not run here yet.
+    pub(crate) moved: bool,
 }
 
 impl Vcpu {
@@ -58,6 +60,7 @@ impl Vcpu {
         let table = [
             (self.followed > announced, "it has followed announcements that nobody made"),
             (unaligned, "its state page is no page"),
+            (self.moved && self.mmu.is_some(), "it has tables here, although it has not run here yet"),
         ];
         table.into_iter().find_map(|(wrong, what)| wrong.then_some(what)).or_else(|| self.nested.wrong())
     }

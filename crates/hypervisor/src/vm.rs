@@ -136,6 +136,11 @@ impl Hypervisor {
         Ok(())
     }
 
+    /// Returns the number of entries of a guest's CR3 cache.
+    pub(crate) fn cr3_slots(&self) -> u32 {
+        if self.caches_cr3() { self.shared.cr3_targets as u32 } else { 0 }
+    }
+
     /// Returns true if guests get a CR3 cache.
     pub(crate) fn caches_cr3(&self) -> bool {
         self.config.paravirt

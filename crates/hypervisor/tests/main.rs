@@ -3,6 +3,7 @@
 mod common;
 mod cpuid;
 mod exits;
+mod foreign;
 mod guests;
 mod hostile;
 mod nested;

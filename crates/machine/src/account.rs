@@ -142,7 +142,7 @@ impl Machine {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),
         };
-        let mut facts = self.description.clone();
+        let mut facts = self.provenance();
         if let Some(vm) = &self.vcpus.hypervisor {
             facts.extend(vm.summary());
             facts.push(("mmu check", self.check().err().unwrap_or_else(|| "clean".to_owned())));
@@ -178,7 +178,11 @@ fn name(kind: Kind, profile: &Profile, board: &Board) -> Option<String> {
         Family::Undefined => {
             let name = cpu::table::code_name(kind.param)?;
             let real = cpu::features::of_real_processor(kind.param, profile);
-            Some(real.map_or(name.clone(), |(_, names)| format!("{name} ({names}, which {} has)", profile.name)))
+            Some(
+                real.map_or(name.clone(), |(_, names)| {
+                    format!("{name} ({names}, which {} has)", profile.identity.name)
+                }),
+            )
         }
         _ => None,
     }

@@ -43,7 +43,7 @@ impl Machine {
             }
         }
         let lacking = |((mnemonic, extensions), count)| {
-            let profile = self.profile.name.clone();
+            let profile = self.profile.identity.name.clone();
             Lacking { mnemonic, extensions, profile, count }
         };
         counts.into_iter().map(lacking).collect()

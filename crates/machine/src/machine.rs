@@ -12,6 +12,7 @@ use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
+use crate::moves::{self, Move};
 use crate::platform::Platform;
 use crate::replay::Replay;
 use crate::stacks::Stacks;
@@ -141,6 +142,8 @@ pub struct Machine {
     pub on_kvm: Option<crate::kvm::Report>,
     /// Options of the command line that describe the machine, for its snapshots.
     pub command: Vec<String>,
+    /// Moves of the guest to other processors.
+    pub(crate) moves: Vec<Move>,
     /// Description of the run, for its ledger.
     pub(crate) description: Vec<(&'static str, String)>,
     /// Names of files on this host, on which no ledger may depend.
@@ -248,6 +251,7 @@ impl Machine {
             platform: config.platform,
             on_kvm: None,
             command: Vec::new(),
+            moves: Vec::new(),
             description,
             names,
             image: config.kernel,
@@ -526,10 +530,17 @@ impl Machine {
         self.board().advance(now);
     }
 
+    /// Returns the facts of a run's ledger that do not depend on its end.
+    pub(crate) fn provenance(&self) -> Vec<(&'static str, String)> {
+        let mut facts = self.description.clone();
+        facts.extend(moves::describe(&self.moves).map(|moves| ("moved", moves)));
+        facts
+    }
+
     /// Describes the machine as names and values. Only [`MEMORY_MAP`] may occur more than once.
     pub fn description(&self) -> Vec<(&'static str, String)> {
         let mut facts = self.names.clone();
-        facts.extend(self.description.iter().cloned());
+        facts.extend(self.provenance());
         facts.insert(0, ("processors", format!("{} x {}", self.vcpus.all.len(), self.profile.title)));
         facts.push(("entry", format!("{:#x}", self.vcpus.all[0].cpu.arch.rip)));
         facts.extend(

@@ -60,6 +60,7 @@ fn machine_of(
         arch_capabilities: 0,
         microcode: 0,
         vmx: None,
+        amd: false,
         physical_bits: 46,
         recorded: true,
         branches: false,

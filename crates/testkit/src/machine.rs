@@ -45,6 +45,7 @@ pub fn model() -> Model {
         arch_capabilities: 0,
         microcode: 0,
         vmx: None,
+        amd: false,
         physical_bits: 46,
         recorded: true,
         branches: false,

@@ -31,6 +31,10 @@ pub struct MomentArgs {
     /// they are not given; disks that the guest may write to, and networks of this host, must be given again
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
+    /// Moves the restored guest of `--platform hvm` to another processor: costs are those of PROFILE from there on, and the guest keeps the
+    /// CPUID of its `--cpu`. A guest that may use a feature which the other processor lacks is refused
+    #[arg(long, value_name = "PROFILE", requires = "restore")]
+    migrate: Option<String>,
     /// Writes the user's input, with its virtual times, to a file for --replay
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     record: Option<PathBuf>,
@@ -121,6 +125,11 @@ impl MomentArgs {
         !self.save_at.is_empty() || self.restore.is_some()
     }
 
+    /// Returns the processor to which the restored guest moves.
+    pub fn destination(&self) -> Option<&str> {
+        self.migrate.as_deref()
+    }
+
     /// Returns the options that write files, with these files.
     pub fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let saved = self.save_at.iter().skip(1).step_by(2).map(|file| ("--save-at", Path::new(file)));
@@ -156,7 +165,12 @@ impl MomentArgs {
     ) -> Result<Moments> {
         if let Some(path) = &self.restore {
             let failed = || format!("can't restore the snapshot {}", path.display());
-            machine.restore(&input::read_regular(path, LARGEST, "snapshot")?, &images).with_context(failed)?;
+            let bytes = input::read_regular(path, LARGEST, "snapshot")?;
+            let restored = match self.migrate.is_some() {
+                true => machine.restore_or_move(&bytes, &images),
+                false => machine.restore(&bytes, &images),
+            };
+            restored.with_context(failed)?;
         }
         if let Some(path) = &self.replay {
             recording::replay(machine, path, LARGEST, &images)?;

@@ -19,8 +19,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Options that describe a machine, besides the switches of the hypervisor.
-const OPTIONS: [&str; 11] =
-    ["kernel", "initrd", "append", "workload", "memory", "cpus", "cpu", "model", "disk", "net", "platform"];
+const OPTIONS: [&str; 12] =
+    ["kernel", "initrd", "append", "workload", "memory", "cpus", "cpu", "migrate", "model", "disk", "net", "platform"];
 
 /// Returns the options that describe a machine.
 fn options() -> impl Iterator<Item = &'static str> {
@@ -112,12 +112,12 @@ fn added(made: &Made, given: &dyn Fn(&str) -> bool) -> Result<Vec<OsString>> {
                 disks += 1;
             }
             "net" => allow_net(value)?,
-            "cpu"
+            "cpu" | "migrate"
                 if !Profile::names()
                     .chain(Profile::aliases().map(|alias| alias.0))
                     .any(|name| name == Profile::name_in(value)) =>
             {
-                bail!("its profile is the file {}: give it again, by --cpu", value.escape_debug());
+                bail!("its profile is the file {}: give it again, by --{option}", value.escape_debug());
             }
             _ => {}
         }
@@ -203,6 +203,7 @@ mod tests {
             ("--net=pcap:/tmp/x", "reaches this host"),
             ("--net=generator:replay=/etc/passwd,rate=recorded", "reaches this host"),
             ("--cpu=/etc/passwd", "its profile is the file /etc/passwd"),
+            ("--migrate=/etc/passwd", "its profile is the file /etc/passwd: give it again, by --migrate"),
             ("--kernel=/etc/passwd", "it has no hash of it"),
         ] {
             let found = refused(&[word], &[]).unwrap_or_else(|| panic!("{word}"));

@@ -63,6 +63,7 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at start_kernel early.snapshot
   tollgate run --restore booted.snapshot --ledger rest.ledger
+  tollgate run --restore core2.snapshot --migrate zen3 --ledger moved.ledger
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --append 'console=ttyS0 tollgate.run=-' --workload 'hackbench -g 1'
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --net user,forward=tcp:2222:22 --net pcap:all.pcapng
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --net bridge,queues=4 --net bridge,queues=4
@@ -470,6 +471,10 @@ impl<'a> Setup<'a> {
         // With the host's clock nothing has a price.
         let model = args.model.or(host_clock.then_some(Clock::Flat));
         let profile = model::profile(args.cpu.as_deref().unwrap_or("skx"), model)?;
+        let profile = match args.moments.destination() {
+            Some(name) => model::profile(name, model)?.for_guest_of(&profile),
+            None => profile,
+        };
         let profile = match kvm {
             Some(kvm) => kvm.profile(profile),
             None => {

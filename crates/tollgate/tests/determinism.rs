@@ -192,3 +192,42 @@ fn stacks_are_the_same_on_both_tiers_and_cost_nothing() {
     }
     std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
 }
+
+#[test]
+fn a_guest_moves_to_the_other_makers_processor() {
+    let Some(kernel) = guest("kernel-i386.elf") else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-determinism-{}-moved", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory for ledgers can be made");
+    let snapshot = directory.join("snapshot");
+    let snapshot = snapshot.to_str().expect("is text");
+    let machine = ["--cpu", "core2", "--memory", "64M", "--platform", "hvm", "--mmu", "shadow", "--paravirt", "on"];
+    let workload = ["--append", "workload=hackbench tasks=8 loops=100 paravirt=1", "--save-at", "0.02", snapshot];
+    let saved = run(&kernel, &directory.join("saved"), &[&machine[..], &workload].concat());
+    assert_eq!(saved.status, Some(1), "{}", String::from_utf8_lossy(&saved.report));
+    let restored = |name: &str, options: &[&str]| {
+        run(&kernel, &directory.join(name), &[&["--restore", snapshot][..], options].concat())
+    };
+    let moved = ["interpreter", "translator", "auto"]
+        .map(|tier| restored(tier, &["--migrate", "zen3", "--tier", tier]))
+        .map(|left| (left.status, left.output, left.ledger));
+    let output = String::from_utf8_lossy(&moved[0].1).into_owned();
+    assert!(moved[0].0 == Some(1) && output.contains("kernel: pass"), "{output}");
+    assert!(moved.iter().all(|left| *left == moved[0]), "the tiers differ");
+    assert!(moved[0].2 != saved.ledger);
+    let ledger = ledger::Ledger::read(&moved[0].2).expect("is a ledger");
+    let fact = &ledger.header.metadata["moved"];
+    assert!(ledger.header.profile == "zen3" && fact.starts_with("core2 to zen3 after "), "{fact}");
+    let refused = |options: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["run", "--restore", snapshot])
+            .args(options)
+            .stdin(Stdio::null())
+            .output()
+            .expect("tollgate can be run");
+        assert_eq!(done.status.code(), Some(126));
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    assert!(refused(&["--cpu", "zen3"]).contains("here it is zen3: --migrate moves a guest"));
+    assert!(refused(&["--migrate", "zen3", "--mmu", "tdp"]).contains("which needs --mmu shadow"));
+    std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
+}

@@ -34,7 +34,7 @@ impl Cpu {
         let leaf = match in_range {
             true => leaf,
             // Beyond the last leaf, Intel processors return the last basic leaf, and AMD's return zeros.
-            false if self.wiring.capabilities.amd => return CpuidRegs::default(),
+            false if self.wiring.capabilities.shows_amd => return CpuidRegs::default(),
             false => basic,
         };
         let found = self.wiring.model.leaf(leaf, subleaf);
@@ -51,11 +51,11 @@ impl Cpu {
                 regs = CpuidRegs { eax: mhz, ebx: regs.ebx.max(mhz), ecx: 100, edx: 0 };
             }
             // SYSCALL: Intel processors report it to 64-bit code only.
-            0x8000_0001 if !self.wiring.capabilities.amd && !self.engine.long64 => regs.edx &= !(1 << 11),
-            0x8000_0008 if self.wiring.capabilities.amd => {
+            0x8000_0001 if !self.wiring.capabilities.shows_amd && !self.engine.long64 => regs.edx &= !(1 << 11),
+            0x8000_0008 if self.wiring.capabilities.shows_amd => {
                 regs.ecx = (regs.ecx & !0xf0ff) | (self.wiring.processors.max(1) - 1) | self.package_bits() << 12;
             }
-            0x8000_001e if self.wiring.capabilities.amd => {
+            0x8000_001e if self.wiring.capabilities.shows_amd => {
                 regs = CpuidRegs { eax: self.wiring.apic_id, ebx: self.wiring.apic_id, ecx: 0, edx: 0 };
             }
             _ => {}

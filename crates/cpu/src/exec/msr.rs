@@ -134,24 +134,24 @@ impl Cpu {
         match index {
             TSC => Some(self.tsc()),
             DEBUGCTL => Some(self.arch.msr.debugctl),
-            PLATFORM_ID if !capabilities.amd => Some(0),
-            FEATURE_CONTROL if !capabilities.amd => Some(self.arch.msr.feature_control),
+            PLATFORM_ID if !capabilities.shows_amd => Some(0),
+            FEATURE_CONTROL if !capabilities.shows_amd => Some(self.arch.msr.feature_control),
             VMX_BASIC..=VMX_VMFUNC => self.vmx_msr(index),
             TSC_ADJUST => when(Capability::TscAdjust, self.arch.msr.tsc_adjust),
             SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.arch.msr.spec_ctrl),
             BIOS_SIGN_ID => {
                 let revision = u64::from(self.wiring.model.microcode);
-                Some(if capabilities.amd { revision } else { revision << 32 })
+                Some(if capabilities.shows_amd { revision } else { revision << 32 })
             }
             MCU_OPT_CTRL if self.mcu_opt_ctrl_bits() != 0 => Some(self.arch.msr.mcu_opt_ctrl),
-            PLATFORM_INFO if !capabilities.amd => Some((self.wiring.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
+            PLATFORM_INFO if !capabilities.shows_amd => Some((self.wiring.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
             PKG_CST_CONFIG_CONTROL if self.intel_idle() => Some(PACKAGE_STATES_LOCKED),
             POWER_CTL if self.intel_idle() => Some(self.arch.msr.power_ctl),
             MTRR_CAP => when(Capability::Mtrr, MTRR_CAP_VALUE),
             CORE_CAPABILITIES => when(Capability::CoreCapabilities, 0),
             ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.wiring.model.arch_capabilities),
             MCG_CAP => when(Capability::Mce, 0),
-            MISC_ENABLE if !capabilities.amd => {
+            MISC_ENABLE if !capabilities.shows_amd => {
                 let counters = if self.wiring.pmu.is_some() { MISC_ENABLE_PERFMON } else { 0 };
                 Some(self.arch.msr.misc_enable | MISC_ENABLE_FIXED | counters)
             }
@@ -159,7 +159,7 @@ impl Cpu {
                 when(Capability::Mtrr, self.arch.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
             }
             // There are no performance events: counters read as zero.
-            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => Some(0),
+            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.shows_amd => Some(0),
             PAT => when(Capability::Pat, self.arch.msr.pat),
             MTRR_DEF_TYPE => when(Capability::Mtrr, self.arch.msr.mtrr_def_type),
             PKRS => when(Capability::Pks, self.arch.msr.pkrs),
@@ -195,13 +195,13 @@ impl Cpu {
         {
             return Some(&mut self.arch.msr.mtrr_fixed[i]);
         }
-        let i = AMD_REGISTERS.iter().position(|m| *m == index).filter(|_| self.wiring.capabilities.amd)?;
+        let i = AMD_REGISTERS.iter().position(|m| *m == index).filter(|_| self.wiring.capabilities.shows_amd)?;
         Some(&mut self.arch.msr.amd[i])
     }
 
     /// Returns true if the model has the registers of Intel's sleep states, which MWAIT enters.
     fn intel_idle(&self) -> bool {
-        !self.wiring.capabilities.amd && self.wiring.capabilities.has(Capability::Monitor)
+        !self.wiring.capabilities.shows_amd && self.wiring.capabilities.has(Capability::Monitor)
     }
 
     /// Returns the bits of IA32_SPEC_CTRL that exist.
@@ -273,7 +273,7 @@ impl Cpu {
                 }
                 good
             }
-            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => true,
+            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.shows_amd => true,
             PRED_CMD if capabilities.has(Capability::SpecCtrl) || capabilities.has(Capability::AmdIbpb) => {
                 let allowed = PRED_CMD_IBPB | if capabilities.has(Capability::Sbpb) { PRED_CMD_SBPB } else { 0 };
                 let good = value & !allowed == 0;
@@ -307,7 +307,7 @@ impl Cpu {
             }
             // A write starts the sequence that reads the revision.
             BIOS_SIGN_ID => true,
-            MISC_ENABLE if !capabilities.amd => {
+            MISC_ENABLE if !capabilities.shows_amd => {
                 let counters = if self.wiring.pmu.is_some() { MISC_ENABLE_PERFMON } else { 0 };
                 let good = value & !(MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | counters) == 0;
                 if good {

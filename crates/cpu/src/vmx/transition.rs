@@ -174,7 +174,7 @@ impl Cpu {
     }
 
     /// Stores the guest state that is not in registers.
-    fn save_guest_state(&mut self) {
+    pub(crate) fn save_guest_state(&mut self) {
         let shadow = self.arch.attention | self.arch.vmx.shadow;
         let mut blocking = if self.arch.nmi_blocked { interruptibility::NMI } else { 0 };
         for (bit, attended) in BLOCKING {

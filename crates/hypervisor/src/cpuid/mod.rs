@@ -71,8 +71,19 @@ pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf
     regs
 }
 
+/// Returns true if a guest is offered a feature that the processor has: the bit of a register, by its position.
+pub(crate) fn is_offered(config: &VmConfig, leaf: (u32, u32), register: usize, bit: u32) -> bool {
+    const ECX: usize = 2;
+    const TRACKING: ((u32, u32), usize, u32) = ((7, 0), 3, 20);
+    let shadow = !config.mmu.is_tdp();
+    let hides = |&(hidden, number, shadow_only): &(u32, u32, bool)| {
+        ((hidden, 0), ECX, number) == (leaf, register, bit) && (shadow || !shadow_only)
+    };
+    (leaf, register, bit) != TRACKING && !HIDDEN.iter().any(hides)
+}
+
 /// State components of CET.
-const CET_STATES: u32 = 3 << 11;
+pub(crate) const CET_STATES: u32 = 3 << 11;
 
 fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs {
     match leaf {

@@ -44,6 +44,9 @@ pub(super) fn exception_or_nmi(context: &mut ExitContext) -> Result<Step, Failur
             context.raise_debug(bits);
         }
         vector::UD => {
+            if let Some(step) = context.foreign_instruction()? {
+                return Ok(step);
+            }
             // The instruction might need emulation: it is decoded before the exception is injected.
             context.charge(Operation::Vmread, 3);
             context.charge(Operation::Emulate, 1);

@@ -82,7 +82,7 @@ fn by_processor(context: &mut ExitContext, index: u32) -> Result<(Step, bool), F
 impl ExitContext<'_> {
     /// Gives the guest direct access to IA32_SPEC_CTRL. A guest that uses the register writes it at each kernel entry:
     /// from its first write on there are no exits, and each exit saves the value.
-    fn give_spec_ctrl(&mut self) {
+    pub(crate) fn give_spec_ctrl(&mut self) {
         // While L2 runs, L1's controls are saved separately; L2 gets the register when L1 enters it next.
         let outer = match &mut self.vcpu.nested.outer {
             Some(outer) => outer.as_mut(),

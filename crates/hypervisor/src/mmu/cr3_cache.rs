@@ -11,6 +11,11 @@ use x86::control::*;
 use x86::page::ADDRESS;
 
 impl VcpuMmu {
+    /// Returns the guest's PDPTEs for a value of CR3 in the cache.
+    pub fn cached_pdptes(&self, cr3: u64) -> Option<[u64; 4]> {
+        self.cache.sets.iter().flatten().find(|set| set.cr3 == cr3).map(|set| set.pdpte)
+    }
+
     /// Returns true if the entries have changed since the last call: the CR3-target values and the guest's view of them
     /// must be updated.
     pub fn take_cr3_cache_changed(&mut self) -> bool {

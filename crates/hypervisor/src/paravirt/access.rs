@@ -3,7 +3,7 @@
 use super::cr3_cache::Pair;
 use super::hypercall::{self, EINVAL, ENOSYS, EPERM, OK};
 use super::page::{ENTRIES, GuestMemory, Registration, StatePage};
-use super::rom::hypercall_code;
+use super::rom::hypercall_page;
 use crate::exit_context::ExitContext;
 use crate::failure::Failure;
 use cpu::Cpu;
@@ -14,8 +14,6 @@ use x86::reg;
 
 /// Bit of the MSRs that enables the feature.
 const ENABLE: u64 = 1;
-/// INT3, which fills the rest of the hypercall page.
-const BREAKPOINT: u8 = 0xcc;
 
 /// Guest memory, through the machine's slots.
 struct Memory<'a, 'b> {
@@ -70,10 +68,7 @@ impl<'b> ExitContext<'b> {
     pub fn write_hypercall_page(&mut self, value: u64) -> bool {
         let Some(page) = self.named_page(value) else { return false };
         if let Some(address) = page {
-            let mut code = [BREAKPOINT; PAGE as usize];
-            let call = hypercall_code(self.cpu.wiring.capabilities.amd);
-            code[..call.len()].copy_from_slice(&call);
-            write_guest(self, address, &code);
+            write_guest(self, address, &hypercall_page(self.cpu.wiring.capabilities.amd));
             self.page_written(address, PAGE);
             self.cpu.drop_written_code(self.cache);
         }
@@ -88,7 +83,7 @@ impl<'b> ExitContext<'b> {
         self.unregister()?;
         let Some(address) = page else { return Ok(true) };
         self.charge(Operation::ProfileMove, 1);
-        let slots = if self.vm.caches_cr3() { self.vm.shared.cr3_targets as u32 } else { 0 };
+        let slots = self.vm.cr3_slots();
         let registration = self.with_memory(|memory| StatePage::register(memory, address, slots));
         if let Registration::Accepted(page) = registration {
             self.vcpu.paravirt.state = Some(page);

@@ -51,6 +51,11 @@ impl Cr3Cache {
         self.retired.iter().flatten().find(|pair| pair.host == host).map(|pair| pair.guest)
     }
 
+    /// Returns true if the guest has been told of a root.
+    pub fn was_used(&self) -> bool {
+        self.entries.iter().chain(&self.retired).any(Option::is_some)
+    }
+
     /// Returns the pairs in order.
     pub fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
         self.entries.iter().flatten().copied()

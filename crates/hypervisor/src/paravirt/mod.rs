@@ -8,6 +8,7 @@ pub mod hypercall;
 pub mod page;
 pub mod rom;
 
+pub(crate) use rom::hypercall_page;
 pub use rom::{hypercall_code, option_rom};
 
 use cr3_cache::Cr3Cache;

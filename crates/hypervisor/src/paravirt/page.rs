@@ -58,11 +58,17 @@ impl StatePage {
             return Registration::Refused;
         }
         let page = Self { address };
-        for index in 0..ENTRIES {
-            page.publish(memory, index, 0, 0);
-        }
-        memory.write32(address + MAX_INDEX, slots);
+        page.renew(memory, slots);
         Registration::Accepted(page)
+    }
+
+    /// Writes empty entries, of which the guest searches `slots`.
+    pub fn renew(&self, memory: &mut impl GuestMemory, slots: u32) {
+        for index in 0..ENTRIES {
+            self.publish(memory, index, 0, 0);
+        }
+        memory.write32(self.address + HOST_VERSION, API_VERSION);
+        memory.write32(self.address + MAX_INDEX, slots);
     }
 
     /// Returns its guest-physical address.

@@ -1,5 +1,7 @@
 //! The hypercall code, and the PCI expansion ROM that provides it to early boot code.
 
+use x86::page::PAGE;
+
 /// Size of the ROM in bytes.
 pub const ROM_LENGTH: usize = 2048;
 /// Offset of the code in the ROM.
@@ -13,6 +15,17 @@ pub const DEVICE: u16 = 0x5447;
 pub const fn hypercall_code(amd: bool) -> [u8; 4] {
     // VMMCALL or VMCALL, RET.
     [0x0f, 0x01, if amd { 0xd9 } else { 0xc1 }, 0xc3]
+}
+
+/// INT3, which fills the rest of the hypercall page.
+const BREAKPOINT: u8 = 0xcc;
+
+/// Returns the contents of the hypercall page.
+pub fn hypercall_page(amd: bool) -> [u8; PAGE as usize] {
+    let mut page = [BREAKPOINT; PAGE as usize];
+    let code = hypercall_code(amd);
+    page[..code.len()].copy_from_slice(&code);
+    page
 }
 
 /// Returns the expansion ROM (PCI firmware specification 3.0, 5.1), with the hypercall code at an offset given in its

@@ -151,14 +151,18 @@ pub fn configurations() -> Vec<VmConfig> {
 impl Guest {
     /// Creates a guest in `mode` on the processor of a profile, under a hypervisor if there is a configuration.
     pub fn new(profile: &str, config: Option<VmConfig>, mode: Mode) -> Self {
-        let profile = Profile::named(profile).unwrap();
+        Self::on(&Profile::named(profile).unwrap(), config, mode)
+    }
+
+    /// Creates a guest as [`Self::new`] does.
+    pub fn on(profile: &Profile, config: Option<VmConfig>, mode: Mode) -> Self {
         let guest_pages = RAM >> 12;
         let pages = config.as_ref().map_or(16, |config| Mmu::pool_pages(config, guest_pages, 1));
         let ram = Ram::with_hidden(RAM, POOL, u64::from(pages) << 12);
         let bus = Arc::new(Mutex::new(TestBus::default()));
-        let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
+        let model = Model::of(profile, profile.costs(), profile.geometry(), &profile.cpuid());
         let mut cpu = Cpu::new(0, Arc::new(model), ram.clone(), bus.clone(), Recorder::default());
-        let hypervisor = config.map(|config| Hypervisor::new(config, &ram, &profile).unwrap());
+        let hypervisor = config.map(|config| Hypervisor::new(config, &ram, profile).unwrap());
         cpu.arch.gpr = [0; 32];
         match mode {
             Mode::Long => {

@@ -7,12 +7,14 @@
 
 mod cpuid;
 mod microcode;
+mod moved;
 mod options;
 mod parse;
 mod pmu;
 
 pub use cpuid::CpuidLeaf;
 pub use microcode::Microcode;
+pub use moved::Identity;
 pub use options::{Choice, Options};
 
 use crate::caches::{Caches, Code, DeviceWrites, Level, Walks};
@@ -357,6 +359,10 @@ pub struct Profile {
     pub notes: String,
     /// The maker of the processor.
     pub vendor: Vendor,
+    /// The processor that CPUID names: another one for a guest that was moved.
+    pub identity: Identity,
+    /// The processor itself, if the guest was moved to it and knows another one.
+    pub moved_to: Option<Box<Profile>>,
     /// Frequency of the core and of the TSC, in hertz: the base frequency, which all times assume.
     pub tsc_hz: Sourced<u64>,
     /// The highest frequency of a core that runs alone, in hertz. The modelled core does not boost; published microseconds are often of
@@ -610,7 +616,8 @@ impl Profile {
     /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on
     /// state (OSXSAVE, OSPKE, APIC ids, counts of cores, sizes for the current XCR0) are 0 and are up to the processor.
     pub fn cpuid(&self) -> Vec<CpuidLeaf> {
-        let mut leaves = cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value, self.vmx.is_some());
+        let mut leaves =
+            cpuid::visible(&self.raw_cpuid, self.identity.vendor, self.physical_bits.value, self.vmx.is_some());
         if self.options.pmu {
             self.show_counters(&mut leaves);
         }
@@ -625,6 +632,7 @@ impl Profile {
             // EBX of "AuthenticAMD" and of "HygonGenuine".
             let amd = [0x6874_7541, 0x6f67_7948].contains(&row[3]);
             self.vendor = if amd { Vendor::Amd } else { Vendor::Intel };
+            self.identity.vendor = self.vendor;
         }
         if let Some(row) = leaf(0x8000_0008) {
             self.physical_bits.value = row[2] as u8;
@@ -634,6 +642,7 @@ impl Profile {
         let brand: Vec<u8> = brand.take_while(|byte| *byte != 0).collect();
         self.title = String::from_utf8_lossy(&brand).trim().to_owned();
         self.name = "host".to_owned();
+        self.identity.name.clone_from(&self.name);
         self.tsc_hz.value = tsc_hz;
         self.boost_hz = None;
         self.raw_cpuid = raw_cpuid;

@@ -1,8 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, MemoryFigures, Microcode, Options, Prices,
-    Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
+    AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, Identity, MemoryFigures, Microcode, Options,
+    Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
 use crate::caches::{DeviceWrites, LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
@@ -216,6 +216,8 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
     }
     let (tsc_hz, boost_hz) = frequencies(&top.table("frequency")?)?;
     let profile = Profile {
+        identity: Identity { name: name.clone(), vendor },
+        moved_to: None,
         name,
         title: top.text("title")?,
         synthetic,

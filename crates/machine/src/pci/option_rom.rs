@@ -3,8 +3,7 @@
 
 use super::{ConfigSpace, Function, Identity, ROM};
 use crate::device::DeviceContext;
-use crate::state::{Plain, StateError, same};
-use serde::{Deserialize, Serialize};
+use crate::state::{Saved, StateError};
 
 /// Vendor ID of the device.
 pub const VENDOR: u16 = 0x1234;
@@ -14,10 +13,9 @@ pub const DEVICE: u16 = 0x5447;
 pub const SIZE: usize = 2048;
 
 /// The device with the ROM.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OptionRom {
     config: ConfigSpace,
-    #[serde(with = "serde_bytes")]
     contents: [u8; SIZE],
 }
 
@@ -59,10 +57,18 @@ impl Function for OptionRom {
     }
 }
 
-impl Plain for OptionRom {
-    fn check(&self, current: &Self) -> Result<(), StateError> {
-        same(&self.contents, &current.contents, "option ROM")?;
-        self.config.check(&current.config)
+/// The contents are not saved: they follow from the processor, which may be another one after a move.
+impl Saved for OptionRom {
+    fn version(&self) -> u32 {
+        2
+    }
+
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        self.config.save()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        self.config.restore(bytes)
     }
 }
 

@@ -149,6 +149,7 @@ fn parts(state: &State) -> Vec<Vec<u8>> {
     add(&mut all, &state.blocks);
     add(&mut all, &state.tasks);
     add(&mut all, &(&state.watch, state.look, &state.turns, &state.monitors, state.triggered));
+    add(&mut all, &state.moves);
     all
 }
 

@@ -2,6 +2,7 @@
 
 use crate::state::{RestoreError, StateError};
 use cpu::state::ImpossibleState;
+use hypervisor::moving::Lack;
 use ledger::recorder::SavedError;
 use thiserror::Error;
 
@@ -35,6 +36,30 @@ pub enum SnapshotError {
         /// Value of this machine.
         here: String,
     },
+    /// The machine was created with another processor, to which its guest could be moved.
+    #[error(
+        "it is of a machine with the processor {saved}, and here it is {here}: --migrate moves a guest of --platform hvm to another processor"
+    )]
+    OtherProcessor {
+        /// Processor of the snapshot.
+        saved: String,
+        /// Processor of this machine.
+        here: String,
+    },
+    /// Only guests of a hypervisor can be moved.
+    #[error("its machine has no hypervisor: only a guest of --platform hvm can be moved to another processor")]
+    NoHypervisor,
+    /// Guests that may be hypervisors cannot be moved.
+    #[error("its guest may be a hypervisor itself (--nested on), and can't be moved to another processor")]
+    Nested,
+    /// The machine is not for a guest of this processor.
+    #[error(
+        "its guest was started on {0}: --cpu must name that processor, and --migrate the one on which the guest goes on"
+    )]
+    FirstProcessor(String),
+    /// The destination of a move lacks a feature.
+    #[error("its guest {0}: it can't be moved there")]
+    Lacks(Lack),
     /// The description of memory is invalid.
     #[error("its description of memory is invalid at {0:#x}")]
     Memory(u64),
@@ -57,7 +82,7 @@ pub enum SnapshotError {
     #[error("no input has been recorded")]
     NothingRecorded,
     /// The hypervisor's state can't be restored.
-    #[error("hypervisor: {0}")]
+    #[error(transparent)]
     Hypervisor(#[from] hypervisor::RestoreError),
     /// Only one of snapshot and machine has a hypervisor.
     #[error("it is of another platform")]

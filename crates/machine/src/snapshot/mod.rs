@@ -11,6 +11,9 @@
 mod damage_tests;
 pub(crate) mod error;
 pub(crate) mod file;
+pub(crate) mod moved;
+#[cfg(test)]
+mod moved_tests;
 #[allow(unsafe_code, reason = "pages are copied by host pointers")]
 mod pages;
 #[cfg(test)]
@@ -20,8 +23,9 @@ pub use error::SnapshotError;
 
 use crate::console::PanicWatch;
 use crate::machine::{ClockSource, Machine, WORKLOAD};
+use crate::moves::{self, Move};
 use crate::replay::Turns;
-use crate::state::{DeviceState, Plain, decode, encode};
+use crate::state::{DeviceState, Plain, decode, encode, require};
 use crate::tasks::TasksState;
 use crate::vcpus::Activity;
 use cpu::arch::Arch;
@@ -60,7 +64,11 @@ struct State {
     turns: Turns,
     monitors: Vec<Option<u64>>,
     triggered: bool,
+    moves: Vec<Move>,
 }
+
+/// Facts by name and value.
+type Facts = Vec<(String, String)>;
 
 /// Contents of a snapshot file.
 #[derive(Serialize, Deserialize)]
@@ -96,7 +104,7 @@ impl Machine {
     pub(crate) fn made_from(&self, images: &[(String, String)]) -> Vec<(String, String)> {
         let mut facts: Vec<(String, String)> = images.to_vec();
         facts.push(("number of processors".to_owned(), self.vcpus.all.len().to_string()));
-        facts.push(("processor".to_owned(), file::hash(format!("{:?}", self.profile).as_bytes())));
+        facts.extend(moved::facts(&self.profile));
         // The workload device decides if its workload must be the same.
         let described = self.description.iter().filter(|(key, _)| *key != WORKLOAD);
         facts.extend(described.map(|(key, value)| ((*key).to_owned(), value.clone())));
@@ -133,6 +141,7 @@ impl Machine {
             turns: self.replay.time(),
             monitors,
             triggered,
+            moves: self.moves.clone(),
         };
         let contents = Contents {
             command: self.command.clone(),
@@ -146,11 +155,20 @@ impl Machine {
     /// Restores a snapshot of a machine that was created with the same options; this machine must not have run. After
     /// an error the machine is unusable.
     pub fn restore(&mut self, file: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
-        if self.clock == ClockSource::Host {
-            return Err(SnapshotError::HostClock);
-        }
-        let contents: Contents = decode(file::open(Kind::Snapshot, file)?)?;
+        let contents = self.read(file)?;
         same_machine(&contents.machine, &self.made_from(images))?;
+        self.put(contents, None)
+    }
+
+    fn read<'a>(&self, file: &'a [u8]) -> Result<Contents<'a>, SnapshotError> {
+        match self.clock {
+            ClockSource::Host => Err(SnapshotError::HostClock),
+            ClockSource::Virtual => Ok(decode(file::open(Kind::Snapshot, file)?)?),
+        }
+    }
+
+    /// Puts the contents of a snapshot into this machine. `made` is given if its guest moves here from another processor.
+    fn put(&mut self, contents: Contents, made: Option<Move>) -> Result<(), SnapshotError> {
         let state = file::decompress(&contents.state, file::LARGEST_STATE).ok_or(SnapshotError::Damaged)?;
         let state: State = decode(&state)?;
         let count = self.vcpus.all.len();
@@ -159,57 +177,96 @@ impl Machine {
         }
         state.watch.check(&self.watch)?;
         state.turns.check()?;
+        require(moves::fit(&state.moves), "more moves than there can be")?;
         let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
-        pages::restore(&ram, &contents.memory)?;
+        match made {
+            Some(_) => pages::restore_guest(&ram, &contents.memory)?,
+            None => pages::restore(&ram, &contents.memory)?,
+        }
         drop(contents.memory);
         let recorder = Recorder::restore(state.charges)?.keeping(self.recorder().keeps());
         self.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.wiring.recorder = recorder.another());
         if let Some(first) = self.vcpus.all.first_mut() {
             first.cpu.wiring.recorder = recorder;
         }
-        match (&mut self.vcpus.hypervisor, state.hypervisor) {
-            (Some(vm), Some(saved)) => vm.restore(saved, state.processors.iter().filter_map(|p| p.guest.as_ref()))?,
+        match made {
+            Some(_) => self.take_over(state.processors)?,
+            None => self.put_processors(state.processors, state.hypervisor)?,
+        }
+        self.board().restore(&state.devices)?;
+        let first = &mut self.vcpus.all[0].cpu;
+        self.vcpus.tasks.restore(state.tasks, &first.wiring.recorder, &mut self.vcpus.cache, &ram)?;
+        // After a move code is decoded again when it is executed, at the new processor's prices.
+        if made.is_none() {
+            first
+                .restore_blocks(&state.blocks, &mut self.vcpus.cache)
+                .map_err(|error| SnapshotError::Processor(0, error))?;
+        }
+        for (number, vcpu) in self.vcpus.all.iter().enumerate() {
+            vcpu.cpu.check_place(&self.vcpus.cache).map_err(|error| SnapshotError::Processor(number, error))?;
+        }
+        ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
+        (self.watch, self.look, self.moves) = (state.watch, state.look, state.moves);
+        if let Some(made) = made {
+            self.moved(made);
+        }
+        self.replay.go_on_from(state.turns);
+        drop(self.ram.take_written());
+        Ok(())
+    }
+
+    /// Puts the state of the processors and of the hypervisor into this machine.
+    fn put_processors(
+        &mut self,
+        processors: Vec<Processor>,
+        hypervisor: Option<hypervisor::Saved>,
+    ) -> Result<(), SnapshotError> {
+        match (&mut self.vcpus.hypervisor, hypervisor) {
+            (Some(vm), Some(saved)) => vm.restore(saved, processors.iter().filter_map(|p| p.guest.as_ref()))?,
             (None, None) => {}
             _ => return Err(SnapshotError::Platform),
         }
-        for (number, (vcpu, saved)) in self.vcpus.all.iter_mut().zip(state.processors).enumerate() {
+        for (number, (vcpu, saved)) in self.vcpus.all.iter_mut().zip(processors).enumerate() {
             vcpu.cpu.restore(saved.arch, saved.micro).map_err(|error| SnapshotError::Processor(number, error))?;
             if vcpu.guest.is_some() != saved.guest.is_some() {
                 return Err(SnapshotError::Platform);
             }
             (vcpu.activity, vcpu.nmis, vcpu.spun, vcpu.guest) = (saved.activity, saved.nmis, saved.spun, saved.guest);
         }
-        self.board().restore(&state.devices)?;
-        let first = &mut self.vcpus.all[0].cpu;
-        self.vcpus.tasks.restore(state.tasks, &first.wiring.recorder, &mut self.vcpus.cache, &ram)?;
-        first
-            .restore_blocks(&state.blocks, &mut self.vcpus.cache)
-            .map_err(|error| SnapshotError::Processor(0, error))?;
-        for (number, vcpu) in self.vcpus.all.iter().enumerate() {
-            vcpu.cpu.check_place(&self.vcpus.cache).map_err(|error| SnapshotError::Processor(number, error))?;
+        Ok(())
+    }
+
+    /// Lets this machine's hypervisor take over the virtual CPUs of another one.
+    fn take_over(&mut self, processors: Vec<Processor>) -> Result<(), SnapshotError> {
+        let vm = self.vcpus.hypervisor.as_ref().ok_or(SnapshotError::Platform)?;
+        for (number, (vcpu, saved)) in self.vcpus.all.iter_mut().zip(processors).enumerate() {
+            let mut guest = saved.guest.ok_or(SnapshotError::Platform)?;
+            vm.rejects(number, &guest).map_or(Ok(()), Err)?;
+            let arch = saved.arch.clone();
+            vcpu.cpu.take_over(saved.arch, saved.micro).map_err(|error| SnapshotError::Processor(number, error))?;
+            vm.take_over(&mut guest, &mut vcpu.cpu, &arch);
+            (vcpu.activity, vcpu.nmis, vcpu.spun, vcpu.guest) = (saved.activity, saved.nmis, saved.spun, Some(guest));
         }
-        ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
-        (self.watch, self.look) = (state.watch, state.look);
-        self.replay.go_on_from(state.turns);
-        drop(self.ram.take_written());
         Ok(())
     }
 }
 
 /// Checks that a snapshot is of a machine that was created in the same way.
 pub(crate) fn same_machine(saved: &[(String, String)], here: &[(String, String)]) -> Result<(), SnapshotError> {
-    let other = |what: &str, saved: &str, here: &str| SnapshotError::OtherMachine {
-        what: what.to_owned(),
-        saved: saved.to_owned(),
-        here: here.to_owned(),
+    let other = |what: &str, saved_value: &str, here_value: &str| {
+        moved::other_processor(what, saved, here).unwrap_or_else(|| SnapshotError::OtherMachine {
+            what: what.to_owned(),
+            saved: saved_value.to_owned(),
+            here: here_value.to_owned(),
+        })
     };
     let value = |of: &[(String, String)], key: &str| of.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
     // The usual model of time is not stated.
     let unstated = |key: &str| if key == "model" { Clock::default().name() } else { "nothing" };
-    for (key, saved) in saved {
-        let here = value(here, key).unwrap_or_else(|| unstated(key).to_owned());
-        if *saved != here {
-            return Err(other(key, saved, &here));
+    for (key, saved_value) in saved {
+        let here_value = value(here, key).unwrap_or_else(|| unstated(key).to_owned());
+        if *saved_value != here_value {
+            return Err(other(key, saved_value, &here_value));
         }
     }
     match here.iter().find(|(key, _)| value(saved, key).is_none()) {

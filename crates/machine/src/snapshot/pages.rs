@@ -2,6 +2,7 @@
 
 use super::error::SnapshotError;
 use super::file::decompressed_size;
+use crate::memory::layout;
 use cpu::Ram;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -48,10 +49,24 @@ pub fn save(ram: &Ram) -> Vec<Chunk<'static>> {
 
 /// Restores memory. The chunks must be complete and in order.
 pub fn restore(ram: &Ram, chunks: &[Chunk]) -> Result<(), SnapshotError> {
-    let mut chunks = chunks.iter().peekable();
+    fill(places(ram), chunks.iter())
+}
+
+/// Restores the guest's memory, and leaves that of a hypervisor as it is.
+pub fn restore_guest(ram: &Ram, chunks: &[Chunk]) -> Result<(), SnapshotError> {
+    let of_guest = |address: u64| !layout::HYPERVISOR.contains(&address);
+    let places = places(ram).filter(|(start, ..)| of_guest(*start));
+    fill(places, chunks.iter().filter(|chunk| of_guest(chunk.start)))
+}
+
+fn fill<'a>(
+    places: impl Iterator<Item = (u64, u64, *mut u8)>,
+    chunks: impl Iterator<Item = &'a Chunk<'a>>,
+) -> Result<(), SnapshotError> {
+    let mut chunks = chunks.peekable();
     // A range that must become zero and has not been cleared yet.
     let mut zeros: Option<(*mut u8, usize)> = None;
-    for (start, len, host) in places(ram) {
+    for (start, len, host) in places {
         let len = len as usize;
         let Some(chunk) = chunks.next_if(|chunk| chunk.start == start) else {
             zeros = match zeros {

@@ -153,6 +153,7 @@ fn observe(linux: bool, names: &[&str], write: impl FnOnce(&mut Code) -> Result<
         arch_capabilities: 0,
         microcode: 0,
         vmx: None,
+        amd: false,
         physical_bits: 46,
         recorded: true,
         branches: false,

@@ -20,6 +20,7 @@ pub fn group() -> Group {
     let mut group = Group::new("snapshots", 900 * number("TOLLGATE_POINTS").div_ceil(BATCH));
     of_linux(&mut group);
     of_bare_guests(&mut group);
+    moves(&mut group);
     refusals(&mut group);
     moments(&mut group);
     group
@@ -115,6 +116,49 @@ fn points(bench: &Bench, name: &str, run: &Run, status: i32, pattern: &str) -> O
         }
     }
     Ok(())
+}
+
+/// Guests that move to another processor, some of them to the other maker's.
+fn moves(group: &mut Group) {
+    for target in TARGETS {
+        group.add(format!("moved_{target}_with_paravirtual_hypercalls"), move |bench| {
+            bare_guests()?;
+            let options = "--platform hvm --mmu shadow --cpu core2 --paravirt on --irqchip user";
+            let run = kernel(target, "workload=hackbench tasks=8 loops=200 paravirt=1").words(options);
+            moved(bench, &run, "0.02", "zen3", 1, "^kernel: pass")
+        });
+        group.add(format!("moved_{target}_page_tables"), move |bench| {
+            bare_guests()?;
+            let run =
+                kernel(target, "workload=stress iterations=40000").words("--platform hvm --cpu zen3 --mmu shadow");
+            moved(bench, &run, "0.02", "zen4 --mmu tdp", 1, "^kernel: pass")
+        });
+    }
+    let linux = [
+        ("core2_to_zen3", "--cpu core2", "zen3"),
+        ("core2_to_zen3_2_processors", "--cpu core2 --cpus 2", "zen3"),
+        ("skx_to_icx", "--cpu skx", "icx"),
+        ("skx_to_icx_2_processors", "--cpu skx --cpus 2", "icx --mmu legacy-tdp"),
+        ("zen3_to_zen4_shadow", "--cpu zen3 --mmu shadow", "zen4"),
+    ];
+    for (name, options, to) in linux {
+        group.add(format!("moved_linux_{name}"), move |bench| {
+            let run = cloud()?.append("tollgate.run=\"region h hackbench -g 1 -l 50\"");
+            let run = run.words(&format!("--model flat --platform hvm {options}"));
+            moved(bench, &run, "h", to, 0, "workload .*: status 0")
+        });
+    }
+}
+
+/// Saves a guest, and moves it twice, on different tiers: it runs to its end, with equal ledgers. `to` is the processor, and options for it.
+fn moved(bench: &Bench, run: &Run, when: &str, to: &str, status: i32, pattern: &str) -> Outcome {
+    let snapshot = bench.file("saved.snapshot");
+    bench.expect(&run.clone().with("--save-at", when).arg(&snapshot), status, pattern)?;
+    for (name, tier) in [("a", "interpreter"), ("b", "auto")] {
+        let moved = tollgate("run").with("--restore", &snapshot).words(&format!("--tier {tier} --migrate {to}"));
+        bench.expect(&moved.with("--ledger", bench.file(name)), status, pattern)?;
+    }
+    bench.equal("a", "b")
 }
 
 fn refusals(group: &mut Group) {
