@@ -130,7 +130,7 @@ impl Cpu {
             self.arch.seg[seg::CS as usize].base.wrapping_add(self.arch.rip) & 0xffff_ffff
         };
         if self.engine.fetch.page != linear & !(PAGE - 1) && self.enter_page(linear).is_err() {
-            self.deliver_fault();
+            self.deliver_fetch_fault();
             return None;
         }
         let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
@@ -178,7 +178,7 @@ impl Cpu {
                 None
             }
             Err(_) => {
-                self.deliver_fault();
+                self.deliver_fetch_fault();
                 None
             }
         }
@@ -560,7 +560,7 @@ impl Cpu {
                 // The block ends before an instruction that cannot be fetched; if that is the first one, it faults now.
                 Err(_) if run.is_empty() => {
                     self.arch.rip = start;
-                    self.deliver_fault();
+                    self.deliver_fetch_fault();
                     return None;
                 }
                 Err(_) => {
@@ -585,7 +585,7 @@ impl Cpu {
         // The fetch may have moved to another page.
         self.engine.fetch.leave();
         if self.enter_page(linear).is_err() {
-            self.deliver_fault();
+            self.deliver_fetch_fault();
             return None;
         }
         let probe = cache.code.probes.contains(start);
@@ -814,6 +814,13 @@ impl Cpu {
                 debug_assert!(false, "no fault to deliver")
             }
         }
+    }
+
+    /// Delivers a fault of a fetch, between two blocks: the accesses of the delivery are made now, and not within the block before.
+    fn deliver_fetch_fault(&mut self) {
+        (self.engine.ahead, self.engine.rest) = (0, 0);
+        (self.engine.locked, self.engine.streams) = (false, false);
+        self.deliver_fault();
     }
 
     /// Passes the counts of blocks to the recorder, whose totals are complete afterwards.

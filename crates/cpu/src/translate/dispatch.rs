@@ -24,7 +24,7 @@ use crate::tier::Tier;
 use crate::time::START;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
-pub use brief::{ANSWERED, WRITES, ask_briefly, ask_line, missed_briefly, refill};
+pub use brief::{WRITES, ask_briefly, ask_line, missed_briefly, refill};
 use ledger::{Kind, OriginId, Ticks};
 use x86::control::*;
 use x86::page::PAGE;

@@ -4,8 +4,8 @@
 //! of [`super::layout`]. In between, the stack pointer points into the current area; compiled code runs on the host's
 //! stack.
 
-use super::dispatch::ANSWERED;
 use super::layout::{BIAS, LOADED, LOADED_HIGH, LOADED_UPPER, Running};
+use super::questions::ANSWERED;
 use super::unit;
 use crate::arch::VectorState;
 use crate::op::Op;

@@ -15,7 +15,7 @@ const NONE_LEFT: u32 = u32::MAX;
 pub struct LineQuestion {
     /// Address of the instruction.
     pub rip: u64,
-    /// Argument for [`ask`](super::dispatch::ask), the full form of the question.
+    /// Argument for the full form of the question (`dispatch::ask`).
     pub code: u64,
     /// Guest-physical address of the line divided by its size.
     pub line: u32,
@@ -50,6 +50,9 @@ impl LineQuestion {
         self.counter.checked_sub(OFTEN).filter(|_| self.counter != NONE_LEFT)
     }
 }
+
+/// Result of a question's short form that was answered, in place of the argument for the full form.
+pub const ANSWERED: u64 = u64::MAX;
 
 /// The kind of event that a question's counters count.
 pub const COUNTED: Kind = Kind::cache_miss(true, 2, false);

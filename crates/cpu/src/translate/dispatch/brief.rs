@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::state::Cpu;
 use crate::translate::BlockCache;
 use crate::translate::layout::Running;
-use crate::translate::questions::COUNTED;
+use crate::translate::questions::{ANSWERED, COUNTED};
 use crate::translate::trace::HandlerSite;
 use ledger::{Family, Kind, Ticks};
 
@@ -96,9 +96,6 @@ pub unsafe extern "sysv64" fn ask_briefly<const TAKEN: bool>(
         None => {}
     })
 }
-
-/// Result of [`ask_line`]: no question has this number.
-pub const ANSWERED: u64 = u64::MAX;
 
 /// Answers a question for a line of code by its index, if no event becomes due, and returns [`ANSWERED`]. Otherwise the function changes nothing, and
 /// returns the argument for [`ask`](super::ask). So it does if vector registers are `loaded`, which compiled code would change.

@@ -1,6 +1,5 @@
 //! Out-of-line code: calls of handlers, exits from a trace, and rare cases.
 
-use super::code::Asked;
 use super::{Aim, Emit};
 use crate::time::predictor::Target;
 use crate::translate::Code;
@@ -11,6 +10,7 @@ use crate::translate::key::Key;
 use crate::translate::layout::{BUDGET, FIRST, Need, SECOND, TEST, field};
 use crate::translate::plan::Plan;
 use crate::translate::trace::{Miss, Way};
+use ledger::Ticks;
 use std::mem::offset_of;
 
 /// UD2.
@@ -67,6 +67,17 @@ pub(super) enum Back {
     At(usize),
     /// After an operation of a part, in the code that probes for each operand.
     After { part: usize, at: usize },
+}
+
+/// What an instruction asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    /// The line at `line` times the size of a line, in which the instruction at `rip` begins; its block costs `rest` from there on.
+    Line { rip: u64, line: u64, rest: Ticks },
+    /// The branch that it is, which is always taken.
+    Always,
+    /// The conditional branch that it is, which is taken.
+    Taken,
 }
 
 /// Origin of control flow into out-of-line code.

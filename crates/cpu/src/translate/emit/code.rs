@@ -1,24 +1,12 @@
 //! Questions for lines of code and for branches: see [`crate::code_lines`].
 
-use super::aside::From;
+use super::aside::{Asked, From};
 use super::{Aim, Emit};
 use crate::known_code::{Question, always_branches};
 use crate::time::memory::LINE_SHIFT;
 use crate::translate::asm::{M, R};
 use crate::translate::layout::{FIRST, TEST, field, found};
 use crate::translate::questions::LineQuestion;
-use ledger::Ticks;
-
-/// What an instruction asks for.
-#[derive(Clone, Copy)]
-pub(super) enum Asked {
-    /// The line at `line` times the size of a line, in which the instruction at `rip` begins; its block costs `rest` from there on.
-    Line { rip: u64, line: u64, rest: Ticks },
-    /// The branch that it is, which is always taken.
-    Always,
-    /// The conditional branch that it is, which is taken.
-    Taken,
-}
 
 impl Emit<'_> {
     /// Asks for the line of the current instruction, unless the instruction in front of it is in the same line, and for its
