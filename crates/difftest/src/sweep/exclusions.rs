@@ -58,8 +58,9 @@ pub fn explained(
         {
             Some("the processor chooses the page of the area at which XSAVE and XRSTOR fault first")
         }
-        Enqcmd | Enqcmds | Ptwrite if undefined => {
-            Some("ENQCMD and PTWRITE are in no profile, and CPUID does not announce them")
+        // The processor of a virtual machine executes them even if the hypervisor's CPUID does not announce them.
+        Enqcmd | Enqcmds | Ptwrite | Movdiri | Movdir64b if undefined => {
+            Some("ENQCMD, PTWRITE, MOVDIRI and MOVDIR64B are in no profile, and CPUID does not announce them")
         }
         Ldtilecfg | Sttilecfg | Tilerelease | Tilezero if undefined => {
             Some("Linux lets programs use tiles only if they ask for it, and the processor under test has not asked")
