@@ -331,7 +331,7 @@ fn a_laboratory_leaves_the_running_cells_of_another_alone() {
     assert_eq!(wait(&mut first), 130);
     let (status, printed, _) = files.lab(&["prune", "--keep", "0"]);
     assert!(
-        status == 0 && printed.starts_with("1 cells (") && printed.ends_with(" removed, 0 cells (0 bytes) kept\n"),
+        status == 0 && printed.starts_with("1 cell (") && printed.ends_with(" removed, 0 cells (0 bytes) kept\n"),
         "{printed}"
     );
     assert!(files.kept().is_empty());
