@@ -332,9 +332,9 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
         );
     }
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
-    let few = if interval.confidence < 0.95 { "; at least six pairs can decide (--layouts 6)" } else { "" };
+    let few = if interval.confidence < 0.95 { " Six pairs are the fewest that can decide (--layouts 6)." } else { "" };
     format!(
-        "The interval has {confidence} confidence{few}: {pairs} of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.",
+        "The interval has {confidence} confidence: {pairs} of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.{few}",
         percent(a.cycles.spread()),
         a.name,
         percent(b.cycles.spread()),

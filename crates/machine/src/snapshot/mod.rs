@@ -251,6 +251,9 @@ impl Machine {
     }
 }
 
+/// Name of the fact that names the model of time.
+const MODEL: &str = "model";
+
 /// Checks that a snapshot is of a machine that was created in the same way.
 pub(crate) fn same_machine(saved: &[(String, String)], here: &[(String, String)]) -> Result<(), SnapshotError> {
     let other = |what: &str, saved_value: &str, here_value: &str| {
@@ -262,7 +265,13 @@ pub(crate) fn same_machine(saved: &[(String, String)], here: &[(String, String)]
     };
     let value = |of: &[(String, String)], key: &str| of.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
     // The usual model of time is not stated.
-    let unstated = |key: &str| if key == "model" { Clock::default().name() } else { "nothing" };
+    let unstated = |key: &str| if key == MODEL { Clock::default().name() } else { "nothing" };
+    // A processor whose model of time is another one is another processor too, but the model says what to change.
+    let model = |of: &[(String, String)]| value(of, MODEL).unwrap_or_else(|| unstated(MODEL).to_owned());
+    if model(saved) != model(here) {
+        let (what, saved, here) = (MODEL.to_owned(), model(saved), model(here));
+        return Err(SnapshotError::OtherMachine { what, saved, here });
+    }
     for (key, saved_value) in saved {
         let here_value = value(here, key).unwrap_or_else(|| unstated(key).to_owned());
         if *saved_value != here_value {

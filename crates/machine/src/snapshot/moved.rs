@@ -13,8 +13,9 @@ use ledger::profile::Profile;
 pub const PROCESSOR: &str = "processor";
 /// Name of the fact that identifies what the guest knows of its processor.
 const SHOWN: &str = "guest's processor";
-/// Facts that follow from the processor. They may change in a move, together with the hypervisor's switches.
-const OF_PROCESSOR: [&str; 3] = [PROCESSOR, "model", "processor options"];
+/// Facts that follow from the processor. They may change in a move, together with the hypervisor's switches. The model of time stays: the
+/// ledger names one for the whole run.
+const OF_PROCESSOR: [&str; 2] = [PROCESSOR, "processor options"];
 /// The switch on which the guest may rely.
 const PARAVIRT: &str = "paravirt";
 /// The switch that is a fact if the guest may be a hypervisor itself.

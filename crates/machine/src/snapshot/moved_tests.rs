@@ -189,6 +189,19 @@ fn a_guest_stays_where_it_could_not_go_on() {
 }
 
 #[test]
+fn a_move_keeps_the_model_of_time() {
+    let model = |name: &str| vec![("model".to_owned(), name.to_owned())];
+    let on = |profile| machine_on(profile, Some(PARAVIRT), Tier::default());
+    let snapshot = on(profile("core2")).snapshot(&model("flat")).unwrap();
+    let expected = "it is of another machine: its model is \"flat\", and here it is \"core\"";
+    let moved = on(moved_to("zen3", "core2")).restore_or_move(&snapshot, &model("core"));
+    assert_eq!(moved.unwrap_err().to_string(), expected);
+    let restored = on(profile("zen3")).restore(&snapshot, &model("core"));
+    assert_eq!(restored.unwrap_err().to_string(), expected);
+    on(moved_to("zen3", "core2")).restore_or_move(&snapshot, &model("flat")).unwrap();
+}
+
+#[test]
 fn a_guest_without_a_hypervisor_stays() {
     let snapshot = machine_on(profile("core2"), None, Tier::default()).snapshot(&[]).unwrap();
     let mut other = machine_on(moved_to("zen3", "core2"), None, Tier::default());
