@@ -1,4 +1,4 @@
-//! The sockets of guests that can be joined: `$XDG_RUNTIME_DIR/tollgate/PID.socket`, or `/tmp/tollgate-UID/PID.socket` without such a directory.
+//! The sockets of guests that can be joined: `$XDG_RUNTIME_DIR/tollgate/PID.socket`, or `/tmp/tollgate-UID/PID.socket` without that variable.
 
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
