@@ -2,7 +2,7 @@
 
 use crate::board::Parts;
 use crate::host::{Host, Poll};
-use crate::machine::{ClockSource, Config};
+use crate::machine::{ClockSource, Config, Machine};
 use crate::platform::Platform;
 use cpu::Tier;
 use ledger::{Profile, Ticks};
@@ -50,4 +50,14 @@ impl Host for Nobody {
         Poll::default()
     }
     fn idle(&mut self, _: Duration) {}
+}
+
+/// Runs a machine for a number of slices, at whose end its guest has not ended.
+pub fn run_slices(machine: &mut Machine, slices: u64) {
+    let mut left = slices + 1;
+    let mut over = |_: &Machine| {
+        left -= 1;
+        left == 0
+    };
+    assert_eq!(machine.run_until(&mut Nobody, &mut over), None, "it runs longer");
 }

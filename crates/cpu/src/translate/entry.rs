@@ -300,6 +300,25 @@ pub unsafe extern "sysv64" fn last() {
     handing_over!(super::dispatch::slow::<true>)
 }
 
+/// Stores the registers that compiled code changes, other than RAX, to the processor at R10, and the time; loads the context as the first
+/// argument.
+macro_rules! save_volatile {
+    () => {
+        "mov [r10 + 8*1], r9\nmov [r10 + 8*2], rdx\nmov [r10 + 8*6], rsi\nmov [r10 + 8*7], rdi\nmov [r10 + 8*14], r8\n\
+         mov [rsp + {budget}], r14\nmov rdi, [rsp + {context}]\n"
+    };
+}
+
+/// Calls the handler on the host's stack, and loads again what [`save_volatile`] has stored. The handler's result stays in RAX, and R10 has the
+/// processor's registers.
+macro_rules! call_and_restore_volatile {
+    () => {
+        "mov rax, rsp\nmov rsp, [rsp + {host_stack}]\npush rax\npush rax\ncall {handler}\npop rsp\nmov r10, [rsp + {registers}]\n\
+         mov r9, [r10 + 8*1]\nmov rdx, [r10 + 8*2]\nmov rsi, [r10 + 8*6]\nmov rdi, [r10 + 8*7]\nmov r8, [r10 + 8*14]\n\
+         mov r14, [rsp + {budget}]\n"
+    };
+}
+
 /// Defines a function that calls `$handler` for an operation, as [`handing_over`] does, while most registers of the guest stay where they
 /// are. If that returns true, translated code continues `$on` bytes behind the call; otherwise `$slow` is called instead.
 macro_rules! briefly {
@@ -314,14 +333,7 @@ macro_rules! briefly {
             "mov rax, [rsp + {loaded}]",
             "or rax, [rsp + {x87_loaded}]",
             "jnz 2f",
-            // The other registers are preserved by compiled code.
-            "mov [r10 + 8*1], r9",
-            "mov [r10 + 8*2], rdx",
-            "mov [r10 + 8*6], rsi",
-            "mov [r10 + 8*7], rdi",
-            "mov [r10 + 8*14], r8",
-            "mov [rsp + {budget}], r14",
-            "mov rdi, [rsp + {context}]",
+            save_volatile!(),
             "mov eax, ecx",
             "lea rax, [rax + 2*rax]",
             "shl rax, 4",
@@ -331,19 +343,7 @@ macro_rules! briefly {
             "shr rdx, 32",
             "mov rcx, [rsp + {refilled}]",
             "mov r8d, r11d",
-            "mov rax, rsp",
-            "mov rsp, [rsp + {host_stack}]",
-            "push rax",
-            "push rax",
-            "call {handler}",
-            "pop rsp",
-            "mov r10, [rsp + {registers}]",
-            "mov r9, [r10 + 8*1]",
-            "mov rdx, [r10 + 8*2]",
-            "mov rsi, [r10 + 8*6]",
-            "mov rdi, [r10 + 8*7]",
-            "mov r8, [r10 + 8*14]",
-            "mov r14, [rsp + {budget}]",
+            call_and_restore_volatile!(),
             "test al, al",
             "jz 2f",
             "add qword ptr [rsp + {resume}], {on}",
@@ -382,38 +382,18 @@ const _: () = assert!(ANSWERED == u64::MAX);
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn ask_line() {
     naked_asm!(
-        "mov r10, [rsp + 8 + {registers}]",
+        "pop qword ptr [rsp + {resume}]",
+        "mov r10, [rsp + {registers}]",
         "mov [r10], rax",
-        // The whole word, for later reads of it.
-        "lahf\nseto al\nmovzx eax, ax\nmov [rsp + 8 + {flags}], rax",
-        "mov rax, [rsp + 8 + {loaded}]",
-        "or rax, [rsp + 8 + {x87_loaded}]",
-        // The other registers are preserved by compiled code.
-        "mov [r10 + 8*1], r9",
-        "mov [r10 + 8*2], rdx",
-        "mov [r10 + 8*6], rsi",
-        "mov [r10 + 8*7], rdi",
-        "mov [r10 + 8*14], r8",
-        "mov [rsp + 8 + {budget}], r14",
-        "mov rdi, [rsp + 8 + {context}]",
+        store_flags!(),
+        "mov rax, [rsp + {loaded}]",
+        "or rax, [rsp + {x87_loaded}]",
+        save_volatile!(),
         "mov esi, ecx",
         "mov rdx, rax",
-        "pop qword ptr [rsp + {resume}]",
-        "mov rax, rsp",
-        "mov rsp, [rsp + {host_stack}]",
-        "push rax",
-        "push rax",
-        "call {handler}",
-        "pop rsp",
+        call_and_restore_volatile!(),
         "lea rcx, [rax + 1]",
         "mov r11, rax",
-        "mov r10, [rsp + {registers}]",
-        "mov r9, [r10 + 8*1]",
-        "mov rdx, [r10 + 8*2]",
-        "mov rsi, [r10 + 8*6]",
-        "mov rdi, [r10 + 8*7]",
-        "mov r8, [r10 + 8*14]",
-        "mov r14, [rsp + {budget}]",
         load_flags!(),
         "mov rax, [r10]",
         "jrcxz 2f",

@@ -175,7 +175,7 @@ fn has(cpuid: &[CpuidLeaf], name: &str) -> bool {
     WORDS.iter().any(is)
 }
 
-/// What a guest may use and would not have at its destination.
+/// A feature that a guest may use and that its destination lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
     /// A feature of CPUID, by its name in Linux.
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn every_feature_that_a_guest_is_shown_has_a_name() {
-        // Those that the hypervisor implements itself: x2APIC, TSC deadline, TSC_ADJUST, IA32_ARCH_CAPABILITIES, machine checks, APIC, MTRRs; and
+        // The features that the hypervisor implements itself: x2APIC, TSC deadline, TSC_ADJUST, IA32_ARCH_CAPABILITIES, machine checks, APIC, MTRRs; and
         // facts that are no features.
         let own = [
             (1, ECX, 1 << 21 | 1 << 24 | 1 << 5),

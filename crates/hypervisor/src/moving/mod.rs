@@ -1,7 +1,7 @@
 //! A guest comes from another hypervisor, whose processor may be of another model or maker.
 //!
-//! What belongs to the guest comes along: its registers, its pending events, the offset of its time-stamp counter, and what it has registered. What
-//! belongs to the hypervisor is made anew: tables, tags and controls. Pages that both share are written again for this processor.
+//! The guest's state comes along: its registers, its pending events, the offset of its time-stamp counter, and the pages that it has registered. The
+//! hypervisor's state is made anew: tables, tags and controls. Pages that both share are written again for this processor.
 
 mod features;
 mod foreign;

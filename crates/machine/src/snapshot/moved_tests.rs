@@ -67,12 +67,7 @@ fn machine(profile: Profile, tier: Tier) -> Machine {
 
 /// Runs a machine for a number of slices, and returns a snapshot.
 fn save_after(machine: &mut Machine, slices: u64) -> Vec<u8> {
-    let mut left = slices + 1;
-    let mut over = |_: &Machine| {
-        left -= 1;
-        left == 0
-    };
-    assert_eq!(machine.run_until(&mut Nobody, &mut over), None, "it runs longer");
+    testing::run_slices(machine, slices);
     machine.snapshot(&[]).unwrap()
 }
 

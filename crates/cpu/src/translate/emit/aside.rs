@@ -69,7 +69,7 @@ pub(super) enum Back {
     After { part: usize, at: usize },
 }
 
-/// What an instruction asks for.
+/// A question of an instruction about its code.
 #[derive(Clone, Copy)]
 pub(super) enum Asked {
     /// The line at `line` times the size of a line, in which the instruction at `rip` begins; its block costs `rest` from there on.

@@ -273,7 +273,7 @@ mod tests {
             self.send(kind::GO, b"");
         }
 
-        /// What the guest has got: numbers, kinds and texts.
+        /// Returns the records that the guest has received: numbers, kinds and texts.
         fn guest(&mut self) -> Vec<(u8, u8, String)> {
             let said = Hearing::default().hear(&self.records.take());
             let said = said.into_iter().map(|said| match said {
@@ -283,7 +283,7 @@ mod tests {
             said.collect()
         }
 
-        /// What the user has got.
+        /// Returns the records that the user has received.
         fn got(&mut self) -> Vec<(u8, String)> {
             let mut bytes = Vec::new();
             let _ = self.user.read_to_end(&mut bytes);
