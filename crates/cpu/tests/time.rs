@@ -796,3 +796,52 @@ fn targets_are_predicted_by_paths_alike_on_both_tiers() {
         assert!(other.3 == micro, "{tier:?}");
     }
 }
+
+/// Calls one of two functions at random, with a return address in another page each time.
+fn calls_at_random(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let (mut top, mut first, mut second) = (a.create_label(), a.create_label(), a.create_label());
+    a.mov(rsp, testkit::STACK)?;
+    a.mov(r12d, 1000)?;
+    a.mov(r9, 0x1234_5678_9abc_def1u64)?;
+    a.lea(r13, ptr(first))?;
+    a.lea(r14, ptr(second))?;
+    a.set_label(&mut top)?;
+    a.mov(rax, 0x5851_f42d_4c95_7f2du64)?;
+    a.imul_2(r9, rax)?;
+    a.inc(r9)?;
+    a.mov(rbx, r13)?;
+    a.test(r9, r9)?;
+    a.cmovs(rbx, r14)?;
+    a.call(rbx)?;
+    a.sub(rsp, 0x1040)?;
+    a.dec(r12d)?;
+    a.jnz(top)?;
+    a.hlt()?;
+    for (function, step) in [(&mut first, 1), (&mut second, 2)] {
+        a.set_label(function)?;
+        a.add(r10, step)?;
+        a.ret()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_call_stores_its_return_address_before_a_wrong_prediction_is_found() {
+    let run = |tier: Tier, turn: u64| {
+        let mut machine = machine_of_a_core(tier, |_| {}, calls_at_random);
+        while machine.run(turn) == Exit::Deadline {}
+        machine.cpu.record_counts(&mut machine.cache);
+        let recorder = &machine.cpu.wiring.recorder;
+        let count = |family| -> u64 {
+            recorder.events().filter(|event| event.2.family == family).map(|(.., amount)| amount.count).sum()
+        };
+        (count(Family::IndirectMiss), count(Family::CacheMissData), machine.cpu.micro)
+    };
+    let (missed, lines, micro) = run(Tier::Interpreter, u64::MAX / 2);
+    assert!(missed > 300 && lines >= 1000, "{missed} {lines}");
+    for (tier, turn) in [(Tier::Translator, u64::MAX / 2), (Tier::Auto, u64::MAX / 2), (Tier::Translator, 777_777)] {
+        let other = run(tier, turn);
+        assert_eq!((other.0, other.1), (missed, lines), "{tier:?}");
+        assert!(other.2 == micro, "{tier:?}");
+    }
+}

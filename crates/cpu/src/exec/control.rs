@@ -182,31 +182,40 @@ fn call(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn call_direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let next = op.next;
-    call_to::<T>(cpu, op.imm, next)
+    push_return::<T>(cpu, op, op.imm)?;
+    Ok(enter(cpu, op, op.imm))
 }
 
 fn call_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target = cpu.get::<T>(op.r0).to_u64();
-    indirect(cpu, op, Way::Call, target);
-    call_to::<T>(cpu, target, op.next)
+    call_indirect::<T>(cpu, op, target)
 }
 
 fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target = cpu.load::<T>(op)?.to_u64();
-    indirect(cpu, op, Way::Call, target);
-    call_to::<T>(cpu, target, op.next)
+    call_indirect::<T>(cpu, op, target)
 }
 
+fn call_indirect<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
+    push_return::<T>(cpu, op, target)?;
+    // The return address is stored before a wrong prediction has been found: the store does not wait for the refill.
+    indirect(cpu, op, Way::Call, target);
+    Ok(enter(cpu, op, target))
+}
+
+/// Checks the target of a call, and pushes the return address. RIP is still that of the call, to which misses of the push are charged.
 #[inline(always)]
-fn call_to<T: Int>(cpu: &mut Cpu, target: u64, next: u64) -> Exec<Flow> {
-    // The target is checked before the return address is pushed. RIP is changed afterwards: a miss of the push is
-    // charged to the call.
+pub(crate) fn push_return<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<()> {
     check(cpu, target)?;
-    push(cpu, T::from_u64(next))?;
+    push(cpu, T::from_u64(op.next))
+}
+
+/// Continues at the target of a call.
+#[inline(always)]
+pub(crate) fn enter(cpu: &mut Cpu, op: &Op, target: u64) -> Flow {
     cpu.arch.rip = target;
-    cpu.near_call(next);
-    Ok(Flow::End)
+    cpu.near_call(op.next);
+    Flow::End
 }
 
 fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {

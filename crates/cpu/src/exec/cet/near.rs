@@ -1,9 +1,9 @@
 //! Near calls, returns and indirect jumps with control-flow enforcement.
 
 use super::{ENDBRANCH, NO_TRACK, SUPPRESS, code};
-use crate::exec::control::{go, indirect, predict_return};
+use crate::exec::control::{enter, go, indirect, predict_return, push_return};
 use crate::exec::sized;
-use crate::exec::stack_access::{pop, push, set_stack_pointer};
+use crate::exec::stack_access::{pop, set_stack_pointer};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::Op;
@@ -40,10 +40,10 @@ fn slot<T: Int>() -> u8 {
     if T::SIZE == 8 { 8 } else { 4 }
 }
 
-fn call<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
+/// Pushes the return address to both stacks.
+fn push_both<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<()> {
     let old = cpu.arch.gpr[usize::from(reg::RSP)];
-    let flow = go(cpu, target)?;
-    push(cpu, T::from_u64(op.next))?;
+    push_return::<T>(cpu, op, target)?;
     // Position-independent code determines its address by a call of the next instruction, and never returns.
     if cpu.has_shadow_stack(cpu.arch.cpl) && (op.class != Class::Call || target != op.next) {
         let (ssp, privilege) = (cpu.arch.ssp.wrapping_sub(u64::from(slot::<T>())), cpu.privilege());
@@ -54,8 +54,7 @@ fn call<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
         }
         cpu.arch.ssp = ssp;
     }
-    cpu.near_call(op.next);
-    Ok(flow)
+    Ok(())
 }
 
 /// Handles an indirect branch.
@@ -68,7 +67,8 @@ fn track(cpu: &mut Cpu, op: &Op) {
 }
 
 fn call_direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    call::<T>(cpu, op, op.imm)
+    push_both::<T>(cpu, op, op.imm)?;
+    Ok(enter(cpu, op, op.imm))
 }
 
 fn call_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -82,8 +82,9 @@ fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn call_indirect<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
+    push_both::<T>(cpu, op, target)?;
     indirect(cpu, op, Way::Call, target);
-    let flow = call::<T>(cpu, op, target)?;
+    let flow = enter(cpu, op, target);
     track(cpu, op);
     Ok(flow)
 }
