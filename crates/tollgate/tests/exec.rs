@@ -166,7 +166,7 @@ fn a_run_that_was_joined_is_replayed() {
     let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
     let (ledger, again, record) = (path("ledger"), path("again"), path("record"));
     let options = ["--joinable", "--ledger", &ledger, "--record", &record];
-    let command = ["--", "sh", "-c", "while [ ! -e /tmp/stop ]; do sleep 0.05; done"];
+    let command = ["--", "sh", "-c", "while [ ! -e /tmp/stop ]; do sleep 0.05; done; sleep 2"];
     let own = |command: &mut Command| command.env("XDG_RUNTIME_DIR", &files).status().unwrap().code();
     let first = std::thread::spawn({
         let mut command = program(&[&["--kernel", "cloud"], &options[..], &command].concat());
@@ -185,7 +185,12 @@ fn a_run_that_was_joined_is_replayed() {
     let replayed = [&["--kernel", "cloud", "--ledger", &again, "--replay", &record], &command[..]].concat();
     let output = program(&replayed).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(std::fs::read(ledger).unwrap() == std::fs::read(again).unwrap());
+    assert!(std::fs::read(&ledger).unwrap() == std::fs::read(again).unwrap());
+    // The region of joined commands ends with them.
+    let report = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["report", "--region", "joined", &ledger]).output();
+    let report = text(&report.unwrap().stdout);
+    let open = report.split_once("open for ").and_then(|(_, rest)| rest.split_once(" s")).map(|(seconds, _)| seconds);
+    assert!(open.is_some_and(|seconds| seconds.parse::<f64>().unwrap() < 2.0), "{report}");
 }
 
 #[test]

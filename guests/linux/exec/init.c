@@ -481,6 +481,23 @@ struct join {
 
 static struct join *joins[MOST_JOINS];
 
+/* The joined commands that run, also those whose user has gone away, and the regions that they and earlier ones have
+   begun. An end names no task: the regions end together, when no joined command runs. */
+static pid_t *running;
+static size_t running_count, running_room, begun_regions;
+
+/* Makes room for one more joined command; returns false if there is no memory for it. */
+static int make_room(void) {
+    if (running_count < running_room)
+        return 1;
+    pid_t *more = realloc(running, (running_room + MOST_JOINS) * sizeof *more);
+    if (!more)
+        return 0;
+    running = more;
+    running_room += MOST_JOINS;
+    return 1;
+}
+
 _Noreturn static void run_command(const struct order *what, const int streams[STREAMS], int slave) {
     int joins_first = what != &order;
     setsid();
@@ -711,9 +728,13 @@ static int complete(struct order *own) {
 
 static void start_join(struct join **place) {
     struct join *join = *place;
-    const char *failed = complete(&join->order) ? start(&join->order, &join->command) : "the order is not complete";
+    const char *failed = !complete(&join->order) ? "the order is not complete"
+                         : !make_room()          ? "there is no memory"
+                                                 : start(&join->order, &join->command);
     if (!failed) {
         join->started = 1;
+        running[running_count++] = join->command.pid;
+        begun_regions++;
         tell_join(join, 'b', "");
         return;
     }
@@ -870,7 +891,14 @@ static int reap(int *status) {
                 joins[i]->over = 1;
                 joins[i]->status = one;
             }
+        for (size_t i = 0; i < running_count; i++)
+            if (running[i] == gone) {
+                running[i] = running[--running_count];
+                break;
+            }
     }
+    for (; begun_regions && !running_count; begun_regions--)
+        mark(MARK_END, "joined");
     return ended;
 }
 

@@ -304,7 +304,7 @@ impl Host for Session {
             self.records.add(b'w', crate::terminal::size_text());
         }
         if self.times.began.is_some() {
-            self.joins.serve(&mut self.records);
+            self.joins.serve(Instant::now(), &mut self.records);
         }
         if self.ready && room(CONTROL) && !self.records.is_empty() {
             pieces.push(Piece { channel: CONTROL, bytes: self.records.take(), last: false });

@@ -105,6 +105,17 @@ fn commands_join(bench: &Bench) -> Outcome {
         UnixStream::connect(&socket)?.write_all(bytes)?;
         bench.expect(&join("", "echo here"), 0, "^here$")?;
     }
+    // Connections without a command take no place of one.
+    let idle = (0..40).map(|_| UnixStream::connect(&socket)).collect::<Result<Vec<_>, _>>()?;
+    bench.expect(&join("", "echo here"), 0, "^here$")?;
+    drop(idle);
+    // A guest whose process is stopped is not waited for, and goes on as if nobody had come.
+    let id = socket.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let signal = |name: &str| bench.expect(&Run::new("kill").arg(name).arg(&id), 0, "").map(drop);
+    signal("-STOP")?;
+    bench.expect(&join("", ": >/tmp/stop"), 126, "the guest's process is stopped")?;
+    signal("-CONT")?;
+    bench.expect(&join("", "[ ! -e /tmp/stop ] && echo here"), 0, "^here$")?;
     // With a second guest, the number is needed.
     let other = bench.start(&own("--kernel cloud --model flat --joinable -- sh -c").arg(script))?;
     bench.until(|| names().count() == 2, "a second guest listens")?;
@@ -124,7 +135,7 @@ fn commands_join(bench: &Bench) -> Outcome {
     bench.expect_of(waits, 125, "the guest's first command has ended")?;
     bench.expect_of(guest, 0, "^first ended$")?;
     bench.expect(&tollgate("report joined.ledger"), 0, "^joined by +[0-9]+ commands$")?;
-    bench.expect(&tollgate("report joined.ledger --region joined"), 0, "^region +joined, begun ")?;
+    bench.expect(&tollgate("report joined.ledger --region joined"), 0, "^region +joined, entered [0-9]+ times, open for ")?;
     bench.until(|| names().count() == 0, "the socket is removed")?;
     drop(UnixListener::bind(sockets.join("1.socket"))?);
     bench.expect(&join("", "true"), 126, none)?;

@@ -1,6 +1,6 @@
 //! The side of the user: `tollgate exec --join` starts a command in a guest that runs, and connects it with this process's streams.
 
-use super::place::{self, Guest};
+use super::place::{self, Guest, State};
 use super::wire::{PIECE, Received, VERSION, WINDOW, kind, number, record};
 use crate::exec_cmd::files::{self, User};
 use crate::exec_cmd::{ExecArgs, LOST};
@@ -19,9 +19,14 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Longest wait, in milliseconds: a signal that comes directly before a wait is noticed after it.
 const GLANCE: u8 = 100;
+/// Longest wait for the start of the command. A guest that boots answers when its own command has begun.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which a guest whose process is stopped is not waited for.
+const PATIENCE_WITH_STOPPED: Duration = Duration::from_secs(2);
 /// Exit status after an interruption by the user: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 /// Longest command line in a list of guests, in characters.
@@ -112,9 +117,26 @@ enum End {
     Failed(String, u8),
 }
 
+/// Returns the reason not to wait any longer for the start of the command.
+fn why_not_wait(waited: Duration, is_stopped: impl FnOnce() -> bool) -> Option<String> {
+    if waited >= PATIENCE_WITH_STOPPED && is_stopped() {
+        return Some(
+            "the command was not started, because the guest's process is stopped (SIGCONT continues it)".to_owned(),
+        );
+    }
+    (waited >= PATIENCE).then(|| {
+        let seconds = PATIENCE.as_secs();
+        format!("the command was not started within {seconds} seconds: the guest has not begun its own command yet, or does not answer")
+    })
+}
+
 /// A join.
 struct Client {
     stream: UnixStream,
+    /// Time of the connection.
+    since: Instant,
+    /// The state of the process that runs the guest, if it is known.
+    state: Option<State>,
     received: Received,
     /// Bytes for the socket.
     pending: Vec<u8>,
@@ -279,6 +301,12 @@ impl Client {
             if let Some(end) = heard.then(|| self.hear()).flatten() {
                 return end;
             }
+            if !self.began {
+                let is_stopped = || self.state.as_ref().is_some_and(State::is_stopped);
+                if let Some(why) = why_not_wait(self.since.elapsed(), is_stopped) {
+                    return End::Failed(why, FAILED);
+                }
+            }
         }
     }
 }
@@ -286,16 +314,19 @@ impl Client {
 /// Runs the command in the guest with a number, or in the only one.
 pub fn run(args: &ExecArgs, id: &str) -> Result<ExitCode> {
     let order = order(args)?;
-    let Guest { id, mut stream } = find(id)?;
-    let gone = || format!("guest {id} has ended");
-    stream.write_all(&order).with_context(gone)?;
-    stream.set_nonblocking(true)?;
+    let Guest { id, stream } = find(id)?;
+    let Some(stream) = stream else {
+        bail!("guest {id} takes no more connections now: many wait already, and its process may be stopped")
+    };
+    let (since, state) = (Instant::now(), State::of(id));
     let signals = Signals::register().context("can't handle signals")?;
     args.sandbox.confine(&Needs::default())?;
     let mut client = Client {
         stream,
+        since,
+        state,
         received: Received::default(),
-        pending: Vec::new(),
+        pending: order,
         signals,
         keys: Keys::new(args.escape),
         raw: None,
@@ -314,4 +345,18 @@ pub fn run(args: &ExecArgs, id: &str) -> Result<ExitCode> {
             status
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_does_not_answer_is_not_waited_for_without_limit() {
+        assert_eq!(why_not_wait(PATIENCE - Duration::from_secs(1), || false), None);
+        assert!(why_not_wait(PATIENCE, || false).unwrap().starts_with("the command was not started within 60 seconds"));
+        assert_eq!(why_not_wait(Duration::ZERO, || true), None, "it may go on at once");
+        assert!(why_not_wait(PATIENCE_WITH_STOPPED, || true).unwrap().contains("is stopped"));
+        assert!(!State::of(std::process::id()).unwrap().is_stopped());
+    }
 }

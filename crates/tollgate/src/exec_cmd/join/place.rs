@@ -3,8 +3,10 @@
 use crate::contain::Sandbox;
 use crate::keep::Keeper;
 use anyhow::{Context, Result, bail};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -79,8 +81,27 @@ impl Drop for Socket {
 pub struct Guest {
     /// The number of the process that runs it.
     pub id: u32,
-    /// A connection to it.
-    pub stream: UnixStream,
+    /// A connection to it, which does not block; `None` if so many connections wait for it that it takes no further one.
+    pub stream: Option<UnixStream>,
+}
+
+/// The state of a process.
+pub struct State(File);
+
+impl State {
+    /// Opens the state of a process, for later questions of a confined process.
+    pub fn of(id: u32) -> Option<Self> {
+        File::open(format!("/proc/{id}/stat")).ok().map(Self)
+    }
+
+    /// Returns true if the process is stopped by a signal (proc_pid_stat(5)).
+    pub fn is_stopped(&self) -> bool {
+        let mut line = [0; 512];
+        let read = self.0.read_at(&mut line, 0).unwrap_or_default();
+        // The name of the program is in parentheses, and may contain any characters.
+        let name_ends = line[..read].iter().rposition(|byte| *byte == b')');
+        name_ends.is_some_and(|at| line[..read].get(at + 2) == Some(&b'T'))
+    }
 }
 
 impl Guest {
@@ -105,14 +126,23 @@ pub fn guests(directory: &Path) -> Result<Vec<Guest>> {
     Ok(found)
 }
 
+/// Connects with a socket. Neither this nor what is done with the connection waits for the other side.
+fn connect(path: &Path) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 fn guest(path: &Path) -> Option<Guest> {
     if path.extension().is_none_or(|extension| extension != EXTENSION) {
         return None;
     }
     let id = path.file_stem()?.to_str()?.parse().ok()?;
-    match UnixStream::connect(path) {
-        Ok(stream) => Some(Guest { id, stream }),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+    match connect(path) {
+        Ok(stream) => Some(Guest { id, stream: Some(stream) }),
+        Err(rustix::io::Errno::AGAIN) => Some(Guest { id, stream: None }),
+        Err(rustix::io::Errno::CONNREFUSED) => {
             // Nobody listens: the process was killed together with the one that removes the socket.
             let _ = std::fs::remove_file(path);
             None
@@ -143,6 +173,34 @@ mod tests {
         assert!(guests(&directory).unwrap().is_empty());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
         std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_accepts_nothing_is_found_without_waiting() {
+        let directory = scratch("full");
+        let socket = Socket::listen(&directory, Sandbox::Off).unwrap();
+        rustix::net::listen(&socket.listener, 0).unwrap();
+        let has_connections: Vec<bool> =
+            (0..3).map(|_| guests(&directory).unwrap().pop().unwrap()).map(|guest| guest.stream.is_some()).collect();
+        assert_eq!(has_connections, [true, false, false]);
+        drop(socket);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn the_state_of_a_process_has_its_stop() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let (state, pid) = (State::of(child.id()).unwrap(), nix::unistd::Pid::from_raw(child.id() as i32));
+        for (signal, stopped) in [(nix::sys::signal::SIGSTOP, true), (nix::sys::signal::SIGCONT, false)] {
+            nix::sys::signal::kill(pid, signal).unwrap();
+            assert!((0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                state.is_stopped() == stopped
+            }));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!state.is_stopped(), "it has ended");
     }
 
     #[test]

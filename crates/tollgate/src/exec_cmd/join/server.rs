@@ -2,24 +2,34 @@
 //! them between two slices of the guest's time, and never waits for them.
 
 use super::place::Socket;
-use super::wire::{Order, PIECE, Received, WINDOW, kind, number, record};
+use super::wire::{LONGEST_ORDER, Order, PIECE, Received, WINDOW, kind, number, record};
 use crate::exec_cmd::control::Records;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// Largest number of commands that join at a time, as process 1 of the guest has it.
 const MOST: usize = 8;
+/// Largest number of connections whose command has not come. A further one ends the oldest of them.
+const MOST_WAITING: usize = 16;
+/// Time in which the command of a connection must come.
+const TIME_TO_ORDER: Duration = Duration::from_secs(10);
+/// Largest number of connections that are told of the end of the guest before they are accepted: the longest queue of Linux, by default.
+const MOST_QUEUED: usize = 4096;
 /// Kind of the records about joined commands on the control channel.
 const JOINED: u8 = b'j';
 
 /// A command that joins.
 struct Join {
     stream: UnixStream,
-    number: u8,
+    /// Time of the connection.
+    since: Instant,
+    /// Number of the command, once the guest knows of it.
+    number: Option<u8>,
     received: Received,
     order: Order,
-    /// True once the guest knows of the command.
-    begun: bool,
+    /// The records of the order, until the guest gets them. It gets them all at once, so that an order that does not come takes no place in the guest.
+    ordered: Vec<(u8, Vec<u8>)>,
     /// Bytes of input that the guest has not passed on.
     input: usize,
     /// Bytes of output that the command's user has not passed on.
@@ -33,13 +43,14 @@ struct Join {
 }
 
 impl Join {
-    fn new(stream: UnixStream, number: u8) -> Self {
+    fn new(stream: UnixStream, since: Instant) -> Self {
         Self {
             stream,
-            number,
+            since,
+            number: None,
             received: Received::default(),
             order: Order::default(),
-            begun: false,
+            ordered: Vec::new(),
             input: 0,
             output: 0,
             pending: Vec::new(),
@@ -63,29 +74,54 @@ impl Join {
     }
 
     fn hang_up(&mut self, records: &mut Records) {
-        if self.begun && !self.over {
+        if !self.over {
             self.tell(records, kind::HANG_UP, b"");
         }
     }
 
+    /// Tells the guest something, if it knows of the command.
     fn tell(&self, records: &mut Records, kind: u8, text: &[u8]) {
-        records.add(JOINED, [&[self.number, kind], text].concat());
+        if let Some(number) = self.number {
+            records.add(JOINED, [&[number, kind], text].concat());
+        }
     }
 
-    /// Reads what has come, and passes it on to the guest.
-    fn hear(&mut self, records: &mut Records) {
+    /// Reads what has come. Before the command has begun that is all of it: a command whose user has gone away meanwhile is not started.
+    fn read(&mut self) {
         let mut buffer = [0; PIECE];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => self.gone = true,
-            Ok(read) if !self.over => self.received.add(&buffer[..read]),
-            Ok(_) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => self.gone = true,
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.gone = true,
+                Ok(read) if !self.over => self.received.add(&buffer[..read]),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
+                Err(_) => self.gone = true,
+            }
+            if self.gone || self.over || self.number.is_some() || self.received.len() > LONGEST_ORDER {
+                return;
+            }
         }
-        while !self.over {
+    }
+
+    /// Returns true if the order has come and the guest does not know of it.
+    fn is_ordered(&self) -> bool {
+        self.order.complete && self.number.is_none() && !self.over && !self.gone
+    }
+
+    /// Passes the order on to the guest.
+    fn begin(&mut self, number: u8, records: &mut Records) {
+        self.number = Some(number);
+        for (kind, text) in std::mem::take(&mut self.ordered) {
+            self.tell(records, kind, &text);
+        }
+    }
+
+    /// Passes on to the guest what has come.
+    fn hear(&mut self, records: &mut Records) {
+        while !self.over && !self.is_ordered() && (!self.gone || self.number.is_some()) {
             match self.received.next() {
                 Ok(None) => break,
-                Ok(Some((kind, text))) => self.pass(kind, &text, records),
+                Ok(Some((kind, text))) => self.pass(kind, text, records),
                 Err(wrong) => self.refuse(&wrong.to_string(), records),
             }
         }
@@ -95,27 +131,35 @@ impl Join {
         }
     }
 
-    fn pass(&mut self, kind: u8, text: &[u8], records: &mut Records) {
-        match self.order.check(kind, text) {
+    fn pass(&mut self, kind: u8, text: Vec<u8>, records: &mut Records) {
+        match self.order.check(kind, &text) {
             Ok(false) => return,
             Ok(true) => {}
             Err(wrong) => return self.refuse(&wrong.to_string(), records),
         }
-        if self.order.complete {
-            match kind {
-                kind::INPUT if text.len() > PIECE || self.input + text.len() > WINDOW => {
-                    return self.refuse("more input has come than there is room for", records);
-                }
-                kind::INPUT => self.input += text.len(),
-                kind::PASSED_ON => match number::<usize>(text).filter(|passed| *passed <= self.output) {
-                    Some(passed) => self.output -= passed,
-                    None => return self.refuse("more output was passed on than there was", records),
-                },
-                _ => {}
-            }
+        if self.number.is_none() {
+            self.ordered.push((kind, text));
+            return;
         }
-        self.begun = true;
-        self.tell(records, kind, text);
+        match kind {
+            kind::INPUT if text.len() > PIECE || self.input + text.len() > WINDOW => {
+                return self.refuse("more input has come than there is room for", records);
+            }
+            kind::INPUT => self.input += text.len(),
+            kind::PASSED_ON => match number::<usize>(&text).filter(|passed| *passed <= self.output) {
+                Some(passed) => self.output -= passed,
+                None => return self.refuse("more output was passed on than there was", records),
+            },
+            _ => {}
+        }
+        self.tell(records, kind, &text);
+    }
+
+    /// Ends a connection whose command has not come in time.
+    fn look_at_time(&mut self, now: Instant) {
+        if !self.order.complete && now.saturating_duration_since(self.since) >= TIME_TO_ORDER {
+            self.end(kind::FAILED, &format!("no command has come for {} seconds", TIME_TO_ORDER.as_secs()));
+        }
     }
 
     /// Takes a record of the guest. A program in the guest that runs as root can send any.
@@ -176,30 +220,60 @@ impl Joins {
         self.socket.is_some()
     }
 
-    /// Accepts one connection.
-    fn accept(&mut self) {
+    /// Accepts one connection; returns false if there is none.
+    fn accept(&mut self, now: Instant) -> bool {
         use rustix::net::{SocketFlags, accept_with};
-        let Some(socket) = &self.socket else { return };
+        let Some(socket) = &self.socket else { return false };
         // No connection now, or one that is gone already.
-        let Ok(stream) = accept_with(&socket.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) else { return };
-        while self.all.iter().any(|join| join.number == self.next) {
-            self.next = self.next.wrapping_add(1);
-        }
-        let mut join = Join::new(stream.into(), self.next);
-        self.next = self.next.wrapping_add(1);
-        if self.all.len() >= MOST {
-            join.end(kind::FAILED, &format!("{MOST} commands have joined the guest already"));
-            join.flush();
-            return;
-        }
-        self.all.push(join);
+        let accepted = accept_with(&socket.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
+        let is_one = accepted.is_ok();
+        self.all.extend(accepted.map(|stream| Join::new(stream.into(), now)));
+        is_one
     }
 
-    /// Passes on what has come for the guest, and what the guest has sent.
-    pub fn serve(&mut self, records: &mut Records) {
-        self.accept();
-        for join in &mut self.all {
-            join.hear(records);
+    /// Ends the oldest connection whose command has not come, if there are too many of them. A command that comes at once always finds room.
+    fn make_room(&mut self) {
+        let waits = |join: &Join| !join.order.complete && !join.over;
+        if self.all.iter().filter(|join| waits(join)).count() > MOST_WAITING
+            && let Some(oldest) = self.all.iter_mut().find(|join| waits(join))
+        {
+            oldest.end(kind::FAILED, "too many connections have come after this one, and no command by it");
+        }
+    }
+
+    /// Returns a number for another command, if one more may join. What the guest has sent about a command that is over has an earlier number.
+    fn number(&mut self) -> Option<u8> {
+        let used = || self.all.iter().filter_map(|join| join.number);
+        if used().count() >= MOST {
+            return None;
+        }
+        let mut number = self.next;
+        while used().any(|used| used == number) {
+            number = number.wrapping_add(1);
+        }
+        self.next = number.wrapping_add(1);
+        Some(number)
+    }
+
+    /// Passes on what has come for the guest by time `now` of the host, and what the guest has sent.
+    pub fn serve(&mut self, now: Instant, records: &mut Records) {
+        if self.accept(now) {
+            self.make_room();
+        }
+        for at in 0..self.all.len() {
+            self.all[at].read();
+            self.all[at].hear(records);
+            if self.all[at].is_ordered() {
+                let number = self.number();
+                let join = &mut self.all[at];
+                match number {
+                    Some(number) => join.begin(number, records),
+                    None => join.refuse(&format!("{MOST} commands have joined the guest already"), records),
+                }
+                join.hear(records);
+            }
+            let join = &mut self.all[at];
+            join.look_at_time(now);
             join.flush();
         }
         self.all.retain(|join| !(join.gone || join.over && join.pending.is_empty()));
@@ -208,7 +282,7 @@ impl Joins {
     /// Takes a record of the guest about the command with a number.
     pub fn heard(&mut self, number: u8, kind: u8, text: &[u8], records: &mut Records) {
         self.count += u64::from(kind == kind::BEGAN);
-        if let Some(join) = self.all.iter_mut().find(|join| join.number == number && !join.over) {
+        if let Some(join) = self.all.iter_mut().find(|join| join.number == Some(number) && !join.over) {
             join.heard(kind, text, records);
             join.flush();
         }
@@ -217,7 +291,8 @@ impl Joins {
     /// Ends all joins, because the guest ends.
     pub fn finish(&mut self, why: &str) {
         // Commands that have just connected are told, too.
-        (0..MOST).for_each(|_| self.accept());
+        let now = Instant::now();
+        let _ = (0..MOST_QUEUED).find(|_| !self.accept(now));
         self.socket = None;
         for join in &mut self.all {
             join.end(kind::LOST, why);
@@ -244,12 +319,13 @@ mod tests {
         joins: Joins,
         records: Records,
         user: UnixStream,
+        now: Instant,
     }
 
     impl Bench {
         fn new() -> Self {
             let (joins, records) = (Joins::default(), Records::default());
-            let mut bench = Self { joins, records, user: UnixStream::pair().unwrap().0 };
+            let mut bench = Self { joins, records, user: UnixStream::pair().unwrap().0, now: Instant::now() };
             bench.user = bench.connect();
             bench
         }
@@ -257,20 +333,33 @@ mod tests {
         fn connect(&mut self) -> UnixStream {
             let (user, other) = UnixStream::pair().unwrap();
             [&user, &other].into_iter().for_each(|end| end.set_nonblocking(true).unwrap());
-            let number = self.joins.all.len() as u8;
-            self.joins.all.push(Join::new(other, number));
+            self.joins.all.push(Join::new(other, self.now));
+            self.joins.make_room();
             user
         }
 
         fn send(&mut self, kind: u8, text: &[u8]) {
             self.user.write_all(&record(kind, text)).unwrap();
-            self.joins.serve(&mut self.records);
+            self.serve();
+        }
+
+        fn serve(&mut self) {
+            self.joins.serve(self.now, &mut self.records);
         }
 
         fn order(&mut self) {
             self.send(kind::VERSION, VERSION.as_bytes());
             self.send(kind::ARGUMENT, b"ls");
             self.send(kind::GO, b"");
+        }
+
+        /// Connects a further user, whose order comes at once.
+        fn order_more(&mut self) -> UnixStream {
+            let user = std::mem::replace(&mut self.user, UnixStream::pair().unwrap().0);
+            let more = self.connect();
+            self.user = more;
+            self.order();
+            std::mem::replace(&mut self.user, user)
         }
 
         /// Returns the records that the guest has received: numbers, kinds and texts.
@@ -285,8 +374,12 @@ mod tests {
 
         /// Returns the records that the user has received.
         fn got(&mut self) -> Vec<(u8, String)> {
+            Self::got_by(&mut self.user)
+        }
+
+        fn got_by(user: &mut UnixStream) -> Vec<(u8, String)> {
             let mut bytes = Vec::new();
-            let _ = self.user.read_to_end(&mut bytes);
+            let _ = user.read_to_end(&mut bytes);
             let mut received = Received::default();
             received.add(&bytes);
             std::iter::from_fn(|| received.next().unwrap())
@@ -316,7 +409,7 @@ mod tests {
         assert_eq!(bench.joins.count, 1);
         let expected = [text(b'b', ""), text(b'k', "5"), text(b'o', "out"), text(b'z', "3")];
         assert_eq!(bench.got(), expected);
-        bench.joins.serve(&mut records);
+        bench.joins.serve(bench.now, &mut records);
         assert!(bench.joins.all.is_empty() && records.is_empty(), "the guest knows that the command is over");
     }
 
@@ -326,9 +419,46 @@ mod tests {
         bench.order();
         bench.guest();
         bench.user = UnixStream::pair().unwrap().0;
-        bench.joins.serve(&mut bench.records);
+        bench.serve();
         assert_eq!(bench.guest(), [(0, kind::HANG_UP, String::new())]);
         assert!(bench.joins.all.is_empty());
+    }
+
+    #[test]
+    fn connections_without_a_command_take_no_place_of_one() {
+        let mut bench = Bench::new();
+        let mut idle: Vec<UnixStream> = (0..40).map(|_| bench.connect()).collect();
+        // Half an order is none, and the guest hears nothing of it.
+        idle[39].write_all(&record(kind::VERSION, VERSION.as_bytes())).unwrap();
+        idle[39].write_all(&record(kind::ARGUMENT, b"ls")).unwrap();
+        bench.serve();
+        assert!(bench.records.is_empty());
+        let mut users: Vec<UnixStream> = (0..MOST).map(|_| bench.order_more()).collect();
+        let begun: Vec<u8> = bench.guest().iter().filter(|said| said.1 == kind::GO).map(|said| said.0).collect();
+        assert_eq!(begun, (0..MOST as u8).collect::<Vec<_>>());
+        assert!(users.iter_mut().all(|user| Bench::got_by(user).is_empty()));
+        let evicted = Bench::got_by(&mut idle[0]);
+        assert!(
+            matches!(&evicted[..], [(kind::FAILED, why)] if why.starts_with("too many connections")),
+            "{evicted:?}"
+        );
+        let late = Bench::got_by(&mut bench.order_more());
+        assert_eq!(late, [text(kind::FAILED, "8 commands have joined the guest already")]);
+        bench.now += TIME_TO_ORDER;
+        bench.serve();
+        let slow = Bench::got_by(&mut idle[39]);
+        assert_eq!(slow, [text(kind::FAILED, "no command has come for 10 seconds")]);
+        assert_eq!(bench.joins.all.len(), MOST, "a command that has joined may be silent");
+    }
+
+    #[test]
+    fn a_command_whose_user_has_gone_away_is_not_started() {
+        let mut bench = Bench::new();
+        let order = [record(kind::VERSION, VERSION.as_bytes()), record(kind::ARGUMENT, b"ls"), record(kind::GO, b"")];
+        bench.user.write_all(&order.concat()).unwrap();
+        bench.user = UnixStream::pair().unwrap().0;
+        bench.serve();
+        assert!(bench.joins.all.is_empty() && bench.records.is_empty());
     }
 
     #[test]
@@ -339,15 +469,15 @@ mod tests {
         for bytes in hostile {
             let mut bench = Bench::new();
             bench.order();
-            let good = bench.connect();
+            let good = bench.order_more();
             bench.guest();
             bench.user.write_all(bytes).unwrap();
             for _ in 0..4 {
-                bench.joins.serve(&mut bench.records);
+                bench.serve();
             }
             assert_eq!(bench.guest(), [(0, kind::HANG_UP, String::new())]);
             assert!(matches!(&bench.got()[..], [(kind::FAILED, _)]));
-            assert_eq!(bench.joins.all.iter().map(|join| join.number).collect::<Vec<_>>(), [1]);
+            assert_eq!(bench.joins.all.iter().map(|join| join.number).collect::<Vec<_>>(), [Some(1)]);
             drop(good);
         }
     }
@@ -369,7 +499,7 @@ mod tests {
         for _ in 0..=WINDOW / PIECE {
             bench.send(kind::INPUT, &vec![b'x'; PIECE]);
         }
-        bench.joins.serve(&mut bench.records);
+        bench.serve();
         assert!(bench.joins.all.is_empty(), "a user who sends more ends the join");
     }
 
@@ -391,7 +521,7 @@ mod tests {
                 let bytes: Vec<u8> = (0..length).map(|_| byte()).collect();
                 // The join may be over.
                 let _ = bench.user.write_all(&record(kind, &bytes));
-                bench.joins.serve(&mut bench.records);
+                bench.serve();
                 bench.joins.heard(0, kind, &bytes, &mut bench.records);
             }
             assert!(bench.joins.all.len() <= 1);

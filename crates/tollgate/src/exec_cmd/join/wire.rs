@@ -17,6 +17,8 @@ const LONGEST: usize = 128 << 10;
 /// The largest order, in bytes, and its largest number of words.
 const LARGEST_ORDER: usize = 2 << 20;
 const MOST_WORDS: usize = 1 << 15;
+/// The longest order, encoded, and a record behind it.
+pub const LONGEST_ORDER: usize = LARGEST_ORDER + LONGEST + (MOST_WORDS + 1) * HEAD;
 /// Largest number of groups of a user.
 const MOST_GROUPS: usize = 64;
 /// The number of the last signal.
@@ -85,24 +87,34 @@ impl Display for Wrong {
 
 /// Received bytes.
 #[derive(Debug, Default)]
-pub struct Received(Vec<u8>);
+pub struct Received {
+    bytes: Vec<u8>,
+    /// Number of the bytes that have been taken.
+    taken: usize,
+}
 
 impl Received {
     /// Adds bytes.
     pub fn add(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.drain(..std::mem::take(&mut self.taken));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns the number of bytes of which no record has been made.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.taken
     }
 
     /// Takes the next record, if it is complete.
     pub fn next(&mut self) -> Result<Option<(u8, Vec<u8>)>, Wrong> {
-        let [kind, l0, l1, l2, l3, rest @ ..] = self.0.as_slice() else { return Ok(None) };
+        let [kind, l0, l1, l2, l3, rest @ ..] = &self.bytes[self.taken..] else { return Ok(None) };
         let length = u32::from_le_bytes([*l0, *l1, *l2, *l3]) as usize;
         if length > LONGEST {
             return Err(Wrong("a record is too long"));
         }
         let Some(text) = rest.get(..length) else { return Ok(None) };
         let record = (*kind, text.to_vec());
-        self.0.drain(..HEAD + length);
+        self.taken += HEAD + length;
         Ok(Some(record))
     }
 }
