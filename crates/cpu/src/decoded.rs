@@ -106,7 +106,7 @@ impl Cpu {
     /// Returns the instructions of a block, with true if the last of them ends a run.
     fn decode_again(&self, block: &SavedBlock) -> Option<(Vec<Timed>, bool)> {
         let offset = block.physical & (PAGE - 1);
-        let here = (PAGE - offset).min((MAX_BLOCK * MAX_LENGTH) as u64) as usize;
+        let here = (PAGE - offset).min(u64::from(block.count.min(MAX_BLOCK as u32)) * MAX_LENGTH as u64) as usize;
         let mut bytes = vec![0; here];
         let ram = &self.wiring.ram;
         if !ram.read_bytes(block.physical, &mut bytes) {

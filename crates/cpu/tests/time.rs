@@ -20,14 +20,25 @@ use x86::page::PAGE;
 struct Uneven;
 
 impl Timing for Uneven {
-    fn run(&self, _: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
+    fn run(
+        &self,
+        _: &Costs,
+        before: &Context,
+        run: &mut Steps,
+        put: &mut dyn FnMut(Price),
+        after: Option<&mut Context>,
+    ) {
+        let mut context = before.0.clone();
         for Step { class, .. } in run {
-            let (count, before) = match context.0[..] {
+            let (count, before) = match context[..] {
                 [count, before] => (count, before),
                 _ => (0, u8::MAX),
             };
-            context.0 = vec![count.saturating_add(1).min(200), class as u8];
+            context = vec![count.saturating_add(1).min(200), class as u8];
             put(Price::of(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900));
+        }
+        if let Some(after) = after {
+            after.0 = context;
         }
     }
 }
@@ -122,7 +133,7 @@ fn expected() -> u64 {
     let price = |run: &[(Class, Instruction)]| -> u64 {
         let mut sum = 0;
         let mut steps = run.iter().map(|(class, instruction)| Step { class: *class, instruction });
-        Uneven.run(&Costs::free(), &mut Context::default(), &mut steps, &mut |price| sum += u64::from(price.ticks));
+        Uneven.run(&Costs::free(), &Context::default(), &mut steps, &mut |price| sum += u64::from(price.ticks), None);
         sum
     };
     let (begin, hlt) = (2, ops.len() - 1);

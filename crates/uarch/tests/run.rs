@@ -72,6 +72,8 @@ fn known_blocks_take_what_is_known_of_them() {
 
 #[test]
 fn marginal_prices_do_not_depend_on_where_the_state_is_encoded() {
+    // A state that is used again for every context, whatever was in it.
+    let mut used = State::new();
     for core in CoreTable::names() {
         let table = CoreTable::named(core).unwrap();
         let mut info = InstructionInfoFactory::new();
@@ -81,10 +83,14 @@ fn marginal_prices_do_not_depend_on_where_the_state_is_encoded() {
             for i in decode(&code) {
                 let described = table.step(&mut info, &i, 1000);
                 let mut other = State::decode(&kept).unwrap();
+                assert_eq!((used.take(&kept), State::time_of(&kept)), (Some(()), other.time()));
                 let price = step(table, &mut state, &described);
                 assert_eq!(step(table, &mut other, &described), price, "{core}, seed {seed}: {i}");
+                assert_eq!(step(table, &mut used, &described), price, "{core}, seed {seed}: {i}");
                 kept = other.encode();
-                assert_eq!(kept, state.encode(), "{core}, seed {seed}: {i}");
+                for same in [&state, &used] {
+                    assert_eq!(kept, same.encode(), "{core}, seed {seed}: {i}");
+                }
             }
             assert_eq!(State::decode(&kept).unwrap().close(table, true), state.close(table, true));
         }

@@ -3,7 +3,13 @@
 use super::{Context, Price, Repeated, Resolution, Step, Steps, Timing};
 use iced_x86::{InstructionInfoFactory, OpKind};
 use ledger::{Class, Costs, Ticks};
+use std::cell::RefCell;
 use uarch::{CoreTable, Repeat, State, step, string};
+
+thread_local! {
+    /// A state of the pipeline, of several kilobytes, and what iced-x86 needs: most runs are short.
+    static SCRATCH: RefCell<(State, InstructionInfoFactory)> = RefCell::new((State::new(), InstructionInfoFactory::new()));
+}
 
 /// The model with a pipeline and caches.
 #[derive(Clone, Copy, Debug)]
@@ -14,24 +20,25 @@ pub struct Core {
 }
 
 impl Timing for Core {
-    fn run(&self, costs: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
-        let Some(table) = self.table else { return Self::by_class(costs, context, run, put) };
-        // Contexts of saved states are checked when they are restored.
-        let mut state = State::decode(&context.0).unwrap_or_default();
-        let mut info = InstructionInfoFactory::new();
-        for at @ Step { class, instruction } in run {
-            let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
-            let next = table.step(&mut info, instruction, flat);
-            let next = if has_own_price(class) { next.priced_by_caller() } else { next };
-            if class == Class::Branch {
-                let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
-                let ticks = step(table, &mut state, &next);
-                put(Price { ticks, branch: Resolution { elapsed: state.time(), late, waits_for_load } });
-            } else {
-                put(Price::of(step(table, &mut state, &next)));
+    fn run(
+        &self,
+        costs: &Costs,
+        before: &Context,
+        run: &mut Steps,
+        put: &mut dyn FnMut(Price),
+        after: Option<&mut Context>,
+    ) {
+        let Some(table) = self.table else { return Self::by_class(costs, before, run, put, after) };
+        SCRATCH.with_borrow_mut(|(state, info)| {
+            // Contexts of saved states are checked when they are restored.
+            if state.take(&before.0).is_none() {
+                state.reset();
             }
-        }
-        context.0 = state.encode();
+            Self::by_pipeline(table, costs, (state, info), run, put);
+            if let Some(after) = after {
+                after.0 = state.encode();
+            }
+        });
     }
 
     fn repeated(&self, repeated: &Repeated) -> Option<Ticks> {
@@ -47,7 +54,7 @@ impl Timing for Core {
 
     fn elapsed(&self, context: &Context) -> u32 {
         match self.table {
-            Some(_) => State::decode(&context.0).map_or(0, |state| state.time()),
+            Some(_) => State::time_of(&context.0),
             None => sum_of(context),
         }
     }
@@ -65,15 +72,45 @@ impl Timing for Core {
 }
 
 impl Core {
+    /// Prices instructions by a table.
+    fn by_pipeline(
+        table: &CoreTable,
+        costs: &Costs,
+        (state, info): (&mut State, &mut InstructionInfoFactory),
+        run: &mut Steps,
+        put: &mut dyn FnMut(Price),
+    ) {
+        for at @ Step { class, instruction } in run {
+            let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
+            let next = table.step(info, instruction, flat);
+            let next = if has_own_price(class) { next.priced_by_caller() } else { next };
+            if class == Class::Branch {
+                let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
+                let ticks = step(table, state, &next);
+                put(Price { ticks, branch: Resolution { elapsed: state.time(), late, waits_for_load } });
+            } else {
+                put(Price::of(step(table, state, &next)));
+            }
+        }
+    }
+
     /// Prices instructions by their classes. The context is the time since the begin of the run.
-    fn by_class(costs: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
-        let mut elapsed = sum_of(context);
+    fn by_class(
+        costs: &Costs,
+        before: &Context,
+        run: &mut Steps,
+        put: &mut dyn FnMut(Price),
+        after: Option<&mut Context>,
+    ) {
+        let mut elapsed = sum_of(before);
         for Step { class, .. } in run {
             let price = costs.class[class as usize];
             elapsed = elapsed.saturating_add(price);
             put(Price::of(price));
         }
-        context.0 = elapsed.to_le_bytes().to_vec();
+        if let Some(after) = after {
+            after.0 = elapsed.to_le_bytes().to_vec();
+        }
     }
 }
 

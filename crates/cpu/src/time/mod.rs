@@ -100,8 +100,16 @@ impl Price {
 /// The price may depend on nothing but the instruction and the context, and the context on nothing but the instructions
 /// in front of it in the run: then virtual time is a function of what the guest executes.
 pub trait Timing: Debug + Send + Sync {
-    /// Passes the marginal prices of instructions to `put`, and changes the context to that after them.
-    fn run(&self, costs: &Costs, context: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price));
+    /// Passes the marginal prices of instructions that follow a context to `put`, and writes the context after them to `after`, unless
+    /// nobody needs it.
+    fn run(
+        &self,
+        costs: &Costs,
+        before: &Context,
+        run: &mut Steps,
+        put: &mut dyn FnMut(Price),
+        after: Option<&mut Context>,
+    );
 
     /// Returns the price of MOVS or STOS with a repeat prefix, start-up included, which its run does not contain; `None` if
     /// the instruction has the price of its class and of steps.
@@ -134,7 +142,7 @@ pub trait Timing: Debug + Send + Sync {
 pub struct Flat;
 
 impl Timing for Flat {
-    fn run(&self, costs: &Costs, _: &mut Context, run: &mut Steps, put: &mut dyn FnMut(Price)) {
+    fn run(&self, costs: &Costs, _: &Context, run: &mut Steps, put: &mut dyn FnMut(Price), _: Option<&mut Context>) {
         run.for_each(|step| put(Price::of(costs.class[step.class as usize])));
     }
 

@@ -52,32 +52,36 @@ impl Runs {
     }
 
     /// Passes the marginal prices of instructions that follow the context `place` to `put`, and returns the context after
-    /// them.
-    fn follow(&self, by: &By, place: Place, run: &mut Steps, put: &mut dyn FnMut(Price)) -> Context {
-        let mut context = self.contexts[usize::from(place)].clone();
-        by.timing.run(by.costs, &mut context, run, put);
-        context
+    /// them. It is the begin of a run if the last of them `ends` one.
+    fn follow(&mut self, by: &By, place: Place, run: &mut Steps, put: &mut dyn FnMut(Price), ends: bool) -> Place {
+        let before = &self.contexts[usize::from(place)];
+        if ends {
+            by.timing.run(by.costs, before, run, put, None);
+            return START;
+        }
+        let mut after = Context::default();
+        by.timing.run(by.costs, before, run, put, Some(&mut after));
+        self.number(by.timing, after)
     }
 
     /// Returns the marginal prices of instructions that follow the context `place`, and the context after them; `ends` is
     /// true if the last of them ends the run.
     pub fn price(&mut self, by: &By, place: Place, run: &mut Steps, ends: bool) -> (Vec<Price>, Place) {
         let mut prices = Vec::with_capacity(run.size_hint().0);
-        let after = self.follow(by, place, run, &mut |price| prices.push(price));
-        (prices, if ends { START } else { self.number(by.timing, after) })
+        let after = self.follow(by, place, run, &mut |price| prices.push(price), ends);
+        (prices, after)
     }
 
     /// Returns the same for one instruction.
     pub fn price_one(&mut self, by: &By, place: Place, step: Step, ends: bool) -> (Price, Place) {
         let mut one = Price::default();
-        let after = self.follow(by, place, &mut std::iter::once(step), &mut |price| one = price);
-        (one, if ends { START } else { self.number(by.timing, after) })
+        let after = self.follow(by, place, &mut std::iter::once(step), &mut |price| one = price, ends);
+        (one, after)
     }
 
     /// Returns the context after instructions that follow the context `place`.
     pub fn after(&mut self, by: &By, place: Place, run: &mut Steps) -> Place {
-        let after = self.follow(by, place, run, &mut |_| ());
-        self.number(by.timing, after)
+        self.follow(by, place, run, &mut |_| (), false)
     }
 
     /// Returns the price of the instructions in front of the context `place`, since the begin of the run.

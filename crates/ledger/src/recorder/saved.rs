@@ -159,6 +159,7 @@ impl Recorder {
         if coarseness.keeps_shapes() {
             saved.blocks.iter().for_each(|block| recorder.use_shape(block.2));
         }
+        recorder.tables.events.reserve(saved.events.len());
         for (origin, rip, kind, amount) in saved.events {
             recorder.tables.events.add(origin, rip, kind, amount);
         }

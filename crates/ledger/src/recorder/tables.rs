@@ -185,6 +185,10 @@ impl Charge {
     fn is(&self, rip: u64, who: u32, param: u32) -> bool {
         self.rip == rip && self.who == who && self.param == param
     }
+
+    fn hash(&self) -> u64 {
+        hash_of_charge(self.rip, self.who, self.param)
+    }
 }
 
 /// Charges by event: dense storage with an index, and a cache of recent charges by a few bits of the hash, where most charges
@@ -204,6 +208,12 @@ fn hash_of_charge(rip: u64, who: u32, param: u32) -> u64 {
 }
 
 impl Charges {
+    /// Makes room for more entries.
+    pub(super) fn reserve(&mut self, more: usize) {
+        self.all.reserve(more);
+        self.index.reserve(more, |&at| self.all[at as usize].hash());
+    }
+
     /// Adds events. Returns true if this created an entry.
     #[inline]
     pub(super) fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, amount: Amount) -> bool {
@@ -233,10 +243,7 @@ impl Charges {
             None => {
                 let at = all.len() as u32;
                 all.push(Charge { rip, who, param, amount: Amount::default() });
-                self.index.insert_unique(hash, at, |&at| {
-                    let charge = &all[at as usize];
-                    hash_of_charge(charge.rip, charge.who, charge.param)
-                });
+                self.index.insert_unique(hash, at, |&at| all[at as usize].hash());
                 (at, true)
             }
         };

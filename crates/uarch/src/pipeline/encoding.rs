@@ -74,8 +74,22 @@ impl State {
     /// follows could overflow.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut state = Self::new();
+        state.take(bytes)?;
+        Some(state)
+    }
+
+    /// Returns the time of the state of which these are the bytes, in ticks.
+    pub fn time_of(mut bytes: &[u8]) -> u32 {
+        get(&mut bytes).and_then(|time| at_most(time, LATEST)).unwrap_or(0)
+    }
+
+    /// Makes this the state of which these are the bytes, as [`State::decode`] does. After `None` the state is of no use until its next
+    /// [`State::reset`].
+    pub fn take(&mut self, bytes: &[u8]) -> Option<()> {
+        let state = self;
+        state.reset();
         if bytes.is_empty() {
-            return Some(state);
+            return Some(());
         }
         let mut rest = bytes;
         let mut get = || get(&mut rest);
@@ -130,6 +144,7 @@ impl State {
             let same = mask >> (ORIGINS + 1) & 1 == 0;
             for which in if same { &[PREDICTED][..] } else { &[PREDICTED, UNPREDICTED] } {
                 state.ready[*which][at] = state.time + at_most(get()?, MOST_LATE)?;
+                state.ways[at][*which] = [0; ORIGINS];
                 for origin in (0..ORIGINS).filter(|origin| mask >> origin & 1 != 0) {
                     state.ways[at][*which][origin] = u16::try_from(get()?).ok()?;
                 }
@@ -139,7 +154,7 @@ impl State {
                 state.ways[at][UNPREDICTED] = state.ways[at][PREDICTED];
             }
         }
-        rest.is_empty().then_some(state)
+        rest.is_empty().then_some(())
     }
 }
 

@@ -81,7 +81,7 @@ pub struct State {
     pub(super) written: u128,
     /// Registers whose value comes from a load of the run.
     pub(super) loaded: u128,
-    /// Latencies from the origins to each register.
+    /// Latencies from the origins to each register that was written.
     pub(super) ways: [Both<Row>; REGS],
     /// Places in memory, the latest last.
     pub(super) places: Vec<Followed>,
@@ -138,6 +138,29 @@ impl State {
             behind_at: [0; PLACE_COUNT],
             bytes: 0,
         }
+    }
+
+    /// Makes this the state at a run's begin again. The ways of registers that are not written are left as they are, because nothing
+    /// reads them: they are most of a state.
+    pub fn reset(&mut self) {
+        self.origins.clear();
+        self.places.clear();
+        self.time = 0;
+        self.unpredicted = 0;
+        self.used = [0; BOUNDS];
+        self.ready = [[0; REGS]; 2];
+        self.written = 0;
+        self.loaded = 0;
+        self.stack = 0;
+        self.comparison = NO_FORM;
+        self.store = None;
+        self.first_store = None;
+        self.slots = 0;
+        self.stored = [0; PLACE_COUNT];
+        self.pairs = 0;
+        self.behind = 0;
+        self.behind_at = [0; PLACE_COUNT];
+        self.bytes = 0;
     }
 
     /// Returns the time since the run's begin, in ticks.
@@ -351,7 +374,7 @@ impl Value {
 /// Returns the marginal price of an instruction in ticks, and changes the state to that after it.
 pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
     if state.is_long() || state.time > (LATEST - MOST_ADDED).saturating_sub(step.flat) {
-        *state = State::new();
+        state.reset();
     }
     let before = state.time;
     state.bytes += u32::from(step.length);
