@@ -26,6 +26,8 @@ pub mod blocks;
 mod branches;
 mod breakpoints;
 pub mod bus;
+#[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
+mod bytes;
 pub mod cache;
 pub mod capability;
 pub mod charged;

@@ -135,7 +135,11 @@ fn commands_join(bench: &Bench) -> Outcome {
     bench.expect_of(waits, 125, "the guest's first command has ended")?;
     bench.expect_of(guest, 0, "^first ended$")?;
     bench.expect(&tollgate("report joined.ledger"), 0, "^joined by +[0-9]+ commands$")?;
-    bench.expect(&tollgate("report joined.ledger --region joined"), 0, "^region +joined, entered [0-9]+ times, open for ")?;
+    bench.expect(
+        &tollgate("report joined.ledger --region joined"),
+        0,
+        "^region +joined, entered [0-9]+ times, open for ",
+    )?;
     bench.until(|| names().count() == 0, "the socket is removed")?;
     drop(UnixListener::bind(sockets.join("1.socket"))?);
     bench.expect(&join("", "true"), 126, none)?;
