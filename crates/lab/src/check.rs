@@ -45,7 +45,7 @@ impl Document {
             format: u32,
         }
         let text = std::str::from_utf8(bytes).map_err(|_| BaselineError::NotText)?;
-        let malformed = |error: serde_json::Error| BaselineError::Malformed(error.to_string());
+        let malformed = |error: serde_json::Error| BaselineError::Malformed(crate::input::wrong_json(&error));
         let Version { format } = serde_json::from_str(text).map_err(malformed)?;
         if format != FORMAT {
             return Err(BaselineError::Version { found: format });
@@ -277,7 +277,7 @@ mod tests {
         let refused = |bytes: &[u8]| Document::read(bytes).unwrap_err().to_string();
         let newer = text.replacen("\"format\":1", "\"format\":9", 1);
         assert!(refused(newer.as_bytes()).contains("format version 9"));
-        assert!(refused(b"[]").starts_with("is not what `tollgate lab run --json` prints: invalid"));
+        assert!(refused(b"[]").starts_with("is not what `tollgate lab run --json` prints: a part is missing"));
         assert_eq!(refused(b"\x89PNG\xff"), "is not what `tollgate lab run --json` prints: it is not text");
         document.interrupted = Some(Interrupted { done: 1, cells: 3 });
         let early = serde_json::to_vec(&document).unwrap();

@@ -19,6 +19,7 @@ pub mod failure;
 pub mod fingerprint;
 pub mod flame;
 pub mod format;
+mod input;
 pub mod measure;
 pub mod report;
 pub mod results;

@@ -246,8 +246,9 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let unit = metric.unit().to_owned();
     let region = metric.region.as_deref();
     let unnamed = selection.unnamed();
-    let unnamed =
-        unnamed.iter().map(|part| format!("{:.1} % without names: {}", part.share() * 100.0, part.describe()));
+    let unnamed = unnamed
+        .iter()
+        .map(|part| format!("{:.1} % of the time is spent in {}", part.share() * 100.0, part.describe_in_sentence()));
     let unnamed = unnamed.collect();
     let stacks = Folded::of(&ledger, region).lines;
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });

@@ -26,7 +26,7 @@ pub mod lockstep;
 pub mod machine;
 #[allow(unsafe_code, reason = "what is mapped is shown as bytes")]
 pub mod memory;
-mod moves;
+pub mod moves;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;

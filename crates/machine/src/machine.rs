@@ -533,7 +533,7 @@ impl Machine {
     /// Returns the facts of a run's ledger that do not depend on its end.
     pub(crate) fn provenance(&self) -> Vec<(&'static str, String)> {
         let mut facts = self.description.clone();
-        facts.extend(moves::describe(&self.moves).map(|moves| ("moved", moves)));
+        facts.extend(moves::describe(&self.moves).map(|moves| (moves::FACT, moves)));
         facts
     }
 

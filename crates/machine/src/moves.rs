@@ -3,6 +3,8 @@
 use ledger::{TICKS_PER_CYCLE, Ticks};
 use serde::{Deserialize, Serialize};
 
+/// Name of the ledger's fact.
+pub const FACT: &str = "moved";
 /// Largest number of moves, and of bytes of a name, in a file.
 const MOST: usize = 1 << 10;
 

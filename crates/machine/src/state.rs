@@ -24,8 +24,8 @@ pub struct DeviceState {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
     /// The bytes can't be decoded.
-    #[error("the state is damaged: {0}")]
-    Damaged(#[from] postcard::Error),
+    #[error("the state is {0}")]
+    Damaged(&'static str),
     /// The state is followed by more bytes.
     #[error("the state is followed by {0} unexpected bytes")]
     Trailing(usize),
@@ -76,6 +76,16 @@ pub enum RestoreError {
         /// The reason.
         cause: StateError,
     },
+}
+
+impl From<postcard::Error> for StateError {
+    /// Says what is wrong with the bytes in words for users: those of the decoder name the types of the program.
+    fn from(error: postcard::Error) -> Self {
+        match error {
+            postcard::Error::DeserializeUnexpectedEnd => Self::Damaged("cut off"),
+            _ => Self::Damaged("malformed"),
+        }
+    }
 }
 
 /// An object whose state can be saved and restored.
@@ -144,7 +154,10 @@ mod tests {
         assert_eq!(decode(&bytes), Ok((5u8, true)));
         assert_eq!(decode::<(u8, bool)>(&[5, 1, 0, 0]), Err(StateError::Trailing(2)));
         for damaged in [&[5][..], &[5, 2], &[]] {
-            assert!(matches!(decode::<(u8, bool)>(damaged), Err(StateError::Damaged(_))), "{damaged:?}");
+            let error = decode::<(u8, bool)>(damaged).unwrap_err();
+            let words = ["the state is cut off", "the state is malformed"];
+            assert!(words.contains(&&*error.to_string()), "{damaged:?}: {error}");
+            assert!(std::error::Error::source(&error).is_none(), "the reason is said once");
         }
         // A length of 2^63 bytes must not allocate memory.
         let vast = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01];

@@ -128,7 +128,8 @@ impl Ending {
 /// Returns a warning of code without names for people.
 fn warning_text(Warning { region, unnamed }: &Warning) -> String {
     let of = region.map_or("the run".to_owned(), |region| format!("region {region}"));
-    format!("warning: without names: {} of {of}, {}", share(unnamed.ticks, unnamed.of), unnamed.describe())
+    let share = share(unnamed.ticks, unnamed.of);
+    format!("warning: {share} of the time of {of} is spent in {}", unnamed.describe_in_sentence())
 }
 
 /// Returns a warning of code without names for programs.

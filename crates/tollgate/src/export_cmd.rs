@@ -4,6 +4,7 @@ use crate::output::{self, OutputFile};
 use crate::report::{select, select_task};
 use crate::stacks::weigh;
 use crate::table::read_ledger;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
@@ -84,7 +85,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     // A trace needs no stacks.
     let weigh = match args.format.0 {
         Format::Perfetto | Format::Timeline if args.event.is_some() => {
-            bail!("--event selects call stacks, and this format has all crossings: leave it out")
+            bail!(WrongArguments::new("--event selects call stacks, and this format has all crossings: leave it out"))
         }
         Format::Perfetto | Format::Timeline => Weigh::Crossings,
         _ => weigh(&ledger, args.event.as_deref())?,

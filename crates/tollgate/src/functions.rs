@@ -4,6 +4,7 @@ use crate::table::{
     Align::{Left, Right},
     cycles, limit, number, share, table, title,
 };
+use crate::usage::WrongArguments;
 use anyhow::{Result, bail};
 use ledger::pattern;
 use ledger::summary::CallStack;
@@ -168,7 +169,8 @@ fn looked_up(stacks: &[CallStack], named: &str) -> Result<Sandwich> {
         let known = functions(stacks);
         let more = if known.len() > SHOWN { ", ..." } else { "" };
         let names: Vec<&str> = known.iter().take(SHOWN).map(|(name, _)| name.as_str()).collect();
-        bail!("no call stack has the function '{named}'; the heaviest are: {}{more}", names.join(", "));
+        let text = format!("no call stack has the function '{named}'; the heaviest are: {}{more}", names.join(", "));
+        bail!(WrongArguments::new(text));
     }
     Ok(found)
 }

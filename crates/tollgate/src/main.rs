@@ -147,7 +147,7 @@ fn main() -> ExitCode {
 
 /// Reports an error, and returns its exit status.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    output::say(&format!("tollgate: error: {error:#}"));
+    output::say(&format!("tollgate: error: {}", output::described(error)));
     limits::explain(error);
     let wrong = error.downcast_ref::<usage::WrongArguments>().is_some();
     ExitCode::from(if wrong { usage::WrongArguments::STATUS } else { usage::FAILED })

@@ -3,13 +3,15 @@
 use crate::contain::Sandbox;
 use crate::input;
 use crate::live::Live;
-use crate::output::{OutputFile, say};
+use crate::output::{OutputFile, described, say};
 use crate::recording::{self, Recording};
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use clap::Args;
 use ledger::Ticks;
 use ledger::symbols::Symbol;
 use machine::awaited::{Awaiting, Place};
+use machine::snapshot::SnapshotError;
 use machine::{Host, Machine, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,7 +35,7 @@ pub struct MomentArgs {
     restore: Option<PathBuf>,
     /// Moves the restored guest of `--platform hvm` to another processor: costs are those of PROFILE from there on, and the guest keeps the
     /// CPUID of its `--cpu`. A guest that may use a feature which the other processor lacks is refused
-    #[arg(long, value_name = "PROFILE", requires = "restore")]
+    #[arg(long, value_name = "PROFILE")]
     migrate: Option<String>,
     /// Writes the user's input, with its virtual times, to a file for --replay
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
@@ -170,7 +172,10 @@ impl MomentArgs {
                 true => machine.restore_or_move(&bytes, &images),
                 false => machine.restore(&bytes, &images),
             };
-            restored.with_context(failed)?;
+            restored.map_err(|error| match error {
+                SnapshotError::NestedHere => WrongArguments::new(error.to_string()).into(),
+                error => anyhow::Error::new(error).context(failed()),
+            })?;
         }
         if let Some(path) = &self.replay {
             recording::replay(machine, path, LARGEST, &images)?;
@@ -219,7 +224,7 @@ impl Moments {
     /// Reports a file that could not be written.
     fn note(&mut self, written: Result<()>) {
         if let Err(error) = written {
-            say(&format!("tollgate: {error:#}"));
+            say(&format!("tollgate: {}", described(&error)));
             self.failed = true;
         }
     }

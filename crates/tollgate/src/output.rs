@@ -25,6 +25,19 @@ pub fn result(text: &str) -> Result<()> {
     }
 }
 
+/// Returns an error with its causes, each once: some errors repeat their cause in their own text.
+pub fn described(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// A file that will be written.
 pub struct OutputFile {
     /// The name of the file's kind, for messages.
@@ -152,6 +165,13 @@ impl OutputFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = |text: &'static str| anyhow::Error::msg(text);
+        assert_eq!(described(&error("c").context("b: c").context("a")), "a: b: c");
+        assert_eq!(described(&error("c").context("b").context("a")), "a: b: c");
+    }
 
     const NO_INPUTS: [Named<'static>; 0] = [];
 

@@ -20,6 +20,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// Name of the fact that a guest has moved to another processor.
+const MOVED: &str = machine::moves::FACT;
+
 /// Shows the charges of a run: the boundaries that were crossed, by which code, how often, and at what cost.
 #[derive(Args)]
 #[command(after_help = "\
@@ -231,10 +234,11 @@ pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<
         Some(selection) => Ok(selection),
         None => {
             let names: Vec<&str> = ledger.regions.iter().skip(1).map(|region| region.name.as_str()).collect();
-            match names.is_empty() {
-                true => bail!("the ledger has no regions of interest"),
-                false => bail!("the ledger has no region '{name}'; it has: {}", names.join(", ")),
-            }
+            let text = match names.is_empty() {
+                true => "the ledger has no regions of interest".to_owned(),
+                false => format!("the ledger has no region '{name}'; it has: {}", names.join(", ")),
+            };
+            bail!(WrongArguments::new(text))
         }
     }
 }
@@ -249,7 +253,8 @@ pub fn select_task<'a>(selection: Selection<'a>, task: Option<&'a str>) -> Resul
             let known = selection.top(By::Comm, SHOWN);
             let more = if known.of > SHOWN { ", ..." } else { "" };
             let names: Vec<&str> = known.rows.iter().map(|(name, _)| name.as_str()).collect();
-            bail!("the ledger has no task '{name}'; it has: {}{more}", names.join(", "))
+            let text = format!("the ledger has no task '{name}'; it has: {}{more}", names.join(", "));
+            bail!(WrongArguments::new(text))
         }
     }
 }
@@ -326,7 +331,12 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     let busy = total.busy();
     let mut line = |name: &str, value: String| out.push_str(&format!("{name:<13} {value}\n"));
     line("processor", format!("{}, {}", header.profile, gigahertz(header.tsc_hz)));
-    for (key, value) in header.metadata.iter().filter(|(key, _)| !key.starts_with(UNNAMED_FACT)) {
+    // The profile is the last one of a guest that has moved.
+    if let Some(moves) = header.metadata.get(MOVED) {
+        line(MOVED, fact(moves));
+    }
+    let elsewhere = |key: &str| key == MOVED || key.starts_with(UNNAMED_FACT);
+    for (key, value) in header.metadata.iter().filter(|(key, _)| !elsewhere(key)) {
         line(key, fact(value));
     }
     if let Some(folded) = ledger.folded.describe() {
@@ -369,7 +379,7 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
         Err(error) => line("balance", format!("WRONG: {error}")),
     }
     for unnamed in selection.unnamed() {
-        line("without names", format!("{} {}", share(unnamed.ticks, unnamed.of), unnamed.describe()));
+        line("without names", format!("{} of the time, in {}", share(unnamed.ticks, unnamed.of), unnamed.describe()));
     }
 }
 

@@ -231,11 +231,27 @@ fn programs_are_told_everything() {
 }
 
 #[test]
+fn a_guest_that_has_moved_has_that_below_the_processor() {
+    let mut ledger = sample(1);
+    ledger.header.metadata.insert(MOVED.to_owned(), "core2 to zen3 after 1000 cycles".to_owned());
+    let shown = text(&ledger, ledger.all(), Part::default(), Some(Table::Ring), 0);
+    let lines: Vec<&str> = shown.lines().take(2).collect();
+    assert!(
+        lines[0].starts_with("processor ") && lines[1] == "moved         core2 to zen3 after 1000 cycles",
+        "{shown}"
+    );
+    assert_eq!(shown.matches("moved ").count(), 1);
+}
+
+#[test]
 fn code_without_names_is_said() {
     let mut ledger = sample(1);
     ledger.explain_unnamed(|part, _| format!("a reason for {}", part.name()));
     let shown = text(&ledger, ledger.all(), Part::default(), Some(Table::Ring), 0);
-    assert!(shown.contains("\nwithout names 64.19% programs: a reason for programs\n"), "{shown}");
+    assert!(
+        shown.contains("\nwithout names 64.19% of the time, in code of programs: a reason for programs\n"),
+        "{shown}"
+    );
     assert!(!shown.contains("unnamed"), "its fact is not shown twice: {shown}");
     let mut printed = String::new();
     let mut print = |part: &str| {

@@ -5,6 +5,7 @@
 
 use crate::identity;
 use crate::input;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -72,7 +73,13 @@ pub fn absolute(words: &[String], kernel: &[u8]) -> Vec<String> {
 
 /// Returns the options that the snapshot of `--restore` adds to those of the command line.
 pub fn words(matches: &ArgMatches) -> Result<Vec<OsString>> {
-    let Some(path) = matches.get_one::<PathBuf>("restore") else { return Ok(Vec::new()) };
+    let Some(path) = matches.get_one::<PathBuf>("restore") else {
+        if given(matches, "migrate").is_some() {
+            let text = "--migrate goes with --restore: it moves the guest of a snapshot to another processor";
+            bail!(WrongArguments::new(text));
+        }
+        return Ok(Vec::new());
+    };
     let failed = || format!("can't restore the snapshot {}", path.display());
     let bytes = input::read_regular(path, crate::moments::LARGEST, "snapshot")?;
     let made = snapshot::made(&bytes).with_context(failed)?;

@@ -4,6 +4,7 @@ use crate::table::{
     Align::{Left, Right},
     cycles, number, share, table,
 };
+use crate::usage::WrongArguments;
 use anyhow::{Result, bail};
 use ledger::summary::{Direct, Saved, Selection, Site};
 use ledger::{Class, Family, Ledger, Taken, Ticks, Way};
@@ -100,11 +101,13 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             has_branches(ledger)?;
             let saved = ledger.made_direct(sites, direct);
             if saved.is_empty() {
-                bail!("--what-if: {}", why_none(sites, direct));
+                bail!(WrongArguments::new(format!("--what-if: {}", why_none(sites, direct))));
             }
             let never = direct.targets.iter().find(|target| !goes_to(sites, &saved, target));
             if let Some(target) = never {
-                bail!("--what-if: no branch at '{}' went to '{target}' (--json lists all targets)", direct.place);
+                let place = &direct.place;
+                let text = format!("--what-if: no branch at '{place}' went to '{target}' (--json lists all targets)");
+                bail!(WrongArguments::new(text));
             }
             Ok(saved.into_iter().map(Outcome::from).collect())
         }
@@ -116,7 +119,7 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
                 (count.saturating_add(amount.count), ticks.saturating_add(amount.ticks))
             });
             if count == 0 {
-                bail!("--what-if: CPUID {leaf:#x} was not executed here");
+                bail!(WrongArguments::new(format!("--what-if: CPUID {leaf:#x} was not executed here")));
             }
             let load = Ticks::from(ledger.header.class_ticks[Class::Load as usize]);
             let what = format!("CPUID {leaf:#x}: read from memory");

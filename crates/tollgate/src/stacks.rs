@@ -6,6 +6,7 @@ use crate::table::{
     Align::{Left, Right},
     ROWS, cycles, emit, limit, number, share, table,
 };
+use crate::usage::WrongArguments;
 use anyhow::{Result, bail};
 use clap::Args;
 use lab::flame;
@@ -76,7 +77,8 @@ pub fn weigh(ledger: &Ledger, event: Option<&str>) -> Result<Weigh> {
     let kinds = ledger.kinds_called(event);
     if kinds.is_empty() {
         let names: Vec<String> = ledger.kinds_with_stacks().into_iter().map(|kind| ledger.describe(kind)).collect();
-        bail!("the ledger has no crossing '{event}' with call stacks; it has: {}", names.join(", "));
+        let text = format!("the ledger has no crossing '{event}' with call stacks; it has: {}", names.join(", "));
+        bail!(WrongArguments::new(text));
     }
     Ok(Weigh::Kinds(kinds))
 }

@@ -1,11 +1,12 @@
-//! Exit statuses, and command lines that are wrong whatever the files and the host are, and that the parser of options accepts.
+//! Exit statuses, and wrong command lines that the parser of options accepts: options that exclude each other whatever the files and the host are, and
+//! options that select by name what a file does not have.
 
 use std::fmt::{self, Display, Formatter};
 
 /// Exit status when a command failed.
 pub const FAILED: u8 = 126;
 
-/// A wrong command line, such as options that exclude each other. The program ends with [`WrongArguments::STATUS`].
+/// A wrong command line, such as options that exclude each other, or the name of a region that the ledger does not have. The program ends with [`WrongArguments::STATUS`].
 #[derive(Debug)]
 pub struct WrongArguments(String);
 

@@ -689,7 +689,7 @@ fn call_sites_are_those_of_a_level() {
     let change = format!("direct({:#x})", ENTRY + 5);
     assert_eq!(reported(&ledger, &["--what-if", &change]).0, 0);
     let (status, text) = reported(&ledger, &["--what-if", &change, "--level", "1"]);
-    assert!(status == FAILED && text.contains("no indirect call or jump is at"), "{text}");
+    assert!(status == WRONG_ARGUMENTS && text.contains("no indirect call or jump is at"), "{text}");
     let (status, text) = reported(&ledger, &["--what-if", &change, "--json", "--by", "class"]);
     assert!(status == 0 && text.contains("what_if"), "{text}");
 }
@@ -957,13 +957,19 @@ fn a_snapshot_alone_is_enough() {
     assert!(status == FAILED && error.contains("its command line is \"a b\", and here it is \"c\""), "{error}");
     let (status, _, error) = restored(&["--mmu", "tdp"]);
     assert!(status == FAILED && error.contains("it is of another machine"), "{error}");
+    // A moved guest is no hypervisor. The option is blamed, and not the guest.
+    let nested = ["run", "--restore", &saved, "--migrate", "skx", "--mmu", "tdp", "--nested", "on"];
+    wrong_use(&nested, "--nested on can't be used with --migrate");
     // The kernel has changed since.
     files.guest("kernel", &[&code[..], b"\x90"].concat());
     let (status, _, error) = restored(&[]);
     let message = "can't be used: give the right one, by --kernel: its contents differ from those of the saved run";
     assert!(status == FAILED && error.contains(message) && error.lines().count() == 1, "{error}");
-    // Without a snapshot the kernel is required.
+    // Without a snapshot the kernel is required, and nothing moves.
     assert_eq!(run(&["--append", "x"]).0, WRONG_ARGUMENTS);
+    for words in [&["--migrate", "skx"][..], &["--kernel", "k", "--migrate", "skx"]] {
+        wrong_use(&[&["run"], words].concat(), "--migrate goes with --restore");
+    }
     let (status, _, error) = run(&["--restore", &files.put("nonsense", b"x")]);
     assert!(
         status == FAILED && error.contains("can't restore the snapshot") && error.contains("it is not a snapshot"),
@@ -1021,6 +1027,28 @@ fn no_command_writes_over_what_it_reads() {
         wrong_use(line, "name the same file: ");
         assert!([file, toml].iter().all(|file| std::fs::read(file).unwrap() == b"what is read"), "{line:?}");
     }
+}
+
+#[test]
+fn names_that_a_file_does_not_have_are_a_wrong_use() {
+    let files = Files::new("names");
+    let kernel = files.guest("kernel", &[PRINT, POWER_OFF].concat());
+    let ledger = &*files.path("ledger");
+    assert_eq!(run(&["--kernel", &kernel, "--ledger", ledger, "--call-graph", "--call-sites"]).0, 0);
+    let no_region = "the ledger has no regions of interest";
+    wrong_use(&["report", ledger, "--region", "zz"], no_region);
+    wrong_use(&["report", ledger, "--task", "zz"], "the ledger has no task 'zz'; it has: ");
+    wrong_use(&["report", ledger, "--of", "zz"], "no call stack has the function 'zz'");
+    wrong_use(&["report", ledger, "--event", "zz", "--folded"], "the ledger has no crossing 'zz' with call stacks");
+    wrong_use(&["report", ledger, "--what-if", "cached(CPUID.4)"], "CPUID 0x4 was not executed here");
+    wrong_use(&["compare", ledger, ledger, "--region", "zz"], no_region);
+    wrong_use(&["compare", ledger, ledger, "--task", "zz"], "the ledger has no task 'zz'");
+    for format in ["folded", "perf-script", "timeline"] {
+        wrong_use(&["export", ledger, "--format", format, "--region", "zz"], no_region);
+        wrong_use(&["export", ledger, "--format", format, "--task", "zz"], "the ledger has no task 'zz'");
+    }
+    wrong_use(&["export", ledger, "--format", "folded", "--event", "zz"], "the ledger has no crossing 'zz'");
+    wrong_use(&["export", ledger, "--format", "timeline", "--event", "zz"], "leave it out");
 }
 
 #[test]

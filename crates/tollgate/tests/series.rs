@@ -127,8 +127,8 @@ fn mistakes_are_named_before_anything_is_built() {
     assert!(status == 126 && said.contains("tree has no .config: name a configuration by --config FILE"), "{said}");
     let (_, said) = error(&["--tree", "nowhere", "--range", "main~1..main", "--build", "x"]);
     assert!(said.contains("--tree nowhere: "), "{said}");
-    let (_, said) = error(&["--tree", "tree", "--range", "main~9..main", "--build", "x"]);
-    assert!(said.contains("has no commit main~9"), "{said}");
+    let (status, said) = error(&["--tree", "tree", "--range", "main~9..main", "--build", "x"]);
+    assert!(status == 2 && said.contains("has no commit main~9"), "{said}");
     let (status, said) = error(&["--tree", "tree", "--range", "main~1..", "--build", "x", "--kernel", "cloud"]);
     assert!(status == 2 && said.contains("--kernel has no effect"), "{said}");
     for (arguments, word) in [

@@ -265,7 +265,11 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
             format!("{of_a} and {of_b} differ by less than {most} ({}; {cycles}).", signed("", "to"))
         }
         Answer::Undecided => {
-            format!("Not decided: the difference is {} ({cycles}); {}.", signed("between ", "and"), advice(verdict))
+            let between = signed("between ", "and");
+            format!(
+                "It is not decided if {of_a} and {of_b} differ: the difference is {between} ({cycles}); {}.",
+                advice(verdict)
+            )
         }
     }
 }
@@ -309,7 +313,7 @@ pub fn short(verdict: &Verdict) -> (String, String) {
 /// Says how many layouts would decide what is not decided.
 fn advice(verdict: &Verdict) -> String {
     match verdict.sufficient {
-        Some(count) => format!("--layouts {count} would probably decide"),
+        Some(count) => format!("{count} layouts would probably decide (measure again with --layouts {count})"),
         None => "even 1000 layouts would probably not decide".to_owned(),
     }
 }
@@ -332,7 +336,10 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
         );
     }
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
-    let few = if interval.confidence < 0.95 { " Six pairs are the fewest that can decide (--layouts 6)." } else { "" };
+    let few = match interval.confidence < 0.95 {
+        true => " Six pairs are the fewest that can decide (measure again with --layouts 6).",
+        false => "",
+    };
     format!(
         "The interval has {confidence} confidence: {pairs} of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.{few}",
         percent(a.cycles.spread()),

@@ -166,11 +166,13 @@ fn what_is_not_decided_says_how_many_layouts_would_do() {
     let count = open.verdict.sufficient.unwrap();
     assert!((7..100).contains(&count), "{count}");
     assert!(
-        open.sentence.starts_with("Not decided: the difference is between -9% and +27% (medians "),
+        open.sentence
+            .starts_with("It is not decided if A and B differ: the difference is between -9% and +27% (medians "),
         "{}",
         open.sentence
     );
-    assert!(open.sentence.ends_with(&format!("; --layouts {count} would probably decide.")), "{}", open.sentence);
+    let advice = format!("; {count} layouts would probably decide (measure again with --layouts {count}).");
+    assert!(open.sentence.ends_with(&advice), "{}", open.sentence);
     let decision = open.decision.unwrap();
     assert!(decision.starts_with("Passes, but undecided: --fail-above allows 1%, "), "{decision}");
     // Fewer than six pairs decide nothing, and say why.
@@ -178,7 +180,7 @@ fn what_is_not_decided_says_how_many_layouts_would_do() {
     assert_eq!(few.verdict.answer, Answer::Undecided);
     assert!(
         few.certainty.starts_with("The interval has 75% confidence: ")
-            && few.certainty.ends_with("Six pairs are the fewest that can decide (--layouts 6).")
+            && few.certainty.ends_with("Six pairs are the fewest that can decide (measure again with --layouts 6).")
     );
 }
 

@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn a_cell_says_what_has_no_names() {
         let (experiment, result) = testing::results(4);
-        let said = "11.1 % without names: programs: the ledger does not contain the reason";
+        let said =
+            "11.1 % of the time is spent in code of programs without names: the ledger does not contain the reason";
         assert_eq!(result.cells[0].unnamed, [said]);
         assert!(html(&[experiment], &[result], None).unwrap().contains(&format!("<dd class=\"soft\">{said}</dd>")));
     }

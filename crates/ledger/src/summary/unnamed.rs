@@ -66,19 +66,19 @@ impl Part {
         format!("{FACT}{}{}", if nested { "nested " } else { "" }, self.name())
     }
 
-    /// Returns the part's title.
-    fn title(self, nested: bool) -> &'static str {
+    /// Returns the words for the part's code.
+    fn place(self, nested: bool) -> &'static str {
         match (self, nested) {
-            (Self::Kernel, false) => "kernel",
-            (Self::Modules, false) => "kernel modules",
-            (Self::Low, false) => "kernel, low addresses",
-            (Self::Programs, false) => "programs",
-            (Self::Tasks, false) => "tasks",
-            (Self::Kernel, true) => "nested guest's kernel",
-            (Self::Modules, true) => "nested guest's kernel modules",
-            (Self::Low, true) => "nested guest's kernel, low addresses",
-            (Self::Programs, true) => "nested guest's programs",
-            (Self::Tasks, true) => "nested guest's tasks",
+            (Self::Kernel, false) => "code of the kernel",
+            (Self::Modules, false) => "code of kernel modules",
+            (Self::Low, false) => "kernel code at low addresses",
+            (Self::Programs, false) => "code of programs",
+            (Self::Tasks, false) => "the work of tasks",
+            (Self::Kernel, true) => "code of the nested guest's kernel",
+            (Self::Modules, true) => "code of the nested guest's kernel modules",
+            (Self::Low, true) => "the nested guest's kernel code at low addresses",
+            (Self::Programs, true) => "code of the nested guest's programs",
+            (Self::Tasks, true) => "the work of the nested guest's tasks",
         }
     }
 }
@@ -104,10 +104,18 @@ impl Unnamed {
         self.ticks as f64 / self.of.max(1) as f64
     }
 
-    /// Describes the code and the reason.
+    fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or("the ledger does not contain the reason")
+    }
+
+    /// Describes the code and the reason, for a line whose label says that names are missing.
     pub fn describe(&self) -> String {
-        let reason = self.reason.as_deref().unwrap_or("the ledger does not contain the reason");
-        format!("{}: {reason}", self.part.title(self.nested))
+        format!("{}: {}", self.part.place(self.nested), self.reason())
+    }
+
+    /// Describes the code and the reason as the rest of a sentence that begins with the code's share and "is spent in".
+    pub fn describe_in_sentence(&self) -> String {
+        format!("{} without names: {}", self.part.place(self.nested), self.reason())
     }
 }
 
@@ -286,11 +294,11 @@ mod tests {
         ledger.explain_unnamed(|part, guest| format!("{} of {guest:#x}", part.name()));
         let found: Vec<_> = ledger.all().unnamed().iter().map(|u| (u.ticks, u.of, u.describe())).collect();
         let expected = [
-            (350, "nested guest's kernel: kernel of 0x5000"),
-            (200, "kernel modules: modules of 0x0"),
-            (100, "kernel: kernel of 0x0"),
-            (70, "programs: programs of 0x0"),
-            (60, "kernel, low addresses: low of 0x0"),
+            (350, "code of the nested guest's kernel: kernel of 0x5000"),
+            (200, "code of kernel modules: modules of 0x0"),
+            (100, "code of the kernel: kernel of 0x0"),
+            (70, "code of programs: programs of 0x0"),
+            (60, "kernel code at low addresses: low of 0x0"),
         ];
         assert_eq!(found, expected.map(|(ticks, text)| (ticks, 800, text.to_owned())));
         assert_eq!(ledger.all().unnamed()[0].share(), 350.0 / 800.0);
@@ -319,14 +327,14 @@ mod tests {
             let said = |warning: &Warning| (warning.region.map(str::to_owned), warning.unnamed.describe());
             ledger.warnings().iter().map(said).collect::<Vec<_>>()
         };
-        let modules = (Some("work".to_owned()), "kernel modules: the reason for modules".to_owned());
+        let modules = (Some("work".to_owned()), "code of kernel modules: the reason for modules".to_owned());
         assert_eq!(
             said(&ledger),
             std::slice::from_ref(&modules),
             "the kernel is named, and low addresses are not said"
         );
         ledger.explain_tasks(false, "no types".to_owned());
-        assert_eq!(said(&ledger), [modules, (Some("work".to_owned()), "tasks: no types".to_owned())]);
+        assert_eq!(said(&ledger), [modules, (Some("work".to_owned()), "the work of tasks: no types".to_owned())]);
         assert_eq!(ledger.warnings()[1].unnamed.ticks, 1_000);
         assert_eq!(ledger.all().unnamed().last().map(|tasks| tasks.part), Some(Part::Low));
         let tasks = ledger.all().unnamed().into_iter().find(|unnamed| unnamed.part == Part::Tasks);
@@ -336,6 +344,9 @@ mod tests {
     #[test]
     fn a_ledger_without_reasons_says_that() {
         let ledger = ledger(&[(0, 0, KERNEL + 0x100, 100)]);
-        assert_eq!(ledger.all().unnamed()[0].describe(), "kernel: the ledger does not contain the reason");
+        let unnamed = &ledger.all().unnamed()[0];
+        assert_eq!(unnamed.describe(), "code of the kernel: the ledger does not contain the reason");
+        let said = "code of the kernel without names: the ledger does not contain the reason";
+        assert_eq!(unnamed.describe_in_sentence(), said);
     }
 }

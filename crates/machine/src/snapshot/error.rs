@@ -52,6 +52,11 @@ pub enum SnapshotError {
     /// Guests that may be hypervisors cannot be moved.
     #[error("its guest may be a hypervisor itself (--nested on), and can't be moved to another processor")]
     Nested,
+    /// The guest would be one that may be a hypervisor.
+    #[error(
+        "--nested on can't be used with --migrate: a guest that may be a hypervisor itself can't be moved to another processor"
+    )]
+    NestedHere,
     /// The machine is not for a guest of this processor.
     #[error(
         "its guest was started on {0}: --cpu must name that processor, and --migrate the one on which the guest goes on"

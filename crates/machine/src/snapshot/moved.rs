@@ -79,8 +79,11 @@ impl Machine {
         let kept = |facts: &[(String, String)]| facts.iter().filter(stays).cloned().collect::<Facts>();
         super::same_machine(&kept(saved), &kept(here))?;
         let Platform::Hvm(config) = &self.platform else { return Err(SnapshotError::NoHypervisor) };
-        if config.nested || value(saved, NESTED).is_some() {
+        if value(saved, NESTED).is_some() {
             return Err(SnapshotError::Nested);
+        }
+        if config.nested {
+            return Err(SnapshotError::NestedHere);
         }
         let mut left = config.clone();
         left.mmu = value(saved, "mmu").and_then(|mmu| mmu.parse::<MmuMode>().ok()).ok_or(SnapshotError::Platform)?;

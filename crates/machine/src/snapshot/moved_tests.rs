@@ -175,8 +175,13 @@ fn a_guest_stays_where_it_could_not_go_on() {
     assert_eq!(lacks, "its guest may use avx512f, which zen3 does not have: it can't be moved there");
     let other = moving("skx", moved_to("zen3", "core2"), Some(PARAVIRT));
     assert!(other.starts_with("its guest was started on skx: --cpu must name that processor"), "{other}");
-    let nested = moving("skx", moved_to("icx", "skx"), Some(&[("nested", "on"), ("paravirt", "on")]));
+    let on: &[(&str, &str)] = &[("nested", "on"), ("paravirt", "on")];
+    let nested = moving("skx", moved_to("icx", "skx"), Some(on));
     assert!(nested.starts_with("its guest may be a hypervisor itself"), "{nested}");
+    let snapshot = save_after(&mut machine_on(profile("skx"), Some(PARAVIRT), Tier::default()), 1);
+    let to_nested = machine_on(moved_to("icx", "skx"), Some(on), Tier::default()).restore_or_move(&snapshot, &[]);
+    let to_nested = to_nested.unwrap_err().to_string();
+    assert!(to_nested.starts_with("--nested on can't be used with --migrate"), "{to_nested}");
     let snapshot = save_after(&mut machine(profile("core2"), Tier::default()), 1);
     let restored = machine(profile("zen3"), Tier::default()).restore(&snapshot, &[]).unwrap_err().to_string();
     let expected = "it is of a machine with the processor core2, and here it is zen3: --migrate moves a guest of --platform hvm to another processor";

@@ -247,7 +247,7 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let unnamed = command.unnamed();
     let unnamed = unnamed.iter().map(|unnamed| {
         let share = crate::table::share(unnamed.ticks, unnamed.of);
-        format!("{name}: {share} of the command's cycles have no name, {}", unnamed.describe())
+        format!("{name}: {share} of the command's time is spent in {}.", unnamed.describe_in_sentence())
     });
     unknown.for_each(|text| add(&mut remarks.warnings, text));
     place.into_iter().for_each(|text| add(&mut remarks.notes, text));

@@ -1,5 +1,6 @@
 //! Results in files: `--save` writes one, and `--load` reads and combines them.
 
+use crate::usage::WrongArguments;
 use anyhow::{Result, anyhow, bail};
 use lab::diff::saved::{self, Combined, Labelled, Saved};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub fn load(paths: &[PathBuf]) -> Result<Combined> {
     let combined = saved::combine(&all).map_err(|error| anyhow!("--load: {error}"))?;
     if combined.sides.len() < 2 {
         let (name, path) = (&combined.sides[0].name, paths[0].display());
-        bail!("{path} has one side, {name}: name a file with another one by a further --load");
+        let text = format!("{path} has one side, {name}: name a file with another one by a further --load");
+        bail!(WrongArguments::new(text));
     }
     Ok(combined)
 }

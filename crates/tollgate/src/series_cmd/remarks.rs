@@ -126,11 +126,11 @@ mod tests {
     #[test]
     fn each_kind_of_remark_is_said_once_with_its_range() {
         let all = [
-            "aa: 12.3% of the command's cycles have no name, 8% of them in [vdso]",
+            "aa: 12.3% of the command's time is spent in code without names, 8% of it in [vdso]",
             "aa: a word is not known",
-            "bb: 12.25% of the command's cycles have no name, 8% of them in [vdso]",
-            "cc: 13% of the command's cycles have no name, 8% of them in [vdso]",
-            "cc: 13% of the command's cycles have no name, 8% of them in [vdso]",
+            "bb: 12.25% of the command's time is spent in code without names, 8% of it in [vdso]",
+            "cc: 13% of the command's time is spent in code without names, 8% of it in [vdso]",
+            "cc: 13% of the command's time is spent in code without names, 8% of it in [vdso]",
             "bb: another remark of 5%",
             "The command depends on a name of 100% of something.",
             "The command depends on a name of 100% of something.",
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(
             shared(&all, &commits(&["aa", "bb", "cc"])),
             [
-                "aa and 2 other commits: 12.25% to 13% of the command's cycles have no name, 8% of them in [vdso]",
+                "aa and 2 other commits: 12.25% to 13% of the command's time is spent in code without names, 8% of it in [vdso]",
                 "aa: a word is not known",
                 "bb: another remark of 5%",
                 "The command depends on a name of 100% of something.",

@@ -1,5 +1,6 @@
 //! The commits of a series, and a work tree of their own in which they are checked out. The user's checkout is not touched.
 
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 use lab::diff::runner::{self, Ended};
 use lab::diff::series::Commit;
@@ -71,7 +72,9 @@ pub fn common_directory(repository: &Path) -> Result<PathBuf> {
 fn ends(range: &str) -> Result<(&str, &str)> {
     match range.split_once("..") {
         Some((a, b)) if !a.is_empty() && !b.starts_with('.') => Ok((a, if b.is_empty() { "HEAD" } else { b })),
-        _ => bail!("--range {range}: a range has the form A..B, as for git log; A.. ends at HEAD"),
+        _ => bail!(WrongArguments::new(format!(
+            "--range {range}: a range has the form A..B, as for git log; A.. ends at HEAD"
+        ))),
     }
 }
 
@@ -146,7 +149,8 @@ impl Tree {
     fn commit(&self, option: &str, name: &str) -> Result<String> {
         let found = ask(git(&self.repository, &["rev-parse", "--verify", "--quiet", "--end-of-options"])
             .arg(format!("{name}^{{commit}}")));
-        found.map_err(|_| anyhow!("{option}: {} has no commit {name}", self.repository.display()))
+        let text = || format!("{option}: {} has no commit {name}", self.repository.display());
+        found.map_err(|_| WrongArguments::new(text()).into())
     }
 
     /// Returns a commit by its full name.
@@ -162,13 +166,14 @@ impl Tree {
         let (first, last) = (first?, last?);
         let mut older = git(&self.repository, &["merge-base", "--is-ancestor", &first, &last]);
         if ask(&mut older).is_err() {
-            bail!("--range {range}: the first commit is not among the ancestors of the second one");
+            let text = format!("--range {range}: the first commit is not among the ancestors of the second one");
+            bail!(WrongArguments::new(text));
         }
         let between = format!("{first}..{last}");
         let list = ["log", "--reverse", "--first-parent", "--format=%H%x00%h%x00%s", &between, "--"];
         let commits = listed(&ask(&mut git(&self.repository, &list)).map_err(|error| self.failed(error))?);
         if commits.is_empty() {
-            bail!("--range {range}: there are no commits between the two");
+            bail!(WrongArguments::new(format!("--range {range}: there are no commits between the two")));
         }
         Ok(std::iter::once(self.described(&first)?).chain(commits).collect())
     }

@@ -233,7 +233,7 @@ impl<'a> Shop<'a> {
     fn unusable(&self, commit: usize) -> Option<Broken> {
         let path = self.builder.kernel(&self.commits[commit].commit);
         let error = Kernel::find(path.to_str(), None).err()?;
-        Some(Broken { why: format!("{error:#}"), log: Vec::new() })
+        Some(Broken { why: crate::output::described(&error), log: Vec::new() })
     }
 }
 

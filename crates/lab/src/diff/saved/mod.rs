@@ -337,7 +337,7 @@ impl Saved {
 
     /// Reads a document, and checks that a measurement can have written it.
     pub fn read(bytes: &[u8]) -> Result<Self, SavedError> {
-        let not_saved = |error: serde_json::Error| SavedError::NotSaved(error.to_string());
+        let not_saved = |error: serde_json::Error| SavedError::NotSaved(crate::input::wrong_json(&error));
         let value: serde_json::Value = serde_json::from_slice(bytes).map_err(not_saved)?;
         if value.get("document").and_then(|document| document.as_str()) != Some(DOCUMENT) {
             return Err(SavedError::NotSaved(format!("it has no \"document\": \"{DOCUMENT}\"")));

@@ -151,10 +151,7 @@ impl Several {
 
     /// Returns the answer of each comparison in a sentence, which names its side.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
-        self.comparisons().map(|diff| match diff.verdict.answer {
-            Answer::Undecided => format!("{} against {}: {}", diff.b.name, diff.a.name, diff.sentence),
-            _ => diff.sentence.clone(),
-        })
+        self.comparisons().map(|diff| diff.sentence.clone())
     }
 
     /// Returns the side with which the others are compared.
