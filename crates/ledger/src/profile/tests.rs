@@ -207,6 +207,24 @@ fn guests_see_what_is_executed_and_nothing_else() {
 }
 
 #[test]
+fn each_state_of_xcr0_has_its_size_and_place() {
+    let area = |leaves: &[CpuidLeaf]| {
+        let find = |subleaf| leaves.iter().find(move |l| l.leaf == 0xd && l.subleaf == Some(subleaf));
+        let Some(all) = find(0) else { return };
+        // SDM volume 1, 13.2: those of x87 and SSE are in the first 576 bytes, and each other one has a sub-leaf.
+        let states = (2..32).filter(|state| all.eax >> state & 1 != 0);
+        let ends =
+            states.map(|state| find(state).map(|state| state.ebx + state.eax).unwrap_or_else(|| panic!("{state}")));
+        assert_eq!(ends.max().unwrap_or(576), all.ecx);
+    };
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap();
+        area(&profile.cpuid());
+        area(&profile.emulated_cpuid());
+    }
+}
+
+#[test]
 fn tiles_are_shown_with_their_states_and_leaves() {
     let [emr, icx, max] = ["emr", "icx", "max"].map(|n| Profile::named(n).unwrap());
     const TILES: u32 = 3 << 17;
