@@ -129,14 +129,16 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
     let files = directory("ledgers");
     let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
     let command = ["--", "sh", "-c", "echo hello; ls /proc/self"];
-    for (name, boot) in [("booted", &["--boot"][..]), ("first", &[]), ("second", &[])] {
-        let ledger = path(name);
-        let options = [boot, &["--ledger", &ledger], &command].concat();
-        let Some(output) = run(&options) else { return };
-        assert!(output.status.success(), "{}", text(&output.stderr));
-    }
     let ledger = |name: &str| std::fs::read(path(name)).unwrap();
-    assert!(ledger("booted") == ledger("first") && ledger("first") == ledger("second"));
+    for layout in [&[][..], &["--seed", "7"]] {
+        for (name, boot) in [("booted", &["--boot"][..]), ("first", &[]), ("second", &[])] {
+            let ledger = path(name);
+            let options = [boot, layout, &["--ledger", &ledger], &command].concat();
+            let Some(output) = run(&options) else { return };
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+        assert!(ledger("booted") == ledger("first") && ledger("first") == ledger("second"), "{layout:?}");
+    }
 }
 
 #[test]

@@ -15,8 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Number of boots that are kept. The least recently used ones are removed.
-const KEPT: usize = 8;
+/// Bytes of all boots that are kept. The least recently used ones are removed: a boot of 512 MiB has some 45 MB, and a comparison of two kernels
+/// under six layouts has twelve.
+const KEPT: u64 = 3 << 30;
 /// Extension of boot files.
 const EXTENSION: &str = "boot";
 
@@ -72,16 +73,37 @@ impl Boot {
     /// Makes room for one more boot: removes the least recently used ones.
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
-        let used = |path: PathBuf| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path));
+        let kept = |path: PathBuf| {
+            let file = std::fs::metadata(&path).ok()?;
+            Some(Kept { used: file.modified().ok()?, size: file.len(), path })
+        };
         let boots =
             entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
-        let mut boots: Vec<(SystemTime, PathBuf)> = boots.filter_map(used).collect();
-        boots.sort();
-        for (_, path) in boots.iter().rev().skip(KEPT - 1) {
+        for boot in surplus(boots.filter_map(kept).collect(), KEPT) {
             // Another run may have removed the file.
-            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(boot.path);
         }
     }
+}
+
+/// A boot that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    used: SystemTime,
+    size: u64,
+    path: PathBuf,
+}
+
+/// Returns the boots to be removed, so that those left and another one, as large as the largest, have at most so many bytes.
+fn surplus(mut boots: Vec<Kept>, most: u64) -> Vec<Kept> {
+    boots.sort_by(|a, b| (b.used, &b.path).cmp(&(a.used, &a.path)));
+    let mut sum = boots.iter().map(|boot| boot.size).max().unwrap_or(0);
+    let mut fits = |boot: &Kept| {
+        sum = sum.saturating_add(boot.size);
+        sum <= most
+    };
+    let left = boots.iter().map_while(|boot| Some(boot).filter(|boot| fits(boot))).count();
+    boots.split_off(left)
 }
 
 /// The destination of a boot that will be kept.
@@ -144,4 +166,26 @@ pub fn run(
         session.go(settle.delay);
     }
     (machine.run(session), settled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_boots_that_were_used_last_are_kept() {
+        let boot = |seconds, size| Kept {
+            used: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+            size,
+            path: PathBuf::from(format!("{seconds}.{EXTENSION}")),
+        };
+        let boots = vec![boot(3, 40), boot(1, 10), boot(4, 20), boot(2, 30)];
+        assert_eq!(surplus(boots.clone(), 140), []);
+        assert_eq!(surplus(boots.clone(), 139), [boot(1, 10)]);
+        // The third does not fit, and nothing that is older takes its place.
+        assert_eq!(surplus(boots.clone(), 115), [boot(2, 30), boot(1, 10)]);
+        assert_eq!(surplus(boots.clone(), 59).len(), 4);
+        assert_eq!(surplus(Vec::new(), 0), []);
+    }
 }

@@ -182,7 +182,7 @@ pub struct ExecArgs {
     /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
     settle: Option<Duration>,
-    /// Draws a layout from a seed: positions of code and data, order of free pages, size of the environment, distance from timer ticks. Implies --boot
+    /// Draws a layout from a seed: positions of code and data, order of free pages, size of the environment, distance from timer ticks
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Shows the kernel's messages on standard error
@@ -493,7 +493,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     let make = || Machine::new(configure()?).map_err(|error| crate::run_cmd::refused(error, &kernel.image));
     // If the files are in the initial RAM disk, each command has a boot of its own.
-    let own = args.boot || args.seed.is_some() || way == Way::Archived;
+    let own = args.boot || way == Way::Archived;
     let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
     let settle = args.settle.map(|quiet| {
