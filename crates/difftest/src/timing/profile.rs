@@ -1,7 +1,7 @@
 //! Models of time of the processor under test, for blocks that are repeated.
 
 use cpu::Model;
-use cpu::time::{Context, Step};
+use cpu::time::{Context, Price, Step};
 use iced_x86::Instruction;
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::{Clock, Profile};
@@ -39,9 +39,10 @@ impl BlockModel for OfProfile {
         let mut once = || -> u64 {
             let mut ticks = 0;
             let mut steps = classes.iter().zip(block).map(|(class, instruction)| Step { class: *class, instruction });
-            self.model
-                .timing
-                .run(&self.model.costs, &mut context, &mut steps, &mut |price| ticks += u64::from(price.ticks));
+            let mut add = |price: Price| ticks += u64::from(price.ticks);
+            let mut after = Context::default();
+            self.model.timing.run(&self.model.costs, &context, &mut steps, &mut add, Some(&mut after));
+            context = after;
             ticks
         };
         (0..BEFORE.div_ceil(block.len())).for_each(|_| {
