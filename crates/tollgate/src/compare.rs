@@ -164,13 +164,15 @@ fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
         ),
     ];
     let keys: std::collections::BTreeSet<&String> = headers.iter().flat_map(|h| h.metadata.keys()).collect();
-    let mut same: Vec<String> = parts.iter().map(|(what, name)| format!("{what:<14}{name}\n")).collect();
+    let longest = keys.iter().map(|key| key.chars().count()).max().unwrap_or(0);
+    let width = longest.max(12) + 2;
+    let mut same: Vec<String> = parts.iter().map(|(what, name)| format!("{what:<width$}{name}\n")).collect();
     for key in keys {
         let values = headers.map(|h| h.metadata.get(key).map_or_else(|| "-".to_owned(), |value| fact(value)));
         if values[0] == values[1] {
-            same.push(format!("{key:<14}{}\n", values[0]));
+            same.push(format!("{key:<width$}{}\n", values[0]));
         } else if values.iter().any(|value| value.chars().count() > 32) {
-            same.push(format!("{key:<14}before: {}\n{:14}after:  {}\n", values[0], "", values[1]));
+            same.push(format!("{key:<width$}before: {}\n{:width$}after:  {}\n", values[0], "", values[1]));
         } else {
             rows.push(row(key, values));
         }

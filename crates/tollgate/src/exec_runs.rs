@@ -185,6 +185,14 @@ fn refusal(status: u8, tail: &[String]) -> Option<&str> {
     tail.last()?.strip_prefix("tollgate: error: ").filter(|_| says_so)
 }
 
+/// Says that a signal ended a process of this host.
+pub fn killed(signal: i32) -> String {
+    /// The number of SIGKILL.
+    const KILL: i32 = 9;
+    let memory = if signal == KILL { ": this host may have too little memory" } else { "" };
+    format!("was ended on this host by signal {signal}{memory}")
+}
+
 /// Returns the first run that failed; `named` names it by its number.
 pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Failed> {
     let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| {
@@ -194,6 +202,7 @@ pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Fai
                 Some(why) => (format!("was not run: {why}"), *status, Vec::new()),
                 None => (format!("ended with status {status}"), *status, tail.clone()),
             },
+            Ended::Killed(signal) => (killed(*signal), crate::usage::FAILED, Vec::new()),
             Ended::TooLong => ("printed too much".to_owned(), crate::usage::FAILED, Vec::new()),
             Ended::Well | Ended::Stopped | Ended::Late => return None,
         };

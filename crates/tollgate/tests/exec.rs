@@ -139,6 +139,14 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
         }
         assert!(ledger("booted") == ledger("first") && ledger("first") == ledger("second"), "{layout:?}");
     }
+    // A limit within the boot ends the run there, though the boot is kept.
+    for (name, boot) in [("booted", &["--boot"][..]), ("second", &[])] {
+        let ledger = path(name);
+        let options = [boot, &["--limit", "0.05", "--ledger", &ledger], &command].concat();
+        let Some(output) = run(&options) else { return };
+        assert_eq!(output.status.code(), Some(124), "{}", text(&output.stderr));
+    }
+    assert!(ledger("booted") == ledger("second"));
 }
 
 #[test]

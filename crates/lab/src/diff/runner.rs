@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 
 /// Interval between checks of the children.
 const NAP: Duration = Duration::from_millis(5);
-/// The offset that shells add to the number of the signal that ended a program.
-const SIGNALLED: i32 = 128;
 
 /// The variable that names the configuration file of the user.
 pub const CONFIGURATION: &str = "TOLLGATE_CONFIG";
@@ -37,8 +35,10 @@ pub struct Job {
 pub enum Ended {
     /// The run exited with status 0.
     Well,
-    /// The run failed: its exit status as a shell reports it, and the last lines of its output.
+    /// The run failed: its exit status, and the last lines of its output.
     Badly(u8, Vec<String>),
+    /// A signal of the host ended the program, and not the command in its guest.
+    Killed(i32),
     /// The run exceeded the output limit.
     TooLong,
     /// The run was cancelled or not started, because another run failed or the user stopped the diff.
@@ -48,10 +48,10 @@ pub enum Ended {
 }
 
 fn ended(status: ExitStatus, output: &Path) -> Ended {
-    let code = status.code().or(status.signal().map(|signal| SIGNALLED + signal)).unwrap_or(SIGNALLED);
-    match code {
-        0 => Ended::Well,
-        code => Ended::Badly(u8::try_from(code).unwrap_or(u8::MAX), tail(output)),
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Ended::Well,
+        (None, Some(signal)) => Ended::Killed(signal),
+        (code, _) => Ended::Badly(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX), tail(output)),
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     fn a_run_that_fails_is_the_last_one() {
         let found = outcomes("fails", &["true", "echo out; echo err >&2; exit 3", "true"], false);
         assert_eq!(found, [Ended::Well, Ended::Badly(3, vec!["out".into(), "err".into()]), Ended::Stopped]);
-        assert_eq!(outcomes("signal", &["kill -9 $$"], false), [Ended::Badly(137, Vec::new())]);
+        assert_eq!(outcomes("signal", &["kill -9 $$"], false), [Ended::Killed(9)]);
     }
 
     #[test]

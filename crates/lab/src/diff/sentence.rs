@@ -326,9 +326,11 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
             Some(seed) => format!("One layout, that of seed {seed}; no interval"),
             None => "One layout; no interval".to_owned(),
         };
-        return format!(
-            "{layout}: code and data at other places may give another answer (measure without --layouts 1)."
-        );
+        let more = match verdict.answer == Answer::Same {
+            true => String::new(),
+            false => " (measure without --layouts 1)".to_owned(),
+        };
+        return format!("{layout}: code and data at other places may give another answer{more}.");
     };
     if verdict.answer == Answer::Same {
         return format!(

@@ -39,6 +39,14 @@ fn own<'a>(of: &'a Origin, other: &Origin) -> Vec<&'a str> {
     of.command_line.split_whitespace().filter(|word| !other.contains(word)).collect()
 }
 
+/// Returns the words that a command line has more often than another, which has them too.
+fn repeated<'a>(of: &'a Origin, other: &Origin) -> BTreeSet<&'a str> {
+    let times =
+        |origin: &Origin, word: &str| origin.command_line.split_whitespace().filter(|other| *other == word).count();
+    let words = of.command_line.split_whitespace();
+    words.filter(|word| (1..times(of, word)).contains(&times(other, word))).collect()
+}
+
 /// Returns true if the kernel showed the same state on both sides. What it did not show is not the same.
 fn shows_the_same(a: &Origin, b: &Origin) -> bool {
     !a.state.is_empty() && a.state == b.state
@@ -86,6 +94,10 @@ pub fn found([a, b]: [&Known<'_>; 2]) -> Found {
                 all.push(format!("{}: `{word}` is the kernel's default, so it has no effect", side.name));
             }
             idle &= is_default || listed(side.unknown) || listed(side.unloaded);
+        }
+        for word in repeated(side.origin, other.origin) {
+            any = true;
+            all.push(format!("{}: `{word}` is on the command line already, so it has no effect", side.name));
         }
     }
     let nothing_else = any && idle && same_system;
@@ -140,6 +152,16 @@ mod tests {
         // A kernel that shows nothing shows no sameness.
         let silent = |words| Origin { state: Default::default(), ..origin(words, "") };
         assert_eq!(judged(&silent(""), &silent("mitigations=auto"), &[], &[]), Found::default());
+    }
+
+    #[test]
+    fn a_word_that_is_there_already_is_named() {
+        let (plain, again) = (origin("", "PTI"), origin("quiet", "PTI"));
+        let found = judged(&plain, &again, &[], &[]);
+        assert_eq!(found.warnings[0], "B: `quiet` is on the command line already, so it has no effect");
+        assert!(found.warnings.len() == 2 && found.nothing_else, "{found:?}");
+        assert_eq!(judged(&plain, &plain, &[], &[]), Found::default());
+        assert_eq!(judged(&again, &again, &[], &[]), Found::default());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::contain::Sandbox;
 use crate::output::OutputFile;
 use crate::places;
 use anyhow::Result;
+use ledger::Ticks;
 use ledger::profile::Profile;
 use machine::{Machine, Outcome};
 use sha2::{Digest, Sha256};
@@ -121,13 +122,27 @@ impl Keep {
     }
 }
 
-/// Returns a machine, and true if its kernel has booted already.
-pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Result<(Machine, bool)> {
+/// Reads a file that is kept. Nothing else that has its name is opened: it could be endless.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    if file.is_file() && file.len() <= KEPT { std::fs::read(path).ok() } else { None }
+}
+
+/// Returns a machine, and true if its kernel has booted already. A boot that has not ended by the virtual time `limit` is not used: the run ends
+/// within it.
+pub fn prepare(
+    make: &dyn Fn() -> Result<Machine>,
+    boot: Option<&Boot>,
+    limit: Option<Ticks>,
+) -> Result<(Machine, bool)> {
     let mut machine = make()?;
     let Some(boot) = boot else { return Ok((machine, false)) };
     let path = boot.path(&machine);
-    let Ok(bytes) = std::fs::read(&path) else { return Ok((machine, false)) };
+    let Some(bytes) = read(&path) else { return Ok((machine, false)) };
     if machine.restore(&bytes, &boot.facts).is_ok() {
+        if limit.is_some_and(|limit| machine.now() >= limit) {
+            return Ok((make()?, false));
+        }
         if let Ok(file) = std::fs::File::open(&path) {
             // Mark the boot as used. If the time can't be written, the boot is removed earlier.
             let _ = file.set_modified(SystemTime::now());

@@ -510,7 +510,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         true => Connections::default(),
         false => Connections::open_with(&nets.nics, Some(&ADDRESSES))?,
     };
-    let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
+    let (mut machine, booted) = boots::prepare(&make, boot.as_ref(), limits.limit)?;
     let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
     let recording = args.repeat.prepare(&mut machine, &facts, args.sandbox)?;
     nets.capture(&machine)?;

@@ -1,6 +1,7 @@
 //! Builds of kernels: by the tree's own make, in a build directory, or by a command of the user.
 
 use super::state::{State, hash, replace};
+use crate::exec_runs::killed;
 use anyhow::{Context, Result, bail};
 use lab::diff::runner::{self, Ended};
 use lab::diff::series::Broken;
@@ -81,6 +82,7 @@ fn broken(what: &str, ended: Ended, log: &Path) -> Broken {
             let log = errors(log).unwrap_or(tail);
             Broken { why: format!("{what} ended with status {status}"), log }
         }
+        Ended::Killed(signal) => Broken { why: format!("{what} {}", killed(signal)), log: Vec::new() },
         _ => Broken { why: format!("{what} printed too much"), log: Vec::new() },
     }
 }

@@ -73,10 +73,14 @@ pub struct Shop<'a> {
 }
 
 /// Returns the reason why a run failed. The last words of `tollgate exec` say it.
-fn broken(Failed { status, tail, .. }: Failed) -> Broken {
+fn broken(Failed { status, tail, text, .. }: Failed) -> Broken {
     let said = tail.iter().rev().find_map(|line| line.strip_prefix("tollgate: "));
-    let why = said
-        .map_or_else(|| format!("the command ended with status {status}"), |said| format!("{said} (status {status})"));
+    // Without an output, the text has the reason why there is none.
+    let why = match said {
+        Some(said) => format!("{said} (status {status})"),
+        None if tail.is_empty() => text,
+        None => format!("the command ended with status {status}"),
+    };
     Broken { why, log: tail }
 }
 
