@@ -150,6 +150,26 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_no_kept_boot() {
+    let cache = directory("irregular");
+    if kernel().is_none() {
+        return;
+    }
+    let boot = || -> PathBuf {
+        let options = ["--model", "flat", "--kernel", "cloud", "--", "true"];
+        let output = program(&options).env("XDG_CACHE_HOME", &cache).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let boots = std::fs::read_dir(cache.join("tollgate/boots")).unwrap().map(|entry| entry.unwrap().path());
+        boots.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "boot")).unwrap()
+    };
+    let kept = boot();
+    std::fs::remove_file(&kept).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &kept).unwrap();
+    assert_eq!(boot(), kept);
+    assert!(std::fs::symlink_metadata(&kept).unwrap().is_file(), "the boot is kept in its place");
+}
+
+#[test]
 fn a_run_that_nobody_joins_is_the_run_that_nobody_can_join() {
     let files = directory("joinable");
     let path = |name: &str| files.join(name).to_str().unwrap().to_owned();

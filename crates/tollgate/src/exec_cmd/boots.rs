@@ -67,7 +67,12 @@ impl Boot {
     /// Prepares to keep the boot of a machine. None if it can't be kept; the next run then boots again.
     pub fn keeper(self, machine: &Machine, sandbox: Sandbox) -> Option<Keep> {
         self.prune();
-        let file = OutputFile::create_for(sandbox, &self.path(machine), "kept boot").ok()?;
+        let path = self.path(machine);
+        // Nothing else that has the name of a boot is written to: a pipe would never take it.
+        if std::fs::symlink_metadata(&path).is_ok_and(|file| !file.is_file()) {
+            std::fs::remove_file(&path).ok()?;
+        }
+        let file = OutputFile::create_for(sandbox, &path, "kept boot").ok()?;
         Some(Keep { file, facts: self.facts })
     }
 
