@@ -22,7 +22,7 @@ pub fn group() -> Group {
         "--kernel cloud --b mitigations=auto --margin 5%",
         CALLS,
         0,
-        "`mitigations=auto` is what the kernel does",
+        "`mitigations=auto` is the kernel's default",
     );
     let script = "for i in 1 2 3 4 5; do /bin/true; done";
     let mmus = "--kernel cloud --platform hvm --mmu tdp --mmu shadow";

@@ -40,7 +40,7 @@ pub fn group() -> Group {
         group.add(format!("{name}_is_refused_with_the_reason"), move |bench| {
             bare_guests()?;
             let run = bare("switch.pvh", "").words("--backend kvm").words(option);
-            bench.expect(&run, 126, "or use --backend software").map(drop)
+            bench.expect(&run, 2, "or use --backend software").map(drop)
         });
     }
     group.add("backend_auto_with_a_ledger_is_not_kvm", |bench| {
