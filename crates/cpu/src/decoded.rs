@@ -106,7 +106,8 @@ impl Cpu {
     /// Returns the instructions of a block, with true if the last of them ends a run.
     fn decode_again(&self, block: &SavedBlock) -> Option<(Vec<Timed>, bool)> {
         let offset = block.physical & (PAGE - 1);
-        let here = (PAGE - offset).min(u64::from(block.count.min(MAX_BLOCK as u32)) * MAX_LENGTH as u64) as usize;
+        let count = block.count.min(MAX_BLOCK as u32) as usize;
+        let here = (PAGE - offset).min((count * MAX_LENGTH) as u64) as usize;
         let mut bytes = vec![0; here];
         let ram = &self.wiring.ram;
         if !ram.read_bytes(block.physical, &mut bytes) {
@@ -119,7 +120,7 @@ impl Cpu {
             }
         }
         let (mut rip, mut at, mut ended) = (block.rip, 0, false);
-        let mut run = Vec::with_capacity(block.count.min(MAX_BLOCK as u32) as usize);
+        let mut run = Vec::with_capacity(count);
         for _ in 0..block.count {
             let rest = bytes.get(at..).filter(|rest| !rest.is_empty() && run.len() < MAX_BLOCK)?;
             let instruction = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], rip, block.mode).ok()?;

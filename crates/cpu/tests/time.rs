@@ -504,6 +504,12 @@ fn machine_of_a_core(
     machine
 }
 
+/// Returns the number of recorded events of a family.
+fn events(machine: &Machine, family: Family) -> u64 {
+    let of_family = machine.cpu.wiring.recorder.events().filter(|event| event.2.family == family);
+    of_family.map(|(.., amount)| amount.count).sum()
+}
+
 #[test]
 fn code_is_asked_for_alike_on_both_tiers() {
     let small = |lines| ledger::caches::Level { lines, ways: 2, latency: 0, transfer: 0 };
@@ -794,8 +800,7 @@ fn targets_are_predicted_by_paths_alike_on_both_tiers() {
         let mut machine = machine_of_a_core(tier, |_| {}, threaded);
         while machine.run(turn) == Exit::Deadline {}
         machine.cpu.record_counts(&mut machine.cache);
-        let missed = machine.cpu.wiring.recorder.events().filter(|event| event.2.family == Family::IndirectMiss);
-        let missed: u64 = missed.map(|(.., amount)| amount.count).sum();
+        let missed = events(&machine, Family::IndirectMiss);
         (missed, machine.cpu.micro.clock, machine.cpu.arch.gpr, machine.cpu.micro)
     };
     let (missed, clock, gpr, micro) = run(Tier::Interpreter, u64::MAX / 2);
@@ -842,11 +847,8 @@ fn a_call_stores_its_return_address_before_a_wrong_prediction_is_found() {
         let mut machine = machine_of_a_core(tier, |_| {}, calls_at_random);
         while machine.run(turn) == Exit::Deadline {}
         machine.cpu.record_counts(&mut machine.cache);
-        let recorder = &machine.cpu.wiring.recorder;
-        let count = |family| -> u64 {
-            recorder.events().filter(|event| event.2.family == family).map(|(.., amount)| amount.count).sum()
-        };
-        (count(Family::IndirectMiss), count(Family::CacheMissData), machine.cpu.micro)
+        let [missed, lines] = [Family::IndirectMiss, Family::CacheMissData].map(|family| events(&machine, family));
+        (missed, lines, machine.cpu.micro)
     };
     let (missed, lines, micro) = run(Tier::Interpreter, u64::MAX / 2);
     assert!(missed > 300 && lines >= 1000, "{missed} {lines}");

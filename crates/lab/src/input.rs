@@ -1,4 +1,4 @@
-//! What is wrong with the JSON of a file, in words for users: those of the parser name the types of the program.
+//! What is wrong with the JSON of a file, in words for users. The parser's own messages name the types of the program.
 
 use serde_json::error::{Category, Error};
 

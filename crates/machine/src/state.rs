@@ -79,7 +79,7 @@ pub enum RestoreError {
 }
 
 impl From<postcard::Error> for StateError {
-    /// Says what is wrong with the bytes in words for users: those of the decoder name the types of the program.
+    /// Says what is wrong with the bytes in words for users. The decoder's own messages name the types of the program.
     fn from(error: postcard::Error) -> Self {
         match error {
             postcard::Error::DeserializeUnexpectedEnd => Self::Damaged("cut off"),

@@ -4,6 +4,7 @@
 use super::session::Session;
 use super::settle::{Settle, Settled};
 use crate::contain::Sandbox;
+use crate::input;
 use crate::output::OutputFile;
 use crate::places;
 use anyhow::Result;
@@ -68,8 +69,8 @@ impl Boot {
     pub fn keeper(self, machine: &Machine, sandbox: Sandbox) -> Option<Keep> {
         self.prune();
         let path = self.path(machine);
-        // Nothing else that has the name of a boot is written to: a pipe would never take it.
-        if std::fs::symlink_metadata(&path).is_ok_and(|file| !file.is_file()) {
+        // A pipe with the name of a boot would never take it.
+        if is_irregular(&path) {
             std::fs::remove_file(&path).ok()?;
         }
         let file = OutputFile::create_for(sandbox, &path, "kept boot").ok()?;
@@ -127,10 +128,9 @@ impl Keep {
     }
 }
 
-/// Reads a file that is kept. Nothing else that has its name is opened: it could be endless.
-fn read(path: &Path) -> Option<Vec<u8>> {
-    let file = std::fs::symlink_metadata(path).ok()?;
-    if file.is_file() && file.len() <= KEPT { std::fs::read(path).ok() } else { None }
+/// Returns true if a path is that of something which is no regular file, such as a link. Such a thing is neither read nor written.
+fn is_irregular(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| !file.is_file())
 }
 
 /// Returns a machine, and true if its kernel has booted already. A boot that has not ended by the virtual time `limit` is not used: the run ends
@@ -143,7 +143,10 @@ pub fn prepare(
     let mut machine = make()?;
     let Some(boot) = boot else { return Ok((machine, false)) };
     let path = boot.path(&machine);
-    let Some(bytes) = read(&path) else { return Ok((machine, false)) };
+    if is_irregular(&path) {
+        return Ok((machine, false));
+    }
+    let Ok(bytes) = input::read(&path, KEPT) else { return Ok((machine, false)) };
     if machine.restore(&bytes, &boot.facts).is_ok() {
         if limit.is_some_and(|limit| machine.now() >= limit) {
             return Ok((make()?, false));

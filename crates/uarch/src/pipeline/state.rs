@@ -143,24 +143,36 @@ impl State {
     /// Makes this the state at a run's begin again. The ways of registers that are not written are left as they are, because nothing
     /// reads them: they are most of a state.
     pub fn reset(&mut self) {
-        self.origins.clear();
-        self.places.clear();
-        self.time = 0;
-        self.unpredicted = 0;
-        self.used = [0; BOUNDS];
-        self.ready = [[0; REGS]; 2];
-        self.written = 0;
-        self.loaded = 0;
-        self.stack = 0;
-        self.comparison = NO_FORM;
-        self.store = None;
-        self.first_store = None;
-        self.slots = 0;
-        self.stored = [0; PLACE_COUNT];
-        self.pairs = 0;
-        self.behind = 0;
-        self.behind_at = [0; PLACE_COUNT];
-        self.bytes = 0;
+        // The pattern names all fields, so that a new one is not forgotten.
+        let Self {
+            time,
+            unpredicted,
+            used,
+            ready,
+            origins,
+            written,
+            loaded,
+            ways: _,
+            places,
+            stack,
+            comparison,
+            store,
+            first_store,
+            slots,
+            stored,
+            pairs,
+            behind,
+            behind_at,
+            bytes,
+        } = self;
+        origins.clear();
+        places.clear();
+        [*time, *unpredicted, *slots, *behind, *bytes] = [0; 5];
+        [*written, *loaded] = [0; 2];
+        [*store, *first_store] = [None; 2];
+        [*stored, *behind_at] = [[0; PLACE_COUNT]; 2];
+        (*used, *ready) = ([0; BOUNDS], [[0; REGS]; 2]);
+        (*stack, *comparison, *pairs) = (0, NO_FORM, 0);
     }
 
     /// Returns the time since the run's begin, in ticks.
