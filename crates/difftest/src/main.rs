@@ -1,5 +1,6 @@
 //! Command line of the differential tester.
 
+mod forms_cmd;
 mod shard;
 mod sweep_cmd;
 mod timing_cmd;
@@ -66,6 +67,8 @@ enum Command {
     /// Measures blocks on this machine's processor, and compares models of time with them
     #[command(long_flag = "timing")]
     Timing(timing_cmd::TimingOptions),
+    /// Measures a core's table of forms on this machine's processor
+    Forms(forms_cmd::FormsOptions),
 }
 
 use clap::builder::TypedValueParser;
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
     let result = match &options.command {
         Some(Command::Sweep(options)) => sweep_cmd::run(options),
         Some(Command::Timing(options)) => timing_cmd::run(options),
+        Some(Command::Forms(options)) => forms_cmd::run(options),
         None => run(&options),
     };
     match result {

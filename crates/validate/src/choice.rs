@@ -178,7 +178,8 @@ mod tests {
         assert_eq!(chosen(AMD, 0x17, 1), ("zen3".into(), Fit::Nearest));
         assert_eq!(chosen(AMD, 0x19, 0x11), ("zen4".into(), Fit::Exact));
         assert_eq!(chosen(AMD, 0x19, 0x61), ("zen4".into(), Fit::Core));
-        assert_eq!(chosen(AMD, 0x1a, 2), ("zen4".into(), Fit::Nearest));
+        assert_eq!(chosen(AMD, 0x1a, 2), ("zen5".into(), Fit::Exact));
+        assert_eq!(chosen(AMD, 0x1a, 0x44), ("zen5".into(), Fit::Core));
         assert_eq!(chosen(INTEL, 6, 0xcf), ("emr".into(), Fit::Exact));
         assert_eq!(chosen(INTEL, 6, 0x8f), ("spr".into(), Fit::Exact));
         assert_eq!(chosen(INTEL, 6, 0x97).1, Fit::Core);

@@ -470,6 +470,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("spr", include_str!("../../../../profiles/spr.toml")),
     ("zen3", include_str!("../../../../profiles/zen3.toml")),
     ("zen4", include_str!("../../../../profiles/zen4.toml")),
+    ("zen5", include_str!("../../../../profiles/zen5.toml")),
 ];
 
 /// Other names of built-in profiles, as the processors are called elsewhere.
@@ -496,6 +497,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("milan", "zen3"),
     ("epyc-genoa", "zen4"),
     ("genoa", "zen4"),
+    ("epyc-turin", "zen5"),
+    ("turin", "zen5"),
 ];
 
 /// Files larger than this are not profiles.

@@ -361,11 +361,11 @@ fn what_is_wrong_is_named() {
     assert_eq!(base("3"), "profile x.toml: base: should be a string, is an integer");
     assert_eq!(
         base("\"mine.toml\""),
-        "profile x.toml: base: 'mine.toml' is none of clx, core2, emr, hsw, icx, max, skx, spr, zen3, zen4"
+        "profile x.toml: base: 'mine.toml' is none of clx, core2, emr, hsw, icx, max, skx, spr, zen3, zen4, zen5"
     );
     assert!(broken("format = 1", "format = ").starts_with("profile x.toml: line 3: "));
     let unknown = Profile::named("i486").expect_err("there is none").to_string();
-    assert!(unknown.contains("clx, core2, emr, hsw, icx, max, skx, spr, zen3, zen4"), "{unknown}");
+    assert!(unknown.contains("clx, core2, emr, hsw, icx, max, skx, spr, zen3, zen4, zen5"), "{unknown}");
     let absent = Profile::find("/nonexistent/x.toml").expect_err("there is none").to_string();
     assert_eq!(absent, "profile /nonexistent/x.toml can't be read");
 }

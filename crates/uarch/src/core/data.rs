@@ -11,7 +11,7 @@ macro_rules! core {
 }
 
 /// Name, parameters and forms of each core, sorted by name.
-pub const CORES: [(&str, &str, &str); 9] = [
+pub const CORES: [(&str, &str, &str); 10] = [
     core!("broadwell"),
     core!("cascadelake"),
     core!("goldencove"),
@@ -21,4 +21,5 @@ pub const CORES: [(&str, &str, &str); 9] = [
     core!("zen2"),
     core!("zen3"),
     core!("zen4"),
+    core!("zen5"),
 ];

@@ -218,6 +218,30 @@ fn cycles(text: &str) -> Result<u16, &'static str> {
 }
 
 fn find(named: &HashMap<String, FormId>, code: Code, memory: bool, prefix: bool, key: &mut String) -> Option<FormId> {
+    let operands = write_key(code, memory, prefix, key)?;
+    if let Some(id) = named.get(key.as_str()) {
+        return Some(*id);
+    }
+    // A shift by the constant 1 takes what one by an immediate takes, and a result of 64 bits, of which the upper half is zero, what one
+    // of 32 bits takes, if the table has no more.
+    if key.ends_with('1') {
+        key.pop();
+        key.push('i');
+    } else if key[operands..].starts_with('q') {
+        key.replace_range(operands..=operands, "d");
+    }
+    named.get(key.as_str()).copied()
+}
+
+/// Returns the name of an encoding in a table of forms, `ADD:dD` for example: of its register or memory variant, with or without a LOCK or REP
+/// prefix. LEA and forms with an operand that has no letter have none.
+pub fn name(code: Code, memory: bool, prefix: bool) -> Option<String> {
+    let mut key = String::new();
+    write_key(code, memory, prefix, &mut key).filter(|_| code.mnemonic() != Mnemonic::Lea).map(|_| key)
+}
+
+/// Writes a form's name, and returns where its operands begin.
+fn write_key(code: Code, memory: bool, prefix: bool, key: &mut String) -> Option<usize> {
     use std::fmt::Write;
     let info = code.op_code();
     key.clear();
@@ -244,18 +268,7 @@ fn find(named: &HashMap<String, FormId>, code: Code, memory: bool, prefix: bool,
             key.push('-');
         }
     }
-    if let Some(id) = named.get(key.as_str()) {
-        return Some(*id);
-    }
-    // A shift by the constant 1 takes what one by an immediate takes, and a result of 64 bits, of which the upper half is zero, what one
-    // of 32 bits takes, if the table has no more.
-    if key.ends_with('1') {
-        key.pop();
-        key.push('i');
-    } else if key[operands..].starts_with('q') {
-        key.replace_range(operands..=operands, "d");
-    }
-    named.get(key.as_str()).copied()
+    Some(operands)
 }
 
 /// Returns true for the string instructions, whose operands are implied.

@@ -108,6 +108,11 @@ impl CoreTable {
         Ok(PARSED[at].get_or_init(|| core))
     }
 
+    /// Returns the two files of a core that is built in: its parameters and its forms.
+    pub fn files(name: &str) -> Option<(&'static str, &'static str)> {
+        data::CORES.iter().find(|core| core.0 == name).map(|core| (core.1, core.2))
+    }
+
     /// Parses the two files of a core.
     pub fn parse(name: &str, parameters: &str, forms: &str) -> Result<Self, CoreError> {
         let file = format!("profiles/cores/{name}.toml");

@@ -108,6 +108,10 @@ pub struct Memory {
     pub predicted_pairs: u8,
     /// Which addresses without an index the core renames.
     pub renames: Renames,
+    /// Instructions that do more than load are renamed like loads, apart from MOVZX and MOVSX.
+    pub renames_operands: bool,
+    /// Bytes of the shortest access that is renamed.
+    pub renamed_bytes: u8,
     /// The cache takes two stores a cycle if they follow each other and are to the same 32 bytes, and one otherwise.
     pub stores_pair: bool,
     /// Ports of a read, by width: general, 128, 256, 512 bits. Empty where the forms have them.
@@ -140,6 +144,8 @@ pub struct Fusion {
     pub memory: bool,
     /// ... and an immediate too.
     pub memory_immediate: bool,
+    /// SBB of a register with itself depends on the carry flag alone.
+    pub carry_idiom: bool,
     /// Instructions of three operands with an indexed memory operand take a slot more.
     pub unlaminated: bool,
     /// Source of these figures.

@@ -607,7 +607,7 @@ fn load(core: &CoreTable, state: &mut State, step: &Step, from: Place, latency: 
         (true, true) => memory.forward_vector,
     };
     // Renaming knows addresses, and no parts of what is there.
-    let whole = !stored || beyond == 0 && !known.vector && known.bytes >= 4;
+    let whole = !stored || beyond == 0 && !known.vector && known.bytes >= memory.renamed_bytes;
     let predicted = step.predicted && whole && memory.predicted_pairs > 0;
     if predicted && stored {
         state.predict(memory.predicted_pairs);

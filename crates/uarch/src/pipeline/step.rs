@@ -246,6 +246,10 @@ impl CoreTable {
             i.stack_pointer_increment() != 0 && !matches!(i.mnemonic(), Mnemonic::Leave | Mnemonic::Enter);
         let memory = has_memory(i);
         let is_lea = i.mnemonic() == Mnemonic::Lea;
+        let carry_idiom = self.parameters.fusion.carry_idiom
+            && i.mnemonic() == Mnemonic::Sbb
+            && i.op1_kind() == OpKind::Register
+            && i.op0_register() == i.op1_register();
         for register in used.used_registers() {
             let Some(reg) = number(register.register()) else { continue };
             if reg == RSP && stack_engine && !names(i, Register::RSP) {
@@ -277,7 +281,7 @@ impl CoreTable {
             if memory && !is_lea && is_address(i, register.register()) {
                 step.addresses.push(reg);
             }
-            if read && !step.idiom {
+            if read && !step.idiom && !carry_idiom {
                 step.reads.push(reg);
             }
             if written {
@@ -335,8 +339,11 @@ impl CoreTable {
         step.moves_from_memory = moves;
         step.moves_to_memory = step.store.is_some() && step.load.is_none() && is_store(i.mnemonic());
         let whole = step.load == Some(0)
-            && step.bytes >= 4
-            && (step.store.is_some() || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop))
+            && step.bytes >= self.parameters.memory.renamed_bytes
+            && (step.store.is_some()
+                || self.parameters.memory.renames_operands
+                    && !matches!(i.mnemonic(), Mnemonic::Movzx | Mnemonic::Movsx)
+                || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop))
             && !i.has_lock_prefix()
             && i.mnemonic() != Mnemonic::Xchg;
         let base = step.from.map(|place| place.base).filter(|_| whole);

@@ -457,8 +457,11 @@ impl Memory {
     fn issued(&self, caches: &Caches, access: &Access, read: ReadLine) -> Ticks {
         let own = self.waits.without(access.now, caches.window);
         let own = self.address_known(access).map_or(own, |known| own.max(known.min(access.now + caches.window)));
+        // The line of this access is on its way since its address was translated, and nothing was loaded from it.
         let leads = |coming: &&Coming| {
-            self.chains.find(coming.rip, access.rip) == Some(true) || points_to(coming.line, access.linear, read)
+            coming.line != access.line
+                && (self.chains.find(coming.rip, access.rip) == Some(true)
+                    || points_to(coming.line, access.linear, read))
         };
         self.later(own).filter(leads).map(|coming| coming.arrives).max().unwrap_or(own)
     }

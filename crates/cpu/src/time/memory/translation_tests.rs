@@ -72,6 +72,22 @@ fn a_miss_waits_for_the_translation_of_its_address() {
 }
 
 #[test]
+fn a_chain_of_one_load_pays_for_each_look_up_and_for_each_line_once() {
+    let mut bench = Bench::new();
+    let rip = access_to(line(0), false, 0).rip;
+    bench.memory.learn_chain(rip, rip, true);
+    let mut step = |bench: &mut Bench, n: u64| {
+        bench.translate(line(n), false, 0, None, None);
+        let access = access_to(line(n), false, bench.now);
+        bench.now += bench.memory.miss(&CACHES, access, &|_| None).ticks;
+    };
+    // The first loads are hidden by the window.
+    bench.total(10, &mut step);
+    let each = bench.total(1000, |bench, n| step(bench, 10 + n)) / 1000;
+    assert_eq!(each, LOOK_UP + CACHES.memory_latency);
+}
+
+#[test]
 fn an_entry_is_read_from_where_its_line_is() {
     let mut bench = Bench::new();
     assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.memory_latency);
