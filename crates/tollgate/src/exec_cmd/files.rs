@@ -22,6 +22,33 @@ const KEPT: [&str; 11] =
 const SHELL: &str = "/bin/sh";
 /// Shells whose `-c` argument is searched for names of programs.
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
+/// Programs that execute a program which their arguments name.
+const RUNNERS: [&str; 24] = [
+    "chrt",
+    "env",
+    "flock",
+    "gdb",
+    "hyperfine",
+    "ionice",
+    "ltrace",
+    "nice",
+    "nohup",
+    "numactl",
+    "perf",
+    "prlimit",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "stdbuf",
+    "strace",
+    "taskset",
+    "time",
+    "timeout",
+    "unshare",
+    "valgrind",
+    "watch",
+    "xargs",
+];
 /// Directories that programs expect, and their permissions.
 const DIRECTORIES: [(&str, u32); 10] = [
     ("/dev", 0o755),
@@ -176,7 +203,12 @@ pub fn pack(
             closure.add(&mut tree, &path)?;
         }
     }
-    for word in words_of_shell(&args.command) {
+    for word in programs_of_runner(&args.command) {
+        if let Some(path) = closure.find(word.as_bytes(), directory) {
+            closure.add(&mut tree, &own(&path))?;
+        }
+    }
+    for word in words_of_shells(&args.command) {
         let named = own(Path::new(OsStr::from_bytes(&word)));
         if is_of_guest(&named) {
             continue;
@@ -247,11 +279,30 @@ fn report(Leaving { from, to, link }: &Leaving) {
     say(&format!("tollgate: {what}, which is not packed (--add {to} packs it)"));
 }
 
-/// Returns the words of a shell's `-c` argument, which may name programs and files.
+/// Returns true if a word of a command is the name or the path of one of these programs.
+fn is_one_of(word: &OsStr, programs: &[&str]) -> bool {
+    Path::new(word).file_name().is_some_and(|name| programs.iter().any(|program| *program == name))
+}
+
+/// Returns the arguments of a program that executes another one, such as env, which may be the other program's name. A path is none of them, because
+/// files that arguments name are packed in any case.
+fn programs_of_runner(command: &[OsString]) -> impl Iterator<Item = &OsString> {
+    let runs = is_one_of(&command[0], &RUNNERS);
+    let is_name =
+        |word: &OsStr| !word.is_empty() && !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'/');
+    command[1..].iter().filter(move |word| runs && is_name(word))
+}
+
+/// Returns the words of the `-c` argument of a shell, which may name programs and files: of the command itself, or of one that it executes.
+fn words_of_shells(command: &[OsString]) -> Vec<Vec<u8>> {
+    let last = if is_one_of(&command[0], &RUNNERS) { command.len() } else { 1 };
+    (0..last).flat_map(|at| words_of_shell(&command[at..])).collect()
+}
+
+/// Returns the words of a shell's `-c` argument.
 fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
-    let shell = Path::new(&command[0]).file_name().is_some_and(|name| SHELLS.iter().any(|shell| *shell == name));
     let is_option = |word: &&OsString| word.as_bytes().starts_with(b"-") && word.as_bytes().ends_with(b"c");
-    if !shell || !command[1..].iter().any(|word| is_option(&word)) {
+    if !is_one_of(&command[0], &SHELLS) || !command[1..].iter().any(|word| is_option(&word)) {
         return Vec::new();
     }
     let texts = command[1..].iter().map(|word| word.as_bytes());
@@ -333,6 +384,25 @@ mod tests {
             assert!(User::find(Some(wrong)).is_err(), "{wrong}");
         }
         assert!(User::find(None).unwrap().ids.len() >= 2);
+    }
+
+    #[test]
+    fn a_command_names_the_programs_that_it_executes() {
+        let command = |text: &str| text.split('|').map(OsString::from).collect::<Vec<_>>();
+        let names = |text: &str| {
+            let command = command(text);
+            programs_of_runner(&command).map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("/usr/bin/env|-i|PATH=/bin|A=b|ls|/tmp"), ["A=b", "ls"]);
+        assert_eq!(names("perf|stat|-e|cycles|--|sort"), ["stat", "cycles", "sort"]);
+        assert!(names("ls|sort").is_empty());
+        let words = |text: &str| {
+            let words = words_of_shells(&command(text)).into_iter();
+            words.map(|word| String::from_utf8(word).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(words("bash|-ec|ls | wc -l"), ["-ec", "ls", "wc", "-l"]);
+        assert_eq!(words("nice|sh|-c|ls"), ["-c", "ls"]);
+        assert!(words("echo|sh|-c|ls").is_empty() && words("sh|script").is_empty());
     }
 
     #[test]
