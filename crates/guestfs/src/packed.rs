@@ -1,10 +1,13 @@
 //! A read-only tree of files, packed from the host's files and from bytes. The tree never changes: files have the contents that they had when they
 //! were added, provided that the host's files stay the same.
 
+mod missed;
+
 use crate::attributes::{Attributes, Kind, Time};
 use crate::pack_error::PackError;
 use crate::shares::{self, Inside, Leaving, MOST_LINKS, Shares, Step, Way, names, prepend};
 use crate::tree::{Entry, Found, ROOT, Tree};
+use missed::Missed;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -94,6 +97,7 @@ pub struct Packed {
     leaving: Vec<Leaving>,
     /// Recently read files of the host.
     open: Vec<(u64, Arc<File>)>,
+    missed: Missed,
 }
 
 impl Default for Packed {
@@ -114,7 +118,13 @@ impl Packed {
 
     /// Creates an empty tree beside shared directories, whose contents are not packed.
     pub fn beside(shares: Arc<Shares>) -> Self {
-        Self { nodes: vec![Node::directory(0o755)], shares, leaving: Vec::new(), open: Vec::new() }
+        Self {
+            nodes: vec![Node::directory(0o755)],
+            shares,
+            leaving: Vec::new(),
+            open: Vec::new(),
+            missed: Missed::default(),
+        }
     }
 
     /// Returns the shared directories.
@@ -556,7 +566,10 @@ impl Tree for Packed {
     }
 
     fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno> {
-        let node = *self.entries(directory)?.get(name).ok_or(Errno::NOENT)?;
+        let Some(&node) = self.entries(directory)?.get(name) else {
+            self.missed.add(directory, name);
+            return Err(Errno::NOENT);
+        };
         Ok(Found { node, attributes: self.attributes_of(node).ok_or(Errno::STALE)? })
     }
 

@@ -473,3 +473,24 @@ fn a_recorded_run_is_replayed_without_its_input() {
     assert_eq!(other.status.code(), Some(NOT_EXECUTABLE), "{}", text(&other.stderr));
     assert!(text(&other.stderr).contains("can't replay"), "{}", text(&other.stderr));
 }
+
+#[test]
+fn a_command_that_fails_says_which_files_of_this_host_it_lacked() {
+    let directory = directory("missing-files");
+    let library = directory.join("library");
+    std::fs::create_dir(&library).unwrap();
+    std::fs::write(library.join("data"), "found\n").unwrap();
+    let script = directory.join("script");
+    // The path is not a word of the command, so that the file is not packed.
+    std::fs::write(&script, format!("#!/bin/sh\nread -r word < {}/data && echo $word\n", library.display())).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (script, library) = (script.to_str().unwrap(), library.to_str().unwrap());
+    let Some(output) = run(&["--", script]) else { return };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains(&format!("guest does not: {library} (--add PATH")), "{errors}");
+    let output = run(&["--add", library, "--", script]).unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    // What fails for another reason says nothing of files.
+    let output = run(&["--", "false"]).unwrap();
+    assert!(output.status.code() == Some(1) && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -248,3 +248,17 @@ fn forty_links_lead_to_a_file() {
     let has = |number: usize| tree.has(&Path::new("/").join(number.to_string()));
     assert_eq!((has(MOST_LINKS), has(MOST_LINKS + 1)), (true, false));
 }
+
+#[test]
+fn what_a_guest_looks_for_in_vain_is_remembered_once_and_the_latest_comes_first() {
+    let mut tree = Packed::new();
+    tree.put_bytes(Path::new("/usr/lib/file"), 0o644, b"").unwrap();
+    // The guest has a copy.
+    let mut served = tree.clone();
+    let lib = node(&tree, Path::new("/usr/lib"));
+    for (directory, name) in [(ROOT, "sbin"), (lib, "gcc"), (lib, "file"), (lib, "gcc"), (lib, "python")] {
+        assert_eq!(served.look_up(directory, name.as_bytes()).is_ok(), name == "file");
+    }
+    assert_eq!(tree.missed(), ["/usr/lib/python", "/usr/lib/gcc", "/sbin"].map(PathBuf::from));
+    assert!(Packed::new().missed().is_empty());
+}

@@ -8,6 +8,7 @@ mod image;
 mod join;
 mod kernel;
 mod layout;
+mod missing;
 pub(crate) mod needs;
 mod package;
 pub(crate) mod parameters;
@@ -529,7 +530,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut session = session.since(start).with_console(args.console).with_parameters(&args.append).with_joins(joins);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
-    conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
+    let missing = packed.as_ref().map(|packed| missing::on_host(packed, &args.share)).unwrap_or_default();
+    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, missing }, ledger)
 }
 
 /// Returns the trees of files that the guest gets, with their names in its file system.
@@ -657,6 +659,8 @@ struct Ran {
     /// True if the captures are complete.
     complete: bool,
     recording: Option<Recording>,
+    /// Files of this host that the command has looked for and that were not packed.
+    missing: Vec<PathBuf>,
 }
 
 /// Reports the end of the run, and writes its ledger.
@@ -664,7 +668,7 @@ fn conclude(
     args: &ExecArgs,
     machine: &Machine,
     session: Session,
-    Ran { outcome, settled, complete, recording }: Ran,
+    Ran { outcome, settled, complete, recording, missing }: Ran,
     ledger: Option<ending::LedgerFile>,
 ) -> Result<ExitCode> {
     let settled = settled.map(|settled| match settled {
@@ -680,6 +684,9 @@ fn conclude(
         if end.lines && !args.console {
             lines.iter().for_each(|line| say(line));
         }
+    }
+    if end.status != 0 && end.reason == "ended" {
+        missing::report(&missing);
     }
     // The ledger is written even if the recording cannot be.
     let recorded = recording.map_or(Ok(()), |recording| recording.write(machine));
@@ -703,6 +710,7 @@ fn conclude(
             "status": end.status,
             "command_status": ended.map(|ended| ended.status),
             "unknown_parameters": unknown,
+            "missing_files": missing,
             "joined_commands": joined,
             "virtual_seconds": machine.seconds(),
             "began_after": seconds(times.began),
