@@ -31,7 +31,7 @@ pub struct FormsOptions {
     #[arg(long = "set", value_name = "SET=SET,...")]
     sets: Vec<String>,
     /// Uops that enter the window a cycle; those of the known core without it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     issue: Option<u32>,
     /// Only forms of this mnemonic (repeatable)
     #[arg(long, value_name = "NAME")]
@@ -57,7 +57,7 @@ struct Report {
 
 /// Runs the command.
 pub fn run(options: &FormsOptions) -> Result<bool> {
-    let (parameters, base) = CoreTable::files(&options.core).context("the core is not built in")?;
+    let (_, base) = CoreTable::files(&options.core).context("the core is not built in")?;
     let core = CoreTable::named(&options.core)?;
     let mut base = table::read(base);
     if !options.mnemonic.is_empty() {
@@ -94,8 +94,7 @@ pub fn run(options: &FormsOptions) -> Result<bool> {
         return Ok(true);
     }
     let (forms, kept) = table::table(&base, &report.forms, &ports);
-    let title = parameters.lines().find(|line| line.starts_with("title")).unwrap_or_default();
-    print_table(&report, title, &forms, &kept);
+    print_table(&report, &core.parameters.title, &forms, &kept);
     Ok(true)
 }
 
@@ -139,6 +138,6 @@ fn print_table(report: &Report, title: &str, forms: &BTreeMap<String, Line>, kep
         forms.len(),
         report.core
     );
-    println!("# Uops, ports and the other forms are those of the core with {title}.");
+    println!("# Uops, ports and the other forms are those of {title}.");
     print!("{}", table::write(forms));
 }
