@@ -4,7 +4,7 @@ use super::{Column, Several};
 use crate::charges::Tallies;
 use crate::diff::origin::{Origin, among, short};
 use crate::diff::sentence::{self, percent};
-use crate::diff::sheets::{Sheet, headings, mark_down, print, rounded};
+use crate::diff::sheets::{Sheet, code, headings, mark_down, plain, print, rounded};
 use crate::diff::{Diff, Figures, Held, Rests};
 use crate::difference::Change;
 use crate::format::Align::{Left, Right};
@@ -307,12 +307,14 @@ pub fn text(several: &Several, top: usize) -> String {
 /// Returns the tables as Markdown for a pull request.
 pub fn markdown(several: &Several, top: usize) -> String {
     let mut out = String::new();
-    several.warnings.iter().for_each(|warning| out += &format!("> {warning}\n\n"));
-    several.sentences().for_each(|sentence| out += &format!("- **{sentence}**\n"));
-    remarks(several).iter().for_each(|remark| out += &format!("\n{remark}\n"));
+    several.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", plain(warning)));
+    several.sentences().for_each(|sentence| out += &format!("- **{}**\n", plain(&sentence)));
+    remarks(several).iter().for_each(|remark| out += &format!("\n{}\n", plain(remark)));
     out.push('\n');
-    several.columns.iter().for_each(|column| out += &format!("- {}: `{}`\n", column.side.name, column.side.title));
-    out += &format!("- command: `{}`\n", several.command);
+    for column in &several.columns {
+        out += &format!("- {}: {}\n", plain(&column.side.name), code(&column.side.title));
+    }
+    out += &format!("- command: {}\n", code(&several.command));
     mark_down(&mut out, all(several, top, &[several.whole()]), OPEN);
     out
 }

@@ -42,6 +42,25 @@ fn several_sides_read_well() {
 }
 
 #[test]
+fn the_name_of_a_side_is_no_mark_of_any_form() {
+    let name = "a|b*<b>&\"_c_`,\n[x](y)";
+    let sides = [side("base", "", varied(1_000_000, 1_000)), side(name, "x=`y`", varied(1_000_000, 1_500))];
+    let several = Several::new("a `b`".to_owned(), &sides, 0, &terms(None), Remarks::default()).unwrap();
+    let markdown = markdown(&several, 10);
+    let shown = "a|b\\*&lt;b>&\"\\_c\\_\\`, \\[x\\](y)";
+    assert!(markdown.contains(&format!("\n- {shown}: `` cloud x=`y` ``\n")), "{markdown}");
+    assert!(markdown.contains("\n- command: `` a `b` ``\n"), "{markdown}");
+    let heading = markdown.lines().find(|line| line.starts_with("| ") && line.contains("base")).unwrap();
+    assert_eq!(heading.replace("\\|", "").matches('|').count(), 4, "{heading}");
+    let junit = several.junit().unwrap();
+    assert!(junit.contains("a|b*&lt;b&gt;&amp;&quot;_c_`") && !junit.contains("<b>"), "{junit}");
+    let page = crate::report::several_page(&several).unwrap();
+    assert!(page.contains("a|b*&lt;b&gt;&amp;") && !page.contains("a|b*<b>"), "{page}");
+    let csv = crate::diff::csv::several(&several, crate::diff::csv::Rows::Sides);
+    assert!(csv.contains("\n\"a|b*<b>&\"\"_c_`,\n[x](y)\","), "{csv}");
+}
+
+#[test]
 fn each_side_is_compared_as_two_sides_are() {
     let several = sample();
     let (a, b) = (side("base", "", varied(1_000_000, 1_000)), side("off", "mitigations=off", varied(1_000_000, 1_500)));
