@@ -89,7 +89,7 @@ impl State {
     /// Returns the runs in a kernel, by the hash of what they are measured by and its image. A file that can't be read is none.
     pub fn load(&self, by: &str, image: &str) -> Option<Kept> {
         let bytes = crate::input::read(&self.runs(by, image), LARGEST).ok()?;
-        let saved = Saved::read(&bytes).ok()?;
+        let saved = Saved::read(&bytes).ok().filter(|saved| saved.suspicion().is_none())?;
         let [warnings, notes] = saved.remarks().map(<[String]>::to_vec);
         let mut sides = saved.runs().ok()?;
         (sides.len() == 1).then(|| Kept { runs: sides.remove(0), warnings, notes })

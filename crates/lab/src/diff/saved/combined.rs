@@ -163,7 +163,10 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
     if members.len() > MOST_SIDES {
         return Err(CombineError::TooMany(members.len()));
     }
-    let mut remarks = Remarks { warnings: differences(all), ..Remarks::default() };
+    let suspicions =
+        all.iter().filter_map(|Labelled { label, saved }| Some(format!("The result {label} {}.", saved.suspicion()?)));
+    let mut remarks = Remarks { warnings: suspicions.collect(), ..Remarks::default() };
+    remarks.warnings.extend(differences(all));
     remarks.warnings.extend(prices(&members, all));
     for Labelled { label, saved } in all {
         let text = |text: &String| if all.len() > 1 { format!("{label}: {text}") } else { text.clone() };

@@ -66,6 +66,9 @@ pub struct Saved {
     /// Configurations of kernels by their hashes.
     configurations: BTreeMap<String, String>,
     sides: Vec<SavedSide>,
+    /// Hash of all the rest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    sha256: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -314,7 +317,7 @@ impl Saved {
     pub fn new(sides: &[Runs], measurement: &Measurement) -> Self {
         let Measurement { command, settle, plan, reference, remarks } = measurement;
         let mut configurations = BTreeMap::new();
-        Self {
+        let mut saved = Self {
             document: DOCUMENT.to_owned(),
             format: FORMAT,
             version: remarks.provenance.version.clone(),
@@ -327,6 +330,34 @@ impl Saved {
             notes: remarks.notes.clone(),
             sides: sides.iter().map(|runs| SavedSide::new(runs, &mut configurations)).collect(),
             configurations,
+            sha256: String::new(),
+        };
+        saved.seal();
+        saved
+    }
+
+    /// Returns the hash of all the rest. It does not depend on the order of the document's parts, or on its white space.
+    fn sum(&self) -> String {
+        let rest = Self { sha256: String::new(), ..self.clone() };
+        let text = serde_json::to_vec(&rest).unwrap_or_default();
+        Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Notes the hash of all the rest.
+    fn seal(&mut self) {
+        self.sha256 = self.sum();
+    }
+
+    /// Returns a predicate of the file if the result is not the one that was saved. Whoever changes a file on purpose can change the hash too.
+    pub fn suspicion(&self) -> Option<&'static str> {
+        match self.sha256.as_str() {
+            "" => {
+                Some("has no checksum: it was changed after it was saved, or an earlier version of Tollgate wrote it")
+            }
+            sum if sum != self.sum() => Some(
+                "was changed after it was saved: its checksum does not match, and its figures need not be those of the measurement",
+            ),
+            _ => None,
         }
     }
 

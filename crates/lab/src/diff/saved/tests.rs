@@ -81,8 +81,9 @@ fn what_differs_between_files_is_said() {
     second.sides[0].runs.iter_mut().for_each(|run| run.seed = run.seed.map(|seed| seed + 4));
     let combined = combine(&[labelled("a", first.clone()), labelled("b", second.clone())]).unwrap();
     assert_eq!(
-        combined.remarks.warnings[..3],
+        combined.remarks.warnings[..4],
         [
+            "The result b was changed after it was saved: its checksum does not match, and its figures need not be those of the measurement.",
             "a is of Tollgate 1.2.3, and b of Tollgate 1.3.0: prices and models may differ.",
             "In a the kernels were idle for 0.2 seconds before the command began, and in b for 0.5.",
             "The profile skx has other prices in a than in b.",
@@ -96,6 +97,29 @@ fn what_differs_between_files_is_said() {
         error.to_string(),
         "a has measured `hackbench -l 10`, and b `hackbench -l 20`: the costs of different commands can't be compared"
     );
+}
+
+#[test]
+fn a_file_that_was_changed_is_named_first() {
+    let text = String::from_utf8(document()).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let said = |text: &str| {
+        let combined = combine(&[labelled("x", Saved::read(text.as_bytes()).unwrap())]).unwrap();
+        combined.remarks.warnings[0].clone()
+    };
+    assert_eq!(said(&text), "a warning");
+    // The form of the text is not the result.
+    assert_eq!(said(&format!("{value:#}")), "a warning");
+    let mut changed = value.clone();
+    let elapsed = changed.pointer_mut("/sides/1/runs/0/elapsed").unwrap();
+    *elapsed = (elapsed.as_u64().unwrap() + 1).into();
+    assert!(
+        said(&changed.to_string())
+            .starts_with("The result x was changed after it was saved: its checksum does not match")
+    );
+    let mut without = value;
+    without.as_object_mut().unwrap().remove("sha256");
+    assert!(said(&without.to_string()).starts_with("The result x has no checksum"));
 }
 
 #[test]
