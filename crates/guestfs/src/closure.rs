@@ -102,6 +102,21 @@ fn script(bytes: &[u8]) -> Option<(PathBuf, Option<Vec<u8>>)> {
     Some((interpreter, program.filter(|_| is_env).map(<[u8]>::to_vec)))
 }
 
+/// Returns the interpreter of a script, or the program interpreter of an ELF file. A file that can't be read has none.
+pub fn interpreter(program: &Path) -> Option<PathBuf> {
+    let mut start = [0; LONGEST_LINE];
+    let mut file = File::open(program).ok()?;
+    let read = file.read(&mut start).ok()?;
+    if let Some((interpreter, _)) = script(&start[..read]) {
+        return Some(interpreter);
+    }
+    let mut bytes = start[..read].to_vec();
+    if bytes.starts_with(b"\x7fELF") {
+        file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    }
+    Needs::of(&bytes)?.interpreter
+}
+
 /// Splits a list of directories at colons. `$ORIGIN` stands for the file's directory.
 fn directories(list: &[u8], origin: &Path) -> Vec<PathBuf> {
     let each = |part: &[u8]| {

@@ -18,6 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval between looks at a child that is to end.
 const NAP: Duration = Duration::from_millis(20);
 
+/// Says that a signal ended a process of this host.
+pub fn killed(signal: i32) -> String {
+    let memory = if signal == Signal::KILL.as_raw() { ": this host may have too little memory" } else { "" };
+    format!("was ended on this host by signal {signal}{memory}")
+}
+
 /// A running child.
 pub struct Child {
     process: process::Child,

@@ -6,16 +6,16 @@ use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use lab::diff::runner::Ended;
+use lab::diff::runner::{Ended, killed};
 use ledger::Profile;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Exit status after an interruption by the user: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
+pub const INTERRUPTED: u8 = 130;
 /// Options of `exec` that a measurement does not support, or defines itself.
-const OWN: [&str; 16] = [
+const OWN: [&str; 17] = [
     "controlled",
     "ledger",
     "json",
@@ -29,6 +29,7 @@ const OWN: [&str; 16] = [
     "replay",
     "sample",
     "call_graph",
+    "call_sites",
     "trace",
     "join",
     "joinable",
@@ -185,14 +186,6 @@ fn refusal(status: u8, tail: &[String]) -> Option<&str> {
     tail.last()?.strip_prefix("tollgate: error: ").filter(|_| says_so)
 }
 
-/// Says that a signal ended a process of this host.
-pub fn killed(signal: i32) -> String {
-    /// The number of SIGKILL.
-    const KILL: i32 = 9;
-    let memory = if signal == KILL { ": this host may have too little memory" } else { "" };
-    format!("was ended on this host by signal {signal}{memory}")
-}
-
 /// Returns the first run that failed; `named` names it by its number.
 pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Failed> {
     let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| {
@@ -209,7 +202,11 @@ pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Fai
         Some(Failed { interrupted: false, text: format!("{} {text}", named(number)), status, tail })
     });
     let stopped = outcomes.contains(&Ended::Stopped);
-    let interrupted =
-        || Failed { interrupted: true, text: "interrupted".to_owned(), status: INTERRUPTED, tail: Vec::new() };
+    let interrupted = || Failed {
+        interrupted: true,
+        text: "interrupted before any layout was complete".to_owned(),
+        status: INTERRUPTED,
+        tail: Vec::new(),
+    };
     bad.or_else(|| stopped.then(interrupted))
 }

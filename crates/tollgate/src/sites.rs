@@ -139,7 +139,9 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
 /// Fails if the run kept no indirect branches.
 pub fn has_branches(ledger: &Ledger) -> Result<()> {
     match ledger.branches.is_empty() {
-        true => bail!("the ledger has no indirect branches: run with --call-sites"),
+        true => bail!(
+            "the ledger has no indirect branches: `tollgate run --call-sites` and `tollgate exec --call-sites` record them"
+        ),
         false => Ok(()),
     }
 }

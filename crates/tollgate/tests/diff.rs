@@ -10,7 +10,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn program(arguments: &[&str]) -> Output {
+fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.current_dir(repository());
     // What is tested does not depend on the model of time, and this one is fast.
@@ -21,7 +21,12 @@ fn program(arguments: &[&str]) -> Output {
         _ => command.args(arguments),
     };
     command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
-    command.stdin(Stdio::null()).output().unwrap()
+    command.stdin(Stdio::null());
+    command
+}
+
+fn program(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
 }
 
 /// Returns true if the cloud kernel and its modules are in the cache, so that the program fetches nothing.
@@ -233,6 +238,47 @@ fn saved_results_are_shown_and_combined() {
     }
 }
 
+/// Starts a measurement, and sends it SIGINT once the file is there.
+fn interrupted(arguments: &[&str], once: &Path) -> Output {
+    let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !once.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success(), "the measurement is running");
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_interrupted_measurement_shows_and_saves_the_layouts_that_are_complete() {
+    if !has_kernel() {
+        return;
+    }
+    let place = directory("interrupted");
+    let file = |name: &str| place.join(name).to_str().unwrap().to_owned();
+    let (kept, saved, page) = (file("kept"), file("saved.json"), file("page.html"));
+    let line = ["diff", "--kernel", "cloud", "--layouts", "1000", "--jobs", "1", "--keep", &kept];
+    let sides = ["--side", "base", "--side", "off=mitigations=off", "--side", "nopti=pti=off"];
+    let shown = ["--save", &saved, "--html", &page, "--json", "--", "true"];
+    // The first layout is complete once the second one begins.
+    let output = interrupted(&[&line[..], &sides, &shown].concat(), &place.join("kept").join("base-2.output"));
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let count = |side: usize| value["sides"][side]["runs"].as_array().unwrap().len();
+    let layouts = count(0);
+    assert!((1..1000).contains(&layouts) && count(1) <= layouts && count(2) <= layouts);
+    let warning = value["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with("The measurement was interrupted after ") && warning.ends_with(" of 1,000 layouts."));
+    assert!(value["provenance"]["again"].as_str().unwrap().contains("--layouts") && Path::new(&page).is_file());
+    let loaded = program(&["diff", "--load", &saved]);
+    assert!(text(&loaded.stdout).starts_with(warning), "{}", text(&loaded.stdout));
+    // Nothing is left of a measurement in which no layout is complete.
+    let line = ["diff", "--kernel", "cloud", "--keep", &kept, "--save", &page, "--", "sh", "-c", "while :; do :; done"];
+    let early = interrupted(&line, &place.join("kept").join("a-1.output"));
+    assert_eq!((early.status.code(), text(&early.stdout)), (Some(130), String::new()));
+    assert!(text(&early.stderr).contains("interrupted before any layout was complete"), "{}", text(&early.stderr));
+}
+
 #[test]
 fn a_seed_is_a_layout() {
     let files = directory("seed");
@@ -379,6 +425,12 @@ fn a_parameter_that_the_kernel_does_not_know_is_named() {
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["warnings"][0], warning);
     assert!(value["warnings"][1].as_str().unwrap().starts_with("A and B differ only in words without an effect"));
+    // So is a value that the kernel does not know, of which it says nothing.
+    let line = ["diff", "--layouts", "1", "--kernel", "cloud", "--b", "mds=ful", "--", "true"];
+    let value = text(&run(&line).unwrap().stdout);
+    let first = "B: `mds=ful` has a value that the documentation of `mds` does not know: is `mds=full` meant?";
+    assert_eq!(value.lines().next(), Some(first));
+    assert!(value.lines().nth(1).unwrap().starts_with("A and B differ only in words without an effect"), "{value}");
     let exec = program(&["exec", "--kernel", "cloud", "--append", "quite spectre_v2=off x.y=1", "--", "echo", "hi"]);
     let warning = "tollgate: the kernel does not know its parameter `quite`, which has no effect: is `quiet` meant?\n";
     assert_eq!((text(&exec.stdout), text(&exec.stderr)), ("hi\n".to_owned(), warning.to_owned()));

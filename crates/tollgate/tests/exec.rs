@@ -125,6 +125,53 @@ fn a_command_that_cannot_be_run_is_told_apart() {
 }
 
 #[test]
+fn a_missing_interpreter_is_named() {
+    let place = directory("interpreter");
+    let script = |name: &str, interpreter: &str| {
+        let path = place.join(name);
+        std::fs::write(&path, format!("#!{interpreter}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    // No kernel is needed for that.
+    let direct = script("direct", "/nonexistent/python -u");
+    let through = script("through", &direct);
+    for (command, needed) in [(&direct, String::new()), (&through, format!(", which {direct} needs"))] {
+        for options in [&["--", command][..], &["--root", "--", command]] {
+            let error = format!("tollgate: {command}: the interpreter /nonexistent/python is missing{needed}\n");
+            check(&program(options).output().unwrap(), NOT_EXECUTABLE, "", &error);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_line_is_told_from_files_that_are_missing() {
+    let status = |options: &[&str]| program(&[options, &["--", "true"]].concat()).output().unwrap().status.code();
+    for options in [
+        &["--user", "4294967295"][..],
+        &["--user", "0:4294967295"],
+        &["--user", "someone"],
+        &["--cpu", "nosuch"],
+        &["--share", "/etc:rx"],
+        &["--call-sites"],
+        &["--env", "A"],
+    ] {
+        assert_eq!(status(options), Some(2), "{options:?}");
+    }
+    for options in [
+        &["--add", "/nonexistent"][..],
+        &["--cpu", "/etc/passwd"],
+        &["--cpu", "/nonexistent.toml"],
+        &["--share", "/nonexistent"],
+        &["--share", "/etc/passwd"],
+        &["--cwd", "/nonexistent"],
+        &["--kernel", "/nonexistent"],
+    ] {
+        assert_eq!(status(options), Some(126), "{options:?}");
+    }
+}
+
+#[test]
 fn a_run_from_a_kept_boot_is_the_run_that_boots() {
     let files = directory("ledgers");
     let path = |name: &str| files.join(name).to_str().unwrap().to_owned();

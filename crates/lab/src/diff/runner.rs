@@ -1,5 +1,6 @@
 //! Runs the commands of a diff as child processes, several at a time.
 
+pub use crate::child::killed;
 use crate::child::{Child, Exit};
 use crate::runner::tail;
 use rustix::process::Signal;

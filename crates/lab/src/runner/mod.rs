@@ -253,7 +253,7 @@ impl Runner<'_> {
             End::Exited(PANICKED) => Some("ended because the guest's kernel panicked".into()),
             End::Exited(RESET) => Some("ended with an unrequested reset".into()),
             End::Exited(code) => Some(format!("ended with status {code} where {wanted} was expected")),
-            End::Signalled(signal) => Some(format!("was ended by signal {signal}")),
+            End::Signalled(signal) => Some(crate::child::killed(signal)),
             End::Broken(reason) => Some(reason),
         };
         let output = tail(&directory.path().join(OUTPUT));

@@ -8,7 +8,7 @@ const WITH_VALUE: [&str; 8] = ["--junit", "--html", "--save", "--keep", "--top",
 /// Options without a value that do not change what is measured.
 const ALONE: [&str; 4] = ["--json", "--markdown", "--csv", "--fresh"];
 
-/// Returns the command line. `arguments` are those of this process; `layouts` is the number of layouts, if a time limit decided it.
+/// Returns the command line. `arguments` are those of this process; `layouts` is the number of layouts, if a time limit or the user decided it.
 pub fn command(arguments: impl Iterator<Item = OsString>, layouts: Option<usize>) -> String {
     let mut words = vec!["tollgate".to_owned()];
     let mut given = arguments.skip(1).map(|word| word.to_string_lossy().into_owned());
@@ -20,12 +20,13 @@ pub fn command(arguments: impl Iterator<Item = OsString>, layouts: Option<usize>
             words.extend(std::iter::once(word).chain(given).map(|word| quoted(&word)));
             break;
         }
-        if WITH_VALUE.contains(&word.as_str()) {
+        let has_no_effect = |name: &str| WITH_VALUE.contains(&name) || (layouts.is_some() && name == "--layouts");
+        if has_no_effect(&word) {
             given.next();
             continue;
         }
         let name = word.split('=').next().unwrap_or_default();
-        if !ALONE.contains(&name) && !WITH_VALUE.contains(&name) {
+        if !ALONE.contains(&name) && !has_no_effect(name) {
             words.push(quoted(&word));
         }
     }
@@ -62,5 +63,11 @@ mod tests {
         let command = "sh -c 'echo $HOME; ls --json'";
         assert_eq!(line(None), format!("tollgate diff --kernel cloud --a=mitigations=off -- {command}"));
         assert_eq!(line(Some(8)), format!("tollgate diff --kernel cloud --a=mitigations=off --layouts 8 -- {command}"));
+        for given in [&["--layouts", "9"][..], &["--layouts=9"]] {
+            let words = [&["tollgate", "diff"], given, &["--", "true"]].concat();
+            let line = |layouts| super::command(words.iter().map(OsString::from), layouts);
+            assert_eq!(line(Some(2)), "tollgate diff --layouts 2 -- true");
+            assert_eq!(line(None), format!("tollgate diff {} -- true", given.join(" ")));
+        }
     }
 }

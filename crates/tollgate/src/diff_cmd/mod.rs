@@ -9,7 +9,7 @@ mod scan;
 pub(crate) mod settings;
 mod sides;
 
-use crate::exec_runs::{self, Input, Place};
+use crate::exec_runs::{self, INTERRUPTED, Input, Place};
 use crate::output::{self, OutputFile, say};
 use crate::stack_args;
 use crate::table::{counted, emit};
@@ -63,7 +63,7 @@ Exit status: 0 on success, or:
   1    B costs more than --fail-above allows, also at the lower end of the interval
   2    invalid command line
   126  nothing could run
-  130  interrupted
+  130  interrupted: the result is that of the layouts that are complete (a second Ctrl-C ends the measurement at once)
 If the command fails, the exit status is the command's; if a kernel fails, it is that of `tollgate exec`."
 )]
 pub struct DiffArgs {
@@ -194,10 +194,11 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     let files = Files::create(args, asked.iter().flat_map(inputs).collect())?;
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
-    let (sides, remarks) = match measure(args, &asked, reference, &terms, named)? {
-        Measured::Sides(sides, remarks) => (sides, remarks),
+    let (sides, mut remarks, interrupted) = match measure(args, &asked, reference, &terms, named)? {
+        Measured::Sides(sides, remarks, interrupted) => (sides, remarks, interrupted),
         Measured::Failed(failed) => return Ok(ExitCode::from(failed.report())),
     };
+    remarks.warnings.splice(0..0, interrupted.map(|interrupted| interrupted.to_string()));
     let command = crate::exec_cmd::command_text(&args.command);
     if let Some(file) = files.save {
         let settle = args.settle.as_secs_f64();
@@ -214,6 +215,7 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         }
         // A single side is measured for a file.
         [side] => {
+            remarks.warnings.iter().for_each(|warning| say(&format!("tollgate: {warning}")));
             let (layouts, are) =
                 (counted(side.runs.len(), "layout", "layouts"), if side.runs.len() == 1 { "is" } else { "are" });
             emit(&format!("{}: {layouts} {are} saved.\n", side.name))?;
@@ -225,7 +227,11 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
             several.exceeded()
         }
     };
-    Ok(if exceeded { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+    Ok(match exceeded {
+        _ if interrupted.is_some() => ExitCode::from(INTERRUPTED),
+        true => ExitCode::from(EXCEEDED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 /// Measures the sides, with a bar on a terminal.

@@ -1,5 +1,6 @@
 //! Settings without an effect: words of a command line that change nothing, and sides that the kernel shows to be alike.
 
+use crate::exec_cmd::parameters;
 use lab::diff::origin::Origin;
 use std::collections::BTreeSet;
 
@@ -93,7 +94,9 @@ pub fn found([a, b]: [&Known<'_>; 2]) -> Found {
             if is_default {
                 all.push(format!("{}: `{word}` is the kernel's default, so it has no effect", side.name));
             }
-            idle &= is_default || listed(side.unknown) || listed(side.unloaded);
+            // After a value that it does not know a kernel goes on as without the word.
+            let is_wrong = alike && parameters::has_unknown_value(word);
+            idle &= is_default || is_wrong || listed(side.unknown) || listed(side.unloaded);
         }
         for word in repeated(side.origin, other.origin) {
             any = true;
@@ -172,6 +175,9 @@ mod tests {
         assert!(found.warnings.len() == 1 && found.nothing_else, "{found:?}");
         // With a word that may do something there is something to compare.
         assert!(!judged(&plain, &typo, &words[..1], &[]).nothing_else);
+        // So it is with a value that no kernel knows, where the kernel shows no difference.
+        let value = |pti| judged(&plain, &origin("pti=of", pti), &[], &[]).nothing_else;
+        assert!(value("PTI") && !value("Vulnerable"));
         let other = Origin { image: "another".to_owned(), ..typo.clone() };
         assert!(!judged(&plain, &other, &words[..1], &words[1..]).nothing_else);
         assert_eq!(

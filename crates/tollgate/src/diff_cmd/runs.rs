@@ -5,7 +5,7 @@ use super::{again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
 use crate::model;
-use crate::table::read_ledger;
+use crate::table::{counted, read_ledger};
 use anyhow::{Context, Result, anyhow};
 use lab::diff::origin::{File, Files, Origin, Provenance};
 use lab::diff::paid::COMMAND;
@@ -19,6 +19,7 @@ use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -45,10 +46,30 @@ const NO_STATE: [&str; 2] = [RELEASE, UNLOADED];
 
 /// The outcome of all runs.
 pub enum Measured {
-    /// The runs of each side, and what a reader must know about them.
-    Sides(Vec<Runs>, Remarks),
-    /// A run failed, or the user stopped the measurement.
+    /// The runs of each side, what a reader must know about them, and the interruption if the user stopped the measurement.
+    Sides(Vec<Runs>, Remarks, Option<Interrupted>),
+    /// A run failed, or the user stopped the measurement before the first pair of runs was complete.
     Failed(Failed),
+}
+
+/// The state in which the user stopped a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// Layouts that are complete.
+    layouts: usize,
+    /// Layouts after which the measurement would have ended at the latest.
+    most: usize,
+    /// True if it could have ended earlier.
+    earlier: bool,
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layouts, most, earlier } = self;
+        let at_most = if *earlier { "at most " } else { "" };
+        let most = counted(*most, "layout", "layouts");
+        write!(f, "The measurement was interrupted after {layouts} of {at_most}{most}.")
+    }
 }
 
 /// How sides are measured.
@@ -239,7 +260,8 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let fact = |key: &str| ledger.header.metadata.get(key);
     let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
     let unknown = parameters::warnings(&words.collect::<Vec<_>>());
-    let unknown = unknown.into_iter().map(|text| format!("{name}: {text}"));
+    let line = fact("command line").into_iter().flat_map(|line| line.split_whitespace());
+    let unknown = unknown.into_iter().chain(parameters::of_values(line));
     let place = fact(DIRECTORY).map(|directory| {
         format!("The command depends on the name of its working directory, {directory}: started in another directory, it may give another result.")
     });
@@ -249,7 +271,7 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
         let share = crate::table::share(unnamed.ticks, unnamed.of);
         format!("{name}: {share} of the command's time is spent in {}.", unnamed.describe_in_sentence())
     });
-    unknown.for_each(|text| add(&mut remarks.warnings, text));
+    unknown.for_each(|text| add(&mut remarks.warnings, format!("{name}: {text}")));
     place.into_iter().for_each(|text| add(&mut remarks.notes, text));
     unnamed.filter(|_| first).for_each(|text| add(&mut remarks.notes, text));
 }
@@ -370,6 +392,35 @@ impl Measurement {
             && ["cpu", "model"].iter().all(|name| self.sides[a].value(name) == self.sides[b].value(name))
     }
 
+    /// Adds the runs that went well, for each side up to the first one that did not.
+    fn add(&mut self, how: &How, planned: &[Planned], outcomes: &[Ended]) -> Result<usize> {
+        let mut complete = vec![true; self.sides.len()];
+        let mut added = 0;
+        for (planned, outcome) in planned.iter().zip(outcomes) {
+            complete[planned.side] &= *outcome == Ended::Well;
+            if complete[planned.side] {
+                let (name, runs) = (&self.sides[planned.side].name, &mut self.runs[planned.side].runs);
+                let (run, header) = read(planned, name, runs.is_empty(), how.draws, &mut self.remarks)?;
+                runs.push(run);
+                self.headers[planned.side].get_or_insert(header);
+                added += 1;
+            }
+        }
+        Ok(added)
+    }
+
+    /// Removes runs that have no counterpart, except the first `known` ones of the reference.
+    fn pair_up(&mut self, reference: usize, known: usize) {
+        let most = self.runs[reference].runs.len();
+        let others = self.runs.iter_mut().enumerate().filter(|(side, _)| *side != reference);
+        let longest = others.map(|(_, side)| {
+            side.runs.truncate(most);
+            side.runs.len()
+        });
+        let longest = longest.max().unwrap_or(most);
+        self.runs[reference].runs.truncate(longest.max(known));
+    }
+
     /// Notes what the first runs show of the sides. Returns those that differ from the reference only in words without an effect.
     fn notes(&mut self, reference: usize) -> Vec<bool> {
         for ((side, runs), header) in self.sides.iter().zip(&mut self.runs).zip(&self.headers) {
@@ -389,7 +440,7 @@ impl Measurement {
         idle
     }
 
-    /// Returns version, seeds, files and the command that measures the same again, with a number of layouts if a time limit decided it.
+    /// Returns version, seeds, files and the command that measures the same again, with a number of layouts if a time limit or the user decided it.
     fn provenance(&self, reference: usize, layouts: Option<usize>) -> Provenance {
         let runs = &self.runs[reference];
         let mut list: Vec<File> = Vec::new();
@@ -427,8 +478,15 @@ pub fn measure(
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let others: Vec<usize> = (0..all.sides.len()).filter(|side| *side != reference).collect();
     let mut idle = vec![false; all.sides.len()];
-    let (mut late, mut finished) = (false, 0);
-    for until in stages(how.layouts) {
+    let (mut late, mut interrupted, mut finished) = (false, false, 0);
+    let known_of_reference = all.runs[reference].runs.len();
+    let stages = stages(how.layouts);
+    // For a single side nothing is to be decided, and the first look has all that a later comparison needs.
+    let most_layouts = match how.layouts {
+        None if others.is_empty() => LOOKS[0].pairs,
+        _ => stages.last().copied().unwrap_or_default(),
+    };
+    for until in stages {
         let open = others.iter().filter(|side| !all.done[**side]);
         let active: Vec<usize> = std::iter::once(reference).chain(open.copied()).collect();
         let planned = plan(how, &all, &active, until);
@@ -441,25 +499,26 @@ pub fn measure(
             let layout = seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
             format!("{}{layout}: {}", all.sides[side].name, command_text(&all.sides[side].command))
         };
-        if let Some(failed) = exec_runs::failed(&outcomes, called) {
-            return Ok(Measured::Failed(failed));
-        }
-        for (planned, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Ended::Well) {
-            let (name, runs) = (&all.sides[planned.side].name, &mut all.runs[planned.side].runs);
-            let (run, header) = read(planned, name, runs.is_empty(), how.draws, &mut all.remarks)?;
-            runs.push(run);
-            all.headers[planned.side].get_or_insert(header);
-            finished += 1;
+        let stopped = match exec_runs::failed(&outcomes, called) {
+            Some(failed) if !failed.interrupted => return Ok(Measured::Failed(failed)),
+            stopped => stopped,
+        };
+        finished += all.add(how, &planned, &outcomes)?;
+        if stopped.is_some() {
+            all.pair_up(reference, known_of_reference);
         }
         late = outcomes.contains(&Ended::Late);
         let pairs = active.iter().map(|side| all.runs[*side].runs.len()).min().unwrap_or_default().min(until);
         if pairs == 0 {
-            anyhow::bail!("the time limit expired before the first pair of runs began");
+            return match stopped {
+                Some(stopped) => Ok(Measured::Failed(stopped)),
+                None => Err(anyhow!("the time limit expired before the first pair of runs began")),
+            };
         }
         let judged = |side: usize| judge(&all.runs[reference].runs, &all.runs[side].runs, terms);
         let verdicts: Vec<(&str, Verdict)> =
             others.iter().map(|side| (all.sides[*side].name.as_str(), judged(*side))).collect();
-        if !others.is_empty() {
+        if !others.is_empty() && stopped.is_none() {
             progress(Progress::Pairs(pairs, &verdicts));
         }
         let verdicts: Vec<Verdict> = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
@@ -479,12 +538,12 @@ pub fn measure(
             let decided = how.layouts.is_none() && pairs > 1 && ((how.decided)(verdict) || idle[*side]);
             all.done[*side] = same || decided;
         }
-        // For a single side nothing is to be decided, and the first look has all that a later comparison needs.
         let enough = match others.is_empty() {
-            true => pairs >= LOOKS[0].pairs && how.layouts.is_none(),
+            true => pairs >= most_layouts,
             false => others.iter().all(|side| all.done[*side]),
         };
-        if late || enough {
+        interrupted = stopped.is_some();
+        if late || enough || interrupted {
             break;
         }
     }
@@ -492,8 +551,10 @@ pub fn measure(
         runs.prices = Some(Known::of(side.prices(), &runs.runs));
     }
     let pairs = all.runs[reference].runs.len();
-    all.remarks.provenance = all.provenance(reference, late.then_some(pairs));
-    Ok(Measured::Sides(all.runs, all.remarks))
+    all.remarks.provenance = all.provenance(reference, (late || interrupted).then_some(pairs));
+    let earlier = how.layouts.is_none() && !others.is_empty();
+    let interrupted = interrupted.then_some(Interrupted { layouts: pairs, most: most_layouts, earlier });
+    Ok(Measured::Sides(all.runs, all.remarks, interrupted))
 }
 
 #[cfg(test)]

@@ -102,6 +102,10 @@ impl User {
         }
         let (user, group) = text.split_once(':').unwrap_or((text, text));
         match (user.parse(), group.parse()) {
+            // The largest number is no user: system calls take it for "leave as it is".
+            (Ok(u32::MAX), _) | (_, Ok(u32::MAX)) => {
+                bail!(WrongArguments::new(format!("--user {text}: {} is the number of no user or group", u32::MAX)))
+            }
             (Ok(user), Ok(group)) => Ok(Self { ids: vec![user, group] }),
             _ => bail!(WrongArguments::new(format!("--user {text}: root, or numbers as in 1000 or 1000:100"))),
         }
@@ -146,6 +150,43 @@ pub fn add_options(all: &mut Vec<(OsString, OsString)>, kept: &[String], set: &[
 pub fn sets(kept: &[String], set: &[String], name: &str) -> bool {
     let set = set.iter().filter_map(|option| option.split_once('=')).map(|(name, _)| name);
     kept.iter().map(String::as_str).chain(set).any(|other| other == name)
+}
+
+/// The interpreter of the command is missing.
+#[derive(Debug)]
+pub struct MissingInterpreter {
+    /// The program that needs it, if that is not the command itself.
+    of: Option<PathBuf>,
+    interpreter: PathBuf,
+}
+
+impl fmt::Display for MissingInterpreter {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needed = self.of.as_ref().map_or_else(String::new, |of| format!(", which {} needs", of.display()));
+        write!(to, "the interpreter {} is missing{needed}", self.interpreter.display())
+    }
+}
+
+/// Returns the interpreter without which the command can't be executed, if that is missing on this host: that of a script, or the program interpreter of an
+/// ELF file.
+pub fn missing_interpreter(
+    args: &ExecArgs,
+    environment: &[(OsString, OsString)],
+    directory: &Path,
+) -> Option<MissingInterpreter> {
+    /// Interpreters that may be scripts themselves (Linux, `exec_binprm`).
+    const DEPTH: usize = 5;
+    let variable = |name: &str| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_bytes());
+    let closure = Closure::new(variable("PATH").unwrap_or_default(), &[]);
+    let mut program = directory.join(closure.find(args.command[0].as_bytes(), directory)?);
+    for depth in 0..DEPTH {
+        let interpreter = guestfs::closure::interpreter(&program).filter(|path| path.is_absolute())?;
+        if !interpreter.exists() {
+            return Some(MissingInterpreter { of: (depth > 0).then_some(program), interpreter });
+        }
+        program = interpreter;
+    }
+    None
 }
 
 /// Packs the files for a command, except those in shared directories.

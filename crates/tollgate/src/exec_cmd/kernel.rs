@@ -7,6 +7,7 @@ use crate::output::say;
 use crate::places;
 use anyhow::{Context, Result, bail};
 use guestfs::kernel_modules::Modules;
+use rustix::fs::Access;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -28,6 +29,9 @@ const SCRIPTS: [(&str, &str); 2] = [
     ("kernel", include_str!("../../../../guests/linux/kernel")),
     ("common.sh", include_str!("../../../../guests/linux/common.sh")),
 ];
+
+/// What the scripts write in the directory for packages.
+const WRITTEN: [&str; 4] = [".lock", "apt", "debs", "unpacked"];
 
 /// A kernel.
 #[derive(Debug)]
@@ -166,7 +170,15 @@ impl Kernel {
 
     /// Returns a kernel of the distribution's packages, which are downloaded once.
     fn fetched(name: &str) -> Result<Self> {
-        let cache = Cache::find()?;
+        let checkout = Cache::of_checkout();
+        if let Some(kernel) = checkout.as_ref().and_then(|cache| cache.kernel(name)) {
+            return Ok(kernel);
+        }
+        // Another user's checkout is read only.
+        let cache = match checkout.filter(Cache::is_writable) {
+            Some(cache) => cache,
+            None => Cache::of_user()?,
+        };
         match cache.kernel(name) {
             Some(kernel) => Ok(kernel),
             None => {
@@ -277,13 +289,25 @@ struct Cache {
 }
 
 impl Cache {
-    /// Returns a checkout's cache if this program lies in a checkout or is started in one, else the user's.
-    fn find() -> Result<Self> {
-        if let Some(checkout) = places::checkout() {
-            let scripts = checkout.join("guests/linux");
-            return Ok(Self { packages: scripts.join("cache"), scripts: Some(scripts) });
-        }
+    /// Returns a checkout's cache if this program lies in a checkout or is started in one.
+    fn of_checkout() -> Option<Self> {
+        let scripts = places::checkout()?.join("guests/linux");
+        Some(Self { packages: scripts.join("cache"), scripts: Some(scripts) })
+    }
+
+    /// Returns the user's cache.
+    fn of_user() -> Result<Self> {
         Ok(Self { scripts: None, packages: places::cache()?.join("packages") })
+    }
+
+    /// Returns true if packages can be added to the cache, or the cache can be made.
+    fn is_writable(&self) -> bool {
+        let may_write = |path: &Path| rustix::fs::access(path, Access::WRITE_OK).is_ok();
+        if !self.packages.exists() {
+            return self.packages.parent().is_some_and(may_write);
+        }
+        let parts = WRITTEN.map(|name| self.packages.join(name));
+        may_write(&self.packages) && parts.iter().filter(|path| path.exists()).all(|path| may_write(path))
     }
 
     /// Returns a kernel that is present with its modules.
@@ -385,6 +409,22 @@ mod tests {
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(root.join(".config"), "").unwrap();
         assert!(format!("{:#}", find().unwrap_err()).ends_with("is the kernel built?"));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_cache_that_can_not_be_written_to_is_not_filled() {
+        let root = std::env::temp_dir().join(format!("tollgate-cache-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let is_writable = |packages: &Path| Cache { scripts: None, packages: packages.to_owned() }.is_writable();
+        assert!(is_writable(&root) && is_writable(&root.join("cache")));
+        assert!(!is_writable(&root.join("none/cache")));
+        // Root may write everywhere.
+        if !rustix::process::geteuid().is_root() {
+            std::fs::write(root.join(".lock"), "").unwrap();
+            std::fs::set_permissions(root.join(".lock"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+            assert!(!is_writable(&root), "the lock is another user's");
+        }
         std::fs::remove_dir_all(&root).unwrap();
     }
 

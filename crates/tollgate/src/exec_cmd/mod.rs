@@ -74,6 +74,8 @@ const NOT_FOUND: u8 = 127;
 const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
 /// Key of the settling time in a ledger: the time from the command's readiness until the guest was idle, in seconds; `inf` if it never was.
 pub const SETTLED: &str = "settled after";
+/// Key of the seed of a run's layout in a ledger.
+const SEED: &str = "random seed";
 /// Key of the command's working directory in a ledger, if its name may affect the run of a diff.
 pub const DIRECTORY: &str = "working directory";
 /// Beginning of the keys of facts about the kernel of a controlled run, in a ledger.
@@ -114,7 +116,8 @@ Exit status: the command's, or 128 + n if signal n ended it. Otherwise:
   123  the kernel panicked
   124  --timeout or --limit expired
   125  the guest died, or ended before the command
-  126  the command could not be executed, the machine could not be created, or the output could not be written
+  2    the command line is wrong, whatever files this host has
+  126  the command could not be executed, a file that an option names is missing or unusable, the machine could not be created, or the output could not be written
   127  the command was not found
   130  interrupted
 With --json, `reason` distinguishes them.")]
@@ -209,6 +212,9 @@ pub struct ExecArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     repeat: RepeatArgs,
+    /// Records indirect branches in the ledger, with their targets and predictions. The kernel is then booted, and runs slower on the host
+    #[arg(long, requires = "ledger")]
+    call_sites: bool,
     /// Tier that executes the guest. Affects the duration of the run, but not its ledger
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
@@ -244,12 +250,10 @@ impl FromStr for Share {
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, writable) = share_mode(text)?;
         let named = std::path::absolute(path).map_err(|error| error.to_string())?;
-        let path = named.canonicalize().map_err(|error| error.to_string())?;
+        // Whether there is such a directory is no question of the command line: the run answers it.
+        let path = named.canonicalize().unwrap_or_else(|_| named.clone());
         if path.as_os_str().as_bytes().contains(&b'\n') {
             return Err("the name of the directory has a line break".into());
-        }
-        if !path.is_dir() {
-            return Err("it is no directory".into());
         }
         Ok(Self { named, path, writable })
     }
@@ -309,6 +313,12 @@ impl ExecArgs {
 
     /// Opens the shared directories. A link in one of them does not name another one.
     fn shares(&self) -> Result<Arc<Shares>> {
+        for Share { named, .. } in &self.share {
+            let failed = || format!("--share {}", named.display());
+            if !named.canonicalize().with_context(failed)?.is_dir() {
+                bail!("{}: it is no directory", failed());
+            }
+        }
         let open = |without: Option<usize>| {
             let others = self.share.iter().enumerate().filter(|(number, _)| Some(*number) != without);
             Shares::open(others.map(|(_, share)| &*share.path)).context("--share")
@@ -358,6 +368,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     limits::allow_files()?;
     cpu::host_supported()?;
     let shares = args.shares()?;
+    for text in parameters::of_values(args.append.split_whitespace()) {
+        say(&format!("tollgate: {text}"));
+    }
     let directory = match &args.cwd {
         Some(directory) => {
             stays("--cwd", &shares, directory)?;
@@ -379,6 +392,10 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     files::add_options(&mut environment, &args.keep_env, &args.env);
     environment.extend(layout.as_ref().map(Layout::variable));
+    if let Some(missing) = files::missing_interpreter(args, &environment, &directory) {
+        say(&format!("tollgate: {}: {missing}", args.command[0].display()));
+        return Ok(ExitCode::from(crate::usage::FAILED));
+    }
     let packed = match args.root {
         true => None,
         false => match files::pack(args, &environment, &directory, &user, shares) {
@@ -422,6 +439,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut facts = Vec::new();
     if identified {
         facts.push(("command".to_owned(), command_text(&args.command)));
+        // The machine's own number is drawn from that of the user, by which the run can be repeated.
+        facts.extend(args.seed.map(|seed| (SEED.to_owned(), seed.to_string())));
         if place.as_ref().is_none_or(|(_, kept)| *kept) && args.controlled && args.cwd.is_none() {
             facts.push((DIRECTORY.to_owned(), directory.display().to_string()));
         }
@@ -477,7 +496,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             },
             clock: ClockSource::Virtual,
             platform: platform.clone(),
-            branches: false,
+            branches: args.call_sites,
             stacks: args.stacks.keeps(tsc_hz),
             tier: args.tier.tier(),
         })
@@ -493,8 +512,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         None => None,
     };
     let make = || Machine::new(configure()?).map_err(|error| crate::run_cmd::refused(error, &kernel.image));
-    // If the files are in the initial RAM disk, each command has a boot of its own.
-    let own = args.boot || way == Way::Archived;
+    // If the files are in the initial RAM disk, each command has a boot of its own. A kept boot has recorded no branches.
+    let own = args.boot || args.call_sites || way == Way::Archived;
     let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
     let settle = args.settle.map(|quiet| {
@@ -759,8 +778,9 @@ mod tests {
             let message = format!("the mode '{mode}' is unknown: there are ro (the default) and rw");
             assert_eq!(share(&format!("plain:{mode}")), Err(message));
         }
-        for missing in ["nothing", "nothing:rw", "nothing:rx", "odd"] {
-            assert!(share(missing).unwrap_err().contains("No such file"), "{missing}");
+        // What is not there is found missing by the run.
+        for (missing, name) in [("nothing", "nothing"), ("nothing:rw", "nothing"), ("nothing:rx", "nothing:rx")] {
+            assert_eq!(share(missing), Ok((name.to_owned(), missing.ends_with("rw"))));
         }
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -34,6 +34,95 @@ const KNOWN: [&str; 187] = [
     "vmscape", "vsyscall", "vsyscall32", "watchdog_thresh", "x2apic_phys", "xen_nopv",
 ];
 
+/// Values of parameters that have a list of them, or take none (Documentation/admin-guide/kernel-parameters.txt of 6.1 to 7.0). A kernel goes on without a word
+/// after most of the others. Parameters whose values are joined by commas, or are numbers or names, are not among them.
+#[rustfmt::skip]
+const VALUES: [(&str, &[&str]); 31] = [
+    ("gather_data_sampling", &["force", "off"]),
+    ("indirect_target_selection", &["force", "off", "on", "stuff", "vmexit"]),
+    ("l1d_flush", &["on"]),
+    ("l1tf", &["flush", "flush,nosmt", "flush,nowarn", "full", "full,force", "off"]),
+    ("mds", &["full", "full,nosmt", "off"]),
+    ("mmio_stale_data", &["full", "full,nosmt", "off"]),
+    ("nokaslr", NONE),
+    ("nopcid", NONE),
+    ("nopku", NONE),
+    ("nopti", NONE),
+    ("nopv", NONE),
+    ("nosmap", NONE),
+    ("nosmep", NONE),
+    ("nosmt", &["force"]),
+    ("nospec_store_bypass_disable", NONE),
+    ("nospectre_bhb", NONE),
+    ("nospectre_v1", NONE),
+    ("nospectre_v2", NONE),
+    ("preempt", &["full", "lazy", "none", "voluntary"]),
+    ("pti", &["auto", "off", "on"]),
+    ("reg_file_data_sampling", &["off", "on"]),
+    ("spec_rstack_overflow", &["ibpb", "ibpb-vmexit", "microcode", "off", "safe-ret"]),
+    ("spec_store_bypass_disable", &["auto", "off", "on", "prctl", "seccomp"]),
+    ("spectre_bhi", &["off", "on", "vmexit"]),
+    ("spectre_v2", &["auto", "eibrs", "eibrs,lfence", "eibrs,retpoline", "ibrs", "off", "on", "retpoline", "retpoline,amd", "retpoline,generic", "retpoline,lfence"]),
+    ("spectre_v2_user", &["auto", "off", "on", "prctl", "prctl,ibpb", "seccomp", "seccomp,ibpb"]),
+    ("srbds", &["off", "on"]),
+    ("transparent_hugepage", &["always", "madvise", "never"]),
+    ("tsx", &["auto", "off", "on"]),
+    ("tsx_async_abort", &["full", "full,nosmt", "off"]),
+    ("vmscape", &["auto", "force", "ibpb", "off", "on"]),
+];
+const NONE: &[&str] = &[];
+/// Words of lists that are joined by commas and semicolons: a scope with the names of classes is no misspelling.
+const JOINED: [(&str, &[&str]); 2] = [
+    (
+        "mitigations",
+        &[
+            "auto",
+            "nosmt",
+            "off",
+            "no_guest_guest",
+            "no_guest_host",
+            "no_cross_thread",
+            "no_user_kernel",
+            "no_user_user",
+        ],
+    ),
+    ("retbleed", &["auto", "force", "ibpb", "nosmt", "off", "stuff", "unret"]),
+];
+
+/// Describes words of a kernel's command line whose values are not those of their parameters, a line for each.
+pub fn of_values<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    words.into_iter().filter_map(value_warning).collect()
+}
+
+/// Returns true if a word's value is none of its parameter's.
+pub fn has_unknown_value(word: &str) -> bool {
+    value_warning(word).is_some()
+}
+
+fn value_warning(word: &str) -> Option<String> {
+    let (name, value) = word.split_once('=')?;
+    let of = |list: &[(&str, &'static [&'static str])]| {
+        list.iter().find(|(known, _)| plain(known) == plain(name)).map(|(_, values)| *values)
+    };
+    let (values, parts) = match (of(&VALUES), of(&JOINED)) {
+        (Some(values), _) => (values, vec![value]),
+        (None, Some(values)) => (values, value.split([',', ';']).collect()),
+        (None, None) => return None,
+    };
+    let wrong = parts.into_iter().find(|part| !values.contains(part))?;
+    if values.is_empty() {
+        return Some(format!("`{word}` gives a value to `{name}`, which takes none: is `{name}` meant?"));
+    }
+    let distance = |known: &str| strsim::damerau_levenshtein(wrong, known);
+    let near = values.iter().map(|known| (distance(known), *known)).min();
+    let near = near.filter(|(letters, _)| *letters <= NEAR.min(wrong.len() / 2).max(1));
+    let meant = match near {
+        Some((_, near)) => format!("is `{name}={}` meant?", value.replacen(wrong, near, 1)),
+        None => format!("it has {}", values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")),
+    };
+    Some(format!("`{word}` has a value that the documentation of `{name}` does not know: {meant}"))
+}
+
 /// Returns true if a parameter is known here, whether or not the kernel counts it as its own.
 pub fn is_known(word: &str) -> bool {
     let name = plain(word.split('=').next().unwrap_or(word));
@@ -72,6 +161,38 @@ fn nearest(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_no_kernel_knows_is_named() {
+        let said = |word: &str| of_values([word]).pop().unwrap_or_default();
+        for (word, meant) in [
+            ("spectre_v2=of", "spectre_v2=off"),
+            ("spectre-v2=retpolin", "spectre-v2=retpoline"),
+            ("mitigations=offf", "mitigations=off"),
+            ("mitigations=auto,nosmtt", "mitigations=auto,nosmt"),
+            ("mds=ful", "mds=full"),
+            ("preempt=ful", "preempt=full"),
+        ] {
+            let name = word.split('=').next().unwrap();
+            let text =
+                format!("`{word}` has a value that the documentation of `{name}` does not know: is `{meant}` meant?");
+            assert_eq!(said(word), text);
+        }
+        assert_eq!(said("nopti=1"), "`nopti=1` gives a value to `nopti`, which takes none: is `nopti` meant?");
+        let text = "`pti=never` has a value that the documentation of `pti` does not know: it has `auto`, `off`, `on`";
+        assert_eq!(said("pti=never"), text);
+        for word in [
+            "spectre_v2=off",
+            "mitigations=auto,nosmt",
+            "mitigations=auto;no_user_user,no_guest_host",
+            "nopti",
+            "l1tf=full,force",
+            "x=y",
+            "quiet",
+        ] {
+            assert!(!has_unknown_value(word), "{word}");
+        }
+    }
 
     #[test]
     fn the_nearest_parameter_is_named() {

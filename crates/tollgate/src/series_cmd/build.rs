@@ -1,8 +1,8 @@
 //! Builds of kernels: by the tree's own make, in a build directory, or by a command of the user.
 
 use super::state::{State, hash, replace};
-use crate::exec_runs::killed;
 use anyhow::{Context, Result, bail};
+use lab::diff::runner::killed;
 use lab::diff::runner::{self, Ended};
 use lab::diff::series::Broken;
 use lab::diff::series::course::Built;

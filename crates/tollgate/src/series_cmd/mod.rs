@@ -9,7 +9,7 @@ mod workshop;
 use crate::diff_cmd::again;
 use crate::diff_cmd::settings;
 use crate::exec_cmd::command_text;
-use crate::exec_runs;
+use crate::exec_runs::{self, INTERRUPTED};
 use crate::output::{self, OutputFile, say};
 use crate::stat_cmd::options::Passed;
 use crate::table::emit;
@@ -37,8 +37,6 @@ use workshop::{Measuring, Shop};
 const LIMIT: &str = "--limit=120";
 /// Exit status if a search has found nothing.
 const NOTHING_FOUND: u8 = 1;
-/// Exit status after an interruption by the user: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
 
 /// Measures a command over a range of commits or patches of a kernel tree, and finds the commit that made it slower.
 #[derive(Args)]

@@ -21,7 +21,7 @@ use lab::diff::{Held, Remarks, Runs, Terms, Verdict};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What is measured, and how.
@@ -167,7 +167,7 @@ impl<'a> Shop<'a> {
             }
         };
         let measured = runs::measure(&how, &asked, known, 0, &terms, &mut progress)?;
-        if let runs::Measured::Sides(_, remarks) = &measured {
+        if let runs::Measured::Sides(_, remarks, _) = &measured {
             let Remarks { warnings, notes, provenance } = remarks.clone();
             self.remarks.warnings.extend(warnings);
             self.remarks.notes.extend(notes);
@@ -190,7 +190,7 @@ impl<'a> Shop<'a> {
         if self.trust == Trust::Untested {
             let again = self.run(&[commit], Vec::new(), Some(1), None)?;
             self.trust = match again {
-                runs::Measured::Sides(sides, _) => {
+                runs::Measured::Sides(sides, ..) => {
                     let same = sides[0].files == runs.files && sides[0].runs.first() == runs.runs.first();
                     if same { Trust::Proven } else { Trust::None }
                 }
@@ -261,7 +261,7 @@ impl Workshop for Shop<'_> {
         let known = self.known(commit)?;
         let measured = self.run(&[commit], vec![known], self.measuring.layouts, None)?;
         Ok(match measured {
-            runs::Measured::Sides(mut sides, _) => {
+            runs::Measured::Sides(mut sides, ..) => {
                 let mut runs = sides.remove(0);
                 self.keep(commit, &mut runs)?;
                 Measured::One(Box::new(runs))
@@ -276,7 +276,7 @@ impl Workshop for Shop<'_> {
         let known = vec![Some(runs.clone()), known];
         let measured = self.run(&[with, commit], known, self.measuring.layouts, limit)?;
         Ok(match measured {
-            runs::Measured::Sides(sides, _) => {
+            runs::Measured::Sides(sides, ..) => {
                 let Ok([mut first, mut second]) = <[Runs; 2]>::try_from(sides) else { return Ok(Measured::Stopped) };
                 self.keep(with, &mut first)?;
                 self.keep(commit, &mut second)?;
@@ -285,6 +285,10 @@ impl Workshop for Shop<'_> {
             runs::Measured::Failed(Failed { interrupted: true, .. }) => Measured::Stopped,
             runs::Measured::Failed(failed) => Measured::Broken(broken(failed)),
         })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     fn begins(&mut self, commit: usize, left: usize) {

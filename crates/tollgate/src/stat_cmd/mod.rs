@@ -3,14 +3,14 @@
 pub(crate) mod options;
 
 use crate::exec_cmd::{Kernel, STATE, command_text, parameters};
-use crate::exec_runs::{self, Place};
+use crate::exec_runs::{self, INTERRUPTED, Place};
 use crate::model;
 use crate::output::say;
-use crate::table::{emit, read_ledger};
+use crate::table::{counted, emit, read_ledger};
 use crate::top_down;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use lab::diff::runner::{self, Job, Limits};
+use lab::diff::runner::{self, Ended, Job, Limits};
 use lab::stat::{Run, Stat, Subject};
 use options::Passed;
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ Examples:
 
 Counts are of the command's own tasks, in user mode and in the kernel. Interrupts and other tasks have a line of their own. The surroundings of the command are those of `tollgate diff`, and its output is not shown.
 
-Exit status: 0 on success, the command's if it fails, and otherwise that of `tollgate exec`.")]
+Exit status: 0 on success, the command's if it fails, 130 after an interruption (the counts are then those of the layouts that are complete), and otherwise that of `tollgate exec`.")]
 pub struct StatArgs {
     /// Repeats the run under N layouts, with seeds from --seed on, and prints means with the standard error
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -89,19 +89,24 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
     let name = |number: usize| seeds[number].map_or_else(String::new, |seed| format!("seed {seed}: "));
     let named = |number| format!("{}{}", name(number), command_text(&args.command));
-    if let Some(failed) = exec_runs::failed(&outcomes, named) {
+    let complete = outcomes.iter().take_while(|outcome| **outcome == Ended::Well).count();
+    let failed = exec_runs::failed(&outcomes, named);
+    let interrupted = failed.as_ref().is_some_and(|failed| failed.interrupted) && complete > 0;
+    if let Some(failed) = failed.filter(|_| !interrupted) {
         return Ok(ExitCode::from(failed.report()));
     }
     let mut runs = Vec::new();
     let mut kernel = None;
-    for seed in seeds {
+    for seed in seeds.iter().copied().take(complete) {
         let path = file(seed, "ledger");
         let ledger = read_ledger(&path)?;
         let fact = |key: &str| ledger.header.metadata.get(key);
         if runs.is_empty() {
             kernel = fact(&format!("{STATE}release")).cloned();
             let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
-            parameters::warnings(&words.collect::<Vec<_>>()).iter().for_each(|text| say(&format!("tollgate: {text}")));
+            let appended = args.passed.value("append").unwrap_or_default().split_whitespace();
+            let warnings = parameters::warnings(&words.collect::<Vec<_>>()).into_iter();
+            warnings.chain(parameters::of_values(appended)).for_each(|text| say(&format!("tollgate: {text}")));
         }
         runs.push(Run::of(&ledger, seed, top_down::slot_of(&ledger)).with_context(|| path.display().to_string())?);
     }
@@ -119,5 +124,9 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
         true => format!("{:#}\n", serde_json::to_value(&stat).context("can't write the result as JSON")?),
         false => stat.text(),
     })?;
+    if interrupted {
+        say(&format!("tollgate: interrupted after {complete} of {}", counted(seeds.len(), "layout", "layouts")));
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
     Ok(ExitCode::SUCCESS)
 }

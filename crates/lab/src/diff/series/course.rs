@@ -41,6 +41,9 @@ pub trait Workshop {
     /// Measures a commit in pairs with one that has runs, until the pairs decide; with a limit, until they are within it or above it.
     fn compare(&mut self, with: (usize, &Runs), commit: usize, limit: Option<f64>) -> Result<Measured, Self::Error>;
 
+    /// Returns true if the user has stopped the series: what was measured last may have fewer runs than it needs.
+    fn is_stopped(&self) -> bool;
+
     /// Tells what is about to happen: the number of commits that are left.
     fn begins(&mut self, commit: usize, left: usize);
 
@@ -145,7 +148,7 @@ impl Course {
             (Measured::Broken(_), _) => {}
             (Measured::Stopped, _) => return Ok(false),
         }
-        Ok(true)
+        Ok(!workshop.is_stopped())
     }
 
     /// Takes a commit with a word before and after it. Returns true if it has runs.
@@ -251,6 +254,8 @@ mod tests {
         unbooted: Vec<usize>,
         /// The step at which the user stops it.
         stops_at: Option<usize>,
+        /// The measurement within which the user stops it, after its first layouts.
+        stops_within: Option<usize>,
         log: Vec<String>,
     }
 
@@ -262,6 +267,7 @@ mod tests {
                 unbuilt: Vec::new(),
                 unbooted: Vec::new(),
                 stops_at: None,
+                stops_within: None,
                 log: Vec::new(),
             }
         }
@@ -315,6 +321,10 @@ mod tests {
                 true => Measured::Broken(Broken { why: "the kernel panicked".to_owned(), log: Vec::new() }),
                 false => Measured::Two(Box::new([self.runs(with.0, 9), self.runs(commit, 9)])),
             })
+        }
+
+        fn is_stopped(&self) -> bool {
+            self.stops_within.is_some_and(|step| self.log.len() > step)
         }
 
         fn begins(&mut self, _: usize, _: usize) {}
@@ -378,6 +388,13 @@ mod tests {
         let (course, bisection) = Course::of_search(&mut fake, &commits(4), 0.05, &terms(None)).unwrap();
         assert!(course.stopped && bisection.found.is_none());
         assert_eq!(kinds(&course), "m..m");
+    }
+
+    #[test]
+    fn a_stop_within_a_measurement_leaves_its_layouts() {
+        let mut fake = Fake { stops_within: Some(3), ..Fake::new(&[1_000_000; 4]) };
+        let course = Course::of_all(&mut fake, &commits(4)).unwrap();
+        assert_eq!((kinds(&course).as_str(), course.stopped, fake.log.len()), ("mm..", true, 4));
     }
 
     #[test]
