@@ -11,9 +11,12 @@ use std::sync::{Arc, Mutex};
 /// The most names that are remembered: those that come later are the ones that a failed program may have needed, but a guest is not trusted.
 const MOST: usize = 1 << 14;
 
-/// The names, each with the node of its directory, in the order in which the guest has looked for them. Copies of a tree have them in common.
+/// A name, with the node of its directory.
+type Name = (u64, Vec<u8>);
+
+/// The names, in the order in which the guest has looked for them. Copies of a tree have them in common.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Missed(Arc<Mutex<Vec<(u64, Vec<u8>)>>>);
+pub(super) struct Missed(Arc<Mutex<Vec<Name>>>);
 
 impl Missed {
     /// Remembers a name.
