@@ -11,6 +11,7 @@ mod linux_mmus;
 mod nested;
 mod network;
 mod other;
+mod patches;
 mod slow;
 mod snapshots;
 mod tiers;
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Test> {
         kvm::group(),
         xstate::group(),
         network::group(),
+        patches::group(),
         exec::group(),
         diff::group(),
     ];
