@@ -662,9 +662,9 @@ fn a_report_without_effect_is_refused() {
         (WRONG_ARGUMENTS, &["--stacks", "--percent-limit", "-1"], "a number from 0 to 100"),
         (WRONG_ARGUMENTS, &["--stacks", "--percent-limit", "nan"], "a number from 0 to 100"),
         // The guest has no indirect branches.
-        (FAILED, &["--what-if", change], "run with --call-sites"),
-        (FAILED, &["--by", "call-site"], "run with --call-sites"),
-        (FAILED, &["--by", "call-site", "--json"], "run with --call-sites"),
+        (FAILED, &["--what-if", change], "--call-sites` record them"),
+        (FAILED, &["--by", "call-site"], "--call-sites` record them"),
+        (FAILED, &["--by", "call-site", "--json"], "--call-sites` record them"),
     ] {
         let (seen, text) = reported(&ledger, options);
         assert!(seen == status && text.contains(message), "{options:?}: {seen} {text}");
