@@ -88,7 +88,7 @@ mod tests {
         let names: BTreeSet<&str> = tests.iter().map(|test| test.name.as_str()).collect();
         assert_eq!(names.len(), tests.len());
         let groups: BTreeSet<&str> = tests.iter().map(Test::group).collect();
-        assert_eq!(groups.len(), 15);
+        assert_eq!(groups.len(), 16);
         for name in names {
             assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c)), "{name}");
             let named = groups.iter().filter(|group| name.contains(&format!("{group}::"))).count();
