@@ -70,6 +70,12 @@ pub fn run(options: &FormsOptions) -> Result<bool> {
             bail!("the core {} has no form of {}", options.core, options.mnemonic.join(", "));
         }
     }
+    for text in &options.sets {
+        let (of, _) = sets(text)?;
+        if !base.values().any(|line| line.ports.split('+').any(|kind| kind.rsplit('*').next() == Some(of.as_str()))) {
+            bail!("--set {text}: no form of {} has the ports {of}", options.core);
+        }
+    }
     let ports = Ports {
         sets: options.sets.iter().map(|text| sets(text)).collect::<Result<_>>()?,
         issue: f64::from(options.issue.unwrap_or(core.parameters.front.issue)),
@@ -85,6 +91,12 @@ pub fn run(options: &FormsOptions) -> Result<bool> {
             forms: measured(&base, options.times),
         },
     };
+    if report.core != options.core {
+        bail!("the figures are of the forms of {}: use --core {}", report.core, report.core);
+    }
+    if let Some((name, _)) = report.forms.iter().find(|(_, figures)| !figures.are_possible()) {
+        bail!("the figures of {name} are not possible");
+    }
     if report.forms.is_empty() {
         bail!("no form could be measured");
     }
@@ -102,8 +114,9 @@ pub fn run(options: &FormsOptions) -> Result<bool> {
 fn sets(text: &str) -> Result<(String, Vec<String>)> {
     let (of, here) = text.split_once('=').with_context(|| format!("--set {text} has no `=`"))?;
     let here: Vec<String> = here.split(',').map(str::to_owned).collect();
-    if of.is_empty() || here.iter().any(String::is_empty) {
-        bail!("--set {text} names an empty set");
+    let group = of.chars().next();
+    if here.iter().any(|set| set.len() < 2 || set.chars().next() != group) {
+        bail!("--set {text}: a set is the letter of its group and one or more ports, as in {of}");
     }
     Ok((of.to_owned(), here))
 }

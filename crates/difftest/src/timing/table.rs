@@ -59,6 +59,18 @@ pub struct Figures {
     pub latency: Option<(f64, f64)>,
 }
 
+/// The most cycles of an instruction.
+const MOST_CYCLES: f64 = 100_000.0;
+
+impl Figures {
+    /// Returns true if these can be the figures of an instruction.
+    pub fn are_possible(&self) -> bool {
+        let cycles =
+            self.throughput.into_iter().chain(self.latency.into_iter().flat_map(|(least, most)| [least, most]));
+        cycles.into_iter().all(|cycles| (0.0..=MOST_CYCLES).contains(&cycles))
+    }
+}
+
 /// Reads the lines of a table: the values of each form.
 pub fn read(text: &str) -> BTreeMap<String, Line> {
     let mut forms = BTreeMap::new();

@@ -72,6 +72,8 @@ const NETWORK: [&str; 5] = [
     "/etc/protocols",
     "/usr/lib/x86_64-linux-gnu/libnss_dns.so.2",
 ];
+/// The directory of time zones.
+const ZONES: &str = "/usr/share/zoneinfo";
 /// Directories with terminal descriptions.
 const TERMINALS: [&str; 3] = ["/lib/terminfo", "/usr/share/terminfo", "/etc/terminfo"];
 
@@ -231,6 +233,12 @@ pub fn pack(
         for path in described.iter().filter(|path| path.is_file()) {
             tree.add(path)?;
         }
+    }
+    // The C library reads the zone's file.
+    let zone = variable("TZ");
+    let zone = Path::new(ZONES).join(OsStr::from_bytes(zone.strip_prefix(b":").unwrap_or(&zone)));
+    if zone.is_file() {
+        closure.add(&mut tree, &zone)?;
     }
     for path in &args.add {
         let named = if own(path).exists() { None } else { closure.find(path.as_os_str().as_bytes(), directory) };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The most files that a message names.
 const MOST_NAMED: usize = 3;
 /// Directories in which the guest has files of its own, or in which a command makes files.
-const OF_GUEST: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/tmp"];
+const OF_GUEST: [&str; 6] = ["/dev", "/proc", "/sys", "/run", "/tmp", "/var/run"];
 
 /// Names of files and directories that the C library and many programs look for and do not need.
 const OPTIONAL: [&str; 6] = ["gconv", "ld.so.preload", "locale", "nscd", "selinux", "terminfo"];

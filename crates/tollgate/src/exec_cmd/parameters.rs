@@ -71,23 +71,16 @@ const VALUES: [(&str, &[&str]); 31] = [
     ("vmscape", &["auto", "force", "ibpb", "off", "on"]),
 ];
 const NONE: &[&str] = &[];
-/// Words of lists that are joined by commas and semicolons: a scope with the names of classes is no misspelling.
-const JOINED: [(&str, &[&str]); 2] = [
-    (
-        "mitigations",
-        &[
-            "auto",
-            "nosmt",
-            "off",
-            "no_guest_guest",
-            "no_guest_host",
-            "no_cross_thread",
-            "no_user_kernel",
-            "no_user_user",
-        ],
-    ),
-    ("retbleed", &["auto", "force", "ibpb", "nosmt", "off", "stuff", "unret"]),
-];
+/// Words of lists that are joined by commas.
+const JOINED: [(&str, &[&str]); 1] = [("retbleed", &["auto", "force", "ibpb", "nosmt", "off", "stuff", "unret"])];
+/// Values of `mitigations=`, and the classes of attacks that may follow a semicolon since Linux 6.17.
+const MITIGATIONS: (&str, &[&str], &[&str]) = (
+    "mitigations",
+    &["auto", "auto,nosmt", "off"],
+    &["no_cross_thread", "no_guest_guest", "no_guest_host", "no_user_kernel", "no_user_user"],
+);
+/// Values that mean on or off elsewhere: which of a parameter's values is meant is not seen in their letters.
+const SWITCHES: [&str; 10] = ["0", "1", "disable", "disabled", "enable", "enabled", "false", "no", "true", "yes"];
 
 /// Describes words of a kernel's command line whose values are not those of their parameters, a line for each.
 pub fn of_values<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
@@ -106,17 +99,22 @@ fn value_warning(word: &str) -> Option<String> {
     };
     let (values, parts) = match (of(&VALUES), of(&JOINED)) {
         (Some(values), _) => (values, vec![value]),
-        (None, Some(values)) => (values, value.split([',', ';']).collect()),
+        (None, Some(values)) => (values, value.split(',').collect()),
+        (None, None) if plain(name) == MITIGATIONS.0 => match value.split_once(';') {
+            Some((before, classes)) if MITIGATIONS.1.contains(&before) => (MITIGATIONS.2, classes.split(',').collect()),
+            _ => (MITIGATIONS.1, vec![value]),
+        },
         (None, None) => return None,
     };
     let wrong = parts.into_iter().find(|part| !values.contains(part))?;
     if values.is_empty() {
         return Some(format!("`{word}` gives a value to `{name}`, which takes none: is `{name}` meant?"));
     }
-    let distance = |known: &str| strsim::damerau_levenshtein(wrong, known);
+    let small = wrong.to_ascii_lowercase();
+    let distance = |known: &str| strsim::damerau_levenshtein(&small, known);
     let near = values.iter().map(|known| (distance(known), *known)).min();
     let near = near.filter(|(letters, _)| *letters <= NEAR.min(wrong.len() / 2).max(1));
-    let meant = match near {
+    let meant = match near.filter(|_| !SWITCHES.contains(&small.as_str())) {
         Some((_, near)) => format!("is `{name}={}` meant?", value.replacen(wrong, near, 1)),
         None => format!("it has {}", values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")),
     };
@@ -170,6 +168,8 @@ mod tests {
             ("spectre-v2=retpolin", "spectre-v2=retpoline"),
             ("mitigations=offf", "mitigations=off"),
             ("mitigations=auto,nosmtt", "mitigations=auto,nosmt"),
+            ("mitigations=OFF", "mitigations=off"),
+            ("mitigations=auto;no_user_usr", "mitigations=auto;no_user_user"),
             ("mds=ful", "mds=full"),
             ("preempt=ful", "preempt=full"),
         ] {
@@ -181,6 +181,16 @@ mod tests {
         assert_eq!(said("nopti=1"), "`nopti=1` gives a value to `nopti`, which takes none: is `nopti` meant?");
         let text = "`pti=never` has a value that the documentation of `pti` does not know: it has `auto`, `off`, `on`";
         assert_eq!(said("pti=never"), text);
+        let text = "`pti=no` has a value that the documentation of `pti` does not know: it has `auto`, `off`, `on`";
+        assert_eq!(said("pti=no"), text);
+        for word in [
+            "mitigations=nosmt",
+            "mitigations=auto,no_user_kernel",
+            "mitigations=off,nosmt",
+            "mitigations=no_user_kernel",
+        ] {
+            assert!(has_unknown_value(word), "{word}");
+        }
         for word in [
             "spectre_v2=off",
             "mitigations=auto,nosmt",
