@@ -7,4 +7,4 @@ ip link set eth0 up
 ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:02 dev eth0
 sleep 0.5    # the link comes up
 echo 20000 >/sys/class/net/eth0/queues/tx-0/byte_queue_limits/limit_max
-exec "$(dirname "$0")/udpsend" -c -s 1000 198.18.0.2 9000 20000
+exec "${0%/*}/udpsend" -c -s 1000 198.18.0.2 9000 20000
