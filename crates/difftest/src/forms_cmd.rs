@@ -70,16 +70,15 @@ pub fn run(options: &FormsOptions) -> Result<bool> {
             bail!("the core {} has no form of {}", options.core, options.mnemonic.join(", "));
         }
     }
+    let mut ports =
+        Ports { sets: BTreeMap::new(), issue: f64::from(options.issue.unwrap_or(core.parameters.front.issue)) };
     for text in &options.sets {
-        let (of, _) = sets(text)?;
-        if !base.values().any(|line| line.ports.split('+').any(|kind| kind.rsplit('*').next() == Some(of.as_str()))) {
+        let (of, here) = sets(text)?;
+        if !base.values().any(|line| line.has_ports(&of)) {
             bail!("--set {text}: no form of {} has the ports {of}", options.core);
         }
+        ports.sets.insert(of, here);
     }
-    let ports = Ports {
-        sets: options.sets.iter().map(|text| sets(text)).collect::<Result<_>>()?,
-        issue: f64::from(options.issue.unwrap_or(core.parameters.front.issue)),
-    };
     let report = match &options.from {
         Some(file) => {
             let text = std::fs::read(file).with_context(|| file.display().to_string())?;

@@ -537,7 +537,7 @@ fn a_command_that_fails_says_which_files_of_this_host_it_lacked() {
     assert!(!output.status.success() && errors.contains(&format!("guest does not: {library} (--add PATH")), "{errors}");
     let output = run(&["--add", library, "--", script]).unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    // What fails for another reason says nothing of files.
+    // A command that fails for another reason gets no message on files.
     let output = run(&["--", "false"]).unwrap();
     assert!(output.status.code() == Some(1) && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }

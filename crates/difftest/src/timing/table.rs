@@ -42,15 +42,23 @@ impl Line {
     /// Returns the cycles by which width and ports bound the form.
     fn bound(&self, issue: f64) -> f64 {
         let uops = self.uops.split('/').next().and_then(|uops| uops.parse::<f64>().ok()).unwrap_or(0.0);
-        let kinds = self.ports.split('+').filter(|kind| *kind != "0").map(|kind| match kind.split_once('*') {
-            Some((count, set)) => count.parse().unwrap_or(1.0) / members(set),
-            None => 1.0 / members(kind),
-        });
-        kinds.fold(uops / issue, f64::max)
+        let kinds = self.kinds().filter(|(_, set)| *set != "0");
+        let bounds = kinds.map(|(count, set)| count.and_then(|count| count.parse().ok()).unwrap_or(1.0) / members(set));
+        bounds.fold(uops / issue, f64::max)
+    }
+
+    /// Returns the kinds of uops: how many, if the table says so, and the set of ports.
+    fn kinds(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
+        self.ports.split('+').map(|kind| kind.split_once('*').map_or((None, kind), |(count, set)| (Some(count), set)))
+    }
+
+    /// Returns true if uops of the form are executed by this set of ports.
+    pub fn has_ports(&self, set: &str) -> bool {
+        self.kinds().any(|(_, ports)| ports == set)
     }
 }
 
-/// What was measured of a form: cycles.
+/// Measured cycles of a form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Reciprocal throughput.
@@ -59,15 +67,12 @@ pub struct Figures {
     pub latency: Option<(f64, f64)>,
 }
 
-/// The most cycles of an instruction.
-const MOST_CYCLES: f64 = 100_000.0;
-
 impl Figures {
     /// Returns true if these can be the figures of an instruction.
     pub fn are_possible(&self) -> bool {
         let cycles =
             self.throughput.into_iter().chain(self.latency.into_iter().flat_map(|(least, most)| [least, most]));
-        cycles.into_iter().all(|cycles| (0.0..=MOST_CYCLES).contains(&cycles))
+        cycles.into_iter().all(|cycles| (0.0..=forms::MOST_CYCLES).contains(&cycles))
     }
 }
 
@@ -345,11 +350,10 @@ pub fn derive(base: &Line, figures: &Figures, alone: &Figures, ports: &Ports) ->
         line.latency = latency_text(&base.latency, latency);
     }
     line.ports = base
-        .ports
-        .split('+')
-        .map(|kind| {
-            let (count, set) = kind.split_once('*').map_or((None, kind), |(count, set)| (Some(count), set));
-            let Some(sets) = ports.sets.get(set) else { return kind.to_owned() };
+        .kinds()
+        .map(|(count, set)| {
+            let counted = |set: &str| count.map_or(set.to_owned(), |count| format!("{count}*{set}"));
+            let Some(sets) = ports.sets.get(set) else { return counted(set) };
             let single = count.is_none_or(|count| count == "2" && base.uops.starts_with('1'));
             let rate = alone
                 .throughput
@@ -359,10 +363,7 @@ pub fn derive(base: &Line, figures: &Figures, alone: &Figures, ports: &Ports) ->
             // A set is as wide as the rate, of which a tenth may be lost to the order in which ports are chosen.
             let fits = |set: &&String| rate.is_none_or(|rate| members(set) <= rate * 1.25);
             let set = sets.iter().find(fits).or(sets.last()).map_or(set, |set| set);
-            match count {
-                Some(count) if rate.is_none() => format!("{count}*{set}"),
-                _ => set.to_owned(),
-            }
+            if rate.is_none() { counted(set) } else { set.to_owned() }
         })
         .collect::<Vec<_>>()
         .join("+");
@@ -406,22 +407,13 @@ fn short(cycles: f64) -> String {
 pub fn register_form(name: &str) -> Option<String> {
     let (mnemonic, operands) = name.split_once(':')?;
     let mnemonic = mnemonic.strip_prefix("LOCK").unwrap_or(mnemonic);
-    let register = |letter: char| match letter {
-        'B' => 'b',
-        'W' => 'w',
-        'D' => 'd',
-        'Q' => 'q',
-        'X' => 'x',
-        'Y' => 'y',
-        'Z' => 'z',
-        other => other,
-    };
     let vector = operands.contains(['x', 'y', 'z']);
     let plain: String = operands
         .chars()
         .map(|letter| match letter {
             'B' | 'W' | 'D' | 'Q' if vector => 'x',
-            letter => register(letter),
+            'B' | 'W' | 'D' | 'Q' | 'X' | 'Y' | 'Z' => letter.to_ascii_lowercase(),
+            other => other,
         })
         .collect();
     (plain != operands).then(|| format!("{mnemonic}:{plain}"))

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// The most names that are remembered: those that come later are the ones that a failed program may have needed, but a guest is not trusted.
+/// The most names that are remembered, because a guest is not trusted.
 const MOST: usize = 1 << 14;
 
 /// A name, with the node of its directory.

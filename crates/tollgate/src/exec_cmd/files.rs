@@ -287,7 +287,7 @@ pub fn pack(
 }
 
 /// Returns true for a file that the guest's kernel has itself. The host's, such as /proc/self/maps, would differ from run to run.
-fn is_of_guest(path: &Path) -> bool {
+pub fn is_of_guest(path: &Path) -> bool {
     OF_GUEST.iter().any(|place| path.starts_with(place))
 }
 

@@ -30,7 +30,7 @@ const SCRIPTS: [(&str, &str); 2] = [
     ("common.sh", include_str!("../../../../guests/linux/common.sh")),
 ];
 
-/// What the scripts write in the directory for packages.
+/// Names of the files and directories that the scripts write in the directory for packages.
 const WRITTEN: [&str; 4] = [".lock", "apt", "debs", "unpacked"];
 
 /// A kernel.

@@ -1,6 +1,7 @@
 //! Files of this host that a command has looked for and that its guest does not have.
 
 use super::Share;
+use super::files::is_of_guest;
 use crate::output::say;
 use crate::table::counted;
 use guestfs::Packed;
@@ -8,16 +9,17 @@ use std::path::{Path, PathBuf};
 
 /// The most files that a message names.
 const MOST_NAMED: usize = 3;
-/// Directories in which the guest has files of its own, or in which a command makes files.
-const OF_GUEST: [&str; 6] = ["/dev", "/proc", "/sys", "/run", "/tmp", "/var/run"];
-
+/// Directories in which programs make files while they run.
+const OF_RUNS: [&str; 3] = ["/run", "/tmp", "/var/run"];
 /// Names of files and directories that the C library and many programs look for and do not need.
 const OPTIONAL: [&str; 6] = ["gconv", "ld.so.preload", "locale", "nscd", "selinux", "terminfo"];
 
 /// Returns the paths that a guest has looked for in vain in its packed files and that this host has, the latest first.
 pub fn on_host(packed: &Packed, shares: &[Share]) -> Vec<PathBuf> {
     let elsewhere = |path: &Path| {
-        OF_GUEST.iter().any(|place| path.starts_with(place)) || shares.iter().any(|share| path.starts_with(&share.path))
+        is_of_guest(path)
+            || OF_RUNS.iter().any(|place| path.starts_with(place))
+            || shares.iter().any(|share| path.starts_with(&share.path))
     };
     // Programs and libraries are looked for in each of these directories.
     let lists = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(std::env::var_os);

@@ -250,7 +250,7 @@ impl FromStr for Share {
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, writable) = share_mode(text)?;
         let named = std::path::absolute(path).map_err(|error| error.to_string())?;
-        // Whether there is such a directory is no question of the command line: the run answers it.
+        // The run finds out whether there is such a directory; a missing one does not make the command line wrong.
         let path = named.canonicalize().unwrap_or_else(|_| named.clone());
         if path.as_os_str().as_bytes().contains(&b'\n') {
             return Err("the name of the directory has a line break".into());
@@ -549,8 +549,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut session = session.since(start).with_console(args.console).with_parameters(&args.append).with_joins(joins);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
-    let missing = packed.as_ref().map(|packed| missing::on_host(packed, &args.share)).unwrap_or_default();
-    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, missing }, ledger)
+    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, packed }, ledger)
 }
 
 /// Returns the trees of files that the guest gets, with their names in its file system.
@@ -678,8 +677,8 @@ struct Ran {
     /// True if the captures are complete.
     complete: bool,
     recording: Option<Recording>,
-    /// Files of this host that the command has looked for and that were not packed.
-    missing: Vec<PathBuf>,
+    /// The files of the guest, without `--root`.
+    packed: Option<Packed>,
 }
 
 /// Reports the end of the run, and writes its ledger.
@@ -687,7 +686,7 @@ fn conclude(
     args: &ExecArgs,
     machine: &Machine,
     session: Session,
-    Ran { outcome, settled, complete, recording, missing }: Ran,
+    Ran { outcome, settled, complete, recording, packed }: Ran,
     ledger: Option<ending::LedgerFile>,
 ) -> Result<ExitCode> {
     let settled = settled.map(|settled| match settled {
@@ -704,7 +703,13 @@ fn conclude(
             lines.iter().for_each(|line| say(line));
         }
     }
-    if end.status != 0 && end.reason == "ended" {
+    let has_failed = end.status != 0 && end.reason == "ended";
+    // All names that the guest has looked for are held against this host's, which a command that succeeds need not wait for.
+    let missing = match &packed {
+        Some(packed) if has_failed || args.json => missing::on_host(packed, &args.share),
+        _ => Vec::new(),
+    };
+    if has_failed {
         missing::report(&missing);
     }
     // The ledger is written even if the recording cannot be.
@@ -778,7 +783,7 @@ mod tests {
             let message = format!("the mode '{mode}' is unknown: there are ro (the default) and rw");
             assert_eq!(share(&format!("plain:{mode}")), Err(message));
         }
-        // What is not there is found missing by the run.
+        // A directory that does not exist is found missing by the run.
         for (missing, name) in [("nothing", "nothing"), ("nothing:rw", "nothing"), ("nothing:rx", "nothing:rx")] {
             assert_eq!(share(missing), Ok((name.to_owned(), missing.ends_with("rw"))));
         }

@@ -54,7 +54,7 @@ const MOST_UOPS: u16 = 2_000;
 const MOST_KINDS: usize = 16;
 
 /// The most cycles of an instruction: RDRAND has tens of thousands.
-const MOST_CYCLES: f64 = 100_000.0;
+pub const MOST_CYCLES: f64 = 100_000.0;
 /// The most cycles of latency.
 const MOST_LATENCY: u16 = 10_000;
 

@@ -10,6 +10,7 @@ use super::origin::{Files, Origin};
 use super::statistics::Plan;
 use super::{Paid, Remarks, Run, Runs, several};
 use crate::charges::{Tallies, Tally};
+use crate::fingerprint::digits;
 use crate::flame::Folded;
 pub use combined::{CombineError, Combined, Labelled, combine};
 use ledger::stays::{Durations, Stays};
@@ -221,7 +222,7 @@ impl SavedRun {
 impl SavedSide {
     fn new(runs: &Runs, configurations: &mut BTreeMap<String, String>) -> Self {
         let configuration = runs.origin.configuration.as_ref().map(|text| {
-            let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+            let hash = digits(&Sha256::digest(text));
             configurations.entry(hash.clone()).or_insert_with(|| text.clone());
             hash
         });
@@ -340,7 +341,7 @@ impl Saved {
     fn sum(&self) -> String {
         let rest = Self { sha256: String::new(), ..self.clone() };
         let text = serde_json::to_vec(&rest).unwrap_or_default();
-        Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+        digits(&Sha256::digest(text))
     }
 
     /// Notes the hash of all the rest.
