@@ -16,7 +16,8 @@ pub(crate) use executable::Executable;
 pub(crate) use pool::publish;
 pub(crate) use prefetch::prefetch;
 pub use stub::{Extra, HOST_MXCSR, OperandKind, Stub, StubPlan, load_mxcsr};
-pub use units::{executes, host_has, limit_to_256_bits, wide};
+pub(crate) use units::decides_by_loop;
+pub use units::{decide_by_loop, executes, host_has, limit_to_256_bits, wide};
 pub(crate) use wide::{Kind, WidePlan, WideStub};
 
 use thiserror::Error;

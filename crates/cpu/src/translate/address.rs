@@ -195,12 +195,4 @@ impl Emit<'_> {
         };
         self.or_refill(Probed { address: Linear::Constant(address), size, write, again })
     }
-
-    /// Continues if `TEST` is zero, otherwise at the handler. Returns the stub.
-    pub fn decide(&mut self) -> usize {
-        let hit = self.asm.flagless_if_zero();
-        let stub = self.otherwise();
-        self.asm.land(hit);
-        stub
-    }
 }

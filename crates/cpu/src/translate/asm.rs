@@ -56,10 +56,11 @@ impl M {
 pub struct Forward(usize);
 
 /// Buffer of emitted code.
-#[derive(Default)]
 pub struct Asm {
     /// Code so far.
     pub code: Vec<u8>,
+    /// True if the host executes `loop` as fast as `jrcxz`.
+    pub counts_down: bool,
 }
 
 impl Asm {
@@ -248,6 +249,44 @@ impl Asm {
         Forward(self.here())
     }
 
+    /// Jumps unless RCX is zero, with a 32-bit distance that is filled in later: returns the offset of the distance. RCX is unchanged if
+    /// the jump is made, and has no defined value otherwise.
+    ///
+    /// Most of the jumps are never made. The form for [`Self::counts_down`] then has no taken branch, which would need a place in the host's
+    /// branch target buffer: code of the usual size has more such jumps than the buffer has places. It is `loop`, which decrements RCX and
+    /// jumps unless that makes it zero. Its short distance leads to a `jmp` in the constant of the next instruction.
+    pub fn flagless_jump_unless_zero(&mut self) -> usize {
+        if self.counts_down {
+            self.flagless_lea(R::RCX, M::at(R::RCX, 1));
+            self.jump_inside()
+        } else {
+            self.step_over()
+        }
+    }
+
+    /// `lea rcx, [m]` (64 bits if `wide`, else 32), and a jump unless that is zero, as in [`Self::flagless_jump_unless_zero`].
+    pub fn flagless_jump_unless_zero_sum(&mut self, wide: bool, m: M) -> usize {
+        let m = M { disp: m.disp + i32::from(self.counts_down), ..m };
+        if wide {
+            self.flagless_lea(R::RCX, m)
+        } else {
+            self.flagless_lea32(R::RCX, m)
+        }
+        if self.counts_down { self.jump_inside() } else { self.step_over() }
+    }
+
+    /// `loop` to a `jmp` in the constant of `movabs rcx`.
+    fn jump_inside(&mut self) -> usize {
+        self.bytes(&[0xe2, 2, 0x48, 0xb9, 0xe9, 0, 0, 0, 0, 0x90, 0x90, 0x90]);
+        self.here() - 7
+    }
+
+    /// `jrcxz` over a `jmp`.
+    fn step_over(&mut self) -> usize {
+        self.bytes(&[0xe3, 5]);
+        self.jump()
+    }
+
     /// `jecxz` back.
     pub fn flagless_if_zero32_back(&mut self, to: usize) {
         let distance = to as isize - (self.here() as isize + 3);
@@ -380,5 +419,53 @@ impl Asm {
         }
         let operation = if moves { 0xa4 } else { 0xaa };
         self.code.push(operation | u8::from(size != 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+
+    /// Decodes the instructions at an offset, up to `count`.
+    fn decode(code: &[u8], at: usize, count: usize) -> Vec<Instruction> {
+        let mut decoder = Decoder::with_ip(64, &code[at..], at as u64, DecoderOptions::NONE);
+        (0..count).map(|_| decoder.decode()).collect()
+    }
+
+    #[test]
+    fn a_jump_that_is_not_made_passes_no_other_jump_on_hosts_that_count_down() {
+        let mut asm = Asm { code: Vec::new(), counts_down: true };
+        let site = asm.flagless_jump_unless_zero();
+        let end = asm.here();
+        asm.aim(site, end + 100);
+        let [sum, decision, constant] = decode(&asm.code, 0, 3)[..] else { panic!("three instructions") };
+        assert_eq!((sum.mnemonic(), sum.memory_displacement64()), (Mnemonic::Lea, 1));
+        assert_eq!((decision.mnemonic(), constant.mnemonic()), (Mnemonic::Loop, Mnemonic::Mov));
+        assert_eq!(constant.next_ip(), end as u64, "it continues behind the constant");
+        let inside = decode(&asm.code, decision.near_branch_target() as usize, 1)[0];
+        assert_eq!((inside.mnemonic(), inside.near_branch_target()), (Mnemonic::Jmp, end as u64 + 100));
+    }
+
+    #[test]
+    fn a_sum_is_one_more_where_it_is_counted_down() {
+        let sum = M::indexed(R::RCX, R::R10, 0, -5);
+        for (counts_down, displacement) in [(false, -5), (true, -4)] {
+            let mut asm = Asm { code: Vec::new(), counts_down };
+            let site = asm.flagless_jump_unless_zero_sum(true, sum);
+            let end = asm.here();
+            asm.aim(site, end + 100);
+            let [lea, decision] = decode(&asm.code, 0, 2)[..] else { panic!("two instructions") };
+            assert_eq!((lea.mnemonic(), lea.memory_displacement64() as i64), (Mnemonic::Lea, displacement));
+            let jump = match counts_down {
+                true => decision.near_branch_target(),
+                false => decision.next_ip(),
+            };
+            let jump = decode(&asm.code, jump as usize, 1)[0];
+            assert_eq!((jump.mnemonic(), jump.near_branch_target()), (Mnemonic::Jmp, end as u64 + 100));
+            assert!(
+                counts_down || decision.mnemonic() == Mnemonic::Jrcxz && decision.near_branch_target() == end as u64
+            );
+        }
     }
 }

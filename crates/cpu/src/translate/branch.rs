@@ -211,8 +211,7 @@ impl Emit<'_> {
         self.asm.flagless_load(TEST, field!(conditional));
         self.asm.flagless_load_part(false, TEST, count);
         let steady = if taken { STEADY } else { -STEADY };
-        self.asm.flagless_lea(TEST, M::at(TEST, -i32::from(steady as u8)));
-        self.or_predict(key, taken);
+        self.or_predict(M::at(TEST, -i32::from(steady as u8)), key, taken);
     }
 
     /// Pushes the return address. No later step may fail.
@@ -276,8 +275,7 @@ impl Emit<'_> {
         self.asm.flagless_store(field!(wanted), FIRST);
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(TEST, M::at(SECOND, 0));
-        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
-        self.or_unpredicted(release + word);
+        self.or_unpredicted(M::indexed(TEST, FIRST, 0, 0), release + word);
         self.asm.flagless_load(TEST, of_return(SECOND, offset_of!(Returns, previous)));
         self.asm.flagless_store(field!(returns), TEST);
         self.move_stack(release + word);
@@ -293,19 +291,19 @@ impl Emit<'_> {
         let release = self.op().imm as i32 + word;
         self.probe_stack(RSP, 0, false);
         self.load_slot(FIRST);
-        self.compare_to(self.following());
-        self.or_unpredicted(release);
+        let difference = self.difference_to(self.following());
+        self.or_unpredicted(difference, release);
         self.move_stack(release);
         self.let_go();
     }
 
-    /// Sets `TEST` to zero if `FIRST` equals a value.
-    fn compare_to(&mut self, value: u64) {
+    /// Returns the difference between `FIRST` and a value, which is a sum of registers and a constant. Uses `TEST`.
+    fn difference_to(&mut self, value: u64) -> M {
         match i32::try_from(value.wrapping_neg() as i64) {
-            Ok(negated) => self.asm.flagless_lea(TEST, M::at(FIRST, negated)),
-            Err(_) => {
+            Ok(negated) if negated != i32::MAX => M::at(FIRST, negated),
+            _ => {
                 self.asm.flagless_constant(TEST, value.wrapping_neg());
-                self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
+                M::indexed(TEST, FIRST, 0, 0)
             }
         }
     }
@@ -357,8 +355,8 @@ impl Emit<'_> {
         if !self.target(&op) {
             return self.handler();
         }
-        self.compare_to(self.following());
-        self.or_elsewhere(call);
+        let difference = self.difference_to(self.following());
+        self.or_elsewhere(difference, call);
         if call {
             self.probe_push();
             self.push_return(op.next);
@@ -405,14 +403,5 @@ impl Emit<'_> {
             true => self.or_predict_target(slot, from),
             false => self.miss_unless_zero(Some((slot, from))),
         }
-    }
-
-    /// Continues if `TEST` is zero; otherwise the handler executes the instruction. Returns the stub with the handler
-    /// call, for [`Emit::back_here`].
-    pub fn or_otherwise(&mut self) -> usize {
-        let hit = self.asm.flagless_if_zero();
-        let stub = self.otherwise();
-        self.asm.land(hit);
-        stub
     }
 }

@@ -55,9 +55,7 @@ impl Emit<'_> {
         } else {
             self.take(wide, TEST, M::at(RDX, 0));
         }
-        let fits = self.asm.flagless_if_zero();
-        stubs.push(self.otherwise());
-        self.asm.land(fits);
+        stubs.push(self.or_otherwise());
         if keeps_flags {
             self.asm.flagless_copy(TEST, R::RAX);
             // lahf; seto al; movzx r11d, ax

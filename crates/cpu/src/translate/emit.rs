@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::questions::LineQuestion;
 use super::trace::{HandlerSite, Part, Surcharge, TraceSource, Way};
 use crate::front::{large_signature, signature};
+use crate::native;
 use crate::op::Op;
 use aside::{From, Lost, OtherPage, Stub};
 pub use aside::{Linear, Probed};
@@ -142,7 +143,7 @@ pub struct Emit<'a> {
 pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
     let groups = Some(Groups::of(source.parts, source.key.narrow, source.shift, factory)).filter(Groups::any);
     let mut emit = Emit {
-        asm: Asm { code: Vec::with_capacity(512) },
+        asm: Asm { code: Vec::with_capacity(512), counts_down: native::decides_by_loop() },
         source,
         encoder,
         factory,
@@ -345,18 +346,23 @@ impl<'a> Emit<'a> {
             (true, false) => (small, Some(whole)),
             (true, true) => (whole, Some(small)),
         };
-        let found = self.holds(likely);
-        let site = self.asm.jump();
-        self.asm.land(found);
+        let difference = self.difference(likely);
+        let site = self.asm.flagless_jump_unless_zero_sum(true, difference);
         self.pages.push(OtherPage { site, otherwise, lost, back: self.asm.here() });
     }
 
     /// Tests if a slot for pages of code contains a signature. Returns the jump for a match.
-    fn holds(&mut self, (signature, slot): (u64, M)) -> Forward {
+    fn holds(&mut self, what: (u64, M)) -> Forward {
+        let difference = self.difference(what);
+        self.asm.flagless_lea(TEST, difference);
+        self.asm.flagless_if_zero()
+    }
+
+    /// Returns the difference between a slot for pages of code and a signature, which is a sum of registers.
+    fn difference(&mut self, (signature, slot): (u64, M)) -> M {
         self.asm.flagless_constant(FIRST, signature.wrapping_neg());
         self.asm.flagless_load(TEST, slot);
-        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
-        self.asm.flagless_if_zero()
+        M::indexed(TEST, FIRST, 0, 0)
     }
 
     /// Emits an instruction. Returns false if the handler must execute it.

@@ -26,7 +26,7 @@ impl Emit<'_> {
         self.asm.flagless_load(SECOND, field!(system_flags));
         self.asm.flagless_constant(TEST, flags::DF);
         self.asm.flagless_extract_by(TEST, SECOND, TEST);
-        let mut stubs = vec![self.decide()];
+        let mut stubs = vec![self.or_otherwise()];
         let done = if op.has(Op::REPE) {
             self.repeated(&op, moves, &mut stubs)
         } else {
@@ -73,14 +73,14 @@ impl Emit<'_> {
             stubs.push(self.probe_at(pointer, size, write));
         } else {
             self.look(pointer, size, write);
-            stubs.push(self.decide());
+            stubs.push(self.or_otherwise());
         }
         self.asm.flagless_lea(FIRST, self.operand);
         // The last element must end in the page or line of the first one.
         self.asm.flagless_extract(TEST, FIRST, field!(offset_mask));
         self.asm.flagless_lea(TEST, M::indexed(TEST, RCX, op.size.trailing_zeros() as u8, -1));
         self.beyond();
-        stubs.push(self.decide());
+        stubs.push(self.or_otherwise());
     }
 
     fn repeated(&mut self, op: &Op, moves: bool, stubs: &mut Vec<usize>) -> bool {
@@ -94,7 +94,7 @@ impl Emit<'_> {
         self.asm.land(some);
         // Fewer than the number of bytes in a page, so nothing overflows.
         self.asm.flagless_shift_right(TEST, RCX, R::RSP);
-        stubs.push(self.decide());
+        stubs.push(self.or_otherwise());
         if moves {
             self.elements(RSI, op, false, false, stubs);
             self.asm.flagless_store(field!(target), FIRST);
@@ -116,7 +116,7 @@ impl Emit<'_> {
             self.asm.flagless_constant(RDX, 31);
             self.asm.flagless_shift_right(TEST, TEST, RDX);
             self.asm.flagless_load(RDX, field!(wanted));
-            stubs.push(self.decide());
+            stubs.push(self.or_otherwise());
         }
         self.asm.flagless_constant(RDX, u64::from(event.ticks));
         self.asm.flagless_multiply(RDX, TEST, SECOND);

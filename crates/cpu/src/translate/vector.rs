@@ -21,9 +21,7 @@ impl Emit<'_> {
         self.let_go();
         let retry = self.asm.here();
         self.asm.flagless_load(TEST, need.word());
-        let ready = self.asm.flagless_if_zero();
         self.load_and(retry, need);
-        self.asm.land(ready);
         self.loaded |= need.bit();
     }
 

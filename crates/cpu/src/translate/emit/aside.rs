@@ -172,9 +172,7 @@ impl Emit<'_> {
 
     /// Continues if `TEST` is zero; otherwise operands are probed for one by one from the current instruction on.
     pub fn or_apart(&mut self) {
-        let hit = self.asm.flagless_if_zero();
-        let from = From::Apart { site: self.asm.jump(), part: self.part, at: self.at };
-        self.asm.land(hit);
+        let from = From::Apart { site: self.asm.flagless_jump_unless_zero(), part: self.part, at: self.at };
         self.aside(from);
     }
 
@@ -182,6 +180,17 @@ impl Emit<'_> {
     /// [`Emit::back_here`].
     pub fn otherwise(&mut self) -> usize {
         let site = self.asm.jump();
+        self.otherwise_from(site)
+    }
+
+    /// Continues if `TEST` is zero; otherwise the handler executes the instruction. Returns the stub with the handler
+    /// call, for [`Emit::back_here`].
+    pub fn or_otherwise(&mut self) -> usize {
+        let site = self.asm.flagless_jump_unless_zero();
+        self.otherwise_from(site)
+    }
+
+    fn otherwise_from(&mut self, site: usize) -> usize {
         let (code, loaded) = (self.slow_code(), self.loaded);
         let stub = self.aside(From::Jump(site));
         (stub.code, stub.loaded) = (code, loaded);
@@ -199,12 +208,10 @@ impl Emit<'_> {
     /// executes the instruction.
     pub fn or_refill(&mut self, access: Probed) -> usize {
         if self.accesses_another() && self.groups.is_some() {
-            return self.decide();
+            return self.or_otherwise();
         }
-        let hit = self.asm.flagless_if_zero();
-        let stub = self.otherwise();
+        let stub = self.or_otherwise();
         self.stubs[stub].access = Some(access);
-        self.asm.land(hit);
         stub
     }
 
@@ -220,9 +227,7 @@ impl Emit<'_> {
     /// Charges a misprediction unless `TEST` is zero; `learns` is the target cache slot of the branch, and the branch's
     /// address.
     pub fn miss_unless_zero(&mut self, learns: Option<(i32, u64)>) {
-        let hit = self.asm.flagless_if_zero();
-        let site = self.asm.jump();
-        self.asm.land(hit);
+        let site = self.asm.flagless_jump_unless_zero();
         let from = From::Miss { site, part: self.part, learns, hit: self.asm.here() };
         self.aside(from);
     }
@@ -230,19 +235,15 @@ impl Emit<'_> {
     /// Continues if `TEST` is zero; otherwise the modelled predictor is consulted on the indirect branch at `from`, whose place in the target
     /// cache is `slot`, and whose target is saved in the area.
     pub fn or_predict_target(&mut self, slot: i32, from: u64) {
-        let hit = self.asm.flagless_if_zero();
-        let site = self.asm.jump();
-        self.asm.land(hit);
+        let site = self.asm.flagless_jump_unless_zero();
         let from = From::PredictTarget { site, part: self.part, slot, from, back: self.asm.here() };
         self.aside(from);
     }
 
-    /// Continues if `TEST` is zero; otherwise the modelled predictor is consulted on the conditional branch at the end of the
+    /// Continues if a sum is zero; otherwise the modelled predictor is consulted on the conditional branch at the end of the
     /// current part.
-    pub fn or_predict(&mut self, key: u64, taken: bool) {
-        let steady = self.asm.flagless_if_zero();
-        let site = self.asm.jump();
-        self.asm.land(steady);
+    pub fn or_predict(&mut self, sum: M, key: u64, taken: bool) {
+        let site = self.asm.flagless_jump_unless_zero_sum(true, sum);
         let from = From::Predict { site, part: self.part, key, taken, back: self.asm.here() };
         let (code, loaded) = (self.slow_code(), self.loaded);
         let stub = self.aside(from);
@@ -268,7 +269,7 @@ impl Emit<'_> {
 
     /// Emits a jump to code that loads the vector registers or the x87 unit.
     pub fn load_and(&mut self, retry: usize, need: Need) {
-        let site = self.asm.jump();
+        let site = self.asm.flagless_jump_unless_zero();
         let from = From::Load { site, retry, need, part: self.part, at: self.at };
         self.aside(from);
     }
@@ -289,19 +290,17 @@ impl Emit<'_> {
         TEST
     }
 
-    /// Continues if `TEST` is zero; otherwise the current return was not predicted.
-    pub fn or_unpredicted(&mut self, release: i32) {
-        let hit = self.asm.flagless_if_zero();
-        let from = From::Unpredicted { site: self.asm.jump(), key: self.key, part: self.part, release };
-        self.asm.land(hit);
+    /// Continues if a difference is zero; otherwise the current return was not predicted.
+    pub fn or_unpredicted(&mut self, difference: M, release: i32) {
+        let site = self.asm.flagless_jump_unless_zero_sum(true, difference);
+        let from = From::Unpredicted { site, key: self.key, part: self.part, release };
         self.aside(from);
     }
 
-    /// Continues if `TEST` is zero; otherwise the current indirect branch leaves its trace.
-    pub fn or_elsewhere(&mut self, call: bool) {
-        let hit = self.asm.flagless_if_zero();
-        let from = From::Elsewhere { site: self.asm.jump(), key: self.key, part: self.part, call };
-        self.asm.land(hit);
+    /// Continues if a difference is zero; otherwise the current indirect branch leaves its trace.
+    pub fn or_elsewhere(&mut self, difference: M, call: bool) {
+        let site = self.asm.flagless_jump_unless_zero_sum(true, difference);
+        let from = From::Elsewhere { site, key: self.key, part: self.part, call };
         let loaded = self.loaded;
         self.aside(from).loaded = loaded;
     }
@@ -356,10 +355,8 @@ impl Emit<'_> {
                 self.landings[part].1 = Some(here);
                 // The return has loaded its key's index into `TEST`.
                 self.asm.flagless_lea32(TEST, M::at(TEST, -(key.index() as i32)));
-                let same = self.asm.flagless_if_zero();
-                let other = self.asm.jump();
+                let other = self.asm.flagless_jump_unless_zero();
                 self.aims.push((other, Aim::Return));
-                self.asm.land(same);
                 self.part = part;
                 self.link(false, None);
                 if let Some(link) = self.links.last_mut() {

@@ -37,10 +37,9 @@ impl Emit<'_> {
     fn ask_unless_known(&mut self, question: Question, asked: Asked) {
         self.asm.flagless_load(TEST, field!(known_code));
         self.asm.flagless_load32(TEST, M::at(TEST, 4 * question.slot as i32));
-        self.asm.flagless_lea32(TEST, M::at(TEST, (question.tag as i32).wrapping_neg()));
-        let known = self.asm.flagless_if_zero();
-        let site = self.asm.jump();
-        self.asm.land(known);
+        // A tag is never 0, so that one more than the negated tag does not overflow.
+        let difference = M::at(TEST, (question.tag as i32).wrapping_neg());
+        let site = self.asm.flagless_jump_unless_zero_sum(false, difference);
         let from = From::Ask { site, asked, held: self.held(), back: self.asm.here() };
         let (code, loaded) = (self.slow_code(), self.loaded);
         let stub = self.aside(from);

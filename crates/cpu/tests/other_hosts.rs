@@ -1,11 +1,10 @@
-//! Tests the behavior on a host without AVX-512: the same programs, on both tiers, have the same results as on a host
-//! with it.
+//! Tests the behavior on other hosts: without AVX-512, and with another form of decisions in translated code. The same programs, on both
+//! tiers, have the same results as on this host.
 //!
-//! The switch affects the whole process, so this is a separate test program. If the host has no AVX-512, both runs are
-//! equal.
+//! The switches affect the whole process, so this is a separate test program. If the host has no AVX-512, both runs without it are equal.
 
 use cpu::Exit;
-use cpu::native::limit_to_256_bits;
+use cpu::native::{decide_by_loop, limit_to_256_bits};
 use testkit::tiers::Tiers;
 
 /// Virtual time limit of a program, in ticks.
@@ -36,5 +35,16 @@ fn programs_leave_the_same_without_avx_512() {
     limit_to_256_bits(true);
     for (seed, expected) in seeds.iter().zip(wide) {
         assert_eq!(outcome(*seed), expected, "program {seed}");
+    }
+}
+
+#[test]
+fn programs_do_the_same_however_translated_code_decides() {
+    for seed in 0..PROGRAMS {
+        let [by_loop, by_jrcxz] = [true, false].map(|choice| {
+            decide_by_loop(choice);
+            outcome(seed)
+        });
+        assert_eq!(by_loop, by_jrcxz, "program {seed}");
     }
 }
