@@ -2,6 +2,7 @@
 
 use crate::exec_cmd::ExecArgs;
 use crate::output::say;
+use crate::stop::{INTERRUPTED, Stop};
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
@@ -12,8 +13,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Exit status after an interruption by the user: 128 + SIGINT.
-pub const INTERRUPTED: u8 = 130;
 /// Options of `exec` that a measurement does not support, or defines itself.
 const OWN: [&str; 17] = [
     "controlled",
@@ -134,28 +133,28 @@ impl Given<'_> {
 }
 
 /// The directory for the files of the runs: the user's, or a temporary one that is removed at the end.
-pub struct Place {
+pub struct Place<'a> {
     /// The directory.
     pub path: PathBuf,
-    kept: bool,
+    stop: &'a Stop,
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// Makes the directory; `name` is that of the command that measures.
-    pub fn new(name: &str, keep: Option<&Path>) -> Result<Self> {
+    pub fn new(name: &str, keep: Option<&Path>, stop: &'a Stop) -> Result<Self> {
         let own = || std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
         let path = keep.map_or_else(own, Path::to_path_buf);
+        if keep.is_none() {
+            stop.remember(&path);
+        }
         std::fs::create_dir_all(&path).with_context(|| format!("can't make the directory {}", path.display()))?;
-        Ok(Self { path, kept: keep.is_some() })
+        Ok(Self { path, stop })
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if !self.kept {
-            // The rest of a temporary directory does no harm.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
+        self.stop.remove(&self.path);
     }
 }
 

@@ -46,6 +46,7 @@ mod size;
 mod stack_args;
 mod stacks;
 mod stat_cmd;
+mod stop;
 mod streams;
 mod table;
 mod terminal;

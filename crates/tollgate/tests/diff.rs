@@ -280,6 +280,31 @@ fn an_interrupted_measurement_shows_and_saves_the_layouts_that_are_complete() {
 }
 
 #[test]
+fn a_second_signal_ends_a_measurement_and_leaves_nothing() {
+    if !has_kernel() {
+        return;
+    }
+    let place = directory("twice");
+    let line = ["diff", "--kernel", "cloud", "--a", "mitigations=off", "--json", "--", "sleep", "1"];
+    let mut child = command(&line).env("TMPDIR", &place).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = || std::fs::read_dir(&place).unwrap().flatten().any(|own| own.path().join("a-1.output").exists());
+    while !begun() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Two signals of the same number might arrive as one.
+    let signals = format!("kill -INT {0}; kill -TERM {0}", child.id());
+    assert!(Command::new("sh").args(["-c", &signals]).status().unwrap().success(), "the measurement is running");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(130), String::new()));
+    // The measurement may have ended already because of the first signal.
+    let ends =
+        ["ended at the second signal: no result is shown or saved", "interrupted before any layout was complete"];
+    let errors = text(&output.stderr);
+    assert!(ends.iter().any(|end| errors == format!("tollgate: {end}\n")), "{errors}");
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0, "the files of the runs are removed");
+}
+
+#[test]
 fn a_seed_is_a_layout() {
     let files = directory("seed");
     let ledger = |name: &str| files.join(name).to_str().unwrap().to_owned();

@@ -9,9 +9,10 @@ mod scan;
 pub(crate) mod settings;
 mod sides;
 
-use crate::exec_runs::{self, INTERRUPTED, Input, Place};
+use crate::exec_runs::{self, Input, Place};
 use crate::output::{self, OutputFile, say};
 use crate::stack_args;
+use crate::stop::{INTERRUPTED, Stop};
 use crate::table::{counted, emit};
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result};
@@ -34,6 +35,8 @@ use std::time::Duration;
 
 /// Exit status if B's cost exceeds the limit.
 const EXCEEDED: u8 = 1;
+/// What a user has after a second signal.
+const NOTHING: &str = "no result is shown or saved";
 
 /// Compares the cost of a command on two kernels, or under two settings or several, and explains the difference.
 #[derive(Args)]
@@ -194,12 +197,14 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     let files = Files::create(args, asked.iter().flat_map(inputs).collect())?;
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
-    let (sides, mut remarks, interrupted) = match measure(args, &asked, reference, &terms, named)? {
+    let stop = Stop::on_signals(NOTHING).context("signals can't be caught")?;
+    let (sides, mut remarks, interrupted) = match measure(args, &asked, reference, &terms, named, &stop)? {
         Measured::Sides(sides, remarks, interrupted) => (sides, remarks, interrupted),
         Measured::Failed(failed) => return Ok(ExitCode::from(failed.report())),
     };
     remarks.warnings.splice(0..0, interrupted.map(|interrupted| interrupted.to_string()));
     let command = crate::exec_cmd::command_text(&args.command);
+    stop.shows();
     if let Some(file) = files.save {
         let settle = args.settle.as_secs_f64();
         let measurement = Measurement { command: &command, settle, plan, reference, remarks: &remarks };
@@ -235,9 +240,15 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
 }
 
 /// Measures the sides, with a bar on a terminal.
-fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms, named: bool) -> Result<Measured> {
-    let place = Place::new("diff", args.keep.as_deref())?;
-    let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
+fn measure(
+    args: &DiffArgs,
+    asked: &[Asked],
+    reference: usize,
+    terms: &Terms,
+    named: bool,
+    stop: &Stop,
+) -> Result<Measured> {
+    let place = Place::new("diff", args.keep.as_deref(), stop)?;
     let how = How {
         layouts: args.layouts,
         time_limit: args.time_limit,
@@ -248,7 +259,7 @@ fn measure(args: &DiffArgs, asked: &[Asked], reference: usize, terms: &Terms, na
         draws: args.html.is_some(),
         decided: &Verdict::is_decided,
         place: &place,
-        stop: &stop,
+        stop,
     };
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} runs, {elapsed} {msg}")?);

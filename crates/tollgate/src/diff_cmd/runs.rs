@@ -91,7 +91,7 @@ pub struct How<'a> {
     /// Tells whether a side needs no further pairs.
     pub decided: &'a dyn Fn(&Verdict) -> bool,
     /// The directory for the files of the runs.
-    pub place: &'a Place,
+    pub place: &'a Place<'a>,
     /// Ends the measurement once it is set.
     pub stop: &'a AtomicBool,
 }

@@ -1,10 +1,11 @@
 //! Execution of the cells of experiments, and their outcomes.
 
 use super::progress::Progress;
-use super::{Common, FAILED, INTERRUPTED, On};
+use super::{Common, FAILED, On};
 use crate::output::say;
 use crate::places;
 use crate::size::size_text;
+use crate::stop::{INTERRUPTED, Stop};
 use anyhow::{Context, Result, bail};
 use lab::Cell;
 use lab::experiment::Experiment;
@@ -13,12 +14,9 @@ use lab::results::{self, ExperimentResult, Interrupted};
 use lab::runner::{self, Options, Outcome, Place};
 use lab::store::{Pruning, Store};
 use ledger::pattern;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Returns true if one of the patterns selects the cell. Without patterns all cells are selected.
 pub fn chosen(only: &[String], full_id: &str) -> bool {
@@ -35,17 +33,6 @@ pub struct Ran {
     /// The cells without an outcome for that reason.
     pub unfinished: BTreeSet<String>,
     failures: Vec<(String, Failure)>,
-}
-
-/// Returns a flag that SIGINT, SIGTERM and SIGHUP set. A second signal ends the process at once, and its cells with it.
-pub fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The handlers act in this order: at the first signal the first handler finds the flag unset.
-        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 /// Returns the base directory of image names. For experiments in a user's files it is the current directory, unless only the directory of the built-in
@@ -69,7 +56,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     }
     let root = common.root.clone().unwrap_or_else(|| root(experiments, &cells));
     super::guests::check(&cells, &root)?;
-    let stop = stop_on_signals()?;
+    let stop = Stop::on_signals("no result is shown; finished cells are kept")?;
     let place = match common.on {
         On::Local => Place::Here(match common.jobs {
             Some(jobs) => usize::from(jobs),
@@ -114,6 +101,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
         }
         ran.failures.extend(failure.map(|failure| (cell.full_id(), failure)));
     }
+    stop.shows();
     if ran.interrupted.is_none() {
         make_room(&store, common, &outcomes);
     }

@@ -16,7 +16,6 @@ use crate::table::{
 };
 use crate::tier::TierName;
 use anyhow::{Result, anyhow, bail};
-pub use cells::stop_on_signals;
 use clap::{Args, Subcommand, ValueEnum};
 use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
@@ -32,8 +31,6 @@ use std::time::Duration;
 
 /// Exit status if a cell failed, or a check found a regression.
 const FAILED: u8 = 1;
-/// Exit status after an interruption by the user: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
 /// Default directory for cells.
 const OUT: &str = "target/lab";
 /// Default size limit of that directory in bytes: the cells of about ten versions of the program.

@@ -9,9 +9,10 @@ mod workshop;
 use crate::diff_cmd::again;
 use crate::diff_cmd::settings;
 use crate::exec_cmd::command_text;
-use crate::exec_runs::{self, INTERRUPTED};
+use crate::exec_runs;
 use crate::output::{self, OutputFile, say};
 use crate::stat_cmd::options::Passed;
+use crate::stop::{INTERRUPTED, Stop};
 use crate::table::emit;
 use crate::usage::{FAILED, WrongArguments};
 use anyhow::{Context, Result, bail};
@@ -37,6 +38,8 @@ use workshop::{Measuring, Shop};
 const LIMIT: &str = "--limit=120";
 /// Exit status if a search has found nothing.
 const NOTHING_FOUND: u8 = 1;
+/// What a user has after a second signal.
+const NOTHING: &str = "no result is shown; what is complete is kept, and the same command line continues from there";
 
 /// Measures a command over a range of commits or patches of a kernel tree, and finds the commit that made it slower.
 #[derive(Args)]
@@ -196,7 +199,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         }
         (None, None) => bail!(WrongArguments::new("--range or --patches says which commits are measured")),
     };
-    let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
+    let stop = Stop::on_signals(NOTHING).context("signals can't be caught")?;
     let jobs = args.jobs.map(usize::from);
     let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let by = build::built_by(&way)?;
@@ -260,6 +263,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     let about = About { command: command_text(&args.command), range, interrupted: course.stopped };
     let rows = commits.iter().cloned().zip(course.outcomes).collect();
     let series = Series::new(about, rows, bisection, &measuring.terms, Remarks { warnings, notes, provenance });
+    stop.shows();
     show(args, &series, html)?;
     if course.stopped {
         say("tollgate: interrupted; the same command line continues from here");

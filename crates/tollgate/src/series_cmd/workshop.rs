@@ -10,6 +10,7 @@ use crate::diff_cmd::runs::{self, How, Progress};
 use crate::exec_cmd::{Kernel, command_text};
 use crate::exec_runs::{Failed, Place};
 use crate::output::say;
+use crate::stop::Stop;
 use crate::table::counted;
 use anyhow::Result;
 use indicatif::ProgressBar;
@@ -21,7 +22,7 @@ use lab::diff::{Held, Remarks, Runs, Terms, Verdict};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What is measured, and how.
@@ -59,7 +60,7 @@ pub struct Shop<'a> {
     pub builder: Builder<'a>,
     pub measuring: &'a Measuring,
     pub commits: &'a [Commit],
-    pub stop: &'a AtomicBool,
+    pub stop: &'a Stop,
     bar: ProgressBar,
     images: Vec<Option<String>>,
     trust: Trust,
@@ -91,7 +92,7 @@ impl<'a> Shop<'a> {
         builder: Builder<'a>,
         measuring: &'a Measuring,
         commits: &'a [Commit],
-        stop: &'a AtomicBool,
+        stop: &'a Stop,
         bar: ProgressBar,
     ) -> Self {
         let trust = if measuring.fresh { Trust::None } else { Trust::Untested };
@@ -146,7 +147,7 @@ impl<'a> Shop<'a> {
             Some(_) => verdict.held != Some(Held::Undecided),
         };
         // Each layout is drawn, also a single one: it is one of those that a pair has.
-        let place = Place::new("series", keep.as_deref())?;
+        let place = Place::new("series", keep.as_deref(), self.stop)?;
         let how = How {
             layouts,
             time_limit: None,

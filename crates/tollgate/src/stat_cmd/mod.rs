@@ -3,9 +3,10 @@
 pub(crate) mod options;
 
 use crate::exec_cmd::{Kernel, STATE, command_text, parameters};
-use crate::exec_runs::{self, INTERRUPTED, Place};
+use crate::exec_runs::{self, Place};
 use crate::model;
 use crate::output::say;
+use crate::stop::{INTERRUPTED, Stop};
 use crate::table::{counted, emit, read_ledger};
 use crate::top_down;
 use anyhow::{Context, Result, anyhow};
@@ -67,8 +68,8 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     Kernel::find(args.passed.value("kernel"), args.passed.value("modules"))?;
     let clock = args.passed.value("model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;
     let profile = model::profile(args.passed.value("cpu").unwrap_or(crate::exec_cmd::CPU), clock)?;
-    let place = Place::new("stat", args.keep.as_deref())?;
-    let stop = crate::lab_cmd::stop_on_signals().context("signals can't be caught")?;
+    let stop = Stop::on_signals("no result is shown").context("signals can't be caught")?;
+    let place = Place::new("stat", args.keep.as_deref(), &stop)?;
     let most = args.jobs.map(usize::from);
     let most = most.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let program = std::env::current_exe().context("can't find this program's own file")?;
@@ -119,6 +120,8 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let stat = Stat::new(subject, profile.tsc_hz.value, profile.clock, &runs);
+    drop(place);
+    stop.shows();
     emit(&match args.json {
         _ if args.csv => stat.csv(),
         true => format!("{:#}\n", serde_json::to_value(&stat).context("can't write the result as JSON")?),
