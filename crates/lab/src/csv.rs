@@ -1,7 +1,10 @@
 //! Comma-separated values, as RFC 4180 has them: a heading and rows, for tables of other programs.
 
-/// Returns a cell: in quotation marks if it contains what separates cells.
+/// Returns a cell: in quotation marks if it contains what separates cells. A text that a spreadsheet would take for a formula begins with an apostrophe; a
+/// number is none.
 fn cell(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    let text = &*if is_formula { format!("'{text}") } else { text.to_owned() };
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
@@ -20,6 +23,13 @@ pub fn number(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_name_contains_is_no_formula() {
+        let mut out = String::new();
+        row(&mut out, ["=cmd()", "+a", "-Werror", "@x", "-0.25", "+3", "-1+cmd()", "\t=x", "a=b", "=\"a,b\""]);
+        assert_eq!(out, "'=cmd(),'+a,'-Werror,'@x,-0.25,+3,'-1+cmd(),'\t=x,a=b,\"'=\"\"a,b\"\"\"\n");
+    }
 
     #[test]
     fn what_separates_cells_is_quoted() {

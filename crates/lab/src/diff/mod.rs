@@ -5,6 +5,7 @@
 
 pub mod csv;
 pub mod entries;
+mod interrupted;
 mod junit;
 pub mod origin;
 pub mod paid;
@@ -23,6 +24,7 @@ use crate::charges::Tallies;
 use crate::difference::{Change, changes};
 use crate::flame::Folded;
 pub use entries::EntryChange;
+pub use interrupted::Interrupted;
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::Clock;
 use origin::{Differing, Files, Origin, Provenance};
@@ -118,6 +120,10 @@ pub struct Remarks {
     pub warnings: Vec<String>,
     /// Other remarks.
     pub notes: Vec<String>,
+    /// Set if the user stopped the measurement. A warning says it too.
+    pub interrupted: Option<Interrupted>,
+    /// Names of sides that differ from the reference only in settings without an effect: further layouts would show nothing of them.
+    pub idle: Vec<String>,
     /// Version, seeds, files and the command that measures the same again.
     pub provenance: Provenance,
 }
@@ -129,6 +135,9 @@ pub struct Diff {
     pub format: u32,
     /// Reasons for which the comparison may not be the one that was meant.
     pub warnings: Vec<String>,
+    /// Set if the user stopped the measurement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Interrupted>,
     /// The answer in one sentence.
     pub sentence: String,
     /// The confidence of the answer in one sentence.
@@ -235,13 +244,15 @@ impl Diff {
         let sums = [(&before.0, before.1), (&after.0, after.1)];
         let entries = entries::changes(sums, |paid| &paid.entries);
         let entries_meanwhile = entries::changes(sums, |paid| &paid.entries_meanwhile);
+        let advises = !remarks.idle.contains(&b.name);
         let reason = sentence::reason(&verdict, total, &causes, &entries, by_function);
         Self {
             format: FORMAT,
             warnings: remarks.warnings,
-            sentence: sentence::answer(&verdict, &a, &b, reason),
-            certainty: sentence::certainty(&verdict, &a, &b),
-            decision: sentence::decision(&verdict, &a, &b),
+            interrupted: remarks.interrupted,
+            sentence: sentence::answer(&verdict, [&a, &b], reason, advises),
+            certainty: sentence::certainty(&verdict, [&a, &b], advises),
+            decision: sentence::decision(&verdict, [&a, &b], advises),
             rests,
             notes: remarks.notes.into_iter().chain(sentence::notes(&a, &b)).collect(),
             command,
@@ -267,7 +278,7 @@ impl Diff {
 
     /// Returns the result as one JUnit test, which fails if B's cost exceeds the limit.
     pub fn junit(&self) -> Result<String, crate::report::ReportError> {
-        junit::document(std::iter::once(self))
+        junit::document(std::iter::once(self), &[], self.interrupted)
     }
 }
 

@@ -234,8 +234,8 @@ pub fn reason(
     Some(format!("{points} points are {} ({how}{from})", largest.name))
 }
 
-/// Returns the outcome in one sentence.
-pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> String {
+/// Returns the outcome in one sentence. `advises` is false where more layouts are no advice.
+pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, advises: bool) -> String {
     let precision = Precision::of(verdict);
     let (of_a, of_b) = (&a.name, &b.name);
     let (before, after, unit) = scaled(a.cycles.median, b.cycles.median, precision.cycles);
@@ -267,8 +267,8 @@ pub fn answer(verdict: &Verdict, a: &Side, b: &Side, reason: Option<String>) -> 
         Answer::Undecided => {
             let between = signed("between ", "and");
             format!(
-                "It is not decided if {of_a} and {of_b} differ: the difference is {between} ({cycles}); {}.",
-                advice(verdict)
+                "It is not decided if {of_a} and {of_b} differ: the difference is {between} ({cycles}){}.",
+                advice(verdict, advises)
             )
         }
     }
@@ -310,26 +310,28 @@ pub fn short(verdict: &Verdict) -> (String, String) {
     (figure, word.to_owned())
 }
 
-/// Says how many layouts would decide what is not decided.
-fn advice(verdict: &Verdict) -> String {
-    match verdict.sufficient {
-        Some(count) => format!("{count} layouts would probably decide (measure again with --layouts {count})"),
-        None => "even 1000 layouts would probably not decide".to_owned(),
+/// Says how many layouts would decide what is not decided, as the end of a sentence.
+fn advice(verdict: &Verdict, advises: bool) -> String {
+    match verdict.sufficient.filter(|_| advises) {
+        Some(count) => format!("; {count} layouts would probably decide (measure again with --layouts {count})"),
+        None if advises => "; even 1000 layouts would probably not decide".to_owned(),
+        None => String::new(),
     }
 }
 
 /// Returns the confidence of the outcome in one sentence.
-pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
+pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String {
     let pairs = counted(a.runs.len(), "pair", "pairs");
     let Some(interval) = verdict.interval else {
-        let layout = match a.runs.first().and_then(|run| run.seed) {
-            Some(seed) => format!("One layout, that of seed {seed}; no interval"),
-            None => "One layout; no interval".to_owned(),
+        // A layout that was not drawn is that of --layouts 1. A drawn one may be the first of several that were to be measured.
+        let (layout, more) = match a.runs.first().and_then(|run| run.seed) {
+            Some(seed) => (
+                format!("One layout, that of seed {seed}; no interval"),
+                " (six layouts are the fewest that can decide)",
+            ),
+            None => ("One layout; no interval".to_owned(), " (measure without --layouts 1)"),
         };
-        let more = match verdict.answer == Answer::Same {
-            true => String::new(),
-            false => " (measure without --layouts 1)".to_owned(),
-        };
+        let more = if advises && verdict.answer != Answer::Same { more } else { "" };
         return format!("{layout}: code and data at other places may give another answer{more}.");
     };
     if verdict.answer == Answer::Same {
@@ -338,7 +340,7 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
         );
     }
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
-    let few = match interval.confidence < 0.95 {
+    let few = match advises && interval.confidence < 0.95 {
         true => " Six pairs are the fewest that can decide (measure again with --layouts 6).",
         false => "",
     };
@@ -352,7 +354,7 @@ pub fn certainty(verdict: &Verdict, a: &Side, b: &Side) -> String {
 }
 
 /// Says what a limit decides, and why.
-pub fn decision(verdict: &Verdict, a: &Side, b: &Side) -> Option<String> {
+pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> Option<String> {
     let (limit, held) = (verdict.limit?, verdict.held?);
     // An end is compared with the limit: it has a digit more than the answer.
     let Precision { percent, cycles } = Precision::of(verdict);
@@ -373,10 +375,10 @@ pub fn decision(verdict: &Verdict, a: &Side, b: &Side) -> Option<String> {
             format!("Passes: {allows}, and the interval ends at {}.", precision.signed(interval.high))
         }
         (Some(Interval { low, high, .. }), Held::Undecided) => format!(
-            "Passes, but undecided: {allows}, and the difference is between {} and {}; {}.",
+            "Passes, but undecided: {allows}, and the difference is between {} and {}{}.",
             precision.signed(low),
             precision.signed(high),
-            advice(verdict)
+            advice(verdict, advises)
         ),
     })
 }

@@ -6,6 +6,7 @@ use super::{Diff, EntryChange, Figures, Side};
 use crate::difference::Change;
 use crate::format::Align::{self, Left, Right};
 use crate::format::{gigahertz, number, signed, table, whole_cycles};
+use crate::markdown;
 use ledger::TICKS_PER_CYCLE;
 
 /// A table.
@@ -263,72 +264,22 @@ pub fn text(diff: &Diff, top: usize) -> String {
     out
 }
 
-/// Returns a text of HTML within Markdown.
-fn html(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace(['\n', '\r'], " ")
-}
-
-/// Returns a text in Markdown that has no marks of its own, except for code between backticks: a name is shown as it is.
-pub(super) fn plain(text: &str) -> String {
-    let text = text.replace(['\n', '\r'], " ");
-    let has_code = text.matches('`').count().is_multiple_of(2);
-    let is_link = text.contains("](") || text.contains("][");
-    // An underscore within a word is no mark.
-    let chars: Vec<char> = text.chars().collect();
-    let beside = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(|c| c.is_alphanumeric());
-    let closes = |at: usize| chars[at] == '_' && at > 0 && chars[at - 1] != ' ' && !beside(Some(at + 1));
-    let is_emphasis = (0..chars.len()).any(closes);
-    let mut out = String::new();
-    let mut code = false;
-    for (at, c) in chars.iter().enumerate() {
-        code ^= *c == '`' && has_code;
-        let mark = match c {
-            '*' | '\\' => true,
-            '~' => text.contains("~~"),
-            '`' => !has_code,
-            '[' | ']' => is_link,
-            '_' => is_emphasis && !(beside(at.checked_sub(1)) && beside(Some(at + 1))),
-            _ => false,
-        };
-        match c {
-            '<' if !code => out += "&lt;",
-            _ if mark && !code => out.extend(['\\', *c]),
-            _ => out.push(*c),
-        }
-    }
-    out
-}
-
-/// Returns a text as code of Markdown.
-pub(super) fn code(text: &str) -> String {
-    let text = text.replace(['\n', '\r'], " ");
-    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
-    match longest {
-        0 => format!("`{text}`"),
-        _ => {
-            let fence = "`".repeat(longest + 1);
-            format!("{fence} {text} {fence}")
-        }
-    }
-}
-
 /// Appends tables as Markdown; those behind the first `open` are folded.
 pub(super) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
-    let cell = |text: &String| plain(text.trim_start()).replace('|', "\\|");
     for (number, sheet) in sheets.into_iter().enumerate() {
         let fold = number >= open;
         if fold {
-            *out += &format!("\n<details><summary>{}</summary>\n", html(&sheet.title));
+            *out += &format!("\n<details><summary>{}</summary>\n", markdown::html(&sheet.title));
         } else if !sheet.title.is_empty() {
-            *out += &format!("\n{}:\n", plain(&sheet.title));
+            *out += &format!("\n{}:\n", markdown::plain(&sheet.title));
         }
         let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
         *out += "\n";
-        *out += &row(sheet.headings.iter().map(|(heading, _)| cell(heading)).collect());
+        *out += &row(sheet.headings.iter().map(|(heading, _)| markdown::cell(heading)).collect());
         let rule = |(_, side): &(String, Align)| if *side == Left { "---" } else { "---:" };
         *out += &format!("|{}|\n", sheet.headings.iter().map(rule).collect::<Vec<_>>().join("|"));
         for cells in &sheet.rows {
-            *out += &row(cells.iter().map(cell).collect());
+            *out += &row(cells.iter().map(|text| markdown::cell(text)).collect());
         }
         if fold {
             *out += "\n</details>\n";
@@ -339,10 +290,11 @@ pub(super) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
 /// Returns the tables as Markdown for a pull request.
 pub fn markdown(diff: &Diff, top: usize) -> String {
     let mut out = String::new();
-    diff.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", plain(warning)));
-    out += &format!("**{}**\n", plain(&diff.sentence));
-    remarks(diff).for_each(|remark| out += &format!("\n{}\n", plain(remark)));
-    let [a, b, command] = [&diff.a.title, &diff.b.title, &diff.command].map(|text| code(text));
+    let sentence = |text: &String| markdown::sentence(text, &[&diff.a.name, &diff.b.name]);
+    diff.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", sentence(warning)));
+    out += &format!("**{}**\n", sentence(&diff.sentence));
+    remarks(diff).for_each(|remark| out += &format!("\n{}\n", sentence(remark)));
+    let [a, b, command] = [&diff.a.title, &diff.b.title, &diff.command].map(|text| markdown::code(text));
     out += &format!("\n- A: {a}\n- B: {b}\n- command: {command}\n");
     mark_down(&mut out, all(diff, top), 3);
     out

@@ -91,7 +91,7 @@ fn diff(a: Vec<Run>, b: Vec<Run>, limit: Option<f64>) -> Diff {
         tree: "ef".repeat(32),
     };
     let warnings = vec!["A: a warning about <this>".to_owned()];
-    let remarks = Remarks { warnings, notes: vec!["A note.".to_owned()], provenance };
+    let remarks = Remarks { warnings, notes: vec!["A note.".to_owned()], provenance, ..Remarks::default() };
     let b = Runs { name: "B".to_owned(), ..runs("cloud | <mitigations=off>", "mitigations=off", b) };
     let a = Runs { name: "A".to_owned(), ..runs("cloud", "", a) };
     Diff::new("hackbench -l 10".to_owned(), &a, &b, &terms(limit), remarks)
@@ -182,6 +182,23 @@ fn what_is_not_decided_says_how_many_layouts_would_do() {
         few.certainty.starts_with("The interval has 75% confidence: ")
             && few.certainty.ends_with("Six pairs are the fewest that can decide (measure again with --layouts 6).")
     );
+}
+
+#[test]
+fn settings_without_an_effect_are_no_reason_for_more_layouts() {
+    let b = || moved([900_000, 1_300_000, 950_000, 1_250_000, 1_000_000, 1_200_000], 1_000);
+    let shown = |pairs: usize, idle: &[&str]| {
+        let side =
+            |name: &str, all: Vec<Run>| Runs { name: name.to_owned(), ..runs("cloud", "", all[..pairs].to_vec()) };
+        let (a, b) = (side("A", varied(1_000_000, 1_000)), side("B", b()));
+        let remarks = Remarks { idle: idle.iter().map(|name| (*name).to_owned()).collect(), ..Remarks::default() };
+        sheets::text(&Diff::new("true".to_owned(), &a, &b, &terms(Some(0.01)), remarks), 10)
+    };
+    for pairs in [1, 3, 6] {
+        let advice = |text: &str| ["would probably", "--layouts", "can decide"].iter().any(|word| text.contains(word));
+        assert!(advice(&shown(pairs, &[])) && !advice(&shown(pairs, &["B"])), "{}", shown(pairs, &["B"]));
+    }
+    assert!(shown(1, &[]).contains("another answer (six layouts are the fewest that can decide)."));
 }
 
 #[test]

@@ -4,18 +4,14 @@ use crate::Experiment;
 use crate::difference::{Difference, factors};
 use crate::format::factor;
 use crate::format::{number, signed};
+use crate::markdown::{cell, plain};
 use crate::results::ExperimentResult;
 use crate::shown;
 use crate::text::absent;
 use ledger::TICKS_PER_CYCLE;
 
-/// Escapes text for a cell of a table.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
-}
-
 fn row(out: &mut String, cells: &[String]) {
-    out.push_str(&format!("| {} |\n", cells.iter().map(|text| cell(text)).collect::<Vec<_>>().join(" | ")));
+    out.push_str(&format!("| {} |\n", cells.join(" | ")));
 }
 
 fn head(out: &mut String, cells: &[&str]) {
@@ -26,14 +22,15 @@ fn head(out: &mut String, cells: &[&str]) {
 
 /// Returns one experiment's tables, with the `top` main causes of each difference.
 pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) -> String {
-    let mut out = format!("## {}\n\n", experiment.title);
+    let mut out = format!("## {}\n\n", plain(&experiment.title));
+    let titles: Vec<String> = experiment.columns.iter().map(|column| cell(&column.title)).collect();
     let mut headings = vec!["", ""];
-    headings.extend(experiment.columns.iter().map(|column| column.title.as_str()));
+    headings.extend(titles.iter().map(String::as_str));
     head(&mut out, &headings);
     for (at, line) in experiment.rows.iter().enumerate() {
         let columns = || 0..experiment.columns.len();
         let shown = |column| shown::cell(experiment, result, at, column);
-        let mut title = Some(format!("{} ({})", line.line.title, shown::unit(experiment, at)));
+        let mut title = Some(cell(&format!("{} ({})", line.line.title, shown::unit(experiment, at))));
         let mut push = |what: &str, cells: Vec<String>| {
             row(&mut out, &[vec![title.take().unwrap_or_default(), what.to_owned()], cells].concat());
         };
@@ -55,7 +52,7 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
         }
     }
     for note in [shown::note(experiment, result), shown::frequencies(result)].into_iter().flatten() {
-        out.push_str(&format!("\n{note}\n"));
+        out.push_str(&format!("\n{}\n", plain(&note)));
     }
     let pairs = factors(experiment);
     out.push_str("\n### Times faster\n\n");
@@ -64,7 +61,7 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
         if let Some((published, ours)) = pair.factors(experiment, result) {
             let (from, to, within) = pair.titles(experiment);
             let published = published.map_or_else(|| "–".to_owned(), factor);
-            row(&mut out, &[format!("{from} → {to}, {within}"), published, factor(ours)]);
+            row(&mut out, &[cell(&format!("{from} → {to}, {within}")), published, factor(ours)]);
         }
     }
     for pair in pairs.iter().filter(|_| top != 0) {
@@ -75,14 +72,14 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
             continue;
         }
         let (from, to, within) = pair.titles(experiment);
-        out.push_str(&format!("\n### {from} → {to}, {within}\n\n"));
+        out.push_str(&format!("\n### {}\n\n", plain(&format!("{from} → {to}, {within}"))));
         head(&mut out, &["cause", "cycles", "share", "count before", "after"]);
         for change in difference.causes.iter().take(top) {
             let cycles = signed(change.ticks() / i128::from(TICKS_PER_CYCLE));
             let share = format!("{:.1}%", change.ticks() as f64 / total as f64 * 100.0);
             let counts = [number(change.before.count), number(change.after.count)];
             let [before, after] = counts;
-            row(&mut out, &[change.name.clone(), cycles, share, before, after]);
+            row(&mut out, &[cell(&change.name), cycles, share, before, after]);
         }
     }
     out

@@ -8,24 +8,38 @@ const WITH_VALUE: [&str; 8] = ["--junit", "--html", "--save", "--keep", "--top",
 /// Options without a value that do not change what is measured.
 const ALONE: [&str; 4] = ["--json", "--markdown", "--csv", "--fresh"];
 
-/// Returns the command line. `arguments` are those of this process; `layouts` is the number of layouts, if a time limit or the user decided it.
-pub fn command(arguments: impl Iterator<Item = OsString>, layouts: Option<usize>) -> String {
+/// The layouts of a measurement whose number a time limit or the user decided.
+#[derive(Clone, Copy)]
+pub struct Fixed {
+    /// Their number.
+    pub layouts: usize,
+    /// The seed of the first one.
+    pub seed: Option<u64>,
+}
+
+/// Returns the command line. `arguments` are those of this process.
+pub fn command(arguments: impl Iterator<Item = OsString>, fixed: Option<Fixed>) -> String {
     let mut words = vec!["tollgate".to_owned()];
     let mut given = arguments.skip(1).map(|word| word.to_string_lossy().into_owned());
     let mut options = true;
+    let mut has_seed = false;
     while let Some(word) = given.next() {
         options &= word != "--";
         if !options {
-            words.extend(layouts.map(|count| format!("--layouts {count}")));
+            words.extend(fixed.map(|Fixed { layouts, .. }| format!("--layouts {layouts}")));
+            // With --layouts 1 no layout is drawn unless a seed is given.
+            let single = fixed.filter(|fixed| fixed.layouts == 1 && !has_seed).and_then(|fixed| fixed.seed);
+            words.extend(single.map(|seed| format!("--seed {seed}")));
             words.extend(std::iter::once(word).chain(given).map(|word| quoted(&word)));
             break;
         }
-        let has_no_effect = |name: &str| WITH_VALUE.contains(&name) || (layouts.is_some() && name == "--layouts");
+        let has_no_effect = |name: &str| WITH_VALUE.contains(&name) || (fixed.is_some() && name == "--layouts");
         if has_no_effect(&word) {
             given.next();
             continue;
         }
         let name = word.split('=').next().unwrap_or_default();
+        has_seed |= name == "--seed";
         if !ALONE.contains(&name) && !has_no_effect(name) {
             words.push(quoted(&word));
         }
@@ -59,15 +73,20 @@ mod tests {
             "-c",
             "echo $HOME; ls --json",
         ];
-        let line = |layouts| command(words.iter().map(OsString::from), layouts);
+        let fixed = |layouts: Option<usize>| layouts.map(|layouts| Fixed { layouts, seed: Some(1) });
+        let line = |layouts| command(words.iter().map(OsString::from), fixed(layouts));
         let command = "sh -c 'echo $HOME; ls --json'";
         assert_eq!(line(None), format!("tollgate diff --kernel cloud --a=mitigations=off -- {command}"));
         assert_eq!(line(Some(8)), format!("tollgate diff --kernel cloud --a=mitigations=off --layouts 8 -- {command}"));
         for given in [&["--layouts", "9"][..], &["--layouts=9"]] {
             let words = [&["tollgate", "diff"], given, &["--", "true"]].concat();
-            let line = |layouts| super::command(words.iter().map(OsString::from), layouts);
+            let line = |layouts| super::command(words.iter().map(OsString::from), fixed(layouts));
+            assert_eq!(line(Some(1)), "tollgate diff --layouts 1 --seed 1 -- true");
             assert_eq!(line(Some(2)), "tollgate diff --layouts 2 -- true");
             assert_eq!(line(None), format!("tollgate diff {} -- true", given.join(" ")));
         }
+        let seeded = ["tollgate", "diff", "--seed=1", "--", "true"];
+        let line = super::command(seeded.iter().map(OsString::from), fixed(Some(1)));
+        assert_eq!(line, "tollgate diff --seed=1 --layouts 1 -- true");
     }
 }

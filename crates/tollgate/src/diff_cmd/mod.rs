@@ -198,10 +198,11 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     let plan = if args.layouts.is_some() { Plan::Fixed } else { Plan::Looks };
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
     let stop = Stop::on_signals(NOTHING).context("signals can't be caught")?;
-    let (sides, mut remarks, interrupted) = match measure(args, &asked, reference, &terms, named, &stop)? {
-        Measured::Sides(sides, remarks, interrupted) => (sides, remarks, interrupted),
+    let (sides, mut remarks) = match measure(args, &asked, reference, &terms, named, &stop)? {
+        Measured::Sides(sides, remarks) => (sides, remarks),
         Measured::Failed(failed) => return Ok(ExitCode::from(failed.report())),
     };
+    let interrupted = remarks.interrupted;
     remarks.warnings.splice(0..0, interrupted.map(|interrupted| interrupted.to_string()));
     let command = crate::exec_cmd::command_text(&args.command);
     stop.shows();

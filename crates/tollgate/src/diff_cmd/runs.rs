@@ -5,21 +5,20 @@ use super::{again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
 use crate::model;
-use crate::table::{counted, read_ledger};
+use crate::table::read_ledger;
 use anyhow::{Context, Result, anyhow};
 use lab::diff::origin::{File, Files, Origin, Provenance};
 use lab::diff::paid::COMMAND;
 use lab::diff::runner::{self, Ended, Job, Limits};
 use lab::diff::statistics::LOOKS;
 use lab::diff::verdict::stages;
-use lab::diff::{Answer, Known, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
+use lab::diff::{Answer, Interrupted, Known, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
 use lab::flame::Folded;
 use ledger::profile::Prices;
 use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -46,30 +45,10 @@ const NO_STATE: [&str; 2] = [RELEASE, UNLOADED];
 
 /// The outcome of all runs.
 pub enum Measured {
-    /// The runs of each side, what a reader must know about them, and the interruption if the user stopped the measurement.
-    Sides(Vec<Runs>, Remarks, Option<Interrupted>),
+    /// The runs of each side, and what a reader must know about them.
+    Sides(Vec<Runs>, Remarks),
     /// A run failed, or the user stopped the measurement before the first pair of runs was complete.
     Failed(Failed),
-}
-
-/// The state in which the user stopped a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interrupted {
-    /// Layouts that are complete.
-    layouts: usize,
-    /// Layouts after which the measurement would have ended at the latest.
-    most: usize,
-    /// True if it could have ended earlier.
-    earlier: bool,
-}
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { layouts, most, earlier } = self;
-        let at_most = if *earlier { "at most " } else { "" };
-        let most = counted(*most, "layout", "layouts");
-        write!(f, "The measurement was interrupted after {layouts} of {at_most}{most}.")
-    }
 }
 
 /// How sides are measured.
@@ -450,10 +429,12 @@ impl Measurement {
             }
         }
         let seed = |run: Option<&Run>| run.and_then(|run| run.seed);
+        let first = seed(runs.runs.first());
+        let fixed = layouts.map(|layouts| again::Fixed { layouts, seed: first });
         Provenance {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            seeds: seed(runs.runs.first()).zip(seed(runs.runs.last())).map(|(first, last)| [first, last]),
-            again: again::command(crate::config::line().into_iter(), layouts),
+            seeds: first.zip(seed(runs.runs.last())).map(|(first, last)| [first, last]),
+            again: again::command(crate::config::line().into_iter(), fixed),
             files: list,
             more_files: runs.files.more,
             tree: runs.files.tree.clone(),
@@ -553,8 +534,9 @@ pub fn measure(
     let pairs = all.runs[reference].runs.len();
     all.remarks.provenance = all.provenance(reference, (late || interrupted).then_some(pairs));
     let earlier = how.layouts.is_none() && !others.is_empty();
-    let interrupted = interrupted.then_some(Interrupted { layouts: pairs, most: most_layouts, earlier });
-    Ok(Measured::Sides(all.runs, all.remarks, interrupted))
+    all.remarks.interrupted = interrupted.then_some(Interrupted { layouts: pairs, most: most_layouts, earlier });
+    all.remarks.idle = others.iter().filter(|side| idle[**side]).map(|side| all.sides[*side].name.clone()).collect();
+    Ok(Measured::Sides(all.runs, all.remarks))
 }
 
 #[cfg(test)]

@@ -246,7 +246,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::from(FAILED));
     }
-    let Remarks { warnings, notes, provenance: of_runs } = shop.remarks.clone();
+    let Remarks { warnings, notes, provenance: of_runs, .. } = shop.remarks.clone();
     let (warnings, notes) = (remarks::shared(&warnings, &commits), remarks::shared(&notes, &commits));
     if shop.found > 0 {
         let found = shop.found;
@@ -262,7 +262,13 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     let provenance = provenance(of_runs, &course);
     let about = About { command: command_text(&args.command), range, interrupted: course.stopped };
     let rows = commits.iter().cloned().zip(course.outcomes).collect();
-    let series = Series::new(about, rows, bisection, &measuring.terms, Remarks { warnings, notes, provenance });
+    let series = Series::new(
+        about,
+        rows,
+        bisection,
+        &measuring.terms,
+        Remarks { warnings, notes, provenance, ..Remarks::default() },
+    );
     stop.shows();
     show(args, &series, html)?;
     if course.stopped {

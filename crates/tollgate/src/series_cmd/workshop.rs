@@ -168,8 +168,8 @@ impl<'a> Shop<'a> {
             }
         };
         let measured = runs::measure(&how, &asked, known, 0, &terms, &mut progress)?;
-        if let runs::Measured::Sides(_, remarks, _) = &measured {
-            let Remarks { warnings, notes, provenance } = remarks.clone();
+        if let runs::Measured::Sides(_, remarks) = &measured {
+            let Remarks { warnings, notes, provenance, .. } = remarks.clone();
             self.remarks.warnings.extend(warnings);
             self.remarks.notes.extend(notes);
             self.remarks.provenance = provenance;
@@ -217,8 +217,9 @@ impl<'a> Shop<'a> {
         let Some(image) = &self.images[commit] else { return Ok(()) };
         let command = command_text(&self.measuring.command);
         let own = |all: &[String]| remarks::of_commit(all, &runs.name, self.commits);
-        let Remarks { warnings, notes, provenance } = &self.remarks;
-        let remarks = Remarks { warnings: own(warnings), notes: own(notes), provenance: provenance.clone() };
+        let Remarks { warnings, notes, provenance, .. } = &self.remarks;
+        let (warnings, notes) = (own(warnings), own(notes));
+        let remarks = Remarks { warnings, notes, provenance: provenance.clone(), ..Remarks::default() };
         let measurement = Measurement {
             command: &command,
             settle: self.measuring.settle.as_secs_f64(),

@@ -173,6 +173,8 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
         saved.warnings.iter().for_each(|warning| add(&mut remarks.warnings, text(warning)));
         saved.notes.iter().for_each(|note| add(&mut remarks.notes, text(note)));
     }
+    remarks.interrupted = all.iter().find_map(|labelled| labelled.saved.interrupted);
+    remarks.idle = first.saved.idle.clone();
     rename(&mut members, all)?;
     let sides: Vec<Runs> = members.into_iter().map(|member| member.runs).collect();
     let base = &sides[reference];

@@ -8,7 +8,7 @@ mod tests;
 use super::entries::{ByEntry, Named};
 use super::origin::{Files, Origin};
 use super::statistics::Plan;
-use super::{Paid, Remarks, Run, Runs, several};
+use super::{Interrupted, Paid, Remarks, Run, Runs, several};
 use crate::charges::{Tallies, Tally};
 use crate::fingerprint::digits;
 use crate::flame::Folded;
@@ -64,6 +64,12 @@ pub struct Saved {
     pub reference: String,
     warnings: Vec<String>,
     notes: Vec<String>,
+    /// Set if the user stopped the measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    interrupted: Option<Interrupted>,
+    /// Names of sides that differ from the reference only in settings without an effect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    idle: Vec<String>,
     /// Configurations of kernels by their hashes.
     configurations: BTreeMap<String, String>,
     sides: Vec<SavedSide>,
@@ -329,6 +335,8 @@ impl Saved {
             reference: sides[*reference].name.clone(),
             warnings: remarks.warnings.clone(),
             notes: remarks.notes.clone(),
+            interrupted: remarks.interrupted,
+            idle: remarks.idle.clone(),
             sides: sides.iter().map(|runs| SavedSide::new(runs, &mut configurations)).collect(),
             configurations,
             sha256: String::new(),

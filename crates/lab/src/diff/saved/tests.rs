@@ -12,7 +12,12 @@ fn side(name: &str, words: &str, irets: u64) -> Runs {
 
 fn saved(sides: &[Runs]) -> Saved {
     let provenance = Provenance { version: "1.2.3".to_owned(), again: "again".to_owned(), ..Provenance::default() };
-    let remarks = Remarks { warnings: vec!["a warning".to_owned()], notes: vec!["a note".to_owned()], provenance };
+    let remarks = Remarks {
+        warnings: vec!["a warning".to_owned()],
+        notes: vec!["a note".to_owned()],
+        provenance,
+        ..Remarks::default()
+    };
     let plan = Plan::Looks;
     Saved::new(sides, &Measurement { command: "hackbench -l 10", settle: 0.2, plan, reference: 0, remarks: &remarks })
 }

@@ -41,7 +41,12 @@ fn remarks() -> Remarks {
         again: "tollgate series --tree linux --range a..b -- hackbench -l 10".to_owned(),
         ..Provenance::default()
     };
-    Remarks { warnings: vec!["a <warning>".to_owned()], notes: vec!["A note.".to_owned()], provenance }
+    Remarks {
+        warnings: vec!["a <warning>".to_owned()],
+        notes: vec!["A note.".to_owned()],
+        provenance,
+        ..Remarks::default()
+    }
 }
 
 pub(crate) fn sample() -> Series {

@@ -6,7 +6,10 @@ pub(crate) mod tests;
 
 use super::entries::ByEntry;
 use super::origin::Provenance;
-use super::{Answer, Diff, Differing, EntryChange, Paid, Remarks, Rests, Run, Runs, Side, Terms, Verdict, junit, paid};
+use super::{
+    Answer, Diff, Differing, EntryChange, Interrupted, Paid, Remarks, Rests, Run, Runs, Side, Terms, Verdict, junit,
+    paid,
+};
 use crate::charges::Tallies;
 use crate::difference::Change;
 use crate::format::counted;
@@ -51,6 +54,8 @@ struct Base {
 pub struct Several {
     /// Reasons for which a comparison may not be the one that was meant.
     pub warnings: Vec<String>,
+    /// Set if the user stopped the measurement.
+    pub interrupted: Option<Interrupted>,
     /// Remarks for the reader.
     pub notes: Vec<String>,
     /// The command line, before parameters were replaced.
@@ -116,7 +121,8 @@ impl Several {
                         side: runs.name.clone(),
                         reference: sides[reference].name.clone(),
                     })?;
-                    let remarks = Remarks { provenance: remarks.provenance.clone(), ..Remarks::default() };
+                    let (idle, provenance) = (remarks.idle.clone(), remarks.provenance.clone());
+                    let remarks = Remarks { idle, provenance, ..Remarks::default() };
                     Some(Diff::new(runs.command.clone(), &a, &b, terms, remarks))
                 }
             };
@@ -135,6 +141,7 @@ impl Several {
         }
         Ok(Self {
             warnings: remarks.warnings,
+            interrupted: remarks.interrupted,
             notes,
             command,
             reference,
@@ -189,7 +196,7 @@ impl Several {
 
     /// Returns the result as JUnit tests, one for each side but the reference. A test fails if the cost of its side exceeds the limit.
     pub fn junit(&self) -> Result<String, ReportError> {
-        junit::document(self.comparisons())
+        junit::document(self.comparisons(), &self.warnings, self.interrupted)
     }
 }
 
@@ -245,6 +252,8 @@ struct Shown<'a> {
 struct Document<'a> {
     format: u32,
     warnings: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interrupted: Option<Interrupted>,
     notes: &'a [String],
     command: &'a str,
     reference: &'a str,
@@ -267,6 +276,7 @@ impl Serialize for Several {
         let document = Document {
             format: FORMAT,
             warnings: &self.warnings,
+            interrupted: self.interrupted,
             notes: &self.notes,
             command: &self.command,
             reference: &self.base().name,

@@ -4,11 +4,12 @@ use super::{Column, Several};
 use crate::charges::Tallies;
 use crate::diff::origin::{Origin, among, short};
 use crate::diff::sentence::{self, percent};
-use crate::diff::sheets::{Sheet, code, headings, mark_down, plain, print, rounded};
+use crate::diff::sheets::{Sheet, headings, mark_down, print, rounded};
 use crate::diff::{Diff, Figures, Held, Rests};
 use crate::difference::Change;
 use crate::format::Align::{Left, Right};
 use crate::format::{gigahertz, signed};
+use crate::markdown::{self, code, plain};
 use ledger::TICKS_PER_CYCLE;
 use std::collections::BTreeMap;
 
@@ -307,9 +308,11 @@ pub fn text(several: &Several, top: usize) -> String {
 /// Returns the tables as Markdown for a pull request.
 pub fn markdown(several: &Several, top: usize) -> String {
     let mut out = String::new();
-    several.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", plain(warning)));
-    several.sentences().for_each(|sentence| out += &format!("- **{}**\n", plain(&sentence)));
-    remarks(several).iter().for_each(|remark| out += &format!("\n{}\n", plain(remark)));
+    let names: Vec<&str> = several.columns.iter().map(|column| &*column.side.name).collect();
+    let sentence = |text: &str| markdown::sentence(text, &names);
+    several.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", sentence(warning)));
+    several.sentences().for_each(|text| out += &format!("- **{}**\n", sentence(&text)));
+    remarks(several).iter().for_each(|remark| out += &format!("\n{}\n", sentence(remark)));
     out.push('\n');
     for column in &several.columns {
         out += &format!("- {}: {}\n", plain(&column.side.name), code(&column.side.title));

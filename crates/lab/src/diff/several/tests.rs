@@ -17,7 +17,12 @@ fn remarks() -> Remarks {
         again: "tollgate diff --side base --side off=mitigations=off -- hackbench -l 10".to_owned(),
         ..Provenance::default()
     };
-    Remarks { warnings: vec!["off: a <warning>".to_owned()], notes: vec!["A note.".to_owned()], provenance }
+    Remarks {
+        warnings: vec!["off: a <warning>".to_owned()],
+        notes: vec!["A note.".to_owned()],
+        provenance,
+        ..Remarks::default()
+    }
 }
 
 /// Three sides: one costs more than the reference, and one the same.
@@ -58,6 +63,49 @@ fn the_name_of_a_side_is_no_mark_of_any_form() {
     assert!(page.contains("a|b*&lt;b&gt;&amp;") && !page.contains("a|b*<b>"), "{page}");
     let csv = crate::diff::csv::several(&several, crate::diff::csv::Rows::Sides);
     assert!(csv.contains("\n\"a|b*<b>&\"\"_c_`,\n[x](y)\","), "{csv}");
+}
+
+#[test]
+fn a_name_in_a_sentence_is_no_code_and_refers_to_nobody() {
+    let names = ["`base`", "@root &copy; #12"];
+    let sides = [0, 1].map(|at| side(names[at], "", varied(1_000_000, 1_000 + 500 * at as u64)));
+    let text = "`base`: `mds=ful` is no value".to_owned();
+    let remarks = Remarks { warnings: vec![text], ..Remarks::default() };
+    let several = Several::new("true".to_owned(), &sides, 0, &terms(None), remarks).unwrap();
+    let markdown = markdown(&several, 10);
+    let [base, root] = ["\\`base\\`", "@<!-- -->root &amp;copy; #<!-- -->12"];
+    assert!(markdown.starts_with(&format!("> {base}: `mds=ful` is no value\n")), "{markdown}");
+    assert!(
+        markdown.contains(&format!("\n- **{root} costs ")) && markdown.contains(&format!("than {base} (")),
+        "{markdown}"
+    );
+    assert!(markdown.contains(&format!("|  | {base} | {root} |\n")), "{markdown}");
+    assert!(!markdown.contains("@root") && !markdown.contains("#12"), "{markdown}");
+}
+
+#[test]
+fn an_interrupted_measurement_is_no_passed_test() {
+    let sides = ["base", "off"].map(|name| side(name, "", varied(1_000_000, 1_000)));
+    let interrupted = Interrupted { layouts: 1, most: 28, earlier: true };
+    let remarks = Remarks { interrupted: Some(interrupted), warnings: vec!["A warning.".to_owned()], ..remarks() };
+    let several = Several::new("true".to_owned(), &sides, 0, &terms(None), remarks.clone()).unwrap();
+    let junit = several.junit().unwrap();
+    let text = "The measurement was interrupted after 1 of at most 28 layouts.";
+    assert_eq!(interrupted.to_string(), text);
+    assert!(junit.contains("failures=\"0\" errors=\"1\">"), "{junit}");
+    assert!(junit.contains(&format!("<error type=\"interrupted\" message=\"{text}\">")), "{junit}");
+    assert!(junit.contains("<system-out>A warning.\n"), "{junit}");
+    let [a, b] = &sides;
+    let two = Diff::new("true".to_owned(), a, b, &terms(None), remarks);
+    assert!(two.junit().unwrap().contains("<error type=\"interrupted\""));
+    for value in [serde_json::to_value(&several).unwrap(), serde_json::to_value(&two).unwrap()] {
+        assert_eq!(value["interrupted"], serde_json::json!({ "layouts": 1, "most": 28, "earlier": true }));
+    }
+    // A limit that is exceeded is so without the layouts that are missing.
+    let costly = [side("base", "", varied(1_000_000, 1_000)), side("off", "", varied(1_000_000, 1_500))];
+    let remarks = Remarks { interrupted: Some(interrupted), ..Remarks::default() };
+    let several = Several::new("true".to_owned(), &costly, 0, &terms(Some(0.01)), remarks).unwrap();
+    assert!(several.junit().unwrap().contains("failures=\"1\" errors=\"0\">"));
 }
 
 #[test]
