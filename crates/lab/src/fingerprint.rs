@@ -2,6 +2,7 @@
 //! cell reads, and its command line.
 
 use crate::Cell;
+use crate::format::hexadecimal;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -44,11 +45,6 @@ pub(crate) fn hash(path: &Path) -> Result<[u8; 32], Unreadable> {
     }
 }
 
-/// Hexadecimal digits.
-pub(crate) fn digits(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl Fingerprints {
     /// Fingerprints of cells that `program` runs in the directory `root`.
     pub fn new(root: &Path, program: &Path) -> Result<Self, Unreadable> {
@@ -83,6 +79,6 @@ impl Fingerprints {
             hasher.update(found);
         }
         // Half of it identifies a cell, and makes a name that people can still look at.
-        Ok(digits(&hasher.finalize()[..16]))
+        Ok(hexadecimal(&hasher.finalize()[..16]))
     }
 }

@@ -95,6 +95,11 @@ pub fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{} {}", number(count as u64), if count == 1 { one } else { many })
 }
 
+/// Returns bytes, such as those of a hash, as hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A difference with its sign, and its thousands apart.
 pub fn signed(n: i128) -> String {
     let sign = match n {

@@ -1,6 +1,7 @@
 //! Identification of a run's inputs in its ledger by hashes and lengths. The same run with files in other places or under other names therefore
 //! gives the same ledger.
 
+use crate::table::hexadecimal;
 use anyhow::{Context, Result};
 use ledger::profile::Clock;
 use machine::Config;
@@ -57,8 +58,7 @@ pub fn of(from: &mut dyn Read) -> Result<String> {
         hasher.update(&piece[..read]);
         len += read as u64;
     }
-    let hash: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("sha256 {hash} {len} bytes"))
+    Ok(format!("sha256 {} {len} bytes", hexadecimal(&hasher.finalize())))
 }
 
 #[cfg(test)]

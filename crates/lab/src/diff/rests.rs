@@ -1,6 +1,7 @@
 //! What a difference rests on: prices that were measured, prices that are estimates, and the parts of the processor that the model of time leaves out.
 
 use super::{Run, Runs};
+use crate::format::hexadecimal;
 use crate::trust::Trust;
 use ledger::profile::{Clock, Confidence, Prices};
 use ledger::{Class, Family, Kind};
@@ -39,7 +40,7 @@ impl Known {
         let hash = Sha256::digest(format!("{prices:?}"));
         Self {
             confidences: runs.iter().flat_map(|run| run.paid.priced.keys()).filter_map(confidence).collect(),
-            hash: hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+            hash: hexadecimal(&hash),
         }
     }
 

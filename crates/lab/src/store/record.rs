@@ -3,6 +3,7 @@
 
 use super::{LEDGER, OUTPUT};
 use crate::fingerprint;
+use crate::format::hexadecimal;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
@@ -47,7 +48,7 @@ impl Contents {
             return Err(format!("'{name}' is not a file"));
         }
         let hash = fingerprint::hash(&path).map_err(|unread| unreadable(unread.error))?;
-        Ok(Self { bytes: metadata.len(), sha256: fingerprint::digits(&hash) })
+        Ok(Self { bytes: metadata.len(), sha256: hexadecimal(&hash) })
     }
 
     fn holds(&self, directory: &Path, name: &str) -> Result<(), String> {

@@ -7,12 +7,12 @@ use crate::contain::Sandbox;
 use crate::input;
 use crate::output::OutputFile;
 use crate::places;
+use crate::table::hexadecimal;
 use anyhow::Result;
 use ledger::Ticks;
 use ledger::profile::Profile;
 use machine::{Machine, Outcome};
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -31,10 +31,7 @@ pub struct Boot {
 }
 
 fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hexadecimal(&Sha256::digest(bytes))
 }
 
 /// Identifies a file without reading it.

@@ -2,6 +2,7 @@
 
 use crate::output::say;
 use crate::places;
+use crate::table::hexadecimal;
 use anyhow::{Context, Result, anyhow, bail};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -60,7 +61,7 @@ pub fn unpacked(path: &Path, kind: Kind) -> Result<PathBuf> {
     let mut hash = Sha256::new();
     hash.update(path.as_os_str().as_bytes());
     hash.update(format!("{} {} {} {}", file.len(), file.mtime(), file.mtime_nsec(), file.ino()));
-    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = hexadecimal(&hash.finalize());
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let directory = places::cache()?.join("packages/files").join(format!("{stem}-{}", &digits[..DIGITS]));
     if directory.is_dir() {

@@ -2,6 +2,7 @@
 //! finds them again, so that a series that was interrupted goes on where it ended.
 
 use crate::places;
+use crate::table::hexadecimal;
 use anyhow::{Context, Result, anyhow, bail};
 use lab::diff::Runs;
 use lab::diff::saved::{Measurement, Saved};
@@ -30,7 +31,7 @@ pub fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(&hash.finalize())
 }
 
 /// Returns the directory of a repository's series, unless the user names another one.

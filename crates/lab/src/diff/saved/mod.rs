@@ -10,8 +10,8 @@ use super::origin::{Files, Origin};
 use super::statistics::Plan;
 use super::{Interrupted, Paid, Remarks, Run, Runs, several};
 use crate::charges::{Tallies, Tally};
-use crate::fingerprint::digits;
 use crate::flame::Folded;
+use crate::format::hexadecimal;
 pub use combined::{CombineError, Combined, Labelled, combine};
 use ledger::stays::{Durations, Stays};
 use ledger::{Amount, Gate, Stay};
@@ -228,7 +228,7 @@ impl SavedRun {
 impl SavedSide {
     fn new(runs: &Runs, configurations: &mut BTreeMap<String, String>) -> Self {
         let configuration = runs.origin.configuration.as_ref().map(|text| {
-            let hash = digits(&Sha256::digest(text));
+            let hash = hexadecimal(&Sha256::digest(text));
             configurations.entry(hash.clone()).or_insert_with(|| text.clone());
             hash
         });
@@ -349,7 +349,7 @@ impl Saved {
     fn sum(&self) -> String {
         let rest = Self { sha256: String::new(), ..self.clone() };
         let text = serde_json::to_vec(&rest).unwrap_or_default();
-        digits(&Sha256::digest(text))
+        hexadecimal(&Sha256::digest(text))
     }
 
     /// Notes the hash of all the rest.
