@@ -8,6 +8,7 @@ use crate::pack_error::PackError;
 use crate::shares::{self, Inside, Leaving, MOST_LINKS, Shares, Step, Way, names, prepend};
 use crate::tree::{Entry, Found, ROOT, Tree};
 use missed::Missed;
+pub use missed::paths_below;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

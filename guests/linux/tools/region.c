@@ -12,8 +12,11 @@
 enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_PRESENT = 0x4d };
 
 void mark(enum mark what, const char *name) {
-    if (ioperm(MARKER_NAME, 2, 1))
+    if (ioperm(MARKER_NAME, 2, 1)) {
+        if (what != MARK_END && errno == ENOSYS)
+            fprintf(stderr, "region %s: this kernel lets no program use I/O ports (CONFIG_X86_IOPL_IOPERM)\n", name);
         return;
+    }
     if (inb(MARKER_CONTROL) == MARKER_PRESENT) {
         do
             outb((unsigned char)*name, MARKER_NAME);

@@ -1,8 +1,9 @@
-//! Names that a guest has looked for in a packed tree, and that are not there.
+//! Names that a guest has looked for in a packed tree, and that are not there. A guest's kernel looks for each directory of a path in turn, so that a missing
+//! directory need not be what a program wanted.
 
 use super::Packed;
 use crate::tree::ROOT;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,43 @@ impl Missed {
     }
 }
 
+/// Returns true for the bytes of which the names of most files consist.
+fn is_of_path(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/._+-@~".contains(&byte)
+}
+
+/// Returns the absolute paths in a text or a program that are one of these directories, or below one.
+pub fn paths_below(bytes: &[u8], directories: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut paths = BTreeSet::new();
+    let mut at = 0;
+    while let Some(begin) = bytes[at..].iter().position(|byte| *byte == b'/').map(|found| at + found) {
+        let length = bytes[begin..].iter().take_while(|byte| is_of_path(**byte)).count();
+        let begins = begin == 0 || !is_of_path(bytes[begin - 1]);
+        at = begin + length;
+        let path = Path::new(OsStr::from_bytes(&bytes[begin..at]));
+        if begins && directories.iter().any(|directory| path.starts_with(directory)) {
+            // The components are without a slash at the end.
+            paths.insert(path.components().collect());
+        }
+    }
+    paths
+}
+
 impl Packed {
+    /// Returns the paths in the packed files of the host that are one of these directories, or below one.
+    pub fn paths_below(&mut self, directories: &[PathBuf]) -> BTreeSet<PathBuf> {
+        let mut paths = BTreeSet::new();
+        for node in self.walk().into_iter().map(|walked| walked.node) {
+            // A file that can't be read names nothing.
+            if self.is_of_host(node)
+                && let Ok(bytes) = self.contents(node)
+            {
+                paths.append(&mut paths_below(&bytes, directories));
+            }
+        }
+        paths
+    }
+
     /// Returns the paths that a guest has looked for and has not found, the latest first, each once. Copies of a tree have them in common.
     pub fn missed(&self) -> Vec<PathBuf> {
         let names = self.missed.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();

@@ -250,6 +250,25 @@ fn forty_links_lead_to_a_file() {
 }
 
 #[test]
+fn paths_in_files_say_what_a_program_may_look_for() {
+    let found = |text: &str| paths_below(text.as_bytes(), &["/usr/local".into(), "/opt/x".into()]);
+    let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect();
+    let text = "/usr/local/etc/a.conf\0PATH=/usr/local/bin/:/usr/bin \"/opt/x\" /opt/xy a/usr/local/b $X/opt/x";
+    assert_eq!(found(text), paths(&["/opt/x", "/usr/local/bin", "/usr/local/etc/a.conf"]));
+    let directory = std::env::temp_dir().join(format!("tollgate-paths-{}", std::process::id()));
+    std::fs::write(&directory, "x=/opt/x/y;").unwrap();
+    let mut tree = Packed::new();
+    tree.add(&directory).unwrap();
+    std::fs::remove_file(&directory).unwrap();
+    assert_eq!(tree.paths_below(&["/opt/x".into()]), paths(&[]), "a file that is gone names nothing");
+    std::fs::write(&directory, "x=/opt/x/y;").unwrap();
+    let mut tree = Packed::new();
+    tree.add(&directory).unwrap();
+    assert_eq!(tree.paths_below(&["/opt/x".into()]), paths(&["/opt/x/y"]));
+    std::fs::remove_file(&directory).unwrap();
+}
+
+#[test]
 fn what_a_guest_looks_for_in_vain_is_remembered_once_and_the_latest_comes_first() {
     let mut tree = Packed::new();
     tree.put_bytes(Path::new("/usr/lib/file"), 0o644, b"").unwrap();

@@ -95,7 +95,7 @@ pub fn found([a, b]: [&Known<'_>; 2]) -> Found {
                 all.push(format!("{}: `{word}` is the kernel's default, so it has no effect", side.name));
             }
             // After a value that it does not know a kernel goes on as without the word.
-            let is_wrong = alike && parameters::has_unknown_value(word);
+            let is_wrong = alike && parameters::has_unknown_value(word, side.origin.release.as_deref());
             idle &= is_default || is_wrong || listed(side.unknown) || listed(side.unloaded);
         }
         for word in repeated(side.origin, other.origin) {

@@ -5,7 +5,7 @@ use super::{again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
 use crate::model;
-use crate::table::read_ledger;
+use crate::table::{hexadecimal, read_ledger};
 use anyhow::{Context, Result, anyhow};
 use lab::diff::origin::{File, Files, Origin, Provenance};
 use lab::diff::paid::COMMAND;
@@ -240,7 +240,8 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
     let unknown = parameters::warnings(&words.collect::<Vec<_>>());
     let line = fact("command line").into_iter().flat_map(|line| line.split_whitespace());
-    let unknown = unknown.into_iter().chain(parameters::of_values(line));
+    let release = fact(&format!("{STATE}{RELEASE}")).map(String::as_str);
+    let unknown = unknown.into_iter().chain(parameters::of_values(line, release));
     let place = fact(DIRECTORY).map(|directory| {
         format!("The command depends on the name of its working directory, {directory}: started in another directory, it may give another result.")
     });
@@ -280,7 +281,7 @@ fn files(header: &Header) -> Files {
     // The list does not depend on time stamps; what is not in the list is known by the hash of everything alone.
     let tree = match (list, more) {
         ("", _) | (_, 1..) => fact("files").to_owned(),
-        (list, 0) => Sha256::digest(list).iter().map(|byte| format!("{byte:02x}")).collect(),
+        (list, 0) => hexadecimal(&Sha256::digest(list)),
     };
     Files { list: list.lines().filter_map(file).collect(), more, tree }
 }

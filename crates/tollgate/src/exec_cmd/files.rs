@@ -2,7 +2,7 @@
 
 use super::ExecArgs;
 use crate::output::say;
-use crate::table::counted;
+use crate::table::{counted, hexadecimal};
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 use guestfs::closure::Closure;
@@ -49,6 +49,8 @@ const RUNNERS: [&str; 24] = [
     "watch",
     "xargs",
 ];
+/// Options of find that have a command behind them.
+const EXECUTING: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
 /// Directories that programs expect, and their permissions.
 const DIRECTORIES: [(&str, u32); 10] = [
     ("/dev", 0o755),
@@ -245,19 +247,20 @@ pub fn pack(
         let path = named.unwrap_or_else(|| own(path));
         closure.add(&mut tree, &path).with_context(|| format!("--add {}", path.display()))?;
     }
+    let words = split(&args.command);
     // Files that the command's arguments name.
-    for argument in &args.command[1..] {
+    for argument in &words[1..] {
         let path = own(Path::new(argument));
         if path.is_file() && !is_of_guest(&path) {
             closure.add(&mut tree, &path)?;
         }
     }
-    for word in programs_of_runner(&args.command) {
+    for word in programs_of_runners(&words) {
         if let Some(path) = closure.find(word.as_bytes(), directory) {
             closure.add(&mut tree, &own(&path))?;
         }
     }
-    for word in words_of_shells(&args.command) {
+    for word in words_of_shells(&words) {
         let named = own(Path::new(OsStr::from_bytes(&word)));
         if is_of_guest(&named) {
             continue;
@@ -306,7 +309,7 @@ pub fn listed(files: &mut Packed) -> Result<String> {
             continue;
         }
         let bytes = files.contents(file.node).map_err(|error| anyhow!("a file can't be read: {error}"))?;
-        let hash: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hexadecimal(&Sha256::digest(&bytes));
         let path = String::from_utf8_lossy(&file.path).replace('\n', "\u{fffd}");
         text += &format!("{hash} {} /{path}\n", bytes.len());
         written += 1;
@@ -333,19 +336,64 @@ fn is_one_of(word: &OsStr, programs: &[&str]) -> bool {
     Path::new(word).file_name().is_some_and(|name| programs.iter().any(|program| *program == name))
 }
 
-/// Returns the arguments of a program that executes another one, such as env, which may be the other program's name. A path is none of them, because
-/// files that arguments name are packed in any case.
-fn programs_of_runner(command: &[OsString]) -> impl Iterator<Item = &OsString> {
+/// Returns the text behind `-S` or `--split-string` in a word of env's command line: empty if it is the next word.
+fn split_string(word: &[u8]) -> Option<&[u8]> {
+    const LONG: &[u8] = b"--split-string";
+    if let Some(rest) = word.strip_prefix(LONG) {
+        return if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"=") };
+    }
+    // Options that take no value may be in front of it in the same word.
+    let at = word.strip_prefix(b"-")?.iter().position(|byte| !b"iv0".contains(byte))? + 1;
+    (word[at] == b'S').then(|| &word[at + 1..])
+}
+
+/// Returns a command in which env has split the text behind its option `-S` into words. Quotation marks are left out.
+fn split(command: &[OsString]) -> Vec<OsString> {
+    let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b"\"'".contains(byte);
+    let words = |text: &[u8]| -> Vec<OsString> {
+        let words = text.split(is_separator).filter(|word| !word.is_empty());
+        words.map(|word| OsStr::from_bytes(word).to_owned()).collect()
+    };
+    let mut out: Vec<OsString> = Vec::new();
+    let mut given = command.iter();
+    while let Some(word) = given.next() {
+        let is_of_env = out.iter().any(|word| is_one_of(word, &["env"]));
+        match split_string(word.as_bytes()).filter(|_| is_of_env) {
+            None => out.push(word.clone()),
+            Some(b"") => out.extend(given.next().into_iter().flat_map(|text| words(text.as_bytes()))),
+            Some(text) => out.extend(words(text)),
+        }
+    }
+    out
+}
+
+/// Returns the commands that find executes, each with all words behind it.
+fn executed_by_find(command: &[OsString]) -> impl Iterator<Item = &[OsString]> {
+    let finds = is_one_of(&command[0], &["find"]);
+    let is_option = |word: &OsString| EXECUTING.iter().any(|option| *option == word);
+    let behind = (1..command.len()).filter(move |at| finds && is_option(&command[at - 1]));
+    behind.map(|at| &command[at..])
+}
+
+/// Returns words that may be names of programs: arguments of a program that executes another one, such as env, and the first words of commands that find
+/// executes. A path is none of them, because files that arguments name are packed in any case.
+fn programs_of_runners(command: &[OsString]) -> Vec<&OsString> {
     let runs = is_one_of(&command[0], &RUNNERS);
     let is_name =
         |word: &OsStr| !word.is_empty() && !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'/');
-    command[1..].iter().filter(move |word| runs && is_name(word))
+    let own = command[1..].iter().filter(|word| runs && is_name(word));
+    let of_find = executed_by_find(command).flat_map(|command| {
+        let program = Some(&command[0]).filter(|word| is_name(word));
+        program.into_iter().chain(programs_of_runners(command))
+    });
+    own.chain(of_find).collect()
 }
 
 /// Returns the words of the `-c` argument of a shell, which may name programs and files: of the command itself, or of one that it executes.
 fn words_of_shells(command: &[OsString]) -> Vec<Vec<u8>> {
     let last = if is_one_of(&command[0], &RUNNERS) { command.len() } else { 1 };
-    (0..last).flat_map(|at| words_of_shell(&command[at..])).collect()
+    let own = (0..last).flat_map(|at| words_of_shell(&command[at..]));
+    own.chain(executed_by_find(command).flat_map(words_of_shells)).collect()
 }
 
 /// Returns the words of a shell's `-c` argument.
@@ -440,17 +488,27 @@ mod tests {
         let command = |text: &str| text.split('|').map(OsString::from).collect::<Vec<_>>();
         let names = |text: &str| {
             let command = command(text);
-            programs_of_runner(&command).map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()
+            let words = split(&command);
+            programs_of_runners(&words).into_iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(names("/usr/bin/env|-i|PATH=/bin|A=b|ls|/tmp"), ["A=b", "ls"]);
         assert_eq!(names("perf|stat|-e|cycles|--|sort"), ["stat", "cycles", "sort"]);
         assert!(names("ls|sort").is_empty());
+        assert_eq!(names("find|.|-name|x|-exec|wc|-c|{}|;|-ok|/bin/ls|{}|+"), ["wc"]);
+        assert_eq!(names("find|.|-execdir|nice|gzip|{}|;"), ["nice", "gzip", "{}", ";"]);
+        assert_eq!(names("find|.|-name|-exec"), [""; 0]);
+        for command in ["env|-S|A=b  wc -c|x", "env|-iSA=b wc -c|x", "env|--split-string=A=b 'wc' -c|x"] {
+            assert_eq!(names(command), ["A=b", "wc", "x"], "{command}");
+        }
+        // The option of another program is none of env's.
+        assert_eq!(names("nice|sort|-S|1M"), ["sort", "1M"]);
         let words = |text: &str| {
             let words = words_of_shells(&command(text)).into_iter();
             words.map(|word| String::from_utf8(word).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(words("bash|-ec|ls | wc -l"), ["-ec", "ls", "wc", "-l"]);
         assert_eq!(words("nice|sh|-c|ls"), ["-c", "ls"]);
+        assert_eq!(words("find|.|-exec|sh|-c|wc $1|;"), ["-c", "wc", "1"]);
         assert!(words("echo|sh|-c|ls").is_empty() && words("sh|script").is_empty());
     }
 

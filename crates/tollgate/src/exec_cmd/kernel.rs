@@ -193,6 +193,11 @@ impl Kernel {
         }
     }
 
+    /// Returns the kernel's release, if its image names it.
+    pub fn release(&self) -> Option<String> {
+        release_of(&self.image).ok()?
+    }
+
     /// Returns the options of the kernel's configuration, if its file is where builds and distributions leave it.
     pub fn configuration(&self) -> Option<String> {
         let tree = self.image.ancestors().nth(4).map(|tree| tree.join(".config"));

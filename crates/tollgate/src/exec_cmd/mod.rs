@@ -27,6 +27,7 @@ use crate::platform::PlatformArgs;
 use crate::recording::Recording;
 use crate::size::{parse_cpus, parse_memory};
 use crate::stack_args::StackArgs;
+use crate::table::hexadecimal;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
@@ -41,6 +42,7 @@ use guestfs::{Packed, Server, Shares, Tree};
 use image::Way;
 use join::Joins;
 pub use kernel::Kernel;
+use lab::diff::paid::COMMAND as REGION;
 use layout::Layout;
 use ledger::profile::{Clock, Profile};
 use machine::board::Parts;
@@ -368,9 +370,6 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     limits::allow_files()?;
     cpu::host_supported()?;
     let shares = args.shares()?;
-    for text in parameters::of_values(args.append.split_whitespace()) {
-        say(&format!("tollgate: {text}"));
-    }
     let directory = match &args.cwd {
         Some(directory) => {
             stays("--cwd", &shares, directory)?;
@@ -423,6 +422,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         packed => (packed, None),
     };
     let kernel = Kernel::find(args.kernel.as_deref(), args.modules.as_deref())?;
+    for text in parameters::of_values(args.append.split_whitespace(), kernel.release().as_deref()) {
+        say(&format!("tollgate: {text}"));
+    }
     let modules = kernel.load_modules()?;
     let way = image::way(modules.as_ref());
     let nets = Nets::new(&args.net)?;
@@ -446,7 +448,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }
         let hash = packed.clone().map(|mut packed| packed.hash()).transpose();
         let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
-        let hash = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
+        let hash = hash.map(|hash| hexadecimal(&hash));
         facts.push(("files".to_owned(), hash.unwrap_or_else(|| "of the host".to_owned())));
         if let Some(packed) = packed.as_ref().filter(|_| args.controlled) {
             facts.push((FILES.to_owned(), files::listed(&mut packed.clone())?));
@@ -549,7 +551,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut session = session.since(start).with_console(args.console).with_parameters(&args.append).with_joins(joins);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
-    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, packed }, ledger)
+    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, packed, directory }, ledger)
 }
 
 /// Returns the trees of files that the guest gets, with their names in its file system.
@@ -679,6 +681,8 @@ struct Ran {
     recording: Option<Recording>,
     /// The files of the guest, without `--root`.
     packed: Option<Packed>,
+    /// The directory of the command on this host.
+    directory: PathBuf,
 }
 
 /// Reports the end of the run, and writes its ledger.
@@ -686,7 +690,7 @@ fn conclude(
     args: &ExecArgs,
     machine: &Machine,
     session: Session,
-    Ran { outcome, settled, complete, recording, packed }: Ran,
+    Ran { outcome, settled, complete, recording, packed, directory }: Ran,
     ledger: Option<ending::LedgerFile>,
 ) -> Result<ExitCode> {
     let settled = settled.map(|settled| match settled {
@@ -705,8 +709,8 @@ fn conclude(
     }
     let has_failed = end.status != 0 && end.reason == "ended";
     // All names that the guest has looked for are held against this host's, which a command that succeeds need not wait for.
-    let missing = match &packed {
-        Some(packed) if has_failed || args.json => missing::on_host(packed, &args.share),
+    let missing = match packed {
+        Some(packed) if has_failed || args.json => missing::on_host(packed, args, &directory),
         _ => Vec::new(),
     };
     if has_failed {
@@ -725,7 +729,13 @@ fn conclude(
             let commands = if joined == 1 { "command" } else { "commands" };
             ledger.facts.push((join::JOINED.to_owned(), format!("{joined} {commands}")));
         }
-        ledger.write(machine, &machine.symbols(Vec::new()))?;
+        let ledger = ledger.write(machine, &machine.symbols(Vec::new()))?;
+        // Process 1 begins the region by an I/O port, before the command.
+        if ended.is_some() && ledger.region(REGION).is_none() {
+            say(&format!(
+                "tollgate: the ledger has no region '{REGION}': the guest's kernel lets no program use I/O ports; CONFIG_X86_IOPL_IOPERM allows it, and `tollgate config-kernel` adds it to a tree"
+            ));
+        }
     }
     if args.json {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
@@ -734,7 +744,7 @@ fn conclude(
             "status": end.status,
             "command_status": ended.map(|ended| ended.status),
             "unknown_parameters": unknown,
-            "missing_files": missing,
+            "missing_files": missing.iter().map(|missing| &missing.path).collect::<Vec<_>>(),
             "joined_commands": joined,
             "virtual_seconds": machine.seconds(),
             "began_after": seconds(times.began),

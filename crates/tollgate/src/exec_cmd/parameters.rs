@@ -79,21 +79,37 @@ const MITIGATIONS: (&str, &[&str], &[&str]) = (
     &["auto", "auto,nosmt", "off"],
     &["no_cross_thread", "no_guest_guest", "no_guest_host", "no_user_kernel", "no_user_user"],
 );
+/// The first release that knows classes of attacks in `mitigations=`.
+const CLASSES_SINCE: (u32, u32) = (6, 17);
 /// Values that mean on or off elsewhere: which of a parameter's values is meant is not seen in their letters.
 const SWITCHES: [&str; 10] = ["0", "1", "disable", "disabled", "enable", "enabled", "false", "no", "true", "yes"];
 
-/// Describes words of a kernel's command line whose values are not those of their parameters, a line for each.
-pub fn of_values<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    words.into_iter().filter_map(value_warning).collect()
+/// Describes words of a kernel's command line whose values are not those of their parameters, a line for each. `release` is that of the kernel, if it is
+/// known.
+pub fn of_values<'a>(words: impl IntoIterator<Item = &'a str>, release: Option<&str>) -> Vec<String> {
+    words.into_iter().filter_map(|word| value_warning(word, release)).collect()
 }
 
 /// Returns true if a word's value is none of its parameter's.
-pub fn has_unknown_value(word: &str) -> bool {
-    value_warning(word).is_some()
+pub fn has_unknown_value(word: &str, release: Option<&str>) -> bool {
+    value_warning(word, release).is_some()
 }
 
-fn value_warning(word: &str) -> Option<String> {
+/// Returns the first two numbers of a release such as 6.1.0-56-cloud-amd64.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    numbers.next()?.ok().zip(numbers.next()?.ok())
+}
+
+fn value_warning(word: &str, release: Option<&str>) -> Option<String> {
     let (name, value) = word.split_once('=')?;
+    let early = release.filter(|release| version(release).is_some_and(|version| version < CLASSES_SINCE));
+    if let Some(release) = early.filter(|_| plain(name) == MITIGATIONS.0 && value.contains(';')) {
+        let (major, minor) = CLASSES_SINCE;
+        return Some(format!(
+            "`{word}` has a value that Linux {release} does not know: classes of attacks behind a semicolon came with Linux {major}.{minor}"
+        ));
+    }
     let of = |list: &[(&str, &'static [&'static str])]| {
         list.iter().find(|(known, _)| plain(known) == plain(name)).map(|(_, values)| *values)
     };
@@ -162,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_value_that_no_kernel_knows_is_named() {
-        let said = |word: &str| of_values([word]).pop().unwrap_or_default();
+        let said = |word: &str| of_values([word], None).pop().unwrap_or_default();
+        let has_unknown_value = |word: &str| has_unknown_value(word, None);
         for (word, meant) in [
             ("spectre_v2=of", "spectre_v2=off"),
             ("spectre-v2=retpolin", "spectre-v2=retpoline"),
@@ -202,6 +219,22 @@ mod tests {
         ] {
             assert!(!has_unknown_value(word), "{word}");
         }
+    }
+
+    #[test]
+    fn a_value_that_came_with_a_later_kernel_is_named() {
+        let word = "mitigations=auto;no_user_user";
+        let said = |release| of_values([word], release);
+        for release in ["6.1.0-56-cloud-amd64", "6.16", "5.19.17"] {
+            let text = format!(
+                "`{word}` has a value that Linux {release} does not know: classes of attacks behind a semicolon came with Linux 6.17"
+            );
+            assert_eq!(said(Some(release)), [text]);
+        }
+        for release in [Some("6.17.0-rc1"), Some("7.0"), Some("next"), None] {
+            assert!(said(release).is_empty(), "{release:?}");
+        }
+        assert!(of_values(["mitigations=auto,nosmt"], Some("6.1.0")).is_empty());
     }
 
     #[test]

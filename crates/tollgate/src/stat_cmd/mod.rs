@@ -107,7 +107,9 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
             let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
             let appended = args.passed.value("append").unwrap_or_default().split_whitespace();
             let warnings = parameters::warnings(&words.collect::<Vec<_>>()).into_iter();
-            warnings.chain(parameters::of_values(appended)).for_each(|text| say(&format!("tollgate: {text}")));
+            warnings
+                .chain(parameters::of_values(appended, kernel.as_deref()))
+                .for_each(|text| say(&format!("tollgate: {text}")));
         }
         runs.push(Run::of(&ledger, seed, top_down::slot_of(&ledger)).with_context(|| path.display().to_string())?);
     }
