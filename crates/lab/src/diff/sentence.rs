@@ -341,7 +341,7 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
     }
     let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
     let few = match advises && interval.confidence < 0.95 {
-        true => " Six pairs are the fewest that can decide (measure again with --layouts 6).",
+        true => " Six pairs are the fewest that can decide.",
         false => "",
     };
     format!(

@@ -180,7 +180,7 @@ fn what_is_not_decided_says_how_many_layouts_would_do() {
     assert_eq!(few.verdict.answer, Answer::Undecided);
     assert!(
         few.certainty.starts_with("The interval has 75% confidence: ")
-            && few.certainty.ends_with("Six pairs are the fewest that can decide (measure again with --layouts 6).")
+            && few.certainty.ends_with("Six pairs are the fewest that can decide.")
     );
 }
 

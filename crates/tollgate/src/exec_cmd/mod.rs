@@ -733,7 +733,7 @@ fn conclude(
         // Process 1 begins the region by an I/O port, before the command.
         if ended.is_some() && ledger.region(REGION).is_none() {
             say(&format!(
-                "tollgate: the ledger has no region '{REGION}': the guest's kernel lets no program use I/O ports; CONFIG_X86_IOPL_IOPERM allows it, and `tollgate config-kernel` adds it to a tree"
+                "tollgate: the ledger has no region '{REGION}': the guest's kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM, which `tollgate config-kernel` adds to a tree"
             ));
         }
     }
