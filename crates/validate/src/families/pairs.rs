@@ -18,8 +18,10 @@ type Emitted = Result<(), IcedError>;
 
 /// Rounds of a short loop.
 const ROUNDS: u64 = 4000;
-/// Bytes of random data, more than a predictor can learn by heart.
-const BYTES: u64 = 1 << 16;
+/// Bytes of random data, more than a predictor can learn by heart, although a measurement is repeated many times.
+const BYTES: u64 = 1 << 20;
+/// Numbers of a table of indices.
+const INDICES: u64 = 1 << 14;
 
 /// Makes both kernels, which share preparation, rounds and data.
 fn pair<P, A, B>(name: &'static str, rounds: u64, prepare: P, first: A, second: B) -> Pair
@@ -161,7 +163,7 @@ fn branches() -> Vec<Pair> {
         pair("branch, CMOV on sorted data", BYTES, from_start, add_if, add_if_by_cmov)
             .with(bytes(sorted()))
             .warm(BYTES),
-        pair("binary search by branches, by CMOV", 4096, beginning, search(true), search(false))
+        pair("binary search by branches, by CMOV", BYTES / 16, beginning, search(true), search(false))
             .with(bytes(random()))
             .with(Data::Bytes(HUGE, numbers))
             .warm(4096),
@@ -559,7 +561,7 @@ fn memory() -> Vec<Pair> {
     };
     // 16 MiB of random indices of 4 MiB of data: prefetched eight ahead, or not.
     let mut random = Random::new(3);
-    let indices: Vec<u8> = (0..BYTES / 4).flat_map(|_| (random.below(1 << 18) as u32 * 64).to_le_bytes()).collect();
+    let indices: Vec<u8> = (0..INDICES).flat_map(|_| (random.below(1 << 18) as u32 * 64).to_le_bytes()).collect();
     let gathered = |prefetches: bool| {
         move |a: &mut CodeAssembler| {
             if prefetches {
@@ -571,7 +573,7 @@ fn memory() -> Vec<Pair> {
             // The next load's address depends on this one, as if it had been looked at.
             a.and(r11d, 0)?;
             a.lea(rsi, qword_ptr(rsi + r11 + 1))?;
-            a.and(esi, (BYTES / 4 - 1) as i32)
+            a.and(esi, (INDICES - 1) as i32)
         }
     };
     let list_of_integers = |nodes: u64| {
