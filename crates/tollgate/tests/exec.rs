@@ -197,6 +197,16 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
 }
 
 #[test]
+fn a_kernel_without_io_ports_for_programs_settles_too() {
+    // Twice: no boot of such a kernel is kept.
+    for _ in 0..2 {
+        let options = ["--append", "lockdown=integrity", "--settle", "0.1", "--timeout", "100", "--", "echo", "hello"];
+        let Some(output) = run(&options) else { return };
+        check(&output, 0, "hello\n", "");
+    }
+}
+
+#[test]
 fn what_is_no_regular_file_is_no_kept_boot() {
     let cache = directory("irregular");
     if kernel().is_none() {

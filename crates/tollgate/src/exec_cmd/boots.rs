@@ -167,15 +167,20 @@ pub fn run(
     boot: Option<Keep>,
     settle: Option<Settle>,
 ) -> (Outcome, Option<Settled>) {
+    let ready = session.prepared();
     if let Some(boot) = boot {
-        if let Some(outcome) = machine.run_until(session, &mut |machine| machine.board().workload_asked()) {
+        let mut stop = |machine: &Machine| machine.board().workload_asked() || ready.get().is_some();
+        if let Some(outcome) = machine.run_until(session, &mut stop) {
             return (outcome, None);
         }
-        boot.keep(machine);
+        // Process 1 of a kernel without I/O ports for programs does not ask for its orders: when it is ready, it has them, and the boot is not
+        // one for other commands.
+        if ready.get().is_none() {
+            boot.keep(machine);
+        }
     }
     let mut settled = None;
     if let Some(settle) = settle {
-        let ready = session.prepared();
         let mut stop = |machine: &Machine| {
             settled = ready.get().and_then(|ready| settle.look(machine, ready));
             settled.is_some()
