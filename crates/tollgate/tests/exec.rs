@@ -200,7 +200,7 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
 fn a_kernel_without_io_ports_for_programs_settles_too() {
     // Twice: no boot of such a kernel is kept.
     for _ in 0..2 {
-        let options = ["--append", "lockdown=integrity", "--settle", "0.1", "--timeout", "100", "--", "echo", "hello"];
+        let options = ["--append", "lockdown=integrity", "--settle", "0.1", "--", "echo", "hello"];
         let Some(output) = run(&options) else { return };
         check(&output, 0, "hello\n", "");
     }
@@ -544,7 +544,7 @@ fn a_command_that_fails_says_which_files_of_this_host_it_lacked() {
     let (script, library) = (script.to_str().unwrap(), library.to_str().unwrap());
     let Some(output) = run(&["--", script]) else { return };
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && errors.contains(&format!("guest does not: {library} (--add PATH")), "{errors}");
+    assert!(!output.status.success() && errors.contains(&format!("guest does not: {library}/data (--add PATH")), "{errors}");
     let output = run(&["--add", library, "--", script]).unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     // A command that fails for another reason gets no message on files.
