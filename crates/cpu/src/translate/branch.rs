@@ -386,22 +386,13 @@ impl Emit<'_> {
         self.asm.flagless_load(SECOND, field!(targets));
         self.asm.flagless_load(SECOND, M::at(SECOND, slot + offset_of!(Target, from) as i32));
         self.asm.flagless_constant(TEST, from.wrapping_neg());
-        self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 0));
-        let same = self.asm.flagless_if_zero();
-        // The slot belongs to another branch, so its target is not a prediction.
-        self.asm.flagless_constant(TEST, 1);
-        let other = self.asm.jump();
-        self.asm.land(same);
+        // If the slot belongs to another branch, its target is not a prediction.
+        let other_branch = self.asm.flagless_jump_unless_zero_sum(true, M::indexed(TEST, SECOND, 0, 0));
         self.asm.flagless_load(SECOND, field!(targets));
         self.asm.flagless_load(SECOND, M::at(SECOND, slot + offset_of!(Target, to) as i32));
         self.asm.flagless_not(SECOND);
         self.asm.flagless_load(TEST, field!(wanted));
-        self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 1));
-        let here = self.asm.here();
-        self.asm.aim(other, here);
-        match self.source.predicts {
-            true => self.or_predict_target(slot, from),
-            false => self.miss_unless_zero(Some((slot, from))),
-        }
+        let other_target = self.asm.flagless_jump_unless_zero_sum(true, M::indexed(TEST, SECOND, 0, 1));
+        self.not_its_target([other_branch, other_target], slot, from);
     }
 }

@@ -96,13 +96,11 @@ pub(super) enum From {
     Unpredicted { site: usize, key: Key, part: usize, release: i32 },
     /// A jump from an indirect branch to a target outside of its trace.
     Elsewhere { site: usize, key: Key, part: usize, call: bool },
-    /// A jump to code that charges a misprediction and updates the modelled target cache, if it is involved.
-    Miss { site: usize, part: usize, learns: Option<(i32, u64)>, hit: usize },
     /// A jump to code that consults the modelled predictor on a conditional branch, whose key and direction these are.
     Predict { site: usize, part: usize, key: u64, taken: bool, back: usize },
-    /// A jump to code that consults the modelled predictor on an indirect branch that has not gone to its only target: the place of the
-    /// branch in the target cache, and the branch's address.
-    PredictTarget { site: usize, part: usize, slot: i32, from: u64, back: usize },
+    /// Jumps to code that consults the modelled predictor on an indirect branch that has not gone to its only target, or charges its
+    /// misprediction: the place of the branch in the target cache, and the branch's address.
+    OtherTarget { sites: [usize; 2], part: usize, slot: i32, from: u64, back: usize },
     /// A jump to code that asks for the code of the current instruction. Afterwards the host address of the group that was held is
     /// loaded again.
     Ask { site: usize, asked: Asked, held: Option<usize>, back: usize },
@@ -224,20 +222,12 @@ impl Emit<'_> {
         }
     }
 
-    /// Charges a misprediction unless `TEST` is zero; `learns` is the target cache slot of the branch, and the branch's
-    /// address.
-    pub fn miss_unless_zero(&mut self, learns: Option<(i32, u64)>) {
-        let site = self.asm.flagless_jump_unless_zero();
-        let from = From::Miss { site, part: self.part, learns, hit: self.asm.here() };
-        self.aside(from);
-    }
-
-    /// Continues if `TEST` is zero; otherwise the modelled predictor is consulted on the indirect branch at `from`, whose place in the target
-    /// cache is `slot`, and whose target is saved in the area.
-    pub fn or_predict_target(&mut self, slot: i32, from: u64) {
-        let site = self.asm.flagless_jump_unless_zero();
-        let from = From::PredictTarget { site, part: self.part, slot, from, back: self.asm.here() };
-        self.aside(from);
+    /// Continues unless one of two jumps was made because the indirect branch at `from` has not gone to its only target: then the modelled
+    /// predictor is consulted, if targets are predicted by paths, or a misprediction is charged. The place of the branch in the target cache
+    /// is `slot`, and its target is saved in the area.
+    pub fn not_its_target(&mut self, sites: [usize; 2], slot: i32, from: u64) {
+        let (part, back) = (self.part, self.asm.here());
+        self.aside(From::OtherTarget { sites, part, slot, from, back });
     }
 
     /// Continues if a sum is zero; otherwise the modelled predictor is consulted on the conditional branch at the end of the
@@ -379,13 +369,6 @@ impl Emit<'_> {
                 // The first emission was possible.
                 self.indirect(call);
             }
-            From::Miss { site, part, learns, hit } => {
-                self.asm.aim(site, here);
-                self.part = part;
-                self.miss(learns);
-                let site = self.asm.jump();
-                self.asm.aim(site, hit);
-            }
             From::Predict { site, part, key, taken, back } => {
                 self.asm.aim(site, here);
                 self.part = part;
@@ -405,16 +388,20 @@ impl Emit<'_> {
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
             }
-            From::PredictTarget { site, part, slot, from, back } => {
-                self.asm.aim(site, here);
+            From::OtherTarget { sites, part, slot, from, back } => {
+                sites.into_iter().for_each(|site| self.asm.aim(site, here));
                 self.part = part;
-                self.asm.flagless_constant(TEST, slot as u64);
-                self.asm.flagless_constant(SECOND, from);
-                let call = self.asm.call();
-                self.aims.push((call, Aim::PredictTarget));
-                let predicted = self.asm.flagless_if_zero();
-                self.miss(None);
-                self.asm.land(predicted);
+                if self.source.predicts {
+                    self.asm.flagless_constant(TEST, slot as u64);
+                    self.asm.flagless_constant(SECOND, from);
+                    let call = self.asm.call();
+                    self.aims.push((call, Aim::PredictTarget));
+                    let predicted = self.asm.flagless_if_zero();
+                    self.miss(None);
+                    self.asm.land(predicted);
+                } else {
+                    self.miss(Some((slot, from)));
+                }
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
             }
