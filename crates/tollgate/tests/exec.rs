@@ -544,7 +544,10 @@ fn a_command_that_fails_says_which_files_of_this_host_it_lacked() {
     let (script, library) = (script.to_str().unwrap(), library.to_str().unwrap());
     let Some(output) = run(&["--", script]) else { return };
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && errors.contains(&format!("guest does not: {library}/data (--add PATH")), "{errors}");
+    assert!(
+        !output.status.success() && errors.contains(&format!("guest does not: {library}/data (--add PATH")),
+        "{errors}"
+    );
     let output = run(&["--add", library, "--", script]).unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     // A command that fails for another reason gets no message on files.

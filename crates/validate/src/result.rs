@@ -248,7 +248,27 @@ impl Validation {
             let wrong = serde::de::Error::custom("a figure of a model is missing");
             return Err(FileError::Content(name, wrong));
         }
-        Ok(result)
+        match result.impossible() {
+            Some(what) => Err(FileError::Content(name, serde::de::Error::custom(what))),
+            None => Ok(result),
+        }
+    }
+
+    /// Returns what no measurement could have put into the result.
+    fn impossible(&self) -> Option<String> {
+        if self.core_hz.is_some_and(|hz| hz <= 0.0) {
+            return Some("the core has no frequency".into());
+        }
+        for (number, family) in self.families.iter().enumerate() {
+            if self.families[..number].iter().any(|before| before.name == family.name) {
+                return Some(format!("the family {} is there twice", family.name));
+            }
+            if let Some(row) = family.rows.iter().find(|row| row.native <= 0.0 || row.interval[0] > row.interval[1]) {
+                return Some(format!("the figure of {} in {} is impossible", row.name, family.name));
+            }
+        }
+        let pair = self.pairs.iter().find(|pair| pair.native.iter().any(|cycles| *cycles <= 0.0))?;
+        Some(format!("the figures of {} are impossible", pair.name))
     }
 
     /// Returns the result as JSON.
@@ -306,6 +326,24 @@ mod tests {
         assert!((result.total(0).unwrap() - 0.2).abs() < 1e-9);
         assert!((result.total(1).unwrap() - 1.0).abs() < 1e-9);
         assert_eq!(result.quotation().unwrap(), "zen3, validated at 20 % here");
+    }
+
+    #[test]
+    fn what_can_not_have_been_measured_is_impossible() {
+        let mut good = Validation::new(Processor::default(), vec!["core".into()], true);
+        good.families.push(Family::new("a", "", "", None, vec![row(10.0, &[Some(11.0)])], 1));
+        good.pairs.push(Pair { name: "p".into(), native: [1.0, 2.0], models: vec![None] });
+        assert_eq!(good.impossible(), None);
+        let impossible = |change: fn(&mut Validation)| {
+            let mut result = good.clone();
+            change(&mut result);
+            result.impossible().is_some()
+        };
+        assert!(impossible(|result| result.core_hz = Some(0.0)));
+        assert!(impossible(|result| result.families.push(result.families[0].clone())));
+        assert!(impossible(|result| result.families[0].rows[0].native = -5.0));
+        assert!(impossible(|result| result.families[0].rows[0].interval = [5.0, 1.0]));
+        assert!(impossible(|result| result.pairs[0].native = [0.0, 0.0]));
     }
 
     #[test]

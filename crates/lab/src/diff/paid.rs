@@ -15,7 +15,7 @@ pub const OTHERS: &str = "others";
 /// The ledger is not that of a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the ledger has no region '{0}': it is not that of a command, or its kernel lets no program use I/O ports (CONFIG_X86_IOPL_IOPERM)"
+    "the ledger has no region '{0}': it is not that of a command, or its kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM"
 )]
 pub struct NoCommand(pub &'static str);
 

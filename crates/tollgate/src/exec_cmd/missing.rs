@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// The most files that a message names.
 const MOST_NAMED: usize = 3;
-/// Directories in which programs make files while they run.
+/// Directories in which programs make files while they run: what the command line does not mention is of no interest there.
 const OF_RUNS: [&str; 3] = ["/run", "/tmp", "/var/run"];
 /// Names of files and directories that the C library and many programs look for and do not need.
 const OPTIONAL: [&str; 6] = ["gconv", "ld.so.preload", "locale", "nscd", "selinux", "terminfo"];
@@ -66,9 +66,12 @@ fn behind(path: &Path, evidence: &Evidence, matters: bool, exists: impl Fn(&Path
 
 /// Returns what a guest has looked for in vain in its packed files and what this host has, the latest first. `directory` is that of the command.
 pub fn on_host(mut packed: Packed, args: &ExecArgs, directory: &Path) -> Vec<Missing> {
+    let places: Vec<PathBuf> = OF_RUNS.iter().map(PathBuf::from).collect();
+    let mentioned = named(&args.command, directory, &places);
     let elsewhere = |path: &Path| {
+        let of_runs = places.iter().any(|place| path.starts_with(place));
         is_of_guest(path)
-            || OF_RUNS.iter().any(|place| path.starts_with(place))
+            || of_runs && !mentioned.iter().any(|word| word.starts_with(path))
             || args.share.iter().any(|share| path.starts_with(&share.path))
     };
     // Programs and libraries are looked for in each of these directories.

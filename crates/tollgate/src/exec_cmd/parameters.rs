@@ -37,11 +37,13 @@ const KNOWN: [&str; 187] = [
 /// Values of parameters that have a list of them, or take none (Documentation/admin-guide/kernel-parameters.txt of 6.1 to 7.0). A kernel goes on without a word
 /// after most of the others. Parameters whose values are joined by commas, or are numbers or names, are not among them.
 #[rustfmt::skip]
-const VALUES: [(&str, &[&str]); 31] = [
+const VALUES: [(&str, &[&str]); 33] = [
     ("gather_data_sampling", &["force", "off"]),
+    ("idle", &["halt", "nomwait", "poll"]),
     ("indirect_target_selection", &["force", "off", "on", "stuff", "vmexit"]),
     ("l1d_flush", &["on"]),
     ("l1tf", &["flush", "flush,nosmt", "flush,nowarn", "full", "full,force", "off"]),
+    ("lockdown", &["confidentiality", "integrity"]),
     ("mds", &["full", "full,nosmt", "off"]),
     ("mmio_stale_data", &["full", "full,nosmt", "off"]),
     ("nokaslr", NONE),

@@ -16,7 +16,7 @@ pub fn keep(result: &Validation) -> Result<()> {
     let path = file(&result.profile)?;
     let directory = path.parent().context("the file is in a directory")?;
     std::fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
-    crate::output::OutputFile::create(&path, "the result")?.write(result.json().as_bytes())
+    crate::output::OutputFile::create(&path, "result")?.write(result.json().as_bytes())
 }
 
 /// Returns the sentence about a profile that was validated on this machine's processor.

@@ -69,7 +69,7 @@ pub struct ValidateArgs {
 /// Runs the command.
 pub fn run(args: &ValidateArgs) -> Result<ExitCode> {
     distinct(named("--html", &args.html), named("--from", &args.from))?;
-    let html = args.html.as_deref().map(|path| OutputFile::create(path, "the report")).transpose()?;
+    let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let result = match &args.from {
         Some(file) => Validation::load(file)?,
         None => measured(args)?,
