@@ -162,7 +162,7 @@ mod tests {
         let text = "a`b`: `x=<1>` has no effect";
         assert_eq!(sentence(text, &[]), "a`b`: `x=<1>` has no effect");
         assert_eq!(sentence(text, &["A", "a`b`"]), "a\\`b\\`: `x=<1>` has no effect");
-        // What is not surely code is none.
+        // Text between backticks that may belong to a name is not taken for code.
         assert_eq!(sentence("``<b>``", &[]), "\\`\\`&lt;b>\\`\\`");
         assert_eq!(sentence("a` `x`", &["b"]), "a\\` \\`x\\`");
     }

@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 100;
 /// The time between two attempts.
 const NAP: Duration = Duration::from_millis(10);
 
-/// What the program would leave behind, and what it has shown, if it ended now.
+/// The temporary directories that the program would leave behind if it ended now, and whether it has begun to show its result.
 #[derive(Default)]
 struct Now {
     temporary: BTreeSet<PathBuf>,

@@ -1,18 +1,19 @@
 //! Selection of the host's vector units.
 
 use iced_x86::{CpuidFeature, Instruction};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, OnceLock};
 
 /// True if the 512-bit units and opmasks are not used.
 static NARROW: AtomicBool = AtomicBool::new(false);
 
-/// How translated code decides whether to leave its usual way: 0 until the host's processor has been looked at.
-static LOOPS: AtomicU8 = AtomicU8::new(0);
-/// By LOOP.
-const BY_LOOP: u8 = 1;
-/// By JRCXZ.
-const BY_JRCXZ: u8 = 2;
+/// True if translated code decides by LOOP whether to leave its usual way, and not by JRCXZ: the host executes LOOP as one operation, as AMD's
+/// processors do (uops.info: twice in a cycle). Intel's need seven.
+static BY_LOOP: LazyLock<AtomicBool> = LazyLock::new(|| {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    AtomicBool::new(matches!(name.as_flattened(), b"AuthenticAMD" | b"HygonGenuine"))
+});
 
 /// Executes everything as on a host with 256-bit vector units, or again as on this host. The results are identical.
 /// Operations that have been translated are not affected, so the call must precede the first machine.
@@ -37,23 +38,12 @@ fn detected() -> bool {
 /// Says whether translated code decides by LOOP, whatever the host's processor is. The results are identical. Translations that exist are not
 /// affected.
 pub fn decide_by_loop(decide: bool) {
-    LOOPS.store(if decide { BY_LOOP } else { BY_JRCXZ }, Ordering::Relaxed);
+    BY_LOOP.store(decide, Ordering::Relaxed);
 }
 
-/// Returns true if translated code should decide by LOOP: the host executes it as one operation, as AMD's processors do (uops.info: twice in
-/// a cycle). Intel's need seven.
+/// Returns true if translated code decides by LOOP.
 pub fn decides_by_loop() -> bool {
-    match LOOPS.load(Ordering::Relaxed) {
-        BY_LOOP => true,
-        BY_JRCXZ => false,
-        _ => {
-            let vendor = std::arch::x86_64::__cpuid(0);
-            let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-            let fast = matches!(name.as_flattened(), b"AuthenticAMD" | b"HygonGenuine");
-            decide_by_loop(fast);
-            fast
-        }
-    }
+    BY_LOOP.load(Ordering::Relaxed)
 }
 
 /// Returns true if the host's units can execute an instruction in an encoding other than EVEX.

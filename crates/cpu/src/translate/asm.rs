@@ -258,10 +258,8 @@ impl Asm {
     pub fn flagless_jump_unless_zero(&mut self) -> usize {
         if self.counts_down {
             self.flagless_lea(R::RCX, M::at(R::RCX, 1));
-            self.jump_inside()
-        } else {
-            self.step_over()
         }
+        self.decide()
     }
 
     /// `lea rcx, [m]` (64 bits if `wide`, else 32), and a jump unless that is zero, as in [`Self::flagless_jump_unless_zero`].
@@ -272,19 +270,18 @@ impl Asm {
         } else {
             self.flagless_lea32(R::RCX, m)
         }
-        if self.counts_down { self.jump_inside() } else { self.step_over() }
+        self.decide()
     }
 
-    /// `loop` to a `jmp` in the constant of `movabs rcx`.
-    fn jump_inside(&mut self) -> usize {
-        self.bytes(&[0xe2, 2, 0x48, 0xb9, 0xe9, 0, 0, 0, 0, 0x90, 0x90, 0x90]);
-        self.here() - 7
-    }
-
-    /// `jrcxz` over a `jmp`.
-    fn step_over(&mut self) -> usize {
-        self.bytes(&[0xe3, 5]);
-        self.jump()
+    /// Where the host counts down, `loop` to a `jmp` in the constant of `movabs rcx`; otherwise `jrcxz` over a `jmp`.
+    fn decide(&mut self) -> usize {
+        if self.counts_down {
+            self.bytes(&[0xe2, 2, 0x48, 0xb9, 0xe9, 0, 0, 0, 0, 0x90, 0x90, 0x90]);
+            self.here() - 7
+        } else {
+            self.bytes(&[0xe3, 5]);
+            self.jump()
+        }
     }
 
     /// `jecxz` back.

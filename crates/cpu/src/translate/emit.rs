@@ -5,7 +5,7 @@ mod code;
 mod general;
 
 use super::Code;
-use super::asm::{Asm, Forward, M, R};
+use super::asm::{Asm, M, R};
 use super::group::{Groups, Member, Which};
 use super::key::{AccessMode, Key};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, fetch, field, large};
@@ -349,13 +349,6 @@ impl<'a> Emit<'a> {
         let difference = self.difference(likely);
         let site = self.asm.flagless_jump_unless_zero_sum(true, difference);
         self.pages.push(OtherPage { site, otherwise, lost, back: self.asm.here() });
-    }
-
-    /// Tests if a slot for pages of code contains a signature. Returns the jump for a match.
-    fn holds(&mut self, what: (u64, M)) -> Forward {
-        let difference = self.difference(what);
-        self.asm.flagless_lea(TEST, difference);
-        self.asm.flagless_if_zero()
     }
 
     /// Returns the difference between a slot for pages of code and a signature, which is a sum of registers.

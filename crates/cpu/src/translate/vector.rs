@@ -21,7 +21,7 @@ impl Emit<'_> {
         self.let_go();
         let retry = self.asm.here();
         self.asm.flagless_load(TEST, need.word());
-        self.load_and(retry, need);
+        self.or_load(retry, need);
         self.loaded |= need.bit();
     }
 

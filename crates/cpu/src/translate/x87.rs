@@ -81,9 +81,7 @@ impl Emit<'_> {
         self.asm.flagless_load_part(true, TEST, self.operand);
         self.asm.flagless_not(TEST);
         self.asm.flagless_extract(TEST, TEST, field!(x87.exceptions));
-        let masked = self.asm.flagless_if_zero();
-        let unmasked = self.otherwise();
-        self.asm.land(masked);
+        let unmasked = self.or_otherwise();
         self.asm.flagless_load_part(true, TEST, self.operand);
         self.asm.flagless_extract(TEST, TEST, field!(x87.precision));
         self.asm.flagless_lea(TEST, M::at(TEST, -i32::from(RESERVED_PRECISION >> 8)));

@@ -37,7 +37,7 @@ struct Case {
     name: String,
     time: String,
     failed: bool,
-    /// What a reader must know of a measurement that was not completed. A limit that is exceeded nevertheless is a failure.
+    /// The remark on a measurement that was not completed. A limit that is exceeded nevertheless is a failure.
     interrupted: Option<String>,
     sentence: String,
     decision: String,

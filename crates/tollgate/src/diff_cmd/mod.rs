@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Exit status if B's cost exceeds the limit.
 const EXCEEDED: u8 = 1;
-/// What a user has after a second signal.
+/// The end of the message after a second signal: the loss to the user.
 const NOTHING: &str = "no result is shown or saved";
 
 /// Compares the cost of a command on two kernels, or under two settings or several, and explains the difference.

@@ -35,7 +35,7 @@ fn named(command: &[OsString], directory: &Path, directories: &[PathBuf]) -> BTr
     words.filter(below).chain(inside).collect()
 }
 
-/// What is known of the paths behind a missing directory.
+/// Evidence of the paths below a missing directory.
 struct Evidence {
     /// Paths on the command line.
     named: BTreeSet<PathBuf>,

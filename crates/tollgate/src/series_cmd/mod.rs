@@ -38,7 +38,7 @@ use workshop::{Measuring, Shop};
 const LIMIT: &str = "--limit=120";
 /// Exit status if a search has found nothing.
 const NOTHING_FOUND: u8 = 1;
-/// What a user has after a second signal.
+/// The end of the message after a second signal: the loss to the user.
 const NOTHING: &str = "no result is shown; what is complete is kept, and the same command line continues from there";
 
 /// Measures a command over a range of commits or patches of a kernel tree, and finds the commit that made it slower.

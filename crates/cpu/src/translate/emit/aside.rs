@@ -147,10 +147,9 @@ impl Emit<'_> {
             };
             let here = self.asm.here();
             self.asm.aim(site, here);
-            let found = self.holds(otherwise);
-            let away = self.asm.jump();
+            let difference = self.difference(otherwise);
+            let away = self.asm.flagless_jump_unless_zero_sum(true, difference);
             self.asm.aim(away, due);
-            self.asm.land(found);
             let on = self.asm.jump();
             self.asm.aim(on, back);
         }
@@ -257,8 +256,8 @@ impl Emit<'_> {
         }
     }
 
-    /// Emits a jump to code that loads the vector registers or the x87 unit.
-    pub fn load_and(&mut self, retry: usize, need: Need) {
+    /// Continues if `TEST` is zero; otherwise the vector registers or the x87 unit are loaded first.
+    pub fn or_load(&mut self, retry: usize, need: Need) {
         let site = self.asm.flagless_jump_unless_zero();
         let from = From::Load { site, retry, need, part: self.part, at: self.at };
         self.aside(from);
@@ -413,9 +412,7 @@ impl Emit<'_> {
                 self.asm.aim(site, here);
                 self.call_load(need.bit());
                 self.asm.flagless_load(TEST, need.word());
-                let met = self.asm.flagless_if_zero();
-                refused.push((self.asm.jump(), part, at));
-                self.asm.land(met);
+                refused.push((self.asm.flagless_jump_unless_zero(), part, at));
                 let site = self.asm.jump();
                 self.asm.aim(site, retry);
             }
