@@ -83,11 +83,19 @@ fn kernels_of_both(guest: &dyn Guest, models: &[String]) -> Option<String> {
     let command = ["uname", "-r"].map(str::to_owned);
     let ran = guest.run(models.last()?, &command, Files::Of(Path::new("/dev/null")), Path::new("/dev/null")).ok()?;
     let other = String::from_utf8_lossy(&ran.output);
+    let (own, other) = (own.trim(), other.trim());
+    let nearer = match version(own) == version(other) {
+        true => "",
+        false => " A guest with a kernel nearer to this machine's says more: --kernel backports, or cloud@SUITE.",
+    };
     Some(format!(
-        "This machine's kernel is Linux {}, the guest's {}: they differ in version, options and mitigations, and so do their paths.",
-        own.trim(),
-        other.trim()
+        "This machine's kernel is Linux {own}, the guest's {other}: they differ in version, options and mitigations, and so do their paths.{nearer}"
     ))
+}
+
+/// Returns the version of a kernel's release, without the numbers of its updates.
+fn version(release: &str) -> Vec<&str> {
+    release.split(|c: char| !c.is_ascii_digit()).take(2).collect()
 }
 
 /// Runs a task for each model at the same time.

@@ -52,6 +52,8 @@ pub struct Process {
     child: Child,
     to: ChildStdin,
     from: ChildStdout,
+    /// The program's file, which the paths that execute it find among this process's descriptors.
+    _file: File,
     /// What independent instructions take on the idle core, of the chain's time.
     width: f64,
     /// Kernels during whose measurements other work shared the core.
@@ -74,12 +76,14 @@ impl Process {
             let mut file = File::from(descriptor);
             file.write_all(&program.elf())?;
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-            Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+            let child =
+                Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+            Ok((child, file))
         };
-        let mut child = start().map_err(NativeError::Start)?;
+        let (mut child, file) = start().map_err(NativeError::Start)?;
         let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         bind(child.id());
-        Ok(Self { child, to, from, width: f64::INFINITY, shared: 0 })
+        Ok(Self { child, to, from, _file: file, width: f64::INFINITY, shared: 0 })
     }
 
     /// Sends a request and returns the answer. Data stay in the process until others are sent.

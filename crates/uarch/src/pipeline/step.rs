@@ -198,6 +198,11 @@ impl CoreTable {
         step
     }
 
+    /// Returns true if the table has how long an instruction occupies the core, as a measurement and not as what its ports allow.
+    pub fn is_measured_alone(&self, step: &Step) -> bool {
+        self.forms.values(step.form).is_some_and(|values| values.serial)
+    }
+
     /// Returns the ticks of the front end for a taken branch.
     fn taken(&self, flow: FlowControl) -> u32 {
         let front = &self.parameters.front;
