@@ -181,7 +181,16 @@ mod tests {
         entries.exits.insert("CR_ACCESS".to_owned(), Tally { count: exits, ticks });
         let charges = Charges::default();
         let unit = "us".to_owned();
-        let measured = Measured { value: 1.0, unit, published: None, ratio: None, tsc_hz: 1, entries, charges };
+        let measured = Measured {
+            value: 1.0,
+            layouts: Vec::new(),
+            unit,
+            published: None,
+            ratio: None,
+            tsc_hz: 1,
+            entries,
+            charges,
+        };
         let cell = CellResult {
             row: "r".to_owned(),
             column: "c".to_owned(),

@@ -20,6 +20,7 @@ pub mod fingerprint;
 pub mod flame;
 pub mod format;
 mod input;
+pub mod layouts;
 mod markdown;
 pub mod measure;
 pub mod report;

@@ -2,7 +2,7 @@
 
 use crate::charges::Charges;
 use crate::experiment::sink::{self, SinkError};
-use crate::experiment::{Measure, Metric, TimeUnit};
+use crate::experiment::{Busy, Measure, Metric, TimeUnit};
 use ledger::summary::Selection;
 use ledger::{Family, Kind, Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
 use std::io::Read;
@@ -166,9 +166,13 @@ pub fn value(metric: &Metric, ledger: &Ledger, charges: &Charges, output: Option
             None if kind.starts_with("VM exit") || kind.starts_with("hypervisor: ") => 0.0,
             None => return Err(MeasureError::Count(kind.clone())),
         },
-        Measure::Busy => {
+        Measure::Busy(unit) => {
             let waited = charges.of(Some(Kind::new(Family::Halt, 0))).ticks;
-            charges.total.ticks.saturating_sub(waited) as f64 / charges.total.ticks.max(1) as f64 * 100.0
+            let busy = charges.total.ticks.saturating_sub(waited) as f64;
+            match unit {
+                Busy::Part => busy / charges.total.ticks.max(1) as f64 * 100.0,
+                Busy::Cycles => busy / TICKS_PER_CYCLE as f64,
+            }
         }
         Measure::Sink { figure, unit } => sink::value(output.unwrap_or_default(), *figure, unit)?,
     };
@@ -236,13 +240,16 @@ mod tests {
     fn a_processor_that_waits_is_not_busy() {
         let ledger = testing::ledger(40);
         let mut charges = Charges { total: Tally { count: 0, ticks: 1_000 }, ..Charges::default() };
-        let busy = |charges: &Charges| {
-            let metric = Metric { per: 1.0, times: 1.0, ..metric(Measure::Busy) };
+        let of = |unit: Busy, per: f64, charges: &Charges| {
+            let metric = Metric { per, times: 1.0, ..metric(Measure::Busy(unit)) };
             value(&metric, &ledger, charges, None).unwrap()
         };
+        let busy = |charges: &Charges| of(Busy::Part, 1.0, charges);
         assert_eq!(busy(&charges), 100.0);
         charges.kinds.insert(Kind::new(Family::Halt, 0), (None, Tally { count: 3, ticks: 980 }));
         assert_eq!(busy(&charges), 2.0);
+        let cycles = of(Busy::Cycles, 4.0, &charges);
+        assert_eq!(cycles, 20.0 / TICKS_PER_CYCLE as f64 / 4.0);
         assert_eq!(busy(&Charges::default()), 0.0);
     }
 

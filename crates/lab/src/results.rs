@@ -92,6 +92,9 @@ impl Entries {
 pub struct Measured {
     /// Our value.
     pub value: f64,
+    /// The values in several layouts, whose mean is the value. Empty if there is one layout.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layouts: Vec<f64>,
     /// Unit of the value.
     pub unit: String,
     /// Published value.
@@ -237,7 +240,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
         Measure::Result { .. } | Measure::Sink { .. } => Some(measure::output(&finished.output)?),
-        Measure::Region(_) | Measure::Busy | Measure::Count { .. } => None,
+        Measure::Region(_) | Measure::Busy(_) | Measure::Count { .. } => None,
     };
     let value = measure::value(metric, &ledger, &charges, output.as_deref())?;
     let published = cell.published();
@@ -252,7 +255,8 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let unnamed = unnamed.collect();
     let stacks = Folded::of(&ledger, region).lines;
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
-    let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
+    let layouts = Vec::new();
+    let measured = Measured { value, layouts, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
     Ok(Known { measured, unnamed, stacks, provenance })
 }
 

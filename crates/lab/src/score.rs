@@ -128,6 +128,7 @@ mod tests {
             let published = *experiment.rows[row].published.get(&column)?;
             let measured = Measured {
                 value: 2.0 * published,
+                layouts: Vec::new(),
                 unit: experiment.rows[row].metric.unit().to_owned(),
                 published: Some(published),
                 ratio: experiment.relative_to.is_none().then_some(2.0),

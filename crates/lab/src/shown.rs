@@ -6,6 +6,7 @@
 use crate::Experiment;
 use crate::experiment::TimeUnit;
 use crate::format::{factor, figure, gigahertz};
+use crate::layouts::Spread;
 use crate::results::ExperimentResult;
 use std::collections::BTreeSet;
 
@@ -56,6 +57,22 @@ pub fn frequencies(result: &ExperimentResult) -> Option<String> {
     (!assumed.is_empty()).then(|| format!("Our times assume cores at {}.", assumed.join(", ")))
 }
 
+/// The line that says what the intervals are, if there are several layouts.
+pub fn layouts(result: &ExperimentResult) -> Option<String> {
+    let count = result.cells.iter().filter_map(|cell| cell.measured.as_ref()).map(|m| m.layouts.len()).max()?;
+    (count > 1).then(|| {
+        format!(
+            "Figures are means of {count} layouts, each with 1 MiB of memory more than the one before, with the 95 % interval of Student's t. Factors and differences are those of pairs in \
+             one layout: of factors the geometric mean. Causes are those of the first layout."
+        )
+    })
+}
+
+/// Returns the mean over layouts with its interval, or the text of a single value.
+fn with_interval(layouts: &[f64], text: impl Fn(f64) -> String, single: impl Fn() -> String) -> String {
+    Spread::of(layouts).map_or_else(single, |spread| spread.text(text))
+}
+
 /// The contents of a cell.
 pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> Shown {
     let measured = result.measured(experiment, row, column);
@@ -63,7 +80,7 @@ pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, colu
     let Some((base_row, base_column)) = reference(experiment, row) else {
         return Shown {
             published: published.map(|value| value.to_string()),
-            ours: measured.map(|measured| measured.figure()),
+            ours: measured.map(|measured| with_interval(&measured.layouts, figure, || measured.figure())),
             ratio: measured.and_then(|measured| measured.ratio),
             numbers: [published, measured.map(|measured| measured.value)],
         };
@@ -72,10 +89,14 @@ pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, colu
     let published = published.zip(base).map(|(value, base)| value / base);
     let base = result.measured(experiment, base_row, base_column);
     let ours = measured.zip(base).map(|(measured, base)| measured.value / base.value);
+    let layouts = measured.zip(base).map(|(measured, base)| {
+        measured.layouts.iter().zip(&base.layouts).map(|(value, base)| value / base).collect::<Vec<_>>()
+    });
+    let text = |ours: f64| with_interval(layouts.as_deref().unwrap_or_default(), factor, || factor(ours));
     Shown {
         published: published.map(factor),
         // Without the cell that it is relative to a value is shown as it is, with its unit.
-        ours: ours.map(factor).or_else(|| measured.map(|m| format!("{} {}", figure(m.value), m.unit))),
+        ours: ours.map(text).or_else(|| measured.map(|m| format!("{} {}", figure(m.value), m.unit))),
         ratio: ours.zip(published).map(|(ours, published)| ours / published),
         numbers: [published, ours],
     }

@@ -57,7 +57,9 @@ fn figures(experiment: &Experiment, result: &ExperimentResult, row: usize, colum
 
 /// Explains the reference of relative values and the frequency of times.
 fn note(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
-    for note in [shown::note(experiment, result), shown::frequencies(result)].into_iter().flatten() {
+    for note in
+        [shown::note(experiment, result), shown::frequencies(result), shown::layouts(result)].into_iter().flatten()
+    {
         paragraph(out, &note);
     }
 }
@@ -120,12 +122,25 @@ fn factors(out: &mut String, experiment: &Experiment, result: &ExperimentResult,
         .filter_map(|pair| {
             let (published, ours) = pair.factors(experiment, result)?;
             let (from, to, within) = pair.titles(experiment);
-            Some(vec![optional(published, factor), factor(ours), format!("{from} -> {to}, {within}")])
+            let compared = pair.compared(experiment, result);
+            let ours = compared.map_or_else(|| factor(ours), |compared| compared.factor.text(factor));
+            let unit = experiment.rows[pair.from.0].metric.unit();
+            let difference = optional(compared, |compared| compared.difference(unit));
+            Some(vec![optional(published, factor), ours, difference, format!("{from} -> {to}, {within}")])
         })
         .collect();
+    let mut headings = vec![("published", Right), ("ours", Right), ("difference", Right), ("", Left)];
+    // Without layouts, a difference says no more than the factor.
+    let lines = match lines.iter().all(|line| line[2] == "-") {
+        false => lines,
+        true => {
+            headings.remove(2);
+            lines.into_iter().map(|line| [&line[..2], &line[3..]].concat()).collect()
+        }
+    };
     if !lines.is_empty() {
         out.push_str("\nTimes faster\n\n");
-        table(out, &[("published", Right), ("ours", Right), ("", Left)], &lines);
+        table(out, &headings, &lines);
     }
 }
 

@@ -1,7 +1,7 @@
 //! One cell of the matrix: what is run for it.
 
 use super::kernels::of_kernel;
-use super::{Experiment, Guest, Image, Measure, Platform, PlatformName, Row, Settings, kvm};
+use super::{Experiment, Guest, Image, Measure, Platform, PlatformName, Row, Settings, grown, kvm};
 use crate::runner::quoted;
 
 /// Seconds of the host's time after which a cell has failed, where the experiment says nothing.
@@ -68,6 +68,16 @@ impl<'a> Cell<'a> {
         self.settings.profile.as_deref().unwrap_or_default()
     }
 
+    /// Its memory in this layout, as `--memory` names it; `None` for the usual one.
+    pub fn memory(&self) -> Option<String> {
+        let memory = self.settings.memory.as_deref();
+        match self.experiment.grown {
+            0 => memory.map(str::to_owned),
+            // What is no size is refused as the experiment wrote it.
+            mebibytes => grown::grown(memory, mebibytes).or_else(|| memory.map(str::to_owned)),
+        }
+    }
+
     /// The files it reads, as the experiment names them.
     pub fn files(&self) -> Vec<&'a str> {
         let guest = self.guest();
@@ -125,8 +135,8 @@ impl<'a> Cell<'a> {
         option("append", &self.command_line());
         option("cpu", self.profile());
         option("model", self.settings.model.unwrap_or_default().name());
-        if let Some(memory) = &self.settings.memory {
-            option("memory", memory);
+        if let Some(memory) = self.memory() {
+            option("memory", &memory);
         }
         match self.settings.cpus {
             _ if on_kvm => option("cpus", &kvm::host_processors(&self.settings).to_string()),

@@ -58,7 +58,20 @@ impl Experiment {
             .collect();
         let mut over = self.clone();
         over.columns = Vec::new();
-        over.factors.retain(|factor| matches!(factor, Factor::Rows(..)));
+        // With a single kernel, the columns are compared as the experiment says; with several, the kernels are.
+        let place = |at: usize| kept.iter().position(|&first| same(&self.columns[first], &self.columns[at]));
+        over.factors = self
+            .factors
+            .iter()
+            .filter_map(|factor| match *factor {
+                Factor::Rows(..) => Some(*factor),
+                Factor::Columns(from, to) if kernels.len() == 1 => place(from)
+                    .zip(place(to))
+                    .filter(|(from, to)| from != to)
+                    .map(|(from, to)| Factor::Columns(from, to)),
+                Factor::Columns(..) => None,
+            })
+            .collect();
         over.skips = Vec::new();
         over.relative_to = None;
         over.source = None;
@@ -178,6 +191,15 @@ reason = "too long"
         assert_eq!(over.cells()[2].files(), ["/theirs/bzImage", "/theirs/cpio"]);
         assert!(over.cells()[3].command_line().contains("mitigations=auto"));
         assert!(over.cells().iter().all(|cell| cell.published().is_none()));
+    }
+
+    #[test]
+    fn a_single_kernel_keeps_the_factors_of_the_columns() {
+        let factors = "[[factor]]\nfrom = \"auto\"\nto = \"none\"\n[[factor]]\nfrom = \"none\"\nto = \"new-none\"\n";
+        let experiment = parse::experiment("x.toml", "x", None, &(TWO_KERNELS.to_owned() + factors)).unwrap();
+        let kernels = ["mine", "theirs"].map(|name| kernel(name, "guests/linux/net/build"));
+        assert_eq!(experiment.over(&kernels[..1]).factors, [Factor::Columns(1, 0)]);
+        assert_eq!(experiment.over(&kernels).factors, [Factor::Columns(0, 2), Factor::Columns(1, 3)]);
     }
 
     #[test]

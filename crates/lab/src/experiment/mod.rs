@@ -2,6 +2,7 @@
 
 mod builtin;
 mod cell;
+mod grown;
 mod kernels;
 mod kvm;
 mod parse;
@@ -82,6 +83,17 @@ impl TimeUnit {
     }
 }
 
+/// The unit of the time in which a processor does not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+pub enum Busy {
+    /// The part of the whole time, in per cent.
+    #[strum(serialize = "%")]
+    Part,
+    /// Cycles, of all processors together.
+    #[strum(serialize = "busy cycles")]
+    Cycles,
+}
+
 /// The way in which a cell's value is obtained.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
@@ -101,8 +113,8 @@ pub enum Measure {
         /// The unit of the count.
         unit: String,
     },
-    /// The part of the region's time, in per cent, in which the processor does not wait in HLT or MWAIT.
-    Busy,
+    /// The region's time in which the processor does not wait in HLT or MWAIT.
+    Busy(Busy),
     /// A figure of the frames that the machine's sinks have received.
     Sink {
         /// The figure.
@@ -130,7 +142,7 @@ impl Metric {
     pub fn unit(&self) -> &str {
         match &self.measure {
             Measure::Region(unit) => unit.symbol(),
-            Measure::Busy => "%",
+            Measure::Busy(unit) => (*unit).into(),
             Measure::Result { unit, .. } | Measure::Count { unit, .. } | Measure::Sink { unit, .. } => unit,
         }
     }
@@ -140,7 +152,7 @@ impl Metric {
         match &self.measure {
             Measure::Count { .. } => true,
             Measure::Sink { figure, .. } => figure.is_count(),
-            Measure::Region(_) | Measure::Busy | Measure::Result { .. } => false,
+            Measure::Region(_) | Measure::Busy(_) | Measure::Result { .. } => false,
         }
     }
 
@@ -226,6 +238,8 @@ pub struct Experiment {
     pub factors: Vec<Factor>,
     /// Cells left out.
     pub skips: Vec<Skip>,
+    /// Mebibytes of memory that each cell has beyond its settings: the experiment in another layout.
+    pub grown: u32,
 }
 
 impl Experiment {

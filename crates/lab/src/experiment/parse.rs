@@ -2,13 +2,15 @@
 
 use super::sink::Figure;
 use super::{
-    Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, Platform, Row, Settings, Skip, Source, TimeUnit,
+    Busy, Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, Platform, Row, Settings, Skip, Source,
+    TimeUnit,
 };
 use ledger::Profile;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
+use strum::VariantNames;
 
 /// More than any experiment has, in bytes.
 const LARGEST: u64 = 8 << 20;
@@ -16,9 +18,6 @@ const LARGEST: u64 = 8 << 20;
 const MOST_LINES: usize = 10_000;
 /// The most cells: those of a sweep that a cluster runs in a day.
 const MOST_CELLS: usize = 100_000;
-
-/// The unit of the part of a region's time in which the processor does not wait.
-const BUSY: &str = "%";
 
 /// Exit statuses of `tollgate run` that say that the guest did not run to its end, and so never that all is well.
 const NEVER: &[(i32, &str)] =
@@ -247,12 +246,12 @@ impl Reader<'_> {
             (None, None, None) if metric.region.is_none() => {
                 return Err(self.error(key, "has none of region, result, count and sink"));
             }
-            (None, None, None) if unit == BUSY => Measure::Busy,
-            (None, None, None) => match TimeUnit::from_symbol(&unit) {
-                Some(unit) => Measure::Region(unit),
-                None => {
-                    let units = TimeUnit::SYMBOLS.join(", ");
-                    return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}, {BUSY}")));
+            (None, None, None) => match (TimeUnit::from_symbol(&unit), unit.parse()) {
+                (Some(unit), _) => Measure::Region(unit),
+                (None, Ok(unit)) => Measure::Busy(unit),
+                (None, Err(_)) => {
+                    let units = [TimeUnit::SYMBOLS, Busy::VARIANTS].concat().join(", ");
+                    return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}")));
                 }
             },
             _ => return Err(self.error(key, "has more than one of result, count and sink")),
@@ -473,6 +472,7 @@ pub(super) fn experiment(
         columns,
         factors,
         skips,
+        grown: 0,
     };
     for row in 0..experiment.rows.len() {
         for column in 0..experiment.columns.len() {

@@ -2,10 +2,11 @@
 
 use crate::Experiment;
 use crate::csv::{number, row};
+use crate::layouts::Spread;
 use crate::results::ExperimentResult;
 
 /// Names of the columns.
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 15] = [
     "experiment",
     "row",
     "column",
@@ -18,9 +19,12 @@ const COLUMNS: [&str; 12] = [
     "ticks",
     "instructions",
     "failure",
+    "layouts",
+    "low",
+    "high",
 ];
 
-/// Returns the rows, in the order of the results. A cell that failed has its reason in place of figures.
+/// Returns the rows, in the order of the results. A cell that failed has its reason in place of figures. The ends of the interval are empty for a single layout.
 pub fn csv(experiments: &[Experiment], results: &[ExperimentResult]) -> String {
     let mut out = String::new();
     row(&mut out, COLUMNS);
@@ -40,6 +44,10 @@ pub fn csv(experiments: &[Experiment], results: &[ExperimentResult]) -> String {
             cells.push(total.map(|total| total.ticks.to_string()).unwrap_or_default());
             cells.push(total.map(|total| total.count.to_string()).unwrap_or_default());
             cells.push(cell.failure.clone().unwrap_or_default());
+            let layouts = measured.map(|measured| measured.layouts.as_slice()).unwrap_or_default();
+            cells.push(measured.map(|_| layouts.len().max(1).to_string()).unwrap_or_default());
+            let spread = Spread::of(layouts);
+            cells.extend([number(spread.map(|spread| spread.low)), number(spread.map(|spread| spread.high))]);
             row(&mut out, cells);
         }
     }
@@ -58,6 +66,6 @@ mod tests {
         let text = csv(&[experiment], &[result]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), cells + 1);
-        assert!(text.contains(",,,,,,,was ended by signal 9\n"), "a cell that failed has no figures: {text}");
+        assert!(text.contains(",,,,,,,was ended by signal 9,,,\n"), "a cell that failed has no figures: {text}");
     }
 }

@@ -51,17 +51,28 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
             push("ours/published", columns().map(ratio).collect());
         }
     }
-    for note in [shown::note(experiment, result), shown::frequencies(result)].into_iter().flatten() {
+    for note in
+        [shown::note(experiment, result), shown::frequencies(result), shown::layouts(result)].into_iter().flatten()
+    {
         out.push_str(&format!("\n{}\n", plain(&note)));
     }
     let pairs = factors(experiment);
     out.push_str("\n### Times faster\n\n");
-    head(&mut out, &["", "published", "ours"]);
+    let in_layouts = shown::layouts(result).is_some();
+    let headings = ["", "published", "ours", "difference"];
+    head(&mut out, if in_layouts { &headings } else { &headings[..3] });
     for pair in &pairs {
         if let Some((published, ours)) = pair.factors(experiment, result) {
             let (from, to, within) = pair.titles(experiment);
             let published = published.map_or_else(|| "–".to_owned(), factor);
-            row(&mut out, &[cell(&format!("{from} → {to}, {within}")), published, factor(ours)]);
+            let compared = pair.compared(experiment, result);
+            let ours = compared.map_or_else(|| factor(ours), |compared| compared.factor.text(factor));
+            let mut cells = vec![cell(&format!("{from} → {to}, {within}")), published, ours];
+            if in_layouts {
+                let unit = experiment.rows[pair.from.0].metric.unit();
+                cells.push(compared.map_or_else(|| "–".to_owned(), |compared| compared.difference(unit)));
+            }
+            row(&mut out, &cells);
         }
     }
     for pair in pairs.iter().filter(|_| top != 0) {

@@ -33,6 +33,8 @@ pub struct Ran {
     /// The cells without an outcome for that reason.
     pub unfinished: BTreeSet<String>,
     failures: Vec<(String, Failure)>,
+    /// Number of cells with an outcome.
+    cells: usize,
 }
 
 /// Returns the base directory of image names. For experiments in a user's files it is the current directory, unless only the directory of the built-in
@@ -88,18 +90,24 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
         interrupted: Interrupted::of(&outcomes),
         unfinished: BTreeSet::new(),
         failures: Vec::new(),
+        cells: 0,
     };
     for (cell, outcome) in cells.iter().zip(&outcomes) {
         if *outcome == Outcome::Interrupted {
             ran.unfinished.insert(cell.full_id());
             continue;
         }
+        ran.cells += 1;
         let (result, failure) = results::cell(cell, outcome);
         let at = experiments.iter().position(|experiment| std::ptr::eq(experiment, cell.experiment));
         if let Some(at) = at {
             ran.results[at].cells.push(result);
         }
-        ran.failures.extend(failure.map(|failure| (cell.full_id(), failure)));
+        let in_layout = match (cell.experiment.grown, cell.memory()) {
+            (1.., Some(memory)) => format!(" with {memory} of memory"),
+            _ => String::new(),
+        };
+        ran.failures.extend(failure.map(|failure| (cell.full_id() + &in_layout, failure)));
     }
     stop.shows();
     if ran.interrupted.is_none() {
@@ -141,10 +149,9 @@ impl Ran {
             return ExitCode::from(INTERRUPTED);
         }
         let ran = self.failures.iter().filter(|(_, failure)| failure.ran).count();
-        let cells: usize = self.results.iter().map(|result| result.cells.len()).sum();
         ExitCode::from(match self.failures.len() {
             0 => otherwise,
-            failed if failed == cells && ran == 0 => crate::usage::FAILED,
+            failed if failed == self.cells && ran == 0 => crate::usage::FAILED,
             _ => FAILED,
         })
     }

@@ -21,7 +21,7 @@ use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
 use lab::results::ExperimentResult;
 use lab::store::{Pruned, Pruning, Size, Store};
-use lab::{Cell, report, text};
+use lab::{Cell, layouts, report, text};
 use ledger::profile::Clock;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -35,6 +35,8 @@ const FAILED: u8 = 1;
 const OUT: &str = "target/lab";
 /// Default size limit of that directory in bytes: the cells of about ten versions of the program.
 const KEEP: u64 = 1 << 30;
+/// Largest number of layouts.
+const MOST_LAYOUTS: i64 = 100;
 /// Largest baseline in bytes.
 const LARGEST_BASELINE: u64 = 256 << 20;
 
@@ -47,6 +49,7 @@ Examples:
   tollgate lab run --all --jobs 8 --json > baseline.json
   tollgate lab run pv-cr3 cr0-wp --csv > cells.csv
   tollgate lab run cr0-wp --only 'queue/*'
+  tollgate lab run qdisc --layouts 6
   tollgate lab run udp-rx --kernel amd64 --kernel ~/net-next
   tollgate lab run ./mine.toml
   tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
@@ -110,6 +113,9 @@ struct RunArgs {
     /// (`cloud:0001.patch`). May be repeated
     #[arg(long, value_name = "KERNEL", value_parser = kernels::Wanted::parse)]
     kernel: Vec<kernels::Wanted>,
+    /// Runs each cell in this number of layouts, each with 1 MiB of memory more than the one before, and shows means with their 95 % intervals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_LAYOUTS))]
+    layouts: u32,
     #[command(flatten)]
     common: Common,
     /// Prints the complete results as JSON
@@ -287,7 +293,10 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     let mut experiments = kernels::over(experiments, &args.kernel)?;
     model_them(&mut experiments, &args.common);
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
-    let ran = cells::run(&experiments, &args.common, |_| true)?;
+    let in_layouts: Vec<Experiment> =
+        experiments.iter().flat_map(|experiment| experiment.in_layouts(args.layouts)).collect();
+    let mut ran = cells::run(&in_layouts, &args.common, |_| true)?;
+    ran.results = ran.results.chunks(args.layouts as usize).filter_map(layouts::joined).collect();
     if args.json {
         emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted)))?;
     } else if args.csv {
