@@ -86,7 +86,7 @@ fn kernels_of_both(guest: &dyn Guest, models: &[String]) -> Option<String> {
     let (own, other) = (own.trim(), other.trim());
     let nearer = match version(own) == version(other) {
         true => "",
-        false => " A guest with a kernel nearer to this machine's says more: --kernel backports, or cloud@SUITE.",
+        false => " --kernel takes a nearer one: a release, the file of a package, or an image.",
     };
     Some(format!(
         "This machine's kernel is Linux {own}, the guest's {other}: they differ in version, options and mitigations, and so do their paths.{nearer}"

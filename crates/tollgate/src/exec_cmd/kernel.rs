@@ -1,5 +1,6 @@
 //! The kernel of a run: an image with its modules.
 
+use super::nearest::Near;
 use super::needs;
 use super::package;
 use super::release;
@@ -91,7 +92,8 @@ impl Kernel {
         Ok(Self { modules: Some(modules), ..self })
     }
 
-    fn of_host() -> Option<Self> {
+    /// Returns this machine's own kernel, if its image is readable.
+    pub(super) fn of_host() -> Option<Self> {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
         let image = PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()));
         std::fs::File::open(&image).ok()?;
@@ -169,7 +171,7 @@ impl Kernel {
     }
 
     /// Returns a kernel of the distribution's packages, which are downloaded once.
-    fn fetched(name: &str) -> Result<Self> {
+    pub(super) fn fetched(name: &str) -> Result<Self> {
         let checkout = Cache::of_checkout();
         if let Some(kernel) = checkout.as_ref().and_then(|cache| cache.kernel(name)) {
             return Ok(kernel);
@@ -284,6 +286,19 @@ fn release(image: &[u8]) -> Option<String> {
     let text = String::from_utf8(text.to_vec()).ok()?;
     // The release becomes part of a path.
     (!text.is_empty() && !text.contains('/')).then_some(text)
+}
+
+/// Returns the cloud kernels of packages that have been fetched.
+pub(super) fn present() -> Vec<Near> {
+    let caches = Cache::of_checkout().into_iter().chain(Cache::of_user().ok());
+    let of_cache = |cache: Cache| {
+        let entries = std::fs::read_dir(&cache.packages).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("kernel-")?.to_owned()));
+        let is_cloud = |name: &String| name == "backports" || name == "cloud" || name.starts_with("cloud@");
+        let present = |name: String| Some(Near { release: cache.kernel(&name)?.release()?, name });
+        names.filter(is_cloud).filter_map(present).collect::<Vec<_>>()
+    };
+    caches.flat_map(of_cache).collect()
 }
 
 /// The directory for kernel packages.

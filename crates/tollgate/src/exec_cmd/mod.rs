@@ -9,6 +9,7 @@ mod join;
 mod kernel;
 mod layout;
 mod missing;
+pub mod nearest;
 pub(crate) mod needs;
 mod package;
 pub(crate) mod parameters;

@@ -4,8 +4,9 @@ mod guest;
 mod kept;
 mod text;
 
+use crate::exec_cmd::nearest;
 use crate::model;
-use crate::output::{OutputFile, distinct, named};
+use crate::output::{OutputFile, distinct, named, say};
 use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -49,7 +50,8 @@ pub struct ValidateArgs {
     /// Keeps the result for `tollgate cpu show`
     #[arg(long, conflicts_with = "from")]
     save: bool,
-    /// Kernel of the guest in which programs and paths through the kernel run, as for `tollgate exec`
+    /// Kernel of the guest in which programs and paths through the kernel run, as for `tollgate exec` [default: this machine's if
+    /// its image is readable, else that of a package whose version is nearest; with --quick, of one that was fetched]
     #[arg(long, value_name = "K", conflicts_with = "from")]
     kernel: Option<String>,
     /// Leaves out what needs a guest: programs and paths through the kernel
@@ -84,6 +86,13 @@ pub fn run(args: &ValidateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the name of the kernel that is nearest to this machine's, if it is another one than that of `exec`, and says which it is.
+fn nearest_kernel(fetch: bool) -> Option<String> {
+    let nearest = nearest::nearest(fetch)?;
+    say(&format!("tollgate: the guest has Linux {} (--kernel {})", nearest.release, nearest.name));
+    Some(nearest.name)
+}
+
 /// Returns the result of measurements.
 fn measured(args: &ValidateArgs) -> Result<Validation> {
     let (profile, fit) = match &args.cpu {
@@ -101,7 +110,8 @@ fn measured(args: &ValidateArgs) -> Result<Validation> {
         }
     };
     let name = args.cpu.clone().unwrap_or_else(|| profile.name.clone());
-    let exec = guest::Exec { profile: name, kernel: args.kernel.clone(), runs: AtomicUsize::new(0) };
+    let kernel = args.kernel.clone().or_else(|| (!args.no_guest).then(|| nearest_kernel(!args.quick)).flatten());
+    let exec = guest::Exec { profile: name, kernel, runs: AtomicUsize::new(0) };
     let guest = (!args.no_guest).then_some(&exec as &dyn Guest);
     let result = validate::run::run(&profile, fit.text(), args.quick, guest, &mut progress);
     if let Some(bar) = bar {
