@@ -171,6 +171,11 @@ pub struct Failed {
 }
 
 impl Failed {
+    /// Returns the failure of a measurement, without the output of a run.
+    pub fn of(text: String) -> Self {
+        Self { interrupted: false, text, status: crate::usage::FAILED, tail: Vec::new() }
+    }
+
     /// Prints the failure, and returns its exit status.
     pub fn report(&self) -> u8 {
         say(&format!("tollgate: {}", self.text));

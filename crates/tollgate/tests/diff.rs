@@ -271,10 +271,22 @@ fn an_interrupted_measurement_shows_and_saves_the_layouts_that_are_complete() {
     assert!(warning.starts_with("The measurement was interrupted after ") && warning.ends_with(" of 1,000 layouts."));
     assert!(value["provenance"]["again"].as_str().unwrap().contains("--layouts") && Path::new(&page).is_file());
     let loaded = program(&["diff", "--load", &saved]);
+    assert_eq!(loaded.status.code(), Some(0));
     assert!(text(&loaded.stdout).starts_with(warning), "{}", text(&loaded.stdout));
-    // Nothing is left of a measurement in which no layout is complete.
-    let line = ["diff", "--kernel", "cloud", "--keep", &kept, "--save", &page, "--", "sh", "-c", "while :; do :; done"];
-    let early = interrupted(&line, &place.join("kept").join("a-1.output"));
+    // A verdict on it has the status of the measurement, as its test has.
+    let junit = file("loaded.xml");
+    for judged in [["--fail-above", "1000%"], ["--junit", &junit]] {
+        let loaded = program(&[&["diff", "--load", &saved], &judged[..]].concat());
+        assert_eq!(loaded.status.code(), Some(130), "{judged:?}");
+    }
+    let errors = |file: &str| std::fs::read_to_string(file).unwrap().matches("<error type=\"interrupted\"").count();
+    assert_eq!(errors(&junit), 2);
+    // Nothing is left of a measurement in which no layout is complete, apart from its test, which is an error.
+    let junit = file("early.xml");
+    let line = ["diff", "--kernel", "cloud", "--keep", &kept, "--save", &page, "--junit", &junit];
+    let endless = ["--", "sh", "-c", "while :; do :; done"];
+    let early = interrupted(&[&line[..], &endless].concat(), &place.join("kept").join("a-1.output"));
+    assert_eq!(errors(&junit), 1);
     assert_eq!((early.status.code(), text(&early.stdout)), (Some(130), String::new()));
     assert!(text(&early.stderr).contains("interrupted before any layout was complete"), "{}", text(&early.stderr));
 }
@@ -319,6 +331,15 @@ fn a_seed_is_a_layout() {
     let bytes = |name: &str| std::fs::read(ledger(name)).unwrap();
     assert!(bytes("a") == bytes("b") && bytes("a") != bytes("c"));
     assert!(places[0] == places[1] && places[0] != places[2], "{places:?}");
+}
+
+#[test]
+fn a_kernel_that_hides_the_command_is_named_with_its_side() {
+    let line = ["diff", "--kernel", "cloud", "--layouts", "1", "--b", "lockdown=integrity", "--", "true"];
+    let Some(output) = run(&line) else { return };
+    let errors = text(&output.stderr);
+    assert!(errors.starts_with("tollgate: B: the ledger has no region 'exec': the guest's kernel lets no program use"));
+    assert!(output.status.code() == Some(126) && !errors.contains(".ledger:"), "{errors}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The outcome of a diff as tests in the JUnit format, which continuous integration systems collect: one for each comparison.
 
-use super::{Diff, Interrupted, sheets};
+use super::{Diff, Interrupted, Runs, sheets};
 use crate::report::ReportError;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Value, context};
@@ -21,8 +21,8 @@ const DOCUMENT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
       </properties>
 {%- if case.failed %}
       <failure type="regression" message="{{ case.sentence }}">{{ case.decision }}</failure>
-{%- elif case.interrupted %}
-      <error type="interrupted" message="{{ case.interrupted }}">{{ case.sentence }}</error>
+{%- elif case.error %}
+      <error type="{{ case.error.kind }}" message="{{ case.error.message }}">{{ case.sentence }}</error>
 {%- endif %}
       <system-out>{{ case.text }}</system-out>
     </testcase>
@@ -37,17 +37,36 @@ struct Case {
     name: String,
     time: String,
     failed: bool,
-    /// The remark on a measurement that was not completed. A limit that is exceeded nevertheless is a failure.
-    interrupted: Option<String>,
+    /// The reason why the measurement was not completed. A limit that is exceeded nevertheless is a failure.
+    error: Option<Error>,
     sentence: String,
     decision: String,
     properties: Vec<(String, String)>,
     text: String,
 }
 
+/// The reason why a test says nothing for certain.
+#[derive(Clone, Serialize)]
+struct Error {
+    kind: &'static str,
+    message: String,
+}
+
+impl Error {
+    /// The user has ended the measurement.
+    fn interrupted(message: String) -> Self {
+        Self { kind: "interrupted", message }
+    }
+}
+
 /// Replaces characters that XML can't represent, even escaped.
 fn clean(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !"\n\t\r".contains(c), "\u{fffd}")
+}
+
+/// Returns the name of a test, which is the same with and without a result.
+fn name(command: &str, a: &str, b: &str) -> String {
+    clean(&format!("{command} ({a} → {b})"))
 }
 
 /// Returns the test of a comparison. Its time is B's virtual time in seconds.
@@ -65,11 +84,11 @@ fn case(diff: &Diff, warnings: &[String], interrupted: Option<Interrupted>) -> C
     let stopped = interrupted.iter().map(|interrupted| ("interrupted".to_owned(), interrupted.clone()));
     let text = warnings.iter().map(|warning| format!("{warning}\n")).chain([sheets::text(diff, TOP)]);
     Case {
-        name: clean(&format!("{} ({} → {})", diff.command, diff.a.title, diff.b.title)),
+        name: name(&diff.command, &diff.a.title, &diff.b.title),
         time: format!("{:.6}", diff.b.mean(|run| run.elapsed)),
         failed: diff.verdict.exceeded(),
         properties: stopped.chain(properties).map(|(name, value)| (clean(&name), clean(&value))).collect(),
-        interrupted,
+        error: interrupted.map(Error::interrupted),
         sentence: clean(&diff.sentence),
         decision: clean(diff.decision.as_deref().unwrap_or_default()),
         text: clean(&text.collect::<String>()),
@@ -82,13 +101,54 @@ pub fn document<'a>(
     warnings: &[String],
     interrupted: Option<Interrupted>,
 ) -> Result<String, ReportError> {
+    render(comparisons.map(|diff| case(diff, warnings, interrupted)).collect())
+}
+
+/// A measurement without a result.
+pub struct Unmeasured<'a> {
+    /// The sides, without runs.
+    pub sides: &'a [Runs],
+    /// The position of the reference.
+    pub reference: usize,
+    /// True if the user ended the measurement.
+    pub interrupted: bool,
+    /// What happened.
+    pub text: &'a str,
+    /// The last lines of the output of a run that failed.
+    pub output: &'a [String],
+}
+
+impl Unmeasured<'_> {
+    /// Returns the document with an error for each comparison that was asked for.
+    pub fn document(&self) -> Result<String, ReportError> {
+        let reference = &self.sides[self.reference];
+        let others = self.sides.iter().enumerate().filter(|(side, _)| *side != self.reference);
+        let message = clean(self.text);
+        let error = match self.interrupted {
+            true => Error::interrupted(message),
+            false => Error { kind: "failed", message },
+        };
+        let case = |side: &Runs| Case {
+            name: name(&side.command, &reference.title, &side.title),
+            time: "0".to_owned(),
+            failed: false,
+            error: Some(error.clone()),
+            sentence: String::new(),
+            decision: String::new(),
+            properties: Vec::new(),
+            text: clean(&self.output.join("\n")),
+        };
+        render(others.map(|(_, side)| case(side)).collect())
+    }
+}
+
+fn render(cases: Vec<Case>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.add_template("junit.xml", DOCUMENT)?;
-    let cases: Vec<Case> = comparisons.map(|diff| case(diff, warnings, interrupted)).collect();
     Ok(environment.get_template("junit.xml")?.render(context! {
         failures => cases.iter().filter(|case| case.failed).count(),
-        errors => cases.iter().filter(|case| !case.failed && case.interrupted.is_some()).count(),
+        errors => cases.iter().filter(|case| !case.failed && case.error.is_some()).count(),
         cases => Value::from(Serde(cases)),
     })?)
 }

@@ -6,7 +6,7 @@
 pub mod csv;
 pub mod entries;
 mod interrupted;
-mod junit;
+pub mod junit;
 pub mod origin;
 pub mod paid;
 mod rests;

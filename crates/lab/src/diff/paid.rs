@@ -12,10 +12,10 @@ pub const COMMAND: &str = "exec";
 /// The region of interest of everything else while the command runs.
 pub const OTHERS: &str = "others";
 
-/// The ledger is not that of a command.
+/// The ledger of a command does not know when the command ran: process 1 begins and ends its region by an I/O port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the ledger has no region '{0}': it is not that of a command, or its kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM"
+    "the ledger has no region '{0}': the guest's kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM, which `tollgate config-kernel` adds to a tree"
 )]
 pub struct NoCommand(pub &'static str);
 

@@ -9,7 +9,7 @@ mod scan;
 pub(crate) mod settings;
 mod sides;
 
-use crate::exec_runs::{self, Input, Place};
+use crate::exec_runs::{self, Failed, Input, Place};
 use crate::output::{self, OutputFile, say};
 use crate::stack_args;
 use crate::stop::{INTERRUPTED, Stop};
@@ -20,9 +20,10 @@ use asked::{Asked, Named};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use lab::diff::junit::Unmeasured;
 use lab::diff::saved::{Combined, Measurement, Saved};
 use lab::diff::statistics::Plan;
-use lab::diff::{Diff, Several, Terms, Verdict, csv, several, sheets};
+use lab::diff::{Diff, Interrupted, Several, Terms, Verdict, csv, several, sheets};
 use lab::report::{self, ReportError};
 use runs::{How, Measured, Progress};
 use scan::Scan;
@@ -66,7 +67,8 @@ Exit status: 0 on success, or:
   1    B costs more than --fail-above allows, also at the lower end of the interval
   2    invalid command line
   126  nothing could run
-  130  interrupted: the result is that of the layouts that are complete (a second Ctrl-C ends the measurement at once)
+  130  interrupted: the result is that of the layouts that are complete (a second Ctrl-C ends the measurement at once); also if
+       --fail-above or --junit judges such a result that --load shows
 If the command fails, the exit status is the command's; if a kernel fails, it is that of `tollgate exec`."
 )]
 pub struct DiffArgs {
@@ -200,7 +202,14 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
     let stop = Stop::on_signals(NOTHING).context("signals can't be caught")?;
     let (sides, mut remarks) = match measure(args, &asked, reference, &terms, named, &stop)? {
         Measured::Sides(sides, remarks) => (sides, remarks),
-        Measured::Failed(failed) => return Ok(ExitCode::from(failed.report())),
+        Measured::Failed(failed, sides) => {
+            if let Some(file) = files.shown.junit {
+                let Failed { interrupted, text, tail: output, .. } = &failed;
+                let unmeasured = Unmeasured { sides: &sides, reference, interrupted: *interrupted, text, output };
+                file.write(unmeasured.document()?.as_bytes())?;
+            }
+            return Ok(ExitCode::from(failed.report()));
+        }
     };
     let interrupted = remarks.interrupted;
     remarks.warnings.splice(0..0, interrupted.map(|interrupted| interrupted.to_string()));
@@ -233,11 +242,16 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
             several.exceeded()
         }
     };
-    Ok(match exceeded {
+    Ok(status(exceeded, interrupted))
+}
+
+/// Returns the exit status of a measurement with a result.
+fn status(exceeded: bool, interrupted: Option<Interrupted>) -> ExitCode {
+    match exceeded {
         _ if interrupted.is_some() => ExitCode::from(INTERRUPTED),
         true => ExitCode::from(EXCEEDED),
         false => ExitCode::SUCCESS,
-    })
+    }
 }
 
 /// Measures the sides, with a bar on a terminal.
@@ -328,9 +342,12 @@ fn load(args: &DiffArgs) -> Result<ExitCode> {
     let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
     let reference = position(args.reference.as_ref().unwrap_or(&reference), &names).map_err(WrongArguments::new)?;
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
+    // Whoever only looks at an interrupted measurement has what was asked for; a verdict or a test has the status of the measurement.
+    let decides = args.fail_above.is_some() || args.junit.is_some();
+    let interrupted = remarks.interrupted.filter(|_| decides);
     let several = Several::new(command, &sides, reference, &terms, remarks)?;
     show(args, files, &several)?;
-    Ok(if several.exceeded() { ExitCode::from(EXCEEDED) } else { ExitCode::SUCCESS })
+    Ok(status(several.exceeded(), interrupted))
 }
 
 /// Returns what may be files that a side's runs read.

@@ -5,10 +5,11 @@ use super::{again, noop};
 use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
 use crate::model;
+use crate::output::described;
 use crate::table::{hexadecimal, read_ledger};
 use anyhow::{Context, Result, anyhow};
 use lab::diff::origin::{File, Files, Origin, Provenance};
-use lab::diff::paid::COMMAND;
+use lab::diff::paid::{COMMAND, NoCommand};
 use lab::diff::runner::{self, Ended, Job, Limits};
 use lab::diff::statistics::LOOKS;
 use lab::diff::verdict::stages;
@@ -47,8 +48,8 @@ const NO_STATE: [&str; 2] = [RELEASE, UNLOADED];
 pub enum Measured {
     /// The runs of each side, and what a reader must know about them.
     Sides(Vec<Runs>, Remarks),
-    /// A run failed, or the user stopped the measurement before the first pair of runs was complete.
-    Failed(Failed),
+    /// A run failed, or the user or a limit ended the measurement before the first pair of runs was complete. The sides have no runs.
+    Failed(Failed, Vec<Runs>),
 }
 
 /// How sides are measured.
@@ -261,7 +262,7 @@ fn read(planned: &Planned, name: &str, first: bool, draws: bool, remarks: &mut R
     let ledger = read_ledger(&planned.ledger)?;
     remark(&ledger, name, first, remarks);
     let settled = ledger.header.metadata.get(SETTLED).and_then(|text| text.parse().ok());
-    let paid = Paid::of(&ledger).with_context(|| planned.ledger.display().to_string())?;
+    let paid = Paid::of(&ledger).with_context(|| name.to_owned())?;
     let settled_after = settled.unwrap_or(f64::INFINITY);
     let stacks = if draws { Folded::of(&ledger, Some(COMMAND)) } else { Folded::default() };
     Ok((Run { seed: planned.seed, paid, stacks, settled_after }, ledger.header))
@@ -363,6 +364,11 @@ impl Measurement {
             remarks: Remarks::default(),
             sides,
         })
+    }
+
+    /// Returns the end of a measurement without a result.
+    fn failed(&self, failed: Failed) -> Measured {
+        Measured::Failed(failed, self.sides.iter().map(Side::runs).collect())
     }
 
     /// Returns true if two sides have the same inputs, whatever their names are.
@@ -482,20 +488,21 @@ pub fn measure(
             format!("{}{layout}: {}", all.sides[side].name, command_text(&all.sides[side].command))
         };
         let stopped = match exec_runs::failed(&outcomes, called) {
-            Some(failed) if !failed.interrupted => return Ok(Measured::Failed(failed)),
+            Some(failed) if !failed.interrupted => return Ok(all.failed(failed)),
             stopped => stopped,
         };
-        finished += all.add(how, &planned, &outcomes)?;
+        finished += match all.add(how, &planned, &outcomes) {
+            Err(error) if error.is::<NoCommand>() => return Ok(all.failed(Failed::of(described(&error)))),
+            added => added?,
+        };
         if stopped.is_some() {
             all.pair_up(reference, known_of_reference);
         }
         late = outcomes.contains(&Ended::Late);
         let pairs = active.iter().map(|side| all.runs[*side].runs.len()).min().unwrap_or_default().min(until);
         if pairs == 0 {
-            return match stopped {
-                Some(stopped) => Ok(Measured::Failed(stopped)),
-                None => Err(anyhow!("the time limit expired before the first pair of runs began")),
-            };
+            let late = || Failed::of("the time limit expired before the first pair of runs began".to_owned());
+            return Ok(all.failed(stopped.unwrap_or_else(late)));
         }
         let judged = |side: usize| judge(&all.runs[reference].runs, &all.runs[side].runs, terms);
         let verdicts: Vec<(&str, Verdict)> =

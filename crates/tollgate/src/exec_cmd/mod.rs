@@ -43,7 +43,7 @@ use guestfs::{Packed, Server, Shares, Tree};
 use image::Way;
 use join::Joins;
 pub use kernel::Kernel;
-use lab::diff::paid::COMMAND as REGION;
+use lab::diff::paid::{COMMAND as REGION, NoCommand};
 use layout::Layout;
 use ledger::profile::{Clock, Profile};
 use machine::board::Parts;
@@ -731,11 +731,8 @@ fn conclude(
             ledger.facts.push((join::JOINED.to_owned(), format!("{joined} {commands}")));
         }
         let ledger = ledger.write(machine, &machine.symbols(Vec::new()))?;
-        // Process 1 begins the region by an I/O port, before the command.
         if ended.is_some() && ledger.region(REGION).is_none() {
-            say(&format!(
-                "tollgate: the ledger has no region '{REGION}': the guest's kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM, which `tollgate config-kernel` adds to a tree"
-            ));
+            say(&format!("tollgate: {}", NoCommand(REGION)));
         }
     }
     if args.json {

@@ -195,7 +195,7 @@ impl<'a> Shop<'a> {
                     let same = sides[0].files == runs.files && sides[0].runs.first() == runs.runs.first();
                     if same { Trust::Proven } else { Trust::None }
                 }
-                runs::Measured::Failed(Failed { interrupted: true, .. }) => return Ok(None),
+                runs::Measured::Failed(Failed { interrupted: true, .. }, _) => return Ok(None),
                 runs::Measured::Failed(..) => Trust::None,
             };
             if self.trust == Trust::None {
@@ -268,8 +268,8 @@ impl Workshop for Shop<'_> {
                 self.keep(commit, &mut runs)?;
                 Measured::One(Box::new(runs))
             }
-            runs::Measured::Failed(Failed { interrupted: true, .. }) => Measured::Stopped,
-            runs::Measured::Failed(failed) => Measured::Broken(broken(failed)),
+            runs::Measured::Failed(Failed { interrupted: true, .. }, _) => Measured::Stopped,
+            runs::Measured::Failed(failed, _) => Measured::Broken(broken(failed)),
         })
     }
 
@@ -284,8 +284,8 @@ impl Workshop for Shop<'_> {
                 self.keep(commit, &mut second)?;
                 Measured::Two(Box::new([first, second]))
             }
-            runs::Measured::Failed(Failed { interrupted: true, .. }) => Measured::Stopped,
-            runs::Measured::Failed(failed) => Measured::Broken(broken(failed)),
+            runs::Measured::Failed(Failed { interrupted: true, .. }, _) => Measured::Stopped,
+            runs::Measured::Failed(failed, _) => Measured::Broken(broken(failed)),
         })
     }
 

@@ -111,7 +111,7 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
                 .chain(parameters::of_values(appended, kernel.as_deref()))
                 .for_each(|text| say(&format!("tollgate: {text}")));
         }
-        runs.push(Run::of(&ledger, seed, top_down::slot_of(&ledger)).with_context(|| path.display().to_string())?);
+        runs.push(Run::of(&ledger, seed, top_down::slot_of(&ledger)).with_context(|| command_text(&args.command))?);
     }
     let subject = Subject {
         command: command_text(&args.command),

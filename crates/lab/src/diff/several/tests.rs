@@ -1,4 +1,5 @@
 use super::*;
+use crate::diff::junit::Unmeasured;
 use crate::diff::tests::{run, runs, terms, varied};
 use crate::diff::{Held, Provenance};
 
@@ -100,6 +101,22 @@ fn an_interrupted_measurement_is_no_passed_test() {
     assert!(two.junit().unwrap().contains("<error type=\"interrupted\""));
     for value in [serde_json::to_value(&several).unwrap(), serde_json::to_value(&two).unwrap()] {
         assert_eq!(value["interrupted"], serde_json::json!({ "layouts": 1, "most": 28, "earlier": true }));
+    }
+    // Without a complete layout each comparison that was asked for is an error, under the name that it has with a result.
+    let unmeasured = |interrupted| {
+        let sides = sides.clone().map(|side| Runs { runs: Vec::new(), ..side });
+        let (text, output) = ("why & how", ["a line".to_owned()]);
+        Unmeasured { sides: &sides, reference: 0, interrupted, text, output: &output }.document().unwrap()
+    };
+    let name = |document: &str| {
+        document.lines().find(|line| line.contains("<testcase")).unwrap().split("time=").next().map(str::to_owned)
+    };
+    for (interrupted, kind) in [(true, "interrupted"), (false, "failed")] {
+        let document = unmeasured(interrupted);
+        assert!(document.contains("tests=\"1\" failures=\"0\" errors=\"1\">"), "{document}");
+        assert!(document.contains(&format!("<error type=\"{kind}\" message=\"why &amp; how\"></error>")), "{document}");
+        assert!(document.contains("<system-out>a line</system-out>"), "{document}");
+        assert_eq!(name(&document), name(&junit));
     }
     // A limit that is exceeded is so without the layouts that are missing.
     let costly = [side("base", "", varied(1_000_000, 1_000)), side("off", "", varied(1_000_000, 1_500))];
