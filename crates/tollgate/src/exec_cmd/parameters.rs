@@ -8,6 +8,8 @@ pub const UNKNOWN: &str = "unknown kernel parameters";
 
 /// Largest number of differing letters between a word and the parameter that may be meant.
 const NEAR: usize = 2;
+/// Largest number of parameters of which one may be meant.
+const MOST_MEANT: usize = 2;
 
 /// Parameters of Linux kernels on x86 that change costs, places or the hardware in use (Documentation/admin-guide/kernel-parameters.txt). Among them are all
 /// that x86 code reads early by itself (`cmdline_find_option`): a kernel counts those as unknown, although they have their effect.
@@ -73,6 +75,10 @@ const VALUES: [(&str, &[&str]); 33] = [
     ("vmscape", &["auto", "force", "ibpb", "off", "on"]),
 ];
 const NONE: &[&str] = &[];
+/// Parameters that name processors. A kernel counts one of them as unknown if it refuses the value.
+const OF_PROCESSORS: [&str; 2] = ["isolcpus", "nohz_full"];
+/// Flags in front of the processors of a parameter.
+const FLAGS: (&str, &[&str]) = ("isolcpus", &["domain", "managed_irq", "nohz"]);
 /// Words of lists that are joined by commas.
 const JOINED: [(&str, &[&str]); 1] = [("retbleed", &["auto", "force", "ibpb", "nosmt", "off", "stuff", "unret"])];
 /// Values of `mitigations=`, and the classes of attacks that may follow a semicolon since Linux 6.17.
@@ -115,6 +121,9 @@ fn value_warning(word: &str, release: Option<&str>) -> Option<String> {
     let of = |list: &[(&str, &'static [&'static str])]| {
         list.iter().find(|(known, _)| plain(known) == plain(name)).map(|(_, values)| *values)
     };
+    if name == FLAGS.0 {
+        return wrong_flag(word, value);
+    }
     let (values, parts) = match (of(&VALUES), of(&JOINED)) {
         (Some(values), _) => (values, vec![value]),
         (None, Some(values)) => (values, value.split(',').collect()),
@@ -129,20 +138,37 @@ fn value_warning(word: &str, release: Option<&str>) -> Option<String> {
         return Some(format!("`{word}` gives a value to `{name}`, which takes none: is `{name}` meant?"));
     }
     let small = wrong.to_ascii_lowercase();
-    let distance = |known: &str| strsim::damerau_levenshtein(&small, known);
-    let near = values.iter().map(|known| (distance(known), *known)).min();
-    let near = near.filter(|(letters, _)| *letters <= NEAR.min(wrong.len() / 2).max(1));
-    let meant = match near.filter(|_| !SWITCHES.contains(&small.as_str())) {
-        Some((_, near)) => format!("is `{name}={}` meant?", value.replacen(wrong, near, 1)),
-        None => format!("it has {}", values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")),
+    let near = match SWITCHES.contains(&small.as_str()) {
+        true => Vec::new(),
+        false => nearest(&small, values, NEAR.min(wrong.len() / 2)),
+    };
+    let meant = match near[..] {
+        [near] => format!("is `{name}={}` meant?", value.replacen(wrong, near, 1)),
+        _ => format!("it has {}", quoted(values, ", ")),
     };
     Some(format!("`{word}` has a value that the documentation of `{name}` does not know: {meant}"))
 }
 
-/// Returns true if a parameter is known here, whether or not the kernel counts it as its own.
+/// Describes a word with a flag in front of its processors that no kernel knows.
+fn wrong_flag(word: &str, value: &str) -> Option<String> {
+    let is_processors = |part: &str| part == "all" || part.starts_with(|c: char| c.is_ascii_digit() || c == 'N');
+    let wrong = value.split(',').take_while(|part| !is_processors(part)).find(|part| !FLAGS.1.contains(part))?;
+    let meant = match nearest(wrong, FLAGS.1, NEAR.min(wrong.len() / 2))[..] {
+        [near] => format!("is `{}` meant?", word.replacen(wrong, near, 1)),
+        _ => format!("it has a list of processors, behind {}", quoted(FLAGS.1, ", ")),
+    };
+    Some(format!("`{word}` has a flag that the documentation of `{}` does not know: {meant}", FLAGS.0))
+}
+
+/// Returns words between backticks.
+fn quoted(words: &[&str], between: &str) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(between)
+}
+
+/// Returns true if a parameter is known here, so that it may have its effect although the kernel counts it as unknown.
 pub fn is_known(word: &str) -> bool {
     let name = plain(word.split('=').next().unwrap_or(word));
-    KNOWN.iter().any(|known| plain(known) == name)
+    KNOWN.iter().any(|known| plain(known) == name) && !OF_PROCESSORS.contains(&&*name)
 }
 
 /// Returns a name in the form in which names are compared: Linux makes no difference between dashes and underscores.
@@ -157,21 +183,42 @@ pub fn warnings(words: &[String]) -> Vec<String> {
 
 fn warning(word: &str) -> String {
     let (name, value) = word.split_once('=').map_or((word, ""), |(name, _)| (name, &word[name.len()..]));
+    if OF_PROCESSORS.contains(&name) {
+        return format!(
+            "the kernel refuses `{word}`, which has no effect: the guest has no such processor beside another one (--cpus), or the kernel is built without this"
+        );
+    }
     let mut text = format!("the kernel does not know its parameter `{word}`, which has no effect");
-    if let Some(near) = nearest(name) {
+    // Two letters of four are another word.
+    let near = nearest(name, &KNOWN, NEAR.min(name.len() / 3));
+    if (1..=MOST_MEANT).contains(&near.len()) {
+        let takes_none = |name: &&str| VALUES.iter().any(|(known, values)| known == name && values.is_empty());
+        let meant =
+            near.iter().map(|name| if takes_none(name) { format!("`{name}`") } else { format!("`{name}{value}`") });
         // Writing to a string can't fail.
-        let _ = write!(text, ": is `{near}{value}` meant?");
+        let _ = write!(text, ": is {} meant?", meant.collect::<Vec<_>>().join(" or "));
     }
     text
 }
 
-/// Returns the known parameter whose name is nearest to an unknown one.
-fn nearest(name: &str) -> Option<&'static str> {
-    let name = plain(name);
-    let distance = |known: &str| strsim::damerau_levenshtein(&name, &plain(known));
-    let near = KNOWN.iter().map(|known| (distance(known), *known)).min()?;
-    // Two letters of four are another word.
-    (near.0 <= NEAR.min(name.len() / 3)).then_some(near.1)
+/// Returns the known words that are nearest to another one, which differs from them in at most so many letters. Among words at the same distance are those
+/// nearest that have the same letters in another order, and then those that begin with the word.
+fn nearest(word: &str, all: &[&'static str], most: usize) -> Vec<&'static str> {
+    let word = plain(word);
+    let sorted = |text: &str| {
+        let mut letters: Vec<char> = text.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let ranked = all.iter().filter_map(|known| {
+        let other = plain(known);
+        let distance = strsim::damerau_levenshtein(&word, &other);
+        let rank = || (distance, sorted(&word) != sorted(&other), !other.starts_with(&word));
+        (distance <= most).then(|| (rank(), *known))
+    });
+    let ranked: Vec<_> = ranked.collect();
+    let least = ranked.iter().map(|(rank, _)| *rank).min();
+    ranked.into_iter().filter(|(rank, _)| Some(*rank) == least).map(|(_, known)| known).collect()
 }
 
 #[cfg(test)]
@@ -191,6 +238,7 @@ mod tests {
             ("mitigations=auto;no_user_usr", "mitigations=auto;no_user_user"),
             ("mds=ful", "mds=full"),
             ("preempt=ful", "preempt=full"),
+            ("srbds=of", "srbds=off"),
         ] {
             let name = word.split('=').next().unwrap();
             let text =
@@ -202,6 +250,13 @@ mod tests {
         assert_eq!(said("pti=never"), text);
         let text = "`pti=no` has a value that the documentation of `pti` does not know: it has `auto`, `off`, `on`";
         assert_eq!(said("pti=no"), text);
+        // Two values differ in one letter from the first, and a letter of the second is all that there is.
+        let text = |word: &str| {
+            format!("`{word}` has a value that the documentation of `srbds` does not know: it has `off`, `on`")
+        };
+        for word in ["srbds=ofn", "srbds=o"] {
+            assert_eq!(said(word), text(word));
+        }
         for word in [
             "mitigations=nosmt",
             "mitigations=auto,no_user_kernel",
@@ -248,6 +303,10 @@ mod tests {
             ("spectre_v3=off", "spectre_v2=off"),
             ("quite", "quiet"),
             ("nokasrl", "nokaslr"),
+            ("nopit", "nopti"),
+            ("nopit=1", "nopti"),
+            ("nosm", "nosmp` or `nosmt"),
+            ("isolcpu=1", "isolcpus=1"),
         ] {
             assert_eq!(
                 said(word),
@@ -257,6 +316,26 @@ mod tests {
         assert!(is_known("spectre_v2=off") && is_known("noreplace_smp") && !is_known("mitigation=off"));
         for word in ["x", "zzz=1", "tollgate_test=1", "hip=1"] {
             assert_eq!(said(word), format!("the kernel does not know its parameter `{word}`, which has no effect"));
+        }
+    }
+
+    #[test]
+    fn a_list_of_processors_that_a_kernel_refuses_is_named() {
+        let said = warnings(&["isolcpus=1".to_owned()]).remove(0);
+        assert!(said.starts_with("the kernel refuses `isolcpus=1`, which has no effect: "), "{said}");
+        assert!(!is_known("isolcpus=1") && !is_known("nohz_full=1") && is_known("rcu_nocbs=1"));
+        let said = |word: &str| of_values([word], None).pop().unwrap_or_default();
+        let text = "has a flag that the documentation of `isolcpus` does not know";
+        assert_eq!(
+            said("isolcpus=domian,1-2"),
+            format!("`isolcpus=domian,1-2` {text}: is `isolcpus=domain,1-2` meant?")
+        );
+        assert_eq!(
+            said("isolcpus=foo"),
+            format!("`isolcpus=foo` {text}: it has a list of processors, behind `domain`, `managed_irq`, `nohz`")
+        );
+        for word in ["isolcpus=1", "isolcpus=nohz,domain,1,3-5", "isolcpus=managed_irq,all", "isolcpus=1-N"] {
+            assert_eq!(said(word), "");
         }
     }
 }
