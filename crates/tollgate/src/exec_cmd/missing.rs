@@ -66,14 +66,20 @@ fn behind(path: &Path, evidence: &Evidence, matters: bool, exists: impl Fn(&Path
 
 /// Returns what a guest has looked for in vain in its packed files and what this host has, the latest first. `directory` is that of the command.
 pub fn on_host(mut packed: Packed, args: &ExecArgs, directory: &Path) -> Vec<Missing> {
-    let places: Vec<PathBuf> = OF_RUNS.iter().map(PathBuf::from).collect();
-    let mentioned = named(&args.command, directory, &places);
+    let exists = |path: &Path| path.symlink_metadata().is_ok();
+    let mut paths = packed.missed();
+    paths.retain(|path| exists(path));
+    let places = OF_RUNS.iter().map(PathBuf::from);
+    let directories = paths.iter().filter(|path| path.is_dir()).cloned();
+    let mentioned = named(&args.command, directory, &places.chain(directories).collect::<Vec<_>>());
     let elsewhere = |path: &Path| {
-        let of_runs = places.iter().any(|place| path.starts_with(place));
+        let of_runs = OF_RUNS.iter().any(|place| path.starts_with(place));
         is_of_guest(path)
             || of_runs && !mentioned.iter().any(|word| word.starts_with(path))
             || args.share.iter().any(|share| path.starts_with(&share.path))
     };
+    paths.retain(|path| !elsewhere(path));
+    let directories: Vec<PathBuf> = paths.iter().filter(|path| path.is_dir()).cloned().collect();
     // Programs and libraries are looked for in each of these directories.
     let lists = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(std::env::var_os);
     let searched: Vec<PathBuf> = lists.flat_map(|list| std::env::split_paths(&list).collect::<Vec<_>>()).collect();
@@ -82,14 +88,8 @@ pub fn on_host(mut packed: Packed, args: &ExecArgs, directory: &Path) -> Vec<Mis
         root || searched.iter().any(|directory| directory.starts_with(path))
     };
     let is_optional = |path: &Path| path.iter().any(|name| OPTIONAL.iter().any(|optional| *optional == name));
-    let exists = |path: &Path| path.symlink_metadata().is_ok();
-    let mut paths = packed.missed();
-    paths.retain(|path| !elsewhere(path) && exists(path));
-    let directories: Vec<PathBuf> = paths.iter().filter(|path| path.is_dir()).cloned().collect();
-    let evidence = Evidence {
-        named: named(&args.command, directory, &directories),
-        written: if directories.is_empty() { BTreeSet::new() } else { packed.paths_below(&directories) },
-    };
+    let written = if directories.is_empty() { BTreeSet::new() } else { packed.paths_below(&directories) };
+    let evidence = Evidence { named: mentioned, written };
     let mut all = Vec::new();
     for path in paths {
         let matters = !is_search(&path) && !is_optional(&path);
