@@ -1,7 +1,11 @@
-//! Texts in Markdown: what a user has named is shown as it is, and is neither a mark nor a reference to a person or an issue.
+//! Texts in Markdown: what a user has named is shown as it is, and is neither a mark nor a reference to a person, an issue or a commit.
+
+use std::ops::RangeInclusive;
 
 /// Separates the sign of a reference from its name. Services look for references in the text that Markdown has become, where a backslash has no effect.
 const APART: &str = "<!-- -->";
+/// Lengths of the names of commits.
+const COMMIT: RangeInclusive<usize> = 7..=40;
 
 /// Returns true for each character that belongs to code between backticks. Backticks of names are none.
 fn code_in(chars: &[char], names: &[&str]) -> Vec<bool> {
@@ -27,12 +31,36 @@ fn is_entity(chars: &[char]) -> bool {
     name > 0 && chars.get(name + 1) == Some(&';')
 }
 
-/// Returns true if `@` or `#` begins a reference.
-fn is_reference(c: char, before: Option<char>, after: Option<char>) -> bool {
-    match c {
-        '@' => !before.is_some_and(char::is_alphanumeric) && after.is_some_and(char::is_alphanumeric),
-        _ => c == '#' && after.is_some_and(|c| c.is_ascii_digit()),
+/// Returns true if a reference, an address or a picture would end or go on behind this character: services make links of `#12`, `GH-12`, `@name`, `x@y.org`,
+/// `https://y.org`, `www.y.org` and commits, and a picture of `:b:`.
+fn is_reference(chars: &[char], at: usize) -> bool {
+    let (before, behind) = (&chars[..at], &chars[at + 1..]);
+    let ends_with = |text: &str| {
+        let word: Vec<&char> = before.iter().rev().take_while(|c| c.is_alphanumeric()).collect();
+        word.len() == text.len() && word.into_iter().rev().zip(text.chars()).all(|(a, b)| a.eq_ignore_ascii_case(&b))
+    };
+    let is = |of: fn(&char) -> bool| behind.first().is_some_and(of);
+    match chars[at] {
+        '@' => is(|c| c.is_alphanumeric()),
+        '#' => is(char::is_ascii_digit),
+        '-' => ends_with("gh") && is(char::is_ascii_digit),
+        '.' => ends_with("www"),
+        ':' => {
+            let name = behind.iter().take_while(|c| c.is_ascii_alphanumeric() || "_+-".contains(**c)).count();
+            behind.starts_with(&['/', '/']) || name > 0 && behind.get(name) == Some(&':')
+        }
+        // The first character of a word that may be the name of a commit.
+        c if is_hexadecimal(c) && before.last().is_none_or(|c| !c.is_alphanumeric()) => {
+            let word = chars[at..].iter().take_while(|c| c.is_alphanumeric()).count();
+            COMMIT.contains(&word) && chars[at..at + word].iter().all(|c| is_hexadecimal(*c))
+        }
+        _ => false,
     }
+}
+
+/// Returns true for a digit as names of commits have them.
+fn is_hexadecimal(c: char) -> bool {
+    c.is_ascii_digit() || ('a'..='f').contains(&c)
 }
 
 /// Returns the position of a character that would make a heading, a quotation or a list of the text that it begins.
@@ -51,12 +79,30 @@ fn block_mark(chars: &[char]) -> Option<usize> {
 
 /// Returns a sentence of this program: words between backticks are code, except in `names`, which are parts of the sentence.
 pub fn sentence(text: &str, names: &[&str]) -> String {
-    let text = text.replace(['\n', '\r'], " ");
-    let chars: Vec<char> = text.trim_start().chars().collect();
+    let chars = line(text);
     let code = code_in(&chars, names);
-    let of_block = block_mark(&chars);
-    let is_link = text.contains("](") || text.contains("][");
-    let is_struck = text.matches('~').count() > 1;
+    escaped(&chars, &code)
+}
+
+/// Returns a text that has no marks of its own.
+pub fn plain(text: &str) -> String {
+    let chars = line(text);
+    let code = vec![false; chars.len()];
+    escaped(&chars, &code)
+}
+
+/// Returns the characters of a text as one line.
+fn line(text: &str) -> Vec<char> {
+    text.trim_start().chars().map(|c| if "\n\r".contains(c) { ' ' } else { c }).collect()
+}
+
+/// Returns characters as Markdown that shows them. Those of `code` stay.
+fn escaped(chars: &[char], code: &[bool]) -> String {
+    let of_block = block_mark(chars);
+    let has = |pair: [char; 2]| chars.windows(2).any(|chars| chars == pair);
+    let count = |mark: char| chars.iter().filter(|c| **c == mark).count();
+    let is_link = has([']', '(']) || has([']', '[']);
+    let (is_struck, is_formula) = (count('~') > 1, count('$') > 1);
     // An underscore within a word is no mark.
     let at = |at: Option<usize>| at.and_then(|at| chars.get(at)).copied();
     let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
@@ -79,19 +125,16 @@ pub fn sentence(text: &str, names: &[&str]) -> String {
         match c {
             '<' => out += "&lt;",
             '&' if is_entity(&chars[n..]) => out += "&amp;",
+            // A formula needs two of them, and a backslash would not prevent it.
+            '$' if is_formula => out += "<span>$</span>",
             _ if mark => out.extend(['\\', *c]),
             _ => out.push(*c),
         }
-        if is_reference(*c, before, after) {
+        if is_reference(chars, n) {
             out += APART;
         }
     }
     out
-}
-
-/// Returns a text that has no marks of its own.
-pub fn plain(text: &str) -> String {
-    sentence(text, &[text])
 }
 
 /// Returns a text as a cell of a table.
@@ -124,7 +167,7 @@ pub fn html(text: &str) -> String {
             '\n' | '\r' => out.push(' '),
             c => out.push(*c),
         }
-        if is_reference(*c, n.checked_sub(1).map(|n| chars[n]), chars.get(n + 1).copied()) {
+        if is_reference(&chars, n) {
             out += APART;
         }
     }
@@ -141,7 +184,15 @@ mod tests {
             ("a `b` c", "a \\`b\\` c"),
             ("``", "\\`\\`"),
             ("&copy; &#65; R&D; a & b", "&amp;copy; &amp;#<!-- -->65; R&amp;D; a & b"),
-            ("@name a@b (@x)", "@<!-- -->name a@b (@<!-- -->x)"),
+            ("  `a` b", "\\`a\\` b"),
+            ("a\n`b`", "a \\`b\\`"),
+            ("@name a@b.org (@x)", "@<!-- -->name a@<!-- -->b.org (@<!-- -->x)"),
+            ("GH-12 gh-1 xgh-1 GH-x", "GH-<!-- -->12 gh-<!-- -->1 xgh-1 GH-x"),
+            ("https://a.org www.a.org", "https:<!-- -->//a.org www.<!-- -->a.org"),
+            ("94950f34 94950f3g 1,234,567 abcdef", "9<!-- -->4950f34 94950f3g 1,234,567 abcdef"),
+            (":b: a::b 1:2", ":<!-- -->b: a::b 1:2"),
+            ("$a$ b", "<span>$</span>a<span>$</span> b"),
+            ("$a", "$a"),
             ("#12 x/y#3 #PF", "#<!-- -->12 x/y#<!-- -->3 #PF"),
             ("# x", "\\# x"),
             ("- x", "\\- x"),
