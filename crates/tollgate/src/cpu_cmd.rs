@@ -13,6 +13,9 @@ use ledger::caches::{DeviceWrites, LINE, Level, Walks};
 use ledger::profile::{Confidence, Fetch, MemoryFigures, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use uarch::core::parameters;
+use uarch::{CoreTable, Repeat};
 
 /// Shows the modelled processors and their costs.
 #[derive(Args)]
@@ -175,6 +178,7 @@ fn text(profile: &Profile) -> String {
     prices_text(&mut out, &profile.prices);
     sizes_text(&mut out, &profile.sizes);
     core_text(&mut out, profile);
+    strings_text(&mut out, profile);
     out
 }
 
@@ -262,6 +266,48 @@ fn core_text(out: &mut String, profile: &Profile) {
         .map(|(name, value, from)| vec![name.to_owned(), value, from.confidence.name().to_owned(), from.source.clone()])
         .collect();
     table(out, &[("", Left), ("", Left), ("conf.", Left), ("source", Left)], &rows);
+}
+
+/// A repeated string instruction: its name, and what a core has of it.
+type Repeated<'a> = (&'static str, Repeat, &'a parameters::Repeated);
+
+/// Returns the figures of repeated string instructions, with the table of the core that has them.
+fn strings(profile: &Profile) -> Option<(&'static CoreTable, [Repeated<'static>; 4])> {
+    let core = CoreTable::named(&profile.core.as_ref()?.value).ok()?;
+    let strings = &core.parameters.string;
+    let all = [
+        ("REP MOVSB, MOVSW", Repeat::Movs, &strings.movs),
+        ("REP MOVSD, MOVSQ", Repeat::MovsWide, &strings.movs_wide),
+        ("REP STOSB, STOSW", Repeat::Stos, &strings.stos),
+        ("REP STOSD, STOSQ", Repeat::StosWide, &strings.stos_wide),
+    ];
+    Some((core, all))
+}
+
+fn strings_text(out: &mut String, profile: &Profile) {
+    let Some((core, all)) = strings(profile) else { return };
+    let lengths: BTreeSet<u32> = all.iter().flat_map(|(.., figures)| figures.cycles.iter().map(|at| at.0)).collect();
+    let row = |name: String, of: &dyn Fn(Repeat, &parameters::Repeated) -> String| {
+        std::iter::once(name).chain(all.iter().map(|(_, repeat, figures)| of(*repeat, figures))).collect::<Vec<_>>()
+    };
+    // Both operands are at the beginning of a page.
+    let taken = |repeat, length: u32| exact_cycles(uarch::string(core, repeat, length.into(), 0, Some(0)));
+    let mut rows: Vec<_> =
+        lengths.iter().map(|length| row(number((*length).into()), &|repeat, _| taken(repeat, *length))).collect();
+    let shown = |figure: f64| if figure == 0.0 { "-".to_owned() } else { figure.to_string() };
+    rows.push(row("each further line of 64".to_owned(), &|_, figures| shown(figures.line)));
+    rows.push(row("not aligned to 32, more".to_owned(), &|_, figures| shown(figures.unaligned)));
+    rows.push(row("  from this length on".to_owned(), &|_, figures| figures.unaligned_from.to_string()));
+    rows.push(row("  more for a line".to_owned(), &|_, figures| shown(figures.unaligned_line)));
+    rows.push(row("1 to 63 above the source".to_owned(), &|_, figures| shown(figures.overlap)));
+    rows.push(row("  more for a byte".to_owned(), &|_, figures| shown(figures.overlap_byte)));
+    out.push_str("\nOf the model core: repeated string instructions by length in bytes, in cycles\n\n");
+    let headings = [("bytes", Left)].into_iter().chain(all.iter().map(|(name, ..)| (*name, Right)));
+    table(out, &headings.collect::<Vec<_>>(), &rows);
+    out.push_str(&format!(
+        "\nBetween two lengths the time is proportional. The bytes hit the first-level cache. Alignment and distance are those of the destination.\nsource: {}\n",
+        core.parameters.string.source
+    ));
 }
 
 fn emulator_text(profile: &Profile) -> String {
@@ -421,6 +467,21 @@ fn document(profile: &Profile) -> Value {
         document["counted_events"] = events.into_iter().map(event).collect();
     }
     document["core"] = core_figures(profile).into_iter().map(figure).collect();
+    if let Some((core, all)) = strings(profile) {
+        let of = |figures: &parameters::Repeated| {
+            json!({
+                "cycles": figures.cycles,
+                "line": figures.line,
+                "unaligned_from": figures.unaligned_from,
+                "unaligned": figures.unaligned,
+                "unaligned_line": figures.unaligned_line,
+                "overlap": figures.overlap,
+                "overlap_byte": figures.overlap_byte,
+            })
+        };
+        document["strings"] = all.iter().map(|(name, _, figures)| ((*name).to_owned(), of(figures))).collect();
+        document["strings"]["source"] = json!(core.parameters.string.source);
+    }
     let emulator = &profile.emulator;
     let fact = |fact: &Sourced<bool>| sourced(json!(fact.value), &fact.from);
     document["emulator"] = json!({
@@ -452,6 +513,24 @@ mod tests {
             "{intel}"
         );
         assert_eq!(document(&Profile::find("skx,pmu").unwrap())["counted_events"].as_array().unwrap().len(), 7);
+    }
+
+    #[test]
+    fn the_strings_of_a_core_are_those_that_it_charges() {
+        let shown = |name: &str| {
+            let mut out = String::new();
+            strings_text(&mut out, &Profile::named(name).unwrap());
+            out
+        };
+        let zen4 = shown("zen4");
+        assert!(
+            zen4.contains("\n4,096 ")
+                && zen4.contains("each further line of 64")
+                && zen4.contains("\nsource: measured")
+        );
+        assert_eq!(shown("core2"), "", "its instructions have the prices of their classes");
+        let value = document(&Profile::named("zen4").unwrap());
+        assert_eq!(value["strings"]["REP STOSB, STOSW"]["line"], 2.0);
     }
 
     #[test]
