@@ -2,7 +2,8 @@
 
 use silicon::host::Processor;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 use validate::Validation;
 use validate::result::{Family, Pair, Row};
 
@@ -54,6 +55,27 @@ fn a_saved_result_is_shown_again() {
     }
     let (_, json, _) = tollgate(&directory, &["validate", "--from", "r.json", "--json"]);
     assert_eq!(json, saved.json());
+}
+
+#[test]
+fn an_interrupted_validation_says_so_and_leaves_nothing() {
+    let directory = directory("interrupted");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["validate", "--quick", "--no-guest", "--save"]).env("TMPDIR", &directory);
+    command.env("XDG_CACHE_HOME", &directory).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let left = || std::fs::read_dir(&directory).unwrap().count();
+    while left() == 0 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.starts_with("tollgate: interrupted") && errors.ends_with(": no result is shown or saved\n"),
+        "{errors}"
+    );
+    assert_eq!((output.status.code(), output.stdout.len(), left()), (Some(130), 0, 0));
 }
 
 #[test]

@@ -17,6 +17,9 @@ const RUNS: [usize; 2] = [11, 7];
 
 /// A modelled machine with Linux.
 pub trait Guest: Sync {
+    /// Returns an empty directory for the files that commands need. Whoever makes the machine removes it.
+    fn directory(&self) -> &Path;
+
     /// Runs a command of this host under a model of time, with these files and this input.
     fn run(&self, model: &str, command: &[String], files: Files, input: &Path) -> Result<Ran, GuestError>;
 }
@@ -56,23 +59,17 @@ type Progress<'a> = &'a mut dyn FnMut(&str, f64);
 
 /// Adds the families of programs and paths, or the reasons why there are none.
 pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Progress) {
-    let directory = match tempfile::Builder::new().prefix("tollgate-validate-").tempdir() {
-        Ok(directory) => directory,
-        Err(error) => {
-            result.notes.push(format!("No programs and no paths through the kernel: {error}."));
-            return;
-        }
-    };
+    let directory = guest.directory();
     result.notes.extend(kernels_of_both(guest, &result.models));
     let mitigations = crate::mitigations::of_host();
     if !mitigations.is_empty() {
         result.notes.push(format!("The guest's kernel mitigates what this machine's does: {}.", mitigations.join(" ")));
     }
-    match of_paths(guest, directory.path(), &result.models, progress) {
+    match of_paths(guest, directory, &result.models, progress) {
         Ok(family) => result.families.push(family),
         Err(reason) => result.notes.push(format!("No paths through the kernel: {reason}.")),
     }
-    let (family, notes) = of_programs(guest, directory.path(), quick, &result.models, progress);
+    let (family, notes) = of_programs(guest, directory, quick, &result.models, progress);
     result.families.extend(family);
     result.notes.extend(notes);
 }

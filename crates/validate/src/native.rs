@@ -13,6 +13,7 @@ use silicon::stats;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Time after which a process that does not answer is given up.
@@ -76,8 +77,10 @@ impl Process {
             let mut file = File::from(descriptor);
             file.write_all(&program.elf())?;
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-            let child =
-                Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+            // Keys on the terminal signal this program, which then ends its children itself.
+            let mut command = Command::new(path);
+            command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let child = command.spawn()?;
             Ok((child, file))
         };
         let (mut child, file) = start().map_err(NativeError::Start)?;
@@ -204,6 +207,7 @@ pub fn times(command: &[String]) -> Result<Times, Error> {
     start.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
     // GNU grep ends at the first match if its output is /dev/null.
     let output = File::from(rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC)?);
+    start.process_group(0);
     let child = start.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn()?;
     bind(child.id());
     let mut status = 0;

@@ -1,19 +1,20 @@
 //! The measurements of a validation, one after the other on this machine, then side by side in the models.
 
+use crate::bare::{self, BareError};
+use crate::blocks;
 use crate::families::{bandwidth, branches, caches, code, pairs, tlb};
 use crate::kernel::Kernel;
 use crate::linux::{self, Guest};
 use crate::native::{Measured, NativeError, Process};
 use crate::program::Program;
 use crate::result::{Family, Pair, Row, Validation};
-use crate::{bare, blocks};
 use iced_x86::{Formatter, GasFormatter};
 use ledger::profile::{Clock, Profile};
 use silicon::host::Processor;
 use silicon::measure::Traced;
 use silicon::sample::{draw, usual_programs};
 use silicon::{Block, program};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEED: u64 = 1;
 /// Blocks that are measured.
 const BLOCKS: [usize; 2] = [600, 120];
+/// The most instructions that a note names.
+const MOST_NAMED: usize = 6;
 /// Time for which a kernel is repeated, in parts of a second.
 const BUDGETS: [u64; 2] = [40, 100];
 
@@ -174,12 +177,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
     let figures = side_by_side(tasks, &mut |part| progress("blocks in the models", part), |n| {
         blocks::measure(&models[n % models.len()].1, &measured[n / models.len()].1)
     });
-    let failed = figures.iter().filter(|figure| figure.is_err()).count();
-    if failed > 0 {
-        notes.push(format!(
-            "{failed} blocks cannot be executed by the profile's processor, which lacks an instruction of theirs."
-        ));
-    }
+    notes.extend(without_figure(&measured, &figures, models.len()));
     let noisy = failures.remove("noise").unwrap_or(0);
     if noisy > count / 10 {
         notes.push(format!(
@@ -200,6 +198,34 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
         .collect();
     let about = "Basic blocks of programs of this machine, each repeated";
     (!rows.is_empty()).then(|| Family::new("blocks", about, "cycles", None, rows, models.len()))
+}
+
+/// Says which blocks have no figure of a model, and which instructions are the reason. There is a figure for each block and model.
+fn without_figure(measured: &[(Block, Traced)], figures: &[Result<f64, BareError>], models: usize) -> Option<String> {
+    let failures = |figures: &&[Result<f64, BareError>]| figures.iter().any(Result::is_err);
+    let failed = figures.chunks(models).filter(failures).count();
+    let stopped = figures.iter().enumerate().filter_map(|(n, figure)| match figure {
+        Err(BareError::Stopped(at)) => blocks::instruction_at(&measured[n / models].1, *at),
+        _ => None,
+    });
+    (failed > 0).then(|| lacking(failed, &stopped.collect::<BTreeSet<_>>()))
+}
+
+/// Says that so many blocks have no figure because of these instructions.
+fn lacking(failed: usize, instructions: &BTreeSet<String>) -> String {
+    let blocks = if failed == 1 { "1 block".to_owned() } else { format!("{failed} blocks") };
+    let named: Vec<&str> = instructions.iter().take(MOST_NAMED).map(String::as_str).collect();
+    let others = match instructions.len() - named.len() {
+        0 => String::new(),
+        1 => " and another one".to_owned(),
+        others => format!(" and {others} others"),
+    };
+    match named[..] {
+        [] => format!("{blocks} can't be executed by the profile's processor."),
+        _ => {
+            format!("{blocks} can't be executed by the profile's processor, which lacks {}{others}.", named.join(", "))
+        }
+    }
 }
 
 fn text(block: &Block) -> String {
@@ -324,6 +350,19 @@ fn native(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_processor_lacks_is_named() {
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(
+            lacking(2, &named(&["VPADDB", "MOVBE"])),
+            "2 blocks can't be executed by the profile's processor, which lacks MOVBE, VPADDB."
+        );
+        assert!(
+            lacking(9, &named(&["A", "B", "C", "D", "E", "F", "G", "H"])).ends_with("A, B, C, D, E, F and 2 others.")
+        );
+        assert_eq!(lacking(1, &named(&[])), "1 block can't be executed by the profile's processor.");
+    }
 
     #[test]
     fn tasks_are_complete_and_in_order() {

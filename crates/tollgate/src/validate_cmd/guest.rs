@@ -4,6 +4,7 @@ use crate::table::read_ledger;
 use ledger::summary::{By, Cause};
 use ledger::{Context, TICKS_PER_CYCLE};
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,11 @@ const TIMEOUT: &str = "300";
 const PROGRAMS: &str = "ring 3";
 
 /// Runs of `tollgate exec`.
-pub struct Exec {
+pub struct Exec<'a> {
+    /// Directory for the ledgers.
+    pub ledgers: &'a Path,
+    /// Directory for the files that commands need.
+    pub files: &'a Path,
     /// Profile.
     pub profile: String,
     /// Kernel, if it is not the default.
@@ -26,18 +31,21 @@ pub struct Exec {
     pub runs: AtomicUsize,
 }
 
-impl Guest for Exec {
+impl Guest for Exec<'_> {
+    fn directory(&self) -> &Path {
+        self.files
+    }
+
     fn run(&self, model: &str, command: &[String], files: Files, input: &Path) -> Result<Ran, GuestError> {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-validate-{}-{number}.ledger", std::process::id());
-        let ledger = std::env::temp_dir().join(name);
+        let ledger = self.ledgers.join(format!("{number}.ledger"));
         let ran = self.execute(model, command, files, input, &ledger);
         let _ = std::fs::remove_file(&ledger);
         ran
     }
 }
 
-impl Exec {
+impl Exec<'_> {
     fn execute(
         &self,
         model: &str,
@@ -60,6 +68,8 @@ impl Exec {
         exec.args(["--append", &validate::mitigations::of_host().join(" ")]);
         exec.args(self.kernel.iter().flat_map(|kernel| ["--kernel", kernel.as_str()]));
         exec.arg("--").args(command);
+        // Keys on the terminal signal this program, which then ends its children itself.
+        exec.process_group(0);
         exec.stdin(File::open(input).map_err(|error| guest(error.to_string()))?);
         let ended = exec.stderr(Stdio::piped()).output().map_err(|error| guest(error.to_string()))?;
         let status = ended.status.code().unwrap_or(NOT_RUN);

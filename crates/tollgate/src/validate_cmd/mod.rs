@@ -5,8 +5,10 @@ mod kept;
 mod text;
 
 use crate::exec_cmd::nearest;
+use crate::exec_runs::Place;
 use crate::model;
 use crate::output::{OutputFile, distinct, named, say};
+use crate::stop::Stop;
 use crate::table::emit;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -36,7 +38,8 @@ The same programs are executed on this machine and by the models `core` and `fla
 
 Exit status: 0 on success, or:
   2    invalid command line
-  126  nothing could be measured, or a file could not be read or written")]
+  126  nothing could be measured, or a file could not be read or written
+  130  interrupted: nothing is shown or saved")]
 pub struct ValidateArgs {
     /// Profile: a name from `tollgate cpu list`, or a TOML file [default: that of this machine's processor, or the nearest one]
     #[arg(long, value_name = "PROFILE", conflicts_with = "from")]
@@ -72,10 +75,12 @@ pub struct ValidateArgs {
 pub fn run(args: &ValidateArgs) -> Result<ExitCode> {
     distinct(named("--html", &args.html), named("--from", &args.from))?;
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
+    let stop = Stop::at_first_signal("no result is shown or saved").context("signals can't be caught")?;
     let result = match &args.from {
         Some(file) => Validation::load(file)?,
-        None => measured(args)?,
+        None => measured(args, &stop)?,
     };
+    stop.shows();
     if args.save {
         kept::keep(&result)?;
     }
@@ -94,7 +99,7 @@ fn nearest_kernel(fetch: bool) -> Option<String> {
 }
 
 /// Returns the result of measurements.
-fn measured(args: &ValidateArgs) -> Result<Validation> {
+fn measured(args: &ValidateArgs, stop: &Stop) -> Result<Validation> {
     let (profile, fit) = match &args.cpu {
         Some(name) => (model::profile(name, None)?, Fit::Named),
         None => choose(&Processor::of_host())?,
@@ -104,14 +109,18 @@ fn measured(args: &ValidateArgs) -> Result<Validation> {
         ProgressBar::new(1000).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     });
     let mut progress = |what: &str, part: f64| {
+        stop.measures(what);
         if let Some(bar) = &bar {
             bar.set_message(what.to_owned());
             bar.set_position((1000.0 * part) as u64);
         }
     };
     let name = args.cpu.clone().unwrap_or_else(|| profile.name.clone());
+    let place = Place::new("validate", None, stop)?;
+    let files = place.path.join("files");
+    std::fs::create_dir(&files).with_context(|| format!("can't make the directory {}", files.display()))?;
     let kernel = args.kernel.clone().or_else(|| (!args.no_guest).then(|| nearest_kernel(!args.quick)).flatten());
-    let exec = guest::Exec { profile: name, kernel, runs: AtomicUsize::new(0) };
+    let exec = guest::Exec { ledgers: &place.path, files: &files, profile: name, kernel, runs: AtomicUsize::new(0) };
     let guest = (!args.no_guest).then_some(&exec as &dyn Guest);
     let result = validate::run::run(&profile, fit.text(), args.quick, guest, &mut progress);
     if let Some(bar) = bar {
