@@ -157,9 +157,11 @@ fn an_experiment_that_is_wrong_is_refused_with_file_key_and_reason() {
     let (status, _, errors) = files.lab(&["run", "./prints.toml"]);
     assert!(status == 126 && errors.contains("./prints.toml") && errors.contains("unknown field `vmexit`"), "{errors}");
     let (status, _, errors) = files.lab(&["run", "nothing"]);
-    assert!(status == 126 && errors.contains("there is no experiment 'nothing'; there are: "), "{errors}");
+    assert!(status == 2 && errors.contains("there is no experiment 'nothing'; there are: "), "{errors}");
     let (status, ..) = files.lab(&["run"]);
     assert_eq!(status, 2);
+    let (status, _, errors) = files.lab(&["run", "pv-cr3", "--only", "nothing"]);
+    assert!(status == 2 && errors.contains("no cell is selected"), "{errors}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::output::say;
 use crate::places;
 use crate::size::size_text;
 use crate::stop::{INTERRUPTED, Stop};
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, bail};
 use lab::Cell;
 use lab::experiment::Experiment;
@@ -51,10 +52,14 @@ fn root(experiments: &[Experiment], cells: &[Cell]) -> PathBuf {
 /// Runs the cells of experiments that `--only` and `wanted` select.
 pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
     let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
+    const NONE: &str = "no cell is selected; `tollgate lab show NAME` lists the cells of an experiment";
+    if !all.iter().any(|cell| chosen(&common.only, &cell.full_id())) {
+        bail!(WrongArguments::new(NONE));
+    }
     let cells: Vec<Cell> =
         all.into_iter().filter(|cell| chosen(&common.only, &cell.full_id()) && wanted(cell)).collect();
     if cells.is_empty() {
-        bail!("no cell is selected; `tollgate lab show NAME` lists the cells of an experiment");
+        bail!(NONE);
     }
     let root = common.root.clone().unwrap_or_else(|| root(experiments, &cells));
     super::guests::check(&cells, &root)?;

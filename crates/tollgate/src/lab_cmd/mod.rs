@@ -273,7 +273,7 @@ fn list(json: bool) -> Result<ExitCode> {
 }
 
 fn show(args: &ShowArgs) -> Result<ExitCode> {
-    let experiment = settings::find(&args.name)?;
+    let experiment = settings::named(&args.name)?;
     match args.json {
         true => emit(&format!("{:#}\n", report::description(&experiment)))?,
         false => emit(&text::description(&experiment))?,
@@ -289,7 +289,7 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         true => experiment::names().collect(),
         false => args.names.iter().map(String::as_str).collect(),
     };
-    let experiments = names.into_iter().map(settings::find).collect::<Result<Vec<_>, _>>()?;
+    let experiments = names.into_iter().map(settings::named).collect::<Result<Vec<_>>>()?;
     let mut experiments = kernels::over(experiments, &args.kernel)?;
     model_them(&mut experiments, &args.common);
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;

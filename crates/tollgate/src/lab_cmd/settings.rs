@@ -3,6 +3,7 @@
 
 use crate::net;
 use crate::run_cmd;
+use crate::usage::WrongArguments;
 use clap::{ArgMatches, Args, Command};
 use lab::experiment::{Experiment, ExperimentError, Settings};
 use machine::memory::{GuestRam, MemoryError};
@@ -15,6 +16,14 @@ pub fn find(name_or_path: &str) -> Result<Experiment, ExperimentError> {
     let experiment = Experiment::find(name_or_path)?;
     check(&experiment)?;
     Ok(experiment)
+}
+
+/// Returns the experiment that a command line names. A name that is none makes the command line wrong.
+pub fn named(name_or_path: &str) -> anyhow::Result<Experiment> {
+    find(name_or_path).map_err(|error| match error {
+        ExperimentError::Unknown { .. } => WrongArguments::new(error.to_string()).into(),
+        error => error.into(),
+    })
 }
 
 /// Checks the settings of an experiment's defaults, columns and rows.
