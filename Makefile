@@ -12,7 +12,7 @@ TIME ?= 600
 TARGETS ?= --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-linux guests guests-linux test test-guests lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb site tools-build tools-linux
+.PHONY: help build demo demo-linux guests guests-linux test test-guests lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb site tools-build tools-deb tools-linux
 
 help:
 	@echo 'make demo            three experiments on bare-metal guests: ours beside the published tables, and a report'
@@ -34,6 +34,9 @@ help:
 tools-build:
 	@scripts/check-tools cargo gcc objcopy
 
+tools-deb: tools-build
+	@scripts/check-tools cargo-deb
+
 tools-linux: tools-build
 	@scripts/check-tools cpio apt-get dpkg-deb readelf flock
 
@@ -48,8 +51,8 @@ guests-linux: tools-linux
 	@guests/linux/build
 	@guests/linux/build --kernexec || echo 'the guest image with the kernexec module is not made (see above); the others are' >&2
 
-deb: tools-build build
-	@command -v cargo-deb >/dev/null || { echo "cargo-deb is not installed: cargo install cargo-deb" >&2; exit 1; }
+deb: tools-deb
+	$(MAKE) --no-print-directory build
 	$(MAKE) --no-print-directory -C guests/bare
 	$(TOLLGATE) generate man target/package/man
 	mkdir -p target/package/completions
