@@ -60,6 +60,7 @@ type Progress<'a> = &'a mut dyn FnMut(&str, f64);
 /// Adds the families of programs and paths, or the reasons why there are none.
 pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Progress) {
     let directory = guest.directory();
+    progress("the kernels of this machine and of the guest", 0.0);
     result.notes.extend(kernels_of_both(guest, &result.models));
     let mitigations = crate::mitigations::of_host();
     if !mitigations.is_empty() {
