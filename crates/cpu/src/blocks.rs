@@ -366,7 +366,7 @@ impl<D: Derived> Blocks<D> {
             Counted::Event { .. } | Counted::Time { .. } => None,
         };
         let mut executed = Vec::new();
-        counters.drain(origin, blocks.len(), counted.len(), parts, |number, runs| {
+        counters.drain(origin, counted.len(), parts, |number, runs| {
             if let Some(block) = blocks.get(number as usize) {
                 executed.push((block.rip, block.shape, runs));
                 if let Some(tally) = tally {
@@ -552,15 +552,25 @@ impl<D: Derived> Blocks<D> {
         }
     }
 
+    /// Returns the number of counters of translated code.
+    pub(crate) fn numbers(&self) -> usize {
+        self.counted.len()
+    }
+
+    /// Drops translated code and its counters. The processors' counts must have been passed to the recorder.
+    pub(crate) fn forget_translations(&mut self) {
+        self.translations.clear();
+        self.counted.clear();
+        self.events.clear();
+        self.prefixes.clear();
+    }
+
     /// Drops everything. The processors' counts must have been passed to the recorder.
     pub(crate) fn clear(&mut self, ram: &Ram) {
         self.blocks.clear();
         self.ops.clear();
         self.rests.clear();
-        self.translations.clear();
-        self.counted.clear();
-        self.events.clear();
-        self.prefixes.clear();
+        self.forget_translations();
         self.index.clear();
         self.pages.clear();
         ram.clear_all_code();

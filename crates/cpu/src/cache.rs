@@ -248,6 +248,19 @@ impl<D: Derived> Cache<D> {
         self.used.tally.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// Drops translated code and the numbers of counters, if these are sparse. Returns true if it did. Code that is still hot is
+    /// translated again, and its counters are close together.
+    pub(crate) fn renumber(&mut self, recorder: &mut Recorder) -> bool {
+        let sparse = self.used.counters.is_sparse(self.code.numbers());
+        if sparse {
+            self.spill_all(recorder);
+            let (code, everyone) = self.everyone();
+            code.forget_translations();
+            everyone.for_each(|used| used.counters.shrink());
+        }
+        sparse
+    }
+
     /// Drops everything, and frees the memory.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);

@@ -24,6 +24,9 @@ const GROUP: usize = 16;
 const PER_PAGE: usize = 4096 / size_of::<u32>();
 /// Number of pages in a table.
 const PAGES: usize = (MOST_BLOCKS + MOST_NUMBERS) / PER_PAGE;
+/// Bytes of all tables, of the counters that are used, from which on these are numbered anew: most are of code that ran once, so that the
+/// hot ones are spread over all pages, in the table of each origin.
+const SPARSE: usize = 32 << 20;
 /// Limit of one counter. Translated code counts less than this in addition.
 const ENOUGH: u32 = 1 << 31;
 
@@ -42,8 +45,14 @@ pub struct Counters {
     parts: Vec<u32>,
     /// Blocks whose parts are not 0.
     parted: Vec<u32>,
+    /// Position of each block in the tables, in the order in which blocks were first counted, or [`ABSENT`].
+    places: Vec<u32>,
+    /// The block of each position.
+    placed: Vec<u32>,
     /// Number of requests for a table so far.
     asked: u64,
+    /// Times by which more than [`SPARSE`] is needed, so that a program with much hot code is not translated again and again.
+    patience: usize,
 }
 
 /// Counts of one origin.
@@ -73,15 +82,40 @@ impl Counters {
     /// Creates empty counters.
     pub fn new() -> Self {
         let parts = vec![0; MOST_BLOCKS + MOST_NUMBERS];
-        Self { by_origin: Vec::new(), tables: Vec::new(), parts, parted: Vec::new(), asked: 0 }
+        Self {
+            by_origin: Vec::new(),
+            tables: Vec::new(),
+            parts,
+            parted: Vec::new(),
+            places: Vec::new(),
+            placed: Vec::new(),
+            asked: 0,
+            patience: 1,
+        }
     }
 
     #[inline(always)]
     fn slot(&mut self, block: u32, origin: OriginId) -> Option<&mut u32> {
         let table = *self.by_origin.get(origin.0 as usize)?;
+        let place = match self.places.get(block as usize) {
+            Some(&place) if place != ABSENT => place,
+            _ => self.place(block),
+        };
         let table = self.tables.get_mut(table as usize)?;
-        table.touch(block as usize / PER_PAGE % PAGES);
-        table.counts.get_mut(block as usize)
+        table.touch(place as usize / PER_PAGE % PAGES);
+        table.counts.get_mut(place as usize)
+    }
+
+    /// Gives a block the next position in the tables.
+    #[cold]
+    fn place(&mut self, block: u32) -> u32 {
+        if self.places.len() <= block as usize {
+            self.places.resize(block as usize + 1, ABSENT);
+        }
+        let place = self.placed.len() as u32;
+        self.placed.push(block);
+        self.places[block as usize] = place;
+        place
     }
 
     /// Counts one execution. Returns false if there is no table for it, or if counts must be drained first.
@@ -175,13 +209,11 @@ impl Counters {
         origins
     }
 
-    /// Reports an origin's counts of the first `blocks` blocks and of as many counters of translated code, and resets
-    /// them; there are no others. For a counter that `parts` splits, its parts are reported instead: smaller counters,
-    /// and blocks.
+    /// Reports an origin's counts of blocks and of so many counters of translated code, and resets them; there are no others. For a
+    /// counter that `parts` splits, its parts are reported instead: smaller counters, and blocks.
     pub fn drain(
         &mut self,
         origin: OriginId,
-        blocks: usize,
         numbers: usize,
         parts: impl Fn(u32) -> Option<[Option<u32>; 2]>,
         mut take: impl FnMut(u32, u64),
@@ -224,12 +256,11 @@ impl Counters {
                 }
             }
         }
-        for page in 0..blocks.div_ceil(PER_PAGE) {
+        for (page, placed) in self.placed.chunks(PER_PAGE).enumerate() {
             if !table.is_touched(page) {
                 continue;
             }
-            let first = page * PER_PAGE;
-            for (count, block) in table.counts[first..first + PER_PAGE].iter_mut().zip(first as u32..) {
+            for (count, &block) in table.counts[page * PER_PAGE..].iter_mut().zip(placed) {
                 let sum = std::mem::take(count).wrapping_add(std::mem::take(&mut self.parts[block as usize]));
                 if sum != 0 {
                     take(block, u64::from(sum));
@@ -247,11 +278,39 @@ impl Counters {
     /// Returns the memory used by counters that have been drained, in bytes.
     pub fn taken(&self) -> usize {
         let pages: u32 = self.tables.iter().flat_map(|table| &table.touched).map(|word| word.count_ones()).sum();
-        pages as usize * PER_PAGE * size_of::<u32>() + self.by_origin.capacity() * size_of::<u32>()
+        let lists = self.by_origin.capacity() + self.places.capacity() + self.placed.capacity();
+        (pages as usize * PER_PAGE + lists) * size_of::<u32>()
+    }
+
+    /// Returns true if it is time to number counters anew; those of translated code are so many.
+    pub fn is_sparse(&self, numbers: usize) -> bool {
+        (numbers + self.placed.len()) * size_of::<u32>() * self.tables.len() > SPARSE * self.patience
+    }
+
+    /// Forgets the positions of blocks, and returns the memory of the tables, which have been drained, to the host.
+    #[allow(unsafe_code, reason = "the host takes back pages whose contents are not needed")]
+    pub fn shrink(&mut self) {
+        self.patience = self.patience.saturating_mul(2);
+        self.forget_places();
+        for table in &mut self.tables {
+            let bytes = table.counts.as_mut_slice();
+            let first = bytes.as_ptr().align_offset(4096);
+            let Some(whole) = bytes.get_mut(first..) else { continue };
+            let len = whole.len() / PER_PAGE * 4096;
+            // SAFETY: the pages are within the table, whose memory is anonymous and private. They read as 0 afterwards, as all drained counters do.
+            unsafe { libc::madvise(whole.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
+            table.touched = [0; PAGES.div_ceil(64)];
+        }
+    }
+
+    fn forget_places(&mut self) {
+        self.places.clear();
+        self.placed.clear();
     }
 
     /// Releases all tables, which have been drained.
     pub fn clear(&mut self) {
+        self.forget_places();
         self.by_origin.clear();
         self.tables.iter_mut().for_each(|table| (table.last, table.time) = (0, 0));
     }
@@ -283,12 +342,15 @@ mod tests {
         counters.take_one(0, OriginId(0));
         let mut out = Vec::new();
         for origin in counters.origins() {
-            counters.drain(origin, MOST_BLOCKS, 0, |_| None, |block, runs| out.push((block, origin.0, runs)));
+            counters.drain(origin, 0, |_| None, |block, runs| out.push((block, origin.0, runs)));
         }
         assert_eq!(out, [(0, 0, 2), (63, 0, 1), (64, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
-        counters.drain(OriginId(0), MOST_BLOCKS, 0, |_| None, |_, _| panic!("drained already"));
-        // One page of each table.
-        assert_eq!(counters.taken() / 4096, 3);
+        counters.drain(OriginId(0), 0, |_| None, |_, _| panic!("drained already"));
+        // One page of each table, whichever blocks are counted.
+        assert_eq!(
+            counters.tables.iter().flat_map(|table| &table.touched).map(|word| word.count_ones()).sum::<u32>(),
+            3
+        );
     }
 
     #[test]
@@ -309,7 +371,7 @@ mod tests {
         // The last execution did not complete.
         counters.take_one(2, OriginId(0));
         let mut out = [0; 3];
-        counters.drain(OriginId(0), 3, 3, parts, |block, runs| out[block as usize] += runs);
+        counters.drain(OriginId(0), 3, parts, |block, runs| out[block as usize] += runs);
         assert_eq!(out, [0, 14, 11]);
     }
 
@@ -324,11 +386,11 @@ mod tests {
         assert!(counters.table(OriginId(0)).is_some(), "it has its table");
         assert_eq!(counters.oldest(), Some(OriginId(1)), "the first was asked for again");
         assert!(counters.add(5, OriginId(1)));
-        counters.drain(OriginId(1), MOST_BLOCKS, 0, |_| None, |_, _| ());
+        counters.drain(OriginId(1), 0, |_| None, |_, _| ());
         counters.give_up(OriginId(1));
         assert!(counters.table(next).is_some());
         assert!(!counters.add(5, OriginId(1)), "its table is another's");
-        counters.drain(next, MOST_BLOCKS, 0, |_| None, |_, _| panic!("it begins at zero"));
+        counters.drain(next, 0, |_| None, |_, _| panic!("it begins at zero"));
         counters.clear();
         assert!(counters.table(OriginId(1)).is_some());
     }
@@ -351,6 +413,28 @@ mod tests {
     }
 
     #[test]
+    fn counters_that_are_sparse_begin_again_without_memory() {
+        let mut counters = Counters::new();
+        let mut counted = |counters: &mut Counters, block: u32| {
+            for origin in 0..3 {
+                assert!(counters.table(OriginId(origin)).is_some() && counters.add(block, OriginId(origin)));
+            }
+            let mut out = Vec::new();
+            for origin in counters.origins() {
+                counters.drain(origin, 0, |_| None, |block, runs| out.push((block, origin.0, runs)));
+            }
+            assert_eq!(out, [(block, 0, 1), (block, 1, 1), (block, 2, 1)]);
+        };
+        counted(&mut counters, 100_000);
+        let numbers = SPARSE / 3 / size_of::<u32>();
+        assert!(counters.is_sparse(numbers) && !counters.is_sparse(numbers / 2));
+        counters.shrink();
+        assert!(!counters.is_sparse(numbers), "the next time it takes twice as many");
+        assert!(counters.tables.iter().all(|table| table.touched.iter().all(|pages| *pages == 0)));
+        counted(&mut counters, 7);
+    }
+
+    #[test]
     fn time_is_by_origin_and_since_the_last_drain() {
         let mut counters = Counters::new();
         assert_eq!(counters.spend(OriginId(3), 7), 0, "no table");
@@ -358,7 +442,7 @@ mod tests {
         counters.table(OriginId(4)).expect("a table");
         assert_eq!((counters.spend(OriginId(3), 7), counters.spend(OriginId(3), 7)), (7, 14));
         assert_eq!(counters.spend(OriginId(4), 1), 1);
-        counters.drain(OriginId(3), 1, 0, |_| None, |_, _| ());
+        counters.drain(OriginId(3), 0, |_| None, |_, _| ());
         assert_eq!(counters.spend(OriginId(3), 1), 1);
         assert_eq!(counters.spend(OriginId(4), 1), 2);
     }

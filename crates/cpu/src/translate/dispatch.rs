@@ -180,6 +180,9 @@ impl Cpu {
 
     #[cold]
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
+        if cache.renumber(&mut self.wiring.recorder) {
+            return 0;
+        }
         let parts = self.trace(cache, index, key, warm);
         if parts.is_empty() {
             cache.used.cool_down(index);
