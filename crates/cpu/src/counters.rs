@@ -5,6 +5,10 @@
 //! above those of blocks, so that hot counters are close together. The host allocates memory on first access. The least
 //! recently used table is drained for the next origin if it has not been used for long or if all tables are in use: most
 //! belong to tasks that have ended.
+//!
+//! Numbers are given in the order in which code is translated, or first counted. After a boot, most are of code that does not run again, and each
+//! table touches nearly all of its pages for a few hot counters. Once many origins have tables, the numbers are given anew
+//! ([`Counters::is_sparse`]).
 
 use ledger::{OriginId, Ticks};
 
