@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn counters_that_are_sparse_begin_again_without_memory() {
         let mut counters = Counters::new();
-        let mut counted = |counters: &mut Counters, block: u32| {
+        let counted = |counters: &mut Counters, block: u32| {
             for origin in 0..3 {
                 assert!(counters.table(OriginId(origin)).is_some() && counters.add(block, OriginId(origin)));
             }
