@@ -4,6 +4,7 @@ mod guest;
 mod kept;
 mod text;
 
+use crate::exec_cmd::kernel::Kernel;
 use crate::exec_cmd::nearest;
 use crate::exec_runs::Place;
 use crate::model;
@@ -104,6 +105,10 @@ fn measured(args: &ValidateArgs, stop: &Stop) -> Result<Validation> {
         Some(name) => (model::profile(name, None)?, Fit::Named),
         None => choose(&Processor::of_host())?,
     };
+    // A kernel that can't be found is an error before anything is measured.
+    if let Some(kernel) = &args.kernel {
+        Kernel::find(Some(kernel), None)?;
+    }
     let bar = std::io::stderr().is_terminal().then(|| {
         let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {wide_msg}");
         ProgressBar::new(1000).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
