@@ -234,7 +234,7 @@ pub fn reason(
     Some(format!("{points} points are {} ({how}{from})", largest.name))
 }
 
-/// Returns the outcome in one sentence. `advises` is false where more layouts are no advice.
+/// Returns the outcome in one sentence. `advises` is false where the sides have the same settings, so that more layouts are no advice.
 pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, advises: bool) -> String {
     let precision = Precision::of(verdict);
     let (of_a, of_b) = (&a.name, &b.name);
@@ -253,6 +253,9 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
         format!("{between}{} {and} {}", precision.end(low, verdict.margin), precision.end(high, verdict.margin))
     };
     match verdict.answer {
+        Answer::More | Answer::Less if !advises && verdict.interval.is_none() => format!(
+            "{of_a} and {of_b} have the same settings: a difference of {how_much} ({cycles}) is that of their layouts."
+        ),
         Answer::More => format!("{of_b} costs {how_much} more cycles than {of_a} ({}{cycles}){reason}.", ends(true)),
         Answer::Less => format!("{of_b} costs {how_much} fewer cycles than {of_a} ({}{cycles}){reason}.", ends(false)),
         Answer::Same => {

@@ -198,6 +198,8 @@ fn settings_without_an_effect_are_no_reason_for_more_layouts() {
         let advice = |text: &str| ["would probably", "--layouts", "can decide"].iter().any(|word| text.contains(word));
         assert!(advice(&shown(pairs, &[])) && !advice(&shown(pairs, &["B"])), "{}", shown(pairs, &["B"]));
     }
+    let layouts = "A and B have the same settings: a difference of ";
+    assert!(shown(1, &["B"]).contains(layouts) && !shown(1, &[]).contains(layouts), "{}", shown(1, &["B"]));
     assert!(shown(1, &[]).contains("another answer (six layouts are the fewest that can decide)."));
 }
 
