@@ -286,7 +286,7 @@ impl Counters {
         (pages as usize * PER_PAGE + lists) * size_of::<u32>()
     }
 
-    /// Returns true if it is time to number counters anew; those of translated code are so many.
+    /// Returns true if it is time to number counters anew. `numbers` is the number of counters of translated code.
     pub fn is_sparse(&self, numbers: usize) -> bool {
         (numbers + self.placed.len()) * size_of::<u32>() * self.tables.len() > SPARSE * self.patience
     }
@@ -297,12 +297,11 @@ impl Counters {
         self.patience = self.patience.saturating_mul(2);
         self.forget_places();
         for table in &mut self.tables {
-            let bytes = table.counts.as_mut_slice();
-            let first = bytes.as_ptr().align_offset(4096);
-            let Some(whole) = bytes.get_mut(first..) else { continue };
-            let len = whole.len() / PER_PAGE * 4096;
+            let first = table.counts.as_ptr().align_offset(4096);
+            let Some(pages) = table.counts.get_mut(first..) else { continue };
+            let len = pages.len() / PER_PAGE * 4096;
             // SAFETY: the pages are within the table, whose memory is anonymous and private. They read as 0 afterwards, as all drained counters do.
-            unsafe { libc::madvise(whole.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
+            unsafe { libc::madvise(pages.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
             table.touched = [0; PAGES.div_ceil(64)];
         }
     }

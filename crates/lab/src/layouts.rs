@@ -4,6 +4,7 @@
 //! Student, "The probable error of a mean", Biometrika 6, 1908.
 
 use crate::Experiment;
+use crate::diff::statistics::Sample;
 use crate::difference::Pair;
 use crate::format::figure;
 use crate::results::{CellResult, ExperimentResult};
@@ -27,13 +28,10 @@ pub struct Spread {
 impl Spread {
     /// Returns the mean of at least two figures with Student's interval.
     pub fn of(values: &[f64]) -> Option<Self> {
+        let Sample { mean, deviation, .. } = Sample::of(values);
         let count = values.len() as f64;
-        // Equal figures have an interval without a width, and no error of rounding.
-        let first = values.first().copied()?;
-        let mean = first + values.iter().map(|value| value - first).sum::<f64>() / count;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let student = StudentsT::new(0.0, 1.0, count - 1.0).ok()?;
-        let half = student.inverse_cdf(1.0 - MISSED / 2.0) * (squares / (count - 1.0) / count).sqrt();
+        let half = student.inverse_cdf(1.0 - MISSED / 2.0) * deviation / count.sqrt();
         Some(Self { mean, low: mean - half, high: mean + half })
     }
 

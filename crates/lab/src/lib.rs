@@ -28,6 +28,7 @@ pub mod results;
 pub mod runner;
 pub mod score;
 mod shown;
+pub mod size;
 pub mod slots;
 pub mod stat;
 pub mod store;

@@ -1,23 +1,8 @@
 //! Sizes in the notation of users.
 
+use lab::size::parse_size;
 use machine::MAX_CPUS;
 use machine::memory::check_size;
-
-/// Parses a number of bytes with an optional suffix K, M, G or T (powers of 1024).
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let help = "a size such as 512M or 4G";
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(help.into()),
-    };
-    let number: u64 = digits.parse().map_err(|_| help)?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much; {help}"))
-}
 
 /// Parses the size of a guest's memory.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
@@ -43,7 +28,7 @@ pub fn size_text(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_cpus, parse_memory, parse_size, size_text};
+    use super::{parse_cpus, parse_memory, size_text};
 
     #[test]
     fn a_guest_has_memory_and_processors() {
@@ -62,22 +47,6 @@ mod tests {
             [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0K"), (1536 << 10, "1.5M"), (1 << 40, "1.0T")]
         {
             assert_eq!(size_text(bytes), text);
-        }
-    }
-
-    #[test]
-    fn sizes_are_powers_of_1024() {
-        for (text, bytes) in
-            [("512M", 512 << 20), ("4g", 4 << 30), ("1048576", 1 << 20), ("2GiB", 2 << 30), ("64K", 65536)]
-        {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        for text in ["", "M", "12Q", "-5M", "99999999999T", "1.5G", "ö"] {
-            assert!(parse_size(text).is_err(), "{text}");
         }
     }
 }

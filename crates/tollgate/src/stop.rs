@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 100;
 /// The time between two attempts.
 const NAP: Duration = Duration::from_millis(10);
 
-/// What the program does, the temporary directories that it would leave behind if it ended now, and whether it has begun to show its result.
+/// The program's present activity, the temporary directories that it would leave behind if it ended now, and whether it has begun to show its result.
 #[derive(Default)]
 struct Now {
     doing: String,

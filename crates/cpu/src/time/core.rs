@@ -83,8 +83,8 @@ impl Core {
         for at @ Step { class, instruction } in run {
             let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
             let next = table.step(info, instruction, flat);
-            let measured = table.is_measured_alone(&next) && is_measured_as_used(instruction);
-            let own = has_own_price(class) || class == Class::Microcode && !measured;
+            let measured = || table.is_measured_alone(&next) && is_measured_as_used(instruction);
+            let own = has_own_price(class) || class == Class::Microcode && !measured();
             let next = if own { next.priced_by_caller() } else { next };
             if class == Class::Branch {
                 let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));

@@ -112,7 +112,7 @@ pub struct Unmeasured<'a> {
     pub reference: usize,
     /// True if the user ended the measurement.
     pub interrupted: bool,
-    /// What happened.
+    /// The reason why there is no result.
     pub text: &'a str,
     /// The last lines of the output of a run that failed.
     pub output: &'a [String],

@@ -73,7 +73,7 @@ impl<'a> Cell<'a> {
         let memory = self.settings.memory.as_deref();
         match self.experiment.grown {
             0 => memory.map(str::to_owned),
-            // What is no size is refused as the experiment wrote it.
+            // `tollgate run` refuses a text that is no size, as the experiment has it.
             mebibytes => grown::grown(memory, mebibytes).or_else(|| memory.map(str::to_owned)),
         }
     }

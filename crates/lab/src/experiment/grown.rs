@@ -1,6 +1,7 @@
 //! The layouts of an experiment: each has a mebibyte of memory more than the one before, which moves what the guest's kernel places in memory.
 
 use super::Experiment;
+use crate::size::parse_size;
 
 /// The memory of `tollgate run` where a cell names none, in bytes.
 const USUAL_MEMORY: u64 = 512 << 20;
@@ -11,12 +12,7 @@ const SUFFIXES: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 pub(super) fn grown(memory: Option<&str>, mebibytes: u32) -> Option<String> {
     let bytes = match memory {
         None => USUAL_MEMORY,
-        Some(text) => {
-            let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-            let suffix = text[digits.len()..].chars().next().map(|c| c.to_ascii_uppercase());
-            let shift = SUFFIXES.iter().find(|(letter, _)| Some(*letter) == suffix).map_or(0, |(_, shift)| *shift);
-            digits.parse::<u64>().ok()?.checked_mul(1 << shift)?
-        }
+        Some(text) => parse_size(text).ok()?,
     };
     let bytes = bytes.checked_add(u64::from(mebibytes) << 20)?;
     let whole = SUFFIXES.iter().find(|(_, shift)| bytes.trailing_zeros() >= *shift);

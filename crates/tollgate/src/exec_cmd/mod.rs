@@ -6,7 +6,7 @@ mod controlled;
 mod files;
 mod image;
 mod join;
-pub mod kernel;
+mod kernel;
 mod layout;
 mod missing;
 pub mod nearest;

@@ -1,6 +1,7 @@
 //! The kernel whose version is nearest to that of this machine's kernel, for measurements on both.
 
 use super::kernel::{self, Kernel};
+use super::parameters::version;
 
 /// Releases of Debian, oldest first. The backports of a release have kernels of later ones, and any of them runs on any system.
 const CODENAMES: [&str; 4] = ["bullseye", "bookworm", "trixie", "forky"];
@@ -61,8 +62,7 @@ fn choose(own: u32, known: &[Near]) -> Option<(u32, &Near)> {
 
 /// Returns the position of a release in the sequence of Linux's versions since 3.0.
 fn position(release: &str) -> Option<u32> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
-    let (first, second) = (numbers.next()??, numbers.next()??);
+    let (first, second) = version(release)?;
     let of = |number: u32| VERSIONS.iter().find(|(first, _)| *first == number).map_or(20, |(_, versions)| *versions);
     (first < 100).then(|| (3..first).map(of).sum::<u32>().saturating_add(second))
 }

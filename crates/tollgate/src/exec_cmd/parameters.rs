@@ -104,7 +104,7 @@ pub fn has_unknown_value(word: &str, release: Option<&str>) -> bool {
 }
 
 /// Returns the first two numbers of a release such as 6.1.0-56-cloud-amd64.
-fn version(release: &str) -> Option<(u32, u32)> {
+pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     numbers.next()?.ok().zip(numbers.next()?.ok())
 }

@@ -9,7 +9,7 @@ mod settings;
 mod verdict;
 
 use crate::output::{self, OutputFile};
-use crate::size::{parse_size, size_text};
+use crate::size::size_text;
 use crate::table::{
     Align::{Left, Right},
     counted, emit, number, table,
@@ -20,6 +20,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
 use lab::results::ExperimentResult;
+use lab::size::parse_size;
 use lab::store::{Pruned, Pruning, Size, Store};
 use lab::{Cell, layouts, report, text};
 use ledger::profile::Clock;

@@ -4,8 +4,7 @@ mod guest;
 mod kept;
 mod text;
 
-use crate::exec_cmd::kernel::Kernel;
-use crate::exec_cmd::nearest;
+use crate::exec_cmd::{Kernel, nearest};
 use crate::exec_runs::Place;
 use crate::model;
 use crate::output::{OutputFile, distinct, named, say};
