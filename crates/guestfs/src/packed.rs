@@ -165,7 +165,8 @@ impl Packed {
 
     /// Resolves a path: returns the real path of its last directory, with all symbolic links of the tree followed.
     fn real(&self, path: &Path) -> Result<Vec<Vec<u8>>, PackError> {
-        let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
+        let mut rest = Vec::new();
+        prepend(&mut rest, path.as_os_str().as_bytes());
         let (mut real, mut links) = (Vec::<Vec<u8>>::new(), 0);
         while let Some(name) = rest.pop() {
             if name == b".." {

@@ -93,6 +93,20 @@ pub(crate) fn prepend(rest: &mut Vec<Vec<u8>>, target: &[u8]) {
     rest.extend(parts.rev().map(<[u8]>::to_vec));
 }
 
+/// Returns the length of a name, in reverse order, behind the `..` by which its text leads out of the directory in which it begins. None if it leads to
+/// nothing outside.
+fn leads_out(rest: &[Vec<u8>]) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, name) in rest.iter().enumerate().rev() {
+        match (name.as_slice(), depth) {
+            (b"..", 0) => return Some(at),
+            (b"..", _) => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    None
+}
+
 /// Opens a regular file for reading by its real path: no link on the way is followed.
 pub(crate) fn open_real(path: &Path) -> io::Result<File> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -145,15 +159,20 @@ impl Shares {
         path: &Path,
         step: &mut dyn FnMut(Step) -> Result<(), PackError>,
     ) -> Result<Way, PackError> {
-        let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
+        let mut rest = Vec::new();
+        prepend(&mut rest, path.as_os_str().as_bytes());
         let (mut real, mut links) = (PathBuf::from("/"), 0);
         let metadata_of = |path: &Path| {
             std::fs::symlink_metadata(path).map_err(|cause| PackError::Host { path: path.to_path_buf(), cause })
         };
-        if let Some(number) = self.number(&real, &metadata_of(&real)?) {
-            return Ok(Way::Inside(number, rest));
-        }
-        while let Some(name) = rest.pop() {
+        loop {
+            if let Some(number) = self.number(&real, &metadata_of(&real)?) {
+                let Some(above) = leads_out(&rest) else { return Ok(Way::Inside(number, rest)) };
+                rest.truncate(above);
+                real.pop();
+                continue;
+            }
+            let Some(name) = rest.pop() else { break };
             if name == b".." {
                 real.pop();
                 continue;
@@ -177,9 +196,8 @@ impl Shares {
             }
             if metadata.is_dir() {
                 step(Step::Directory(&here, &metadata))?;
-                if let Some(number) = self.number(&here, &metadata) {
-                    return Ok(Way::Inside(number, rest));
-                }
+            } else if !rest.is_empty() {
+                return Err(PackError::Host { path: here, cause: Errno::NOTDIR.into() });
             } else if metadata.is_file() {
                 step(Step::File(&here))?;
             }

@@ -309,6 +309,32 @@ fn a_controlled_command_has_the_same_surroundings_everywhere() {
 }
 
 #[test]
+fn a_controlled_command_may_lead_upwards_or_be_absolute() {
+    if kernel().is_none() {
+        return;
+    }
+    let directory = directory("upwards");
+    std::fs::create_dir(directory.join("below")).unwrap();
+    let script = directory.join("script");
+    std::fs::write(&script, "#!/bin/sh\npwd\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let said = |from: &Path, command: &str| {
+        let mut program = program(&["--kernel", "cloud", "--controlled", "--", command]);
+        let output = program.current_dir(from).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let below = directory.join("below");
+    let line = |path: &Path| (Some(0), format!("{}\n", path.display()), String::new());
+    assert_eq!(said(&below, "../script"), line(&below));
+    // Files with absolute names keep them, and the command does not depend on the directory in which it was typed.
+    let [whole, around] = [script, below.join("../script")].map(|path| path.display().to_string());
+    for from in [&directory, &below, Path::new("/")] {
+        assert_eq!(said(from, &whole), line(Path::new("/tollgate")), "{from:?}");
+    }
+    assert_eq!(said(Path::new("/"), &around), line(Path::new("/tollgate")));
+}
+
+#[test]
 fn the_ways_in_which_a_kernel_ends_are_told_apart() {
     let Some(output) = run(&["--user", "root", "--", "sh", "-c", "echo c > /proc/sysrq-trigger"]) else { return };
     assert_eq!(output.status.code(), Some(PANICKED));

@@ -206,6 +206,30 @@ fn the_hash_is_of_names_attributes_and_contents() {
 }
 
 #[test]
+fn a_name_that_leads_upwards_has_its_directories_in_the_tree() {
+    let directory = Directory::new();
+    let at = |name: &str| directory.0.join(name);
+    std::fs::create_dir_all(at("a/b")).unwrap();
+    std::fs::create_dir_all(at("c")).unwrap();
+    std::fs::write(at("a/f"), "f").unwrap();
+    std::fs::write(at("f"), "another").unwrap();
+    symlink("../a/b", at("c/link")).unwrap();
+    for name in ["a/b/../f", "c/link/../f", "c/../a/f"] {
+        let mut tree = Packed::new();
+        tree.add(&at(name)).unwrap();
+        // Each directory on the way is looked up by the guest's kernel.
+        let parent = at(name).parent().unwrap().parent().unwrap().to_path_buf();
+        assert!(tree.has(&at(name)) && tree.has(&at("a/f")) && tree.has(&parent) && !tree.has(&at("f")), "{name}");
+    }
+    assert!(Packed::new().add(&at("a/f/../f")).is_err(), "a file has no parent");
+    // A name whose text leads out of a shared directory means a file outside.
+    let shares = Arc::new(Shares::open([&*at("c")].into_iter()).unwrap());
+    let mut tree = Packed::beside(shares);
+    assert!(matches!(tree.add(&at("c/x/../../a/f")), Ok(Added::Files(files)) if files == [at("a/f")]));
+    assert!(tree.has(&at("a/f")));
+}
+
+#[test]
 fn names_over_links_are_those_of_the_tree() {
     let mut tree = Packed::new();
     tree.put_bytes(Path::new("/real/sub/f"), 0o644, b"text").unwrap();
@@ -218,9 +242,7 @@ fn names_over_links_are_those_of_the_tree() {
     ] {
         tree.put_link(Path::new(name), target.as_bytes()).unwrap();
     }
-    for name in
-        ["/relative/f", "/real/up/f", "/real/sub/absolute/f", "/above/f", "/relative/../real/sub/f", "relative/f"]
-    {
+    for name in ["/relative/f", "/real/up/f", "/real/sub/absolute/f", "/above/f", "/relative/../sub/f", "relative/f"] {
         assert!(tree.has(Path::new(name)), "{name}");
     }
     for name in ["/relative/g", "/circle", "/circle/f", "/real/sub/f/g", "/f"] {
