@@ -6,7 +6,8 @@
 //!
 //! Reading order: [`block`] (what can be measured), [`routine`] (the code around a block), `child` (its execution in a
 //! process of its own), [`options`] (the size of a measurement, and its clock), [`measure`](mod@measure) (samples become cycles), [`corpus`]
-//! (measured blocks in a file), [`model`] (how far a model is from them).
+//! (measured blocks in a file), [`model`] (how far a model is from them). Beside them,
+//! [`host`] says which processor this machine has, and [`release`] which kernel.
 
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ pub mod model;
 pub mod options;
 pub mod program;
 pub mod random;
+pub mod release;
 pub mod routine;
 pub mod sample;
 pub mod stats;

@@ -6,7 +6,8 @@ use crate::program::Program;
 use cpu::arch::Segment;
 use cpu::bus::NoDevices;
 use cpu::run::Exit;
-use cpu::{BlockCache, Cpu, Model, Ram};
+use cpu::{BlockCache, Cpu, Features, Model, Ram};
+use iced_x86::Instruction;
 use layout::Slot;
 use ledger::profile::Profile;
 use ledger::{Recorder, TICKS_PER_CYCLE};
@@ -37,6 +38,17 @@ pub enum BareError {
     Endless,
 }
 
+/// Returns the model of a profile's processor.
+fn model_of(profile: &Profile) -> Model {
+    Model::of(profile, profile.costs(), profile.geometry(), &profile.cpuid())
+}
+
+/// Returns true if the processor of a profile does not execute an instruction.
+pub fn lacks(profile: &Profile, instruction: &Instruction) -> bool {
+    let seen = cpu::table::view(Features::of(&model_of(profile).cpuid), instruction);
+    seen.is_none_or(|seen| cpu::table::row(seen.mnemonic()).is_none())
+}
+
 /// The processor, its memory and its page tables.
 pub struct Bare {
     cpu: Cpu,
@@ -53,8 +65,7 @@ pub struct Bare {
 impl Bare {
     /// Creates the processor of a profile with so many bytes of RAM.
     pub fn new(profile: &Profile, ram: u64) -> Self {
-        let cpuid = profile.cpuid();
-        let model = Model::of(profile, profile.costs(), profile.geometry(), &cpuid);
+        let model = model_of(profile);
         let recorder = Recorder::default();
         let components = model.static_cpuid(0xd, 0).eax;
         let memory = Ram::anonymous(ram);

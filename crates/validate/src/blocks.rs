@@ -1,7 +1,7 @@
 //! Basic blocks of this machine's programs, repeated: the code that `silicon` executes natively, on the model.
 
 use crate::bare::{Bare, BareError};
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 use ledger::profile::Profile;
 use silicon::layout::{self, CODE, PAGE, PATTERN, SLOTS, Slot};
 use silicon::measure::Traced;
@@ -11,12 +11,12 @@ const STACK: u64 = 0x9_0000;
 /// Most rounds of a loop: the model has no noise to overcome.
 const ROUNDS: u64 = 8;
 
-/// Returns the name of the instruction of a measured block at an address, if it is one.
-pub fn instruction_at(traced: &Traced, address: u64) -> Option<String> {
+/// Returns the instruction of a measured block at an address, if there is one.
+pub fn instruction_at(traced: &Traced, address: u64) -> Option<Instruction> {
     let at = usize::try_from(address.checked_sub(CODE)?).ok()?;
     let code = traced.code.bytes.get(at..)?;
     let instruction = Decoder::with_ip(64, code, address, DecoderOptions::NONE).decode();
-    (!instruction.is_invalid()).then(|| format!("{:?}", instruction.mnemonic()).to_uppercase())
+    (!instruction.is_invalid()).then_some(instruction)
 }
 
 /// Returns the cycles of one repetition of a measured block on the processor of a profile.

@@ -6,6 +6,7 @@ use crate::native::{self, Measured, Process, Times};
 use crate::program::{self, Program, Stamps};
 use crate::result::{Family, Row, Validation};
 use crate::workloads::{Workload, workloads};
+use silicon::release;
 use std::path::Path;
 
 /// Measurements of each path in the modelled machine: the timer's interrupts are in few of them.
@@ -77,23 +78,18 @@ pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Pr
 
 /// Returns the releases of this machine's kernel and of the guest's.
 fn kernels_of_both(guest: &dyn Guest, models: &[String]) -> Option<String> {
-    let own = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let own = release::of_host()?;
     let command = ["uname", "-r"].map(str::to_owned);
     let ran = guest.run(models.last()?, &command, Files::Of(Path::new("/dev/null")), Path::new("/dev/null")).ok()?;
     let other = String::from_utf8_lossy(&ran.output);
-    let (own, other) = (own.trim(), other.trim());
-    let nearer = match version(own) == version(other) {
+    let other = other.trim();
+    let nearer = match release::version(&own) == release::version(other) {
         true => "",
         false => " --kernel takes a nearer one: a release, the file of a package, or an image.",
     };
     Some(format!(
         "This machine's kernel is Linux {own}, the guest's {other}: they differ in version, options and mitigations, and so do their paths.{nearer}"
     ))
-}
-
-/// Returns the version of a kernel's release, without the numbers of its updates.
-fn version(release: &str) -> Vec<&str> {
-    release.split(|c: char| !c.is_ascii_digit()).take(2).collect()
 }
 
 /// Runs a task for each model at the same time.

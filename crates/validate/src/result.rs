@@ -14,6 +14,9 @@ const EQUAL: f64 = 1.05;
 /// Ratio within which the model's ratio of two ways counts as right.
 const RIGHT: f64 = 1.25;
 
+/// A figure is lower: no measurement takes so many cycles, which a processor of 10 GHz has in a day.
+const HIGHEST: f64 = 1e15;
+
 /// Width of an interval, in terms of the figure, beyond which a row is noise.
 const NOISE: f64 = 0.25;
 
@@ -134,15 +137,20 @@ impl Pair {
     }
 }
 
+/// Returns how far each model is from this machine, from the rows that are not noisy.
+fn scores_of(rows: &[Row], models: usize) -> Vec<Option<Score>> {
+    let score = |model: usize| {
+        let quiet = rows.iter().filter(|row| !row.is_noisy());
+        let known = quiet.filter_map(|row| Some((row.models[model]?, row.native)));
+        Score::of(&known.collect::<Vec<_>>())
+    };
+    (0..models).map(score).collect()
+}
+
 impl Family {
     /// Creates a family and computes its scores, from the rows that are not noisy. The rows keep their order.
     pub fn new(name: &str, about: &str, unit: &str, curve: Option<&str>, rows: Vec<Row>, models: usize) -> Self {
-        let score = |model: usize| {
-            let quiet = rows.iter().filter(|row| !row.is_noisy());
-            let known = quiet.filter_map(|row| Some((row.models[model]?, row.native)));
-            Score::of(&known.collect::<Vec<_>>())
-        };
-        let scores = (0..models).map(score).collect();
+        let scores = scores_of(&rows, models);
         let [name, about, unit] = [name, about, unit].map(str::to_owned);
         Self { name, about, unit, curve: curve.map(str::to_owned), rows, scores }
     }
@@ -168,7 +176,20 @@ impl Family {
     }
 }
 
+/// Returns true for a figure that a measurement can have.
+fn is_measured(figure: f64) -> bool {
+    figure > 0.0 && figure < HIGHEST
+}
+
 impl Row {
+    /// Returns true if a measurement can have given these figures.
+    fn is_possible(&self) -> bool {
+        let [low, high] = self.interval;
+        // A model may say that something takes no time.
+        let of_models = self.models.iter().flatten().all(|figure| (0.0..HIGHEST).contains(figure));
+        is_measured(self.native) && low <= high && is_measured(high) && of_models && (0.0..HIGHEST).contains(&self.at)
+    }
+
     /// Returns true if this machine disturbed the measurement so much that the row counts for nothing.
     pub fn is_noisy(&self) -> bool {
         self.interval[1] - self.interval[0] > NOISE * self.native
@@ -237,7 +258,7 @@ impl Validation {
             Ok(text)
         };
         let text = read().map_err(|error| FileError::File(name.clone(), error))?;
-        let result: Self = serde_json::from_str(&text).map_err(|error| FileError::Content(name.clone(), error))?;
+        let mut result: Self = serde_json::from_str(&text).map_err(|error| FileError::Content(name.clone(), error))?;
         if result.format != FORMAT {
             return Err(FileError::Version(name, result.format));
         }
@@ -248,27 +269,44 @@ impl Validation {
             let wrong = serde::de::Error::custom("a figure of a model is missing");
             return Err(FileError::Content(name, wrong));
         }
-        match result.impossible() {
-            Some(what) => Err(FileError::Content(name, serde::de::Error::custom(what))),
-            None => Ok(result),
+        if let Some(what) = result.impossible() {
+            return Err(FileError::Content(name, serde::de::Error::custom(what)));
         }
+        let models = result.models.len();
+        for family in &mut result.families {
+            // The scores follow from the rows, whatever the file says.
+            family.scores = scores_of(&family.rows, models);
+        }
+        Ok(result)
     }
 
     /// Returns what no measurement could have put into the result.
     fn impossible(&self) -> Option<String> {
-        if self.core_hz.is_some_and(|hz| hz <= 0.0) {
-            return Some("the core has no frequency".into());
+        if self.models.is_empty() {
+            return Some("it names no model of time".into());
+        }
+        if self.families.is_empty() && self.pairs.is_empty() {
+            return Some("it has no figures".into());
+        }
+        if !self.core_hz.is_none_or(is_measured) {
+            return Some("the core's frequency is impossible".into());
         }
         for (number, family) in self.families.iter().enumerate() {
             if self.families[..number].iter().any(|before| before.name == family.name) {
                 return Some(format!("the family {} is there twice", family.name));
             }
-            if let Some(row) = family.rows.iter().find(|row| row.native <= 0.0 || row.interval[0] > row.interval[1]) {
-                return Some(format!("the figure of {} in {} is impossible", row.name, family.name));
+            if family.rows.is_empty() {
+                return Some(format!("the family {} has no figures", family.name));
+            }
+            if let Some(row) = family.rows.iter().find(|row| !row.is_possible()) {
+                return Some(format!("a figure of {} in {} is impossible", row.name, family.name));
             }
         }
-        let pair = self.pairs.iter().find(|pair| pair.native.iter().any(|cycles| *cycles <= 0.0))?;
-        Some(format!("the figures of {} are impossible", pair.name))
+        let pair = self.pairs.iter().find(|pair| {
+            let models = pair.models.iter().flatten();
+            !pair.native.iter().chain(models.flatten()).all(|cycles| is_measured(*cycles))
+        })?;
+        Some(format!("a figure of {} is impossible", pair.name))
     }
 
     /// Returns the result as JSON.
@@ -339,7 +377,22 @@ mod tests {
             change(&mut result);
             result.impossible().is_some()
         };
-        assert!(impossible(|result| result.core_hz = Some(0.0)));
+        assert!(impossible(|result| result.core_hz = Some(0.0)) && impossible(|result| result.core_hz = Some(1e308)));
+        assert!(impossible(|result| result.models.clear()));
+        assert!(impossible(|result| result.families[0].rows.clear()));
+        assert!(impossible(|result| (result.families, result.pairs) = (Vec::new(), Vec::new())));
+        for change in [
+            |row: &mut Row| row.native = 1e308,
+            |row: &mut Row| row.interval[1] = 1e308,
+            |row: &mut Row| row.models[0] = Some(1e308),
+            |row: &mut Row| row.models[0] = Some(-1.0),
+            |row: &mut Row| row.at = f64::INFINITY,
+        ] {
+            let mut result = good.clone();
+            change(&mut result.families[0].rows[0]);
+            assert!(result.impossible().is_some());
+        }
+        assert!(impossible(|result| result.pairs[0].models = vec![Some([1e308, 1.0])]));
         assert!(impossible(|result| result.families.push(result.families[0].clone())));
         assert!(impossible(|result| result.families[0].rows[0].native = -5.0));
         assert!(impossible(|result| result.families[0].rows[0].interval = [5.0, 1.0]));
@@ -372,6 +425,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("validation-{}", std::process::id()));
         std::fs::write(&path, result.json()).unwrap();
         assert_eq!(Validation::load(&path).unwrap(), result);
+        let whole = result.clone();
+        result.families[0].scores = vec![None];
+        std::fs::write(&path, result.json()).unwrap();
+        assert_eq!(Validation::load(&path).unwrap(), whole, "scores are those of the rows");
         result.families[0].rows[0].models.clear();
         std::fs::write(&path, result.json()).unwrap();
         assert!(matches!(Validation::load(&path), Err(FileError::Content(..))));

@@ -177,7 +177,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
     let figures = side_by_side(tasks, &mut |part| progress("blocks in the models", part), |n| {
         blocks::measure(&models[n % models.len()].1, &measured[n / models.len()].1)
     });
-    notes.extend(without_figure(&measured, &figures, models.len()));
+    notes.extend(without_figure(models, &measured, &figures));
     let noisy = failures.remove("noise").unwrap_or(0);
     if noisy > count / 10 {
         notes.push(format!(
@@ -201,19 +201,42 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
 }
 
 /// Says which blocks have no figure of a model, and which instructions are the reason. There is a figure for each block and model.
-fn without_figure(measured: &[(Block, Traced)], figures: &[Result<f64, BareError>], models: usize) -> Option<String> {
-    let failures = |figures: &&[Result<f64, BareError>]| figures.iter().any(Result::is_err);
-    let failed = figures.chunks(models).filter(failures).count();
-    let stopped = figures.iter().enumerate().filter_map(|(n, figure)| match figure {
-        Err(BareError::Stopped(at)) => blocks::instruction_at(&measured[n / models].1, *at),
-        _ => None,
-    });
-    (failed > 0).then(|| lacking(failed, &stopped.collect::<BTreeSet<_>>()))
+fn without_figure(
+    models: &[(String, Profile)],
+    measured: &[(Block, Traced)],
+    figures: &[Result<f64, BareError>],
+) -> Vec<String> {
+    // The instruction at which each block stops, and whether the processor lacks it.
+    let stop = |(block, figures): (usize, &[Result<f64, BareError>])| {
+        let (model, error) =
+            figures.iter().enumerate().find_map(|(model, figure)| Some((model, figure.as_ref().err()?)))?;
+        let instruction = match error {
+            BareError::Stopped(at) => blocks::instruction_at(&measured[block].1, *at),
+            BareError::Endless => None,
+        };
+        let lacks = instruction.is_some_and(|instruction| bare::lacks(&models[model].1, &instruction));
+        Some((lacks, instruction.map(|instruction| format!("{:?}", instruction.mnemonic()).to_uppercase())))
+    };
+    let (lacking, others): (Vec<_>, Vec<_>) =
+        figures.chunks(models.len()).enumerate().filter_map(stop).partition(|(lacks, _)| *lacks);
+    let said = [
+        (lacking, "can't be executed by the profile's processor, which lacks"),
+        (others, "have no figure of a model, which stops at"),
+    ];
+    let said = said.into_iter().filter(|(stops, _)| !stops.is_empty());
+    said.map(|(stops, why)| {
+        let names = stops.iter().filter_map(|(_, name)| name.clone()).collect();
+        stopping(stops.len(), why, &names)
+    })
+    .collect()
 }
 
 /// Says that so many blocks have no figure because of these instructions.
-fn lacking(failed: usize, instructions: &BTreeSet<String>) -> String {
-    let blocks = if failed == 1 { "1 block".to_owned() } else { format!("{failed} blocks") };
+fn stopping(failed: usize, why: &str, instructions: &BTreeSet<String>) -> String {
+    let blocks = match failed {
+        1 => format!("1 block {}", why.replacen("have ", "has ", 1)),
+        _ => format!("{failed} blocks {why}"),
+    };
     let named: Vec<&str> = instructions.iter().take(MOST_NAMED).map(String::as_str).collect();
     let others = match instructions.len() - named.len() {
         0 => String::new(),
@@ -221,10 +244,8 @@ fn lacking(failed: usize, instructions: &BTreeSet<String>) -> String {
         others => format!(" and {others} others"),
     };
     match named[..] {
-        [] => format!("{blocks} can't be executed by the profile's processor."),
-        _ => {
-            format!("{blocks} can't be executed by the profile's processor, which lacks {}{others}.", named.join(", "))
-        }
+        [] => format!("{}.", blocks.rsplit_once(", which").map_or(&*blocks, |(begin, _)| begin)),
+        _ => format!("{blocks} {}{others}.", named.join(", ")),
     }
 }
 
@@ -354,14 +375,25 @@ mod tests {
     #[test]
     fn what_a_processor_lacks_is_named() {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let lacks = "can't be executed by the profile's processor, which lacks";
         assert_eq!(
-            lacking(2, &named(&["VPADDB", "MOVBE"])),
+            stopping(2, lacks, &named(&["VPADDB", "MOVBE"])),
             "2 blocks can't be executed by the profile's processor, which lacks MOVBE, VPADDB."
         );
+        let eight = named(&["A", "B", "C", "D", "E", "F", "G", "H"]);
+        assert!(stopping(9, lacks, &eight).ends_with("A, B, C, D, E, F and 2 others."));
+        assert_eq!(stopping(1, lacks, &named(&[])), "1 block can't be executed by the profile's processor.");
+        let stops = "have no figure of a model, which stops at";
+        assert_eq!(stopping(1, stops, &named(&["MOV"])), "1 block has no figure of a model, which stops at MOV.");
+        let instruction = |bytes: &[u8]| iced_x86::Decoder::new(64, bytes, 0).decode();
+        let (zen5, skx) = (Profile::named("zen5").unwrap(), Profile::named("skx").unwrap());
+        // CLZERO, and VPCMPD with a mask as its destination.
+        let [clzero, compare] = [&[0x0f, 0x01, 0xfc][..], &[0x62, 0xf3, 0x7d, 0x28, 0x1f, 0xc8, 0x00]].map(instruction);
         assert!(
-            lacking(9, &named(&["A", "B", "C", "D", "E", "F", "G", "H"])).ends_with("A, B, C, D, E, F and 2 others.")
+            crate::bare::lacks(&zen5, &clzero)
+                && !crate::bare::lacks(&zen5, &compare)
+                && !crate::bare::lacks(&skx, &compare)
         );
-        assert_eq!(lacking(1, &named(&[])), "1 block can't be executed by the profile's processor.");
     }
 
     #[test]

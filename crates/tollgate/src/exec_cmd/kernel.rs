@@ -94,10 +94,10 @@ impl Kernel {
 
     /// Returns this machine's own kernel, if its image is readable.
     pub(super) fn of_host() -> Option<Self> {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-        let image = PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()));
+        let release = silicon::release::of_host()?;
+        let image = PathBuf::from(format!("/boot/vmlinuz-{release}"));
         std::fs::File::open(&image).ok()?;
-        let modules = modules_of(release.trim());
+        let modules = modules_of(&release);
         Some(Self { image, modules })
     }
 

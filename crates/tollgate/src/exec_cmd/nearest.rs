@@ -1,7 +1,7 @@
 //! The kernel whose version is nearest to that of this machine's kernel, for measurements on both.
 
 use super::kernel::{self, Kernel};
-use super::parameters::version;
+use silicon::release;
 
 /// Releases of Debian, oldest first. The backports of a release have kernels of later ones, and any of them runs on any system.
 const CODENAMES: [&str; 4] = ["bullseye", "bookworm", "trixie", "forky"];
@@ -27,8 +27,7 @@ pub fn nearest(fetch: bool) -> Option<Near> {
     if Kernel::of_host().is_some() {
         return None;
     }
-    let own = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    let own = position(own.trim())?;
+    let own = position(&release::of_host()?)?;
     let mut known = kernel::present();
     let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     for name in if fetch { names(&system) } else { Vec::new() } {
@@ -62,7 +61,7 @@ fn choose(own: u32, known: &[Near]) -> Option<(u32, &Near)> {
 
 /// Returns the position of a release in the sequence of Linux's versions since 3.0.
 fn position(release: &str) -> Option<u32> {
-    let (first, second) = version(release)?;
+    let (first, second) = release::version(release)?;
     let of = |number: u32| VERSIONS.iter().find(|(first, _)| *first == number).map_or(20, |(_, versions)| *versions);
     (first < 100).then(|| (3..first).map(of).sum::<u32>().saturating_add(second))
 }

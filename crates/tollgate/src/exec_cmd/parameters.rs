@@ -1,6 +1,7 @@
 //! Words of the kernel's command line that the kernel does not know. A Linux kernel passes them to process 1 and does nothing else with them, so that a
 //! misspelled parameter would give a result without its effect.
 
+use silicon::release::version;
 use std::fmt::Write;
 
 /// Key of the unknown words in a ledger, separated by spaces.
@@ -101,12 +102,6 @@ pub fn of_values<'a>(words: impl IntoIterator<Item = &'a str>, release: Option<&
 /// Returns true if a word's value is none of its parameter's.
 pub fn has_unknown_value(word: &str, release: Option<&str>) -> bool {
     value_warning(word, release).is_some()
-}
-
-/// Returns the first two numbers of a release such as 6.1.0-56-cloud-amd64.
-pub(super) fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    numbers.next()?.ok().zip(numbers.next()?.ok())
 }
 
 fn value_warning(word: &str, release: Option<&str>) -> Option<String> {
