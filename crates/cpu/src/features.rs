@@ -184,6 +184,20 @@ pub fn extensions(code: Code, leaf: impl Fn(u32, u32) -> Option<CpuidRegs>) -> O
     (!found.is_empty()).then_some(found)
 }
 
+/// Returns the extensions that the real processor of a profile has and its guests do not, because the modelled processor does not execute their
+/// instructions.
+pub fn lacking(profile: &Profile) -> Vec<String> {
+    let offered = profile.cpuid();
+    let has = |leaf: Option<&CpuidLeaf>, reg, bit| {
+        leaf.is_some_and(|&CpuidLeaf { eax, ebx, ecx, edx, .. }| bit_of(&CpuidRegs { eax, ebx, ecx, edx }, reg, bit))
+    };
+    let is_lacking = |&&(_, leaf, subleaf, reg, bit): &&Place| {
+        let own = offered.iter().find(|own| (own.leaf, own.subleaf.unwrap_or(0)) == (leaf, subleaf));
+        has(profile.real_cpuid(leaf, subleaf).as_ref(), reg, bit) && !has(own, reg, bit)
+    };
+    PLACES.iter().chain(BEYOND).filter(is_lacking).map(|(feature, ..)| format!("{feature:?}")).collect()
+}
+
 impl Features {
     /// All extensions.
     pub const ALL: Self = Self(u64::MAX);
@@ -242,6 +256,18 @@ mod tests {
         assert_eq!(of_real_processor(code, &zen3), None);
         assert_eq!(of_real_processor(Code::Ud2 as u32, &skx), None);
         assert_eq!(of_real_processor(u32::MAX, &skx), None);
+    }
+
+    #[test]
+    fn extensions_that_guests_do_not_have_are_listed() {
+        let lacks = |profile: &str, name: &str| {
+            lacking(&Profile::named(profile).unwrap()).iter().any(|lacking| lacking == name)
+        };
+        for name in ["CLZERO", "MONITORX", "MOVDIRI", "MOVDIR64B"] {
+            assert!(lacks("zen5", name) && !lacks("core2", name), "{name}");
+        }
+        // What the model executes, and what the processor does not have.
+        assert!(!lacks("zen5", "AVX2") && !lacks("zen5", "RTM") && !lacks("zen3", "MOVDIRI"));
     }
 
     #[test]

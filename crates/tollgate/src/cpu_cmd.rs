@@ -174,6 +174,7 @@ fn text(profile: &Profile) -> String {
         out.push_str(".\n");
     }
     out.push_str(&format!("\n{}.\n", confidence_text(profile)));
+    lacking_text(&mut out, profile);
     counters_text(&mut out, profile);
     prices_text(&mut out, &profile.prices);
     sizes_text(&mut out, &profile.sizes);
@@ -187,6 +188,16 @@ fn counted(profile: &Profile) -> Option<Vec<(&'static str, u16, u8)>> {
     let profile = profile.clone().with_usual_clock();
     let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
     Some(Layout::of(&model)?.events().collect())
+}
+
+fn lacking_text(out: &mut String, profile: &Profile) {
+    let lacking = cpu::features::lacking(profile);
+    if !lacking.is_empty() {
+        out.push_str(&format!(
+            "\nInstructions of the processor that the model lacks, by extension: {}.\nThe CPUID of guests does not show these extensions, and the instructions raise #UD.\n",
+            lacking.join(", ")
+        ));
+    }
 }
 
 fn counters_text(out: &mut String, profile: &Profile) {
@@ -449,6 +460,7 @@ fn document(profile: &Profile) -> Value {
         })
         .collect();
     let mut document = summary(profile);
+    document["lacking"] = json!(cpu::features::lacking(profile));
     document["notes"] = json!(profile.notes);
     document["physical_bits"] = sourced(json!(profile.physical_bits.value), &profile.physical_bits.from);
     let virtualization = &profile.virtualization;
