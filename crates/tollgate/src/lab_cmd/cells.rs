@@ -141,6 +141,13 @@ fn make_room(store: &Store, common: &Common, outcomes: &[Outcome]) {
 }
 
 impl Ran {
+    /// Returns true if no cell could be run, so that tables would show nothing.
+    pub fn is_empty(&self) -> bool {
+        self.interrupted.is_none()
+            && self.failures.len() == self.cells
+            && self.failures.iter().all(|(_, failure)| !failure.ran)
+    }
+
     /// Lists the failed cells on standard error, grouped by cause, and returns the exit status.
     pub fn status(&self, otherwise: u8) -> ExitCode {
         for (group, failure) in groups(self.failures.iter().map(|(cell, failure)| (cell.as_str(), failure))) {
@@ -153,10 +160,9 @@ impl Ran {
             say("tollgate: interrupted; finished cells are kept");
             return ExitCode::from(INTERRUPTED);
         }
-        let ran = self.failures.iter().filter(|(_, failure)| failure.ran).count();
         ExitCode::from(match self.failures.len() {
             0 => otherwise,
-            failed if failed == self.cells && ran == 0 => crate::usage::FAILED,
+            _ if self.is_empty() => crate::usage::FAILED,
             _ => FAILED,
         })
     }

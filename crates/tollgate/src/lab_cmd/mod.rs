@@ -302,7 +302,7 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted)))?;
     } else if args.csv {
         emit(&report::csv(&experiments, &ran.results))?;
-    } else {
+    } else if !ran.is_empty() {
         let shown = experiments.iter().zip(&ran.results).filter(|(_, result)| !result.cells.is_empty());
         let parts: Vec<String> = shown
             .map(|(experiment, result)| match args.markdown {
