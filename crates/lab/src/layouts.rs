@@ -77,6 +77,11 @@ impl Pair {
     }
 }
 
+/// Returns true if a table of pairs has a column of differences: without layouts, a difference says no more than the factor.
+pub fn has_differences(pairs: &[Pair], experiment: &Experiment, result: &ExperimentResult) -> bool {
+    pairs.iter().any(|pair| pair.compared(experiment, result).is_some())
+}
+
 /// Makes one result of those of several layouts. A cell that failed in one layout has failed; a cell that was not run in one is left out. All but the values are those of the first
 /// layout.
 pub fn joined(layouts: &[ExperimentResult]) -> Option<ExperimentResult> {

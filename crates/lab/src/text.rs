@@ -7,6 +7,7 @@ use crate::format::{
     Align::{Left, Right},
     WIDTH, change, factor, number, signed, table,
 };
+use crate::layouts::has_differences;
 use crate::results::ExperimentResult;
 use crate::shown;
 use ledger::TICKS_PER_CYCLE;
@@ -117,6 +118,7 @@ fn matrix(out: &mut String, experiment: &Experiment, result: &ExperimentResult) 
 
 /// The factors between columns or rows.
 fn factors(out: &mut String, experiment: &Experiment, result: &ExperimentResult, pairs: &[Pair]) {
+    let with_differences = has_differences(pairs, experiment, result);
     let lines: Vec<Vec<String>> = pairs
         .iter()
         .filter_map(|pair| {
@@ -125,19 +127,14 @@ fn factors(out: &mut String, experiment: &Experiment, result: &ExperimentResult,
             let compared = pair.compared(experiment, result);
             let ours = compared.map_or_else(|| factor(ours), |compared| compared.factor.text(factor));
             let unit = experiment.rows[pair.from.0].metric.unit();
-            let difference = optional(compared, |compared| compared.difference(unit));
-            Some(vec![optional(published, factor), ours, difference, format!("{from} -> {to}, {within}")])
+            let difference = with_differences.then(|| optional(compared, |compared| compared.difference(unit)));
+            let cells = [optional(published, factor), ours].into_iter().chain(difference);
+            Some(cells.chain([format!("{from} -> {to}, {within}")]).collect())
         })
         .collect();
-    let mut headings = vec![("published", Right), ("ours", Right), ("difference", Right), ("", Left)];
-    // Without layouts, a difference says no more than the factor.
-    let lines = match lines.iter().all(|line| line[2] == "-") {
-        false => lines,
-        true => {
-            headings.remove(2);
-            lines.into_iter().map(|line| [&line[..2], &line[3..]].concat()).collect()
-        }
-    };
+    let difference = with_differences.then_some(("difference", Right));
+    let headings = [("published", Right), ("ours", Right)].into_iter().chain(difference).chain([("", Left)]);
+    let headings: Vec<_> = headings.collect();
     if !lines.is_empty() {
         out.push_str("\nTimes faster\n\n");
         table(out, &headings, &lines);

@@ -4,6 +4,7 @@ use crate::Experiment;
 use crate::difference::{Difference, factors};
 use crate::format::factor;
 use crate::format::{number, signed};
+use crate::layouts::has_differences;
 use crate::markdown::{cell, plain};
 use crate::results::ExperimentResult;
 use crate::shown;
@@ -58,9 +59,9 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
     }
     let pairs = factors(experiment);
     out.push_str("\n### Times faster\n\n");
-    let in_layouts = shown::layouts(result).is_some();
+    let with_differences = has_differences(&pairs, experiment, result);
     let headings = ["", "published", "ours", "difference"];
-    head(&mut out, if in_layouts { &headings } else { &headings[..3] });
+    head(&mut out, if with_differences { &headings } else { &headings[..3] });
     for pair in &pairs {
         if let Some((published, ours)) = pair.factors(experiment, result) {
             let (from, to, within) = pair.titles(experiment);
@@ -68,7 +69,7 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
             let compared = pair.compared(experiment, result);
             let ours = compared.map_or_else(|| factor(ours), |compared| compared.factor.text(factor));
             let mut cells = vec![cell(&format!("{from} → {to}, {within}")), published, ours];
-            if in_layouts {
+            if with_differences {
                 let unit = experiment.rows[pair.from.0].metric.unit();
                 cells.push(compared.map_or_else(|| "–".to_owned(), |compared| compared.difference(unit)));
             }
