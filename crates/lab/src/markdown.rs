@@ -155,6 +155,17 @@ pub fn code(text: &str) -> String {
     }
 }
 
+/// Returns a text as code that is read as it was written: a block of code if it has several lines. `indent` is that of the text around it.
+pub fn verbatim(text: &str, indent: &str) -> String {
+    if !text.contains(['\n', '\r']) {
+        return code(text);
+    }
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest.max(2) + 1);
+    let lines = std::iter::once(fence.as_str()).chain(text.lines()).chain([fence.as_str()]);
+    lines.map(|line| format!("\n{indent}{line}")).collect()
+}
+
 /// Returns a text for HTML within Markdown.
 pub fn html(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
@@ -206,6 +217,13 @@ mod tests {
         }
         assert_eq!(cell("a|b"), "a\\|b");
         assert_eq!(html("<@x> & #1"), "&lt;@<!-- -->x&gt; &amp; #<!-- -->1");
+    }
+
+    #[test]
+    fn a_command_line_can_be_copied() {
+        assert_eq!(verbatim("a *b* | <c> @d_e_", ""), "`a *b* | <c> @d_e_`");
+        assert_eq!(verbatim("sh -c 'a\nb'", "  "), "\n  ```\n  sh -c 'a\n  b'\n  ```");
+        assert_eq!(verbatim("```\n", ""), "\n````\n```\n````");
     }
 
     #[test]

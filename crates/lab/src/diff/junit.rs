@@ -3,7 +3,7 @@
 use super::{Diff, Interrupted, Runs, sheets};
 use crate::report::ReportError;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value, context};
+use minijinja::{Environment, Value, context};
 use serde::Serialize;
 
 /// Rows of each table in the test's output.
@@ -57,6 +57,21 @@ impl Error {
     fn interrupted(message: String) -> Self {
         Self { kind: "interrupted", message }
     }
+}
+
+/// Escapes the characters that have a meaning in a text or an attribute of XML.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// Replaces characters that XML can't represent, even escaped.
@@ -144,11 +159,21 @@ impl Unmeasured<'_> {
 
 fn render(cases: Vec<Case>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&escaped(&value.to_string()))?));
     environment.add_template("junit.xml", DOCUMENT)?;
     Ok(environment.get_template("junit.xml")?.render(context! {
         failures => cases.iter().filter(|case| case.failed).count(),
         errors => cases.iter().filter(|case| !case.failed && case.error.is_some()).count(),
         cases => Value::from(Serde(cases)),
     })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_characters_with_a_meaning_are_escaped() {
+        assert_eq!(escaped("/usr/bin/a 'b' \"c\" <d> & e"), "/usr/bin/a 'b' &quot;c&quot; &lt;d&gt; &amp; e");
+    }
 }

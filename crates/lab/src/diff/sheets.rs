@@ -179,9 +179,9 @@ pub fn differing(diff: &Diff) -> Option<Sheet> {
     })
 }
 
-/// Returns the table of what both sides were measured on.
-pub fn provenance(diff: &Diff) -> Sheet {
-    let Provenance { version, seeds, again, files, more_files, tree } = &diff.provenance;
+/// Returns the table of what both sides were measured on, without command lines.
+fn measured_on(diff: &Diff) -> Sheet {
+    let Provenance { version, seeds, files, more_files, tree, .. } = &diff.provenance;
     let mut rows = Vec::new();
     let mut row = |name: &str, of: &dyn Fn(&Origin) -> String| {
         let [a, b] = [&diff.a.origin, &diff.b.origin].map(of);
@@ -195,7 +195,6 @@ pub fn provenance(diff: &Diff) -> Sheet {
     row("kernel", &|origin| origin.release.clone().unwrap_or_default());
     row("image", &|origin| short(&origin.image));
     let mut both = |name: &str, text: String| rows.push(vec![name.to_owned(), text, String::new()]);
-    both("command", diff.command.clone());
     let count = files.len() + more_files;
     both(
         "files of the host",
@@ -210,9 +209,16 @@ pub fn provenance(diff: &Diff) -> Sheet {
         },
     );
     both("version", format!("Tollgate {version}"));
-    both("again", again.clone());
     let headings = headings([("", Left), (&*diff.a.name, Left), (&*diff.b.name, Left)]);
     Sheet { title: "Measured on".to_owned(), headings, rows }
+}
+
+/// Returns the table of what both sides were measured on.
+pub fn provenance(diff: &Diff) -> Sheet {
+    let mut sheet = measured_on(diff);
+    let lines = [("command", &diff.command), ("again", &diff.provenance.again)];
+    sheet.rows.extend(lines.map(|(name, line)| vec![name.to_owned(), line.clone(), String::new()]));
+    sheet
 }
 
 /// Returns the tables of costs, with the `top` largest changes of each list.
@@ -237,10 +243,10 @@ pub fn remarks(diff: &Diff) -> impl Iterator<Item = &String> {
 }
 
 /// Returns all tables: those of costs after the totals, and before them what differs otherwise; at the end what was measured on.
-fn all(diff: &Diff, top: usize) -> Vec<Sheet> {
+fn all(diff: &Diff, top: usize, measured_on: Sheet) -> Vec<Sheet> {
     let mut all = sheets(diff, top);
     all.splice(1..1, differing(diff));
-    all.push(provenance(diff));
+    all.push(measured_on);
     all
 }
 
@@ -260,7 +266,7 @@ pub fn text(diff: &Diff, top: usize) -> String {
     out += &format!("{}\n", diff.sentence);
     remarks(diff).for_each(|remark| out += &format!("{remark}\n"));
     out += &format!("\n{}  {}\n{}  {}\n", diff.a.name, diff.a.title, diff.b.name, diff.b.title);
-    print(&mut out, all(diff, top));
+    print(&mut out, all(diff, top, provenance(diff)));
     out
 }
 
@@ -287,6 +293,13 @@ pub(super) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
     }
 }
 
+/// Returns the items of a list in Markdown with the command, and with the command line that measures it again. Command lines stay as they are, so that
+/// they can be copied.
+pub(super) fn command_lines(command: &str, provenance: &Provenance) -> String {
+    let item = |name: &str, line: &str| format!("- {name}: {}\n", markdown::verbatim(line, "  "));
+    item("command", command) + &item("again", &provenance.again)
+}
+
 /// Returns the tables as Markdown for a pull request.
 pub fn markdown(diff: &Diff, top: usize) -> String {
     let mut out = String::new();
@@ -294,8 +307,9 @@ pub fn markdown(diff: &Diff, top: usize) -> String {
     diff.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", sentence(warning)));
     out += &format!("**{}**\n", sentence(&diff.sentence));
     remarks(diff).for_each(|remark| out += &format!("\n{}\n", sentence(remark)));
-    let [a, b, command] = [&diff.a.title, &diff.b.title, &diff.command].map(|text| markdown::code(text));
-    out += &format!("\n- A: {a}\n- B: {b}\n- command: {command}\n");
-    mark_down(&mut out, all(diff, top), 3);
+    let [a, b] = [&diff.a.title, &diff.b.title].map(|text| markdown::code(text));
+    out += &format!("\n- A: {a}\n- B: {b}\n");
+    out += &command_lines(&diff.command, &diff.provenance);
+    mark_down(&mut out, all(diff, top, measured_on(diff)), 3);
     out
 }

@@ -4,7 +4,7 @@ use super::{Column, Several};
 use crate::charges::Tallies;
 use crate::diff::origin::{Origin, among, short};
 use crate::diff::sentence::{self, percent};
-use crate::diff::sheets::{Sheet, headings, mark_down, print, rounded};
+use crate::diff::sheets::{Sheet, command_lines, headings, mark_down, print, rounded};
 use crate::diff::{Diff, Figures, Held, Rests};
 use crate::difference::Change;
 use crate::format::Align::{Left, Right};
@@ -216,7 +216,8 @@ fn cost(several: &Several, title: &str, lines: &[Line], top: usize, columns: &[u
     })
 }
 
-fn provenance_of(several: &Several, columns: &[usize]) -> Sheet {
+/// Returns the table of what the sides were measured on, without command lines.
+fn measured_on(several: &Several, columns: &[usize]) -> Sheet {
     let origin = |column: &Column, of: &dyn Fn(&Origin) -> String| {
         let (own, base) = (of(&column.side.origin), of(&several.base().origin));
         if column.against.is_some() && own == base { "the same".to_owned() } else { own }
@@ -239,21 +240,26 @@ fn provenance_of(several: &Several, columns: &[usize]) -> Sheet {
         None => "none drawn".to_owned(),
     };
     let version = format!("Tollgate {}", provenance.version);
-    let all = [
-        ("command", &several.command),
-        ("files of the host", files),
-        ("layouts", &layouts),
-        ("version", &version),
-        ("again", &provenance.again),
-    ];
-    for (name, text) in all {
-        let mut cells = vec![String::new(); columns.len() + 1];
-        cells[0] = name.to_owned();
-        cells[1] = text.clone();
-        rows.push(cells);
-    }
+    let all = [("files of the host", files), ("layouts", &layouts), ("version", &version)];
+    rows.extend(all.map(|(name, text)| of_all(name, text, columns)));
     let all = names(several, columns).into_iter().map(|name| (name, Left));
     Sheet { title: "Measured on".to_owned(), headings: headings([("", Left)]).into_iter().chain(all).collect(), rows }
+}
+
+/// Returns a row with a text that holds for all columns.
+fn of_all(name: &str, text: &str, columns: &[usize]) -> Vec<String> {
+    let mut cells = vec![String::new(); columns.len() + 1];
+    cells[0] = name.to_owned();
+    cells[1] = text.to_owned();
+    cells
+}
+
+/// Returns the table of what the sides were measured on.
+fn provenance_of(several: &Several, columns: &[usize]) -> Sheet {
+    let mut sheet = measured_on(several, columns);
+    let lines = [("command", &several.command), ("again", &several.provenance.again)];
+    sheet.rows.extend(lines.map(|(name, line)| of_all(name, line, columns)));
+    sheet
 }
 
 /// Returns the table of what the sides were measured on.
@@ -278,13 +284,18 @@ pub fn remarks(several: &Several) -> Vec<String> {
 }
 
 /// Returns all tables for each block of columns.
-fn all(several: &Several, top: usize, blocks: &[Vec<usize>]) -> Vec<Sheet> {
+fn all(
+    several: &Several,
+    top: usize,
+    blocks: &[Vec<usize>],
+    measured_on: fn(&Several, &[usize]) -> Sheet,
+) -> Vec<Sheet> {
     let mut all: Vec<Sheet> = blocks.iter().map(|block| overview_of(several, block)).collect();
     all.extend(blocks.iter().filter_map(|block| differing_of(several, block)));
     for (title, lines) in several.costs() {
         all.extend(blocks.iter().filter_map(|block| cost(several, title, &lines, top, block)));
     }
-    all.extend(blocks.iter().map(|block| provenance_of(several, block)));
+    all.extend(blocks.iter().map(|block| measured_on(several, block)));
     all
 }
 
@@ -301,7 +312,7 @@ pub fn text(several: &Several, top: usize) -> String {
         let padding = " ".repeat(width.saturating_sub(name.chars().count()));
         out += &format!("{name}{padding}  {}\n", column.side.title);
     }
-    print(&mut out, all(several, top, &several.blocks()));
+    print(&mut out, all(several, top, &several.blocks(), provenance_of));
     out
 }
 
@@ -317,7 +328,7 @@ pub fn markdown(several: &Several, top: usize) -> String {
     for column in &several.columns {
         out += &format!("- {}: {}\n", plain(&column.side.name), code(&column.side.title));
     }
-    out += &format!("- command: {}\n", code(&several.command));
-    mark_down(&mut out, all(several, top, &[several.whole()]), OPEN);
+    out += &command_lines(&several.command, &several.provenance);
+    mark_down(&mut out, all(several, top, &[several.whole()], measured_on), OPEN);
     out
 }
