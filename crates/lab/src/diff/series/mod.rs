@@ -12,6 +12,8 @@ use super::several::{self, Against};
 use super::{Answer, Diff, Remarks, Runs, Side, Terms, Verdict};
 pub use search::{Found, Mark, Search};
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The version of the JSON document.
 pub const FORMAT: u32 = 1;
@@ -129,6 +131,24 @@ fn compare(a: &Runs, b: &Runs, terms: &Terms) -> Option<Diff> {
     Some(Diff::new(b.command.clone(), &a, &b, terms, Remarks::default()))
 }
 
+/// The commits with the same kernel. Of each, the name of the one that was measured before it, which may be a later commit if a search came to that first.
+struct Images<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> Images<'a> {
+    fn of(commits: &'a [(Commit, Outcome)]) -> Self {
+        let same = |(commit, outcome): &'a (Commit, Outcome)| match outcome {
+            Outcome::Measured(_, Some(other)) => Some((commit.name.as_str(), other.as_str())),
+            _ => None,
+        };
+        Self(commits.iter().filter_map(same).collect())
+    }
+
+    /// Returns the name of the first commit that was measured with the kernel of a commit.
+    fn image(&self, commit: &'a str) -> &'a str {
+        std::iter::successors(Some(commit), |name| self.0.get(name).copied()).last().unwrap_or(commit)
+    }
+}
+
 impl Series {
     /// Compares the commits, the oldest first.
     pub fn new(
@@ -142,6 +162,8 @@ impl Series {
         let mut rows = Vec::new();
         let mut first: Option<&Runs> = None;
         let mut previous: Option<&Runs> = None;
+        let same = Images::of(&commits);
+        let mut known = BTreeMap::new();
         let limited = Terms { limit: bisection.as_ref().map(|bisection| bisection.above), ..*terms };
         for (commit, outcome) in &commits {
             let mut row = Row {
@@ -157,10 +179,13 @@ impl Series {
                 Outcome::Untried => {}
                 Outcome::NotBuilt(broken) => (row.status, row.broken) = (Status::NotBuilt, Some(broken.clone())),
                 Outcome::NotMeasured(broken) => (row.status, row.broken) = (Status::NotMeasured, Some(broken.clone())),
-                Outcome::Measured(runs, same_as) => {
+                Outcome::Measured(runs, _) => {
                     row.status = Status::Measured;
                     row.side = Some(Side::new(runs));
-                    row.same_as = same_as.clone();
+                    match known.entry(same.image(&commit.name)) {
+                        Entry::Occupied(earlier) => row.same_as = Some(String::clone(earlier.get())),
+                        Entry::Vacant(free) => drop(free.insert(commit.name.clone())),
+                    }
                     row.previous = previous.and_then(|previous| compare(previous, runs, terms));
                     row.first = first.and_then(|first| Some(compare(first, runs, &limited)?.verdict));
                     first = first.or(Some(runs));

@@ -45,9 +45,14 @@ impl Row {
             (Status::NotMeasured, _) => "not measured".to_owned(),
             (Status::Untried, _) => "not tried".to_owned(),
             (Status::Measured, None) => "the first".to_owned(),
-            (Status::Measured, Some(_)) if self.same_as.is_some() => "same image".to_owned(),
+            (Status::Measured, Some(_)) if self.is_same_image() => "same image".to_owned(),
             (Status::Measured, Some(diff)) => sentence::word(&diff.verdict),
         }
+    }
+
+    /// Returns true if the kernel is that of the measured commit before it. Of a commit that takes a change back, it is that of an earlier one.
+    fn is_same_image(&self) -> bool {
+        self.same_as.is_some() && self.previous.as_ref().is_some_and(|diff| diff.verdict.answer == Answer::Same)
     }
 
     /// Returns the name with the subject, for a sentence.
@@ -134,7 +139,7 @@ impl Series {
         let count = |of: &dyn Fn(&Row) -> bool| self.rows.iter().filter(|row| of(row)).count();
         let answered = |answer: Answer| {
             count(&|row: &Row| {
-                row.same_as.is_none() && row.previous.as_ref().is_some_and(|diff| diff.verdict.answer == answer)
+                !row.is_same_image() && row.previous.as_ref().is_some_and(|diff| diff.verdict.answer == answer)
             })
         };
         let margin = self.rows.iter().find_map(|row| Some(row.previous.as_ref()?.verdict.margin)).unwrap_or_default();
@@ -145,7 +150,7 @@ impl Series {
             (answered(Answer::Within), margin.replacen("differ", "differs", 1), margin),
             (answered(Answer::Same), "costs the same".to_owned(), "cost the same".to_owned()),
             (answered(Answer::Undecided), "is not decided".to_owned(), "are not decided".to_owned()),
-            (count(&|row| row.same_as.is_some()), "has the same image".to_owned(), "have the same image".to_owned()),
+            (count(&|row| row.is_same_image()), "has the same image".to_owned(), "have the same image".to_owned()),
             (count(&|row| row.status == Status::NotBuilt), "is not built".to_owned(), "are not built".to_owned()),
             (
                 count(&|row| row.status == Status::NotMeasured),

@@ -86,6 +86,22 @@ fn each_commit_is_compared_with_the_measured_one_before_it_and_with_the_first() 
 }
 
 #[test]
+fn the_same_image_is_that_of_the_commit_before() {
+    // A search measured the last commit first, then the one before it, whose kernel is the same.
+    let found = vec![
+        (commit("aaaaaaa", "Linux"), measured("aaaaaaa", 1_000, None)),
+        (commit("bbbbbbb", "slower"), measured("bbbbbbb", 1_500, Some("ccccccc"))),
+        (commit("ccccccc", "nothing"), measured("ccccccc", 1_500, None)),
+        (commit("ddddddd", "back"), measured("ddddddd", 1_000, Some("aaaaaaa"))),
+    ];
+    let series = Series::new(about(), found, None, &terms(None), remarks());
+    let words: Vec<_> = series.rows.iter().map(|row| (row.word(), row.same_as.as_deref())).collect();
+    let expected = [("the first", None), ("more", None), ("same image", Some("bbbbbbb")), ("fewer", Some("aaaaaaa"))];
+    assert_eq!(words, expected.map(|(word, same)| (word.to_owned(), same)));
+    assert!(series.summary().ends_with("1 costs more, 1 costs less and 1 has the same image."), "{}", series.summary());
+}
+
+#[test]
 fn a_search_says_what_it_found() {
     let marks = vec![Some(Mark::Below), None, Some(Mark::Skipped), Some(Mark::Above), None, None, Some(Mark::Above)];
     let one = searched(Some(Found::Commit(3)), marks.clone());
