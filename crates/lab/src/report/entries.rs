@@ -43,6 +43,8 @@ struct Row {
 #[derive(Serialize)]
 pub struct Entries {
     rows: Vec<Row>,
+    /// The length of the longest name of a side, in characters.
+    width: usize,
     /// The parts that occur, each with what it is.
     legend: Vec<[&'static str; 2]>,
     /// Number of further entries that differ.
@@ -89,7 +91,8 @@ pub fn entries(changes: &[EntryChange], [a, b]: [&str; 2]) -> Option<Entries> {
     let occurs =
         |name: &str| rows.iter().flat_map(|row| &row.sides).any(|side| side.parts.iter().any(|part| part.name == name));
     let legend = PARTS.into_iter().filter(|[name, _]| occurs(name)).collect();
-    (!rows.is_empty()).then(|| Entries { more: changes.len() - rows.len(), rows, legend })
+    let width = a.chars().count().max(b.chars().count());
+    (!rows.is_empty()).then(|| Entries { more: changes.len() - rows.len(), rows, width, legend })
 }
 
 #[cfg(test)]
