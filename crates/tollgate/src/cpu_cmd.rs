@@ -194,7 +194,7 @@ fn lacking_text(out: &mut String, profile: &Profile) {
     let lacking = cpu::features::lacking(profile);
     if !lacking.is_empty() {
         out.push_str(&format!(
-            "\nInstructions of the processor that the model lacks, by extension: {}.\nThe CPUID of guests does not show these extensions, and the instructions raise #UD.\n",
+            "\nExtensions of the processor that guests do not have: {}.\nCPUID does not show these extensions, and their instructions raise #UD.\n",
             lacking.join(", ")
         ));
     }
