@@ -253,7 +253,7 @@ build_net_tools() {
 }
 
 # fetch_headers LABEL: the packages of the headers of the kernel that `kernel_named` has found: sets `suite`, `version`, `compiler` (the one that the
-# distribution's kernel was made with) and the array `headers`.
+# distribution's kernel was made with, which need not be installed) and the array `headers`.
 fetch_headers() {
     local depends common kbuild first wanted
     flavour_of "$1" || suite=
@@ -270,8 +270,8 @@ fetch_headers() {
     compiler=$(dependency linux-compiler-gcc- | sed 's/linux-compiler-\(gcc-[0-9]*\)-.*/\1/')
     [ -n "$common" ] && [ -n "$kbuild" ] || die "linux-headers-$release does not name what it needs: $depends"
     compiler=${compiler:-$(dependency 'gcc-[0-9]')}
+    compiler=${compiler%-for-host}
     compiler=${compiler:-gcc}
-    need "$compiler"
     headers=("$first" "$(fetch_package "$common" $suite)" "$(fetch_package "$kbuild" $suite)")
 }
 

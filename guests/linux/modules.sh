@@ -21,6 +21,7 @@ choose_sources() {
         return
     fi
     fetch_headers "$label"
+    need "$compiler"
     unpack_headers
     common=$(sed -n 's/^include \(.*\)\/Makefile$/\1/p' "$headers_dir/Makefile")
     series=$(grep -o '^[0-9]*\.[0-9]*' <<<"$release")
