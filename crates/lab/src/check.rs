@@ -189,6 +189,7 @@ mod tests {
             ratio: None,
             tsc_hz: 1,
             entries,
+            functions: Vec::new(),
             charges,
         };
         let cell = CellResult {

@@ -99,11 +99,14 @@ pub fn joined(layouts: &[ExperimentResult]) -> Option<ExperimentResult> {
             cell.measured = None;
             return Some(cell);
         }
-        let values: Vec<f64> = all.iter().filter_map(|cell| Some(cell.measured.as_ref()?.value)).collect();
+        let measured = || all.iter().filter_map(|cell| cell.measured.as_ref());
+        let values: Vec<f64> = measured().map(|measured| measured.value).collect();
+        let functions = measured().map(|measured| measured.entries.symbols.clone()).collect();
         if let (Some(measured), Some(spread)) = (&mut cell.measured, Spread::of(&values)) {
             measured.ratio = measured.ratio.and(measured.published).map(|published| spread.mean / published);
             measured.value = spread.mean;
             measured.layouts = values;
+            measured.functions = functions;
         }
         Some(cell)
     });

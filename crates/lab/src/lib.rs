@@ -19,6 +19,7 @@ pub mod failure;
 pub mod fingerprint;
 pub mod flame;
 pub mod format;
+pub mod functions;
 mod input;
 pub mod layouts;
 mod markdown;

@@ -107,12 +107,21 @@ pub struct Measured {
     pub tsc_hz: u64,
     /// Charges by name.
     pub entries: Entries,
+    /// The functions of each layout, as [`Entries::symbols`] has those of the first. Empty if there is one layout, and in a saved result.
+    #[serde(skip)]
+    pub functions: Vec<Tallies>,
     /// Charges by kind. Empty in a saved result.
     #[serde(skip)]
     pub charges: Charges,
 }
 
 impl Measured {
+    /// Returns the functions of each layout, or of the only one.
+    pub fn functions(&self) -> impl Iterator<Item = &Tallies> {
+        let only = self.functions.is_empty().then_some(&self.entries.symbols);
+        self.functions.iter().chain(only)
+    }
+
     /// Formats the value; counts are whole numbers.
     pub fn figure(&self) -> String {
         let time = TimeUnit::from_symbol(&self.unit).is_some();
@@ -239,7 +248,9 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let charges = Charges { prices: prices(cell, &profile), ..Charges::new(&ledger, selection) };
     let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
-        Measure::Result { .. } | Measure::Sink { .. } => Some(measure::output(&finished.output)?),
+        Measure::Result { .. } | Measure::Sink { .. } => {
+            Some(measure::output(&finished.output)?)
+        }
         Measure::Region(_) | Measure::Busy(_) | Measure::Count { .. } => None,
     };
     let value = measure::value(metric, &ledger, &charges, output.as_deref())?;
@@ -255,8 +266,9 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let unnamed = unnamed.collect();
     let stacks = Folded::of(&ledger, region).lines;
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
-    let layouts = Vec::new();
-    let measured = Measured { value, layouts, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
+    let (layouts, functions) = (Vec::new(), Vec::new());
+    let tsc_hz = ledger.header.tsc_hz;
+    let measured = Measured { value, layouts, unit, published, ratio, tsc_hz, entries, functions, charges };
     Ok(Known { measured, unnamed, stacks, provenance })
 }
 

@@ -134,6 +134,7 @@ mod tests {
                 ratio: experiment.relative_to.is_none().then_some(2.0),
                 tsc_hz: 2_000_000_000,
                 entries: Default::default(),
+                functions: Vec::new(),
                 charges: Default::default(),
             };
             Some(CellResult {

@@ -7,6 +7,7 @@ use crate::format::{
     Align::{Left, Right},
     WIDTH, change, factor, number, signed, table,
 };
+use crate::functions;
 use crate::layouts::has_differences;
 use crate::results::ExperimentResult;
 use crate::shown;
@@ -193,8 +194,39 @@ fn differences(out: &mut String, experiment: &Experiment, result: &ExperimentRes
     }
 }
 
-/// One experiment's results; of each difference, the `top` lines that explain most.
-pub fn report(experiment: &Experiment, result: &ExperimentResult, top: usize) -> String {
+/// The functions of each pair of cells whose names match patterns: their sum, and the `top` ones with the largest differences.
+fn functions(
+    out: &mut String,
+    experiment: &Experiment,
+    result: &ExperimentResult,
+    pairs: &[Pair],
+    patterns: &[String],
+    top: usize,
+) {
+    let headings = [
+        ("difference", Right),
+        ("cycles before", Right),
+        ("cycles after", Right),
+        ("instructions before", Right),
+        ("instructions after", Right),
+        ("function", Left),
+    ];
+    for pair in pairs {
+        let Some((before, after)) = pair.measured(experiment, result) else { continue };
+        let (from, to, within) = pair.titles(experiment);
+        out.push_str(&format!("\n{from} -> {to}, {within}: functions {}\n\n", patterns.join(", ")));
+        let found = functions::between(before, after, patterns);
+        if found.is_empty() {
+            out.push_str("no function of either has such a name\n");
+            continue;
+        }
+        let lines: Vec<Vec<String>> = found.iter().take(1 + top).map(functions::Function::cells).collect();
+        table(out, &headings, &lines);
+    }
+}
+
+/// One experiment's results; of each difference, the `top` lines that explain most, and the functions whose names match `patterns`.
+pub fn report(experiment: &Experiment, result: &ExperimentResult, top: usize, patterns: &[String]) -> String {
     let mut out = format!("{}: {}\n", experiment.name, experiment.title);
     if let Some(source) = &experiment.source {
         paragraph(&mut out, &format!("published: {} {}", source.text, source.reference));
@@ -207,6 +239,9 @@ pub fn report(experiment: &Experiment, result: &ExperimentResult, top: usize) ->
     factors(&mut out, experiment, result, &pairs);
     if top != 0 {
         differences(&mut out, experiment, result, &pairs, top);
+    }
+    if !patterns.is_empty() {
+        functions(&mut out, experiment, result, &pairs, patterns, top);
     }
     out
 }
@@ -270,14 +305,14 @@ mod tests {
     #[test]
     fn the_report_reads_well() {
         let (experiment, result) = testing::results(4);
-        insta::assert_snapshot!(report(&experiment, &result, 5));
+        insta::assert_snapshot!(report(&experiment, &result, 5, &["load_*".to_owned()]));
     }
 
     #[test]
     fn a_list_reads_well() {
         let (mut experiment, result) = testing::results(4);
         experiment.layout = Layout::List;
-        insta::assert_snapshot!(report(&experiment, &result, 0));
+        insta::assert_snapshot!(report(&experiment, &result, 0, &[]));
     }
 
     #[test]

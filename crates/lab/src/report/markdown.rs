@@ -2,8 +2,8 @@
 
 use crate::Experiment;
 use crate::difference::{Difference, factors};
-use crate::format::factor;
-use crate::format::{number, signed};
+use crate::format::{factor, number, signed};
+use crate::functions;
 use crate::layouts::has_differences;
 use crate::markdown::{cell, plain};
 use crate::results::ExperimentResult;
@@ -21,8 +21,8 @@ fn head(out: &mut String, cells: &[&str]) {
     out.push_str(&format!("|{}|\n", rules.join("|")));
 }
 
-/// Returns one experiment's tables, with the `top` main causes of each difference.
-pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) -> String {
+/// Returns one experiment's tables, with the `top` main causes of each difference, and the functions whose names match `patterns`.
+pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize, patterns: &[String]) -> String {
     let mut out = format!("## {}\n\n", plain(&experiment.title));
     let titles: Vec<String> = experiment.columns.iter().map(|column| cell(&column.title)).collect();
     let mut headings = vec!["", ""];
@@ -94,6 +94,24 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
             row(&mut out, &[cell(&change.name), cycles, share, before, after]);
         }
     }
+    for pair in pairs.iter().filter(|_| !patterns.is_empty()) {
+        let Some((before, after)) = pair.measured(experiment, result) else { continue };
+        let found = functions::between(before, after, patterns);
+        let (from, to, within) = pair.titles(experiment);
+        let title = format!("{from} → {to}, {within}: functions {}", patterns.join(", "));
+        out.push_str(&format!("\n### {}\n\n", plain(&title)));
+        if found.is_empty() {
+            out.push_str("No function of either has such a name.\n");
+            continue;
+        }
+        head(&mut out, &["function", "difference", "cycles before", "after", "instructions before", "after"]);
+        for function in found.iter().take(1 + top) {
+            let mut cells = function.cells();
+            cells.rotate_right(1);
+            cells[0] = cell(&cells[0]);
+            row(&mut out, &cells);
+        }
+    }
     out
 }
 
@@ -104,6 +122,6 @@ mod tests {
     #[test]
     fn the_tables_are_as_they_should_be() {
         let (experiment, result) = testing::results(4);
-        insta::assert_snapshot!(super::markdown(&experiment, &result, 3));
+        insta::assert_snapshot!(super::markdown(&experiment, &result, 3, &["load_*".to_owned()]));
     }
 }

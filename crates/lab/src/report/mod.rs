@@ -25,6 +25,7 @@ pub use series::series_page;
 
 use crate::difference::{Difference, Pair, factors, pairs};
 use crate::experiment::{Line, Row, Skip};
+use crate::functions;
 use crate::results::{ExperimentResult, FORMAT, Interrupted};
 use crate::{Cell, Experiment};
 use serde_json::{Value, json};
@@ -37,9 +38,14 @@ pub const STYLE: &str = include_str!("page.css");
 #[error("can't create the report")]
 pub struct ReportError(#[from] minijinja::Error);
 
-/// Returns all results, with factors and differences. [`crate::check::Document`] reads this document.
-pub fn document(experiments: &[Experiment], results: &[ExperimentResult], interrupted: Option<Interrupted>) -> Value {
-    let each: Vec<Value> = experiments.iter().zip(results).map(|(e, result)| one(e, result)).collect();
+/// Returns all results, with factors and differences, and with the functions whose names match `patterns`. [`crate::check::Document`] reads this document.
+pub fn document(
+    experiments: &[Experiment],
+    results: &[ExperimentResult],
+    interrupted: Option<Interrupted>,
+    patterns: &[String],
+) -> Value {
+    let each: Vec<Value> = experiments.iter().zip(results).map(|(e, result)| one(e, result, patterns)).collect();
     let mut document = json!({ "format": FORMAT, "program": env!("CARGO_PKG_VERSION"), "experiments": each });
     if let Some(interrupted) = interrupted {
         document["interrupted"] = json!(interrupted);
@@ -69,7 +75,7 @@ pub fn description(experiment: &Experiment) -> Value {
     })
 }
 
-fn one(experiment: &Experiment, result: &ExperimentResult) -> Value {
+fn one(experiment: &Experiment, result: &ExperimentResult, patterns: &[String]) -> Value {
     let cell =
         |(row, column): (usize, usize)| format!("{}/{}", experiment.rows[row].line.id, experiment.columns[column].id);
     let between = |pair: &Pair| json!({ "from": cell(pair.from), "to": cell(pair.to) });
@@ -89,6 +95,9 @@ fn one(experiment: &Experiment, result: &ExperimentResult) -> Value {
             let (before, after) = pair.measured(experiment, result)?;
             let mut value = between(pair);
             value["difference"] = json!(Difference::new(before, after));
+            if !patterns.is_empty() {
+                value["functions"] = json!(functions::between(before, after, patterns));
+            }
             Some(value)
         })
         .collect();

@@ -52,6 +52,7 @@ Examples:
   tollgate lab run cr0-wp --only 'queue/*'
   tollgate lab run qdisc --layouts 6
   tollgate lab run udp-rx --kernel amd64 --kernel ~/net-next
+  tollgate lab run ./nested.toml --kernel cloud --kernel ~/kvm --layouts 6 --functions 'kvm_*'
   tollgate lab run ./mine.toml
   tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
   tollgate lab check baseline.json --limit-cycles 0.5%
@@ -117,6 +118,10 @@ struct RunArgs {
     /// Runs each cell in this number of layouts, each with 1 MiB of memory more than the one before, and shows means with their 95 % intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_LAYOUTS))]
     layouts: u32,
+    /// Shows the functions of each pair of cells whose names match this pattern, with the wildcards * and ?, and their sum; with --layouts each difference has its interval.
+    /// May be repeated
+    #[arg(long, value_name = "PATTERN", conflicts_with = "csv")]
+    functions: Vec<String>,
     #[command(flatten)]
     common: Common,
     /// Prints the complete results as JSON
@@ -299,15 +304,15 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     let mut ran = cells::run(&in_layouts, &args.common, |_| true)?;
     ran.results = ran.results.chunks(args.layouts as usize).filter_map(layouts::joined).collect();
     if args.json {
-        emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted)))?;
+        emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted, &args.functions)))?;
     } else if args.csv {
         emit(&report::csv(&experiments, &ran.results))?;
     } else if !ran.is_empty() {
         let shown = experiments.iter().zip(&ran.results).filter(|(_, result)| !result.cells.is_empty());
         let parts: Vec<String> = shown
             .map(|(experiment, result)| match args.markdown {
-                true => report::markdown(experiment, result, args.top),
-                false => text::report(experiment, result, args.top),
+                true => report::markdown(experiment, result, args.top, &args.functions),
+                false => text::report(experiment, result, args.top, &args.functions),
             })
             .collect();
         emit(&(head(&ran) + &parts.join("\n\n")))?;
