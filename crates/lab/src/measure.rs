@@ -41,6 +41,9 @@ pub enum MeasureError {
     /// The guest did not print the result.
     #[error("it printed no line 'result {0} NUMBER UNIT'")]
     Result(String),
+    /// The guest did not print the count.
+    #[error("it printed no line 'count {0} NUMBER'")]
+    Counted(String),
     /// The guest's unit is another one.
     #[error("it printed '{name}' in {found}, which can't be shown in {unit}")]
     Unit {
@@ -122,6 +125,14 @@ fn result<'a>(output: &'a str, name: &str) -> Option<(f64, &'a str)> {
     })
 }
 
+/// The number of the last line `count NAME NUMBER`.
+fn counted(output: &str, name: &str) -> Option<f64> {
+    output.lines().rev().find_map(|line| {
+        let number = of_innermost(line).strip_prefix("count ")?.strip_prefix(name)?.strip_prefix(' ')?;
+        number.trim().parse::<u64>().ok().map(|number| number as f64)
+    })
+}
+
 /// A number in another unit; cycles are those of the processor.
 fn converted(number: f64, found: &str, unit: &str, tsc_hz: u64) -> Option<f64> {
     if found == unit {
@@ -159,6 +170,9 @@ pub fn value(metric: &Metric, ledger: &Ledger, charges: &Charges, output: Option
                 unit: unit.clone(),
             })?
         }
+        Measure::Counted { name, .. } => {
+            counted(output.unwrap_or_default(), name).ok_or_else(|| MeasureError::Counted(name.clone()))?
+        }
         // That something never happened is a result too, but a name that no kind ever has is a mistake: a hypervisor's kinds
         // are absent where there is no hypervisor.
         Measure::Count { kind, .. } => match count(charges, kind) {
@@ -195,6 +209,9 @@ mod tests {
         assert_eq!(result(inside, "far"), Some((3.0, "ns")));
         assert_eq!(result(inside, "near"), Some((4.0, "ns")));
         assert_eq!(result(inside, "other"), None);
+        let output = "count work switches 12\ncount work switches 34\r\nl2| count far steps 5\ncount work switches x\n";
+        assert_eq!(counted(output, "work switches"), Some(34.0));
+        assert_eq!([counted(output, "far steps"), counted(output, "work")], [Some(5.0), None]);
     }
 
     #[test]

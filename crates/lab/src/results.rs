@@ -248,7 +248,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let charges = Charges { prices: prices(cell, &profile), ..Charges::new(&ledger, selection) };
     let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
-        Measure::Result { .. } | Measure::Sink { .. } => {
+        Measure::Result { .. } | Measure::Counted { .. } | Measure::Sink { .. } => {
             Some(measure::output(&finished.output)?)
         }
         Measure::Region(_) | Measure::Busy(_) | Measure::Count { .. } => None,

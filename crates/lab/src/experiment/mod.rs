@@ -106,6 +106,13 @@ pub enum Measure {
         /// The unit to show it in: a unit of time, or exactly the guest's UNIT.
         unit: String,
     },
+    /// The number in a line `count NAME NUMBER` that the guest prints.
+    Counted {
+        /// NAME, which may be several words.
+        name: String,
+        /// The unit of the count.
+        unit: String,
+    },
     /// The number of charges of a kind of event, under the name that reports give it.
     Count {
         /// The name; with an asterisk at its end, all names that begin so.
@@ -143,14 +150,17 @@ impl Metric {
         match &self.measure {
             Measure::Region(unit) => unit.symbol(),
             Measure::Busy(unit) => (*unit).into(),
-            Measure::Result { unit, .. } | Measure::Count { unit, .. } | Measure::Sink { unit, .. } => unit,
+            Measure::Result { unit, .. }
+            | Measure::Counted { unit, .. }
+            | Measure::Count { unit, .. }
+            | Measure::Sink { unit, .. } => unit,
         }
     }
 
     /// Returns true if the value is a number of events or frames.
     pub fn is_count(&self) -> bool {
         match &self.measure {
-            Measure::Count { .. } => true,
+            Measure::Counted { .. } | Measure::Count { .. } => true,
             Measure::Sink { figure, .. } => figure.is_count(),
             Measure::Region(_) | Measure::Busy(_) | Measure::Result { .. } => false,
         }

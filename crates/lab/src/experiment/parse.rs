@@ -146,6 +146,7 @@ struct FileMetric {
     region: Option<String>,
     result: Option<String>,
     count: Option<String>,
+    counted: Option<String>,
     sink: Option<String>,
     unit: String,
     per: Option<f64>,
@@ -239,14 +240,17 @@ impl Reader<'_> {
             Some(value) => Err(self.error(format!("{key}.{name}"), format!("should be above 0, is {value}"))),
         };
         let (per, times) = (positive("per", metric.per)?, positive("times", metric.times)?);
-        let measure = match (&metric.result, &metric.count, &metric.sink) {
-            (Some(name), None, None) => Measure::Result { name: name.clone(), unit },
-            (None, Some(kind), None) => Measure::Count { kind: kind.clone(), unit },
-            (None, None, Some(name)) => self.sink(key, name, unit)?,
-            (None, None, None) if metric.region.is_none() => {
-                return Err(self.error(key, "has none of region, result, count and sink"));
+        let measure = match (&metric.result, &metric.counted, &metric.count, &metric.sink) {
+            (Some(name), None, None, None) => Measure::Result { name: name.clone(), unit },
+            (None, Some(name), None, None) => {
+                Measure::Counted { name: self.text(&format!("{key}.counted"), name)?, unit }
             }
-            (None, None, None) => match (TimeUnit::from_symbol(&unit), unit.parse()) {
+            (None, None, Some(kind), None) => Measure::Count { kind: kind.clone(), unit },
+            (None, None, None, Some(name)) => self.sink(key, name, unit)?,
+            (None, None, None, None) if metric.region.is_none() => {
+                return Err(self.error(key, "has none of region, result, counted, count and sink"));
+            }
+            (None, None, None, None) => match (TimeUnit::from_symbol(&unit), unit.parse()) {
                 (Some(unit), _) => Measure::Region(unit),
                 (None, Ok(unit)) => Measure::Busy(unit),
                 (None, Err(_)) => {
@@ -254,7 +258,7 @@ impl Reader<'_> {
                     return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}")));
                 }
             },
-            _ => return Err(self.error(key, "has more than one of result, count and sink")),
+            _ => return Err(self.error(key, "has more than one of result, counted, count and sink")),
         };
         Ok(Metric { measure, region: metric.region.clone(), per, times })
     }
