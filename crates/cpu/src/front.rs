@@ -12,7 +12,7 @@
 
 mod half;
 
-pub use half::{Half, PAGES, SLOTS, Slot, slot};
+pub use half::{Half, Mapped, PAGES, SLOTS, Slot, slot};
 
 use crate::mapping::Mapping;
 use std::alloc::{Layout, handle_alloc_error};
@@ -52,6 +52,11 @@ pub struct Table {
 }
 
 impl Table {
+    fn clear_private(&mut self) {
+        self.read.clear_private();
+        self.write.clear_private();
+    }
+
     /// Initializes zeroed memory to an empty table.
     fn reset(&mut self, shift: u8) {
         self.read.reset(shift);
@@ -86,6 +91,11 @@ impl Pages {
         self.write.half.clear();
         self.used = false;
     }
+
+    fn clear_private(&mut self) {
+        self.read.half.clear_private();
+        self.write.half.clear_private();
+    }
 }
 
 /// Pages for one kind of access, with their guest-physical addresses.
@@ -114,6 +124,8 @@ pub struct Area<D> {
     pub fetch: [u64; FETCH_SLOTS],
     /// Large pages of code, see [`large_signature`].
     pub large: [u64; LARGE_SLOTS],
+    /// Slots of both that may be for pages of one address space, which are not global.
+    private_code: PrivateCode,
     /// Pages of data by [`Mode`], if the tables have lines.
     pages: [Pages; MODES],
     /// True if the pages of code may include parts of large pages.
@@ -130,7 +142,34 @@ impl<D> Area<D> {
         self.pages.iter_mut().filter(|pages| pages.used).for_each(Pages::clear);
         self.fetch.fill(NO_SIGNATURE);
         self.large.fill(NO_SIGNATURE);
+        self.private_code = PrivateCode::default();
         self.pieces = false;
+    }
+
+    /// Drops what is not global.
+    fn clear_private(&mut self) {
+        self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear_private);
+        self.pages.iter_mut().filter(|pages| pages.used).for_each(Pages::clear_private);
+        let PrivateCode { small, large } = std::mem::take(&mut self.private_code);
+        for (word, mut bits) in small.into_iter().enumerate() {
+            while bits != 0 {
+                self.fetch[word * 64 + bits.trailing_zeros() as usize] = NO_SIGNATURE;
+                bits &= bits - 1;
+            }
+        }
+        let mut bits = large;
+        while bits != 0 {
+            self.large[bits.trailing_zeros() as usize] = NO_SIGNATURE;
+            bits &= bits - 1;
+        }
+    }
+
+    /// Drops pages that can be written if a page may have got its first marked line since.
+    fn follow_epoch(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.drop_writes();
+        }
     }
 
     /// Drops a page. For code, returns true if there was an entry.
@@ -187,6 +226,13 @@ impl<D> Area<D> {
         self.tables.iter_mut().filter(|table| table.used).for_each(|table| table.write.clear());
         self.pages.iter_mut().filter(|pages| pages.used).for_each(|pages| pages.write.half.clear());
     }
+}
+
+/// Slots for pages of code that may not be global, by a bit for each.
+#[derive(Default)]
+struct PrivateCode {
+    small: [u64; FETCH_SLOTS / 64],
+    large: u64,
 }
 
 /// Bits of a linear address that distinguish pages, for any paging depth.
@@ -254,6 +300,14 @@ pub fn slot_mask(shift: u8) -> u64 {
 const AREAS: usize = 16;
 /// Marks an area without an address space.
 const NO_SPACE: u32 = u32::MAX;
+/// Marks an area without pages.
+const NO_CONTEXT: u32 = u32::MAX;
+
+/// Returns the part of an address space's number that its global pages are bound to: the VPID and the EPT pointer.
+fn context(space: u32) -> u32 {
+    space >> 16
+}
+
 /// Number of removals that the log holds for areas that are not current: more than the modelled cache has lines.
 const LOG: usize = 1024;
 /// Size of the stack of translated code below an area, which the host uses for signal frames.
@@ -300,8 +354,8 @@ pub(crate) struct Accessed {
     pub readable: u8,
     /// Writable pages of the group that have no marked line.
     pub writable: u8,
-    /// True for a part of a page larger than 4 KiB.
-    pub large: bool,
+    /// The page in the TLB.
+    pub mapped: Mapped,
 }
 
 /// A page of data that the TLB has.
@@ -313,8 +367,8 @@ pub(crate) struct KnownPage {
     pub physical: u64,
     /// True if the page may be written on the fast path.
     pub writable: bool,
-    /// True for a part of a page larger than 4 KiB.
-    pub large: bool,
+    /// The page in the TLB.
+    pub mapped: Mapped,
 }
 
 /// The areas of one processor.
@@ -333,6 +387,8 @@ pub struct Front<D> {
     space: u32,
     /// Address space of each area, or [`NO_SPACE`].
     spaces: [u32; AREAS],
+    /// Context of the address spaces whose pages each area has, or [`NO_CONTEXT`]: see [`context`].
+    contexts: [u32; AREAS],
     next: usize,
     /// The last removals; the flag is true for pages of code.
     log: [(Left, bool); LOG],
@@ -360,6 +416,7 @@ impl<D: Attached> Front<D> {
             nothing,
             space: NO_SPACE,
             spaces: [NO_SPACE; AREAS],
+            contexts: [NO_CONTEXT; AREAS],
             next: 0,
             log: [(Left::default(), false); LOG],
             logged: 0,
@@ -395,9 +452,10 @@ impl<D: Attached> Front<D> {
         unsafe { self.area.as_mut() }
     }
 
-    /// Assigns an area to an address space, and empties it.
+    /// Assigns an area to an address space. The area keeps the global pages of spaces with the same context.
     fn claim(&mut self, number: usize, space: u32, epoch: u64) {
         let (logged, shift) = (self.logged, self.shift);
+        let same = std::mem::replace(&mut self.contexts[number], context(space)) == context(space);
         let area = self.nth(number);
         // New memory is neither filled nor empty.
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
@@ -408,11 +466,31 @@ impl<D: Attached> Front<D> {
             }
             area.running.reset();
         }
-        area.clear();
-        area.followed = logged;
-        area.epoch = epoch;
+        let same = same && logged - area.followed <= LOG as u64;
+        if same {
+            self.follow(number, |_| true);
+            let area = self.nth(number);
+            area.clear_private();
+            area.follow_epoch(epoch);
+        } else {
+            area.clear();
+            area.followed = logged;
+            area.epoch = epoch;
+        }
         self.spaces[number] = space;
         self.switch(number);
+    }
+
+    /// Applies the removals that concern an area since it was the current one.
+    fn follow(&mut self, number: usize, concerns: impl Fn(&Left) -> bool) {
+        let logged = self.logged;
+        for at in self.nth(number).followed..logged {
+            let (left, code) = self.log[at as usize % LOG];
+            if concerns(&left) {
+                self.nth(number).drop(left, code);
+            }
+        }
+        self.nth(number).followed = logged;
     }
 
     fn switch(&mut self, number: usize) {
@@ -433,23 +511,18 @@ impl<D: Attached> Front<D> {
         if logged - followed > LOG as u64 {
             return self.claim(number, space, epoch);
         }
-        for at in followed..logged {
-            let (left, code) = self.log[at as usize % LOG];
-            if left.concerns(space) {
-                self.nth(number).drop(left, code);
-            }
-        }
-        let area = self.nth(number);
-        area.followed = logged;
-        if area.epoch != epoch {
-            area.epoch = epoch;
-            area.drop_writes();
-        }
+        self.follow(number, |left| left.concerns(space));
+        self.nth(number).follow_epoch(epoch);
         self.switch(number);
     }
 
-    /// Drops the areas of address spaces; the current one must be entered again.
-    pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
+    /// Drops all pages; the current address space must be entered again.
+    pub(crate) fn forget(&mut self) {
+        (self.spaces, self.contexts) = ([NO_SPACE; AREAS], [NO_CONTEXT; AREAS]);
+    }
+
+    /// Drops the pages of address spaces that are not global; the current one must be entered again.
+    pub(crate) fn forget_private(&mut self, is_gone: impl Fn(u32) -> bool) {
         self.spaces.iter_mut().filter(|space| is_gone(**space)).for_each(|space| *space = NO_SPACE);
     }
 
@@ -490,43 +563,39 @@ impl<D: Attached> Front<D> {
     /// Handles a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
     #[inline]
     pub(crate) fn follow_marks(&mut self, epoch: u64) {
-        if self.current().epoch != epoch {
-            self.current().epoch = epoch;
-            self.current().drop_writes();
-        }
+        self.current().follow_epoch(epoch);
     }
 
     /// Adds an accessed page, and others of the page that contains it, for a mode other than [`Mode::Slow`].
     pub(crate) fn fill(&mut self, mode: Mode, access: Accessed) {
-        let Accessed { page, host, written, readable, writable, large } = access;
+        let Accessed { page, host, written, readable, writable, mapped } = access;
         let table = &mut self.current().tables[mode as usize];
         table.used = true;
         // A writable page is also readable.
-        table.read.fill(half::Pages { page, host, which: readable, large }, true);
+        table.read.fill(half::Pages { page, host, which: readable, mapped }, true);
         if writable != 0 {
-            table.write.fill(half::Pages { page, host, which: writable, large }, written);
+            table.write.fill(half::Pages { page, host, which: writable, mapped }, written);
         }
     }
 
     /// Adds the line at `linear`, which is at `host` and in the modelled cache, for a mode other than [`Mode::Slow`].
-    /// `large` is true for a part of a page larger than 4 KiB.
-    pub(crate) fn fill_line(&mut self, mode: Mode, linear: u64, host: u64, writable: bool, large: bool) {
+    pub(crate) fn fill_line(&mut self, mode: Mode, linear: u64, host: u64, writable: bool, mapped: Mapped) {
         let table = &mut self.current().tables[mode as usize];
         table.used = true;
-        table.read.fill_line(linear, host, large);
+        table.read.fill_line(linear, host, mapped);
         if writable {
-            table.write.fill_line(linear, host, large);
+            table.write.fill_line(linear, host, mapped);
         }
     }
 
     /// Adds the page of an access to those from which lines can be added. `page` and `physical` are addresses of pages.
     pub(crate) fn fill_page(&mut self, mode: Mode, access: Accessed, physical: u64) {
-        let Accessed { page, host, readable, writable, large, .. } = access;
+        let Accessed { page, host, readable, writable, mapped, .. } = access;
         let pages = &mut self.current().pages[mode as usize];
         pages.used = true;
         for (known, which) in [(&mut pages.read, readable), (&mut pages.write, writable)] {
             if which != 0 {
-                known.half.fill(half::Pages { page, host, which, large }, true);
+                known.half.fill(half::Pages { page, host, which, mapped }, true);
                 known.physical[slot(page, PAGES)] = physical;
             }
         }
@@ -544,8 +613,8 @@ impl<D: Attached> Front<D> {
         let known = if write { &pages.write } else { &pages.read };
         let host = if write { writable } else { pages.read.half.find(linear, len) }?;
         let (at, offset) = (slot(linear, PAGES), linear & (PAGE - 1));
-        let large = known.half.is_large(at);
-        Some(KnownPage { host, physical: known.physical[at] | offset, writable: writable.is_some(), large })
+        let (physical, mapped) = (known.physical[at] | offset, known.half.mapped(at));
+        Some(KnownPage { host, physical, writable: writable.is_some(), mapped })
     }
 
     /// Returns log2 of the size of the pages or lines in the tables.
@@ -613,18 +682,23 @@ impl<D: Attached> Front<D> {
     }
 
     /// Adds a page of code. `whole` is true if the 2 MiB around it belong to one TLB page of at least that size.
-    pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool, large: bool, whole: bool) {
+    pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool, mapped: Mapped, whole: bool) {
         let area = self.current();
         if whole {
             if let (signature, true) = large_signature(linear, physical, user) {
-                area.large[large_slot(linear)] = signature;
+                let slot = large_slot(linear);
+                area.large[slot] = signature;
+                area.private_code.large = area.private_code.large & !(1 << slot) | u64::from(!mapped.global) << slot;
             }
             return;
         }
         match signature(linear, physical, user) {
             (signature, true) if signature != NO_SIGNATURE => {
-                area.fetch[fetch_slot(linear)] = signature;
-                area.pieces |= large;
+                let slot = fetch_slot(linear);
+                area.fetch[slot] = signature;
+                area.pieces |= mapped.large;
+                let (private, at) = (&mut area.private_code.small[slot / 64], slot % 64);
+                *private = *private & !(1 << at) | u64::from(!mapped.global) << at;
             }
             _ => {}
         }
@@ -683,8 +757,9 @@ mod tests {
         fn reset(&mut self) {}
     }
 
-    fn fill(front: &mut Front<Nothing>) {
-        let access = Accessed { page: LINEAR, host: 0x7000, written: true, readable: 1, writable: 1, large: false };
+    fn fill(front: &mut Front<Nothing>, global: bool) {
+        let mapped = Mapped { large: false, global };
+        let access = Accessed { page: LINEAR, host: 0x7000, written: true, readable: 1, writable: 1, mapped };
         front.fill(Mode::User, access);
         assert!(knows(front));
     }
@@ -700,16 +775,61 @@ mod tests {
         front.set_mode(Mode::User);
         for space in [1, 2] {
             front.enter(space, 0);
-            fill(&mut front);
+            fill(&mut front, false);
         }
         front.drop_range(left(Some(1)));
         assert!(knows(&front));
         front.enter(1, 0);
         assert!(!knows(&front));
-        fill(&mut front);
+        fill(&mut front, false);
         front.drop_range(left(None));
         assert!(!knows(&front));
         front.enter(2, 0);
         assert!(!knows(&front));
+    }
+
+    #[test]
+    fn global_pages_stay_when_an_address_space_goes() {
+        let mut front = Front::<Nothing>::new(PAGES);
+        front.set_mode(Mode::User);
+        let next = |front: &mut Front<Nothing>, space: u32| {
+            front.forget_private(|_| true);
+            front.enter(space, 0);
+            knows(front)
+        };
+        front.enter(1, 0);
+        fill(&mut front, false);
+        assert!(!next(&mut front, 1));
+        fill(&mut front, true);
+        assert!(next(&mut front, 1) && next(&mut front, 2));
+        front.drop_range(Left { linear: LINEAR, shift: 12, key: None });
+        assert!(!next(&mut front, 2));
+        // Global pages belong to a VPID and an EPT pointer.
+        fill(&mut front, true);
+        assert!(!next(&mut front, 1 << 16));
+        fill(&mut front, true);
+        front.forget();
+        front.enter(1 << 16, 0);
+        assert!(!knows(&front));
+    }
+
+    #[test]
+    fn global_pages_that_left_while_another_area_was_current_do_not_stay() {
+        let mut front = Front::<Nothing>::new(PAGES);
+        front.set_mode(Mode::User);
+        for (space, removals, stays) in [(1, 1, false), (2, LOG as u64 + 1, false), (3, 0, true)] {
+            front.enter(space, 0);
+            fill(&mut front, true);
+            let area = front.area;
+            front.enter(space + 8, 0);
+            for n in 0..removals {
+                let linear = if n == 0 { LINEAR } else { 0 };
+                front.drop_range(Left { linear, shift: 12, key: Some(space + 8) });
+            }
+            front.forget_private(|gone| gone == space);
+            front.enter(space + 4, 0);
+            assert_eq!(front.area, area);
+            assert_eq!(knows(&front), stays, "{removals}");
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! from the instruction on, is subtracted. As prices are marginal, this does not depend on where blocks are cut.
 
 use crate::engine::NOWHERE;
-use crate::front::{KnownPage, Left, Mode};
+use crate::front::{KnownPage, Left, Mapped, Mode};
 use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
@@ -100,7 +100,7 @@ impl Cpu {
         if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() || self.engine.streams {
             return None;
         }
-        let KnownPage { host, physical, writable, large } = self.engine.front.page(mode, linear, size, write)?;
+        let KnownPage { host, physical, writable, mapped } = self.engine.front.page(mode, linear, size, write)?;
         let line = physical >> LINE_SHIFT;
         let memory = self.micro.memory.as_ref()?;
         let found = memory.find(line);
@@ -114,7 +114,7 @@ impl Cpu {
             Some(slot) => self.found(line, slot, write),
             None => self.miss_line(line, linear, write)?,
         };
-        self.expose_slot(mode, slot, &Exposed { physical, linear, host, writable, large });
+        self.expose_slot(mode, slot, &Exposed { physical, linear, host, writable, mapped });
         Some(host as *mut u8)
     }
 
@@ -243,7 +243,7 @@ impl Cpu {
     /// Adds the line in a slot of the cache to the fast path. The line can be written there if its page may be and the cache
     /// knows that the line has changed.
     fn expose_slot(&mut self, mode: Mode, slot: usize, at: &Exposed) {
-        let Exposed { linear, host, writable, large, .. } = *at;
+        let Exposed { linear, host, writable, mapped, .. } = *at;
         let writable = writable && self.micro.memory.as_ref().is_some_and(|memory| memory.is_changed(slot));
         let offset = linear % LINE;
         let start = linear - offset;
@@ -251,7 +251,7 @@ impl Cpu {
             self.hide(slot);
             self.engine.exposed[slot] = start;
         }
-        self.engine.front.fill_line(mode, start, host - offset, writable, large);
+        self.engine.front.fill_line(mode, start, host - offset, writable, mapped);
     }
 }
 
@@ -265,6 +265,6 @@ pub(crate) struct Exposed {
     pub host: u64,
     /// True if the page may be written on the fast path.
     pub writable: bool,
-    /// True for a part of a page larger than 4 KiB.
-    pub large: bool,
+    /// The page in the TLB.
+    pub mapped: Mapped,
 }

@@ -9,7 +9,7 @@ use crate::arch::attention;
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault};
 use crate::flags::Int;
-use crate::front::{Accessed, Left, Mode};
+use crate::front::{Accessed, Left, Mapped, Mode};
 use crate::lines::Exposed;
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{GROUP, lines};
@@ -42,8 +42,8 @@ struct Resolved {
     page: u64,
     /// True if the page has marked lines.
     marked: bool,
-    /// True for a part of a page larger than 4 KiB.
-    large: bool,
+    /// The page in the TLB.
+    mapped: Mapped,
     /// True if the page was written, and not only read.
     written: bool,
     /// True if the page may be written.
@@ -90,12 +90,12 @@ impl Cpu {
             emulating.note_mapping();
             return;
         }
-        self.engine.front.forget(|_| true);
+        self.engine.front.forget();
         self.enter_space();
         self.access_changed();
     }
 
-    /// Handles a load of CR3 (or INVPCID of one PCID): the fast path's entries of `flushed` are dropped.
+    /// Handles a load of CR3 (or INVPCID of one PCID): the fast path's entries of `flushed` are dropped, except for global pages.
     pub(crate) fn space_changed(&mut self, flushed: Option<u16>) {
         if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_mapping();
@@ -103,7 +103,7 @@ impl Cpu {
         }
         if let Some(pcid) = flushed {
             let context = self.micro.tlb.context();
-            self.engine.front.forget(|space| context.owns(space, pcid));
+            self.engine.front.forget_private(|space| context.owns(space, pcid));
         }
         self.enter_space();
     }
@@ -139,9 +139,9 @@ impl Cpu {
             return Err(self.fetch_from_apic_page(address));
         }
         // A smaller page inside a large one takes precedence.
-        let large = entry.shift > 12;
+        let mapped = mapped(&entry);
         let whole = entry.shift >= 21 && !self.micro.tlb.has_small_code(linear, 21);
-        self.engine.front.fill_code(linear, address & !OFFSET, self.arch.cpl == 3, large, whole);
+        self.engine.front.fill_code(linear, address & !OFFSET, self.arch.cpl == 3, mapped, whole);
         self.engine.fetch.physical = address & !OFFSET;
         self.engine.fetch.page = linear & !OFFSET;
         Ok(())
@@ -372,10 +372,10 @@ impl Cpu {
         if mode != Mode::Slow && !access.is_shadow() && !self.is_watched(linear) {
             // The dirty flag or protection key of a readable page may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
-            let (marked, large) = (code != 0, entry.shift > 12);
+            let (marked, mapped) = (code != 0, mapped(&entry));
             if self.in_one_line(linear, size) {
                 let page = page as u64;
-                self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });
+                self.expose(mode, Resolved { linear, address, page, marked, mapped, written: write, writable });
             }
         }
         Ok(Target::Ram(host))
@@ -383,7 +383,7 @@ impl Cpu {
 
     /// Adds the page of an access to the fast path, and its neighbours if it is part of a large page.
     fn expose(&mut self, mode: Mode, access: Resolved) {
-        let Resolved { linear, address, page: host, marked, large, written, writable } = access;
+        let Resolved { linear, address, page: host, marked, mapped, written, writable } = access;
         let own = 1 << (linear / PAGE % GROUP as u64);
         if self.has_lines() {
             let writable = writable && !marked;
@@ -393,19 +393,19 @@ impl Cpu {
                 written,
                 readable: own,
                 writable: if writable { own } else { 0 },
-                large,
+                mapped,
             };
             self.engine.front.fill_page(mode, page, address & !OFFSET);
             let (physical, host) = (address, host + (address & OFFSET));
-            return self.expose_line(mode, &Exposed { physical, linear, host, writable, large });
+            return self.expose_line(mode, &Exposed { physical, linear, host, writable, mapped });
         }
-        let (readable, unmarked) = match large {
+        let (readable, unmarked) = match mapped.large {
             true => self.wiring.ram.around(address),
             false => (own, if marked { 0 } else { own }),
         };
         let writable = if writable { unmarked } else { 0 };
         let page = linear & !OFFSET;
-        self.engine.front.fill(mode, Accessed { page, host, written, readable, writable, large });
+        self.engine.front.fill(mode, Accessed { page, host, written, readable, writable, mapped });
     }
 
     /// Adds the page of an access that missed the fast path, if the TLB has the page and no more than a charge for its
@@ -461,8 +461,8 @@ impl Cpu {
         }
         self.reach_lines(address, linear, size, write);
         let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
-        let large = entry.shift > 12;
-        self.expose(mode, Resolved { linear, address, page, marked, large, written: write, writable });
+        let mapped = mapped(&entry);
+        self.expose(mode, Resolved { linear, address, page, marked, mapped, written: write, writable });
         true
     }
 
@@ -877,6 +877,11 @@ impl Cpu {
         let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
         self.write_as(linear, T::SIZE, value.to_u64(), Privilege::Implicit, seg::DS)
     }
+}
+
+/// Returns what the fast path notes of a page.
+fn mapped(entry: &Entry) -> Mapped {
+    Mapped { large: entry.shift > 12, global: entry.perms & perm::GLOBAL != 0 }
 }
 
 #[inline]

@@ -31,7 +31,7 @@ impl Cpu {
     /// flushed.
     pub fn watches_changed(&mut self) {
         let space = self.micro.tlb.context().key(self.pcid());
-        self.engine.front.forget(|_| true);
+        self.engine.front.forget();
         self.engine.front.enter(space, self.wiring.ram.epoch());
         self.engine.fetch.leave();
         self.access_changed();

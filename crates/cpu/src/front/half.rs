@@ -46,8 +46,19 @@ pub struct Half {
     filled: [u64; GROUPS / 64],
     /// Slots for parts of pages larger than 4 KiB.
     large: [u64; SLOTS / 64],
+    /// Slots that may be for pages of one address space, which are not global.
+    private: [u64; SLOTS / 64],
     /// Regions that may contain such parts, by [`region`].
     regions: u64,
+}
+
+/// What the TLB says of the page to which a slot belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// True for a page larger than 4 KiB.
+    pub large: bool,
+    /// True for a global page, which all address spaces have.
+    pub global: bool,
 }
 
 /// Pages to be added: some of an aligned group.
@@ -59,8 +70,8 @@ pub struct Pages {
     pub host: u64,
     /// Available pages of its group, including itself; more than one if it is part of a larger page.
     pub which: u8,
-    /// True if it is part of a larger page.
-    pub large: bool,
+    /// The page in the TLB.
+    pub mapped: Mapped,
 }
 
 /// Returns the contents of an empty slot: a page that belongs to another slot, so that no address matches. It does not
@@ -90,6 +101,7 @@ impl Half {
             shift,
             filled: [0; GROUPS / 64],
             large: [0; SLOTS / 64],
+            private: [0; SLOTS / 64],
             regions: 0,
         };
         half.reset(shift);
@@ -116,7 +128,34 @@ impl Half {
             }
         }
         self.large = [0; SLOTS / 64];
+        self.private = [0; SLOTS / 64];
         self.regions = 0;
+    }
+
+    /// Drops all pages that are not global.
+    pub fn clear_private(&mut self) {
+        for (word, private) in self.private.iter_mut().enumerate() {
+            let mut bits = std::mem::take(private);
+            self.large[word] &= !bits;
+            while bits != 0 {
+                let i = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                self.slots[i].negated = nothing(i, self.shift);
+            }
+        }
+    }
+
+    /// Notes to which kind of page the slots of `bits`, in one word of 64, belong from now on; `linear` is in the page.
+    fn note(&mut self, word: usize, bits: u64, linear: u64, mapped: Mapped) {
+        let (large, private) = (&mut self.large[word], &mut self.private[word]);
+        (*large, *private) = (*large & !bits, *private & !bits);
+        if mapped.large {
+            *large |= bits;
+            self.regions |= region(linear);
+        }
+        if !mapped.global {
+            *private |= bits;
+        }
     }
 
     /// Adds pages: the requested page replaces the one in its slot if `must` is set; the others only use empty slots.
@@ -138,30 +177,21 @@ impl Half {
         }
         let group = first / GROUP;
         self.filled[group / 64] |= 1 << (group % 64);
-        let (large, taken) = (&mut self.large[first / 64], taken << (first % 64));
-        *large &= !taken;
-        if pages.large {
-            *large |= taken;
-            self.regions |= region(pages.page);
-        }
+        self.note(first / 64, taken << (first % 64), pages.page, pages.mapped);
     }
 
-    /// Adds the line at an address, which is at `host`. `large` is true if the line is part of a page larger than 4 KiB.
-    pub fn fill_line(&mut self, linear: u64, host: u64, large: bool) {
+    /// Adds the line at an address, which is at `host`.
+    pub fn fill_line(&mut self, linear: u64, host: u64, mapped: Mapped) {
         let i = slot(linear, self.shift);
         self.slots[i] = Slot { negated: linear.wrapping_neg(), addend: host.wrapping_sub(linear) };
         self.filled[i / GROUP / 64] |= 1 << (i / GROUP % 64);
-        if large {
-            self.large[i / 64] |= 1 << (i % 64);
-            self.regions |= region(linear);
-        } else {
-            self.large[i / 64] &= !(1 << (i % 64));
-        }
+        self.note(i / 64, 1 << (i % 64), linear, mapped);
     }
 
-    /// Returns true if a slot is for a part of a page larger than 4 KiB.
-    pub fn is_large(&self, slot: usize) -> bool {
-        self.large[slot / 64] >> (slot % 64) & 1 != 0
+    /// Returns to which kind of page a slot belongs.
+    pub fn mapped(&self, slot: usize) -> Mapped {
+        let has = |bits: &[u64]| bits[slot / 64] >> (slot % 64) & 1 != 0;
+        Mapped { large: has(&self.large), global: !has(&self.private) }
     }
 
     /// Drops the line at an address.
@@ -264,9 +294,15 @@ mod tests {
         (0..GROUP as u64).filter(|i| half.find(first + i * PAGE, 8).is_some()).fold(0, |all, i| all | 1 << i)
     }
 
-    const SMALL: Pages = Pages { page: 0x1_0020_3000, host: 0x7000, which: 1 << 3, large: false };
+    const OWN: Mapped = Mapped { large: false, global: false };
+    const SMALL: Pages = Pages { page: 0x1_0020_3000, host: 0x7000, which: 1 << 3, mapped: OWN };
     /// Another page for the slot of [`SMALL`], with five others of its group.
-    const LARGE: Pages = Pages { page: 0xffff_8000_00a0_3000, host: 0x10_3000, which: 0x7e, large: true };
+    const LARGE: Pages = Pages {
+        page: 0xffff_8000_00a0_3000,
+        host: 0x10_3000,
+        which: 0x7e,
+        mapped: Mapped { large: true, global: true },
+    };
 
     #[test]
     fn neighbours_take_empty_slots_only() {
@@ -298,6 +334,23 @@ mod tests {
             half.drop_range(other.page & !((1 << 21) - 1), 21);
             assert_eq!(found(&half, other.page), 0, "{shift}");
         }
+    }
+
+    #[test]
+    fn global_pages_outlive_an_address_space() {
+        let mut half = Half::empty(PAGES);
+        half.fill(SMALL, true);
+        half.fill(LARGE, false);
+        half.clear_private();
+        assert_eq!((found(&half, SMALL.page), found(&half, LARGE.page)), (0, 0x76));
+        // The slot of the page that went belongs to a global page now, and the other way round.
+        half.fill(LARGE, true);
+        half.fill(
+            Pages { mapped: Mapped { global: false, ..LARGE.mapped }, which: 1 << 4, page: LARGE.page + PAGE, ..LARGE },
+            true,
+        );
+        half.clear_private();
+        assert_eq!(found(&half, LARGE.page), 0x6e);
     }
 
     #[test]
