@@ -12,7 +12,7 @@
 
 mod half;
 
-pub use half::{Half, Mapped, PAGES, SLOTS, Slot, slot};
+pub use half::{Half, Mapped, PAGES, SLOTS, Slot, slot, slot_mask};
 
 use crate::mapping::Mapping;
 use std::alloc::{Layout, handle_alloc_error};
@@ -290,11 +290,6 @@ fn large_linear(signature: u64) -> u64 {
 
 /// An empty slot. The page with this signature is never stored.
 const NO_SIGNATURE: u64 = u64::MAX;
-
-/// Returns the bits of an address that select its slot, in tables of pages or lines of 2^`shift` bytes.
-pub fn slot_mask(shift: u8) -> u64 {
-    (SLOTS as u64 - 1) << shift
-}
 
 /// Number of areas, each for one address space.
 const AREAS: usize = 16;

@@ -6,9 +6,16 @@
 use crate::ram::GROUP;
 use x86::page::PAGE;
 
-/// Number of slots: many more than the modelled TLB has entries, because these may be for large pages, and more than the
-/// modelled cache has lines.
-pub const SLOTS: usize = 2048;
+/// Number of slots for adjacent pages or lines: many more than the modelled TLB has entries, because these may be for large pages,
+/// and more than the modelled cache has lines.
+const ADJACENT: usize = 1 << 11;
+/// Number of parts of the address space with slots of their own. Kernels have much of what they use often (memory of each processor, stacks,
+/// descriptor tables) at the begin of parts, which would share slots.
+const PARTS: usize = 1 << 2;
+/// Lowest bit of an address that selects the part.
+const PART: u32 = 45;
+/// Number of slots.
+pub const SLOTS: usize = ADJACENT * PARTS;
 
 /// Log2 of the size of a page.
 pub const PAGES: u8 = 12;
@@ -78,13 +85,21 @@ pub struct Pages {
 /// belong to the next slot either, in which an access that crosses pages ends.
 #[inline(always)]
 fn nothing(slot: usize, shift: u8) -> u64 {
-    (((slot ^ (SLOTS / 2)) as u64) << shift).wrapping_neg()
+    let (adjacent, part) = ((slot ^ (ADJACENT / 2)) % ADJACENT, slot / ADJACENT);
+    ((adjacent as u64) << shift | (part as u64) << PART).wrapping_neg()
 }
 
 /// Returns the slot of the page or line of 2^`shift` bytes at an address.
 #[inline(always)]
 pub fn slot(linear: u64, shift: u8) -> usize {
-    (linear >> (shift & 63)) as usize % SLOTS
+    let (adjacent, part) = ((linear >> (shift & 63)) as usize % ADJACENT, (linear >> PART) as usize % PARTS);
+    part * ADJACENT + adjacent
+}
+
+/// Returns the bits of an address that select its slot, in tables of pages or lines of 2^`shift` bytes: in their order, they are the
+/// number of the slot.
+pub fn slot_mask(shift: u8) -> u64 {
+    (ADJACENT as u64 - 1) << shift | (PARTS as u64 - 1) << PART
 }
 
 /// Hashes the number of a 2 MiB region to one bit of a word.
@@ -108,11 +123,19 @@ impl Half {
         half
     }
 
-    /// Initializes zeroed memory to an empty half.
+    /// Initializes zeroed memory to an empty half. Memory that stays zero is not touched: it is a page at 0, which belongs to the first
+    /// slot, in which an access ends that begins in the last one, and behind which no bytes begin in the second one.
     pub fn reset(&mut self, shift: u8) {
         self.shift = shift;
-        self.filled = [u64::MAX; GROUPS / 64];
-        self.clear();
+        for slot in [0, 1, SLOTS - 1] {
+            self.slots[slot].negated = nothing(slot, shift);
+        }
+    }
+
+    /// Returns true if a slot has no page, except perhaps the one at 0.
+    fn is_empty(&self, slot: usize) -> bool {
+        let negated = self.slots[slot].negated;
+        negated == 0 || negated == nothing(slot, self.shift)
     }
 
     /// Drops all pages.
@@ -168,7 +191,7 @@ impl Half {
             let number = left.trailing_zeros() as usize;
             left &= left - 1;
             let i = first + number;
-            if (must && number == offset) || self.slots[i].negated == nothing(i, PAGES) {
+            if (must && number == offset) || self.is_empty(i) {
                 let distance = (number as u64).wrapping_sub(offset as u64).wrapping_mul(PAGE);
                 let negated = pages.page.wrapping_add(distance).wrapping_neg();
                 self.slots[i] = Slot { negated, addend: pages.host.wrapping_sub(pages.page) };
@@ -279,12 +302,26 @@ mod tests {
     #[test]
     fn an_empty_slot_matches_no_access() {
         let half = Half::empty(PAGES);
-        for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
+        let parts = (0..2 * PARTS as u64).map(|part| part << (PART - 12));
+        for page in parts.flat_map(|part| (0..2 * ADJACENT as u64).map(move |page| part | page)).chain([u64::MAX >> 12])
+        {
             // Inside the page, and across its end.
             for (offset, len) in [(0, 1), (0, 8), (PAGE - 8, 8), (PAGE - 4, 8), (PAGE - 1, 64), (0, 0)] {
                 let linear = (page * PAGE).wrapping_add(offset);
                 assert_eq!(half.find(linear, len), None, "{len} bytes at {linear:#x}");
             }
+        }
+    }
+
+    #[test]
+    fn the_bits_of_the_mask_are_the_slot() {
+        for (linear, shift) in
+            [(0xffff_8b7a_1f01_f123, 12), (0x55ea_9fb7_e048, 12), (u64::MAX, 6), (0x7fd5_5c50_7fc0, 6)]
+        {
+            let mask = slot_mask(shift);
+            let extracted = (0..64).filter(|bit| mask >> bit & 1 != 0).enumerate();
+            let expected = extracted.fold(0, |all, (to, from)| all | (linear >> from & 1) << to);
+            assert_eq!(slot(linear, shift) as u64, expected);
         }
     }
 
