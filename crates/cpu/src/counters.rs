@@ -19,13 +19,9 @@ pub const MOST_NUMBERS: usize = 1 << 18;
 /// Maximum number of origins with counts.
 const MOST_ORIGINS: usize = 1024;
 /// Number of requests after which a table is old enough for another origin: its task has most likely ended. Tables take up to a
-/// quarter of a megabyte each. The number doubles, up to a limit, when an origin asks again whose table was given to another one:
-/// its task was asleep.
-const OLD: u64 = 20_000;
-const OLDEST: u64 = OLD << 6;
+/// quarter of a megabyte each.
+const OLD: u64 = 40_000;
 const ABSENT: u32 = u32::MAX;
-/// Marks an origin whose table was given to another one.
-const GIVEN_UP: u32 = u32::MAX - 1;
 /// Number of counters that are checked together.
 const GROUP: usize = 16;
 /// Number of counters in a page of the host's memory.
@@ -59,8 +55,6 @@ pub struct Counters {
     placed: Vec<u32>,
     /// Number of requests for a table so far.
     asked: u64,
-    /// See [`OLD`].
-    old: u64,
     /// Times by which more than [`SPARSE`] is needed, so that a program with much hot code is not translated again and again.
     patience: usize,
 }
@@ -100,7 +94,6 @@ impl Counters {
             places: Vec::new(),
             placed: Vec::new(),
             asked: 0,
-            old: OLD,
             patience: 1,
         }
     }
@@ -146,7 +139,7 @@ impl Counters {
     #[inline]
     pub fn table(&mut self, origin: OriginId) -> Option<*mut u32> {
         let number = match self.by_origin.get(origin.0 as usize) {
-            Some(&number) if (number as usize) < self.tables.len() => number as usize,
+            Some(&number) if number != ABSENT => number as usize,
             _ => self.make(origin)?,
         };
         let table = &mut self.tables[number];
@@ -157,10 +150,6 @@ impl Counters {
 
     #[cold]
     fn make(&mut self, origin: OriginId) -> Option<usize> {
-        let wanted = self.by_origin.get_mut(origin.0 as usize);
-        if wanted.is_some_and(|number| std::mem::replace(number, ABSENT) == GIVEN_UP) {
-            self.old = (self.old * 2).min(OLDEST);
-        }
         let number = match self.tables.iter().position(|table| table.last == 0) {
             Some(free) => free,
             None if self.tables.len() == MOST_ORIGINS || self.has_old() => return None,
@@ -185,7 +174,7 @@ impl Counters {
     }
 
     fn has_old(&self) -> bool {
-        self.tables.iter().any(|table| self.asked - table.last > self.old)
+        self.tables.iter().any(|table| self.asked - table.last > OLD)
     }
 
     /// Returns the origin with the least recently used table.
@@ -195,7 +184,7 @@ impl Counters {
 
     /// Releases the table of an origin, which has been drained.
     pub fn give_up(&mut self, origin: OriginId) {
-        let number = std::mem::replace(&mut self.by_origin[origin.0 as usize], GIVEN_UP);
+        let number = std::mem::replace(&mut self.by_origin[origin.0 as usize], ABSENT);
         let table = &mut self.tables[number as usize];
         (table.last, table.time) = (0, 0);
     }
@@ -424,18 +413,6 @@ mod tests {
         assert_eq!(counters.oldest(), Some(OriginId(1)));
         counters.give_up(OriginId(1));
         assert!(counters.table(OriginId(3)).is_some());
-        // Once its task asks again, tables are kept for longer.
-        for origin in [0, 2, 1] {
-            assert!(counters.table(OriginId(origin)).is_some());
-        }
-        for _ in 0..=OLD {
-            assert!(counters.table(OriginId(1)).is_some());
-        }
-        assert!(counters.table(OriginId(4)).is_some());
-        for _ in 0..OLD {
-            assert!(counters.table(OriginId(1)).is_some());
-        }
-        assert!(counters.table(OriginId(5)).is_none());
     }
 
     #[test]
