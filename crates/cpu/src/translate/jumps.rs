@@ -3,7 +3,7 @@
 use super::KEYS;
 
 /// Number of slots for targets of indirect branches.
-pub const JUMP_SLOTS: usize = 8192;
+pub const JUMP_SLOTS: usize = 32_768;
 /// Marks a missing code cache: the jump tables must be cleared before they are used.
 const NO_CODE: u64 = u64::MAX;
 /// Bits of a target that select its slot. Bit 0 is not used: return addresses are at least two bytes apart, the length
