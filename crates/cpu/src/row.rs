@@ -100,6 +100,15 @@ pub enum Treatment {
     Pause,
     /// SWAPGS.
     SwapBases,
+    /// RDFSBASE, RDGSBASE, WRFSBASE or WRGSBASE.
+    Base {
+        /// The segment.
+        segment: u8,
+        /// True if the instruction writes the base.
+        write: bool,
+    },
+    /// RDPKRU.
+    ReadRights,
     /// WRMSR.
     WriteMsr,
     /// CMPXCHG16B.

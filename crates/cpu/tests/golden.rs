@@ -14,8 +14,20 @@ use testkit::{CODE, DATA, Machine, assemble};
 type Assemble = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
 /// Blocks of code at CPL 0.
-const SYSTEM: &[(&str, Assemble)] =
-    &[("read-control", |a| a.mov(rax, cr3)), ("swap-bases", |a| a.swapgs()), ("write-msr", |a| a.wrmsr())];
+const SYSTEM: &[(&str, Assemble)] = &[
+    ("read-base", |a| {
+        a.rdfsbase(rdx)?;
+        a.rdgsbase(r10d)
+    }),
+    ("read-control", |a| a.mov(rax, cr3)),
+    ("read-rights", |a| a.rdpkru()),
+    ("swap-bases", |a| a.swapgs()),
+    ("write-base", |a| {
+        a.wrgsbase(rdx)?;
+        a.wrfsbase(r10d)
+    }),
+    ("write-msr", |a| a.wrmsr()),
+];
 
 /// Blocks of user code.
 const BLOCKS: &[(&str, Assemble)] = &[

@@ -4,8 +4,8 @@ use cpu::counters::MOST_BLOCKS;
 use cpu::{Exit, Tier};
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
-    CodeAssembler, ecx, edx, k1, qword_ptr, rax, rbx, rdx, rsi, xmm3, xmmword_ptr, ymm4, ymmword_ptr, zmm1, zmm2, zmm5,
-    zmmword_ptr,
+    CodeAssembler, dword_ptr, ecx, edx, k1, qword_ptr, r10, r11, r12, rax, rbx, rcx, rdx, rsi, xmm3, xmmword_ptr, ymm4,
+    ymmword_ptr, zmm1, zmm2, zmm5, zmmword_ptr,
 };
 use ledger::Family;
 use std::time::{Duration, Instant};
@@ -164,6 +164,30 @@ fn compare_loop(assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>) {
     tiers.start(&start);
     assert_eq!(tiers.run(1 << 40), Ok(Exit::Halt));
     assert_eq!(tiers.charges(), Ok(()));
+}
+
+/// Writes of FS and GS are seen by accesses that follow, in line and by handlers.
+#[test]
+fn bases_are_read_and_written() {
+    compare_loop(|a| {
+        a.lea(rdx, qword_ptr(DATA + rcx * 8))?;
+        a.wrfsbase(rdx)?;
+        a.mov(dword_ptr(8).fs(), ecx)?;
+        a.rdfsbase(r10)?;
+        a.cmp(r10, rdx)?;
+        a.adc(rbx, 0)?;
+        a.wrgsbase(edx)?;
+        a.add(rax, qword_ptr(8).gs())?;
+        // CPUID leaves translated code, and the bases are taken along.
+        a.push(rcx)?;
+        a.push(rbx)?;
+        a.cpuid()?;
+        a.pop(rbx)?;
+        a.pop(rcx)?;
+        a.rdgsbase(r11)?;
+        a.add(r12, r11)?;
+        a.add(r12, qword_ptr(8).fs())
+    });
 }
 
 /// Emits a loop whose second trace finds data, has its page displaced from the TLB, and accesses it again.

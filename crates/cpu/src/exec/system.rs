@@ -35,16 +35,20 @@ pub static ROWS: &[Row] = &[
     Row::new(Rdpid, Class::Microcode, |_, _| Some(rdpid)),
     Row::new(Rdfsbase, Class::Microcode, |_, op| {
         base(op, read_base::<{ seg::FS }, u32>, read_base::<{ seg::FS }, u64>)
-    }),
+    })
+    .treated(Treatment::Base { segment: seg::FS, write: false }),
     Row::new(Rdgsbase, Class::Microcode, |_, op| {
         base(op, read_base::<{ seg::GS }, u32>, read_base::<{ seg::GS }, u64>)
-    }),
+    })
+    .treated(Treatment::Base { segment: seg::GS, write: false }),
     Row::new(Wrfsbase, Class::Microcode, |_, op| {
         base(op, write_base::<{ seg::FS }, u32>, write_base::<{ seg::FS }, u64>)
-    }),
+    })
+    .treated(Treatment::Base { segment: seg::FS, write: true }),
     Row::new(Wrgsbase, Class::Microcode, |_, op| {
         base(op, write_base::<{ seg::GS }, u32>, write_base::<{ seg::GS }, u64>)
-    }),
+    })
+    .treated(Treatment::Base { segment: seg::GS, write: true }),
     Row::end(Int, Class::System, |_, _| Some(int)).of_system(),
     Row::end(Int1, Class::System, |_, _| Some(int1)).of_system(),
     Row::end(Int3, Class::System, |_, _| Some(|cpu, _| trap(cpu, vector::BP))).of_system(),

@@ -378,6 +378,8 @@ impl<'a> Emit<'a> {
             Plan::Pause => self.pause(),
             Plan::ReadControl => self.read_control(),
             Plan::SwapBases => self.swap_bases(),
+            Plan::Base { segment, write } => self.base(segment, write),
+            Plan::ReadRights => self.read_rights(),
             Plan::WriteMsr => self.write_msr(),
             Plan::Selector => self.selector(),
             Plan::CompareExchange16 => self.compare_exchange_16(),

@@ -49,6 +49,15 @@ pub enum Plan {
     ReadControl,
     /// SWAPGS.
     SwapBases,
+    /// RDFSBASE, RDGSBASE, WRFSBASE or WRGSBASE.
+    Base {
+        /// The segment.
+        segment: u8,
+        /// True if the instruction writes the base.
+        write: bool,
+    },
+    /// RDPKRU.
+    ReadRights,
     /// WRMSR.
     WriteMsr,
     /// MOV from a segment register.
@@ -243,6 +252,8 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool, lines: bool) -> Plan {
         Treatment::ReadTime => Plan::ReadTime,
         Treatment::Pause => Plan::Pause,
         Treatment::SwapBases => Plan::SwapBases,
+        Treatment::Base { segment, write } => Plan::Base { segment, write },
+        Treatment::ReadRights => Plan::ReadRights,
         Treatment::WriteMsr => Plan::WriteMsr,
         Treatment::CompareExchange16 if segment_fits(op, narrow) => Plan::CompareExchange16,
         Treatment::Divide if op.size >= 4 && divisor_fits(i, op, narrow) => Plan::Divide { keeps_flags: true },

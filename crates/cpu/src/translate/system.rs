@@ -11,7 +11,7 @@ use crate::state::Cpu;
 use iced_x86::{Mnemonic, OpKind};
 use ledger::TICKS_PER_CYCLE;
 use std::mem::offset_of;
-use x86::control::CR4_TSD;
+use x86::control::{CR4_FSGSBASE, CR4_PKE, CR4_TSD};
 use x86::msr::SPEC_CTRL;
 use x86::{flags, seg};
 
@@ -193,6 +193,65 @@ impl Emit<'_> {
         self.asm.flagless_store(gs, TEST);
         self.asm.flagless_store(segment(FIRST, seg::GS, offset_of!(Segment, base)), TEST);
         self.charge_event(event);
+        true
+    }
+
+    /// Continues if a bit of CR4 is set. `FIRST` has the address of the general registers afterwards.
+    fn enabled(&mut self, bit: u64) {
+        self.asm.flagless_load(FIRST, field!(registers));
+        self.asm.flagless_load(SECOND, state!(FIRST, arch.cr4));
+        self.asm.flagless_constant(TEST, bit);
+        self.asm.flagless_extract_by(TEST, SECOND, TEST);
+        self.asm.flagless_lea(TEST, M::at(TEST, -1));
+        self.or_otherwise();
+    }
+
+    /// RDFSBASE, RDGSBASE, WRFSBASE or WRGSBASE.
+    pub fn base(&mut self, number: u8, write: bool) -> bool {
+        if self.key.narrow {
+            return false;
+        }
+        let op = *self.op();
+        let wide = op.size == 8;
+        self.enabled(CR4_FSGSBASE);
+        if !write {
+            let to = host(op.r0).unwrap_or(TEST);
+            match wide {
+                true => self.asm.flagless_load(to, segment_base(number)),
+                false => self.asm.flagless_load32(to, segment_base(number)),
+            }
+            if to == TEST {
+                self.asm.flagless_store(memory_register(op.r0), TEST);
+            }
+            return true;
+        }
+        let mut from = self.value(op.r0, SECOND);
+        if wide {
+            // Bits 47 to 63 are equal. Wider addresses are left to the handler, which knows whether they are canonical.
+            self.asm.flagless_constant(TEST, 47);
+            self.asm.flagless_shift_right_signed(TEST, from, TEST);
+            self.asm.flagless_lea(TEST, M::at(TEST, 1));
+            self.asm.flagless_constant(FIRST, 1);
+            self.asm.flagless_shift_right(TEST, TEST, FIRST);
+            self.or_otherwise();
+            self.asm.flagless_load(FIRST, field!(registers));
+        } else {
+            self.asm.flagless_lea32(SECOND, M::at(from, 0));
+            from = SECOND;
+        }
+        self.asm.flagless_store(segment_base(number), from);
+        self.asm.flagless_store(segment(FIRST, number, offset_of!(Segment, base)), from);
+        true
+    }
+
+    /// RDPKRU.
+    pub fn read_rights(&mut self) -> bool {
+        self.enabled(CR4_PKE);
+        // ECX must be 0.
+        self.asm.flagless_lea32(TEST, M::at(R::R9, 0));
+        self.or_otherwise();
+        self.asm.flagless_load32(R::RAX, state!(FIRST, arch.pkru));
+        self.asm.flagless_constant(RDX, 0);
         true
     }
 

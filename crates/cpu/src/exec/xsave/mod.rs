@@ -13,7 +13,7 @@ mod tests;
 use crate::exec::vector::misc::MXCSR_MASK;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, SEG_FLAT};
-use crate::row::Row;
+use crate::row::{Row, Treatment};
 use crate::state::Cpu;
 use crate::xstate::{Component, HEADER_END};
 use component::{CONTENTS, Contents, PIECE};
@@ -45,7 +45,7 @@ pub static ROWS: &[Row] = &[
     Row::end(Xrstors64, Class::StateSave, |_, _| Some(xrstor::<true, true>)),
     Row::new(Xgetbv, Class::Microcode, |_, _| Some(xgetbv)),
     Row::end(Xsetbv, Class::System, |_, _| Some(xsetbv)).of_system(),
-    Row::new(Rdpkru, Class::Microcode, |_, _| Some(rdpkru)),
+    Row::new(Rdpkru, Class::Microcode, |_, _| Some(rdpkru)).treated(Treatment::ReadRights),
     Row::end(Wrpkru, Class::System, |_, _| Some(wrpkru)),
 ];
 
