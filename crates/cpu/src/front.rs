@@ -461,7 +461,8 @@ impl<D: Attached> Front<D> {
             }
             area.running.reset();
         }
-        let same = same && logged - area.followed <= LOG as u64;
+        // Lines leave the cache so often that there are few left, and to apply their removals takes longer than to begin anew.
+        let same = same && shift == PAGES && logged - area.followed <= LOG as u64;
         if same {
             self.follow(number, |_| true);
             let area = self.nth(number);

@@ -9,8 +9,9 @@ use x86::page::PAGE;
 /// Number of slots for adjacent pages or lines: many more than the modelled TLB has entries, because these may be for large pages,
 /// and more than the modelled cache has lines.
 const ADJACENT: usize = 1 << 11;
-/// Number of parts of the address space with slots of their own. Kernels have much of what they use often (memory of each processor, stacks,
-/// descriptor tables) at the begin of parts, which would share slots.
+/// Number of parts of the address space whose pages have slots of their own. Kernels have much of what they use often (memory of each
+/// processor, stacks, descriptor tables) at the begin of parts, which would share slots. Lines share them: what decides there is how much
+/// of the host's caches the slots take.
 const PARTS: usize = 1 << 2;
 /// Lowest bit of an address that selects the part.
 const PART: u32 = 45;
@@ -89,17 +90,23 @@ fn nothing(slot: usize, shift: u8) -> u64 {
     ((adjacent as u64) << shift | (part as u64) << PART).wrapping_neg()
 }
 
+/// Returns the number of parts of the address space with slots of their own.
+#[inline(always)]
+fn parts(shift: u8) -> usize {
+    if shift == PAGES { PARTS } else { 1 }
+}
+
 /// Returns the slot of the page or line of 2^`shift` bytes at an address.
 #[inline(always)]
 pub fn slot(linear: u64, shift: u8) -> usize {
-    let (adjacent, part) = ((linear >> (shift & 63)) as usize % ADJACENT, (linear >> PART) as usize % PARTS);
+    let (adjacent, part) = ((linear >> (shift & 63)) as usize % ADJACENT, (linear >> PART) as usize % parts(shift));
     part * ADJACENT + adjacent
 }
 
 /// Returns the bits of an address that select its slot, in tables of pages or lines of 2^`shift` bytes: in their order, they are the
 /// number of the slot.
 pub fn slot_mask(shift: u8) -> u64 {
-    (ADJACENT as u64 - 1) << shift | (PARTS as u64 - 1) << PART
+    (ADJACENT as u64 - 1) << shift | (parts(shift) as u64 - 1) << PART
 }
 
 /// Hashes the number of a 2 MiB region to one bit of a word.
@@ -127,7 +134,7 @@ impl Half {
     /// slot, in which an access ends that begins in the last one, and behind which no bytes begin in the second one.
     pub fn reset(&mut self, shift: u8) {
         self.shift = shift;
-        for slot in [0, 1, SLOTS - 1] {
+        for slot in [0, 1, parts(shift) * ADJACENT - 1] {
             self.slots[slot].negated = nothing(slot, shift);
         }
     }
