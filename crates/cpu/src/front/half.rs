@@ -109,10 +109,12 @@ pub fn slot_mask(shift: u8) -> u64 {
     (ADJACENT as u64 - 1) << shift | (parts(shift) as u64 - 1) << PART
 }
 
-/// Hashes the number of a 2 MiB region to one bit of a word.
+/// Hashes the number of a 2 MiB region to one bit of a word. Regions with the same bit have the same slots for pages.
 #[inline(always)]
 fn region(linear: u64) -> u64 {
-    1 << ((linear >> REGION) & 63)
+    const NEAR: u64 = 64 / PARTS as u64;
+    const _: () = assert!(ADJACENT as u64 * PAGE <= NEAR << REGION);
+    1 << ((linear >> REGION) % NEAR + NEAR * ((linear >> PART) % PARTS as u64))
 }
 
 impl Half {
@@ -377,6 +379,21 @@ mod tests {
             assert_eq!((found(&half, other.page), found(&half, SMALL.page + 0x10_0000)), (left, 1 << 3), "{shift}");
             half.drop_range(other.page & !((1 << 21) - 1), 21);
             assert_eq!(found(&half, other.page), 0, "{shift}");
+        }
+    }
+
+    #[test]
+    fn large_pages_of_two_parts_go_one_by_one() {
+        let other = Pages { page: LARGE.page ^ 1 << PART, ..LARGE };
+        let mut half = Half::empty(PAGES);
+        for first in [LARGE, other] {
+            let second = Pages { page: first.page ^ 1 << PART, ..first };
+            half.fill(LARGE, true);
+            half.fill(other, true);
+            half.drop_range(first.page & !((1 << REGION) - 1), REGION);
+            assert_eq!((found(&half, first.page), found(&half, second.page)), (0, 0x7e));
+            half.drop_range(second.page & !((1 << REGION) - 1), REGION);
+            assert_eq!(found(&half, second.page), 0);
         }
     }
 
