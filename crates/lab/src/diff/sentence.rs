@@ -253,8 +253,9 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
         format!("{between}{} {and} {}", precision.end(low, verdict.margin), precision.end(high, verdict.margin))
     };
     match verdict.answer {
-        Answer::More | Answer::Less if !advises && verdict.interval.is_none() => format!(
-            "{of_a} and {of_b} have the same settings: a difference of {how_much} ({cycles}) is that of their layouts."
+        Answer::More | Answer::Less if !advises => format!(
+            "{of_a} and {of_b} have the same settings: a difference of {how_much} ({}{cycles}) is that of their layouts.",
+            ends(verdict.answer == Answer::More)
         ),
         Answer::More => format!("{of_b} costs {how_much} more cycles than {of_a} ({}{cycles}){reason}.", ends(true)),
         Answer::Less => format!("{of_b} costs {how_much} fewer cycles than {of_a} ({}{cycles}){reason}.", ends(false)),

@@ -200,6 +200,15 @@ fn settings_without_an_effect_are_no_reason_for_more_layouts() {
     }
     let layouts = "A and B have the same settings: a difference of ";
     assert!(shown(1, &["B"]).contains(layouts) && !shown(1, &[]).contains(layouts), "{}", shown(1, &["B"]));
+    // Layouts can differ in all pairs alike.
+    let all = Runs { name: "B".to_owned(), ..runs("cloud", "", varied(1_000_000, 1_500)) };
+    let remarks = Remarks { idle: vec!["B".to_owned()], ..Remarks::default() };
+    let diff = Diff::new("true".to_owned(), &runs("cloud", "", varied(1_000_000, 1_000)), &all, &terms(None), remarks);
+    assert!(
+        diff.verdict.answer == Answer::More && diff.sentence.contains("have the same settings"),
+        "{}",
+        diff.sentence
+    );
     assert!(shown(1, &[]).contains("another answer (six layouts are the fewest that can decide)."));
 }
 
