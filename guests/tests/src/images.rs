@@ -95,6 +95,12 @@ pub fn kernel(flavour: &str) -> Result<PathBuf, Stop> {
     path("kernel", &[flavour])
 }
 
+/// Returns the directory of a kernel's modules.
+pub fn modules(flavour: &str) -> Result<PathBuf, Stop> {
+    the_program()?;
+    path("kernel", &["--modules", flavour])
+}
+
 /// Returns the initial RAM disk with the workloads.
 pub fn initrd() -> Result<PathBuf, Stop> {
     path("build", &[])

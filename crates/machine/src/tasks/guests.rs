@@ -1,13 +1,14 @@
 //! The kernels in guests of a hypervisor, such as KVM, that runs on the machine. Their functions have names in the
 //! ledger, like those of the machine's own kernel. A guest may be gone long before the run ends, so its kernel is
 //! looked for while it runs: after it has set the entry point for system calls, and again whenever its hypervisor
-//! creates another EPT. Its modules, and a kernel that was not found, are looked for at growing intervals of virtual
-//! time.
+//! creates another EPT. A kernel that was not found is looked for at growing intervals of virtual time. Its modules are
+//! read when the kernel's list of modules has a new first entry, which is looked at often; where that list can't be read,
+//! they are looked for at growing intervals too.
 
 use super::kernel::Kernel as Observed;
 use super::kernel::TasksError;
 use crate::guest_memory::GuestMemory;
-use crate::kernel_symbols::{IMAGE, Modules};
+use crate::kernel_symbols::{IMAGE, Modules, View};
 use crate::state::{StateError, require};
 use cpu::Cpu;
 use ledger::summary::Part;
@@ -25,7 +26,7 @@ const MOST_FUNCTIONS: usize = 1 << 22;
 const MOST_MODULE_FUNCTIONS: usize = 1 << 20;
 /// Number of bytes at the system call entry by which a kernel is recognized.
 const ENTRY: usize = 64;
-/// Interval from the first search to the second, in ticks: 10 million cycles. Each interval is twice the one before.
+/// Interval from the first search to the second, in ticks: 10 million cycles. Each interval is twice the one before, unless the list of modules can be looked at.
 const FIRST_INTERVAL: Ticks = 10_000_000_000;
 /// Maximum interval.
 const LONGEST_INTERVAL: Ticks = 100 * FIRST_INTERVAL;
@@ -92,6 +93,10 @@ struct Guest {
     /// Number of its kernel, or the outcome of the last search for it.
     kernel: Result<u32, Unknown>,
     modules: Modules,
+    /// The first entry of the kernel's list of modules when they were read, which is the newest module.
+    newest: Option<u64>,
+    /// True if another entry was first at the reading before: the kernel may not have filled in the newest module yet.
+    is_fresh: bool,
     /// The reason for which the last search for its modules failed.
     no_modules: Option<Unknown>,
     /// Time of the next search, and the interval to the one after it.
@@ -126,6 +131,15 @@ impl Guests {
             return Found::Nothing;
         }
         let (first, found) = (known.is_none(), known.is_some_and(|known| known.kernel.is_ok()));
+        let newest = known.and_then(|known| self.newest_module(known, cpu));
+        if let Some(known) = self.guests.get_mut(&guest).filter(|known| known.entry == entry)
+            && newest.is_some()
+            && newest == known.newest
+            && !known.is_fresh
+        {
+            known.next = cpu.micro.clock.saturating_add(FIRST_INTERVAL);
+            return Found::Nothing;
+        }
         self.look_again(guest, cpu);
         match self.guests.get(&guest) {
             Some(guest) if guest.kernel.is_ok() && !found && first => Found::AtOnce,
@@ -166,6 +180,13 @@ impl Guests {
         self.kernels[self.running(cpu)?].tables.landmarks.init_task
     }
 
+    /// Returns the first entry of the list of modules of the kernel that a processor runs in a guest, if it can be read.
+    fn newest_module(&self, guest: &Guest, cpu: &Cpu) -> Option<u64> {
+        let head = self.kernels[guest.kernel.ok()? as usize].tables.landmarks.modules?;
+        let mut first = [0; 8];
+        View::of(cpu).read(head, &mut first).then(|| u64::from_le_bytes(first))
+    }
+
     #[cold]
     fn look_again(&mut self, guest: u64, cpu: &Cpu) {
         if self.guests.len() >= MOST_GUESTS && !self.guests.contains_key(&guest) {
@@ -177,6 +198,8 @@ impl Guests {
             entry,
             kernel: Err(Unknown::Memory),
             modules: Modules::new(),
+            newest: None,
+            is_fresh: false,
             no_modules: None,
             next: 0,
             interval: FIRST_INTERVAL,
@@ -192,9 +215,22 @@ impl Guests {
             Ok(_) => (before.modules, None),
             Err(reason) => (before.modules, Some(reason)),
         };
-        let interval = (before.interval.saturating_mul(2)).min(LONGEST_INTERVAL);
-        let next = now.saturating_add(before.interval);
-        self.guests.insert(guest, Guest { entry, kernel, modules, no_modules, next, interval });
+        let mut known = Guest {
+            newest: None,
+            is_fresh: false,
+            next: now.saturating_add(before.interval),
+            interval: before.interval.saturating_mul(2).min(LONGEST_INTERVAL),
+            entry,
+            kernel,
+            modules,
+            no_modules,
+        };
+        known.newest = self.newest_module(&known, cpu).filter(|_| no_modules.is_none());
+        if known.newest.is_some() {
+            known.is_fresh = known.newest != before.newest;
+            (known.next, known.interval) = (now.saturating_add(FIRST_INTERVAL), before.interval);
+        }
+        self.guests.insert(guest, known);
     }
 
     /// Returns the functions of the modules of a kernel in a guest's memory.

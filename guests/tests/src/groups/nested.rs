@@ -1,7 +1,7 @@
 //! Linux with KVM and QEMU, and their guests.
 
 use crate::bench::Bench;
-use crate::images::{linux, nested, nested_with};
+use crate::images::{linux, modules, nested, nested_with};
 use crate::run::{Run, tollgate};
 use crate::test::{Group, Outcome, Stop};
 
@@ -50,6 +50,7 @@ pub fn group() -> Group {
         bench.expect(&run, 5, "workload l2: status 5").map(drop)
     });
     group.add("scripts_and_a_program_of_the_user_at_each_level", scripts_of_the_user);
+    group.add("a_module_that_linux_inside_loads_has_names", module_inside);
     let cut = [
         ("inside", "tollgate.run=l2 tollgate.inner", 1, "a value cannot have quotation marks within it"),
         ("of_the_first_process", "tollgate.run", 127, "tollgate.run= is cut"),
@@ -112,6 +113,19 @@ fn scripts_of_the_user(bench: &Bench) -> Outcome {
     let run = linux("cloud", nested_with(&options)?)?.words("--cpu skx --memory 1G").append("tollgate.run=mine");
     let output = bench.expect(&run, 7, "l2 ends with 5, 'a' \"b\"")?;
     output.shows(r#"l2\| \$data `of` "the" user"#)?.shows(r"l2\| 221: 13 17").map(drop)
+}
+
+/// Loads a module in L2, which ends soon afterwards. When it is loaded, the module measures its functions.
+fn module_inside(bench: &Bench) -> Outcome {
+    let module = modules("cloud")?.join("kernel/lib/raid6/raid6_pq.ko").to_string_lossy().into_owned();
+    let guest = bench.file("guest.sh");
+    std::fs::write(&guest, "insmod /bin/raid6_pq.ko\n")?;
+    let [image, guest] = [bench.file("initramfs.cpio"), guest].map(|file| file.to_string_lossy().into_owned());
+    let options = ["--to", &image, "--l2", &guest, "--l2-file", &module];
+    let run = linux("cloud", nested_with(&options)?)?.words("--cpu skx --memory 1G").with("--ledger", bench.file("a"));
+    bench.expect(&run.append("tollgate.run=l2"), 0, "workload l2: status 0")?;
+    let symbols = tollgate("report --level 1 --by symbol --top 0").arg(bench.file("a"));
+    bench.expect(&symbols, 0, r" raid6_[a-z0-9_]* \[guest raid6_pq\] ").map(drop)
 }
 
 /// Checks that tasks and interrupts of the Linux inside are told from those of its host.
