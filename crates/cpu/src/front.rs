@@ -91,11 +91,6 @@ impl Pages {
         self.write.half.clear();
         self.used = false;
     }
-
-    fn clear_private(&mut self) {
-        self.read.half.clear_private();
-        self.write.half.clear_private();
-    }
 }
 
 /// Pages for one kind of access, with their guest-physical addresses.
@@ -146,10 +141,9 @@ impl<D> Area<D> {
         self.pieces = false;
     }
 
-    /// Drops what is not global.
+    /// Drops what is not global, in an area without lines.
     fn clear_private(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear_private);
-        self.pages.iter_mut().filter(|pages| pages.used).for_each(Pages::clear_private);
         let PrivateCode { small, large } = std::mem::take(&mut self.private_code);
         for (word, mut bits) in small.into_iter().enumerate() {
             while bits != 0 {
