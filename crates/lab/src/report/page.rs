@@ -13,7 +13,7 @@ use crate::experiment::Skip;
 use crate::results::{CellResult, ExperimentResult, Interrupted};
 use crate::shown;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value, context};
+use minijinja::{AutoEscape, Environment, HtmlEscape, Value, context};
 use serde::Serialize;
 
 /// Number of characters shown of a hash. The tooltip has the whole hash.
@@ -159,6 +159,7 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
 pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_filter("prose", |text: &str| Value::from_safe_string(prose(text)));
     environment.add_template("page.html", concat!(include_str!("parts.html"), include_str!("page.html")))?;
     let template = environment.get_template("page.html")?;
     let page = template.render(context! {
@@ -171,6 +172,20 @@ pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) 
         script => include_str!("page.js"),
     })?;
     Ok(squeezed(&page))
+}
+
+/// Returns a text as HTML, with the parts between two backticks as code. A backtick without a second one stays.
+fn prose(text: &str) -> String {
+    let escaped = HtmlEscape(text).to_string();
+    let mut parts = escaped.split('`');
+    let mut html = parts.next().unwrap_or_default().to_owned();
+    while let Some(part) = parts.next() {
+        html += &match parts.next() {
+            Some(after) => format!("<code>{part}</code>{after}"),
+            None => format!("`{part}"),
+        };
+    }
+    html
 }
 
 /// Removes the empty lines that the template leaves.
@@ -208,6 +223,21 @@ mod tests {
         let page = html(&[experiment], &[result], None).unwrap();
         let page = without(&without(&page, "<style>", "</style>"), "<script>", "</script>");
         insta::assert_snapshot!(page);
+    }
+
+    #[test]
+    fn what_stands_between_backticks_is_code() {
+        assert_eq!(
+            prose("its parameter `a<b`: is `a` meant?"),
+            "its parameter <code>a&lt;b</code>: is <code>a</code> meant?"
+        );
+        assert_eq!(prose("a ` and `b`"), "a <code> and </code>b`");
+        assert_eq!(prose("one ` alone"), "one ` alone");
+        assert_eq!(prose("none"), "none");
+        let text = "`mitigation=off` has no effect".to_owned();
+        let section = Section { warnings: vec![text.clone()], about: vec![text], ..Section::default() };
+        let page = render("title", vec![section], None).unwrap();
+        assert_eq!(page.matches("<code>mitigation=off</code> has no effect").count(), 2);
     }
 
     #[test]
