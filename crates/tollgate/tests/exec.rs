@@ -101,6 +101,17 @@ fn bytes_go_in_and_out_as_they_are() {
     assert!(output.status.success() && output.stdout == bytes, "{}", text(&output.stderr));
 }
 
+/// A kernel that watches the TSC first, as without TSC_ADJUST, has only ticks until then.
+#[test]
+fn timers_have_their_full_resolution_when_a_command_begins() {
+    let active = "grep hres_active /proc/timer_list | sort -u";
+    for cpu in ["zen3", "hsw"] {
+        let options = ["--cpu", cpu, "--model", "flat", "--cpus", "2", "--user", "root", "--", "sh", "-c", active];
+        let Some(output) = run(&options) else { return };
+        check(&output, 0, "  .hres_active    : 1\n", "");
+    }
+}
+
 #[test]
 fn a_command_that_ends_the_guest_has_not_ended_well() {
     for (key, how) in [("b", "rebooted"), ("o", "powered off")] {

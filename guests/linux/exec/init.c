@@ -38,7 +38,8 @@
 /* The ports of docs/marker-port.md. */
 enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', MARKER_NAME = 0x1f0e, MARKER_COMMAND = 0x1f0f, MARKER_PRESENT = 'M' };
 enum { MARK_BEGIN = 1, MARK_END, MARK_BEGIN_ALL };
-enum { POLL_US = 1000, PORT_WAIT_US = 5000000, NETWORK_WAIT_US = 5000000, SETTLE_WAIT_MS = 3600000 };
+enum { POLL_US = 1000, PORT_WAIT_US = 5000000, NETWORK_WAIT_US = 5000000, SETTLE_WAIT_MS = 3600000,
+       TIMERS_WAIT_US = 2000000, TWO_TICKS_US = 20000 };
 enum { PIECE = 64 << 10, MOST_WORDS = 1 << 16, LARGEST_RECORD = 16 << 20 };
 /* The exit statuses of shells. */
 enum { NOT_EXECUTABLE = 126, NOT_FOUND = 127 };
@@ -417,6 +418,21 @@ static void mark(unsigned char command, const char *name) {
         outb(command, MARKER_COMMAND);
     }
     ioperm(MARKER_NAME, 2, 0);
+}
+
+/* Returns the resolution of timers, in nanoseconds: 1, or a tick; 0 if it is not known. */
+static long long timer_resolution(void) {
+    struct timespec resolution;
+    return clock_getres(CLOCK_MONOTONIC, &resolution) ? 0 : resolution.tv_sec * 1000000000LL + resolution.tv_nsec;
+}
+
+/* Waits until timers have their full resolution. A kernel that first watches its clock source (a TSC without TSC_ADJUST) has it some half a second after
+   boot only, and until then each sleep ends at a tick: the command would find another kernel than on a machine that has been up for longer. With highres=off
+   it never has it. */
+static void wait_for_timers(void) {
+    for (int waited = 0; timer_resolution() > 1 && waited < TIMERS_WAIT_US; waited += TWO_TICKS_US)
+        /* The first processor has it now; the others have it at their next tick. */
+        usleep(TWO_TICKS_US);
 }
 
 /* Everything is ready, and the host says when the command begins: it waits until the kernel has nothing left to do. The command begins some nanoseconds
@@ -1134,6 +1150,7 @@ static void describe(void) {
     tell_modules();
     tell_unloaded();
     tell_file("clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    tell_fact((size_t)snprintf(fact, sizeof fact, "timer resolution\n%lld ns", timer_resolution()));
     tell_file("transparent huge pages", "/sys/kernel/mm/transparent_hugepage/enabled");
 }
 
@@ -1158,6 +1175,7 @@ int main(int count, char **arguments, char **environment) {
     sigprocmask(SIG_BLOCK, &children, NULL);
     signal(SIGPIPE, SIG_IGN);
     sethostname("tollgate", 8);
+    wait_for_timers();
     wait_for_order();
     tell('r', "", 0);
     read_order();
