@@ -112,7 +112,7 @@ impl Side {
         if !words.is_empty() {
             append(&mut options, words);
         }
-        let mut parts = vec![given.clone().unwrap_or_else(|| kernel.image.display().to_string())];
+        let mut parts = vec![given.clone().unwrap_or_else(Kernel::unnamed)];
         parts.extend(asked.differing.iter().cloned());
         parts.extend((!words.is_empty()).then(|| words.clone()));
         let value = |name: &str| exec_runs::value(options.iter(), name);

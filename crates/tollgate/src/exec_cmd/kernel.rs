@@ -89,7 +89,16 @@ impl Kernel {
                 bail!("{}: it has the modules of {}, and the kernel is {release}", failed(), names.join(", "))
             }
         };
+        if Modules::of_directory(&modules).with_context(failed)?.is_empty() {
+            bail!("{}: it contains neither modules nor a directory lib/modules/RELEASE", failed())
+        }
         Ok(Self { modules: Some(modules), ..self })
+    }
+
+    /// Returns the words for the kernel that is found without a name: the image of this machine's own, or the name of the distribution's. They contain
+    /// no directory of the user's.
+    pub fn unnamed() -> String {
+        Self::of_host().map_or_else(|| FETCHED[0].to_owned(), |kernel| kernel.image.display().to_string())
     }
 
     /// Returns this machine's own kernel, if its image is readable.
@@ -396,6 +405,12 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_is_not_named_has_the_same_words_for_every_user() {
+        let words = Kernel::unnamed();
+        assert!(words == "cloud" || words.starts_with("/boot/vmlinuz-"), "{words}");
+    }
+
+    #[test]
     fn an_unpacked_package_has_its_image_and_its_modules() {
         let root = std::env::temp_dir().join(format!("tollgate-package-{}", std::process::id()));
         let write = |path: &str| {
@@ -471,6 +486,11 @@ mod tests {
         std::fs::write(&image, &bytes).unwrap();
         let find = |modules: &Path| Kernel::find(image.to_str(), modules.to_str());
         let own = root.join("lib/modules/6.1.0-9");
+        for empty in [&root, &own] {
+            let error = format!("{:#}", find(empty).unwrap_err());
+            assert!(error.ends_with("it contains neither modules nor a directory lib/modules/RELEASE"), "{error}");
+        }
+        std::fs::write(own.join("kernel/fuse.ko"), "").unwrap();
         assert_eq!(find(&root).unwrap().modules.unwrap(), own.canonicalize().unwrap());
         assert_eq!(find(&own).unwrap().modules.unwrap(), own.canonicalize().unwrap());
         std::fs::rename(&own, root.join("lib/modules/6.1.0-8")).unwrap();
