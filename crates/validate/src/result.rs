@@ -253,12 +253,13 @@ impl Validation {
     pub fn load(path: &Path) -> Result<Self, FileError> {
         let name = path.display().to_string();
         let read = || {
-            let mut text = String::new();
-            std::io::Read::read_to_string(&mut std::io::Read::take(std::fs::File::open(path)?, LARGEST), &mut text)?;
+            let mut text = Vec::new();
+            std::io::Read::read_to_end(&mut std::io::Read::take(std::fs::File::open(path)?, LARGEST), &mut text)?;
             Ok(text)
         };
         let text = read().map_err(|error| FileError::File(name.clone(), error))?;
-        let mut result: Self = serde_json::from_str(&text).map_err(|error| FileError::Content(name.clone(), error))?;
+        let mut result: Self =
+            serde_json::from_slice(&text).map_err(|error| FileError::Content(name.clone(), error))?;
         if result.format != FORMAT {
             return Err(FileError::Version(name, result.format));
         }

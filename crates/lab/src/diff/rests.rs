@@ -151,8 +151,10 @@ impl Rests {
         } else {
             format!("{at_measured} are charged at measured prices and {at_estimates} at estimates")
         };
-        let sentence =
-            format!("Of all changes, {charged}. {} are time of instructions; {lacks}.", percent(instructions));
+        let sentence = format!(
+            "Of all changes, {charged}. Of the same changes, {} are time of instructions; {lacks}.",
+            percent(instructions)
+        );
         Some(Self { measured, estimated, modelled, instructions, sentence, lacks })
     }
 }

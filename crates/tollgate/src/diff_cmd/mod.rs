@@ -42,7 +42,7 @@ const NOTHING: &str = "no result is shown or saved";
 /// Compares the cost of a command on two kernels, or under two settings or several, and explains the difference.
 #[derive(Args)]
 #[command(
-    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...\n       tollgate diff [OPTIONS] --side NAME[=SETTINGS]... -- COMMAND...\n       tollgate diff [OPTIONS] --load FILE...",
+    override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...\n       tollgate diff [OPTIONS] --side NAME[=SETTINGS]... -- COMMAND...\n       tollgate diff [OPTIONS] --load FILE [--load FILE]...",
     after_help = "\
 Examples:
   tollgate diff cloud backports -- hackbench -g 1 -l 100
