@@ -266,7 +266,7 @@ mod tests {
         for name in ["CLZERO", "MONITORX", "MOVDIRI", "MOVDIR64B"] {
             assert!(lacks("zen5", name) && !lacks("core2", name), "{name}");
         }
-        // What the model executes, and what the processor does not have.
+        // Extensions that the model executes, and extensions that the processor does not have.
         assert!(!lacks("zen5", "AVX2") && !lacks("zen5", "RTM") && !lacks("zen3", "MOVDIRI"));
     }
 

@@ -15,6 +15,7 @@ mod half;
 pub use half::{Half, Mapped, PAGES, SLOTS, Slot, slot, slot_mask};
 
 use crate::mapping::Mapping;
+use half::set_bits;
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -145,17 +146,10 @@ impl<D> Area<D> {
     fn clear_private(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear_private);
         let PrivateCode { small, large } = std::mem::take(&mut self.private_code);
-        for (word, mut bits) in small.into_iter().enumerate() {
-            while bits != 0 {
-                self.fetch[word * 64 + bits.trailing_zeros() as usize] = NO_SIGNATURE;
-                bits &= bits - 1;
-            }
+        for (word, bits) in small.into_iter().enumerate() {
+            set_bits(bits).for_each(|bit| self.fetch[word * 64 + bit] = NO_SIGNATURE);
         }
-        let mut bits = large;
-        while bits != 0 {
-            self.large[bits.trailing_zeros() as usize] = NO_SIGNATURE;
-            bits &= bits - 1;
-        }
+        set_bits(large).for_each(|bit| self.large[bit] = NO_SIGNATURE);
     }
 
     /// Drops pages that can be written if a page may have got its first marked line since.
@@ -227,6 +221,11 @@ impl<D> Area<D> {
 struct PrivateCode {
     small: [u64; FETCH_SLOTS / 64],
     large: u64,
+}
+
+/// Sets a bit of a word to a value.
+fn set_bit(word: &mut u64, at: usize, value: bool) {
+    *word = *word & !(1 << at) | u64::from(value) << at;
 }
 
 /// Bits of a linear address that distinguish pages, for any paging depth.
@@ -678,7 +677,7 @@ impl<D: Attached> Front<D> {
             if let (signature, true) = large_signature(linear, physical, user) {
                 let slot = large_slot(linear);
                 area.large[slot] = signature;
-                area.private_code.large = area.private_code.large & !(1 << slot) | u64::from(!mapped.global) << slot;
+                set_bit(&mut area.private_code.large, slot, !mapped.global);
             }
             return;
         }
@@ -687,8 +686,7 @@ impl<D: Attached> Front<D> {
                 let slot = fetch_slot(linear);
                 area.fetch[slot] = signature;
                 area.pieces |= mapped.large;
-                let (private, at) = (&mut area.private_code.small[slot / 64], slot % 64);
-                *private = *private & !(1 << at) | u64::from(!mapped.global) << at;
+                set_bit(&mut area.private_code.small[slot / 64], slot % 64, !mapped.global);
             }
             _ => {}
         }

@@ -60,7 +60,7 @@ pub struct Half {
     regions: u64,
 }
 
-/// What the TLB says of the page to which a slot belongs.
+/// The attributes, in the TLB, of the page to which a slot belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// True for a page larger than 4 KiB.
@@ -117,6 +117,18 @@ fn region(linear: u64) -> u64 {
     1 << ((linear >> REGION) % NEAR + NEAR * ((linear >> PART) % PARTS as u64))
 }
 
+/// Returns the numbers of the bits that are set in a word, the lowest first.
+#[inline(always)]
+pub(super) fn set_bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = word.trailing_zeros() as usize;
+        (word != 0).then(|| {
+            word &= word - 1;
+            lowest
+        })
+    })
+}
+
 impl Half {
     /// Creates an empty half with pages or lines of 2^`shift` bytes.
     pub fn empty(shift: u8) -> Self {
@@ -150,10 +162,8 @@ impl Half {
     /// Drops all pages.
     pub fn clear(&mut self) {
         for (word, filled) in self.filled.iter_mut().enumerate() {
-            let mut groups = std::mem::take(filled);
-            while groups != 0 {
-                let first = (word * 64 + groups.trailing_zeros() as usize) * GROUP;
-                groups &= groups - 1;
+            for group in set_bits(std::mem::take(filled)) {
+                let first = (word * 64 + group) * GROUP;
                 for (i, slot) in self.slots[first..first + GROUP].iter_mut().enumerate() {
                     slot.negated = nothing(first + i, self.shift);
                 }
@@ -167,11 +177,9 @@ impl Half {
     /// Drops all pages that are not global.
     pub fn clear_private(&mut self) {
         for (word, private) in self.private.iter_mut().enumerate() {
-            let mut bits = std::mem::take(private);
+            let bits = std::mem::take(private);
             self.large[word] &= !bits;
-            while bits != 0 {
-                let i = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
+            for i in set_bits(bits).map(|bit| word * 64 + bit) {
                 self.slots[i].negated = nothing(i, self.shift);
             }
         }
@@ -195,10 +203,7 @@ impl Half {
         let wanted = slot(pages.page, PAGES);
         let (first, offset) = (wanted & !(GROUP - 1), wanted % GROUP);
         let mut taken = 0;
-        let mut left = pages.which;
-        while left != 0 {
-            let number = left.trailing_zeros() as usize;
-            left &= left - 1;
+        for number in set_bits(pages.which.into()) {
             let i = first + number;
             if (must && number == offset) || self.is_empty(i) {
                 let distance = (number as u64).wrapping_sub(offset as u64).wrapping_mul(PAGE);
@@ -287,10 +292,7 @@ impl Half {
         // A region that has been searched completely contains only the pages that were found.
         let mut regions = if shift == REGION { self.regions & !region(linear) } else { 0 };
         for word in words {
-            let mut bits = self.large[word];
-            while bits != 0 {
-                let i = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
+            for i in set_bits(self.large[word]).map(|bit| word * 64 + bit) {
                 let page = self.slots[i].linear();
                 if page >> shift == linear >> shift {
                     self.slots[i].negated = nothing(i, self.shift);

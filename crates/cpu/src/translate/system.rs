@@ -124,9 +124,7 @@ impl Emit<'_> {
         self.outside();
         self.asm.flagless_load(FIRST, field!(registers));
         if self.key.access == AccessMode::User {
-            self.asm.flagless_load(SECOND, state!(FIRST, arch.cr4));
-            self.asm.flagless_constant(TEST, CR4_TSD);
-            self.asm.flagless_extract_by(TEST, SECOND, TEST);
+            self.load_cr4_bit(CR4_TSD);
             self.or_otherwise();
         }
         // In the order of time: see `Cpu::in_time_order`. TEST is negative if the limit has passed.
@@ -196,12 +194,17 @@ impl Emit<'_> {
         true
     }
 
-    /// Continues if a bit of CR4 is set. `FIRST` has the address of the general registers afterwards.
-    fn enabled(&mut self, bit: u64) {
-        self.asm.flagless_load(FIRST, field!(registers));
+    /// Loads a bit of CR4 into `TEST`, as 0 or 1. `FIRST` has the address of the general registers. Uses `SECOND`.
+    fn load_cr4_bit(&mut self, bit: u64) {
         self.asm.flagless_load(SECOND, state!(FIRST, arch.cr4));
         self.asm.flagless_constant(TEST, bit);
         self.asm.flagless_extract_by(TEST, SECOND, TEST);
+    }
+
+    /// Continues if a bit of CR4 is set. `FIRST` has the address of the general registers afterwards.
+    fn enabled(&mut self, bit: u64) {
+        self.asm.flagless_load(FIRST, field!(registers));
+        self.load_cr4_bit(bit);
         self.asm.flagless_lea(TEST, M::at(TEST, -1));
         self.or_otherwise();
     }

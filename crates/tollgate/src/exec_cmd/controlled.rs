@@ -120,7 +120,7 @@ fn way(args: &ExecArgs, files: &mut Packed, directory: &Path) -> Result<Way> {
     Ok(Way::Moved)
 }
 
-/// What the absolute name of a directory stands for in a text.
+/// The meaning of a directory's absolute name in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mention {
     /// For files in the directory alone.
@@ -129,7 +129,7 @@ enum Mention {
     Itself,
 }
 
-/// Returns what the absolute name of a directory stands for in a text. None if the text does not contain it.
+/// Returns the meaning of a directory's absolute name in a text. None if the text does not contain the name.
 fn mention(text: &[u8], directory: &Path) -> Option<Mention> {
     let name = directory.as_os_str().as_bytes();
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+%@~,:#".contains(byte) || !byte.is_ascii();
