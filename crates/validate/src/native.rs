@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::kernel::Kernel;
 use crate::layout;
 use crate::program::{self, CHAIN_CYCLES, Program, Stamps};
+use crate::workloads::ENVIRONMENT;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
@@ -204,7 +205,7 @@ pub fn times(command: &[String]) -> Result<Times, Error> {
     let (program, arguments) = command.split_first().ok_or_else(|| Error::other("there is no command"))?;
     let counters = Counters::of_next_program();
     let mut start = Command::new(program);
-    start.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
+    start.args(arguments).env_clear().envs(ENVIRONMENT).env("PATH", "/usr/bin:/bin");
     // GNU grep ends at the first match if its output is /dev/null.
     let output = File::from(rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC)?);
     start.process_group(0);

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use validate::linux::{Files, Guest, GuestError, Ran};
+use validate::workloads::ENVIRONMENT;
 
 /// Statuses of `tollgate exec` from this one on say that the command did not run, or did not end.
 const NOT_RUN: i32 = 120;
@@ -59,7 +60,10 @@ impl Exec<'_> {
         let mut exec = Command::new(program);
         // The defaults of the user are no part of a validation.
         exec.env(crate::config::file::VARIABLE, "");
-        exec.args(["exec", "--cpu", &self.profile, "--model", model, "--env", "LC_ALL=C", "--user", "root"]);
+        exec.args(["exec", "--cpu", &self.profile, "--model", model, "--user", "root"]);
+        for (name, value) in ENVIRONMENT {
+            exec.args(["--env", &format!("{name}={value}")]);
+        }
         exec.args(["--cwd", "/", "--timeout", TIMEOUT]).arg("--ledger").arg(ledger);
         match files {
             Files::Of(path) => exec.arg("--add").arg(path),
