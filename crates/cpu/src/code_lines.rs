@@ -15,7 +15,7 @@ use crate::known_code::{Question, always_branches};
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::time::memory::LINE_SHIFT;
-use crate::time::memory::code::branch_key;
+use crate::time::memory::code::{Entries, branch_key};
 use crate::translate::BlockCache;
 use ledger::{Family, Kind, Ticks};
 use x86::page::PAGE;
@@ -35,7 +35,7 @@ impl Cpu {
             self.look_for_line(line);
         }
         if always_branches(op.class) {
-            self.ask_for_branch(op.rip());
+            self.ask_for_branch(op);
         }
     }
 
@@ -45,7 +45,7 @@ impl Cpu {
     pub(crate) fn knows_code(&self, first: u64, last: u64, op: &Op) -> bool {
         let mut lines = first >> LINE_SHIFT..=last >> LINE_SHIFT;
         lines.all(|line| self.engine.known_code.has(Question::line(line)))
-            && (!always_branches(op.class) || self.engine.known_code.has(Question::branch(op.rip())))
+            && (!always_branches(op.class) || self.engine.known_code.has(Question::branch(op.rip(), op.branches_far())))
     }
 
     /// Returns true if it is known that no question of a block, from operation `first` on, is answered by no.
@@ -104,27 +104,29 @@ impl Cpu {
 
     /// Asks whether the branches of an instruction's line are known, and charges for one that is not.
     #[inline]
-    pub(crate) fn ask_for_branch(&mut self, rip: u64) {
-        if !self.engine.known_code.has(Question::branch(rip)) {
-            self.look_for_branch(rip);
+    pub(crate) fn ask_for_branch(&mut self, op: &Op) {
+        if !self.engine.known_code.has(Question::branch(op.rip(), op.branches_far())) {
+            self.look_for_branch(op);
         }
     }
 
     #[inline(never)]
-    fn look_for_branch(&mut self, rip: u64) {
+    fn look_for_branch(&mut self, op: &Op) {
         if self.engine.emulation.is_some() {
             return;
         }
         let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
-        let key = branch_key(rip);
-        if !memory.front.knows(key) {
-            if let Some(old) = memory.front.learn(key) {
-                self.engine.known_code.remove(Question::key(old));
+        let (key, branches) = (branch_key(op.rip()), &caches.code.branches);
+        let entries = Entries::of(op.branches_far(), branches);
+        if !memory.front.knows(key, entries) {
+            for old in memory.front.learn(key, entries).into_iter().flatten() {
+                self.engine.known_code.remove(Question::key(old, false));
+                self.engine.known_code.remove(Question::key(old, true));
             }
-            let price: Ticks = caches.code.branches.latency;
+            let price: Ticks = branches.table.latency;
             self.charge_ticks(Kind::new(Family::UnknownBranch, 0), 1, price);
         }
-        self.engine.known_code.add(Question::key(key));
+        self.engine.known_code.add(Question::branch(op.rip(), op.branches_far()));
     }
 
     /// Notes that the front end begins anew after an event of this kind, which has been charged.
@@ -133,7 +135,11 @@ impl Cpu {
         if let Some(memory) = &mut self.micro.memory
             && kind.family.redirects()
         {
-            memory.front.redirected = self.micro.clock + self.engine.late;
+            let began = self.micro.clock + self.engine.late;
+            match kind.family {
+                Family::UnknownBranch => memory.front.turned = began,
+                _ => memory.front.redirected = began,
+            }
         }
     }
 }

@@ -34,16 +34,19 @@ impl Question {
         Self { slot: line as usize & (SLOTS - 1), tag: ((line >> SLOT_BITS) as u32).wrapping_add(1).max(1) }
     }
 
-    /// Returns the question for the branches of the line of an instruction.
+    /// Returns the question for a branch, which goes far or does not.
     #[inline(always)]
-    pub fn branch(rip: u64) -> Self {
-        Self::key(branch_key(rip))
+    pub fn branch(rip: u64, far: bool) -> Self {
+        Self::key(branch_key(rip), far)
     }
 
-    /// Returns the question for the branches of a line, by its key.
-    pub fn key(key: u64) -> Self {
-        let Self { slot, tag } = Self::line(key);
-        Self { slot: SLOTS + slot, tag }
+    /// Returns the question for the branches of a line, by its key: those that go far, or the others. The two are in different slots,
+    /// because many lines have both.
+    #[inline(always)]
+    pub fn key(key: u64, far: bool) -> Self {
+        let slot = (key as usize ^ usize::from(far) << (SLOT_BITS - 1)) & (SLOTS - 1);
+        let tag = ((key >> SLOT_BITS) as u32) << 1 | u32::from(far);
+        Self { slot: SLOTS + slot, tag: tag + 1 }
     }
 }
 
@@ -109,17 +112,21 @@ mod tests {
         known.add(b);
         assert!(!known.has(a) && known.has(b));
         known.remove(b);
-        assert!(!known.has(b) && !known.has(Question::branch(5 << LINE_SHIFT)));
+        assert!(!known.has(b) && !known.has(Question::key(5, false)));
         assert!(KnownCode::new(false).has(a));
     }
 
     #[test]
     fn lines_and_branches_have_their_own_slots() {
-        let question = Question::branch(0xffff_ffff_8100_0040);
-        assert!((SLOTS..2 * SLOTS).contains(&question.slot));
-        assert_eq!(question, Question::branch(0xffff_ffff_8100_007f));
-        assert_ne!(question, Question::branch(0xffff_ffff_8100_0080));
-        assert_ne!(question, Question::branch(0x8100_0040));
+        let question = Question::branch;
+        let here = question(0xffff_ffff_8100_0040, false);
+        assert!((SLOTS..2 * SLOTS).contains(&here.slot));
+        assert_eq!(here, question(0xffff_ffff_8100_007f, false));
+        assert_ne!(here, question(0xffff_ffff_8100_0080, false));
+        assert_ne!(here, question(0x8100_0040, false));
+        assert_ne!(here.slot, question(0xffff_ffff_8100_0040, true).slot);
+        let other = (0xffff_ffff_8100_0040u64 >> LINE_SHIFT ^ 1 << (SLOT_BITS - 1)) << LINE_SHIFT;
+        assert_eq!((question(other, true).slot, question(other, true).tag != here.tag), (here.slot, true));
         assert_eq!(Question::line(u64::MAX >> 18).tag, 1, "an empty slot has no line");
     }
 }

@@ -78,7 +78,7 @@ impl Cpu {
 
     /// Returns true if a question for code ([`crate::code_lines`]) certainly costs less than `room`.
     pub(crate) fn may_ask(&self, room: Ticks) -> bool {
-        self.costs_less(room, |caches| Memory::most(caches) + caches.code.transfer + caches.code.branches.latency)
+        self.costs_less(room, |caches| Memory::most(caches) + caches.code.transfer + caches.code.branches.table.latency)
     }
 
     /// Returns true if `most`, the most that something costs, is less than `room`, and nobody observes charges.

@@ -5,6 +5,7 @@ use crate::fault::{Exec, Flow};
 use crate::state::Cpu;
 use crate::time::{Price, Resolution, Step};
 use iced_x86::{Instruction, OpKind};
+use ledger::caches::NEAR;
 
 /// Function that executes an instruction.
 ///
@@ -188,6 +189,13 @@ impl Op {
     #[inline(always)]
     pub fn rip(&self) -> u64 {
         self.next.wrapping_sub(u64::from(self.len))
+    }
+
+    /// Returns true for a direct branch whose target is not near.
+    #[inline(always)]
+    pub(crate) fn branches_far(&self) -> bool {
+        use ledger::Class::{Branch, Call, Jump};
+        matches!(self.class, Branch | Jump | Call) && (self.imm.wrapping_sub(self.next) as i64).unsigned_abs() > NEAR
     }
 }
 

@@ -516,7 +516,7 @@ fn code_is_asked_for_alike_on_both_tiers() {
     let run = |tier: Tier, turn: u64, code: fn(&mut CodeAssembler) -> Result<(), IcedError>| {
         let change = |caches: &mut Caches| {
             caches.code.l1i = small(16);
-            caches.code.branches = ledger::caches::Level { latency: 12_000, ..small(8) };
+            caches.code.branches.table = ledger::caches::Level { latency: 12_000, ..small(8) };
         };
         let mut machine = machine_of_a_core(tier, change, code);
         while machine.run(turn) == Exit::Deadline {}

@@ -32,10 +32,21 @@ pub struct Code {
     pub scattered: u16,
     /// Lines that may be on their way at the same time if each follows the one before.
     pub sequential: u16,
-    /// Lines of code whose branches the front end knows. The latency is the time that a taken branch costs that it does not
-    /// know.
-    pub branches: Level,
+    /// The branches that the front end knows.
+    pub branches: Branches,
 }
+
+/// The branch target buffer, as a table of the lines of code whose branches the front end knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branches {
+    /// Entries, as lines. The latency is the time that a taken branch costs that the front end does not know.
+    pub table: Level,
+    /// Entries of a line with a direct branch that goes further than [`NEAR`]: 1 or 2.
+    pub far: u16,
+}
+
+/// The greatest distance in bytes from the end of a branch to its target for which one entry is enough.
+pub const NEAR: u64 = 4096;
 
 /// Page walks: the paging-structure caches (SDM vol. 3, 5.10.3), whose entries say where a table is, so that the entries above it
 /// need not be read.

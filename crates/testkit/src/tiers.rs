@@ -182,7 +182,7 @@ impl Tiers {
                 ahead: 20_000,
                 scattered: 2,
                 sequential: 6,
-                branches: level(8, 2, 12_000),
+                branches: ledger::caches::Branches { table: level(8, 2, 12_000), far: 2 },
             },
             l2: level(32, 4, 14_000),
             l3: Some(level(64, 4, 50_000)),

@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use cpu::model::Model;
 use cpu::pmu::Layout;
-use ledger::caches::{DeviceWrites, LINE, Level, Walks};
+use ledger::caches::{Branches, DeviceWrites, LINE, Level, Walks};
 use ledger::profile::{Confidence, Fetch, MemoryFigures, Prices, Profile, Provenance, Sizes, Sourced};
 use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
@@ -251,12 +251,13 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     let fetch = format!("{} cycles a line, {} cycles ahead", exact_cycles(transfer), exact_cycles(ahead));
     all.push(("code fetch", fetch, &caches.fetch.from));
     all.push(("code on its way", format!("{scattered} lines, {sequential} in a row"), &caches.fetch.from));
-    let branches = &caches.branches.value;
+    let Branches { table, far } = caches.branches.value;
+    let far = if far > 1 { ", two for one with a far branch" } else { "" };
     let known = format!(
-        "{} lines, {} ways, {} cycles otherwise",
-        number(branches.lines.into()),
-        branches.ways,
-        exact_cycles(branches.latency)
+        "{} lines{far}, {} ways, {} cycles otherwise",
+        number(table.lines.into()),
+        table.ways,
+        exact_cycles(table.latency)
     );
     all.push(("known branches", known, &caches.branches.from));
     all.push(("fill buffers", caches.fill_buffers.value.to_string(), &caches.fill_buffers.from));

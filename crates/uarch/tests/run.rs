@@ -317,6 +317,41 @@ fn a_renamed_address_is_relative_to_where_the_stack_pointer_was() {
     assert_eq!(cycles("zen3", &code), 3.0);
 }
 
+/// Cycles a pass of a loop of zen4 with a branch to its begin.
+fn pass(body: &[u8]) -> f64 {
+    let core = CoreTable::named("zen4").unwrap();
+    let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
+    let code: Vec<u8> = body.iter().copied().chain([0xeb, (-2 - body.len() as i8) as u8]).collect();
+    let total: u32 = decode(&code).iter().map(|i| step(core, &mut state, &core.step(&mut info, i, 1000))).sum();
+    f64::from(total) / 1000.0
+}
+
+#[test]
+fn an_addition_to_the_stack_pointer_adds_the_offset_of_the_stack_engine() {
+    // Code, and cycles a pass on an EPYC of family 25, model 17.
+    let blocks: [(&[u8], f64); 6] = [
+        (&[0x59, 0x48, 0x83, 0xec, 0x08], 2.0),                   // pop rcx; sub rsp, 8
+        (&[0x59, 0x48, 0x8d, 0x64, 0x24, 0xf8], 1.0),             // pop rcx; lea rsp, [rsp-8]
+        (&[0x59, 0x5a, 0x48, 0x83, 0xec, 0x10], 2.0),             // pop rcx; pop rdx; sub rsp, 16
+        (&[0x48, 0x83, 0xec, 0x08, 0x48, 0x83, 0xc4, 0x08], 2.0), // sub rsp, 8; add rsp, 8
+        (&[0x48, 0x83, 0xc4, 0x20, 0x59, 0x48, 0x83, 0xec, 0x28], 3.0), // add rsp, 32; pop rcx; sub rsp, 40
+        (&[0x48, 0x83, 0xec, 0x08, 0x51, 0x48, 0x83, 0xc4, 0x10], 3.0), // sub rsp, 8; push rcx; add rsp, 16
+    ];
+    for (code, measured) in blocks {
+        assert_eq!(pass(code), measured, "{}", decode(code)[0]);
+    }
+    // The last PUSH or POP of a pass is in front of the first addition of the next one: add rsp, 8; push rcx.
+    assert_eq!(pass(&[0x48, 0x83, 0xc4, 0x08, 0x51]), 2.0);
+}
+
+#[test]
+fn a_fence_begins_when_all_in_front_of_it_is_complete() {
+    let fence = [0x0f, 0xae, 0xe8];
+    let behind: Vec<u8> = [0x48, 0x01, 0xd9].repeat(4).into_iter().chain(fence).collect();
+    // LFENCE, and four dependent additions and LFENCE: 17.0 and 20.9 cycles on an EPYC of family 25, model 17.
+    assert_eq!((cycles("zen4", &fence), cycles("zen4", &behind)), (17.0, 21.0));
+}
+
 #[test]
 fn chains_over_two_passes_count_by_half() {
     // imul rax, rcx; xchg-like rotation: mov rdx, rax; mov rax, rbx; mov rbx, rdx

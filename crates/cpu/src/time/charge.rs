@@ -175,7 +175,7 @@ impl Cpu {
             self.charge_direction(op);
         }
         if taken {
-            self.ask_for_branch(op.rip());
+            self.ask_for_branch(op);
         }
     }
 

@@ -608,7 +608,7 @@ pub unsafe extern "sysv64" fn missed<const TAKEN: bool>(
     let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
     cpu.charge_direction(op);
     if TAKEN {
-        cpu.ask_for_branch(op.rip());
+        cpu.ask_for_branch(op);
     }
     if cpu.stays(cache, context, place) {
         return cpu.prepare_area(cache, context);
@@ -633,7 +633,7 @@ pub unsafe extern "sysv64" fn ask<const TAKEN: bool>(
     let Called { context, cpu, cache, op, place } = unsafe { Called::take(context, op, place) };
     let (index, at) = block_of(cache, place, op);
     if TAKEN {
-        cpu.ask_for_branch(op.rip());
+        cpu.ask_for_branch(op);
     } else {
         cpu.ask_for_operation(cache, index, at);
     }

@@ -17,7 +17,7 @@ pub use microcode::Microcode;
 pub use moved::Identity;
 pub use options::{Choice, Options};
 
-use crate::caches::{Caches, Code, DeviceWrites, Level, Walks};
+use crate::caches::{Branches, Caches, Code, DeviceWrites, Level, Walks};
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -120,7 +120,7 @@ pub struct CacheFigures {
     /// How the front end asks for lines of code.
     pub fetch: Sourced<Fetch>,
     /// Lines of code whose branches the front end knows, and what a taken branch costs that it does not know.
-    pub branches: Sourced<Level>,
+    pub branches: Sourced<Branches>,
     /// Second level.
     pub l2: Sourced<Level>,
     /// Third level, if there is one.

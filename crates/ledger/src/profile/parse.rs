@@ -4,7 +4,7 @@ use super::{
     AllowedSettings, CacheFigures, Clock, Confidence, Emulator, Fetch, Identity, MemoryFigures, Microcode, Options,
     Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, Vmx, built_in,
 };
-use crate::caches::{DeviceWrites, LINE, Level, Walks};
+use crate::caches::{Branches, DeviceWrites, LINE, Level, Walks};
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use strum::VariantArray;
@@ -450,7 +450,7 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     let fetch = top.table("fetch")?;
     fetch.only(&["transfer", "ahead", "scattered", "sequential", "source", "confidence"])?;
     let branches = top.table("branches")?;
-    branches.only(&["lines", "ways", "cycles", "source", "confidence"])?;
+    branches.only(&["lines", "ways", "far", "cycles", "source", "confidence"])?;
     let known_lines = branches.integer("lines", 1, MOST_KNOWN_LINES)?;
     let walks = top.table("walks")?;
     walks.only(&["pde", "pdpte", "pml4e", "nested", "walkers", "source", "confidence"])?;
@@ -481,7 +481,10 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
             from: fetch.from()?,
         },
         branches: Sourced {
-            value: Level { latency: branches.ticks("cycles", MOST_LATENCY)?, ..sets(&branches, known_lines)? },
+            value: Branches {
+                table: Level { latency: branches.ticks("cycles", MOST_LATENCY)?, ..sets(&branches, known_lines)? },
+                far: branches.integer("far", 1, 2)? as u16,
+            },
             from: branches.from()?,
         },
         l2: level("l2", true)?,

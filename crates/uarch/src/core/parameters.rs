@@ -104,6 +104,9 @@ pub struct Memory {
     pub forward_renamed: u32,
     /// Cycles from the data of a store to the result of a load that needs bytes which the store does not have.
     pub blocked: u32,
+    /// Cycles by which an addition to the stack pointer, or a subtraction, takes longer behind PUSH, POP, CALL or RET: the stack engine
+    /// has moved the stack pointer by an offset, which is added first. 0 where that is not known.
+    pub stack_offset: u32,
     /// Loads for which the core remembers the stores that they need, apart from those that it renames; 0 for none.
     pub predicted_pairs: u8,
     /// Which addresses without an index the core renames.
@@ -254,7 +257,14 @@ impl Parameters {
             .into_iter()
             .chain([memory.load, memory.load_indexed, memory.forward, memory.forward_operation, memory.forward_modify])
             .chain([memory.forward_to_vector, memory.forward_from_vector, memory.forward_vector])
-            .chain([memory.forward_renamed, memory.blocked, window.retire, front.entry, front.entry_wide])
+            .chain([
+                memory.forward_renamed,
+                memory.blocked,
+                memory.stack_offset,
+                window.retire,
+                front.entry,
+                front.entry_wide,
+            ])
             .chain(memory.load_vector);
         let branches = [front.taken, front.call, front.ret];
         if figures.into_iter().any(|figure| figure > MOST) || !branches.into_iter().all(is_cycles) {

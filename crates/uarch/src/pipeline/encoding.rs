@@ -21,6 +21,7 @@ impl State {
         put(u64::from(self.unpredicted.saturating_sub(self.time)));
         put(u64::from(self.bytes));
         put(zigzag(self.stack));
+        put(u64::from(self.engine) | u64::from(self.adds_first) << 1);
         put(u64::from(self.comparison));
         for store in [self.store, self.first_store] {
             put(store.map_or(0, |place| u64::from(place.base) + 1));
@@ -97,6 +98,8 @@ impl State {
         state.unpredicted = state.time + at_most(get()?, MOST_LATE)?;
         state.bytes = at_most(get()?, MOST_BYTES)?;
         state.stack = Some(unzigzag(get()?)).filter(|stack| stack.unsigned_abs() <= FURTHEST)?;
+        let engine = at_most(get()?, 3)?;
+        (state.engine, state.adds_first) = (engine & 1 != 0, engine & 2 != 0);
         state.comparison = u16::try_from(get()?).ok()?;
         for store in [&mut state.store, &mut state.first_store] {
             let (base, displacement) = (get()?, unzigzag(get()?));

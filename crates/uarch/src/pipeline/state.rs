@@ -87,6 +87,10 @@ pub struct State {
     pub(super) places: Vec<Followed>,
     /// Bytes by which the run has moved the stack pointer.
     pub(super) stack: i64,
+    /// The stack engine's offset: PUSH, POP, CALL or RET has moved the stack pointer since an instruction last added to it.
+    pub(super) engine: bool,
+    /// The run's first addition to the stack pointer had no such instruction in front of it in the run.
+    pub(super) adds_first: bool,
     /// The comparison in front, if a branch can become one with it.
     pub(super) comparison: FormId,
     /// The last store, if the cache can take another one to the same 32 bytes in the same cycle.
@@ -128,6 +132,8 @@ impl State {
             ways: [[[0; ORIGINS]; 2]; REGS],
             places: Vec::new(),
             stack: 0,
+            engine: false,
+            adds_first: false,
             comparison: NO_FORM,
             store: None,
             first_store: None,
@@ -155,6 +161,8 @@ impl State {
             ways: _,
             places,
             stack,
+            engine,
+            adds_first,
             comparison,
             store,
             first_store,
@@ -173,6 +181,7 @@ impl State {
         [*stored, *behind_at] = [[0; PLACE_COUNT]; 2];
         (*used, *ready) = ([0; BOUNDS], [[0; REGS]; 2]);
         (*stack, *comparison, *pairs) = (0, NO_FORM, 0);
+        [*engine, *adds_first] = [false; 2];
     }
 
     /// Returns the time since the run's begin, in ticks.
@@ -335,8 +344,11 @@ impl State {
         let mut longest = if self.behind > 0 { self.retired(core) } else { 0 };
         for (a, &reg_a) in self.origins.iter().enumerate() {
             let own = way(a, reg_a);
+            // The first addition to the stack pointer is behind the last PUSH or POP of the pass in front.
+            let adds = reg_a == STACK && self.adds_first && self.engine;
+            let added = if adds { core.parameters.memory.stack_offset } else { 0 };
             if own > 0 {
-                longest = longest.max((own - 1) * CYCLE);
+                longest = longest.max((own - 1 + added) * CYCLE);
             }
             for (b, &reg_b) in self.origins[..a].iter().enumerate() {
                 let (there, back) = (way(a, reg_b), way(b, reg_a));
@@ -416,6 +428,7 @@ fn unknown(state: &mut State, step: &Step) {
     }
     state.comparison = NO_FORM;
     state.stack += i64::from(step.stack);
+    state.engine = step.engine || state.engine && !step.writes.contains(STACK);
     let time = state.time;
     for &reg in step.writes.as_slice() {
         state.write(reg, &Value { done: [time; 2], rows: [[0; ORIGINS]; 2] }, false);
@@ -480,7 +493,10 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     let latency = if step.idiom || step.moves || step.moves_to_memory { 0 } else { u32::from(greatest) };
     let shorter = if step.crosses { latency.saturating_sub(u32::from(least)) } else { 0 };
     let mut value = Value { done: [state.time + latency * CYCLE; 2], rows: [[0; ORIGINS]; 2] };
+    let added = if step.adds_to_stack && state.engine { memory.stack_offset } else { 0 };
     for &reg in step.reads.as_slice() {
+        // The stack engine's offset is added to the stack pointer first.
+        let latency = if reg == STACK { latency + added } else { latency };
         // The result depends for less time on a register of its own class than on one of the other.
         let sooner = if (VECTORS..MASKS).contains(&reg) { shorter } else { 0 };
         value.after(state, reg, latency - sooner);
@@ -537,11 +553,15 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     time = time.max(value.done[PREDICTED].saturating_sub(reach));
     state.unpredicted = state.unpredicted.max(value.done[UNPREDICTED].saturating_sub(reach));
     if step.fence {
-        let ready = state.ready[PREDICTED][..usize::from(PLACES)].iter().copied().max();
-        time = time.max(ready.unwrap_or(0)).max(value.done[PREDICTED]);
+        // The fence begins when all in front of it is complete, and what is behind it begins when the fence is.
+        let ready = state.ready[PREDICTED][..usize::from(PLACES)].iter().copied().max().unwrap_or(0).max(state.time);
+        let takes = if values.serial { values.throughput } else { 0 };
+        time = time.max(ready + takes).max(value.done[PREDICTED]);
         state.used = state.used.map(|used| used.max(time));
     }
     state.time = time;
+    state.adds_first |= step.adds_to_stack && !state.engine && state.written >> STACK & 1 == 0;
+    state.engine = step.engine || state.engine && !step.writes.contains(STACK);
     let loaded = step.load.is_some() || state.waits_for_load(step);
     for &reg in step.writes.as_slice() {
         state.write(reg, &value, loaded);

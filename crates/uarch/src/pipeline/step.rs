@@ -86,6 +86,11 @@ pub struct Step {
     pub(super) bytes: u8,
     /// Bytes by which the instruction moves the stack pointer, and moves it before its access.
     pub(super) stack: i32,
+    /// The stack engine moves the stack pointer, so that no instruction waits for that.
+    pub(super) engine: bool,
+    /// The stack pointer is an operand that the instruction changes, so that the stack engine's offset is added to it first. LEA
+    /// takes the offset into its own sum.
+    pub(super) adds_to_stack: bool,
     pub(super) index: bool,
     pub(super) scaled: bool,
     /// The load is one that renaming can do.
@@ -164,6 +169,8 @@ impl CoreTable {
             to: None,
             bytes: 0,
             stack: stack(i),
+            engine: false,
+            adds_to_stack: false,
             index: i.memory_index() != Register::None,
             scaled: i.memory_index() != Register::None && i.memory_index_scale() > 1,
             renamed: false,
@@ -249,6 +256,7 @@ impl CoreTable {
         let used = info.info(i);
         let stack_engine =
             i.stack_pointer_increment() != 0 && !matches!(i.mnemonic(), Mnemonic::Leave | Mnemonic::Enter);
+        step.engine = stack_engine && !names(i, Register::RSP);
         let memory = has_memory(i);
         let is_lea = i.mnemonic() == Mnemonic::Lea;
         let carry_idiom = self.parameters.fusion.carry_idiom
@@ -257,7 +265,7 @@ impl CoreTable {
             && i.op0_register() == i.op1_register();
         for register in used.used_registers() {
             let Some(reg) = number(register.register()) else { continue };
-            if reg == RSP && stack_engine && !names(i, Register::RSP) {
+            if reg == RSP && step.engine {
                 continue;
             }
             let access = register.access();
@@ -337,6 +345,7 @@ impl CoreTable {
                 step.to = place;
             }
         }
+        step.adds_to_stack = !is_lea && step.reads.contains(RSP) && step.writes.contains(RSP);
         let moves = matches!(
             i.mnemonic(),
             Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Pop | Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Leave

@@ -1,7 +1,7 @@
 //! Tests of the way of code.
 
 use super::Memory;
-use super::code::branch_key;
+use super::code::{Entries, branch_key};
 use super::tests::{Bench, CACHES};
 use ledger::{Kind, Ticks};
 
@@ -70,6 +70,20 @@ fn what_is_behind_a_redirection_pays_its_latency() {
 }
 
 #[test]
+fn a_line_in_a_row_was_asked_for_before_an_unknown_branch_led_to_it() {
+    let wait = |line| {
+        let mut bench = Bench::new();
+        for line in 0..2_000 {
+            bench.execute(line, 50_000);
+        }
+        bench.execute(5, 50_000);
+        bench.memory.front.turned = bench.now;
+        bench.execute(line, 2_000)
+    };
+    assert_eq!((wait(6), wait(7)), (0, CACHES.l2.latency));
+}
+
+#[test]
 fn a_wait_for_data_gives_the_front_end_time() {
     let wait = |stall: Ticks| {
         let mut bench = Bench::new();
@@ -103,12 +117,22 @@ fn lines_come_from_the_caches_of_data() {
 fn branches_are_known_by_the_line_until_others_take_its_place() {
     let mut memory = Memory::new(&CACHES, 0);
     let [here, beside, elsewhere] = [0x40_1000, 0x40_103f, 0x40_1040].map(branch_key);
-    assert!(!memory.front.knows(here));
-    memory.front.learn(here);
-    assert!(memory.front.knows(beside) && !memory.front.knows(elsewhere));
-    let sets = u64::from(CACHES.code.branches.lines / u32::from(CACHES.code.branches.ways));
-    let gone: Vec<_> = (1..=8).filter_map(|way| memory.front.learn(here + way * sets)).collect();
-    assert_eq!((gone, memory.front.knows(here)), (vec![here], false));
+    assert!(!memory.front.knows(here, Entries::One));
+    memory.front.learn(here, Entries::One);
+    assert!(memory.front.knows(beside, Entries::One) && !memory.front.knows(elsewhere, Entries::One));
+    let table = &CACHES.code.branches.table;
+    let sets = u64::from(table.lines / u32::from(table.ways));
+    let mut gone = |ways: std::ops::RangeInclusive<u64>, entries| -> Vec<u64> {
+        ways.flat_map(|way| memory.front.learn(here + way * sets, entries)).flatten().collect()
+    };
+    assert_eq!(gone(1..=8, Entries::One), [here]);
+    // A far branch needs two entries, of which a line that has one gets the other.
+    let line = |way| here + way * sets;
+    assert_eq!(gone(8..=8, Entries::Two), [line(1)]);
+    assert_eq!(gone(9..=9, Entries::Two), [line(2), line(3)]);
+    let known = |way, entries| memory.front.knows(line(way), entries);
+    assert!([8, 9].iter().all(|way| known(*way, Entries::One) && known(*way, Entries::Two)));
+    assert!(known(4, Entries::One) && !known(4, Entries::Two) && !known(2, Entries::One));
 }
 
 #[test]
@@ -124,6 +148,6 @@ fn states_that_cannot_be_are_refused() {
     };
     assert!(other(|_| ()));
     assert!(!other(|caches| caches.code.l1i.ways = 4));
-    assert!(!other(|caches| caches.code.branches.lines = 2048));
+    assert!(!other(|caches| caches.code.branches.table.lines = 2048));
     assert!(!bench.memory.front.fits(&CACHES.code, 1_000_000), "the time of an earlier state");
 }

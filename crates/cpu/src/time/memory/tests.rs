@@ -1,5 +1,5 @@
 use super::*;
-use ledger::caches::{Code, DeviceWrites, Walks};
+use ledger::caches::{Branches, Code, DeviceWrites, Walks};
 
 const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0 };
 pub(super) const CACHES: Caches = Caches {
@@ -10,7 +10,7 @@ pub(super) const CACHES: Caches = Caches {
         ahead: 40_000,
         scattered: 3,
         sequential: 12,
-        branches: Level { lines: 4096, latency: 12_000, ..LEVEL },
+        branches: Branches { table: Level { lines: 4096, latency: 12_000, ..LEVEL }, far: 2 },
     },
     l2: Level { lines: 4096, ways: 8, latency: 14_000, transfer: 4_000 },
     l3: Some(Level { lines: 65536, ways: 16, latency: 50_000, transfer: 8_000 }),

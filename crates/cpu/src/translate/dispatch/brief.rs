@@ -91,7 +91,7 @@ pub unsafe extern "sysv64" fn ask_briefly<const TAKEN: bool>(
     // SAFETY: guaranteed by the caller.
     let Some(brief) = (unsafe { Brief::take(context, op, place) }) else { return false };
     brief.charge(0, |cpu, cache, op, at| match at {
-        _ if TAKEN => cpu.ask_for_branch(op.rip()),
+        _ if TAKEN => cpu.ask_for_branch(op),
         Some((index, at)) => cpu.ask_for_operation(cache, index, at),
         None => {}
     })
@@ -162,7 +162,7 @@ pub unsafe extern "sysv64" fn missed_briefly<const TAKEN: bool>(
     brief.charge(more, |cpu, _, op, _| {
         cpu.charge_direction(op);
         if TAKEN {
-            cpu.ask_for_branch(op.rip());
+            cpu.ask_for_branch(op);
         }
     })
 }

@@ -22,14 +22,15 @@ impl Emit<'_> {
             self.ask_unless_known(Question::line(line), Asked::Line { rip: op.rip(), line, rest });
         }
         if always_branches(op.class) {
-            self.ask_unless_known(Question::branch(op.rip()), Asked::Always);
+            self.ask_unless_known(Question::branch(op.rip(), op.branches_far()), Asked::Always);
         }
     }
 
     /// Asks for the branch of the current instruction, a conditional branch that is taken.
     pub(in crate::translate) fn ask_for_taken(&mut self) {
         if self.source.fetches {
-            self.ask_unless_known(Question::branch(self.op().rip()), Asked::Taken);
+            let op = self.op();
+            self.ask_unless_known(Question::branch(op.rip(), op.branches_far()), Asked::Taken);
         }
     }
 
