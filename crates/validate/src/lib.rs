@@ -24,6 +24,7 @@ pub mod page;
 pub mod program;
 pub mod result;
 pub mod run;
+pub mod security;
 pub mod workloads;
 
 pub use result::Validation;

@@ -67,6 +67,11 @@ pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Pr
     if !mitigations.is_empty() {
         result.notes.push(format!("The guest's kernel mitigates what this machine's does: {}.", mitigations.join(" ")));
     }
+    if let Some(modules) = crate::security::of_host() {
+        result
+            .notes
+            .push(format!("The guest's kernel has the security modules of this machine's that it knows: {modules}."));
+    }
     match of_paths(guest, directory, &result.models, progress) {
         Ok(family) => result.families.push(family),
         Err(reason) => result.notes.push(format!("No paths through the kernel: {reason}.")),

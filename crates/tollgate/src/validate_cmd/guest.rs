@@ -69,7 +69,12 @@ impl Exec<'_> {
             Files::Of(path) => exec.arg("--add").arg(path),
             Files::All => exec.arg("--root"),
         };
-        exec.args(["--append", &validate::mitigations::of_host().join(" ")]);
+        let mut parameters = validate::mitigations::of_host().join(" ");
+        if let Some(modules) = validate::security::of_host() {
+            parameters.push(' ');
+            parameters.push_str(&modules);
+        }
+        exec.args(["--append", parameters.trim()]);
         exec.args(self.kernel.iter().flat_map(|kernel| ["--kernel", kernel.as_str()]));
         exec.arg("--").args(command);
         // Keys on the terminal signal this program, which then ends its children itself.
