@@ -43,7 +43,7 @@ pub fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, co
     match (experiment.skipped(row, column), result.cell(experiment, row, column)) {
         (Some(_), _) => "n/a",
         (None, Some(_)) => "failed",
-        (None, None) => "-",
+        (None, None) => "not run",
     }
 }
 
@@ -66,21 +66,29 @@ fn note(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
     }
 }
 
+/// Returns the rows and the columns of which a cell has an outcome: the others were not asked for. Without any outcome all are there.
+pub fn asked(experiment: &Experiment, result: &ExperimentResult) -> [Vec<usize>; 2] {
+    let (rows, columns) = (0..experiment.rows.len(), 0..experiment.columns.len());
+    let ran = |row: usize, column: usize| result.cells.is_empty() || result.cell(experiment, row, column).is_some();
+    [
+        rows.clone().filter(|row| columns.clone().any(|column| ran(*row, column))).collect(),
+        columns.filter(|column| rows.clone().any(|row| ran(row, *column))).collect(),
+    ]
+}
+
 /// One list per row: columns downwards, as announcements print it.
 fn lists(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
-    for (at, row) in experiment.rows.iter().enumerate() {
+    let [rows, columns] = asked(experiment, result);
+    for (at, row) in rows.into_iter().map(|at| (at, &experiment.rows[at])) {
         out.push_str(&format!("\n{} ({})\n", row.line.title, shown::unit(experiment, at)));
         if let Some(scale) = &row.scale {
             out.push_str(&format!("ours: {scale}\n"));
         }
-        let lines: Vec<Vec<String>> = experiment
-            .columns
-            .iter()
-            .enumerate()
-            .map(|(column, line)| {
-                [vec![format!("{}:", line.title)], figures(experiment, result, at, column).to_vec()].concat()
-            })
-            .collect();
+        let line = |column: &usize| {
+            let title = format!("{}:", experiment.columns[*column].title);
+            [vec![title], figures(experiment, result, at, *column).to_vec()].concat()
+        };
+        let lines: Vec<Vec<String>> = columns.iter().map(line).collect();
         out.push('\n');
         table(out, &[("", Left), ("published", Right), ("ours", Right), ("ours/published", Right)], &lines);
     }
@@ -90,11 +98,11 @@ fn lists(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
 /// One table: three lines per row.
 fn matrix(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
     let mut headings = vec![("", Left), ("", Left)];
-    headings.extend(experiment.columns.iter().map(|column| (column.title.as_str(), Right)));
+    let [rows, columns] = asked(experiment, result);
+    headings.extend(columns.iter().map(|column| (experiment.columns[*column].title.as_str(), Right)));
     let mut lines = Vec::new();
-    for (at, row) in experiment.rows.iter().enumerate() {
-        let cells: Vec<[String; 3]> =
-            (0..experiment.columns.len()).map(|column| figures(experiment, result, at, column)).collect();
+    for (at, row) in rows.iter().map(|at| (*at, &experiment.rows[*at])) {
+        let cells: Vec<[String; 3]> = columns.iter().map(|column| figures(experiment, result, at, *column)).collect();
         let mut name = Some(format!("{} ({})", row.line.title, shown::unit(experiment, at)));
         for (which, what) in ["published", "ours", "ours/published"].into_iter().enumerate() {
             if what == "ours" || !row.published.is_empty() {
@@ -106,12 +114,12 @@ fn matrix(out: &mut String, experiment: &Experiment, result: &ExperimentResult) 
     out.push('\n');
     table(out, &headings, &lines);
     note(out, experiment, result);
-    let mut scales: Vec<&str> = experiment.rows.iter().filter_map(|row| row.scale.as_deref()).collect();
+    let mut scales: Vec<&str> = rows.iter().filter_map(|row| experiment.rows[*row].scale.as_deref()).collect();
     scales.dedup();
     for scale in scales {
         out.push_str(&format!("ours: {scale}\n"));
     }
-    for skip in &experiment.skips {
+    for skip in experiment.skips.iter().filter(|skip| rows.contains(&skip.row) && columns.contains(&skip.column)) {
         let (row, column) = (&experiment.rows[skip.row].line.title, &experiment.columns[skip.column].title);
         out.push_str(&format!("n/a, {row}, {column}: {}\n", skip.reason));
     }
@@ -306,6 +314,28 @@ mod tests {
     fn the_report_reads_well() {
         let (experiment, result) = testing::results(4);
         insta::assert_snapshot!(report(&experiment, &result, 5, &["load_*".to_owned()]));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_has_no_lines() {
+        let (mut experiment, mut result) = testing::results(4);
+        let asked = (experiment.rows[0].line.id.clone(), experiment.columns[1].id.clone());
+        result.cells.retain(|cell| (cell.row.clone(), cell.column.clone()) == asked);
+        let forms = |experiment: &Experiment, result: &ExperimentResult| {
+            [report(experiment, result, 5, &[]), crate::report::markdown(experiment, result, 5, &[])]
+        };
+        for layout in [Layout::Table, Layout::List] {
+            experiment.layout = layout;
+            for text in forms(&experiment, &result) {
+                assert!(text.contains(&experiment.columns[1].title), "{text}");
+                let others = [&experiment.rows[1].line.title, &experiment.columns[2].title];
+                assert!(others.iter().all(|other| !text.contains(&***other)), "{text}");
+            }
+        }
+        // Between cells that were run, one that was not is named as such.
+        let (experiment, mut result) = testing::results(4);
+        result.cells.retain(|cell| (cell.row.clone(), cell.column.clone()) != asked);
+        assert!(forms(&experiment, &result).iter().all(|text| text.contains("not run")));
     }
 
     #[test]

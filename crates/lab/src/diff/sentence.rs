@@ -26,7 +26,8 @@ fn scaled(a: f64, b: f64, digits: usize) -> (String, String, &'static str) {
     (figure(a), figure(b), unit)
 }
 
-/// The digits with which percentages and cycles are shown: as many as the interval's width allows.
+/// The digits with which the percentages and cycles of an answer are shown: as many as the interval's width allows, and more where an end of the interval
+/// would be shown at the margin or the limit, or beyond it. All parts of the answer have the same digits.
 #[derive(Clone, Copy)]
 struct Precision {
     /// Digits behind the point of percentages.
@@ -43,14 +44,15 @@ impl Precision {
             None => (verdict.relative * 100.0).abs() / 10f64.powi(WITHOUT_INTERVAL - 1),
         };
         let digits = if figure > 0.0 { -figure.log10().floor() } else { MOST_DIGITS as f64 };
-        let percent = digits.clamp(0.0, MOST_DIGITS as f64) as usize;
-        Self { percent, cycles: percent + 3 }
-    }
-
-    /// Formats an end of an interval as a percentage with its sign. An end that would be shown at the margin or on its other side gets more digits.
-    fn end(self, part: f64, margin: f64) -> String {
-        let digits = (self.percent..=MOST_DIGITS).find(|digits| same_side(part.abs(), margin, *digits));
-        Self { percent: digits.unwrap_or(self.percent), ..self }.signed(part)
+        let least = digits.clamp(0.0, MOST_DIGITS as f64) as usize;
+        let ends: Vec<f64> = verdict.interval.iter().flat_map(|interval| [interval.low, interval.high]).collect();
+        let judged = if ends.is_empty() { vec![verdict.relative] } else { ends.clone() };
+        let is_right = |digits: &usize| {
+            let margin = ends.iter().all(|end| same_side(end.abs(), verdict.margin, *digits));
+            margin && verdict.limit.is_none_or(|limit| judged.iter().all(|part| same_side(*part, limit, *digits)))
+        };
+        let percent = (least..=MOST_DIGITS).find(is_right).unwrap_or(least);
+        Self { percent, cycles: least + 3 }
     }
 
     /// Formats the absolute value of a fraction as a percentage. What would be shown as zero gets more digits.
@@ -250,7 +252,7 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
     };
     let signed = |between: &str, and: &str| {
         let Some(Interval { low, high, .. }) = verdict.interval else { return String::new() };
-        format!("{between}{} {and} {}", precision.end(low, verdict.margin), precision.end(high, verdict.margin))
+        format!("{between}{} {and} {}", precision.signed(low), precision.signed(high))
     };
     match verdict.answer {
         Answer::More | Answer::Less if !advises => format!(
@@ -281,8 +283,7 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
 /// Returns the difference and its interval in the cells of a table: the interval is empty where there is none.
 pub fn cells(verdict: &Verdict) -> (String, String) {
     let precision = Precision::of(verdict);
-    let end = |part| precision.end(part, verdict.margin);
-    let ends = |Interval { low, high, .. }| format!("{} to {}", end(low), end(high));
+    let ends = |Interval { low, high, .. }| format!("{} to {}", precision.signed(low), precision.signed(high));
     let interval = verdict.interval.filter(|_| verdict.answer != Answer::Same);
     (precision.signed(verdict.relative), interval.map(ends).unwrap_or_default())
 }
@@ -360,9 +361,7 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
 /// Says what a limit decides, and why.
 pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> Option<String> {
     let (limit, held) = (verdict.limit?, verdict.held?);
-    // An end is compared with the limit: it has a digit more than the answer.
-    let Precision { percent, cycles } = Precision::of(verdict);
-    let precision = Precision { percent: percent + 1, cycles };
+    let precision = Precision::of(verdict);
     let allows = format!("--fail-above allows {}%", (limit * 1e8).round() / 1e6);
     Some(match (verdict.interval, held) {
         (None, _) => {
@@ -436,12 +435,20 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_on_its_side_of_the_margin() {
-        let precision = |percent| Precision { percent, cycles: percent + 3 };
-        let ends = [0.0102, 0.0098, -0.010_04, 0.009_996, 0.01, -0.08].map(|part| precision(0).end(part, 0.01));
-        assert_eq!(ends, ["+1.02%", "+0.98%", "-1.004%", "+1%", "+1%", "-8%"]);
-        assert_eq!(precision(1).end(0.0102, 0.01), "+1.02%");
-        assert_eq!(precision(1).end(0.0096, 0.02), "+1.0%");
+    fn both_ends_have_the_digits_that_show_them_on_their_side_of_the_margin() {
+        let shown = |low: f64, high: f64, margin: f64, limit: Option<f64>| {
+            let interval = Interval { low, high, confidence: 0.95 };
+            let terms = crate::diff::Terms { plan: crate::diff::statistics::Plan::Fixed, margin, limit };
+            let verdict =
+                Verdict { interval: Some(interval), ..Verdict::new(&[(100.0, 100.5), (100.0, 99.5)], &terms) };
+            cells(&verdict).1
+        };
+        assert_eq!(shown(-0.08, 0.0102, 0.01, None), "-8.00% to +1.02%");
+        assert_eq!(shown(-0.08, 0.01, 0.01, None), "-8% to +1%");
+        assert_eq!(shown(0.0002, 0.009_99, 0.01, None), "+0.020% to +0.999%");
+        assert_eq!(shown(-0.08, 0.0096, 0.02, None), "-8% to +1%");
+        assert_eq!(shown(-0.08, 0.0196, 0.05, Some(0.02)), "-8.00% to +1.96%");
+        assert_eq!(shown(0.009_999_9, 0.02, 0.01, None), "+1.0% to +2.0%");
     }
 
     #[test]

@@ -221,8 +221,13 @@ pub fn provenance(diff: &Diff) -> Sheet {
     sheet
 }
 
-/// Returns the tables of costs, with the `top` largest changes of each list.
+/// Returns the totals, and the tables of costs.
 pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
+    std::iter::once(overview(diff)).chain(costs(diff, top)).collect()
+}
+
+/// Returns the tables of costs, with the `top` largest changes of each list.
+pub(super) fn costs(diff: &Diff, top: usize) -> Vec<Sheet> {
     let by_entry = "What the command paid, by entry to the kernel, with everything below";
     let lists = [
         sheet(diff, "What the command paid, by cause", "count", &diff.causes, top),
@@ -233,7 +238,7 @@ pub fn sheets(diff: &Diff, top: usize) -> Vec<Sheet> {
         sheet(diff, "Other tasks and interrupts, while the command ran", "instructions", &diff.meanwhile, top),
         entries(diff, "Entries to the kernel of other tasks, and interrupts", &diff.entries_meanwhile, top),
     ];
-    std::iter::once(overview(diff)).chain(lists.into_iter().flatten()).collect()
+    lists.into_iter().flatten().collect()
 }
 
 /// Returns the remarks behind the answer, in their order.

@@ -124,7 +124,7 @@ fn one_layout_is_said_to_be_one() {
     );
     assert_eq!(
         diff.decision.as_deref(),
-        Some("Fails: one layout without an interval has +4.64%, and --fail-above allows 1%.")
+        Some("Fails: one layout without an interval has +4.6%, and --fail-above allows 1%.")
     );
     assert_eq!((diff.verdict.answer, diff.verdict.interval, diff.verdict.exceeded()), (Answer::More, None, true));
 }
@@ -155,7 +155,7 @@ fn a_difference_below_the_margin_is_bounded() {
     let diff = diff(varied(1_000_000, 1_000), b, Some(0.001));
     assert_eq!(diff.sentence, "A and B differ by less than 0.07% (-0.06% to +0.03%; medians 1.1006 → 1.1004 M).");
     assert_eq!((diff.verdict.answer, diff.verdict.exceeded()), (Answer::Within, false));
-    assert_eq!(diff.decision.as_deref(), Some("Passes: --fail-above allows 0.1%, and the interval ends at +0.027%."));
+    assert_eq!(diff.decision.as_deref(), Some("Passes: --fail-above allows 0.1%, and the interval ends at +0.03%."));
 }
 
 #[test]

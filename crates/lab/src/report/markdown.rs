@@ -8,7 +8,7 @@ use crate::layouts::has_differences;
 use crate::markdown::{cell, plain};
 use crate::results::ExperimentResult;
 use crate::shown;
-use crate::text::absent;
+use crate::text::{absent, asked};
 use ledger::TICKS_PER_CYCLE;
 
 fn row(out: &mut String, cells: &[String]) {
@@ -24,12 +24,13 @@ fn head(out: &mut String, cells: &[&str]) {
 /// Returns one experiment's tables, with the `top` main causes of each difference, and the functions whose names match `patterns`.
 pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize, patterns: &[String]) -> String {
     let mut out = format!("## {}\n\n", plain(&experiment.title));
-    let titles: Vec<String> = experiment.columns.iter().map(|column| cell(&column.title)).collect();
+    let [rows, asked] = asked(experiment, result);
+    let titles: Vec<String> = asked.iter().map(|column| cell(&experiment.columns[*column].title)).collect();
     let mut headings = vec!["", ""];
     headings.extend(titles.iter().map(String::as_str));
     head(&mut out, &headings);
-    for (at, line) in experiment.rows.iter().enumerate() {
-        let columns = || 0..experiment.columns.len();
+    for (at, line) in rows.into_iter().map(|at| (at, &experiment.rows[at])) {
+        let columns = || asked.iter().copied();
         let shown = |column| shown::cell(experiment, result, at, column);
         let mut title = Some(cell(&format!("{} ({})", line.line.title, shown::unit(experiment, at))));
         let mut push = |what: &str, cells: Vec<String>| {

@@ -47,6 +47,14 @@ pub struct Combined {
     pub remarks: Remarks,
 }
 
+impl Combined {
+    /// Returns true for the two sides of a comparison of A and B that was saved, as [`crate::diff::Diff`] shows it.
+    pub fn is_of_two(&self) -> bool {
+        matches!(&self.sides[..], [a, b] if a.name == "A" && b.name == "B" && a.command == b.command && a.parameters == b.parameters)
+            && self.reference == "A"
+    }
+}
+
 /// A side with the number of its file.
 struct Member {
     file: usize,

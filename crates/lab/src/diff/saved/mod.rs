@@ -16,10 +16,13 @@ pub use combined::{CombineError, Combined, Labelled, combine};
 use ledger::stays::{Durations, Stays};
 use ledger::{Amount, Gate, Stay};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use strum::VariantArray;
 
+/// Keys that are left out where they have no contents.
+const LEFT_OUT: [&str; 4] = ["configuration", "idle", "interrupted", "sha256"];
 /// What the document is.
 const DOCUMENT: &str = "results of tollgate diff";
 /// The version of the document.
@@ -295,13 +298,35 @@ impl SavedSide {
 }
 
 /// Returns true if a text has characters that a terminal would obey.
-fn has_control(value: &serde_json::Value) -> bool {
+fn has_control(value: &Value) -> bool {
     let is_wrong = |text: &str| text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t'));
     match value {
-        serde_json::Value::String(text) => is_wrong(text),
-        serde_json::Value::Array(all) => all.iter().any(has_control),
-        serde_json::Value::Object(all) => all.iter().any(|(name, value)| is_wrong(name) || has_control(value)),
+        Value::String(text) => is_wrong(text),
+        Value::Array(all) => all.iter().any(has_control),
+        Value::Object(all) => all.iter().any(|(name, value)| is_wrong(name) || has_control(value)),
         _ => false,
+    }
+}
+
+/// Returns the place of a key that a document has and that was not read from it. `known` is the document as it was read.
+fn unknown_key(document: &Value, known: &Value) -> Option<String> {
+    // What is left out where it is empty may also be written as empty.
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(all) => all.is_empty(),
+        _ => false,
+    };
+    let within = |place: &dyn std::fmt::Display, one, other| Some(format!("/{place}{}", unknown_key(one, other)?));
+    match (document, known) {
+        (Value::Object(all), Value::Object(known)) => all.iter().find_map(|(name, value)| match known.get(name) {
+            Some(other) => within(name, value, other),
+            None => (!is_empty(value) || !LEFT_OUT.contains(&name.as_str())).then(|| format!("/{name}")),
+        }),
+        (Value::Array(all), Value::Array(known)) => {
+            all.iter().zip(known).enumerate().find_map(|(number, (value, other))| within(&number, value, other))
+        }
+        _ => None,
     }
 }
 
@@ -378,11 +403,11 @@ impl Saved {
     /// Reads a document, and checks that a measurement can have written it.
     pub fn read(bytes: &[u8]) -> Result<Self, SavedError> {
         let not_saved = |error: serde_json::Error| SavedError::NotSaved(crate::input::wrong_json(&error));
-        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(not_saved)?;
+        let value: Value = serde_json::from_slice(bytes).map_err(not_saved)?;
         if value.get("document").and_then(|document| document.as_str()) != Some(DOCUMENT) {
             return Err(SavedError::NotSaved(format!("it has no \"document\": \"{DOCUMENT}\"")));
         }
-        let format = value.get("format").and_then(serde_json::Value::as_u64);
+        let format = value.get("format").and_then(Value::as_u64);
         let format = format.and_then(|format| u32::try_from(format).ok()).unwrap_or_default();
         if format != FORMAT {
             return Err(SavedError::Format(format));
@@ -390,8 +415,12 @@ impl Saved {
         if has_control(&value) {
             return Err(wrong("a text has control characters"));
         }
-        let saved: Self = serde_json::from_value(value).map_err(not_saved)?;
+        let saved: Self = serde_json::from_value(value.clone()).map_err(not_saved)?;
         saved.runs()?;
+        let known = serde_json::to_value(&saved).map_err(not_saved)?;
+        if let Some(key) = unknown_key(&value, &known) {
+            return Err(wrong(format!("no measurement has the key {key}")));
+        }
         Ok(saved)
     }
 

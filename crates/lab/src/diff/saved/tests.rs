@@ -1,7 +1,7 @@
 use super::*;
 use crate::diff::several::Several;
 use crate::diff::tests::{runs, terms, varied};
-use crate::diff::{Answer, Provenance};
+use crate::diff::{Answer, Diff, Provenance};
 
 fn side(name: &str, words: &str, irets: u64) -> Runs {
     let mut side = Runs { name: name.to_owned(), ..runs("cloud", words, varied(1_000_000, irets)) };
@@ -125,6 +125,52 @@ fn a_file_that_was_changed_is_named_first() {
     let mut without = value;
     without.as_object_mut().unwrap().remove("sha256");
     assert!(said(&without.to_string()).starts_with("The result x has no checksum"));
+}
+
+#[test]
+fn a_key_that_no_measurement_has_is_named() {
+    let document: serde_json::Value = serde_json::from_slice(&document()).unwrap();
+    for (within, key) in [
+        ("", "/note"),
+        ("/sides/1", "/sides/1/note"),
+        ("/sides/1/runs/0", "/sides/1/runs/0/note"),
+        ("/sides/0/origin", "/sides/0/origin/note"),
+        ("/sides/0/files", "/sides/0/files/note"),
+        ("/sides/0/runs/0/entries/0/sum", "/sides/0/runs/0/entries/0/sum/note"),
+    ] {
+        for value in [1.into(), serde_json::Value::Null] {
+            let mut changed = document.clone();
+            changed.pointer_mut(within).unwrap().as_object_mut().unwrap().insert("note".to_owned(), value);
+            let error = Saved::read(changed.to_string().as_bytes()).unwrap_err().to_string();
+            assert_eq!(error, format!("can't be the result of a measurement: no measurement has the key {key}"));
+        }
+    }
+    // A list that is left out where it is empty may be there.
+    let mut empty = document;
+    empty.as_object_mut().unwrap().insert("idle".to_owned(), serde_json::json!([]));
+    assert!(Saved::read(empty.to_string().as_bytes()).is_ok());
+}
+
+#[test]
+fn a_comparison_of_two_sides_has_the_same_tables_from_a_file() {
+    let sides = [side("A", "", 1_000), side("B", "mitigations=off", 1_500)];
+    let combined =
+        combine(&[labelled("x", Saved::read(saved(&sides).to_json().unwrap().as_bytes()).unwrap())]).unwrap();
+    assert!(combined.is_of_two());
+    let live = Diff::new("x".to_owned(), &sides[0], &sides[1], &terms(None), Remarks::default());
+    let [a, b] = &combined.sides[..] else { panic!("two sides") };
+    let loaded = Diff::of_common("x".to_owned(), a, b, &terms(None), Remarks::default()).unwrap();
+    assert_eq!(crate::diff::sheets::text(&loaded, 10), crate::diff::sheets::text(&live, 10));
+    // Two files with a side each have the tables too.
+    let [first, second] = [&sides[..1], &sides[1..]].map(saved);
+    let combined = combine(&[labelled("before", first), labelled("after", second)]).unwrap();
+    let several = Several::new("x".to_owned(), &combined.sides, 0, &terms(None), Remarks::default()).unwrap();
+    let texts = [crate::diff::several::text(&several, 10), crate::diff::several::markdown(&several, 10)];
+    for text in texts {
+        for part in ["count A", "instructions A", "p99 A", "mitigation B", "of the change, at measured prices"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 }
 
 #[test]

@@ -87,6 +87,12 @@ pub(super) fn paired(reference: &Runs, side: &Runs) -> Option<[Runs; 2]> {
     (!first.is_empty()).then(|| [with(reference, first), with(side, second)])
 }
 
+/// Returns the runs of both sides that have the same layouts, in the order of the side, at least one.
+pub(super) fn common(reference: &Runs, side: &Runs) -> Result<[Runs; 2], NothingInCommon> {
+    let error = || NothingInCommon { side: side.name.clone(), reference: reference.name.clone() };
+    paired(reference, side).ok_or_else(error)
+}
+
 /// Returns the mean costs of a side.
 fn base(runs: &Runs) -> Base {
     let (sum, count) = (Paid::sum(runs.runs.iter().map(|run| &run.paid)), runs.runs.len());
@@ -117,10 +123,7 @@ impl Several {
             let against = match number == reference {
                 true => None,
                 false => {
-                    let [a, b] = paired(&sides[reference], runs).ok_or_else(|| NothingInCommon {
-                        side: runs.name.clone(),
-                        reference: sides[reference].name.clone(),
-                    })?;
+                    let [a, b] = common(&sides[reference], runs)?;
                     let (idle, provenance) = (remarks.idle.clone(), remarks.provenance.clone());
                     let remarks = Remarks { idle, provenance, ..Remarks::default() };
                     Some(Diff::new(runs.command.clone(), &a, &b, terms, remarks))
@@ -210,6 +213,7 @@ pub(super) struct Against<'a> {
     verdict: &'a Verdict,
     differs: &'a [Differing],
     causes: &'a [Change],
+    top_down: &'a [Change],
     functions: &'a [Change],
     entries: &'a [EntryChange],
     meanwhile: &'a [Change],
@@ -227,6 +231,7 @@ impl<'a> Against<'a> {
             verdict: &diff.verdict,
             differs: &diff.differs,
             causes: &diff.causes,
+            top_down: &diff.top_down,
             functions: &diff.functions,
             entries: &diff.entries,
             meanwhile: &diff.meanwhile,

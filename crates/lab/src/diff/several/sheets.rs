@@ -4,7 +4,7 @@ use super::{Column, Several};
 use crate::charges::Tallies;
 use crate::diff::origin::{Origin, among, short};
 use crate::diff::sentence::{self, percent};
-use crate::diff::sheets::{Sheet, command_lines, headings, mark_down, print, rounded};
+use crate::diff::sheets::{self, Sheet, command_lines, headings, mark_down, print, rounded};
 use crate::diff::{Diff, Figures, Held, Rests};
 use crate::difference::Change;
 use crate::format::Align::{Left, Right};
@@ -292,8 +292,14 @@ fn all(
 ) -> Vec<Sheet> {
     let mut all: Vec<Sheet> = blocks.iter().map(|block| overview_of(several, block)).collect();
     all.extend(blocks.iter().filter_map(|block| differing_of(several, block)));
-    for (title, lines) in several.costs() {
-        all.extend(blocks.iter().filter_map(|block| cost(several, title, &lines, top, block)));
+    match &several.comparisons().collect::<Vec<_>>()[..] {
+        // There is room for the counts and the entries of two sides.
+        [diff] => all.extend(sheets::costs(diff, top)),
+        _ => {
+            for (title, lines) in several.costs() {
+                all.extend(blocks.iter().filter_map(|block| cost(several, title, &lines, top, block)));
+            }
+        }
     }
     all.extend(blocks.iter().map(|block| measured_on(several, block)));
     all
