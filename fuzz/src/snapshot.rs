@@ -122,12 +122,11 @@ fn parts(devices: bool) -> Parts {
 fn profile(clock: Clock) -> Profile {
     let mut profile = Profile::named("skx").expect("it is built in").with_clock(clock).expect("it has caches");
     if let Some(caches) = &mut profile.caches {
-        for (level, lines) in [&mut caches.l1d, &mut caches.l1i, &mut caches.branches, &mut caches.l2]
-            .into_iter()
-            .chain(&mut caches.l3)
-            .zip([16, 16, 16, 32, 64])
-        {
-            (level.value.lines, level.value.ways) = (lines, 4);
+        let (l1d, l1i, branches) = (&mut caches.l1d.value, &mut caches.l1i.value, &mut caches.branches.value.table);
+        let l3 = caches.l3.iter_mut().map(|level| &mut level.value);
+        let levels = [l1d, l1i, branches, &mut caches.l2.value].into_iter().chain(l3);
+        for (level, lines) in levels.zip([16, 16, 16, 32, 64]) {
+            (level.lines, level.ways) = (lines, 4);
         }
     }
     profile
