@@ -1,13 +1,14 @@
 //! `tollgate compare`: shows two runs side by side, the largest change first.
 
+use crate::functions;
 use crate::report::{fact, header_document, select, select_task};
 use crate::table::{
     Align::{Left, Right},
-    change, emit, gigahertz, limit, number, read_ledger, seconds, signed, table, whole_cycles,
+    change, emit, gigahertz, limit, number, read_ledger, seconds, share, signed, table, whole_cycles,
 };
 use anyhow::{Context, Result};
 use clap::Args;
-use ledger::summary::{By, Cause, Selection};
+use ledger::summary::{By, CallStack, Cause, Selection, Weigh};
 use ledger::{Amount, Ledger};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -149,6 +150,37 @@ fn tasks((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
     selection.busy(By::Comm)
 }
 
+/// Returns the ticks without halted time.
+fn busy((_, selection): (&Ledger, Selection)) -> u64 {
+    let total = selection.total();
+    total.ticks.saturating_sub(total.of(Cause::Halted).ticks)
+}
+
+/// Returns the call stacks of both runs by time, if both have them.
+fn stacks(two: Two) -> Option<[Vec<CallStack>; 2]> {
+    let of = |(ledger, selection): (&Ledger, Selection)| {
+        let weigh = ledger.weigh().filter(|weigh| matches!(weigh, Weigh::Samples))?;
+        Some(selection.call_stacks(&weigh))
+    };
+    Some([of(two[0])?, of(two[1])?])
+}
+
+/// Returns the shares of a line in both runs, and their difference in percentage points.
+fn shares(change: &Change, whole: [u64; 2]) -> [String; 3] {
+    let parts = [change.before.ticks, change.after.ticks];
+    let [before, after] = [0, 1].map(|run| share(parts[run], whole[run]));
+    // The difference is that of the shown figures.
+    let part = |run: usize| (parts[run] as f64 / whole[run] as f64 * 10_000.0).round() as i64;
+    let points = match whole.contains(&0) {
+        true => String::new(),
+        false => match part(1) - part(0) {
+            0 => "0".to_owned(),
+            points => format!("{:+.2}", points as f64 / 100.0),
+        },
+    };
+    [before, after, points]
+}
+
 /// Returns the comparison as text. `parts` are the restrictions of both runs, with their titles.
 fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
     let mut out = String::new();
@@ -192,12 +224,23 @@ fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
     let modelled = [Cause::CacheMisses, Cause::Splits].map(|cause| two[0].0.describe_cause(cause));
     let is_there = |line: &Change| line.before != Amount::default() || line.after != Amount::default();
     lines.retain(|line| !modelled.contains(&line.name) || is_there(line));
-    section(&mut out, "Time", "count", "", &lines, usize::MAX);
-    section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), limit(top));
+    let all = two.map(|(_, selection)| selection.total().ticks);
+    let busy = two.map(busy);
+    section(&mut out, "Time", "count", "", &lines, all, usize::MAX);
+    section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), busy, limit(top));
     if two.iter().any(|(ledger, _)| ledger.tasks.len() > 1) {
-        section(&mut out, "Tasks", "instructions", "task", &changed(tasks(two[0]), tasks(two[1])), limit(top));
+        section(&mut out, "Tasks", "instructions", "task", &changed(tasks(two[0]), tasks(two[1])), busy, limit(top));
     }
-    section(&mut out, "Symbols", "instructions", "symbol", &changed(symbols(two[0]), symbols(two[1])), limit(top));
+    let changes = changed(symbols(two[0]), symbols(two[1]));
+    section(&mut out, "Symbols", "instructions", "symbol", &changes, busy, limit(top));
+    if let Some([before, after]) = stacks(two) {
+        let whole = [&before, &after].map(|stacks| functions::whole(stacks));
+        let in_cycles = |(name, of): (String, Amount)| (name, Amount { count: whole_cycles(of.count), ..of });
+        let [before, after] =
+            [before, after].map(|stacks| functions::with_callees(&stacks).into_iter().map(in_cycles).collect());
+        let changes = changed(before, after);
+        section(&mut out, "Functions with all that they call", "own cycles", "function", &changes, whole, limit(top));
+    }
     out
 }
 
@@ -205,7 +248,8 @@ fn row(name: &str, [before, after]: [String; 2]) -> Vec<String> {
     vec![name.to_owned(), before, after]
 }
 
-fn section(out: &mut String, title: &str, count: &str, what: &str, changes: &[Change], top: usize) {
+/// Appends a table. `whole` is what the shares are parts of, in both runs.
+fn section(out: &mut String, title: &str, count: &str, what: &str, changes: &[Change], whole: [u64; 2], top: usize) {
     if changes.is_empty() {
         out.push_str(&format!("\n{title}: no change\n"));
         return;
@@ -221,7 +265,19 @@ fn section(out: &mut String, title: &str, count: &str, what: &str, changes: &[Ch
             let percent = change(c.before.ticks, c.after.ticks);
             let counts = [number(c.before.count), number(c.after.count)];
             let [count_before, count_after] = counts;
-            vec![signed(c.cycles()), percent, before, after, count_before, count_after, c.name.clone()]
+            let [share_before, share_after, points] = shares(c, whole);
+            vec![
+                signed(c.cycles()),
+                percent,
+                before,
+                after,
+                share_before,
+                share_after,
+                points,
+                count_before,
+                count_after,
+                c.name.clone(),
+            ]
         })
         .collect();
     let [count_before, count_after] = ["before", "after"].map(|when| format!("{count} {when}"));
@@ -230,6 +286,9 @@ fn section(out: &mut String, title: &str, count: &str, what: &str, changes: &[Ch
         ("", Right),
         ("cycles before", Right),
         ("cycles after", Right),
+        ("share before", Right),
+        ("share after", Right),
+        ("points", Right),
         (count_before.as_str(), Right),
         (count_after.as_str(), Right),
         (what, Left),
@@ -250,6 +309,15 @@ fn document(two: Two, parts: &[(&str, &str)]) -> Value {
             })
             .collect()
     };
+    let functions = stacks(two).map(|both| {
+        let [before, after] = both.map(|stacks| functions::with_callees(&stacks));
+        // The stack's own time is not a count.
+        let line = |c: Change| {
+            let run = |of: Amount| json!({ "total": of.ticks, "own": of.count });
+            json!({ "name": c.name, "before": run(c.before), "after": run(c.after) })
+        };
+        changes(before, after).into_iter().map(line).collect::<Vec<_>>()
+    });
     let [before, after] = two.map(|one| totals(one).into_iter().collect());
     let part = |wanted: &str| parts.iter().find(|(what, _)| *what == wanted).map(|(_, name)| *name);
     json!({
@@ -261,6 +329,7 @@ fn document(two: Two, parts: &[(&str, &str)]) -> Value {
         "kinds": list(changes(kinds(two[0]), kinds(two[1]))),
         "symbols": list(changes(symbols(two[0]), symbols(two[1]))),
         "tasks": list(changes(tasks(two[0]), tasks(two[1]))),
+        "functions": functions,
     })
 }
 
@@ -279,6 +348,18 @@ mod tests {
     fn a_machine_compared_with_a_guest_reads_well() {
         let (before, after) = (sample(1), guest());
         insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], &[], 12));
+    }
+
+    #[test]
+    fn shares_are_of_each_run_and_their_difference_is_that_of_the_shown_figures() {
+        let amount = |ticks| Amount { count: 1, ticks };
+        let of = |before, after, whole| {
+            shares(&Change { name: String::new(), before: amount(before), after: amount(after) }, whole)
+        };
+        assert_eq!(of(100, 250, [1_000, 2_000]), ["10.00%", "12.50%", "+2.50"]);
+        assert_eq!(of(2, 1, [3, 3]), ["66.67%", "33.33%", "-33.34"]);
+        assert_eq!(of(5, 10, [10, 20]), ["50.00%", "50.00%", "0"]);
+        assert_eq!(of(0, 10, [0, 20]), ["-", "50.00%", ""]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::table::{
 };
 use crate::usage::WrongArguments;
 use anyhow::{Result, bail};
-use ledger::pattern;
 use ledger::summary::CallStack;
+use ledger::{Amount, pattern};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,7 @@ impl Unit {
 }
 
 /// Returns the weight of all stacks.
-fn whole(stacks: &[CallStack]) -> u64 {
+pub fn whole(stacks: &[CallStack]) -> u64 {
     stacks.iter().fold(0, |sum, stack| sum.saturating_add(stack.weight))
 }
 
@@ -82,6 +82,12 @@ fn functions(stacks: &[CallStack]) -> Lines {
         }
     }
     ordered(weights)
+}
+
+/// Returns the ticks of each function with all that it calls, and its own in place of a count.
+pub fn with_callees(stacks: &[CallStack]) -> BTreeMap<String, Amount> {
+    let line = |(name, weights): (String, Weights)| (name, Amount { count: weights.own, ticks: weights.total });
+    functions(stacks).into_iter().map(line).collect()
 }
 
 /// A function between its callers and its callees.

@@ -51,6 +51,9 @@ pub struct ReportArgs {
     /// The ledger
     #[arg(value_name = "LEDGER")]
     ledger: PathBuf,
+    /// A second ledger, which is refused
+    #[arg(value_name = "LEDGER", hide = true)]
+    second: Option<PathBuf>,
     /// Prints the report as JSON: the complete one, or what --by and --top select
     #[arg(long)]
     json: bool,
@@ -155,6 +158,11 @@ impl Chosen {
 
 /// Refuses options of which one would have no effect.
 fn check(args: &ReportArgs) -> Result<()> {
+    if let Some(second) = &args.second {
+        let (first, second) = (args.ledger.display(), second.display());
+        let text = format!("a report is of one ledger: `tollgate compare {first} {second}` shows two side by side");
+        bail!(WrongArguments::new(text));
+    }
     let estimates = !args.what_if.is_empty();
     if args.task.is_some() && (args.by == Some(Table::CallSite) || estimates) {
         bail!(WrongArguments::new("indirect branches are not recorded by task: leave out --task"));

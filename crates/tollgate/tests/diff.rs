@@ -214,6 +214,14 @@ fn saved_results_are_shown_and_combined() {
     let shown = program(&["diff", "--load", &two, "--csv=layouts"]);
     assert_eq!((text(&shown.stdout), shown.status.code()), (text(&measured.stdout), Some(0)));
     assert_eq!(text(&shown.stdout).lines().count(), 5);
+    // The whole answer is there, with its counts, entries and shares.
+    let shown = text(&program(&["diff", "--load", &two]).stdout);
+    for part in ["count A", "instructions A", "p99 B", "mitigation A", "measured prices"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let document: serde_json::Value =
+        serde_json::from_slice(&program(&["diff", "--load", &two, "--json"]).stdout).unwrap();
+    assert!(document["rests"]["sentence"].is_string() && document["a"]["title"].is_string());
     // A side that is measured alone, later.
     let line = ["diff", "--kernel", "cloud", "--layouts", "2", "--side", "nopti=pti=off", "--save", &one, "--", "true"];
     let alone = run(&line).unwrap();

@@ -101,14 +101,15 @@ fn bytes_go_in_and_out_as_they_are() {
     assert!(output.status.success() && output.stdout == bytes, "{}", text(&output.stderr));
 }
 
-/// A kernel that watches the TSC first, as without TSC_ADJUST, has only ticks until then.
+/// A kernel that watches the TSC first, as without TSC_ADJUST, has only ticks until then, and one that measures its frequency again changes the clock source.
 #[test]
-fn timers_have_their_full_resolution_when_a_command_begins() {
-    let active = "grep hres_active /proc/timer_list | sort -u";
+fn timers_and_the_clock_source_are_the_final_ones_when_a_command_begins() {
+    let active =
+        "grep hres_active /proc/timer_list | sort -u; cat /sys/devices/system/clocksource/*/current_clocksource";
     for cpu in ["zen3", "hsw"] {
         let options = ["--cpu", cpu, "--model", "flat", "--cpus", "2", "--user", "root", "--", "sh", "-c", active];
         let Some(output) = run(&options) else { return };
-        check(&output, 0, "  .hres_active    : 1\n", "");
+        check(&output, 0, "  .hres_active    : 1\ntsc\n", "");
     }
 }
 
@@ -503,6 +504,20 @@ fn a_command_needs_open_files() {
         // It is raised as far as the user may.
         check(&limited("-Sn 20"), 0, "hi\n", "");
     }
+}
+
+#[test]
+fn a_kernel_without_its_modules_says_where_they_were_looked_for() {
+    let Some((image, _)) = kernel() else { return };
+    let copy = directory("no-modules").join("bzImage");
+    std::fs::copy(image, &copy).unwrap();
+    let output = program(&["--kernel", copy.to_str().unwrap(), "--", "true"]).output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(LOST), "{error}");
+    assert!(error.contains("the kernel has no driver for a virtio console on PCI"), "{error}");
+    let last = error.lines().last().unwrap();
+    assert!(last.starts_with("tollgate: no modules of the kernel ") && last.contains("--modules DIR"), "{last}");
+    assert!(last.contains("none in /lib/modules/") && last.contains(" or /usr/lib/modules/"), "{last}");
 }
 
 #[test]

@@ -35,6 +35,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The file with the name of the kernel's clock source. */
+#define CLOCK_SOURCE "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+
 /* The ports of docs/marker-port.md. */
 enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', MARKER_NAME = 0x1f0e, MARKER_COMMAND = 0x1f0f, MARKER_PRESENT = 'M' };
 enum { MARK_BEGIN = 1, MARK_END, MARK_BEGIN_ALL };
@@ -426,11 +429,23 @@ static long long timer_resolution(void) {
     return clock_getres(CLOCK_MONOTONIC, &resolution) ? 0 : resolution.tv_sec * 1000000000LL + resolution.tv_nsec;
 }
 
-/* Waits until timers have their full resolution. A kernel that first watches its clock source (a TSC without TSC_ADJUST) has it some half a second after
+/* Returns true if the kernel uses the TSC only until it has measured its frequency again. */
+static int has_early_clock(void) {
+    char name[16] = "";
+    int file = open(CLOCK_SOURCE, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    ssize_t got = read(file, name, sizeof name - 1);
+    close(file);
+    return got > 0 && !strncmp(name, "tsc-early\n", sizeof name);
+}
+
+/* Waits until timers have their full resolution, and until the kernel has its final clock source. A kernel that first watches its clock source (a TSC without TSC_ADJUST) has it some half a second after
    boot only, and until then each sleep ends at a tick: the command would find another kernel than on a machine that has been up for longer. With highres=off
-   it never has it. */
+   it never has it. A kernel to which CPUID does not tell the TSC's frequency changes from tsc-early to tsc more than a second after boot: the change would
+   fall within the command's run, and the two have different frequencies. */
 static void wait_for_timers(void) {
-    for (int waited = 0; timer_resolution() > 1 && waited < TIMERS_WAIT_US; waited += TWO_TICKS_US)
+    for (int waited = 0; (timer_resolution() > 1 || has_early_clock()) && waited < TIMERS_WAIT_US; waited += TWO_TICKS_US)
         /* The first processor has it now; the others have it at their next tick. */
         usleep(TWO_TICKS_US);
 }
@@ -1149,7 +1164,7 @@ static void describe(void) {
     tell_line("bugs", "/proc/cpuinfo", "bugs");
     tell_modules();
     tell_unloaded();
-    tell_file("clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    tell_file("clock source", CLOCK_SOURCE);
     tell_fact((size_t)snprintf(fact, sizeof fact, "timer resolution\n%lld ns", timer_resolution()));
     tell_file("transparent huge pages", "/sys/kernel/mm/transparent_hugepage/enabled");
 }

@@ -338,16 +338,29 @@ fn position(name: &str, names: &[&str]) -> Result<usize, String> {
 fn load(args: &DiffArgs) -> Result<ExitCode> {
     let inputs = args.load.iter().map(|file| ("--load", file.clone())).collect();
     let files = Files::create(args, inputs)?.shown;
-    let Combined { command, sides, reference, plan, remarks } = saved::load(&args.load)?;
+    let combined = saved::load(&args.load)?;
+    let is_of_two = combined.is_of_two();
+    let Combined { command, sides, reference, plan, remarks } = combined;
     let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
     let reference = position(args.reference.as_ref().unwrap_or(&reference), &names).map_err(WrongArguments::new)?;
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
     // Whoever only looks at an interrupted measurement has what was asked for; a verdict or a test has the status of the measurement.
     let decides = args.fail_above.is_some() || args.junit.is_some();
     let interrupted = remarks.interrupted.filter(|_| decides);
-    let several = Several::new(command, &sides, reference, &terms, remarks)?;
-    show(args, files, &several)?;
-    Ok(status(several.exceeded(), interrupted))
+    let exceeded = match &sides[..] {
+        // It is shown as it was when it was measured.
+        [a, b] if is_of_two && reference == 0 => {
+            let diff = Diff::of_common(command, a, b, &terms, remarks)?;
+            show(args, files, &diff)?;
+            diff.verdict.exceeded()
+        }
+        sides => {
+            let several = Several::new(command, sides, reference, &terms, remarks)?;
+            show(args, files, &several)?;
+            several.exceeded()
+        }
+    };
+    Ok(status(exceeded, interrupted))
 }
 
 /// Returns what may be files that a side's runs read.

@@ -227,6 +227,24 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Says where modules of the kernel were looked for in vain.
+    pub fn without_modules(&self) -> String {
+        let release = self.release().unwrap_or_else(|| "RELEASE".to_owned());
+        let usual = MODULE_ROOTS.map(|root| Path::new(root).join(&release).join("kernel"));
+        let looked: Vec<&Path> = match &self.modules {
+            Some(directory) => vec![directory],
+            None => usual.iter().map(PathBuf::as_path).collect(),
+        };
+        let looked: Vec<String> = looked.iter().map(|place| place.display().to_string()).collect();
+        format!(
+            "no modules of the kernel {} ({release}) were found: there are none in {}; --modules DIR names their directory, and a kernel with its drivers built in needs none",
+            self.image.display(),
+            looked.join(" or ")
+        )
+    }
+}
+
 /// Returns the name by which the scripts fetch a kernel of another flavour, or of another suite of the distribution: that of a suite alone is its cloud
 /// kernel.
 fn fetchable(name: &str) -> Option<String> {
@@ -471,6 +489,16 @@ mod tests {
         for name in ["cluod", "cloud@", "cloud@../x", "arm64@sid", "x/y-backports", "6.12.95", "bzImage"] {
             assert_eq!(fetchable(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_kernel_without_modules_says_where_they_were_looked_for() {
+        let text = |modules| Kernel { image: "/x/bzImage".into(), modules }.without_modules();
+        assert_eq!(
+            text(None),
+            "no modules of the kernel /x/bzImage (RELEASE) were found: there are none in /lib/modules/RELEASE/kernel or /usr/lib/modules/RELEASE/kernel; --modules DIR names their directory, and a kernel with its drivers built in needs none"
+        );
+        assert!(text(Some("/tree".into())).contains("there are none in /tree; --modules DIR"));
     }
 
     #[test]

@@ -552,7 +552,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut session = session.since(start).with_console(args.console).with_parameters(&args.append).with_joins(joins);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
-    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, packed, directory }, ledger)
+    let hint = modules.is_none().then(|| kernel.without_modules());
+    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, packed, directory, hint }, ledger)
 }
 
 /// Returns the trees of files that the guest gets, with their names in its file system.
@@ -684,6 +685,8 @@ struct Ran {
     packed: Option<Packed>,
     /// The directory of the command on this host.
     directory: PathBuf,
+    /// Where modules were looked for, if there are none.
+    hint: Option<String>,
 }
 
 /// Reports the end of the run, and writes its ledger.
@@ -691,7 +694,7 @@ fn conclude(
     args: &ExecArgs,
     machine: &Machine,
     session: Session,
-    Ran { outcome, settled, complete, recording, packed, directory }: Ran,
+    Ran { outcome, settled, complete, recording, packed, directory, hint }: Ran,
     ledger: Option<ending::LedgerFile>,
 ) -> Result<ExitCode> {
     let settled = settled.map(|settled| match settled {
@@ -700,6 +703,8 @@ fn conclude(
     });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
+    // Process 1 reaches the host through a driver.
+    let hint = hint.filter(|_| end.reason == "lost" && !session.is_ready());
     let (unknown, state, joined) = (session.unknown.clone(), session.facts.clone(), session.joins.count);
     drop(session);
     if let Some(text) = &end.text {
@@ -707,6 +712,9 @@ fn conclude(
         if end.lines && !args.console {
             lines.iter().for_each(|line| say(line));
         }
+    }
+    if let Some(hint) = hint {
+        say(&format!("tollgate: {hint}"));
     }
     let has_failed = end.status != 0 && end.reason == "ended";
     // All names that the guest has looked for are held against this host's, which a command that succeeds need not wait for.

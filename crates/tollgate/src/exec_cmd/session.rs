@@ -172,6 +172,11 @@ impl Session {
         Rc::clone(&self.prepared)
     }
 
+    /// Returns true once process 1 of the guest has asked for its order.
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
     /// Starts the waiting command after `delay` nanoseconds of virtual time.
     pub fn go(&mut self, delay: u64) {
         self.records.add(b'o', delay.to_string());

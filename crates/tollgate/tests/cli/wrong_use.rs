@@ -34,6 +34,7 @@ fn names_that_a_file_does_not_have_are_a_wrong_use() {
     let ledger = &*files.path("ledger");
     assert_eq!(run(&["--kernel", &kernel, "--ledger", ledger, "--call-graph", "--call-sites"]).0, 0);
     let no_region = "the ledger has no regions of interest";
+    wrong_use(&["report", ledger, ledger], &format!("`tollgate compare {ledger} {ledger}` shows two side by side"));
     wrong_use(&["report", ledger, "--region", "zz"], no_region);
     wrong_use(&["report", ledger, "--task", "zz"], "the ledger has no task 'zz'; it has: ");
     wrong_use(&["report", ledger, "--of", "zz"], "no call stack has the function 'zz'");
