@@ -226,18 +226,6 @@ pub fn judge(a: &[Run], b: &[Run], terms: &Terms) -> Verdict {
 }
 
 impl Diff {
-    /// Compares two sides by the layouts that both have.
-    pub fn of_common(
-        command: String,
-        a: &Runs,
-        b: &Runs,
-        terms: &Terms,
-        remarks: Remarks,
-    ) -> Result<Self, several::NothingInCommon> {
-        let [a, b] = several::common(a, b)?;
-        Ok(Self::new(command, &a, &b, terms, remarks))
-    }
-
     /// Compares the runs of a command on two sides.
     pub fn new(command: String, a: &Runs, b: &Runs, terms: &Terms, remarks: Remarks) -> Self {
         let [before, after] = [a, b].map(|runs| (Paid::sum(runs.runs.iter().map(|run| &run.paid)), runs.runs.len()));

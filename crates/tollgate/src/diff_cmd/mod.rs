@@ -350,7 +350,7 @@ fn load(args: &DiffArgs) -> Result<ExitCode> {
     let exceeded = match &sides[..] {
         // It is shown as it was when it was measured.
         [a, b] if is_of_two && reference == 0 => {
-            let diff = Diff::of_common(command, a, b, &terms, remarks)?;
+            let diff = several::of_two(command, a, b, &terms, remarks)?;
             show(args, files, &diff)?;
             diff.verdict.exceeded()
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::diff::several::Several;
+use crate::diff::several::{Several, of_two};
 use crate::diff::tests::{runs, terms, varied};
 use crate::diff::{Answer, Diff, Provenance};
 
@@ -159,7 +159,7 @@ fn a_comparison_of_two_sides_has_the_same_tables_from_a_file() {
     assert!(combined.is_of_two());
     let live = Diff::new("x".to_owned(), &sides[0], &sides[1], &terms(None), Remarks::default());
     let [a, b] = &combined.sides[..] else { panic!("two sides") };
-    let loaded = Diff::of_common("x".to_owned(), a, b, &terms(None), Remarks::default()).unwrap();
+    let loaded = of_two("x".to_owned(), a, b, &terms(None), Remarks::default()).unwrap();
     assert_eq!(crate::diff::sheets::text(&loaded, 10), crate::diff::sheets::text(&live, 10));
     // Two files with a side each have the tables too.
     let [first, second] = [&sides[..1], &sides[1..]].map(saved);

@@ -87,8 +87,14 @@ pub(super) fn paired(reference: &Runs, side: &Runs) -> Option<[Runs; 2]> {
     (!first.is_empty()).then(|| [with(reference, first), with(side, second)])
 }
 
+/// Compares two sides by the layouts that both have.
+pub fn of_two(command: String, a: &Runs, b: &Runs, terms: &Terms, remarks: Remarks) -> Result<Diff, NothingInCommon> {
+    let [a, b] = common(a, b)?;
+    Ok(Diff::new(command, &a, &b, terms, remarks))
+}
+
 /// Returns the runs of both sides that have the same layouts, in the order of the side, at least one.
-pub(super) fn common(reference: &Runs, side: &Runs) -> Result<[Runs; 2], NothingInCommon> {
+fn common(reference: &Runs, side: &Runs) -> Result<[Runs; 2], NothingInCommon> {
     let error = || NothingInCommon { side: side.name.clone(), reference: reference.name.clone() };
     paired(reference, side).ok_or_else(error)
 }
