@@ -123,8 +123,12 @@ impl Cpu {
                 self.engine.known_code.remove(Question::key(old, false));
                 self.engine.known_code.remove(Question::key(old, true));
             }
-            let price: Ticks = branches.table.latency;
+            let (price, known): (Ticks, bool) = (branches.table.latency, memory.front.knows(key, entries));
             self.charge_ticks(Kind::new(Family::UnknownBranch, 0), 1, price);
+            // Sets of one way have no room for two entries.
+            if !known {
+                return;
+            }
         }
         self.engine.known_code.add(Question::branch(op.rip(), op.branches_far()));
     }

@@ -107,13 +107,16 @@ impl Front {
     }
 
     /// Adds what is missing of a line whose branches the front end knows from now on. Returns the lines of which it forgets an entry.
-    pub fn learn(&mut self, key: u64, entries: Entries) -> [Option<u64>; 2] {
+    /// Of a line's two entries, one may take the place of the other, which then gets another place.
+    pub fn learn(&mut self, key: u64, entries: Entries) -> [Option<u64>; 3] {
         let mut add = |key| match self.branches.find(key) {
             Some(_) => None,
             None => self.branches.add(key, false).1.map(|old| old.line & !SECOND),
         };
-        let first = add(key);
-        [first, (entries == Entries::Two).then(|| add(key | SECOND)).flatten()]
+        match entries {
+            Entries::One => [add(key), None, None],
+            Entries::Two => [add(key), add(key | SECOND), add(key)],
+        }
     }
 
     /// Returns the time at which the front end, which works ahead of the core, comes to code that is needed at `now`. Until it knows

@@ -133,6 +133,15 @@ fn branches_are_known_by_the_line_until_others_take_its_place() {
     let known = |way, entries| memory.front.knows(line(way), entries);
     assert!([8, 9].iter().all(|way| known(*way, Entries::One) && known(*way, Entries::Two)));
     assert!(known(4, Entries::One) && !known(4, Entries::Two) && !known(2, Entries::One));
+    // The second entry of a line takes the place of whichever is next, also of the line's first one.
+    for way in 10..40 {
+        for entries in [Entries::One, Entries::Two] {
+            for again in [way, way - 1, way - 2, way - 3, way - 4] {
+                memory.front.learn(line(again), entries);
+                assert!(memory.front.knows(line(again), entries), "{way} {again}");
+            }
+        }
+    }
 }
 
 #[test]
