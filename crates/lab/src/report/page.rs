@@ -12,6 +12,7 @@ use crate::difference;
 use crate::experiment::Skip;
 use crate::results::{CellResult, ExperimentResult, Interrupted};
 use crate::shown;
+use crate::text::asked;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, HtmlEscape, Value, context};
 use serde::Serialize;
@@ -131,6 +132,8 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
         let (row, column) = (&experiment.rows[skip.row].line.title, &experiment.columns[skip.column].title);
         format!("n/a: {row}, {column}: {}.", skip.reason)
     };
+    let [rows, columns] = asked(experiment, result);
+    let skips = experiment.skips.iter().filter(|skip| rows.contains(&skip.row) && columns.contains(&skip.column));
     let factors = difference::factors(experiment);
     let leading = factors.iter().find(|pair| pair.measured(experiment, result).is_some());
     let lead = leading.and_then(|pair| compare::comparison(experiment, result, pair));
@@ -143,9 +146,9 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
         source: experiment.source.as_ref().map(|source| format!("{} {}", source.text, source.reference)),
         notes: (shown::note(experiment, result).into_iter())
             .chain(shown::frequencies(result))
-            .chain(experiment.skips.iter().map(skip))
+            .chain(skips.map(skip))
             .collect(),
-        rows: (0..experiment.rows.len()).map(|row| plot(experiment, result, row)).collect(),
+        rows: rows.iter().map(|row| plot(experiment, result, *row, &columns)).collect(),
         declared: factors.iter().filter_map(|pair| compare::comparison(experiment, result, pair)).collect(),
         lead,
         details: leading.and_then(|pair| compare::details(experiment, result, pair)),
@@ -247,6 +250,27 @@ mod tests {
             "11.1 % of the time is spent in code of programs without names: the ledger does not contain the reason";
         assert_eq!(result.cells[0].unnamed, [said]);
         assert!(html(&[experiment], &[result], None).unwrap().contains(&format!("<dd class=\"soft\">{said}</dd>")));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_not_in_the_page() {
+        let (experiment, mut result) = testing::results(4);
+        let text = |experiment: &Experiment, result: &ExperimentResult| {
+            let section = section(experiment, result);
+            let data = section.data.clone().unwrap();
+            (render("title", vec![section], None).unwrap().replace(&data, ""), data)
+        };
+        let others = ["exits", "native", "KVM after", "nothing to leave"];
+        let (page, data) = text(&experiment, &result);
+        assert!(others.iter().all(|other| page.contains(&format!(">{other}<")) || page.contains(&format!("{other}."))));
+        assert!(data.contains("KVM after"));
+        result.cells.retain(|cell| (cell.row.as_str(), cell.column.as_str()) == ("switch", "before"));
+        let (page, data) = text(&experiment, &result);
+        assert!(page.contains("KVM before") && page.contains("61.18"), "the published figure of what was run stays");
+        for other in others {
+            assert!(!page.contains(&format!(">{other}<")) && !page.contains(&format!("{other}.")), "{other}: {page}");
+            assert!(!data.contains(&format!("\"{other}\"")), "{other}: {data}");
+        }
     }
 
     #[test]
