@@ -1,7 +1,7 @@
 //! Counters of a command, in the form of `perf stat`: means over layouts, with the deviation of the mean.
 
 use crate::csv::{number as number_of, row};
-use crate::diff::paid::{COMMAND, NoCommand, OTHERS};
+use crate::diff::paid::{NoCommand, OTHERS, regions};
 use crate::diff::statistics::Sample;
 use crate::format::number;
 use ledger::profile::Clock;
@@ -100,8 +100,7 @@ impl Run {
     /// Returns the counters in the ledger of a run of one command. `slot` is the time of the slot in which the core issues an
     /// instruction, if it is known.
     pub fn of(ledger: &Ledger, seed: Option<u64>, slot: Option<Ticks>) -> Result<Self, NoCommand> {
-        let region = |name| ledger.region(name).ok_or(NoCommand(name));
-        let (whole, others) = (region(COMMAND)?, region(OTHERS)?);
+        let [whole, others] = regions(ledger)?;
         let command = whole.in_context(Context::Task);
         let kinds = command.kinds();
         let of = |wanted: &dyn Fn(Kind) -> bool| -> f64 {

@@ -12,12 +12,27 @@ pub const COMMAND: &str = "exec";
 /// The region of interest of everything else while the command runs.
 pub const OTHERS: &str = "others";
 
-/// The ledger of a command does not know when the command ran: process 1 begins and ends its region by an I/O port.
+/// The ledger of a command does not know when the command ran: processes of the guest begin and end its regions by an I/O
+/// port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the ledger has no region '{0}': the guest's kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM, which `tollgate config-kernel` adds to a tree"
-)]
-pub struct NoCommand(pub &'static str);
+pub enum NoCommand {
+    /// No region has begun.
+    #[error(
+        "the ledger has no region '{COMMAND}': the guest's kernel lets no program use I/O ports, because it is locked down or lacks CONFIG_X86_IOPL_IOPERM, which `tollgate config-kernel` adds to a tree"
+    )]
+    Ports,
+    /// Process 1 has begun the region of everything, and the command's process has not begun its own.
+    #[error(
+        "the ledger has no region '{COMMAND}': the command's process ended before it could execute the program, so the guest's kernel may have a fault"
+    )]
+    Ended,
+}
+
+/// Returns the regions of a command, and of everything else while it runs.
+pub fn regions(ledger: &Ledger) -> Result<[Selection<'_>; 2], NoCommand> {
+    let others = ledger.region(OTHERS).ok_or(NoCommand::Ports)?;
+    Ok([ledger.region(COMMAND).ok_or(NoCommand::Ended)?, others])
+}
 
 /// Costs, each part with its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,8 +64,7 @@ fn cause_name(ledger: &Ledger, cause: Cause) -> String {
 impl Paid {
     /// Returns the costs in the ledger of a run of one command.
     pub fn of(ledger: &Ledger) -> Result<Self, NoCommand> {
-        let region = |name| ledger.region(name).ok_or(NoCommand(name));
-        let (command, others) = (region(COMMAND)?, region(OTHERS)?);
+        let [command, others] = regions(ledger)?;
         let mut paid = Self::default();
         for (function, row) in command.in_context(Context::Task).rows(By::Symbol) {
             if row.busy() != 0 {
@@ -181,5 +195,15 @@ mod tests {
         );
         assert_eq!((sum.total(), sum.elapsed), (tally(6, 48), 10));
         assert_eq!(sum.priced[&Priced::Class(ledger::Class::Alu)], 40);
+    }
+
+    #[test]
+    fn a_command_that_never_began_is_told_from_a_kernel_without_ports() {
+        let mut ledger = crate::testing::ledger(0);
+        assert_eq!(regions(&ledger).err(), Some(NoCommand::Ports));
+        ledger.regions[0].name = OTHERS.to_owned();
+        assert_eq!(regions(&ledger).err(), Some(NoCommand::Ended));
+        ledger.regions.push(ledger::Region { name: COMMAND.to_owned(), begun: 1, elapsed: 1 });
+        assert!(regions(&ledger).is_ok());
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::diff::paid::COMMAND;
 use ledger::stays::Stay;
 use ledger::{Entry, Header, Origin, Profile, Recorder, Symbols, Task, TaskKind, evenly_priced};
 

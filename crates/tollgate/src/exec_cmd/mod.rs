@@ -43,7 +43,7 @@ use guestfs::{Packed, Server, Shares, Tree};
 use image::Way;
 use join::Joins;
 pub use kernel::Kernel;
-use lab::diff::paid::{COMMAND as REGION, NoCommand};
+use lab::diff::paid;
 use layout::Layout;
 use ledger::profile::{Clock, Profile};
 use machine::board::Parts;
@@ -739,8 +739,8 @@ fn conclude(
             ledger.facts.push((join::JOINED.to_owned(), format!("{joined} {commands}")));
         }
         let ledger = ledger.write(machine, &machine.symbols(Vec::new()))?;
-        if ended.is_some() && ledger.region(REGION).is_none() {
-            say(&format!("tollgate: {}", NoCommand(REGION)));
+        if let (Some(_), Err(error)) = (ended, paid::regions(&ledger)) {
+            say(&format!("tollgate: {error}"));
         }
     }
     if args.json {

@@ -85,7 +85,8 @@ pub fn fragment() -> String {
         out += &format!("\n# {}: {word}\n", need.purpose);
         need.options.iter().for_each(|option| out += &format!("CONFIG_{option}=y\n"));
     }
-    out
+    // tinyconfig has it in trees from 6.2 on, and it excludes SLAB_FREELIST_RANDOM.
+    out + "\n# excludes an option above\n# CONFIG_SLUB_TINY is not set\n"
 }
 
 #[cfg(test)]
@@ -99,6 +100,8 @@ mod tests {
         let less = all.replace("CONFIG_PCI=y\n", "# CONFIG_PCI is not set\n").replace("FUSE_FS=y", "FUSE_FS=m");
         assert_eq!((lacking(&less, true), lacking(&less, false)), (vec!["PCI"], vec![]));
         assert_eq!(lacking("", true).len(), 19);
+        // SLUB_TINY of tinyconfig excludes SLAB_FREELIST_RANDOM.
+        assert!(all.contains("\n# CONFIG_SLUB_TINY is not set\n"));
     }
 
     #[test]
