@@ -185,6 +185,10 @@ class Program(unittest.TestCase):
             several = tollgate.diff("--load", self.path / "a.json")
         self.assertEqual(self.given()[-1], str(self.path / "a.json"))
         self.assertIsInstance(several, tollgate.Several, "status 1 is an answer")
+        with self.fake(self.document(DIFF)):
+            saved = tollgate.diff("--load", self.path / "a.json")
+        assert isinstance(saved, tollgate.Diff)
+        self.assertEqual(saved.answer, "more", "one saved result of A and B is a diff")
         with self.fake(self.document(REPORT)):
             tollgate.report("-x.ledger", by="symbol", level=0)
         self.assertEqual(self.given(), ["report", "--json", "--by=symbol", "--level=0", "--", "-x.ledger"])
