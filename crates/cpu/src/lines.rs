@@ -186,8 +186,10 @@ impl Cpu {
     pub(crate) fn flush_line(&mut self, physical: u64, keep: bool) {
         let (now, _) = self.time_of_access();
         let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
-        if let Some(slot) = memory.flush(caches, physical >> LINE_SHIFT, keep, now) {
-            self.hide(slot);
+        let (slot, ticks) = memory.flush(caches, physical >> LINE_SHIFT, keep, now);
+        slot.into_iter().for_each(|slot| self.hide(slot));
+        if ticks != 0 {
+            self.charge_ticks(Kind::cache_miss(false, Kind::MEMORY, false), 1, ticks);
         }
     }
 

@@ -126,7 +126,8 @@ impl Cpu {
         }
         let code = access == Access::Fetch;
         let kind = Kind::new(if code { Family::TlbMissCode } else { Family::TlbMissData }, references);
-        let latency = match self.walk_in_caches() {
+        let now = if code { self.micro.clock } else { self.time_of_access().0 };
+        let latency = match self.walk_in_caches(now) {
             Some(reads) => self.wiring.model.price(second_level(code)) + reads,
             None => self.wiring.model.price(kind),
         };
@@ -134,13 +135,13 @@ impl Cpu {
         self.charge_ticks(kind, 1, ticks);
     }
 
-    /// Returns the time that the reads of the last page walk take; `None` if caches are not modelled.
-    fn walk_in_caches(&mut self) -> Option<Ticks> {
+    /// Returns the time that the reads of the last page walk, at `now`, take; `None` if caches are not modelled.
+    fn walk_in_caches(&mut self, now: Ticks) -> Option<Ticks> {
         let pcid = self.pcid();
         let Micro { tlb, memory, .. } = &mut self.micro;
         let (memory, caches) = (memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
         let mut ticks = 0;
-        tlb.walked(&self.engine.readings, pcid, |line| ticks += memory.read_entry(caches, line));
+        tlb.walked(&self.engine.readings, pcid, |line| ticks += memory.read_entry(caches, line, now));
         Some(ticks)
     }
 

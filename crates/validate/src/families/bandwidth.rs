@@ -53,8 +53,9 @@ fn kernel(way: Way, size: u64) -> Kernel {
     let range = if way == Way::Copy { size / 2 } else { size };
     let step = LINE * LINES;
     let pass = range / step;
-    // Beyond the caches a part is enough: what a pass leaves behind is not found again.
-    let rounds = (pass * 2).clamp(256, 40_000);
+    // A whole pass, or some thousand lines. A part of a large memory would stay in the third level, and the next measurement, which
+    // begins at the same line, would find it there.
+    let rounds = pass.max(256);
     let vectors = [xmm0, xmm1, xmm2, xmm3];
     Kernel::new(
         format!("{} {size}", way.name()),
@@ -90,6 +91,6 @@ fn kernel(way: Way, size: u64) -> Kernel {
         },
     )
     .steps(LINES as f64)
-    .warm(pass.clamp(64, 40_000))
+    .warm(pass.max(64))
     .with(Data::Fill(HUGE, size, 1))
 }

@@ -26,9 +26,9 @@ pub fn kernels(quick: bool) -> Vec<(u64, Kernel)> {
 
 fn kernel(size: u64) -> Kernel {
     let nodes = size / LINE;
-    // The ring is followed once before it is measured, because its data came through the caches in another order.
-    // Beyond the caches a part of it is enough.
-    let warm = nodes.div_ceil(LOADS).min(40_000);
+    // The ring is followed once before it is measured, because its data came through the caches in another order. All of it, so that
+    // the next measurement, which begins at the same node, does not find what the last one left.
+    let warm = nodes.div_ceil(LOADS);
     let rounds = warm.clamp(64, 12_000);
     Kernel::new(
         format!("load {size}"),

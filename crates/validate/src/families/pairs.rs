@@ -438,7 +438,8 @@ fn stores() -> Vec<Pair> {
             pointers(a)?;
             a.mov(rdi, HUGE + bytes)
         };
-        let rounds = (4 * bytes / 64).clamp(2048, 200_000);
+        // A whole pass at least: a part of a large memory would be found in the third level by the next measurement.
+        let rounds = (4 * bytes / 64).clamp(2048, 200_000.max(bytes / 64));
         pair(name, rounds, prepare, lines(true), lines(false)).with(Data::Fill(HUGE, bytes, 0)).warm(rounds)
     };
     vec![

@@ -50,12 +50,12 @@ fn a_flushed_line_is_in_memory() {
         let mut memory = Memory::new(&CACHES, 0);
         let slot = load(&mut memory, LINE, 0).slot;
         memory.change(&CACHES, LINE, slot, 0);
-        assert_eq!(memory.flush(&CACHES, LINE, keep, 1_000_000), Some(slot));
-        assert_eq!(memory.free, 1_000_000 + CACHES.memory_transfer, "it is written");
+        assert_eq!(memory.flush(&CACHES, LINE, keep, 1_000_000), (Some(slot), 0));
+        assert_eq!(memory.back, 1_000_000 + CACHES.memory_transfer, "it is written");
         assert_eq!(memory.find(LINE).is_some(), keep);
         assert!(!memory.is_changed(slot));
-        assert_eq!(memory.flush(&CACHES, LINE, keep, 2_000_000).is_some(), keep);
-        assert_eq!(memory.free, 1_000_000 + CACHES.memory_transfer, "once");
+        assert_eq!(memory.flush(&CACHES, LINE, keep, 2_000_000).0.is_some(), keep);
+        assert_eq!(memory.back, 1_000_000 + CACHES.memory_transfer, "once");
         if !keep {
             assert_eq!(level(load(&mut memory, LINE, 3_000_000).kind), Kind::MEMORY);
         }
@@ -75,4 +75,23 @@ fn what_a_device_has_written_is_where_the_platform_puts_it() {
         assert_eq!(level(load(&mut memory, LINE, 1_000_000).kind), from);
         assert!(memory.fits(&caches, 2_000_000, 0, 1));
     }
+}
+
+#[test]
+fn the_core_waits_if_it_flushes_more_changed_lines_than_the_way_to_memory_carries() {
+    let mut memory = Memory::new(&CACHES, 0);
+    let mut now = 1_000_000;
+    for n in 0..200 {
+        let Miss { slot, ticks, .. } = load(&mut memory, LINE + n, now);
+        now += ticks;
+        memory.change(&CACHES, LINE + n, slot, now);
+    }
+    let mut waited = 0;
+    for n in 0..200 {
+        let (_, ticks) = memory.flush(&CACHES, LINE + n, false, now);
+        now += 1_000 + ticks;
+        waited += ticks;
+        assert!(memory.fits(&CACHES, now, 0, 1));
+    }
+    assert!(waited > 100 * CACHES.memory_transfer, "{waited}");
 }

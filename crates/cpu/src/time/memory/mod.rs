@@ -19,6 +19,8 @@
 //! - Nobody waits for a store. One with a non-temporal hint goes past the caches (`combining.rs`), unless the first level has its line.
 //! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
 //!   its latency. The core waits if the backlog exceeds what the buffers hold.
+//! - Changed lines that leave the caches have a way of their own to memory, which carries a line in the same time. A line that is
+//!   written therefore takes as long as one that is read. Non-temporal stores take the way of the loads: reading and streaming add up.
 
 mod asked;
 mod chains;
@@ -134,6 +136,8 @@ pub struct Memory {
     last: (Ticks, Ticks),
     /// Time at which the way from memory, or from another level, is free.
     free: Ticks,
+    /// Time at which the way of changed lines to memory is free.
+    back: Ticks,
     translations: Translations,
 }
 
@@ -158,6 +162,7 @@ impl Memory {
             waits: Waits::default(),
             last: (0, 0),
             free: 0,
+            back: 0,
             translations: Translations::default(),
         }
     }
@@ -179,7 +184,7 @@ impl Memory {
             && self.combining.fits()
             && self.translations.fits(caches, clock)
             && self.waits.fits(clock)
-            && self.free <= clock + caches.window.max(caches.memory_latency)
+            && self.free.max(self.back) <= clock + caches.window.max(caches.memory_latency)
             && self.last.0 <= clock
             && self.last.1 <= clock + caches.window
             && self.coming.iter().all(|coming| coming.line < LINES && coming.arrives <= clock + caches.window)
@@ -312,8 +317,8 @@ impl Memory {
     }
 
     /// Handles CLFLUSH and CLFLUSHOPT, or with `keep` CLWB, of a line: memory has it then. Returns the slot of the first level that had
-    /// it.
-    pub fn flush(&mut self, caches: &Caches, line: u64, keep: bool, now: Ticks) -> Option<usize> {
+    /// it, and the time for which the core waits.
+    pub fn flush(&mut self, caches: &Caches, line: u64, keep: bool, now: Ticks) -> (Option<usize>, Ticks) {
         let slot = self.l1d.find(line);
         let mut changed = slot.is_some_and(|slot| self.l1d.is_changed(slot));
         if keep {
@@ -328,9 +333,11 @@ impl Memory {
             changed |= self.shared.drop_line(line, self.number);
         }
         if changed {
-            self.free = self.free.max(now) + caches.memory_transfer;
+            self.send(caches, now);
         }
-        slot
+        let ticks = self.behind(caches, now);
+        self.wait(caches, now, ticks);
+        (slot, ticks)
     }
 
     /// Handles a non-temporal store at `now` to a line that the first level does not have: the line goes to memory, together with other
@@ -377,7 +384,7 @@ impl Memory {
     /// Brings a line of code to the first level at `now`. Returns the kind of event, the time for which the core waits, and
     /// the line that leaves the first level.
     pub fn miss_code(&mut self, caches: &Caches, line: u64, now: Ticks) -> (Kind, Ticks, Option<u64>) {
-        let (level, latency, transfer) = self.fetch(caches, line);
+        let (level, latency, transfer) = self.fetch(caches, line, now);
         let old = self.front.fill(line);
         let ticks = self.front.arrival(caches, line, now, latency, transfer).max(self.behind(caches, now));
         self.front.waits.add(now, ticks, caches.code.ahead);
@@ -389,19 +396,19 @@ impl Memory {
     fn bring(&mut self, caches: &Caches, line: u64, write: bool, now: Ticks) -> Brought {
         let theirs = self.shared.read(line, self.number);
         let taken = if write { self.shared.take(line, self.number, now) } else { None };
-        let (level, latency, transfer) = self.fetch(caches, line);
+        let (level, latency, transfer) = self.fetch(caches, line, now);
         let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
         Brought { theirs, kept: taken.unwrap_or(0), level, latency, transfer }
     }
 
-    /// Finds the level that has a line, and takes the line from there. Returns the number of the level, its latency, and the
+    /// Finds the level that has a line at `now`, and takes the line from there. Returns the number of the level, its latency, and the
     /// time of a transfer.
-    fn fetch(&mut self, caches: &Caches, line: u64) -> (u32, Ticks, Ticks) {
+    fn fetch(&mut self, caches: &Caches, line: u64, now: Ticks) -> (u32, Ticks, Ticks) {
         if self.l2.touch(line) {
             return (2, caches.l2.latency, caches.l2.transfer);
         }
         let (found, changed) = self.shared.l3.as_mut().map_or((false, false), |l3| l3.take(line));
-        self.second(caches, line, changed);
+        self.second(caches, line, changed, now);
         match caches.l3 {
             Some(Level { latency, transfer, .. }) if found => (3, latency, transfer),
             _ => (Kind::MEMORY, caches.memory_latency, caches.memory_transfer),
@@ -409,7 +416,7 @@ impl Memory {
     }
 
     /// Adds a line to the second level, whose oldest line goes to the third, whose oldest goes to memory.
-    fn second(&mut self, caches: &Caches, line: u64, changed: bool) {
+    fn second(&mut self, caches: &Caches, line: u64, changed: bool, now: Ticks) {
         let Some(old) = self.l2.add(line, changed) else { return };
         if old.changed {
             self.shared.gone(old.line, self.number);
@@ -419,8 +426,13 @@ impl Memory {
             None => Some(old),
         };
         if gone.is_some_and(|gone| gone.changed) {
-            self.free += caches.memory_transfer;
+            self.send(caches, now);
         }
+    }
+
+    /// Sends a changed line to memory.
+    fn send(&mut self, caches: &Caches, now: Ticks) {
+        self.back = self.back.max(now) + caches.memory_transfer;
     }
 
     /// Adds a line to the first level. Returns its slot.
@@ -430,7 +442,7 @@ impl Memory {
         if let Some(old) = old.filter(|old| old.changed)
             && !self.l2.change(old.line)
         {
-            self.second(caches, old.line, true);
+            self.second(caches, old.line, true, access.now);
         }
         slot
     }
@@ -472,10 +484,9 @@ impl Memory {
         (line == access.line).then_some(known)
     }
 
-    /// Returns the time for which the core waits at `now`, because changed lines occupy the way to memory for longer than the
-    /// core goes on.
+    /// Returns the time for which the core waits at `now`, because lines occupy one of the ways for longer than the core goes on.
     fn behind(&self, caches: &Caches, now: Ticks) -> Ticks {
-        self.free.saturating_sub(now).saturating_sub(caches.window.max(caches.memory_latency))
+        self.free.max(self.back).saturating_sub(now).saturating_sub(caches.window.max(caches.memory_latency))
     }
 
     /// Occupies the way from a level. Returns the time for which the core waits, because more lines are on their way
@@ -483,7 +494,7 @@ impl Memory {
     fn transfer(&mut self, caches: &Caches, now: Ticks, latency: Ticks, transfer: Ticks, prefetched: bool) -> Ticks {
         let buffer = if prefetched { 0 } else { latency / Ticks::from(caches.fill_buffers) };
         self.free = self.free.max(now) + buffer.max(transfer);
-        (self.free - now).saturating_sub(latency.max(caches.window))
+        (self.free - now).saturating_sub(latency.max(caches.window)).max(self.behind(caches, now))
     }
 
     /// The core waits for data. Meanwhile its front end goes on.

@@ -99,6 +99,21 @@ fn a_stream_costs_the_transfer_of_its_lines() {
 }
 
 #[test]
+fn writing_a_stream_costs_no_more_than_reading_it() {
+    let each = |write: bool| {
+        let mut bench = Bench::new();
+        // More than the caches hold, so that changed lines leave them.
+        (0..80_000).for_each(|n| _ = bench.access(0x40_0000 + n, write, 1_000, None));
+        let began = bench.now;
+        (0..20_000).for_each(|n| _ = bench.access(0x80_0000 + n, write, 1_000, None));
+        (bench.now - began) / 20_000
+    };
+    let (read, written) = (each(false), each(true));
+    assert!((16_000..=24_000).contains(&read), "{read}");
+    assert!((16_000..=read + 1_000).contains(&written), "{written}");
+}
+
+#[test]
 fn lines_stay_in_the_level_that_they_fit() {
     // Kind of the second round over so many lines.
     let level = |lines: u64| {
@@ -175,10 +190,11 @@ fn the_state_after_misses_fits_the_time_and_later_times_do_not() {
         bench.access(scattered(n), n % 5 == 0, n % 50 * 1_000, pointer);
         assert!(bench.memory.fits(&CACHES, bench.now, 0, 1));
     }
-    let wrong: [fn(&mut Memory); 8] = [
+    let wrong: [fn(&mut Memory); 9] = [
         |memory| memory.waits.until = Ticks::MAX,
         |memory| memory.waits.early = Ticks::MAX,
         |memory| memory.free = Ticks::MAX,
+        |memory| memory.back = Ticks::MAX,
         |memory| memory.last.0 = Ticks::MAX,
         |memory| memory.last.1 = Ticks::MAX,
         |memory| memory.coming[3].arrives = Ticks::MAX,

@@ -39,11 +39,11 @@ impl Translations {
 const MOST_READINGS: Ticks = 32;
 
 impl Memory {
-    /// Brings the line of a paging-structure entry to the walker. Returns the time that this takes.
-    pub fn read_entry(&mut self, caches: &Caches, line: u64) -> Ticks {
+    /// Brings the line of a paging-structure entry to the walker at `now`. Returns the time that this takes.
+    pub fn read_entry(&mut self, caches: &Caches, line: u64, now: Ticks) -> Ticks {
         match self.l1d.find(line) {
             Some(_) => caches.l1d.latency,
-            None => self.fetch(caches, line).1,
+            None => self.fetch(caches, line, now).1,
         }
     }
 

@@ -90,13 +90,13 @@ fn a_chain_of_one_load_pays_for_each_look_up_and_for_each_line_once() {
 #[test]
 fn an_entry_is_read_from_where_its_line_is() {
     let mut bench = Bench::new();
-    assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.memory_latency);
-    assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.l2.latency);
+    assert_eq!(bench.memory.read_entry(&CACHES, line(0), bench.now), CACHES.memory_latency);
+    assert_eq!(bench.memory.read_entry(&CACHES, line(0), bench.now), CACHES.l2.latency);
     bench.memory.fill(
         &CACHES,
         Access { line: line(0), linear: 0, write: true, locked: false, rip: 0, now: bench.now, began: bench.now },
     );
-    assert_eq!(bench.memory.read_entry(&CACHES, line(0)), CACHES.l1d.latency);
+    assert_eq!(bench.memory.read_entry(&CACHES, line(0), bench.now), CACHES.l1d.latency);
 }
 
 #[test]
