@@ -35,7 +35,7 @@ pub struct Op {
     pub(crate) exec: Handler,
     /// Address of the next instruction (linear in 64-bit mode; offset in CS otherwise).
     pub(crate) next: u64,
-    /// Immediate or other 64-bit value.
+    /// Immediate or other 64-bit value. For an indirect branch see [`Op::target_late`].
     pub(crate) imm: u64,
     /// Displacement, sign-extended; absolute for RIP-relative operands. For a conditional branch see [`Op::resolution`].
     pub(crate) disp: u64,
@@ -153,12 +153,25 @@ impl Op {
         }
     }
 
-    /// Sets the price of a conditional branch. Other instructions have no more than their ticks.
+    /// Returns how long after an indirect branch could execute its target is known, in the context for which it is priced.
+    #[inline(always)]
+    pub(crate) fn target_late(&self) -> ledger::Ticks {
+        self.imm
+    }
+
+    /// Returns true for a near indirect jump or call.
+    fn is_indirect(&self) -> bool {
+        matches!(self.class, ledger::Class::IndirectJump | ledger::Class::IndirectCall)
+    }
+
+    /// Sets the price of a conditional or indirect branch. Other instructions have no more than their ticks.
     pub(crate) fn set_price(&mut self, price: Price) {
+        let Resolution { elapsed, late, waits_for_load } = price.branch;
+        let late = u64::from(late.min(MOST_LATE));
         if self.class == ledger::Class::Branch {
-            let Resolution { elapsed, late, waits_for_load } = price.branch;
-            let late = u64::from(late.min(MOST_LATE));
             self.disp = u64::from(elapsed) | late << 32 | u64::from(waits_for_load) << 63;
+        } else if self.is_indirect() {
+            self.imm = late;
         }
     }
 

@@ -382,3 +382,35 @@ fn a_run_without_an_end_begins_anew() {
     assert!(prices.iter().all(|price| *price < 100_000));
     assert!(state.time() <= (1 << 30) + 100_000);
 }
+
+#[test]
+fn the_register_of_an_indirect_branch_carries_no_chain_into_the_next_run() {
+    // mov ecx, [rax+rcx*4]; movsxd rcx, [r9+rcx*4]; add rcx, r9
+    let computes = [0x8b, 0x0c, 0x88, 0x49, 0x63, 0x0c, 0x89, 0x4c, 0x01, 0xc9];
+    let run = |end: &[u8]| {
+        let (prices, _) = price("zen4", &[&computes[..], end].concat());
+        prices.iter().sum::<u32>()
+    };
+    let jump = run(&[0xff, 0xe1]);
+    let elsewhere = run(&[0xe9, 0, 1, 0, 0]);
+    assert!(jump <= 2000, "{jump}");
+    assert!(elsewhere >= 9000, "the chain through RCX goes on: {elsewhere}");
+}
+
+#[test]
+fn a_branch_knows_when_its_target_is_known() {
+    let core = CoreTable::named("zen4").unwrap();
+    let late = |bytes: &[u8]| {
+        let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
+        let code = decode(bytes);
+        let (branch, before) = code.split_last().unwrap();
+        before.iter().for_each(|i| _ = step(core, &mut state, &core.step(&mut info, i, 1000)));
+        state.late(core, &core.step(&mut info, branch, 1000))
+    };
+    // jmp rcx, alone and behind mov rcx, [rax]; jmp [rcx], alone and behind the same load.
+    let load = [0x48, 0x8b, 0x08];
+    assert_eq!(late(&[0xff, 0xe1]), 0);
+    assert!((2000..=3000).contains(&late(&[&load[..], &[0xff, 0xe1]].concat())));
+    assert_eq!(late(&[0xff, 0x21]), 3000);
+    assert!((6000..=7000).contains(&late(&[&load[..], &[0xff, 0x21]].concat())));
+}

@@ -147,7 +147,7 @@ fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 #[inline(always)]
 pub(crate) fn indirect(cpu: &mut Cpu, op: &Op, way: Way, target: u64) {
-    let predicted = cpu.indirect_branch(op.rip(), target);
+    let predicted = cpu.indirect_branch(op, target);
     if cpu.wiring.model.branches {
         cpu.record_branch(Branch { site: op.rip(), way, target }, !predicted);
     }

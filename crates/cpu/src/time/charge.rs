@@ -191,13 +191,14 @@ impl Cpu {
         self.charge_ticks(kind, 1, self.wiring.model.price(kind) + Ticks::from(late).max(missed));
     }
 
-    /// Records an indirect branch in the modelled predictor, and charges a misprediction. Returns true if the target
-    /// was predicted.
+    /// Records an indirect branch in the modelled predictor, and charges a misprediction: the refill, and the time until the target is
+    /// known. Returns true if the target was predicted.
     #[inline]
-    pub(crate) fn indirect_branch(&mut self, from: u64, target: u64) -> bool {
-        let predicted = self.micro.predictor.indirect(from, target);
+    pub(crate) fn indirect_branch(&mut self, op: &Op, target: u64) -> bool {
+        let predicted = self.micro.predictor.indirect(op.rip(), target);
         if !predicted {
-            self.charge(Kind::new(Family::IndirectMiss, 0), 1);
+            let kind = Kind::new(Family::IndirectMiss, 0);
+            self.charge_ticks(kind, 1, self.wiring.model.price(kind) + op.target_late());
         }
         predicted
     }

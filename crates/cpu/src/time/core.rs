@@ -86,8 +86,8 @@ impl Core {
             let measured = || table.is_measured_alone(&next) && is_measured_as_used(instruction);
             let own = has_own_price(class) || class == Class::Microcode && !measured();
             let next = if own { next.priced_by_caller() } else { next };
-            if class == Class::Branch {
-                let (late, waits_for_load) = (state.late(&next), state.waits_for_load(&next));
+            if matches!(class, Class::Branch | Class::IndirectJump | Class::IndirectCall) {
+                let (late, waits_for_load) = (state.late(table, &next), state.waits_for_load(&next));
                 let ticks = step(table, state, &next);
                 put(Price { ticks, branch: Resolution { elapsed: state.time(), late, waits_for_load } });
             } else {

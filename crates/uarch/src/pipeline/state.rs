@@ -190,10 +190,14 @@ impl State {
     }
 
     /// Returns the ticks for which the operands of the next instruction, a branch, are not known yet when the branch could
-    /// execute; a comparison of registers right in front of the branch is not counted.
-    pub fn late(&self, branch: &Step) -> u32 {
-        let ready = branch.reads.as_slice().iter().map(|reg| self.ready[PREDICTED][usize::from(*reg)]).max();
-        ready.unwrap_or(0).saturating_sub(self.time + CYCLE)
+    /// execute; a comparison of registers right in front of the branch is not counted. An indirect branch may load its target.
+    pub fn late(&self, core: &CoreTable, branch: &Step) -> u32 {
+        let ready = |regs: &[Reg]| regs.iter().map(|reg| self.ready[PREDICTED][usize::from(*reg)]).max().unwrap_or(0);
+        let loaded = match branch.load {
+            Some(_) => ready(branch.addresses.as_slice()).max(self.time) + core.parameters.memory.load * CYCLE,
+            None => 0,
+        };
+        ready(branch.reads.as_slice()).max(loaded).saturating_sub(self.time + CYCLE)
     }
 
     /// Returns true if an operand of the next instruction comes from a load of the run.
@@ -226,6 +230,15 @@ impl State {
         let more = if again { beyond } else { beyond.saturating_sub(CYCLE) };
         self.time += more;
         self.time - before
+    }
+
+    /// The run ends with an indirect branch. Nothing reads the register with its target any more: a compiler has computed it for the
+    /// branch alone. A chain from that register to itself is none that the next run continues.
+    fn end_targets(&mut self, branch: &Step) {
+        for &reg in branch.reads.as_slice().iter().filter(|reg| **reg < CARRY && **reg != STACK) {
+            self.written |= 1 << reg;
+            self.ways[usize::from(reg)] = [[0; ORIGINS]; 2];
+        }
     }
 
     /// Returns the rows of a register: its latencies from the origins. A register that the run has not written is an origin.
@@ -413,6 +426,9 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
             if end == End::Taken || step.distance.is_some_and(|distance| distance < 0) {
                 state.used[FETCH] = state.used[FETCH].next_multiple_of(CYCLE).max(step.taken);
                 state.time = state.time.max(state.used[FETCH]);
+            }
+            if end == End::Taken && step.distance.is_none() {
+                state.end_targets(step);
             }
             state.close(core, back);
         }
