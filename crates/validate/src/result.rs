@@ -137,6 +137,9 @@ impl Pair {
     }
 }
 
+/// Relative error beyond which a figure counts as wrong.
+const WRONG: f64 = 0.25;
+
 /// Returns how far each model is from this machine, from the rows that are not noisy.
 fn scores_of(rows: &[Row], models: usize) -> Vec<Option<Score>> {
     let score = |model: usize| {
@@ -153,6 +156,14 @@ impl Family {
         let scores = scores_of(&rows, models);
         let [name, about, unit] = [name, about, unit].map(str::to_owned);
         Self { name, about, unit, curve: curve.map(str::to_owned), rows, scores }
+    }
+
+    /// Returns the number of rows that are not noisy and in which a model's figure is wrong by more than a quarter of this machine's. The
+    /// median does not tell them if the other rows are right.
+    pub fn wrong(&self, model: usize) -> usize {
+        let quiet = self.rows.iter().filter(|row| !row.is_noisy());
+        let known = quiet.filter_map(|row| Some(row.models[model]? / row.native));
+        known.filter(|ratio| (ratio - 1.0).abs() > WRONG).count()
     }
 
     /// Returns the rows that are not noisy, the ones with the greatest error of a model first.

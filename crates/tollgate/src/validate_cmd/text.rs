@@ -85,7 +85,7 @@ fn scores(out: &mut String, result: &Validation) {
     let mut headings = vec![("", Left), ("rows", Right)];
     let named: Vec<String> = result.models.iter().map(|model| format!("{model}: median error")).collect();
     for name in &named {
-        headings.extend([(name.as_str(), Right), ("bias", Right), ("tau", Right)]);
+        headings.extend([(name.as_str(), Right), ("bias", Right), ("tau", Right), ("off by over 25 %", Right)]);
     }
     let of = |score: Option<Score>| match score {
         Some(score) => [percent(score.median), signed(score.bias), optional(score.tau, |tau| format!("{tau:.2}"))],
@@ -98,12 +98,15 @@ fn scores(out: &mut String, result: &Validation) {
     for family in order {
         let quiet = family.rows.iter().filter(|row| !row.is_noisy()).count();
         let mut row = vec![family.name.clone(), quiet.to_string()];
-        row.extend(family.scores.iter().flat_map(|score| of(*score)));
+        for (model, score) in family.scores.iter().enumerate() {
+            row.extend(of(*score));
+            row.push(family.wrong(model).to_string());
+        }
         rows.push(row);
     }
     let mut total = vec!["mean of families".to_owned(), String::new()];
     for model in 0..result.models.len() {
-        total.extend([optional(result.total(model), percent), String::new(), String::new()]);
+        total.extend([optional(result.total(model), percent), String::new(), String::new(), String::new()]);
     }
     rows.push(total);
     table(out, &headings, &rows);
