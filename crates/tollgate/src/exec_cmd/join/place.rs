@@ -211,7 +211,11 @@ mod tests {
         drop(UnixListener::bind(&stale).unwrap());
         std::fs::write(directory.join("other"), "").unwrap();
         assert!(stale.exists());
-        assert_eq!(guests(&directory).unwrap().len(), 1);
+        // A process that another test has just forked holds the listening descriptor until it executes a program.
+        assert!((0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            guests(&directory).unwrap().len() == 1
+        }));
         assert!(!stale.exists() && directory.join("other").exists());
         drop(socket);
         std::fs::remove_dir_all(&directory).unwrap();
