@@ -157,6 +157,11 @@ impl Cpu {
         let (now, _) = self.time_of_access();
         let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
         let ticks = memory.stream(caches, line, now);
+        self.charge_way(ticks);
+    }
+
+    /// Charges for the time, if any, for which the core waits until lines that it sends to memory are on their way.
+    fn charge_way(&mut self, ticks: Ticks) {
         if ticks != 0 {
             self.charge_ticks(Kind::cache_miss(false, Kind::MEMORY, false), 1, ticks);
         }
@@ -188,9 +193,7 @@ impl Cpu {
         let (Some(memory), Some(caches)) = (&mut self.micro.memory, &self.wiring.model.geometry.caches) else { return };
         let (slot, ticks) = memory.flush(caches, physical >> LINE_SHIFT, keep, now);
         slot.into_iter().for_each(|slot| self.hide(slot));
-        if ticks != 0 {
-            self.charge_ticks(Kind::cache_miss(false, Kind::MEMORY, false), 1, ticks);
-        }
+        self.charge_way(ticks);
     }
 
     /// A device has written bytes of a page of RAM.

@@ -35,7 +35,7 @@ pub struct Op {
     pub(crate) exec: Handler,
     /// Address of the next instruction (linear in 64-bit mode; offset in CS otherwise).
     pub(crate) next: u64,
-    /// Immediate or other 64-bit value. For an indirect branch see [`Op::target_late`].
+    /// Immediate or other 64-bit value. For an indirect branch see [`Op::late`].
     pub(crate) imm: u64,
     /// Displacement, sign-extended; absolute for RIP-relative operands. For a conditional branch see [`Op::resolution`].
     pub(crate) disp: u64,
@@ -153,14 +153,19 @@ impl Op {
         }
     }
 
-    /// Returns how long after an indirect branch could execute its target is known, in the context for which it is priced.
-    #[inline(always)]
-    pub(crate) fn target_late(&self) -> ledger::Ticks {
-        self.imm
+    /// Returns how long after a branch could execute its condition or target is known, in the context for which it is priced: what a
+    /// misprediction costs besides the refill.
+    #[inline]
+    pub(crate) fn late(&self) -> ledger::Ticks {
+        match self.class {
+            ledger::Class::Branch => self.resolution().late.into(),
+            _ if self.is_indirect() => self.imm,
+            _ => 0,
+        }
     }
 
     /// Returns true for a near indirect jump or call.
-    fn is_indirect(&self) -> bool {
+    pub(crate) fn is_indirect(&self) -> bool {
         matches!(self.class, ledger::Class::IndirectJump | ledger::Class::IndirectCall)
     }
 
@@ -168,10 +173,10 @@ impl Op {
     pub(crate) fn set_price(&mut self, price: Price) {
         let Resolution { elapsed, late, waits_for_load } = price.branch;
         let late = u64::from(late.min(MOST_LATE));
-        if self.class == ledger::Class::Branch {
-            self.disp = u64::from(elapsed) | late << 32 | u64::from(waits_for_load) << 63;
-        } else if self.is_indirect() {
-            self.imm = late;
+        match self.class {
+            ledger::Class::Branch => self.disp = u64::from(elapsed) | late << 32 | u64::from(waits_for_load) << 63,
+            _ if self.is_indirect() => self.imm = late,
+            _ => {}
         }
     }
 

@@ -162,8 +162,7 @@ impl Family {
     /// median does not tell them if the other rows are right.
     pub fn wrong(&self, model: usize) -> usize {
         let quiet = self.rows.iter().filter(|row| !row.is_noisy());
-        let known = quiet.filter_map(|row| Some(row.models[model]? / row.native));
-        known.filter(|ratio| (ratio - 1.0).abs() > WRONG).count()
+        quiet.filter_map(|row| row.error(model)).filter(|error| error.abs() > WRONG).count()
     }
 
     /// Returns the rows that are not noisy, the ones with the greatest error of a model first.

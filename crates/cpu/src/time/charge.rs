@@ -198,7 +198,7 @@ impl Cpu {
         let predicted = self.micro.predictor.indirect(op.rip(), target);
         if !predicted {
             let kind = Kind::new(Family::IndirectMiss, 0);
-            self.charge_ticks(kind, 1, self.wiring.model.price(kind) + op.target_late());
+            self.charge_ticks(kind, 1, self.wiring.model.price(kind) + op.late());
         }
         predicted
     }

@@ -354,12 +354,7 @@ impl Cpu {
             _ => return None,
         };
         let kind = Kind::new(family, 0);
-        let late = match family {
-            Family::BranchMiss => Ticks::from(op.resolution().late),
-            Family::IndirectMiss => op.target_late(),
-            _ => 0,
-        };
-        let price = self.wiring.model.price(kind) + late;
+        let price = self.wiring.model.price(kind) + op.late();
         let ticks = i32::try_from(price).ok()?;
         Some(Miss { counter: cache.code.event(op.rip(), kind, price)?, ticks })
     }

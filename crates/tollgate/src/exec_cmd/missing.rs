@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_words_of_a_command_name_what_it_looks_for() {
         let command = ["sh", "-c", "cat /opt/x/a; ls ../y", "b/c"].map(OsString::from);
-        let found = named(&command, Path::new("/work"), &["/opt/x".into(), "/work/b".into()]);
-        assert_eq!(found, ["/opt/x/a", "/work/b/c"].map(PathBuf::from).into());
+        let found = named(&command, Path::new("/srv"), &["/opt/x".into(), "/srv/b".into()]);
+        assert_eq!(found, ["/opt/x/a", "/srv/b/c"].map(PathBuf::from).into());
     }
 }

@@ -53,7 +53,7 @@ fn kernel(way: Way, size: u64) -> Kernel {
     let range = if way == Way::Copy { size / 2 } else { size };
     let step = LINE * LINES;
     let pass = range / step;
-    // A whole pass, or some thousand lines. A part of a large memory would stay in the third level, and the next measurement, which
+    // A whole pass, and a thousand lines at least. A part of a large memory would stay in the third level, and the next measurement, which
     // begins at the same line, would find it there.
     let rounds = pass.max(256);
     let vectors = [xmm0, xmm1, xmm2, xmm3];

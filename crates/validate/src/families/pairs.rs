@@ -421,7 +421,7 @@ fn stores() -> Vec<Pair> {
         pair(name, rounds, pointers, move |a| repeated(a, bytes, copies), move |a| vector_loop(a, bytes, copies))
             .with(Data::Fill(HUGE, 2 << 20, 1))
     };
-    // 32 MiB are written, a line in each round.
+    // All of the memory is written, a line in each round.
     let streamed = |name, bytes: u64| {
         let lines = move |nontemporal: bool| {
             move |a: &mut CodeAssembler| {
@@ -439,7 +439,7 @@ fn stores() -> Vec<Pair> {
             a.mov(rdi, HUGE + bytes)
         };
         // A whole pass at least: a part of a large memory would be found in the third level by the next measurement.
-        let rounds = (4 * bytes / 64).clamp(2048, 200_000.max(bytes / 64));
+        let rounds = (bytes / 64).max(2048);
         pair(name, rounds, prepare, lines(true), lines(false)).with(Data::Fill(HUGE, bytes, 0)).warm(rounds)
     };
     vec![

@@ -28,7 +28,7 @@ pub(crate) fn rebind(i: &Instruction, op: &mut Op) {
         },
         _ => super::instructions::rebind(i),
     };
-    if matches!(op.class, Class::IndirectCall | Class::IndirectJump) {
+    if op.is_indirect() {
         // The prefix that selects DS elsewhere (NOTRACK).
         op.r3 = u8::from(i.segment_prefix() == Register::DS);
     }

@@ -158,7 +158,7 @@ pub unsafe extern "sysv64" fn missed_briefly<const TAKEN: bool>(
     let Some(brief) = (unsafe { Brief::take(context, op, place) }) else { return false };
     // Besides, the core waits for a load that is on its way.
     let refill = brief.cpu.wiring.model.price(Kind::new(Family::BranchMiss, 0));
-    let more = refill + Ticks::from(brief.op.resolution().late);
+    let more = refill + brief.op.late();
     brief.charge(more, |cpu, _, op, _| {
         cpu.charge_direction(op);
         if TAKEN {
