@@ -5,7 +5,8 @@ use proptest::prelude::*;
 const BASE: u64 = 0xffff_ffff_c000_0000;
 const BTF: u64 = BASE + 0x8000;
 const HEAD: u64 = BASE + 0x100;
-const LIST: u64 = 8;
+/// The pointer to the tables of symbols behind it.
+const KALLSYMS: u64 = 80;
 
 /// Linear memory from [`BASE`].
 struct Memory(Vec<u8>);
@@ -26,9 +27,12 @@ impl Memory {
     }
 
     fn modules(&self) -> Vec<(String, Vec<Symbol>)> {
-        let btf = Some((BTF, BASE + self.0.len() as u64));
+        self.modules_by(Some((BTF, BASE + self.0.len() as u64))).unwrap_or_default()
+    }
+
+    fn modules_by(&self, btf: Option<(u64, u64)>) -> Result<Vec<(String, Vec<Symbol>)>, ModulesError> {
         let landmarks = Landmarks { modules: Some(HEAD), btf, ..Landmarks::default() };
-        modules(&landmarks, |address, out: &mut [u8]| self.read(address, out)).unwrap_or_default()
+        modules(&landmarks, |address, out: &mut [u8]| self.read(address, out))
     }
 }
 
@@ -77,6 +81,7 @@ fn memory(version: Version) -> Memory {
         memory.put(module + 24, name.as_bytes());
         memory.put(module + 128, &text.to_le_bytes());
         memory.put(module + 136, &0x300u32.to_le_bytes());
+        memory.put(module + KALLSYMS, &(module + 88).to_le_bytes());
         memory.put(module + 88, &tables.to_le_bytes());
         memory.put(module + 96, &4u32.to_le_bytes());
         memory.put(module + 104, &(module + 0x800).to_le_bytes());
@@ -89,6 +94,7 @@ fn memory(version: Version) -> Memory {
         {
             memory.put(tables + SYMBOL * symbol as u64, &u32::to_le_bytes(*name));
             memory.put(tables + SYMBOL * symbol as u64 + 8, &u64::to_le_bytes(*value));
+            memory.put(tables + SYMBOL * symbol as u64 + 16, &u64::to_le_bytes(if *name == 1 { 0x100 } else { 0 }));
         }
     }
     memory
@@ -116,6 +122,25 @@ fn functions_of_loaded_modules_are_found_in_every_version() {
 }
 
 #[test]
+fn without_types_a_loaded_module_tells_where_symbols_are() {
+    let mut memory = memory(Version::Memories);
+    let expected = memory.modules();
+    assert_eq!(memory.modules_by(None), Ok(expected.clone()));
+
+    // While a module is initialized, its pointer leads elsewhere. Another pointer to the word behind it is of no consequence.
+    let first = BASE + 0x1000;
+    memory.put(first + KALLSYMS, &(first + 0x700).to_le_bytes());
+    memory.put(first + 0x200, &(first + 0x208).to_le_bytes());
+    assert_eq!(memory.modules_by(None), Ok(expected));
+
+    for module in [first, BASE + 0x2000, BASE + 0x3000] {
+        memory.put(module + 0x900, &[0xff; 4]);
+        memory.put(module + KALLSYMS, &(module + 88).to_le_bytes());
+    }
+    assert_eq!(memory.modules_by(None), Err(ModulesError::NoTypes));
+}
+
+#[test]
 fn a_list_without_an_end_ends() {
     let mut memory = memory(Version::Memories);
     memory.put(BASE + 0x2000 + LIST, &(BASE + 0x1000 + LIST).to_le_bytes());
@@ -136,7 +161,9 @@ fn modules_that_cannot_be_found_have_a_reason() {
     let all = Some((BTF, BASE + memory.0.len() as u64));
     assert_eq!(reason(&memory, Some(HEAD), all), None);
     assert_eq!(reason(&memory, None, all), Some(ModulesError::NoList));
-    assert_eq!(reason(&memory, Some(HEAD), None), Some(ModulesError::NoTypes));
+    let mut none = Memory(memory.0.clone());
+    none.put(HEAD, &HEAD.to_le_bytes());
+    assert_eq!(reason(&none, Some(HEAD), None), Some(ModulesError::NoTypes));
     assert_eq!(reason(&memory, Some(HEAD), Some((BTF, BTF - 1))), Some(ModulesError::Unreadable));
     assert_eq!(reason(&memory, Some(HEAD), Some((0, u64::MAX))), Some(ModulesError::Unreadable));
     let mut others = Writer::default();
@@ -156,5 +183,6 @@ proptest! {
             memory.0[at] = byte;
         }
         let _ = memory.modules();
+        let _ = memory.modules_by(None);
     }
 }
