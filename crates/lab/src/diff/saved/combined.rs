@@ -177,7 +177,10 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
     remarks.warnings.extend(differences(all));
     remarks.warnings.extend(prices(&members, all));
     for Labelled { label, saved } in all {
-        let text = |text: &String| if all.len() > 1 { format!("{label}: {text}") } else { text.clone() };
+        // A text that names a side of the file's name needs no other name.
+        let has_name =
+            |text: &str| all.len() == 1 || text.strip_prefix(label.as_str()).is_some_and(|rest| rest.starts_with(": "));
+        let text = |text: &String| if has_name(text) { text.clone() } else { format!("{label}: {text}") };
         saved.warnings.iter().for_each(|warning| add(&mut remarks.warnings, text(warning)));
         saved.notes.iter().for_each(|note| add(&mut remarks.notes, text(note)));
     }

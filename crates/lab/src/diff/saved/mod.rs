@@ -42,7 +42,7 @@ pub enum SavedError {
     NotSaved(String),
     /// Another version wrote the file.
     #[error("is of format {0}, and this version of Tollgate reads format {FORMAT}")]
-    Format(u32),
+    Format(u64),
     /// The contents can't be the result of a measurement.
     #[error("can't be the result of a measurement: {0}")]
     Wrong(String),
@@ -135,8 +135,17 @@ fn rows(tallies: &Tallies) -> Vec<Row> {
     tallies.iter().map(|(name, tally)| (name.clone(), tally.count, tally.ticks)).collect()
 }
 
-fn tallies(rows: &[Row]) -> Tallies {
-    rows.iter().map(|(name, count, ticks)| (name.clone(), Tally { count: *count, ticks: *ticks })).collect()
+/// Collects rows, of which no two have the same name.
+fn distinct<K: Ord, V>(
+    rows: impl ExactSizeIterator<Item = Result<(K, V), SavedError>>,
+) -> Result<BTreeMap<K, V>, SavedError> {
+    let count = rows.len();
+    let all = rows.collect::<Result<BTreeMap<K, V>, _>>()?;
+    if all.len() < count { Err(wrong("a run has two rows of the same name")) } else { Ok(all) }
+}
+
+fn tallies(rows: &[Row]) -> Result<Tallies, SavedError> {
+    distinct(rows.iter().map(|(name, count, ticks)| Ok((name.clone(), Tally { count: *count, ticks: *ticks }))))
 }
 
 impl SavedEntry {
@@ -194,9 +203,9 @@ impl SavedRun {
 
     fn run(&self) -> Result<Run, SavedError> {
         let part = |(cause, function, count, ticks): &(String, String, u64, u64)| {
-            ((cause.clone(), function.clone()), Tally { count: *count, ticks: *ticks })
+            Ok(((cause.clone(), function.clone()), Tally { count: *count, ticks: *ticks }))
         };
-        let entries = |list: &[SavedEntry]| list.iter().map(SavedEntry::named).collect::<Result<ByEntry, _>>();
+        let entries = |list: &[SavedEntry]| distinct(list.iter().map(SavedEntry::named));
         let priced = |(what, ticks): &(String, u64)| Ok((priced::parsed(what)?, *ticks));
         if self.settled_after.is_some_and(|seconds| !(0.0..1e9).contains(&seconds)) {
             return Err(wrong("a time until the kernel was idle is out of range"));
@@ -204,10 +213,10 @@ impl SavedRun {
         Ok(Run {
             seed: self.seed,
             paid: Paid {
-                parts: self.parts.iter().map(part).collect(),
-                functions: tallies(&self.functions),
-                priced: self.priced.iter().map(priced).collect::<Result<_, SavedError>>()?,
-                meanwhile: tallies(&self.meanwhile),
+                parts: distinct(self.parts.iter().map(part))?,
+                functions: tallies(&self.functions)?,
+                priced: distinct(self.priced.iter().map(priced))?,
+                meanwhile: tallies(&self.meanwhile)?,
                 entries: entries(&self.entries)?,
                 entries_meanwhile: entries(&self.entries_meanwhile)?,
                 elapsed: self.elapsed,
@@ -403,19 +412,21 @@ impl Saved {
     /// Reads a document, and checks that a measurement can have written it.
     pub fn read(bytes: &[u8]) -> Result<Self, SavedError> {
         let not_saved = |error: serde_json::Error| SavedError::NotSaved(crate::input::wrong_json(&error));
+        crate::input::check_json(bytes).map_err(not_saved)?;
         let value: Value = serde_json::from_slice(bytes).map_err(not_saved)?;
         if value.get("document").and_then(|document| document.as_str()) != Some(DOCUMENT) {
             return Err(SavedError::NotSaved(format!("it has no \"document\": \"{DOCUMENT}\"")));
         }
         let format = value.get("format").and_then(Value::as_u64);
-        let format = format.and_then(|format| u32::try_from(format).ok()).unwrap_or_default();
-        if format != FORMAT {
+        let format =
+            format.ok_or_else(|| SavedError::NotSaved("its \"format\" is no number of a format".to_owned()))?;
+        if format != u64::from(FORMAT) {
             return Err(SavedError::Format(format));
         }
         if has_control(&value) {
             return Err(wrong("a text has control characters"));
         }
-        let saved: Self = serde_json::from_value(value.clone()).map_err(not_saved)?;
+        let saved: Self = serde_json::from_slice(bytes).map_err(not_saved)?;
         saved.runs()?;
         let known = serde_json::to_value(&saved).map_err(not_saved)?;
         if let Some(key) = unknown_key(&value, &known) {

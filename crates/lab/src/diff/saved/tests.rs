@@ -185,6 +185,7 @@ fn what_cannot_have_been_measured_is_refused() {
     for (pointer, value, why) in [
         ("/document", "a ledger".into(), "has written: it has no"),
         ("/format", 2.into(), "is of format 2, and this version of Tollgate reads format 1"),
+        ("/format", "1".into(), "is no number of a format"),
         ("/sides", serde_json::json!([]), "0 sides"),
         ("/sides/0/tsc_hz", 0.into(), "0 Hz"),
         ("/sides/0/name", "off".into(), "names of its sides"),
@@ -210,7 +211,15 @@ fn what_cannot_have_been_measured_is_refused() {
     }
     assert!(Saved::read(b"\x8fLEDGR").unwrap_err().to_string().contains("it is not JSON (line 1, column 1)"));
     let deep = "[".repeat(100_000);
-    assert!(Saved::read(deep.as_bytes()).unwrap_err().to_string().contains("it is not JSON"));
+    assert!(Saved::read(deep.as_bytes()).unwrap_err().to_string().contains("it is nested too deeply"));
+    let rows = document.pointer("/sides/0/runs/0/functions").unwrap().as_array().unwrap();
+    let twice = [rows.as_slice(), &rows[..1]].concat();
+    assert!(with(&format!("{run}/functions"), twice.into()).contains("two rows of the same name"));
+    // The parser would take the last of two values.
+    let text = document.to_string();
+    let twice = text.replacen("\"elapsed\":", "\"elapsed\":5,\"elapsed\":", 1);
+    assert_ne!(twice, text);
+    assert!(Saved::read(twice.as_bytes()).unwrap_err().to_string().contains("a key stands there twice (line 1, "));
 }
 
 /// Numbers that are hard to compute with.
