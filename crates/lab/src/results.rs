@@ -262,7 +262,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let unnamed = selection.unnamed();
     let unnamed = unnamed
         .iter()
-        .map(|part| format!("{:.1} % of the time is spent in {}", part.share() * 100.0, part.describe_in_sentence()));
+        .map(|part| format!("{:.1}% of the time is spent in {}", part.share() * 100.0, part.describe_in_sentence()));
     let unnamed = unnamed.collect();
     let stacks = Folded::of(&ledger, region).lines;
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });

@@ -302,14 +302,12 @@ pub fn word(verdict: &Verdict) -> String {
 /// Returns the outcome as a figure and its meaning.
 pub fn short(verdict: &Verdict) -> (String, String) {
     let precision = Precision::of(verdict);
-    let part = |part: f64| precision.signed(part).replace('-', "−").replace('%', " %");
+    let part = |part: f64| precision.signed(part).replace('-', "−");
     let (figure, word) = match (verdict.answer, verdict.interval) {
         (Answer::More, _) => (part(verdict.relative), "more cycles"),
         (Answer::Less, _) => (part(verdict.relative), "fewer cycles"),
-        (Answer::Same, _) => ("0 %".to_owned(), "equal"),
-        (Answer::Within, Some(interval)) => {
-            (format!("< {}", within(verdict, interval).replace('%', " %")), "different")
-        }
+        (Answer::Same, _) => ("0%".to_owned(), "equal"),
+        (Answer::Within, Some(interval)) => (format!("< {}", within(verdict, interval)), "different"),
         (Answer::Undecided | Answer::Within, _) => ("?".to_owned(), "not decided"),
     };
     (figure, word.to_owned())
@@ -460,10 +458,10 @@ mod tests {
             let verdict = Verdict { answer: Answer::Within, interval: Some(interval), ..Verdict::new(&pairs, &terms) };
             [word(&verdict), short(&verdict).0]
         };
-        assert_eq!(text(0.0121, 0.0125), ["within 1.25%", "< 1.25 %"]);
-        assert_eq!(text(0.0096, 0.01), ["within 1.0%", "< 1.0 %"]);
-        assert_eq!(text(0.0034, 0.01), ["within 0.4%", "< 0.4 %"]);
-        assert_eq!(text(0.011, 0.02), ["within 2%", "< 2 %"]);
+        assert_eq!(text(0.0121, 0.0125), ["within 1.25%", "< 1.25%"]);
+        assert_eq!(text(0.0096, 0.01), ["within 1.0%", "< 1.0%"]);
+        assert_eq!(text(0.0034, 0.01), ["within 0.4%", "< 0.4%"]);
+        assert_eq!(text(0.011, 0.02), ["within 2%", "< 2%"]);
     }
 
     #[test]

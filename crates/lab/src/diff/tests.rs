@@ -314,7 +314,12 @@ fn the_page_shows_names_as_text() {
     let page = crate::report::diff_page(&diff(varied(1_000_000, 1_000), varied(1_000_000, 1_500), None)).unwrap();
     assert!(page.contains("cloud | &lt;mitigations=off&gt;") && page.contains(">B costs 4.543% more cycles"), "{page}");
     assert!(page.contains("A: a warning about &lt;this&gt;") && page.contains("mitigation of meltdown"));
-    for part in ["+4.543 %", "a processor (profile skx)", "hackbench</dt>", "tollgate diff --kernel cloud"] {
+    for part in [
+        "+4.543%",
+        "a processor (profile skx)",
+        "hackbench</dt>",
+        "tollgate diff <span class=\"whole\">--kernel</span> cloud",
+    ] {
         assert!(page.contains(part), "{part}");
     }
 }

@@ -52,7 +52,7 @@ pub struct Badge {
 
 /// Returns the badge for a confidence in prices.
 pub fn badge(trust: Option<Trust>) -> Option<Badge> {
-    trust.map(|trust| Badge { word: trust.word(), share: format!("{:.0} %", trust.share() * 100.0) })
+    trust.map(|trust| Badge { word: trust.word(), share: format!("{:.0}%", trust.share() * 100.0) })
 }
 
 /// All differences between two cells.

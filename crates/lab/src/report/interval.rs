@@ -51,7 +51,7 @@ pub fn marks(least: f64, most: f64) -> Vec<Mark> {
         let value = number as f64 * step;
         let sign = if number > 0 { "+" } else { "" };
         let at = percent((value - least) / (most - least));
-        Mark { at, text: format!("{sign}{:.digits$} %", value * 100.0).replace('-', "−") }
+        Mark { at, text: format!("{sign}{:.digits$}%", value * 100.0).replace('-', "−") }
     };
     numbers.map(mark).collect()
 }
@@ -74,7 +74,7 @@ pub fn interval(verdict: &Verdict) -> Option<Drawn> {
     let at = |value: f64| percent((value - least) / (most - least));
     let step = step(least, most);
     let digits = digits(step);
-    let shown = |value: f64| format!("{:+.*} %", digits + 1, value * 100.0);
+    let shown = |value: f64| format!("{:+.*}%", digits + 1, value * 100.0);
     Some(Drawn {
         marks: marks(least, most),
         zero: (least <= 0.0 && most >= 0.0).then(|| at(0.0)),
@@ -109,7 +109,7 @@ mod tests {
         let all = near.dots.iter().chain([&near.from, &near.middle]).chain(near.marks.iter().map(|mark| &mark.at));
         assert!(all.into_iter().all(|at| (0.0..=100.0).contains(at)), "{near:?}");
         assert!(near.zero.is_some() && near.from + near.width <= 100.0 && near.dots.len() == 6);
-        assert!(near.marks.iter().any(|mark| mark.text == "+10 %") && near.marks.len() <= 7, "{near:?}");
+        assert!(near.marks.iter().any(|mark| mark.text == "+10%") && near.marks.len() <= 7, "{near:?}");
         let far = drawn(&[1.51, 1.52, 1.515, 1.53, 1.525, 1.505]).unwrap();
         assert_eq!(far.zero, None, "the axis is zoomed to the values");
         assert_eq!(drawn(&[1.0; 6]), None);

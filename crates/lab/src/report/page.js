@@ -17,7 +17,7 @@
   const rounded = (ticks) => Math.sign(ticks) * Math.floor((Math.abs(ticks) + TICKS / 2) / TICKS);
   const cycles = (ticks) => signed(rounded(ticks));
   const percent = (part) => Math.round(part * 100000) / 1000;
-  const share = (ticks, total) => (total === 0 ? null : (ticks / total * 100).toFixed(1) + " %");
+  const share = (ticks, total) => (total === 0 ? null : (ticks / total * 100).toFixed(1) + "%");
   const trimmed = (text) => text.replace(/0+$/, "").replace(/\.$/, "");
   const short = (value) => {
     const units = [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e3, " k"]];

@@ -162,6 +162,7 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
 pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_filter("whole", |text: &str| Value::from_safe_string(whole(text)));
     environment.add_filter("prose", |text: &str| Value::from_safe_string(prose(text)));
     environment.add_template("page.html", concat!(include_str!("parts.html"), include_str!("page.html")))?;
     let template = environment.get_template("page.html")?;
@@ -177,9 +178,39 @@ pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) 
     Ok(squeezed(&page))
 }
 
+/// Units that stay on the line of their number.
+const UNITS: [&str; 10] = ["s", "ms", "µs", "ns", "k", "M", "G", "KiB", "MiB", "GiB"];
+
+/// Returns a text as HTML in which no line ends between a number and its unit, or within the name of an option.
+fn whole(text: &str) -> String {
+    let mut html = String::new();
+    let mut number = false;
+    for (at, word) in text.split(' ').enumerate() {
+        if at > 0 {
+            let is_unit = UNITS.contains(&word.trim_end_matches([',', ';', ':', '.', ')', ']']));
+            html.push(if number && is_unit { '\u{a0}' } else { ' ' });
+        }
+        number = word.ends_with(|c: char| c.is_ascii_digit());
+        let dashes = word.find("--").filter(|at| word[..*at].chars().all(|c| matches!(c, '`' | '(' | '[')));
+        let name = dashes.map(|at| {
+            let length = word[at..].find(|c: char| c != '-' && !c.is_ascii_alphanumeric());
+            (at, length.map_or(word.len(), |length| at + length))
+        });
+        html += &match name.filter(|(from, to)| to - from > 2) {
+            Some((from, to)) => {
+                let [before, name, after] =
+                    [&word[..from], &word[from..to], &word[to..]].map(|part| HtmlEscape(part).to_string());
+                format!("{before}<span class=\"whole\">{name}</span>{after}")
+            }
+            None => HtmlEscape(word).to_string(),
+        };
+    }
+    html
+}
+
 /// Returns a text as HTML, with the parts between two backticks as code. A backtick without a second one stays.
 fn prose(text: &str) -> String {
-    let escaped = HtmlEscape(text).to_string();
+    let escaped = whole(text);
     let mut parts = escaped.split('`');
     let mut html = parts.next().unwrap_or_default().to_owned();
     while let Some(part) = parts.next() {
@@ -247,7 +278,7 @@ mod tests {
     fn a_cell_says_what_has_no_names() {
         let (experiment, result) = testing::results(4);
         let said =
-            "11.1 % of the time is spent in code of programs without names: the ledger does not contain the reason";
+            "11.1% of the time is spent in code of programs without names: the ledger does not contain the reason";
         assert_eq!(result.cells[0].unnamed, [said]);
         assert!(html(&[experiment], &[result], None).unwrap().contains(&format!("<dd class=\"soft\">{said}</dd>")));
     }
@@ -301,5 +332,13 @@ mod tests {
     #[test]
     fn data_cannot_end_the_element_that_it_is_in() {
         assert_eq!(embedded(&serde_json::json!(["</script><!--"])), "[\"\\u003c/script>\\u003c!--\"]");
+    }
+
+    #[test]
+    fn units_and_options_stay_whole() {
+        assert_eq!(whole("12.5 s, 3 M; 2 to 4 <"), "12.5\u{a0}s, 3\u{a0}M; 2 to 4 &lt;");
+        assert_eq!(whole("`--a=x -- b`"), "`<span class=\"whole\">--a</span>=x -- b`");
+        assert_eq!(whole("a--b (--jobs) i-- --"), "a--b (<span class=\"whole\">--jobs</span>) i-- --");
+        assert_eq!(prose("see `diff --load`"), "see <code>diff <span class=\"whole\">--load</span></code>");
     }
 }

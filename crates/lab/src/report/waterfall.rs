@@ -50,7 +50,7 @@ fn whole(ticks: i128) -> String {
 
 /// Formats a share of a difference.
 pub fn share(ticks: i128, total: i128) -> Option<String> {
-    (total != 0).then(|| format!("{:.1} %", ticks as f64 / total as f64 * 100.0))
+    (total != 0).then(|| format!("{:.1}%", ticks as f64 / total as f64 * 100.0))
 }
 
 /// Returns the word of a badge.
@@ -132,7 +132,7 @@ mod tests {
         let bars: Vec<_> = drawn.steps.iter().map(|step| (step.name.as_str(), step.from, step.width)).collect();
         assert_eq!(bars, [("A", 0.0, 100.0), ("exits", 30.0, 70.0), ("faults", 30.0, 20.0), ("B", 0.0, 50.0)]);
         assert_eq!(drawn.steps[1].cycles, "-70");
-        assert_eq!(drawn.steps[1].share.as_deref(), Some("140.0 %"));
+        assert_eq!(drawn.steps[1].share.as_deref(), Some("140.0%"));
     }
 
     #[test]

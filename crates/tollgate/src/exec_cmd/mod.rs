@@ -753,6 +753,12 @@ fn conclude(
             "missing_files": missing.iter().map(|missing| &missing.path).collect::<Vec<_>>(),
             "joined_commands": joined,
             "virtual_seconds": machine.seconds(),
+            "host_seconds": {
+                "began": seconds(times.began),
+                "wrote": seconds(times.wrote),
+                "ended": seconds(times.ended),
+            },
+            // Earlier names of the same times of the host.
             "began_after": seconds(times.began),
             "wrote_after": seconds(times.wrote),
             "ended_after": seconds(times.ended),

@@ -88,7 +88,7 @@ fn as_text(scores: &[(&str, Score)]) -> String {
     let mut lines: Vec<_> = scores.iter().map(|(name, score)| line(name, &score.cells, &score.factors)).collect();
     let [cells, factors] = all(scores);
     lines.push(line("in all", &cells, &factors));
-    let three = [("25 %", Right), ("median", Right), ("75 %", Right)];
+    let three = [("25%", Right), ("median", Right), ("75%", Right)];
     let headings = [&[("|ln|", Left), ("cells", Right)][..], &three, &[("factors", Right)], &three].concat();
     table(&mut out, &headings, &lines);
     out

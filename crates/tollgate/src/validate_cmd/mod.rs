@@ -109,7 +109,7 @@ fn measured(args: &ValidateArgs, stop: &Stop) -> Result<Validation> {
         Kernel::find(Some(kernel), None)?;
     }
     let bar = std::io::stderr().is_terminal().then(|| {
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {wide_msg}");
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {elapsed}  {wide_msg}");
         ProgressBar::new(1000).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     });
     let mut progress = |what: &str, part: f64| {

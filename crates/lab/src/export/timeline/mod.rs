@@ -175,7 +175,7 @@ fn line(export: &Export, &(task, ticks, runs): &(TaskId, u64, usize), whole: u64
         name: task_title(of).to_owned(),
         number: if of.tid == 0 { String::new() } else { of.tid.to_string() },
         time: format!("{:.3} ms", export.nanoseconds(ticks) as f64 / 1e6),
-        share: format!("{:.1} %", 100.0 * ticks as f64 / whole.max(1) as f64),
+        share: format!("{:.1}%", 100.0 * ticks as f64 / whole.max(1) as f64),
         runs,
     }
 }
