@@ -512,7 +512,7 @@ fn events(machine: &Machine, family: Family) -> u64 {
 
 #[test]
 fn code_is_asked_for_alike_on_both_tiers() {
-    let small = |lines| ledger::caches::Level { lines, ways: 2, latency: 0, transfer: 0 };
+    let small = |lines| ledger::caches::Level { lines, ways: 2, latency: 0, transfer: 0, same_set: 0 };
     let run = |tier: Tier, turn: u64, code: fn(&mut CodeAssembler) -> Result<(), IcedError>| {
         let change = |caches: &mut Caches| {
             caches.code.l1i = small(16);

@@ -17,6 +17,8 @@ pub struct Level {
     pub latency: Ticks,
     /// Ticks for each of many lines that are transferred one after the other to the level above.
     pub transfer: Ticks,
+    /// Ticks for each of many lines that go from here to the same set of the first level of data.
+    pub same_set: Ticks,
 }
 
 /// The way of code to the core: the first level, and what the front end does about a line that is not there.
@@ -93,6 +95,8 @@ pub struct Caches {
     pub memory_transfer: Ticks,
     /// Ticks for each of many lines that non-temporal stores send to memory.
     pub memory_stream: Ticks,
+    /// Ticks for each of many lines from memory to the same set of the first level of data.
+    pub memory_same_set: Ticks,
     /// Where lines are that devices have written.
     pub device_writes: DeviceWrites,
     /// Ticks that an access across lines of a page takes more, and one across pages.

@@ -173,7 +173,7 @@ impl Tiers {
     /// Creates both machines with the model of time that has a pipeline and caches. The caches have few lines, so that these
     /// are replaced.
     pub fn of_core(table: Option<&'static CoreTable>) -> Self {
-        let level = |lines, ways, latency| Level { lines, ways, latency, transfer: latency / 4 };
+        let level = |lines, ways, latency| Level { lines, ways, latency, transfer: latency / 4, same_set: latency / 2 };
         let caches = Caches {
             l1d: level(16, 2, 4_000),
             code: Code {
@@ -189,6 +189,7 @@ impl Tiers {
             memory_latency: 150_000,
             memory_transfer: 20_000,
             memory_stream: 20_000,
+            memory_same_set: 60_000,
             between_cores: 90_000,
             device_writes: DeviceWrites::L3,
             splits: [500, 10_000],

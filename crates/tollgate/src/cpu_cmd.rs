@@ -218,13 +218,18 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     let mut all: Vec<CoreFigure> = Vec::new();
     all.extend(profile.core.as_ref().map(|core| ("core", core.value.clone(), &core.from)));
     let Some(caches) = &profile.caches else { return all };
+    let same_set = |ticks| match ticks {
+        0 => String::new(),
+        ticks => format!(", {} cycles a line of a set", exact_cycles(ticks)),
+    };
     let level = |level: &Level| {
         let bytes = u64::from(level.lines) * LINE;
         let transfer = match level.transfer {
             0 => String::new(),
             ticks => format!(", {} cycles a line", exact_cycles(ticks)),
         };
-        format!("{} KiB, {} ways, {} cycles{transfer}", number(bytes >> 10), level.ways, exact_cycles(level.latency))
+        let (latency, same_set) = (exact_cycles(level.latency), same_set(level.same_set));
+        format!("{} KiB, {} ways, {latency} cycles{transfer}{same_set}", number(bytes >> 10), level.ways)
     };
     all.push(("first level, data", level(&caches.l1d.value), &caches.l1d.from));
     let l1i = &caches.l1i.value;
@@ -232,9 +237,10 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
     all.push(("first level, code", code, &caches.l1i.from));
     all.push(("second level", level(&caches.l2.value), &caches.l2.from));
     all.extend(caches.l3.as_ref().map(|l3| ("third level", level(&l3.value), &l3.from)));
-    let MemoryFigures { latency, transfer, stream } = caches.memory.value;
+    let MemoryFigures { latency, transfer, stream, same_set: of_set } = caches.memory.value;
     let [latency, transfer, stream] = [latency, transfer, stream].map(exact_cycles);
-    let memory = format!("{latency} cycles, {transfer} cycles a line, {stream} a line past the caches");
+    let memory =
+        format!("{latency} cycles, {transfer} cycles a line, {stream} a line past the caches{}", same_set(of_set));
     all.push(("memory", memory, &caches.memory.from));
     let between = format!("{} cycles", exact_cycles(caches.between_cores.value));
     all.push(("another core", between, &caches.between_cores.from));

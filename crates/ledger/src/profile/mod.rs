@@ -150,6 +150,8 @@ pub struct MemoryFigures {
     pub transfer: Ticks,
     /// See [`Caches::memory_stream`].
     pub stream: Ticks,
+    /// See [`Caches::memory_same_set`].
+    pub same_set: Ticks,
 }
 
 /// How the front end asks for lines of code: see [`Code`].
@@ -183,6 +185,7 @@ impl CacheFigures {
             memory_latency: self.memory.value.latency,
             memory_transfer: self.memory.value.transfer,
             memory_stream: self.memory.value.stream,
+            memory_same_set: self.memory.value.same_set,
             between_cores: self.between_cores.value,
             device_writes: self.devices.value,
             splits: self.splits.value,

@@ -412,7 +412,19 @@ fn sets(at: &At, lines: i64) -> Result<Level, ProfileError> {
     if lines % ways != 0 {
         return Err(at.error("ways", format!("{ways} ways do not divide {lines} lines")));
     }
-    Ok(Level { lines: lines as u32, ways: ways as u16, latency: 0, transfer: 0 })
+    Ok(Level { lines: lines as u32, ways: ways as u16, latency: 0, transfer: 0, same_set: 0 })
+}
+
+/// Reads the ticks for each of many lines that go to the same set of the first level. Without the key, lines of a set do not wait for each other.
+fn same_set(at: &At, latency: Ticks) -> Result<Ticks, ProfileError> {
+    if !at.table.contains_key("same_set") {
+        return Ok(0);
+    }
+    let ticks = at.ticks("same_set", MOST_LATENCY)?;
+    if ticks > latency {
+        return Err(at.error("same_set", "should not be more than the latency"));
+    }
+    Ok(ticks)
 }
 
 /// The keys of the table of caches.
@@ -437,11 +449,12 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     top.only(&CACHES)?;
     let level = |key: &str, transfer: bool| {
         let at = top.table(key)?;
-        let known = ["bytes", "ways", "latency", "source", "confidence", "transfer"];
-        at.only(&known[..known.len() - usize::from(!transfer)])?;
+        let known = ["bytes", "ways", "latency", "source", "confidence", "transfer", "same_set"];
+        at.only(if transfer { &known } else { &known[..5] })?;
         let lines = at.integer("bytes", LINE as i64, LARGEST_CACHE)? / LINE as i64;
         let transfer = if transfer { at.ticks("transfer", MOST_LATENCY)? } else { 0 };
-        let value = Level { latency: at.ticks("latency", MOST_LATENCY)?, transfer, ..sets(&at, lines)? };
+        let latency = at.ticks("latency", MOST_LATENCY)?;
+        let value = Level { latency, transfer, same_set: same_set(&at, latency)?, ..sets(&at, lines)? };
         Ok(Sourced { value, from: at.from()? })
     };
     let code = top.table("l1i")?;
@@ -467,7 +480,7 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     let splits = top.table("splits")?;
     splits.only(&["line", "page", "source", "confidence"])?;
     let memory = top.table("memory")?;
-    memory.only(&["latency", "transfer", "stream", "source", "confidence"])?;
+    memory.only(&["latency", "transfer", "stream", "same_set", "source", "confidence"])?;
     let figures = CacheFigures {
         l1d: level("l1d", false)?,
         l1i: Sourced { value: sets(&code, code_lines)?, from: code.from()? },
@@ -497,6 +510,7 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
                 latency: memory.ticks("latency", MOST_LATENCY)?,
                 transfer: memory.ticks("transfer", MOST_LATENCY)?,
                 stream: memory.ticks("stream", MOST_LATENCY)?,
+                same_set: same_set(&memory, memory.ticks("latency", MOST_LATENCY)?)?,
             },
             from: memory.from()?,
         },

@@ -19,6 +19,8 @@
 //! - Nobody waits for a store. One with a non-temporal hint goes past the caches (`combining.rs`), unless the first level has its line.
 //! - Lines come one after the other: each occupies the way from its level for the time of a transfer, and one of the fill buffers for
 //!   its latency. The core waits if the backlog exceeds what the buffers hold.
+//! - Lines that go to the same set of the first level come one after the other too, each after a time of the level that it is from
+//!   (`same_set.rs`).
 //! - Changed lines that leave the caches have a way of their own to memory, which carries a line in the same time. A line that is
 //!   written therefore takes as long as one that is read. Non-temporal stores take the way of the loads: reading and streaming add up.
 
@@ -27,6 +29,7 @@ mod chains;
 pub mod code;
 mod combining;
 mod prefetch;
+mod same_set;
 pub mod shared;
 mod tags;
 mod translation;
@@ -39,6 +42,7 @@ use combining::Combining;
 use ledger::caches::{Caches, DeviceWrites, Level};
 use ledger::{Kind, Ticks};
 use prefetch::Prefetchers;
+use same_set::SameSet;
 use serde::{Deserialize, Serialize};
 use shared::{Notice, Shared};
 use tags::{InTurn, Recent};
@@ -100,6 +104,8 @@ struct Brought {
     latency: Ticks,
     /// Time of a transfer from there.
     transfer: Ticks,
+    /// Time for each of many lines from there to the same set of the first level.
+    same_set: Ticks,
 }
 
 /// A line on its way.
@@ -138,6 +144,8 @@ pub struct Memory {
     free: Ticks,
     /// Time at which the way of changed lines to memory is free.
     back: Ticks,
+    /// Lines on their way to each set of the first level.
+    same_set: SameSet,
     translations: Translations,
 }
 
@@ -163,6 +171,7 @@ impl Memory {
             last: (0, 0),
             free: 0,
             back: 0,
+            same_set: SameSet::new(&caches.l1d),
             translations: Translations::default(),
         }
     }
@@ -184,7 +193,8 @@ impl Memory {
             && self.combining.fits()
             && self.translations.fits(caches, clock)
             && self.waits.fits(clock)
-            && self.free.max(self.back) <= clock + caches.window.max(caches.memory_latency)
+            && self.same_set.fits(&caches.l1d, clock + reach(caches))
+            && self.free.max(self.back) <= clock + reach(caches)
             && self.last.0 <= clock
             && self.last.1 <= clock + caches.window
             && self.coming.iter().all(|coming| coming.line < LINES && coming.arrives <= clock + caches.window)
@@ -279,7 +289,7 @@ impl Memory {
     /// Handles an access that missed the first level.
     pub fn miss(&mut self, caches: &Caches, access: Access, read: ReadLine) -> Miss {
         let prefetched = self.prefetchers.observe(access.line, access.linear, access.rip);
-        let Brought { theirs, kept, level, latency, transfer } =
+        let Brought { theirs, kept, level, latency, transfer, same_set } =
             self.bring(caches, access.line, access.write, access.now);
         let kept = if access.locked { kept } else { 0 };
         // No prefetcher asks for a line that another processor has just changed.
@@ -297,7 +307,7 @@ impl Memory {
         let window = if access.locked { 0 } else { caches.window };
         let wait = arrives.saturating_sub(access.now + window);
         let backlog = self.transfer(caches, access.now, latency, transfer, on_its_way);
-        let ticks = wait.max(backlog);
+        let ticks = wait.max(backlog).max(self.in_set(caches, access.line, access.now, latency, same_set));
         self.remember(&access, ticks, arrives);
         self.wait(caches, access.now, ticks);
         Miss { slot, kind: Kind::cache_miss(false, level, on_its_way), ticks }
@@ -309,8 +319,9 @@ impl Memory {
         if self.l1d.find(line).is_some() || self.asked.has(line) {
             return None;
         }
-        let Brought { level, latency, transfer, .. } = self.bring(caches, line, write, now);
-        let ticks = self.transfer(caches, now, latency, transfer, false);
+        let Brought { level, latency, transfer, same_set, .. } = self.bring(caches, line, write, now);
+        let backlog = self.transfer(caches, now, latency, transfer, false);
+        let ticks = backlog.max(self.in_set(caches, line, now, latency, same_set));
         self.asked.add(line, now + latency);
         self.wait(caches, now, ticks);
         Some((Kind::cache_miss(false, level, false), ticks))
@@ -397,8 +408,13 @@ impl Memory {
         let theirs = self.shared.read(line, self.number);
         let taken = if write { self.shared.take(line, self.number, now) } else { None };
         let (level, latency, transfer) = self.fetch(caches, line, now);
+        let same_set = match level {
+            2 => caches.l2.same_set,
+            Kind::MEMORY => caches.memory_same_set,
+            _ => caches.l3.map_or(0, |l3| l3.same_set),
+        };
         let (level, latency) = if theirs { (Kind::PROCESSOR, caches.between_cores) } else { (level, latency) };
-        Brought { theirs, kept: taken.unwrap_or(0), level, latency, transfer }
+        Brought { theirs, kept: taken.unwrap_or(0), level, latency, transfer, same_set }
     }
 
     /// Finds the level that has a line at `now`, and takes the line from there. Returns the number of the level, its latency, and the
@@ -486,7 +502,7 @@ impl Memory {
 
     /// Returns the time for which the core waits at `now`, because lines occupy one of the ways for longer than the core goes on.
     fn behind(&self, caches: &Caches, now: Ticks) -> Ticks {
-        self.free.max(self.back).saturating_sub(now).saturating_sub(caches.window.max(caches.memory_latency))
+        self.free.max(self.back).saturating_sub(now).saturating_sub(reach(caches))
     }
 
     /// Occupies the way from a level. Returns the time for which the core waits, because more lines are on their way
@@ -497,11 +513,21 @@ impl Memory {
         (self.free - now).saturating_sub(latency.max(caches.window)).max(self.behind(caches, now))
     }
 
+    /// A line occupies its set of the first level. Returns the time for which the core waits, because the set's lines take longer than it goes on.
+    fn in_set(&mut self, caches: &Caches, line: u64, now: Ticks, latency: Ticks, same_set: Ticks) -> Ticks {
+        self.same_set.add(line, now, same_set, latency.max(caches.window).min(reach(caches)))
+    }
+
     /// The core waits for data. Meanwhile its front end goes on.
     fn wait(&mut self, caches: &Caches, now: Ticks, ticks: Ticks) {
         self.waits.add(now, ticks, caches.window);
         self.front.waits.add(now, ticks, caches.code.ahead);
     }
+}
+
+/// Returns the time for which lines may occupy a way before the core waits for that.
+fn reach(caches: &Caches) -> Ticks {
+    caches.window.max(caches.memory_latency)
 }
 
 /// Returns the time that a line takes to another processor and back.

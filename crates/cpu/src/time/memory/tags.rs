@@ -34,13 +34,13 @@ fn possible(place: &Place) -> bool {
     *place != 1 && *place >> 1 <= LINES
 }
 
-fn sets(level: &Level) -> u64 {
+pub(super) fn sets(level: &Level) -> u64 {
     u64::from(level.lines) / u64::from(level.ways)
 }
 
 /// Returns the set of a line in a cache with so many sets.
 #[inline]
-fn set_of(line: u64, sets: u64) -> usize {
+pub(super) fn set_of(line: u64, sets: u64) -> usize {
     // Most caches have a power of two of them, which saves a division.
     (if sets.is_power_of_two() { line & (sets - 1) } else { line % sets }) as usize
 }

@@ -1,7 +1,7 @@
 use super::*;
 use ledger::caches::{Branches, Code, DeviceWrites, Walks};
 
-const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0 };
+const LEVEL: Level = Level { lines: 512, ways: 8, latency: 4_000, transfer: 0, same_set: 0 };
 pub(super) const CACHES: Caches = Caches {
     l1d: LEVEL,
     code: Code {
@@ -12,11 +12,12 @@ pub(super) const CACHES: Caches = Caches {
         sequential: 12,
         branches: Branches { table: Level { lines: 4096, latency: 12_000, ..LEVEL }, far: 2 },
     },
-    l2: Level { lines: 4096, ways: 8, latency: 14_000, transfer: 4_000 },
-    l3: Some(Level { lines: 65536, ways: 16, latency: 50_000, transfer: 8_000 }),
+    l2: Level { lines: 4096, ways: 8, latency: 14_000, transfer: 4_000, same_set: 0 },
+    l3: Some(Level { lines: 65536, ways: 16, latency: 50_000, transfer: 8_000, same_set: 0 }),
     memory_latency: 300_000,
     memory_transfer: 16_000,
     memory_stream: 8_000,
+    memory_same_set: 0,
     between_cores: 110_000,
     device_writes: DeviceWrites::L3,
     splits: [500, 10_000],
