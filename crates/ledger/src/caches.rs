@@ -97,6 +97,8 @@ pub struct Caches {
     pub memory_stream: Ticks,
     /// Ticks for each of many lines from memory to the same set of the first level of data.
     pub memory_same_set: Ticks,
+    /// Loads that may wait for lines of one set of the first level of data at the same time, or 0: no two wait for the same line.
+    pub set_loads: u16,
     /// Where lines are that devices have written.
     pub device_writes: DeviceWrites,
     /// Ticks that an access across lines of a page takes more, and one across pages.

@@ -190,6 +190,7 @@ impl Tiers {
             memory_transfer: 20_000,
             memory_stream: 20_000,
             memory_same_set: 60_000,
+            set_loads: 12,
             between_cores: 90_000,
             device_writes: DeviceWrites::L3,
             splits: [500, 10_000],

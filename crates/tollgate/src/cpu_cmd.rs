@@ -231,7 +231,11 @@ fn core_figures(profile: &Profile) -> Vec<CoreFigure<'_>> {
         let (latency, same_set) = (exact_cycles(level.latency), same_set(level.same_set));
         format!("{} KiB, {} ways, {latency} cycles{transfer}{same_set}", number(bytes >> 10), level.ways)
     };
-    all.push(("first level, data", level(&caches.l1d.value), &caches.l1d.from));
+    let loads = match caches.set_loads {
+        0 => String::new(),
+        loads => format!(", {loads} loads wait for a set"),
+    };
+    all.push(("first level, data", level(&caches.l1d.value) + &loads, &caches.l1d.from));
     let l1i = &caches.l1i.value;
     let code = format!("{} KiB, {} ways", number((u64::from(l1i.lines) * LINE) >> 10), l1i.ways);
     all.push(("first level, code", code, &caches.l1i.from));

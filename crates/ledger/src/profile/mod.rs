@@ -115,6 +115,8 @@ pub struct Sizes {
 pub struct CacheFigures {
     /// First level, data.
     pub l1d: Sourced<Level>,
+    /// See [`Caches::set_loads`].
+    pub set_loads: u16,
     /// First level, code.
     pub l1i: Sourced<Level>,
     /// How the front end asks for lines of code.
@@ -186,6 +188,7 @@ impl CacheFigures {
             memory_transfer: self.memory.value.transfer,
             memory_stream: self.memory.value.stream,
             memory_same_set: self.memory.value.same_set,
+            set_loads: self.set_loads,
             between_cores: self.between_cores.value,
             device_writes: self.devices.value,
             splits: self.splits.value,

@@ -449,8 +449,8 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     top.only(&CACHES)?;
     let level = |key: &str, transfer: bool| {
         let at = top.table(key)?;
-        let known = ["bytes", "ways", "latency", "source", "confidence", "transfer", "same_set"];
-        at.only(if transfer { &known } else { &known[..5] })?;
+        let own: &[&str] = if transfer { &["transfer", "same_set"] } else { &["set_loads"] };
+        at.only(&[&["bytes", "ways", "latency", "source", "confidence"], own].concat())?;
         let lines = at.integer("bytes", LINE as i64, LARGEST_CACHE)? / LINE as i64;
         let transfer = if transfer { at.ticks("transfer", MOST_LATENCY)? } else { 0 };
         let latency = at.ticks("latency", MOST_LATENCY)?;
@@ -481,8 +481,14 @@ fn caches(top: &At) -> Result<CacheFigures, ProfileError> {
     splits.only(&["line", "page", "source", "confidence"])?;
     let memory = top.table("memory")?;
     memory.only(&["latency", "transfer", "stream", "same_set", "source", "confidence"])?;
+    let l1d = top.table("l1d")?;
+    let set_loads = match l1d.table.contains_key("set_loads") {
+        true => l1d.integer("set_loads", 1, 1024)? as u16,
+        false => 0,
+    };
     let figures = CacheFigures {
         l1d: level("l1d", false)?,
+        set_loads,
         l1i: Sourced { value: sets(&code, code_lines)?, from: code.from()? },
         fetch: Sourced {
             value: Fetch {

@@ -171,7 +171,7 @@ impl Memory {
             last: (0, 0),
             free: 0,
             back: 0,
-            same_set: SameSet::new(&caches.l1d),
+            same_set: SameSet::new(caches),
             translations: Translations::default(),
         }
     }
@@ -193,7 +193,7 @@ impl Memory {
             && self.combining.fits()
             && self.translations.fits(caches, clock)
             && self.waits.fits(clock)
-            && self.same_set.fits(&caches.l1d, clock + reach(caches))
+            && self.same_set.fits(caches, clock + reach(caches))
             && self.free.max(self.back) <= clock + reach(caches)
             && self.last.0 <= clock
             && self.last.1 <= clock + caches.window
@@ -298,6 +298,8 @@ impl Memory {
         let slot = self.fill(caches, access);
         // A load that follows a store gets the stored value.
         let on_its_way = prefetched || asked.is_some();
+        // The second level has what a prefetcher has brought.
+        let same_set = if on_its_way { same_set.min(caches.l2.same_set) } else { same_set };
         let arrives = match (access.write && !access.locked, on_its_way) {
             (true, _) => access.now,
             (_, true) => self.address_known(&access).unwrap_or(access.now).max(asked.unwrap_or(0)),
@@ -515,7 +517,7 @@ impl Memory {
 
     /// A line occupies its set of the first level. Returns the time for which the core waits, because the set's lines take longer than it goes on.
     fn in_set(&mut self, caches: &Caches, line: u64, now: Ticks, latency: Ticks, same_set: Ticks) -> Ticks {
-        self.same_set.add(line, now, same_set, latency.max(caches.window).min(reach(caches)))
+        self.same_set.add(caches, line, now, same_set, latency.max(caches.window).min(reach(caches)))
     }
 
     /// The core waits for data. Meanwhile its front end goes on.

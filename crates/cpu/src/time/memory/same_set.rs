@@ -2,42 +2,86 @@
 //!
 //! On Zen 4, the misses of one set do not overlap as those of different sets do (decision 0027). Each occupies its set for a time that depends
 //! on the level that has the line. The core waits if the backlog of a set exceeds what the core hides.
+//!
+//! Loads that wait in the core for one line are served together when the line comes. If the same few lines are read again and again, one fill
+//! serves the loads of several rounds: a line that came `n` lines ago counts for `(n - ways) / loads` of its time, where `loads` is the number
+//! of loads that wait.
 
 use super::tags::{set_of, sets};
 use ledger::Ticks;
-use ledger::caches::Level;
+use ledger::caches::Caches;
 use serde::{Deserialize, Serialize};
 
-/// For each set, the time at which the set is free for another line.
+/// The occupied sets, and the lines that have come last.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct SameSet {
+    /// For each set, the time at which the set is free for another line.
     free: Vec<Ticks>,
+    /// The last lines, oldest at `next`: as many as may count for less than their whole time.
+    lines: Vec<u64>,
+    next: usize,
 }
+
+/// No line has this number.
+const NONE: u64 = u64::MAX;
 
 impl SameSet {
     /// Creates the state of a first level to which no line is on its way.
-    pub fn new(l1d: &Level) -> Self {
-        Self { free: vec![0; sets(l1d) as usize] }
+    pub fn new(caches: &Caches) -> Self {
+        Self { free: vec![0; sets(&caches.l1d) as usize], lines: vec![NONE; remembered(caches)], next: 0 }
     }
 
     /// Returns true if a state, which may come from a file, is possible: no set is occupied after the time `latest`.
-    pub fn fits(&self, l1d: &Level, latest: Ticks) -> bool {
-        self.free.len() == sets(l1d) as usize && self.free.iter().all(|free| *free <= latest)
+    pub fn fits(&self, caches: &Caches, latest: Ticks) -> bool {
+        self.free.len() == sets(&caches.l1d) as usize
+            && self.free.iter().all(|free| *free <= latest)
+            && self.lines.len() == remembered(caches)
+            && self.next < self.lines.len().max(1)
     }
 
     /// A line comes to its set at `now`, and occupies the set for `ticks`. Returns the time for which the core waits, if it goes on for `reach`.
-    pub fn add(&mut self, line: u64, now: Ticks, ticks: Ticks, reach: Ticks) -> Ticks {
+    pub fn add(&mut self, caches: &Caches, line: u64, now: Ticks, ticks: Ticks, reach: Ticks) -> Ticks {
+        if ticks == 0 {
+            return 0;
+        }
+        let ticks = self.share(caches, line, ticks);
         let sets = self.free.len() as u64;
         let free = &mut self.free[set_of(line, sets)];
         *free = (*free).max(now) + ticks;
         (*free - now).saturating_sub(reach)
+    }
+
+    /// Returns the part of the time that a line counts for, and remembers the line.
+    fn share(&mut self, caches: &Caches, line: u64, ticks: Ticks) -> Ticks {
+        let Some(oldest) = self.lines.get_mut(self.next) else { return ticks };
+        *oldest = line;
+        let (newest, last) = (self.next, self.lines.len());
+        self.next = (newest + 1) % last;
+        // From the one before the newest to the oldest.
+        let before = (1..last).find(|ago| self.lines[(newest + last - ago) % last] == line);
+        match before {
+            Some(ago) => {
+                let exceeds = (ago as Ticks).saturating_sub(Ticks::from(caches.l1d.ways));
+                ticks * exceeds / Ticks::from(caches.set_loads)
+            }
+            None => ticks,
+        }
+    }
+}
+
+/// Returns the number of lines that may count for less than their whole time: those of the ways and of the loads that wait, or none.
+fn remembered(caches: &Caches) -> usize {
+    match caches.set_loads {
+        0 => 0,
+        loads => usize::from(caches.l1d.ways) + usize::from(loads),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{CACHES, access_to};
-    use super::super::{Caches, Level, Memory};
+    use super::super::{Level, Memory};
+    use ledger::caches::Caches;
 
     /// A first level of 64 sets, whose lines occupy their sets.
     const SETS: Caches = Caches {
@@ -84,6 +128,14 @@ mod tests {
         assert!((28_000..30_000).contains(&far[0]) && (14_000..15_500).contains(&far[1]), "{far:?}");
         assert!(each(&CACHES, 64, 1) < 10_000, "without the figure");
         assert!(each(&SETS, 1024, 64) < 5_000, "other sets do not wait");
+    }
+
+    #[test]
+    fn loads_that_wait_for_the_same_line_wait_once() {
+        // Of the lines of one set, those that come back while 40 loads wait count for a part.
+        let caches = Caches { set_loads: 40, ..SETS };
+        let [few, half, all] = [12, 28, 64].map(|lines| each(&caches, lines, 1));
+        assert!(few < 4_500 && (5_500..7_000).contains(&half) && (12_000..13_000).contains(&all), "{few} {half} {all}");
     }
 
     #[test]

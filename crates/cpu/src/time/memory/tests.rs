@@ -18,6 +18,7 @@ pub(super) const CACHES: Caches = Caches {
     memory_transfer: 16_000,
     memory_stream: 8_000,
     memory_same_set: 0,
+    set_loads: 0,
     between_cores: 110_000,
     device_writes: DeviceWrites::L3,
     splits: [500, 10_000],
