@@ -79,6 +79,7 @@ test: tools-build build
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/check-parameters
 	scripts/check-images
+	scripts/check-selftests
 	@command -v python3 >/dev/null || { echo 'skip  the Python package: no python3'; exit 0; }; python3 -m unittest discover -s python/tests
 	$(CARGO) test --package guest-tests --test guests
 
