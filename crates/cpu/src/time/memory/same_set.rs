@@ -57,15 +57,17 @@ impl SameSet {
         *oldest = line;
         let (newest, last) = (self.next, self.lines.len());
         self.next = (newest + 1) % last;
-        // From the one before the newest to the oldest.
-        let before = (1..last).find(|ago| self.lines[(newest + last - ago) % last] == line);
-        match before {
-            Some(ago) => {
-                let exceeds = (ago as Ticks).saturating_sub(Ticks::from(caches.l1d.ways));
-                ticks * exceeds / Ticks::from(caches.set_loads)
-            }
-            None => ticks,
-        }
+        // From the line before the newest back to the oldest, which is behind the newest.
+        let same = |known: &u64| *known == line;
+        let ago = match self.lines[..newest].iter().rposition(same) {
+            Some(at) => newest - at,
+            None => match self.lines[newest + 1..].iter().rposition(same) {
+                Some(at) => last - 1 - at,
+                None => return ticks,
+            },
+        };
+        let exceeds = (ago as Ticks).saturating_sub(Ticks::from(caches.l1d.ways));
+        ticks * exceeds / Ticks::from(caches.set_loads)
     }
 }
 
