@@ -23,7 +23,7 @@ pub fn facts<'a>(
     if config.profile.clock != Clock::default() {
         facts.push(("model".to_owned(), config.profile.clock.name().to_owned()));
     }
-    let options: Vec<&str> = config.profile.options.words().collect();
+    let options: Vec<String> = config.profile.options.words().collect();
     if !options.is_empty() {
         facts.push(("processor options".to_owned(), options.join(",")));
     }

@@ -4,7 +4,7 @@
 //! core.
 //!
 //! Reading order: [`kernel`] (a loop whose time is measured), [`families`] (the kernels), [`program`] (their code),
-//! [`native`](mod@native) and [`bare`] (both sides), [`blocks`] (basic blocks), [`linux`] (paths through the
+//! [`native`](mod@native) and [`bare`] (both sides), [`clock`] (the frequency of both), [`blocks`] (basic blocks), [`linux`] (paths through the
 //! kernel, and programs), [`run`](mod@run) (everything), [`result`] (what is made of it), [`page`] (how it is drawn), [`choice`] (the
 //! profile of a processor).
 
@@ -13,6 +13,7 @@
 pub mod bare;
 pub mod blocks;
 pub mod choice;
+pub mod clock;
 mod counters;
 pub mod families;
 pub mod kernel;

@@ -1,5 +1,6 @@
 //! What needs Linux: paths through the kernel, and whole programs, on this machine and in a modelled one.
 
+use crate::clock::Clock;
 use crate::families::paths;
 use crate::kernel::Kernel;
 use crate::native::{self, Measured, Process, Times};
@@ -236,26 +237,6 @@ fn of_programs(
     let about = "Programs of this machine, the time that they spend outside the kernel";
     let family = Family::new("programs", about, "cycles per instruction", None, rows, models.len());
     ((!family.rows.is_empty()).then_some(family), notes)
-}
-
-/// The frequency of the core, at any moment.
-struct Clock {
-    process: Process,
-    kernel: Kernel,
-    entry: u64,
-}
-
-impl Clock {
-    fn new() -> Result<Self, String> {
-        let kernel = Kernel::new("clock", 1, |_| Ok(()), |a| a.nop());
-        let program = Program::new(std::slice::from_ref(&kernel)).map_err(|error| error.to_string())?;
-        let process = Process::start(&program).map_err(|error| error.to_string())?;
-        Ok(Self { process, kernel, entry: program.functions[0] })
-    }
-
-    fn hz(&mut self) -> Result<f64, native::NativeError> {
-        Ok(self.process.measure(&self.kernel, self.entry, 0)?.per_stamp * silicon::options::stamp_hz())
-    }
 }
 
 /// What a program takes on this machine, outside the kernel.

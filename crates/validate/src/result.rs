@@ -34,7 +34,7 @@ pub struct Validation {
     pub title: String,
     /// How well the profile fits.
     pub fit: String,
-    /// Frequency of the profile, in Hz.
+    /// Frequency of the modelled core, in Hz.
     pub profile_hz: u64,
     /// Measured frequency of the core, in Hz.
     pub core_hz: Option<f64>,

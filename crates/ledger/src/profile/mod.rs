@@ -6,6 +6,7 @@
 //! A profile also selects the model of time ([`Clock`]) that turns its figures into the time of a run.
 
 mod cpuid;
+mod frequency;
 mod microcode;
 mod moved;
 mod options;
@@ -13,6 +14,7 @@ mod parse;
 mod pmu;
 
 pub use cpuid::CpuidLeaf;
+pub use frequency::Frequency;
 pub use microcode::Microcode;
 pub use moved::Identity;
 pub use options::{Choice, Options};
@@ -369,10 +371,10 @@ pub struct Profile {
     pub identity: Identity,
     /// The processor itself, if the guest was moved to it and knows another one.
     pub moved_to: Option<Box<Profile>>,
-    /// Frequency of the core and of the TSC, in hertz: the base frequency, which all times assume.
+    /// Frequency of the core and of the TSC, in hertz, which all times assume: the base frequency, unless another one is chosen.
     pub tsc_hz: Sourced<u64>,
-    /// The highest frequency of a core that runs alone, in hertz. The modelled core does not boost; published microseconds are often of
-    /// cores that did. `None`: the processor does not boost.
+    /// The highest frequency of a core that runs alone, in hertz. The modelled core has it only with [`Frequency::Boost`]; published microseconds
+    /// are often of cores that did boost. `None`: the processor does not boost.
     pub boost_hz: Option<Sourced<u64>>,
     /// MAXPHYADDR.
     pub physical_bits: Sourced<u8>,

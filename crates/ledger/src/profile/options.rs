@@ -1,5 +1,6 @@
 //! Options of a processor, which follow the name of its profile: `skx,pmu`.
 
+use super::frequency::Frequency;
 use super::{Profile, ProfileError, Vendor};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
@@ -11,7 +12,12 @@ pub enum Choice {
     Pmu,
     /// The processor's microcode is not updated: mitigations that need its features are missing.
     Unpatched,
+    /// The core runs at its highest frequency.
+    Boost,
 }
+
+/// How the messages show an option with a frequency.
+const FREQUENCY: &str = "ghz=N";
 
 /// The options of a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,16 +26,17 @@ pub struct Options {
     pub pmu: bool,
     /// True for a processor without microcode updates.
     pub unpatched: bool,
+    /// The core's frequency, if it is not the base frequency.
+    pub frequency: Option<Frequency>,
 }
 
 impl Options {
     /// Returns the options as words, in the order of [`Choice`].
-    pub fn words(self) -> impl Iterator<Item = &'static str> {
-        let Self { pmu, unpatched } = self;
-        [(pmu, Choice::Pmu), (unpatched, Choice::Unpatched)]
-            .into_iter()
-            .filter(|(on, _)| *on)
-            .map(|(_, choice)| choice.into())
+    pub fn words(self) -> impl Iterator<Item = String> {
+        let Self { pmu, unpatched, frequency } = self;
+        let plain = [(pmu, Choice::Pmu), (unpatched, Choice::Unpatched)];
+        let plain = plain.into_iter().filter(|(on, _)| *on).map(|(_, choice)| <&str>::from(choice).to_owned());
+        plain.chain(frequency.map(|frequency| frequency.to_string()))
     }
 }
 
@@ -47,34 +54,48 @@ impl Profile {
     /// Chooses options, which are separated by commas.
     pub(super) fn with_options(mut self, words: Option<&str>) -> Result<Self, ProfileError> {
         for word in words.into_iter().flat_map(|words| words.split(',')) {
-            let known = || Choice::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>().join(", ");
-            let refused = |reason: String| ProfileError::Choice {
-                name: self.name.clone(),
+            self = self.clone().with_option(word).map_err(|reason| ProfileError::Choice {
+                name: self.name,
                 word: word.chars().take(80).collect(),
                 reason,
-            };
-            let choice = word.parse();
-            let given = |choice: &Choice| self.options.words().any(|word| word == <&str>::from(choice));
-            match choice {
-                Ok(choice) if given(&choice) => return Err(refused("it is given twice".to_owned())),
-                Ok(Choice::Pmu) if !self.has_counters() => {
-                    return Err(refused("its CPUID has no performance counters".to_owned()));
-                }
-                Ok(Choice::Pmu) => self.options.pmu = true,
-                Ok(Choice::Unpatched) if self.microcode.is_none() => {
-                    return Err(refused("its profile has no [microcode]".to_owned()));
-                }
-                Ok(Choice::Unpatched) => {
-                    self = self.with_updates(false);
-                    self.options.unpatched = true;
-                }
-                Err(_) if word.is_empty() => {
-                    return Err(refused(format!("an option belongs behind each comma; there are: {}", known())));
-                }
-                Err(_) => return Err(refused(format!("there is no such option; there are: {}", known()))),
-            }
+            })?;
         }
         Ok(self)
+    }
+
+    /// Chooses an option. An error is the reason why the processor can't have it.
+    fn with_option(mut self, word: &str) -> Result<Self, String> {
+        let known = || {
+            let words = Choice::VARIANTS.iter().map(<&str>::from).chain([FREQUENCY]);
+            format!("there are: {}", words.collect::<Vec<_>>().join(", "))
+        };
+        let once = |given: bool| if given { Err("it is given twice".to_owned()) } else { Ok(()) };
+        let frequency = match word.parse() {
+            Ok(Choice::Pmu) => {
+                once(self.options.pmu)?;
+                if !self.has_counters() {
+                    return Err("its CPUID has no performance counters".to_owned());
+                }
+                self.options.pmu = true;
+                return Ok(self);
+            }
+            Ok(Choice::Unpatched) => {
+                once(self.options.unpatched)?;
+                if self.microcode.is_none() {
+                    return Err("its profile has no [microcode]".to_owned());
+                }
+                self = self.with_updates(false);
+                self.options.unpatched = true;
+                return Ok(self);
+            }
+            Ok(Choice::Boost) => Frequency::Boost,
+            Err(_) if word.is_empty() => return Err(format!("an option belongs behind each comma; {}", known())),
+            Err(_) => Frequency::parse(word).unwrap_or_else(|| Err(format!("there is no such option; {}", known())))?,
+        };
+        if self.options.frequency.is_some() {
+            return Err("the frequency is given twice".to_owned());
+        }
+        self.at(frequency)
     }
 
     /// Returns true if the real processor's CPUID has performance counters.

@@ -451,20 +451,65 @@ fn options_follow_the_name() {
     assert_eq!(Profile::name_in("zen3,pmu"), "zen3");
     assert_eq!(Profile::name_in("./a,b.toml,pmu"), "./a,b.toml");
     let refused = |text: &str| Profile::find(text).expect_err(text).to_string();
-    assert!(refused("skx,foo").contains("with the option 'foo': there is no such option; there are: pmu, unpatched"));
+    assert!(
+        refused("skx,foo")
+            .contains("with the option 'foo': there is no such option; there are: pmu, unpatched, boost, ghz=N")
+    );
     for empty in ["skx,", "skx,pmu,", "skx,,pmu", "profiles/skx.toml,"] {
         let text = match empty.contains('/') {
             true => format!("{}/../../{empty}", env!("CARGO_MANIFEST_DIR")),
             false => empty.to_owned(),
         };
         let refused = refused(&text);
-        assert!(refused.contains("an option belongs behind each comma; there are: pmu, unpatched"), "{refused}");
+        assert!(
+            refused.contains("an option belongs behind each comma; there are: pmu, unpatched, boost, ghz=N"),
+            "{refused}"
+        );
     }
     for twice in ["skx,pmu,pmu", "skx,unpatched,pmu,unpatched"] {
         assert!(refused(twice).contains("it is given twice"), "{twice}");
     }
+    for twice in ["skx,boost,ghz=3", "skx,ghz=3,ghz=3", "skx,boost,boost"] {
+        assert!(refused(twice).contains("the frequency is given twice"), "{twice}");
+    }
+    for wrong in ["", "0.05", "10.001", "3.1234", "-3", "+3", "3e9", "٣", "100"] {
+        let refused = refused(&format!("skx,ghz={wrong}"));
+        assert!(refused.contains("it should be a number of GHz from 0.1 to 10"), "{refused}");
+    }
+    assert!(refused("core2,boost").contains("its profile has no boost frequency"));
     assert_eq!(Profile::file_in("./a.toml,pmu"), Some(Path::new("./a.toml")));
     assert_eq!(Profile::file_in("skx,pmu"), None);
+}
+
+/// Memory takes the same time at each frequency of the core, and everything else the same number of cycles.
+#[test]
+fn the_frequency_of_the_core_can_be_chosen() {
+    let memory = |profile: &Profile| profile.caches.as_ref().unwrap().caches().memory_latency;
+    let zen4 = Profile::named("zen4").unwrap();
+    let faster = Profile::find("zen4,ghz=3.6").unwrap();
+    assert_eq!((faster.tsc_hz.value, memory(&faster) * 2), (3_600_000_000, memory(&zen4) * 3));
+    let (fast, slow) = (faster.caches.as_ref().unwrap().caches(), zen4.caches.as_ref().unwrap().caches());
+    assert_eq!((fast.l1d, fast.l2, fast.l3, fast.window), (slow.l1d, slow.l2, slow.l3, slow.window));
+    assert_eq!((fast.memory_transfer * 2, fast.memory_stream * 2), (slow.memory_transfer * 3, slow.memory_stream * 3));
+    assert_eq!(faster.prices, zen4.prices);
+    let boosted = Profile::find("zen4,pmu,boost").unwrap();
+    assert_eq!(Some(boosted.tsc_hz.value), zen4.boost_hz.map(|hz| hz.value));
+    assert_eq!(boosted.options.words().collect::<Vec<_>>(), ["pmu", "boost"]);
+    assert_eq!(faster.options.words().collect::<Vec<_>>(), ["ghz=3.600"]);
+    assert_eq!(Profile::find("zen4,ghz=2.4").unwrap().caches.map(|caches| caches.caches()), Some(slow));
+    // CPUID has the chosen frequency, by the crystal and in MHz.
+    for name in ["max", "skx", "icx", "emr", "spr", "clx"] {
+        let chosen = Profile::find(&format!("{name},ghz=3.05")).unwrap();
+        let leaf = |leaf: u32| chosen.real_cpuid(leaf, 0);
+        let ratio = leaf(0x15).filter(|leaf| leaf.ecx != 0);
+        let tsc = ratio.map(|leaf| u64::from(leaf.ecx) * u64::from(leaf.ebx) / u64::from(leaf.eax));
+        assert!(tsc.is_none_or(|hz| hz == 3_050_000_000), "{name} {tsc:?}");
+        assert_eq!(leaf(0x16).map(|leaf| leaf.eax), Some(3050), "{name}");
+        assert!(leaf(0x16).unwrap().ebx >= 3050, "{name}");
+    }
+    assert_eq!(Frequency::nearest(3.6531e9).to_string(), "ghz=3.650");
+    assert_eq!(Frequency::nearest(1.0).to_string(), "ghz=0.100");
+    assert_eq!(Frequency::nearest(f64::INFINITY).to_string(), "ghz=10.000");
 }
 
 /// Features that microcode updates add: IBRS and IBPB, MD_CLEAR, L1D_FLUSH; FB_CLEAR, GDS_CTRL.

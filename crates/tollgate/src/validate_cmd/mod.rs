@@ -10,10 +10,11 @@ use crate::model;
 use crate::output::{OutputFile, distinct, named, say};
 use crate::stop::Stop;
 use crate::table::emit;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 pub use kept::quotation;
+use ledger::profile::{Frequency, Profile};
 use silicon::host::Processor;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -98,6 +99,17 @@ fn nearest_kernel(fetch: bool) -> Option<String> {
     Some(nearest.name)
 }
 
+/// Returns a profile, and what names it, at the frequency of this machine's core, unless the user has chosen one.
+fn at_this_frequency(profile: Profile, name: String) -> Result<(Profile, String)> {
+    if profile.options.frequency.is_some() {
+        return Ok((profile, name));
+    }
+    let hz = validate::clock::hz().map_err(|why| anyhow!("the frequency of the core can't be measured: {why}"))?;
+    let frequency = Frequency::nearest(hz);
+    let profile = profile.at(frequency).map_err(|why| anyhow!("the profile can't have {frequency}: {why}"))?;
+    Ok((profile, format!("{name},{frequency}")))
+}
+
 /// Returns the result of measurements.
 fn measured(args: &ValidateArgs, stop: &Stop) -> Result<Validation> {
     let (profile, fit) = match &args.cpu {
@@ -120,6 +132,7 @@ fn measured(args: &ValidateArgs, stop: &Stop) -> Result<Validation> {
         }
     };
     let name = args.cpu.clone().unwrap_or_else(|| profile.name.clone());
+    let (profile, name) = at_this_frequency(profile, name)?;
     let place = Place::new("validate", None, stop)?;
     let files = place.path.join("files");
     std::fs::create_dir(&files).with_context(|| format!("can't make the directory {}", files.display()))?;

@@ -54,7 +54,7 @@ fn names_that_a_file_does_not_have_are_a_wrong_use() {
 fn wrong_words_are_a_wrong_use() {
     let options: [(&[&str], &str); 8] = [
         (&["--cpu", "nosuch"], "there is no processor profile 'nosuch'"),
-        (&["--cpu", "skx,foo"], "there is no such option; there are: pmu, unpatched"),
+        (&["--cpu", "skx,foo"], "there is no such option; there are: pmu, unpatched, boost, ghz=N"),
         (&["--cpu", "skx,"], "an option belongs behind each comma"),
         (&["--cpu", "skx,pmu,pmu"], "it is given twice"),
         (&["--memory", "5"], "5 bytes of guest memory is less than the minimum of 1 MiB"),

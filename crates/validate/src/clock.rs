@@ -1,0 +1,37 @@
+//! The frequency of this machine's core.
+
+use crate::kernel::Kernel;
+use crate::native::{NativeError, Process};
+use crate::program::Program;
+
+/// Measurements of the frequency, whose median counts.
+const MEASUREMENTS: usize = 9;
+
+/// The frequency of the core, at any moment.
+pub(crate) struct Clock {
+    process: Process,
+    kernel: Kernel,
+    entry: u64,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Result<Self, String> {
+        let kernel = Kernel::new("clock", 1, |_| Ok(()), |a| a.nop());
+        let program = Program::new(std::slice::from_ref(&kernel)).map_err(|error| error.to_string())?;
+        let process = Process::start(&program).map_err(|error| error.to_string())?;
+        Ok(Self { process, kernel, entry: program.functions[0] })
+    }
+
+    pub(crate) fn hz(&mut self) -> Result<f64, NativeError> {
+        Ok(self.process.measure(&self.kernel, self.entry, 0)?.per_stamp * silicon::options::stamp_hz())
+    }
+}
+
+/// Returns the frequency of the core while it works.
+pub fn hz() -> Result<f64, String> {
+    let mut clock = Clock::new()?;
+    let measured: Result<Vec<f64>, _> = (0..MEASUREMENTS).map(|_| clock.hz()).collect();
+    let mut measured = measured.map_err(|error| error.to_string())?;
+    measured.sort_by(f64::total_cmp);
+    Ok(measured[MEASUREMENTS / 2])
+}
