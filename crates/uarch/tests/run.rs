@@ -296,6 +296,33 @@ fn the_front_end_reads_an_entry_of_decoded_uops_in_a_cycle() {
     }
 }
 
+/// Ticks of a pass of a loop at an address: moves of three bytes, then DEC and JNZ to the first one.
+fn loop_of_moves(core: &str, moves: usize, address: u64) -> u32 {
+    const MOVES: [[u8; 3]; 4] = [[0x4c, 0x89, 0xc0], [0x4c, 0x89, 0xca], [0x4c, 0x89, 0xd3], [0x4c, 0x89, 0xdf]];
+    let mut code: Vec<u8> = MOVES.iter().cycle().take(moves).flatten().copied().collect();
+    code.extend([0x48, 0xff, 0xc9, 0x75]);
+    code.push(-(code.len() as i8 + 1) as u8);
+    let core = CoreTable::named(core).unwrap();
+    let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
+    let code = Decoder::with_ip(64, &code, address, DecoderOptions::NONE).into_iter();
+    code.map(|i| step(core, &mut state, &core.step(&mut info, &i, 1000))).sum()
+}
+
+/// The figures were measured on an EPYC of family 19h, model 11h.
+#[test]
+fn a_loop_takes_a_cycle_for_each_line_of_code() {
+    // Eight moves and the branch are an entry of nine.
+    let at_a_line: Vec<u32> = (5..=10).map(|moves| loop_of_moves("zen4", moves, 0x1000)).collect();
+    let measured = [1010, 1180, 1340, 1510, 2010, 2010];
+    assert!(at_a_line.iter().zip(measured).all(|(ticks, measured)| ticks.abs_diff(measured) < 20), "{at_a_line:?}");
+    // Four moves and the branch have 17 bytes: from the 48th byte of a line on, they are in two lines.
+    for at in 0..64 {
+        let lines = if at < 48 { 1 } else { 2 };
+        assert_eq!(loop_of_moves("zen4", 4, 0x1fc0 + at), 1000 * lines, "{at}");
+        assert_eq!(loop_of_moves("goldencove", 4, 0x1fc0 + at), 1000, "{at}");
+    }
+}
+
 #[test]
 fn calls_and_returns_take_two_cycles_of_the_front_end() {
     let core = CoreTable::named("zen3").unwrap();

@@ -56,6 +56,10 @@ pub struct Front {
     /// Uops of an entry of the cache of decoded uops, of which a taken branch ends one: the front end reads an entry in a cycle. 0 if
     /// loops of such a length do not show it.
     pub entry: u32,
+    /// Bytes of the aligned lines of code that the cache of decoded uops has, of which the front end reads one in a cycle; 0 if the core's lines
+    /// are not known. A loop takes a cycle for each line that it touches.
+    #[serde(default)]
+    pub line: u32,
     /// Uops with an immediate of 64 bits that the front end reads in a cycle; 0 if there is no such limit.
     pub entry_wide: u32,
     /// Ports of branches.
@@ -253,6 +257,9 @@ impl Parameters {
             return Err("a width of `front` is 0".into());
         }
         let (front, window, memory) = (&self.front, &self.window, &self.memory);
+        if front.line != 0 && !(front.line.is_power_of_two() && (16..=256).contains(&front.line)) {
+            return Err("`line` of `front` is neither 0 nor a power of two from 16 to 256".into());
+        }
         let figures = [front.issue, front.decode, front.decode_bytes, front.cached, window.reorder, window.scheduler]
             .into_iter()
             .chain([memory.load, memory.load_indexed, memory.forward, memory.forward_operation, memory.forward_modify])

@@ -232,6 +232,15 @@ impl State {
         self.time - before
     }
 
+    /// Returns the cycles in which the front end reads the lines of code of a run that ends with this branch.
+    fn lines(&self, core: &CoreTable, branch: &Step) -> u32 {
+        let line = core.parameters.front.line;
+        let (Some(before), true) = (self.bytes.checked_sub(1), line > 0) else { return 0 };
+        let last = u32::from(branch.at) + u32::from(branch.length) - 1;
+        let first = last.wrapping_sub(before) % line;
+        (first + before) / line + 1
+    }
+
     /// The run ends with an indirect branch. Nothing reads the register with its target any more: a compiler has computed it for the
     /// branch alone. A chain from that register to itself is none that the next run continues.
     fn end_targets(&mut self, branch: &Step) {
@@ -426,6 +435,9 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
             if end == End::Taken || step.distance.is_some_and(|distance| distance < 0) {
                 state.used[FETCH] = state.used[FETCH].next_multiple_of(CYCLE).max(step.taken);
                 state.time = state.time.max(state.used[FETCH]);
+            }
+            if back {
+                state.time = state.time.max(state.lines(core, step).saturating_mul(CYCLE).min(LATEST));
             }
             if end == End::Taken && step.distance.is_none() {
                 state.end_targets(step);

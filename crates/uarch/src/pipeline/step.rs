@@ -123,6 +123,8 @@ pub struct Step {
     /// Which unit that is no port a serial form occupies.
     pub(super) unit: u8,
     pub(super) repeats: bool,
+    /// The lowest byte of the address.
+    pub(super) at: u8,
     /// Length in bytes.
     pub(super) length: u8,
     /// Bytes from the next instruction to the target of a direct branch.
@@ -192,6 +194,7 @@ impl CoreTable {
             ),
             unit: crate::core::SERIAL as u8,
             repeats: i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix()),
+            at: i.ip() as u8,
             length: i.len() as u8,
             distance: matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
                 .then(|| i.near_branch_target().wrapping_sub(i.next_ip()) as i64),
