@@ -1,9 +1,11 @@
 //! The core at another frequency than the base frequency of the profile.
 //!
 //! The figures of a profile are cycles of the core at its base frequency. What the core does takes as many cycles at each frequency. Memory
-//! has a clock of its own, so its latency and its transfers take the same time, which is more cycles of a faster core.
+//! has a clock of its own, so its latency and its transfers take the same time, which is more cycles of a faster core. So has the third level
+//! of Intel's processors, with the way from core to core: they are parts of the uncore. On AMD's processors, the third level has the clock of
+//! its cores.
 
-use super::{CacheFigures, Profile, Sourced};
+use super::{CacheFigures, Profile, Sourced, Vendor};
 use crate::Ticks;
 use std::fmt::{Display, Formatter, Result as Written};
 use std::ops::RangeInclusive;
@@ -76,7 +78,7 @@ impl Profile {
             self.tsc_hz.from.source = format!("chosen by the option {frequency}; at base: {}", self.tsc_hz.from.source);
         }
         if let Some(caches) = &mut self.caches {
-            caches.convert(base, hz);
+            caches.convert(self.vendor, base, hz);
         }
         for leaf in &mut self.raw_cpuid {
             match leaf {
@@ -97,15 +99,26 @@ impl Profile {
 }
 
 impl CacheFigures {
-    /// Converts the cycles of memory from a core of one frequency to one of another.
-    fn convert(&mut self, from: u64, to: u64) {
-        let memory = &mut self.memory.value;
-        for ticks in [&mut memory.latency, &mut memory.transfer, &mut memory.stream, &mut memory.same_set] {
-            let [from, to] = [from, to].map(u128::from);
-            *ticks = ((u128::from(*ticks) * to + from / 2) / from) as Ticks;
-        }
+    /// Converts the cycles of what has a clock of its own from a core of one frequency to one of another.
+    fn convert(&mut self, vendor: Vendor, from: u64, to: u64) {
         let cycles = |hz: u64| format!("{:.2} GHz", hz as f64 / 1e9);
-        self.memory.from.source =
-            format!("{}; converted from {} to {}", self.memory.from.source, cycles(from), cycles(to));
+        let note = format!("; converted from {} to {}", cycles(from), cycles(to));
+        let [from, to] = [from, to].map(u128::from);
+        let convert = |ticks: &mut Ticks| *ticks = ((u128::from(*ticks) * to + from / 2) / from) as Ticks;
+        let memory = &mut self.memory.value;
+        [&mut memory.latency, &mut memory.transfer, &mut memory.stream, &mut memory.same_set]
+            .into_iter()
+            .for_each(convert);
+        self.memory.from.source.push_str(&note);
+        if vendor == Vendor::Amd {
+            return;
+        }
+        if let Some(l3) = &mut self.l3 {
+            let level = &mut l3.value;
+            [&mut level.latency, &mut level.transfer, &mut level.same_set].into_iter().for_each(convert);
+            l3.from.source.push_str(&note);
+        }
+        convert(&mut self.between_cores.value);
+        self.between_cores.from.source.push_str(&note);
     }
 }

@@ -481,7 +481,7 @@ fn options_follow_the_name() {
     assert_eq!(Profile::file_in("skx,pmu"), None);
 }
 
-/// Memory takes the same time at each frequency of the core, and everything else the same number of cycles.
+/// What has a clock of its own takes the same time at each frequency of the core, and everything else the same number of cycles.
 #[test]
 fn the_frequency_of_the_core_can_be_chosen() {
     let memory = |profile: &Profile| profile.caches.as_ref().unwrap().caches().memory_latency;
@@ -497,6 +497,11 @@ fn the_frequency_of_the_core_can_be_chosen() {
     assert_eq!(boosted.options.words().collect::<Vec<_>>(), ["pmu", "boost"]);
     assert_eq!(faster.options.words().collect::<Vec<_>>(), ["ghz=3.600"]);
     assert_eq!(Profile::find("zen4,ghz=2.4").unwrap().caches.map(|caches| caches.caches()), Some(slow));
+    // The third level of Intel's processors has a clock of its own.
+    let level = |name: &str| Profile::find(name).unwrap().caches.unwrap().caches();
+    let (slow, fast) = (level("skx"), level("skx,ghz=4.2"));
+    assert_eq!(fast.l3.map(|l3| l3.latency), slow.l3.map(|l3| 2 * l3.latency));
+    assert_eq!((fast.between_cores, fast.l2), (2 * slow.between_cores, slow.l2));
     // CPUID has the chosen frequency, by the crystal and in MHz.
     for name in ["max", "skx", "icx", "emr", "spr", "clx"] {
         let chosen = Profile::find(&format!("{name},ghz=3.05")).unwrap();
