@@ -29,6 +29,10 @@ const THRESHOLD: u16 = 40;
 
 pub(crate) const DEAD: u64 = u64::MAX;
 
+/// Bit of [`Block::key`] of a block that is part of a restored state and has not been decoded since. No lookup finds such a block; the processor
+/// that needs it decodes it ([`Blocks::waiting_at`]).
+const WAITS: u32 = 1 << 31;
+
 /// A decoded block.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -47,7 +51,7 @@ pub struct Block {
     pub count: u32,
     /// Number of instructions by class.
     pub shape: ShapeId,
-    /// See [`key`].
+    /// See [`key`]; with [`WAITS`] before the block is decoded.
     key: u32,
     /// Context after the block, in which the next instruction is priced; see [`crate::time`].
     pub after: Place,
@@ -87,7 +91,18 @@ impl Block {
             context: self.context(),
             probe: self.probe,
             count: self.count,
+            len: self.len,
         }
+    }
+
+    /// Returns true if the block's operations have not been decoded yet.
+    fn waits(&self) -> bool {
+        self.key & WAITS != 0
+    }
+
+    /// Returns where the block is found.
+    fn place(&self) -> (u64, u64, u32) {
+        (self.physical, self.rip, self.key & !WAITS)
     }
 }
 
@@ -162,6 +177,9 @@ pub struct Blocks<D> {
     pub ops: Vec<Op>,
     /// For each operation, the price of its block from the operation on, in ticks.
     rests: Vec<Ticks>,
+    /// Number of operations of a restored state that have not been decoded, and of those that belong to invalid blocks of that state: they
+    /// occupy room as if they were in `ops`.
+    waiting: usize,
     /// Contexts in which operations are priced.
     pub(crate) runs: Runs,
     /// Execution tier.
@@ -195,6 +213,7 @@ impl<D: Derived> Blocks<D> {
             blocks: Vec::new(),
             ops: Vec::new(),
             rests: Vec::new(),
+            waiting: 0,
             runs: Runs::default(),
             tier: Tier::default(),
             threshold: THRESHOLD,
@@ -216,19 +235,36 @@ impl<D: Derived> Blocks<D> {
         block.is_some_and(|b| b.physical == physical && b.rip == rip && b.key == key)
     }
 
-    /// Returns the block at an address, if there is one.
+    /// Returns the block at an address, if there is one that is decoded.
     pub(crate) fn at(&self, physical: u64, rip: u64, key: u32) -> Option<u32> {
-        self.index.get(&(physical, rip, key)).copied()
+        let index = self.index.get(&(physical, rip, key)).copied()?;
+        (!self.blocks[index as usize].waits()).then_some(index)
+    }
+
+    /// Returns the block of a restored state at an address, if it has not been decoded yet.
+    pub(crate) fn waiting_at(&self, physical: u64, rip: u64, key: u32) -> Option<(u32, SavedBlock)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let index = self.index.get(&(physical, rip, key)).copied()?;
+        let block = &self.blocks[index as usize];
+        block.waits().then(|| (index, block.saved()))
     }
 
     /// Returns true if everything must be dropped before a block with this number of operations is added.
     pub(crate) fn is_full_for(&self, operations: usize) -> bool {
         let full = self.blocks.len() == MOST_BLOCKS || self.counted.len() == MOST_NUMBERS;
-        full || self.ops.len() + operations > MAX_OPS
+        full || self.ops.len() + self.waiting + operations > MAX_OPS
     }
 
     /// Adds a block with its operations, for which there is room, and marks its bytes as decoded.
     pub(crate) fn insert(&mut self, new: NewBlock, ops: &[Op], ram: &Ram) -> u32 {
+        let block = self.decoded(new, ops);
+        self.place(block, ram)
+    }
+
+    /// Adds the operations of a block, and returns the block.
+    fn decoded(&mut self, new: NewBlock, ops: &[Op]) -> Block {
         let NewBlock { physical, rip, second, cost, shape, key, after, probe, len, ticks } = new;
         let breakpoint = self.breakpoints.may_be_in(physical, ops);
         let block = Block {
@@ -253,6 +289,11 @@ impl<D: Derived> Blocks<D> {
             rest += *ticks;
             *ticks = rest;
         }
+        block
+    }
+
+    /// Adds a block to the indices, and marks its bytes as decoded.
+    fn place(&mut self, block: Block, ram: &Ram) -> u32 {
         let index = self.blocks.len() as u32;
         let page = block.physical & !(PAGE - 1);
         let offset = block.physical - page;
@@ -263,9 +304,31 @@ impl<D: Derived> Blocks<D> {
             ram.mark_code(block.second, lines(0, u64::from(block.len) - here));
             self.pages.entry(block.second).or_default().push(index);
         }
-        self.index.insert((block.physical, block.rip, block.key), index);
+        self.index.insert(block.place(), index);
         self.blocks.push(block);
         index
+    }
+
+    /// Adds a block of a restored state, which is decoded when it is first executed. Its bytes do not change until then: a write to them drops it.
+    pub(crate) fn expect(&mut self, saved: &SavedBlock, ram: &Ram) {
+        let SavedBlock { physical, rip, second, mode, context, probe, count, len } = *saved;
+        let key = key(mode, context) | WAITS;
+        let (cost, first, shape, after, breakpoint) = (0, 0, ShapeId(0), START, false);
+        self.place(Block { physical, rip, second, cost, first, count, shape, key, after, probe, breakpoint, len }, ram);
+        self.waiting += count as usize;
+    }
+
+    /// Adds the operations of a block from [`Blocks::waiting_at`].
+    pub(crate) fn complete(&mut self, index: u32, new: NewBlock, ops: &[Op]) {
+        self.waiting -= ops.len();
+        self.blocks[index as usize] = self.decoded(new, ops);
+    }
+
+    /// Drops a block from [`Blocks::waiting_at`] that cannot be decoded.
+    pub(crate) fn give_up(&mut self, index: u32) {
+        let block = &mut self.blocks[index as usize];
+        self.index.remove(&block.place());
+        block.physical = DEAD;
     }
 
     /// Returns the counter of translated code for events of a kind at an instruction, or `None` if there is none left.
@@ -411,7 +474,7 @@ impl<D: Derived> Blocks<D> {
                 kept |= covered;
                 return true;
             }
-            self.index.remove(&(block.physical, block.rip, block.key));
+            self.index.remove(&block.place());
             block.physical = DEAD;
             self.translations.remove(index);
             false
@@ -427,7 +490,8 @@ impl<D: Derived> Blocks<D> {
         let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
         let blocks: Vec<SavedBlock> = alive.map(Block::saved).collect();
         let operations: u32 = blocks.iter().map(|block| block.count).sum();
-        let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
+        let all = (self.ops.len() + self.waiting) as u32;
+        let dead = (self.blocks.len() - blocks.len(), all - operations);
         SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, contexts: self.runs.save(), marks: ram.marks() }
     }
 
@@ -437,25 +501,23 @@ impl<D: Derived> Blocks<D> {
     }
 
     /// Occupies the room of invalid blocks and their operations in an empty cache.
-    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32), filler: Op) {
-        self.ops = vec![filler; operations as usize];
-        self.rests = vec![0; operations as usize];
-        let dead = |number| Block {
+    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
+        self.waiting = operations as usize;
+        let dead = Block {
             physical: DEAD,
             rip: 0,
             second: 0,
             cost: 0,
-            // All operations belong to the first block.
-            first: if number == 0 { 0 } else { operations },
-            count: if number == 0 { operations } else { 0 },
+            first: 0,
+            count: 0,
             shape: ShapeId(0),
-            key: 0,
+            key: WAITS,
             after: START,
             probe: false,
             breakpoint: false,
             len: 1,
         };
-        self.blocks = (0..blocks).map(dead).collect();
+        self.blocks = vec![dead; blocks as usize];
     }
 
     /// Sets a probe at an address: see [`crate::probe`].
@@ -501,6 +563,9 @@ impl<D: Derived> Blocks<D> {
     /// noticed; their translations are dropped.
     fn breakpoints_changed(&mut self) {
         for (index, block) in (0..).zip(&mut self.blocks) {
+            if block.waits() {
+                continue;
+            }
             let ops = &self.ops[block.first as usize..][..block.count as usize];
             let breakpoint = block.physical != DEAD && self.breakpoints.may_be_in(block.physical, ops);
             if breakpoint != block.breakpoint {
@@ -570,6 +635,7 @@ impl<D: Derived> Blocks<D> {
         self.blocks.clear();
         self.ops.clear();
         self.rests.clear();
+        self.waiting = 0;
         self.forget_translations();
         self.index.clear();
         self.pages.clear();

@@ -279,6 +279,9 @@ impl<D: Derived> Cache<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ram::lines;
+    use crate::saved::SavedBlock;
+    use crate::time::START;
     use crate::translate::BlockCache;
     use ledger::Origin;
 
@@ -326,5 +329,28 @@ mod tests {
         cache.clear(&ram, &mut recorder);
         cache.turn(0);
         assert_eq!((cache.find(first, 16, 16, 0), cache.only_successor(first)), (None, None));
+    }
+
+    #[test]
+    fn a_restored_block_waits_until_it_is_needed_or_its_bytes_are_written() {
+        let ram = Ram::anonymous(PAGE);
+        let mut cache = BlockCache::new();
+        let saved =
+            |rip| SavedBlock { physical: rip, rip, second: 0, mode: 0, context: START, probe: false, count: 2, len: 4 };
+        cache.code.bury((1, 3));
+        [64, 128, 192].iter().for_each(|rip| cache.code.expect(&saved(*rip), &ram));
+        let waits = |cache: &BlockCache, rip| cache.code.waiting_at(rip, rip, 0).map(|(_, block)| block);
+        assert_eq!((cache.find(NONE, 64, 64, 0), waits(&cache, 64)), (None, Some(saved(64))));
+        cache.code.set_breakpoints([129]);
+        let kept = cache.code.save(&ram);
+        assert_eq!((kept.dead, kept.blocks.len()), ((1, 3), 3));
+        cache.code.invalidate(0, lines(64, 1), &ram);
+        assert_eq!((waits(&cache, 64), waits(&cache, 128)), (None, Some(saved(128))));
+        let (index, _) = cache.code.waiting_at(192, 192, 0).expect("it waits");
+        cache.code.give_up(index);
+        assert_eq!((cache.find(NONE, 192, 192, 0), waits(&cache, 192)), (None, None));
+        // What is invalid keeps its room.
+        let kept = cache.code.save(&ram);
+        assert_eq!((kept.dead, kept.blocks), ((3, 7), vec![saved(128)]));
     }
 }

@@ -4,17 +4,18 @@
 //! end of a block determines the instruction at which an interrupt is taken, a write to decoded bytes ends a block
 //! early, and decoding translates the address of the next page. A saved state therefore lists its blocks, and they are
 //! decoded again from memory. Translations are not part of it.
+//!
+//! A block is decoded when it is first executed, since most programs execute few of the blocks that a boot leaves. The result is
+//! the same at any time: a block depends on its bytes, whose change drops it, and on its context.
 
 use crate::blocks::{MAX_BLOCK, NewBlock, key};
-use crate::decode::{MAX_LENGTH, operation};
-use crate::mode;
+use crate::decode::MAX_LENGTH;
 use crate::op::Op;
 use crate::op::Timed;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
 use crate::time::{Place, Runs, START};
 use crate::translate::BlockCache;
-use iced_x86::Instruction;
 use ledger::Shape;
 use x86::page::PAGE;
 
@@ -62,7 +63,25 @@ impl Cpu {
         }
     }
 
-    /// Decodes the blocks of a saved state into an empty cache. Memory and probes must have been restored.
+    /// Returns true if a block of a saved state may be one: its bytes are in memory, and so many of them have so many operations.
+    fn may_be(&self, block: &SavedBlock) -> bool {
+        let ram = &self.wiring.ram;
+        let here = PAGE - (block.physical & (PAGE - 1));
+        let (len, count) = (u64::from(block.len), u64::from(block.count));
+        let across = block.second != 0;
+        let fits = match across {
+            true => block.second & (PAGE - 1) == 0 && here < len && len <= MAX_LENGTH as u64 && count == 1,
+            false => len <= here,
+        };
+        let counts = 1..=MAX_BLOCK as u64;
+        fits && len > 0
+            && counts.contains(&count)
+            && len <= count * MAX_LENGTH as u64
+            && ram.visible_page(block.physical).is_some()
+            && (!across || ram.visible_page(block.second).is_some())
+    }
+
+    /// Puts the blocks of a saved state into an empty cache. Probes must have been restored.
     pub fn restore_blocks(&mut self, saved: &SavedBlocks, cache: &mut BlockCache) -> Result<(), ImpossibleState> {
         let count = saved.blocks.iter().map(|block| u64::from(block.count)).sum::<u64>() + u64::from(saved.dead.1);
         if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), count) {
@@ -73,18 +92,36 @@ impl Cpu {
         if !saved.blocks.iter().all(|block| cache.code.runs.has(block.context)) {
             return Err(ImpossibleState("prices of decoded code"));
         }
-        let filler = operation(&Instruction::default(), mode::BITS64).0;
-        cache.code.bury(saved.dead, filler);
-        for block in &saved.blocks {
-            let (mut run, ends) =
-                self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
-            let new = self.describe_block(*block, &mut run, ends, &mut cache.code.runs);
-            cache.insert(new, &operations(&run), &self.wiring.ram, &mut self.wiring.recorder);
+        if !saved.blocks.iter().all(|block| self.may_be(block)) {
+            return Err(ImpossibleState("decoded code that is not in memory"));
         }
+        cache.code.bury(saved.dead);
+        saved.blocks.iter().for_each(|block| cache.code.expect(block, &self.wiring.ram));
         for (page, lines) in &saved.marks {
             self.wiring.ram.set_code(*page, *lines);
         }
         Ok(())
+    }
+
+    /// Returns the block of a restored state at an address, which nothing has executed since; it is decoded now.
+    #[inline(never)]
+    pub(crate) fn decode_waiting(&mut self, cache: &mut BlockCache, physical: u64, rip: u64, key: u32) -> Option<u32> {
+        let (index, block) = cache.code.waiting_at(physical, rip, key)?;
+        let decoded = self.decode_again(&block).map(|(mut run, ends)| {
+            let new = self.describe_block(block, &mut run, ends, &mut cache.code.runs);
+            (new, operations(&run))
+        });
+        match decoded {
+            Some((new, ops)) if new.len == block.len => {
+                cache.code.complete(index, new, &ops);
+                Some(index)
+            }
+            // The state comes from elsewhere, and is not one that this program saved.
+            _ => {
+                cache.code.give_up(index);
+                None
+            }
+        }
     }
 
     /// Returns the context after the first `done` operations of a block. It is the begin of a run if the block's bytes are

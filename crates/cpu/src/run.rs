@@ -139,6 +139,7 @@ impl Cpu {
             Before::Head { index } if cache.code.is(index, physical, self.arch.rip, key) => Some(index),
             _ => cache.find(before, physical, self.arch.rip, key),
         };
+        let found = found.or_else(|| self.decode_waiting(cache, physical, self.arch.rip, key));
         if let Some(index) = found {
             let block = &cache.code.blocks[index as usize];
             if mode & 3 == mode::BITS64 || (block.second == 0 && self.within_limit(u64::from(block.len))) {
@@ -590,7 +591,7 @@ impl Cpu {
         }
         let probe = cache.code.probes.contains(start);
         let context = self.micro.run;
-        let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: run.len() as u32 };
+        let block = SavedBlock { physical, rip: start, second, mode, context, probe, count: run.len() as u32, len: 0 };
         let block = self.describe_block(block, &mut run, ended, &mut cache.code.runs);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside of RAM is not cached, because changes of it can't be noticed.

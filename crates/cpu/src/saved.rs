@@ -15,6 +15,8 @@ pub(crate) struct SavedBlock {
     pub probe: bool,
     /// Number of operations.
     pub count: u32,
+    /// Number of bytes that it covers.
+    pub len: u16,
 }
 
 /// The blocks of a machine.

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::replay::{Event, Journal};
 use crate::snapshot::error::SnapshotError;
 use crate::snapshot::file::{self, Kind};
-use crate::state::{decode, encode};
+use crate::state::decode;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ impl Machine {
     pub fn recording(&self, images: &[(String, String)]) -> Result<Vec<u8>, SnapshotError> {
         let events = self.replay.events().ok_or(SnapshotError::NothingRecorded)?;
         let log = Log { machine: self.made_from(images), events };
-        Ok(file::seal(Kind::Input, &encode(&log)?))
+        file::seal(Kind::Input, &log)
     }
 
     /// Replays the input of a file, and accepts no other. The machine must have been created in the same way as the

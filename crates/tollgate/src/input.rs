@@ -9,7 +9,12 @@ use std::path::Path;
 pub fn read(path: &Path, largest: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(largest + 1).read_to_end(&mut bytes))
+        .and_then(|file| {
+            // A vector that grows while it is read copies what it has. The size of what is no regular file says nothing, and may be anything.
+            let size = file.metadata().map_or(0, |file| file.len()).min(largest);
+            let _ = bytes.try_reserve_exact(usize::try_from(size).unwrap_or_default());
+            file.take(largest + 1).read_to_end(&mut bytes)
+        })
         .with_context(|| format!("{} can't be read", path.display()))?;
     if bytes.len() as u64 > largest {
         bail!("{} is too large: more than {largest} bytes", path.display());

@@ -38,6 +38,9 @@ pub fn described(error: &anyhow::Error) -> String {
     text
 }
 
+/// Beginning of the extension of a file that is not complete; the number of the process that writes it follows.
+pub const PARTIAL: &str = "partial-";
+
 /// A file that will be written.
 pub struct OutputFile {
     /// The name of the file's kind, for messages.
@@ -126,7 +129,7 @@ impl OutputFile {
                 }
                 let place = Destination::of(&path).with_context(failed)?;
                 let mut temporary = place.name().to_owned();
-                temporary.push(format!(".partial-{}", std::process::id()));
+                temporary.push(format!(".{PARTIAL}{}", std::process::id()));
                 place.try_room(&temporary).with_context(failed)?;
                 Way::Beside(place, temporary)
             }

@@ -1,6 +1,7 @@
 //! Commands of this host in a guest kernel. The tests need the distribution's cloud kernel in the cache (`guests/linux/kernel`, `guests/linux/kernel --modules`), and
 //! pass without having looked at anything where it is not there.
 
+use rustix::process::Signal;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -228,14 +229,127 @@ fn what_is_no_regular_file_is_no_kept_boot() {
         let options = ["--model", "flat", "--kernel", "cloud", "--", "true"];
         let output = program(&options).env("XDG_CACHE_HOME", &cache).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let boots = std::fs::read_dir(cache.join("tollgate/boots")).unwrap().map(|entry| entry.unwrap().path());
-        boots.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "boot")).unwrap()
+        boots(&cache).into_iter().find(|path| path.extension().is_some_and(|extension| extension == "boot")).unwrap()
     };
     let kept = boot();
     std::fs::remove_file(&kept).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &kept).unwrap();
     assert_eq!(boot(), kept);
     assert!(std::fs::symlink_metadata(&kept).unwrap().is_file(), "the boot is kept in its place");
+}
+
+/// The files in a directory of boots.
+fn boots(cache: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(cache.join("tollgate/boots")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// A command whose boots are in a directory of its own, and which writes its ledger.
+fn with_boots(cache: &Path, options: &[&str], ledger: &Path) -> Command {
+    let ledger = ["--kernel", "cloud", "--ledger", ledger.to_str().unwrap()];
+    let mut command = program(&[&ledger, options, &["--", "echo", "hello"]].concat());
+    command.env("XDG_CACHE_HOME", cache);
+    command
+}
+
+#[test]
+fn a_damaged_boot_is_made_again() {
+    if kernel().is_none() {
+        return;
+    }
+    let files = directory("damaged");
+    let run = |options: &[&str]| {
+        let output = with_boots(&files, options, &files.join("ledger")).output().unwrap();
+        check(&output, 0, "hello\n", "");
+        std::fs::read(files.join("ledger")).unwrap()
+    };
+    let first = run(&[]);
+    let path = boots(&files).pop().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    run(&["--cpu", "zen4"]);
+    let others = boots(&files);
+    let other = std::fs::read(others.iter().find(|other| **other != path).unwrap()).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    let damaged = [&whole[..whole.len() - 1], &whole[..40], &[], &flipped, &other];
+    for (number, bytes) in damaged.into_iter().enumerate() {
+        std::fs::write(&path, bytes).unwrap();
+        assert!(run(&[]) == first, "{number}");
+        assert!(std::fs::read(&path).unwrap() == whole, "{number}: the boot is kept again, and is the same");
+    }
+    assert!(run(&[]) == first);
+}
+
+#[test]
+fn runs_at_the_same_time_keep_one_boot() {
+    if kernel().is_none() {
+        return;
+    }
+    let files = directory("at-once");
+    let ledgers = ["first", "second", "third"].map(|name| files.join(name));
+    let started = ledgers[..2].iter().map(|ledger| with_boots(&files, &[], ledger).spawn().unwrap());
+    for run in started.collect::<Vec<_>>() {
+        check(&run.wait_with_output().unwrap(), 0, "hello\n", "");
+    }
+    assert_eq!(boots(&files).len(), 1);
+    check(&with_boots(&files, &[], &ledgers[2]).output().unwrap(), 0, "hello\n", "");
+    let [first, second, third] = ledgers.map(|ledger| std::fs::read(ledger).unwrap());
+    assert!(first == second && second == third);
+}
+
+#[test]
+fn a_run_that_is_killed_keeps_a_whole_boot_or_none() {
+    if kernel().is_none() {
+        return;
+    }
+    let files = directory("killed");
+    let ledger = files.join("ledger");
+    let is_part = |path: &Path| path.to_string_lossy().contains(".partial-");
+    for signal in [Signal::INT, Signal::KILL] {
+        let _ = std::fs::remove_dir_all(files.join("tollgate/boots"));
+        std::fs::create_dir_all(files.join("tollgate/boots")).unwrap();
+        let mut run = with_boots(&files, &[], &ledger).spawn().unwrap();
+        // A file of 256 KiB only shows that there is room.
+        let is_written = |path: &Path| std::fs::metadata(path).is_ok_and(|file| !is_part(path) || file.len() > 1 << 20);
+        while run.try_wait().unwrap().is_none() && !boots(&files).iter().any(|path| is_written(path)) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&run), signal).unwrap();
+        run.wait().unwrap();
+        // The process that writes the file sees the end of its input.
+        let mut parts = (0..500).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            boots(&files).iter().filter(|path| is_part(path)).count()
+        });
+        assert!(parts.any(|count| count == 0), "a part is left");
+    }
+    let output = with_boots(&files, &[], &ledger).output().unwrap();
+    check(&output, 0, "hello\n", "");
+    assert_eq!(boots(&files).len(), 1);
+}
+
+#[test]
+fn a_full_disk_keeps_no_boot() {
+    if kernel().is_none() {
+        return;
+    }
+    let files = directory("full");
+    let small = files.join("tollgate");
+    std::fs::create_dir_all(&small).unwrap();
+    let mount = r#"mount -t tmpfs -o size=4m small "$0" || exit 99; "$@" || exit; find "$0/boots" -type f; "$@""#;
+    for options in [&[][..], &["--sandbox", "off"]] {
+        let command = with_boots(&files, options, &files.join("ledger"));
+        let mut run = Command::new("unshare");
+        run.args(["--map-root-user", "--mount", "sh", "-c", mount]).arg(&small);
+        run.arg(command.get_program()).args(command.get_args()).current_dir(repository());
+        run.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+        let Ok(output) = run.output() else { return };
+        if matches!(output.status.code(), Some(1 | 99)) && output.stdout.is_empty() {
+            eprintln!("skipped: no file system can be mounted here: {}", text(&output.stderr));
+            return;
+        }
+        check(&output, 0, "hello\nhello\n", "");
+    }
 }
 
 #[test]

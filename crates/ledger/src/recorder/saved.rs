@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 /// The contents of a recorder. Entries are sorted, and what they refer to is numbered in the order of its contents, so that
 /// equal records give equal bytes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Saved {
     origins: Vec<Origin>,
     shapes: Vec<Shape>,

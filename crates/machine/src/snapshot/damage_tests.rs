@@ -198,7 +198,7 @@ fn resealed(contents: &Contents, state: &[u8]) -> Vec<u8> {
         state: lz4_flex::block::compress_prepend_size(state).into(),
         memory: decode(&memory).unwrap(),
     };
-    file::seal(file::Kind::Snapshot, &encode(&contents).unwrap())
+    file::seal(file::Kind::Snapshot, &contents).unwrap()
 }
 
 /// Restores a changed snapshot and runs the machine. Returns false if the snapshot was refused.

@@ -18,6 +18,7 @@ mod moved_tests;
 mod pages;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use error::SnapshotError;
 
@@ -38,6 +39,7 @@ use ledger::{Recorder, Ticks};
 use pages::Chunk;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use together::both;
 
 /// State of a processor.
 #[derive(Serialize, Deserialize)]
@@ -65,6 +67,27 @@ struct State {
     monitors: Vec<Option<u64>>,
     triggered: bool,
     moves: Vec<Move>,
+}
+
+/// What a snapshot contains, before it is a file. It has no part in the machine any more, and another thread can write it.
+pub struct Captured {
+    command: Vec<String>,
+    machine: Facts,
+    state: Vec<u8>,
+    memory: Vec<Chunk<'static>>,
+}
+
+impl Captured {
+    /// Returns the file.
+    pub fn file(self) -> Result<Vec<u8>, SnapshotError> {
+        let contents = Contents {
+            command: self.command,
+            machine: self.machine,
+            state: lz4_flex::block::compress_prepend_size(&self.state).into(),
+            memory: self.memory,
+        };
+        file::seal(Kind::Snapshot, &contents)
+    }
 }
 
 /// Facts by name and value.
@@ -114,6 +137,11 @@ impl Machine {
     /// Returns a snapshot of the machine as a file. `images` identifies the images that it was booted from, which
     /// [`Machine::restore`] compares. The snapshot has no effect on the run.
     pub fn snapshot(&mut self, images: &[(String, String)]) -> Result<Vec<u8>, SnapshotError> {
+        self.capture(images)?.file()
+    }
+
+    /// Does the same without the part of the work for which the machine is not needed.
+    pub fn capture(&mut self, images: &[(String, String)]) -> Result<Captured, SnapshotError> {
         if self.clock == ClockSource::Host {
             return Err(SnapshotError::HostClock);
         }
@@ -143,48 +171,55 @@ impl Machine {
             triggered,
             moves: self.moves.clone(),
         };
-        let contents = Contents {
-            command: self.command.clone(),
-            machine: self.made_from(images),
-            state: lz4_flex::block::compress_prepend_size(&encode(&state)?).into(),
-            memory: pages::save(ram),
-        };
-        Ok(file::seal(Kind::Snapshot, &encode(&contents)?))
+        let (memory, state) = both(|| pages::save(ram), || encode(&state));
+        Ok(Captured { command: self.command.clone(), machine: self.made_from(images), state: state?, memory })
     }
 
     /// Restores a snapshot of a machine that was created with the same options; this machine must not have run. After
     /// an error the machine is unusable.
     pub fn restore(&mut self, file: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
-        let contents = self.read(file)?;
-        same_machine(&contents.machine, &self.made_from(images))?;
-        self.put(contents, None)
+        self.read(file, |machine, contents| {
+            same_machine(&contents.machine, &machine.made_from(images))?;
+            machine.put(contents, None)
+        })
     }
 
-    fn read<'a>(&self, file: &'a [u8]) -> Result<Contents<'a>, SnapshotError> {
+    /// Passes the contents of a snapshot to `put`.
+    fn read(
+        &mut self,
+        file: &[u8],
+        put: impl FnOnce(&mut Self, Contents) -> Result<(), SnapshotError>,
+    ) -> Result<(), SnapshotError> {
         match self.clock {
             ClockSource::Host => Err(SnapshotError::HostClock),
-            ClockSource::Virtual => Ok(decode(file::open(Kind::Snapshot, file)?)?),
+            ClockSource::Virtual => file::read(Kind::Snapshot, file, |content| put(self, decode(content)?)),
         }
     }
 
     /// Puts the contents of a snapshot into this machine. `made` is given if its guest moves here from another processor.
     fn put(&mut self, contents: Contents, made: Option<Move>) -> Result<(), SnapshotError> {
-        let state = file::decompress(&contents.state, file::LARGEST_STATE).ok_or(SnapshotError::Damaged)?;
-        let state: State = decode(&state)?;
-        let count = self.vcpus.all.len();
-        if state.processors.len() != count {
-            return Err(SnapshotError::Processors(state.processors.len(), count));
-        }
-        state.watch.check(&self.watch)?;
-        state.turns.check()?;
-        require(moves::fit(&state.moves), "more moves than there can be")?;
         let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
-        match made {
-            Some(_) => pages::restore_guest(&ram, &contents.memory)?,
-            None => pages::restore(&ram, &contents.memory)?,
-        }
-        drop(contents.memory);
-        let recorder = Recorder::restore(state.charges)?.keeping(self.recorder().keeps());
+        let count = self.vcpus.all.len();
+        let memory = || match made {
+            Some(_) => pages::restore_guest(&ram, &contents.memory),
+            None => pages::restore(&ram, &contents.memory),
+        };
+        let state = || -> Result<_, SnapshotError> {
+            let state = file::decompress(&contents.state, file::LARGEST_STATE).ok_or(SnapshotError::Damaged)?;
+            let mut state: State = decode(&state)?;
+            if state.processors.len() != count {
+                return Err(SnapshotError::Processors(state.processors.len(), count));
+            }
+            state.watch.check(&self.watch)?;
+            state.turns.check()?;
+            require(moves::fit(&state.moves), "more moves than there can be")?;
+            let recorder = Recorder::restore(std::mem::take(&mut state.charges))?.keeping(self.recorder().keeps());
+            Ok((state, recorder))
+        };
+        let (memory, state) = both(memory, state);
+        let (state, recorder) = state?;
+        memory?;
+        drop(contents);
         self.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.wiring.recorder = recorder.another());
         if let Some(first) = self.vcpus.all.first_mut() {
             first.cpu.wiring.recorder = recorder;

@@ -56,7 +56,10 @@ impl Machine {
     /// hypervisor, moves its guest to this machine, which must have been created for a guest of the saved machine's processor
     /// ([`Profile::for_guest_of`]).
     pub fn restore_or_move(&mut self, bytes: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
-        let contents = self.read(bytes)?;
+        self.read(bytes, |machine, contents| machine.put_or_move(contents, images))
+    }
+
+    fn put_or_move(&mut self, contents: Contents, images: &[(String, String)]) -> Result<(), SnapshotError> {
         let here = self.made_from(images);
         if super::same_machine(&contents.machine, &here).is_ok() {
             return self.put(contents, None);

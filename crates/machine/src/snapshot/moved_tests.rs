@@ -225,7 +225,7 @@ fn a_changed_snapshot_is_refused_or_moves_to_a_machine_that_runs() {
             state: lz4_flex::block::compress_prepend_size(&forged).into(),
             memory: decode(&memory).unwrap(),
         };
-        let sealed = file::seal(Kind::Snapshot, &encode(&changed).unwrap());
+        let sealed = file::seal(Kind::Snapshot, &changed).unwrap();
         let mut moved = machine(moved_to("zen3", "core2"), Tier::default());
         if moved.restore_or_move(&sealed, &[]).is_ok() {
             let mut left = 3;

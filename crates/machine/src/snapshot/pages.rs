@@ -2,6 +2,7 @@
 
 use super::error::SnapshotError;
 use super::file::decompressed_size;
+use super::together::both;
 use crate::memory::layout;
 use cpu::Ram;
 use serde::{Deserialize, Serialize};
@@ -36,15 +37,19 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 /// Saves all memory, including the hypervisor's tables.
 pub fn save(ram: &Ram) -> Vec<Chunk<'static>> {
-    let mut chunks = Vec::new();
-    for (start, len, host) in places(ram) {
-        // SAFETY: the chunk is within a region, which is mapped as long as `ram` lives; no processor and no device runs.
-        let bytes = unsafe { std::slice::from_raw_parts(host.cast_const(), len as usize) };
-        if !is_zero(bytes) {
-            chunks.push(Chunk { start, compressed: lz4_flex::block::compress_prepend_size(bytes).into() });
-        }
-    }
+    let half = |number| places(ram).skip(number).step_by(2).filter_map(chunk).collect::<Vec<_>>();
+    let (mut chunks, others) = both(|| half(0), || half(1));
+    chunks.extend(others);
+    chunks.sort_unstable_by_key(|chunk| chunk.start);
     chunks
+}
+
+/// Returns the chunk of a place, unless all of it is zero.
+fn chunk((start, len, host): (u64, u64, *mut u8)) -> Option<Chunk<'static>> {
+    map_zeros(host, len as usize);
+    // SAFETY: the chunk is within a region, which is mapped as long as the caller's `Ram` lives; no processor and no device runs.
+    let bytes = unsafe { std::slice::from_raw_parts(host.cast_const(), len as usize) };
+    (!is_zero(bytes)).then(|| Chunk { start, compressed: lz4_flex::block::compress_prepend_size(bytes).into() })
 }
 
 /// Restores memory. The chunks must be complete and in order.
@@ -101,6 +106,12 @@ fn fill<'a>(
 fn populate(host: *mut u8, len: usize) {
     // SAFETY: the range is within a mapped region (see `places`), and its contents do not change.
     let _ = unsafe { libc::madvise(host.cast(), len, libc::MADV_POPULATE_WRITE) };
+}
+
+/// Makes a range readable at once, where no page was touched yet, instead of by one fault per page; as [`populate`] it only saves time.
+fn map_zeros(host: *mut u8, len: usize) {
+    // SAFETY: the range is within a mapped region (see `places`), and its contents do not change.
+    let _ = unsafe { libc::madvise(host.cast(), len, libc::MADV_POPULATE_READ) };
 }
 
 /// Clears a range. Guest memory is anonymous and private, so returning its pages to the kernel clears it, and pages

@@ -5,7 +5,7 @@ use super::session::Session;
 use super::settle::{Settle, Settled};
 use crate::contain::Sandbox;
 use crate::input;
-use crate::output::OutputFile;
+use crate::output::{OutputFile, PARTIAL};
 use crate::places;
 use crate::table::hexadecimal;
 use anyhow::Result;
@@ -15,6 +15,7 @@ use machine::{Machine, Outcome};
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread::{Builder, JoinHandle};
 use std::time::SystemTime;
 
 /// Bytes of all boots that are kept. The least recently used ones are removed: a boot of 512 MiB has some 45 MB, and a comparison of two kernels
@@ -81,13 +82,18 @@ impl Boot {
             let file = std::fs::metadata(&path).ok()?;
             Some(Kept { used: file.modified().ok()?, size: file.len(), path })
         };
-        let boots =
-            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
+        let boots = entries.flatten().map(|entry| entry.path()).filter(|path| takes_room(path));
         for boot in surplus(boots.filter_map(kept).collect(), KEPT) {
             // Another run may have removed the file.
             let _ = std::fs::remove_file(boot.path);
         }
     }
+}
+
+/// Returns true if a file is a boot, or what a process has left that was killed while it wrote one.
+fn takes_room(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    extension == EXTENSION || extension.as_encoded_bytes().starts_with(PARTIAL.as_bytes())
 }
 
 /// A boot that is kept.
@@ -117,10 +123,28 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Keeps the boot of a machine. After an error the next run boots again.
-    fn keep(self, machine: &mut Machine) {
-        if let Ok(snapshot) = machine.snapshot(&self.facts) {
-            let _ = self.file.write(&snapshot);
+    /// Keeps the boot of a machine; a thread writes it while the machine goes on. After an error the next run boots again.
+    fn keep(self, machine: &mut Machine) -> Option<JoinHandle<()>> {
+        let captured = machine.capture(&self.facts).ok()?;
+        let file = self.file;
+        let write = move || {
+            if let Ok(snapshot) = captured.file() {
+                let _ = file.write(&snapshot);
+            }
+        };
+        Builder::new().name("kept boot".to_owned()).spawn(write).ok()
+    }
+}
+
+/// A boot that is being written. The process must not end before this is dropped, which waits until the file is complete.
+#[derive(Default)]
+pub struct Keeping(Option<JoinHandle<()>>);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // After an error there is no file, and the next run boots again.
+            let _ = thread.join();
         }
     }
 }
@@ -159,12 +183,13 @@ pub fn prepare(
     Ok((make()?, false))
 }
 
-/// Runs the machine to its end, and keeps its boot if `boot` is given. With `settle`, the command waits until the guest has settled; the second
-/// result is the outcome of that wait.
+/// Runs the machine to its end, and keeps its boot if `boot` is given; `keeping` stands for the work that may remain then. With `settle`, the
+/// command waits until the guest has settled; the second result is the outcome of that wait.
 pub fn run(
     machine: &mut Machine,
     session: &mut Session,
     boot: Option<Keep>,
+    keeping: &mut Keeping,
     settle: Option<Settle>,
 ) -> (Outcome, Option<Settled>) {
     let ready = session.prepared();
@@ -176,7 +201,7 @@ pub fn run(
         // Process 1 of a kernel without I/O ports for programs does not ask for its orders: when it is ready, it has them, and the boot is not
         // one for other commands.
         if ready.get().is_none() {
-            boot.keep(machine);
+            keeping.0 = boot.keep(machine);
         }
     }
     let mut settled = None;
@@ -197,6 +222,12 @@ pub fn run(
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn boots_and_parts_of_boots_take_room() {
+        let taking = ["a.boot", "a.boot.partial-12", "a", "boot", "a.ledger"].map(|path| takes_room(Path::new(path)));
+        assert_eq!(taking, [true, true, false, false, false]);
+    }
 
     #[test]
     fn the_boots_that_were_used_last_are_kept() {

@@ -32,7 +32,7 @@ use crate::table::hexadecimal;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
-use boots::Boot;
+use boots::{Boot, Keeping};
 use clap::Args;
 use contain::{Needs, Use};
 use control::{CHANNELS, Records};
@@ -550,10 +550,14 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
     let mut session = session.since(start).with_console(args.console).with_parameters(&args.append).with_joins(joins);
-    let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
+    let mut keeping = Keeping::default();
+    let (outcome, settled) = boots::run(&mut machine, &mut session, kept, &mut keeping, settle);
     let complete = nets.finish(&machine);
     let hint = modules.is_none().then(|| kernel.without_modules());
-    conclude(args, &machine, session, Ran { outcome, settled, complete, recording, packed, directory, hint }, ledger)
+    let ran = Ran { outcome, settled, complete, recording, packed, directory, hint };
+    let status = conclude(args, &machine, session, ran, ledger);
+    drop((machine, keeping));
+    status
 }
 
 /// Returns the trees of files that the guest gets, with their names in its file system.
