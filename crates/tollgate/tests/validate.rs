@@ -50,7 +50,7 @@ fn a_saved_result_is_shown_again() {
     std::fs::write(directory.join("r.json"), saved.json()).unwrap();
     let (status, text, errors) = tollgate(&directory, &["validate", "--from", "r.json"]);
     assert_eq!((status, errors.as_str()), (0, ""));
-    for part in ["12.5 %", "load 4096", "+25.0 %", "call, the same inline", "Note: This machine is virtual."] {
+    for part in ["12.5%", "load 4096", "+25.0%", "call, the same inline", "Note: This machine is virtual."] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let (_, json, _) = tollgate(&directory, &["validate", "--from", "r.json", "--json"]);
@@ -99,7 +99,7 @@ fn a_kept_result_is_quoted_on_the_processor_that_it_is_of() {
         std::fs::write(kept.join("zen3.json"), result.json()).unwrap();
         let (status, text, _) = tollgate(&directory, &["cpu", "show", "zen3"]);
         assert_eq!(status, 0);
-        text.starts_with("zen3, validated at 12 % here (tollgate validate)\n\nzen3: AMD EPYC 7763")
+        text.starts_with("zen3, validated at 12% here (tollgate validate)\n\nzen3: AMD EPYC 7763")
     };
     let mut result = result();
     assert!(quoted(&result));

@@ -140,11 +140,11 @@ fn bytes(value: f64) -> String {
 }
 
 fn percent(part: f64) -> String {
-    format!("{:.1} %", 100.0 * part)
+    format!("{:.1}%", 100.0 * part)
 }
 
 fn signed(part: f64) -> String {
-    format!("{:+.1} %", 100.0 * part)
+    format!("{:+.1}%", 100.0 * part)
 }
 
 fn shortened(name: &str) -> String {
@@ -334,7 +334,7 @@ pub fn html(result: &Validation, style: &str) -> Result<String, PageError> {
         core_ghz => result.core_hz.map(|hz| format!("{:.2}", hz / 1e9)),
         profile_ghz => format!("{:.2}", result.profile_hz as f64 / 1e9),
         quick => result.quick,
-        total => result.total(0).map(|total| format!("{:.0} %", 100.0 * total)),
+        total => result.total(0).map(|total| format!("{:.0}%", 100.0 * total)),
         totals,
         models => &result.models,
         overview => Value::from(Serde(overview.collect::<Vec<_>>())),
@@ -371,7 +371,7 @@ mod tests {
         let models = vec![Some([1.0, 2.0]), None];
         result.pairs.push(Pair { name: "one, other".into(), native: [2.0, 1.0], models });
         let page = html(&result, "").unwrap();
-        for part in ["id=\"caches\"", "id=\"blocks\"", "mov $&lt;1&gt;,%rax", "wrong way", "25 %", "+25.0 %"] {
+        for part in ["id=\"caches\"", "id=\"blocks\"", "mov $&lt;1&gt;,%rax", "wrong way", "25%", "+25.0%"] {
             assert!(page.contains(part), "{part}");
         }
         assert!(!page.contains("http"), "the page needs no network");

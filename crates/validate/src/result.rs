@@ -342,9 +342,9 @@ impl Validation {
         PairScore { pairs, signs: count(Pair::right_sign), ratios: count(Pair::right_ratio) }
     }
 
-    /// Returns the sentence that others quote, such as `zen3, validated at 19 % here`.
+    /// Returns the sentence that others quote, such as `zen3, validated at 19% here`.
     pub fn quotation(&self) -> Option<String> {
-        Some(format!("{}, validated at {:.0} % here", self.profile, 100.0 * self.total(0)?))
+        Some(format!("{}, validated at {:.0}% here", self.profile, 100.0 * self.total(0)?))
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
         result.families.push(Family::new("b", "", "", None, other, 2));
         assert!((result.total(0).unwrap() - 0.2).abs() < 1e-9);
         assert!((result.total(1).unwrap() - 1.0).abs() < 1e-9);
-        assert_eq!(result.quotation().unwrap(), "zen3, validated at 20 % here");
+        assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here");
     }
 
     #[test]

@@ -12,11 +12,11 @@ use validate::result::{Family, Pair, Row, Sign, Validation};
 const NAME: usize = 60;
 
 fn percent(part: f64) -> String {
-    format!("{:.1} %", 100.0 * part)
+    format!("{:.1}%", 100.0 * part)
 }
 
 fn signed(part: f64) -> String {
-    format!("{:+.1} %", 100.0 * part)
+    format!("{:+.1}%", 100.0 * part)
 }
 
 fn figure(value: f64) -> String {
@@ -79,7 +79,7 @@ fn scores(out: &mut String, result: &Validation) {
     let mut headings = vec![("", Left), ("rows", Right)];
     let named: Vec<String> = result.models.iter().map(|model| format!("{model}: median error")).collect();
     for name in &named {
-        headings.extend([(name.as_str(), Right), ("bias", Right), ("tau", Right), ("off by over 25 %", Right)]);
+        headings.extend([(name.as_str(), Right), ("bias", Right), ("tau", Right), ("off by over 25%", Right)]);
     }
     let of = |score: Option<Score>| match score {
         Some(score) => [percent(score.median), signed(score.bias), optional(score.tau, |tau| format!("{tau:.2}"))],
@@ -111,7 +111,7 @@ fn scores(out: &mut String, result: &Validation) {
             [name.clone(), score.pairs.to_string(), score.signs.to_string(), score.ratios.to_string()].to_vec()
         };
         let headings =
-            [("two ways", Left), ("pairs", Right), ("faster way is right", Right), ("ratio within 25 %", Right)];
+            [("two ways", Left), ("pairs", Right), ("faster way is right", Right), ("ratio within 25%", Right)];
         table(out, &headings, &result.models.iter().enumerate().map(line).collect::<Vec<_>>());
     }
 }

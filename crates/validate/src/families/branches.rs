@@ -19,9 +19,9 @@ pub fn kernels(quick: bool) -> Vec<Kernel> {
         ("always".to_string(), vec![1; LEN as usize]),
         ("never".to_string(), vec![0; LEN as usize]),
         ("random".to_string(), coin(50)),
-        ("random, 10 % taken".to_string(), coin(10)),
-        ("random, 2 % taken".to_string(), coin(2)),
-        ("random, 90 % taken".to_string(), coin(90)),
+        ("random, 10% taken".to_string(), coin(10)),
+        ("random, 2% taken".to_string(), coin(2)),
+        ("random, 90% taken".to_string(), coin(90)),
     ];
     let periods: &[u64] = if quick { &[2, 8, 64] } else { &[2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256] };
     for period in periods {
