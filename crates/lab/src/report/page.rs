@@ -191,12 +191,13 @@ fn whole(text: &str) -> String {
             html.push(if number && is_unit { '\u{a0}' } else { ' ' });
         }
         number = word.ends_with(|c: char| c.is_ascii_digit());
-        let dashes = word.find("--").filter(|at| word[..*at].chars().all(|c| matches!(c, '`' | '(' | '[')));
+        let dashes = word.find('-').filter(|at| word[..*at].chars().all(|c| matches!(c, '`' | '(' | '[')));
         let name = dashes.map(|at| {
             let length = word[at..].find(|c: char| c != '-' && !c.is_ascii_alphanumeric());
             (at, length.map_or(word.len(), |length| at + length))
         });
-        html += &match name.filter(|(from, to)| to - from > 2) {
+        let is_name = |text: &str| text.trim_start_matches('-').starts_with(|c: char| c.is_ascii_alphabetic());
+        html += &match name.filter(|(from, to)| is_name(&word[*from..*to])) {
             Some((from, to)) => {
                 let [before, name, after] =
                     [&word[..from], &word[from..to], &word[to..]].map(|part| HtmlEscape(part).to_string());
@@ -339,6 +340,7 @@ mod tests {
         assert_eq!(whole("12.5 s, 3 M; 2 to 4 <"), "12.5\u{a0}s, 3\u{a0}M; 2 to 4 &lt;");
         assert_eq!(whole("`--a=x -- b`"), "`<span class=\"whole\">--a</span>=x -- b`");
         assert_eq!(whole("a--b (--jobs) i-- --"), "a--b (<span class=\"whole\">--jobs</span>) i-- --");
+        assert_eq!(whole("[ $i -lt -8 - ]"), "[ $i <span class=\"whole\">-lt</span> -8 - ]");
         assert_eq!(prose("see `diff --load`"), "see <code>diff <span class=\"whole\">--load</span></code>");
     }
 }
