@@ -1,6 +1,6 @@
 //! A series as text for the terminal: a sentence, a table with a plot, and the cause of each change.
 
-use super::{Found, Mark, Row, Series, Status};
+use super::{Bisection, Found, Mark, Row, Series, Status};
 use crate::diff::origin::{Provenance, short};
 use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
@@ -186,7 +186,7 @@ impl Series {
                 "The first commit that costs more than {above} above {first} is one of {}: all but the last could not be decided.",
                 listed(&commits.iter().map(|commit| self.rows[*commit].commit.name.clone()).collect::<Vec<_>>())
             ),
-            None if self.about.interrupted => "The search is not complete.".to_owned(),
+            None if self.about.interrupted => self.open_search(bisection, &above, first, last),
             None => match bisection.marks.last().copied().flatten() {
                 Some(Mark::Skipped) => {
                     format!("{} against {first} is not decided at {above}, so there is no search.", last.named())
@@ -197,6 +197,28 @@ impl Series {
                 ),
             },
         })
+    }
+
+    /// Returns what a search that was interrupted knows, in a sentence.
+    fn open_search(&self, bisection: &Bisection, above: &str, first: &str, last: &Row) -> String {
+        let marked = |mark: Mark| move |known: &Option<Mark>| *known == Some(mark);
+        let Some(end) = bisection.marks.iter().position(marked(Mark::Above)) else {
+            let last = &last.commit.name;
+            return format!(
+                "The search is not complete: it is not known yet if {last} costs more than {above} above {first}."
+            );
+        };
+        let begin = bisection.marks[..end].iter().rposition(marked(Mark::Below)).map_or(0, |below| below + 1);
+        let name = |commit: usize| &self.rows[commit].commit.name;
+        match end - begin {
+            0 => format!("{} is the first commit that costs more than {above} above {first}.", name(end)),
+            between => format!(
+                "The search is not complete: the first commit that costs more than {above} above {first} is one of {}, from {} to {}.",
+                between + 1,
+                name(begin),
+                name(end)
+            ),
+        }
     }
 
     /// Returns the answer of each change in a sentence.
@@ -254,15 +276,18 @@ impl Series {
         rows.push(["command".into(), self.about.command.clone()]);
         let count = files.len() + more_files;
         let files = if count == 0 { tree.clone() } else { format!("{count}, together sha256 {}", short(tree)) };
-        rows.push(["files of the host".into(), files]);
-        rows.push([
-            "layouts".into(),
-            match seeds {
-                Some([first, last]) if first == last => format!("seed {first}"),
-                Some([first, last]) => format!("seeds {first} to {last}"),
-                None => "none drawn".to_owned(),
-            },
-        ]);
+        // Before the first run has ended neither is known.
+        if self.measured().next().is_some() {
+            rows.push(["files of the host".into(), files]);
+            rows.push([
+                "layouts".into(),
+                match seeds {
+                    Some([first, last]) if first == last => format!("seed {first}"),
+                    Some([first, last]) => format!("seeds {first} to {last}"),
+                    None => "none drawn".to_owned(),
+                },
+            ]);
+        }
         rows.push(["version".into(), format!("Tollgate {version}")]);
         rows.push(["again".into(), again.clone()]);
         Sheet {
@@ -290,7 +315,10 @@ impl Series {
         self.search_in_words().into_iter().for_each(|sentence| out += &format!("{sentence}\n"));
         out += &format!("{}\n", self.summary());
         self.remarks().iter().for_each(|remark| out += &format!("{remark}\n"));
-        print(&mut out, vec![self.overview(true)]);
+        if self.shown().next().is_some() {
+            // A single point is no plot.
+            print(&mut out, vec![self.overview(self.measured().nth(1).is_some())]);
+        }
         for sentence in self.sentences() {
             out += &format!("\n{sentence}\n");
         }

@@ -121,6 +121,35 @@ fn a_search_says_what_it_found() {
 }
 
 #[test]
+fn an_interrupted_search_says_how_far_it_came() {
+    let stopped = |outcomes: Vec<(Commit, Outcome)>, marks: Vec<Option<Mark>>| {
+        let bisection = Bisection { above: 0.02, marks, found: None, kernels: 1 };
+        let about = About { interrupted: true, ..about() };
+        Series::new(about, outcomes, Some(bisection), &terms(None), Remarks::default())
+    };
+    let nothing: Vec<_> = commits().into_iter().map(|(commit, _)| (commit, Outcome::Untried)).collect();
+    let text = stopped(nothing.clone(), vec![None; 7]).text();
+    let said = "The search is not complete: it is not known yet if 1111111 costs more than 2% above aaaaaaa.\n";
+    assert!(text.starts_with(said), "{text}");
+    assert!(
+        !text.contains("files of the host") && !text.contains("layouts") && !text.contains("median cycles"),
+        "{text}"
+    );
+    let one = commits().into_iter().take(1).chain(nothing.into_iter().skip(1)).collect();
+    let text = stopped(one, vec![None; 7]).text();
+    assert!(text.contains("median cycles") && text.contains("layouts") && !text.contains('●'), "{text}");
+    let mut marks = vec![Some(Mark::Below), None, Some(Mark::Skipped), None, None, None, Some(Mark::Above)];
+    let words = |marks: &[Option<Mark>]| stopped(commits(), marks.to_vec()).search_in_words().unwrap();
+    let open = "The search is not complete: the first commit that costs more than 2% above aaaaaaa is one of";
+    assert_eq!(words(&marks), format!("{open} 6, from bbbbbbb to 1111111."));
+    marks[1] = Some(Mark::Below);
+    marks[3] = Some(Mark::Above);
+    assert_eq!(words(&marks), format!("{open} 2, from ccccccc to ddddddd."));
+    marks[2] = Some(Mark::Below);
+    assert_eq!(words(&marks), "ddddddd is the first commit that costs more than 2% above aaaaaaa.");
+}
+
+#[test]
 fn the_document_has_a_row_for_each_commit() {
     let document = serde_json::to_value(sample()).unwrap();
     let rows = document["commits"].as_array().unwrap();
