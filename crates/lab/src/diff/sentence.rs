@@ -158,6 +158,14 @@ fn noun(number: &str, plural: &str) -> String {
     one.map_or_else(|| plural.to_owned(), |(one, rest)| format!("{one}{rest}"))
 }
 
+/// Returns a part of A's cost as the beginning of a sentence, in percentage points.
+fn points(precision: Precision, part: f64) -> String {
+    match precision.percent(part).replace('%', "").as_str() {
+        "1" => "1 point is".to_owned(),
+        points => format!("{points} points are"),
+    }
+}
+
 /// Returns the entry that explains a difference, in a sentence: another number of entries, or another price of them. `whole` is the
 /// difference in cycles, `cause` the largest cause, and `before` A's whole cost in cycles.
 fn entry_reason(
@@ -169,7 +177,7 @@ fn entry_reason(
     place: &str,
 ) -> Option<String> {
     let share = |cycles: f64| cycles / whole;
-    let points = |cycles: f64| precision.percent(cycles / before.max(1.0)).replace('%', "");
+    let points = |cycles: f64| points(precision, cycles / before.max(1.0));
     let by_count = |entry: &&EntryChange| share(entry.of_count()) >= MAIN && share(entry.cycles()) >= MAIN;
     let counted = entries.iter().filter(by_count);
     if let Some(entry) = counted.max_by(|a, b| share(a.of_count()).total_cmp(&share(b.of_count()))) {
@@ -177,7 +185,7 @@ fn entry_reason(
         let (word, each) = if more > 0.0 { ("more", entry.b.mean) } else { ("fewer", entry.a.mean) };
         let (times, each) = (number(more.abs().round() as u64), rounded(each));
         return Some(format!(
-            "{} points are {times} {word} {}, {each} cycles each{place}",
+            "{} {times} {word} {}, {each} cycles each{place}",
             points(entry.cycles()),
             noun(&times, &entry.plural)
         ));
@@ -190,7 +198,7 @@ fn entry_reason(
     };
     let (times, each) = (number(entry.b.count.round() as u64), rounded(each));
     let entries = noun(&times, &entry.plural);
-    Some(format!("{} points are {times} {entries} of {each} {word} cycles each{place}", points(entry.cycles())))
+    Some(format!("{} {times} {entries} of {each} {word} cycles each{place}", points(entry.cycles())))
 }
 
 /// Returns the main reason of a difference: the entry that explains it, or else the largest cause in its direction, with that cause's main
@@ -208,8 +216,7 @@ pub fn reason(
         Answer::Same | Answer::Within | Answer::Undecided => return None,
     };
     let largest = causes.iter().find(|change| change.ticks().signum() == direction)?;
-    let points = largest.ticks() as f64 / before.ticks.max(1) as f64;
-    let points = Precision::of(verdict).percent(points).replace('%', "");
+    let points = points(Precision::of(verdict), largest.ticks() as f64 / before.ticks.max(1) as f64);
     let functions = by_function(&largest.name);
     let most = functions.iter().find(|change| change.ticks().signum() == direction);
     let from = most.map_or_else(String::new, |most| {
@@ -233,7 +240,7 @@ pub fn reason(
         1 => format!("{times} more at a lower price"),
         _ => format!("{times} fewer at a higher price"),
     };
-    Some(format!("{points} points are {} ({how}{from})", largest.name))
+    Some(format!("{points} {} ({how}{from})", largest.name))
 }
 
 /// Returns the outcome in one sentence. `advises` is false where the sides have the same settings, so that more layouts are no advice.

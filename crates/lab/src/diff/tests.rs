@@ -271,10 +271,15 @@ fn a_cause_that_says_its_reason_is_named_before_the_entries_that_it_is_in() {
     let reasons =
         sentence::reason(&diff.verdict, Tally { count: 1, ticks: 1 }, &diff.causes, &diff.entries, |_| Vec::new());
     assert_eq!(reasons, None, "nothing differs in the sum of functions");
-    let terms = Verdict::new(&[(1.0, 1.1)], &terms(None));
+    let verdict = |pairs: &[(f64, f64)]| Verdict::new(pairs, &terms(None));
     let ticks = Tally { count: 0, ticks: 1_000_000_000 };
-    let reason = sentence::reason(&terms, ticks, &diff.causes, &diff.entries, |_| Vec::new());
+    let reason = sentence::reason(&verdict(&[(1.0, 1.1)]), ticks, &diff.causes, &diff.entries, |_| Vec::new());
     assert_eq!(reason.as_deref(), Some("10 points are WRMSR (200 more)"));
+    // One point is a singular.
+    let ticks = Tally { count: 0, ticks: 10_000_000_000 };
+    let wide = verdict(&[1.02, 1.01, 1.05, 1.03, 1.06, 1.04].map(|b| (1.0, b)));
+    let reason = sentence::reason(&wide, ticks, &diff.causes, &diff.entries, |_| Vec::new());
+    assert_eq!(reason.as_deref(), Some("1 point is WRMSR (200 more)"));
 }
 
 #[test]
