@@ -121,14 +121,13 @@ impl Kernel {
             return Self::of_package(path);
         }
         let failed = || format!("--kernel {}", path.display());
-        let image = path.canonicalize().with_context(|| match meant(path) {
-            Some(name) => format!("{}: is {name} meant?", failed()),
-            None if path.to_str().is_some_and(|text| !text.contains('/')) => format!(
-                "{}: it is neither a file nor a kernel's name (cloud, backports, amd64, a suite as in trixie-backports, a release as in 6.12.95)",
-                failed()
-            ),
-            None => failed(),
-        })?;
+        let missing = path.to_str().filter(|text| !text.contains('/') && matches!(path.try_exists(), Ok(false)));
+        if let Some(name) = missing {
+            let names = "cloud, backports, amd64, a suite as in trixie-backports, a release as in 6.12.95";
+            let which = meant(path).map_or_else(|| format!(" ({names})"), |meant| format!(": is {meant} meant?"));
+            bail!("--kernel {name}: it is neither a file nor a kernel's name{which}");
+        }
+        let image = path.canonicalize().with_context(failed)?;
         if let Some(kind) = package::kind(&image) {
             let directory = package::unpacked(&image, kind).with_context(failed)?;
             return Self::of_package(&directory).with_context(failed);
@@ -419,7 +418,9 @@ mod tests {
         );
         assert_eq!(["linux", "./cluod", "bzImage", "x"].map(text), [None; 4]);
         let error = format!("{:#}", Kernel::find(Some("cluod"), None).unwrap_err());
-        assert!(error.starts_with("--kernel cluod: is cloud meant?: "), "{error}");
+        assert_eq!(error, "--kernel cluod: it is neither a file nor a kernel's name: is cloud meant?");
+        let error = format!("{:#}", Kernel::find(Some("linux.nowhere"), None).unwrap_err());
+        assert!(error.contains("nor a kernel's name (cloud, backports, "), "{error}");
     }
 
     #[test]
