@@ -4,7 +4,7 @@ use crate::exec_cmd::ExecArgs;
 use crate::output::say;
 use crate::stop::{INTERRUPTED, Stop};
 use crate::usage::WrongArguments;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use lab::diff::runner::{Ended, killed};
@@ -190,6 +190,17 @@ fn refusal(status: u8, tail: &[String]) -> Option<&str> {
     tail.last()?.strip_prefix("tollgate: error: ").filter(|_| says_so)
 }
 
+/// Returns the error of runs that could not be executed. A build or an update may have replaced this program while it ran.
+pub fn not_executed(program: &Path, error: &std::io::Error) -> anyhow::Error {
+    // The kernel's name of a running program whose file is gone.
+    let name = program.to_string_lossy();
+    let own = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    match error.kind() == std::io::ErrorKind::NotFound && !program.exists() {
+        true => anyhow!("can't execute the runs: {own} was replaced or removed while it ran; start the command again"),
+        false => anyhow!("can't execute the runs: {error}"),
+    }
+}
+
 /// Returns the first run that failed; `named` names it by its number.
 pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Failed> {
     let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| {
@@ -213,4 +224,19 @@ pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Fai
         tail: Vec::new(),
     };
     bad.or_else(|| stopped.then(interrupted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_program_that_was_replaced_is_named() {
+        let gone =
+            not_executed(Path::new("/no/such/tollgate (deleted)"), &Error::from(ErrorKind::NotFound)).to_string();
+        assert!(gone.contains(": /no/such/tollgate was replaced or removed while it ran"), "{gone}");
+        let other = not_executed(&std::env::current_exe().unwrap(), &Error::from(ErrorKind::NotFound)).to_string();
+        assert!(!other.contains("replaced"), "{other}");
+    }
 }

@@ -481,7 +481,7 @@ pub fn measure(
         let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
         let mut count = |done: usize| progress(Progress::Runs(finished + done));
         let outcomes = runner::run(&program, &jobs, &how.place.path, limits, &mut count);
-        let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
+        let outcomes = outcomes.map_err(|error| exec_runs::not_executed(&program, &error))?;
         let called = |number: usize| {
             let Planned { side, seed, .. } = planned[number];
             let layout = seed.map_or_else(String::new, |seed| format!(", seed {seed}"));

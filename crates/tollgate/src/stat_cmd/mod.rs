@@ -87,7 +87,7 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     let jobs: Vec<Job> = seeds.iter().map(job).collect();
     let limits = Limits { most, stop: &stop, until: None };
     let outcomes = runner::run(&program, &jobs, &place.path, limits, &mut |_| ());
-    let outcomes = outcomes.map_err(|error| anyhow!("can't execute the runs: {error}"))?;
+    let outcomes = outcomes.map_err(|error| exec_runs::not_executed(&program, &error))?;
     let name = |number: usize| seeds[number].map_or_else(String::new, |seed| format!("seed {seed}: "));
     let named = |number| format!("{}{}", name(number), command_text(&args.command));
     let complete = outcomes.iter().take_while(|outcome| **outcome == Ended::Well).count();
