@@ -246,6 +246,24 @@ fn saved_results_are_shown_and_combined() {
     }
 }
 
+#[test]
+fn nobody_waits_for_the_writer_of_a_fifo() {
+    let place = directory("fifo");
+    let (fifo, broken) = (place.join("fifo"), place.join("broken.json"));
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    std::fs::write(&broken, "{}").unwrap();
+    let shown = program(&["diff", "--load", fifo.to_str().unwrap()]);
+    assert!(text(&shown.stderr).contains("is a FIFO"), "{}", text(&shown.stderr));
+    // Standard input and the shell's process substitution are read.
+    for script in
+        ["\"$0\" diff --load - <\"$1\"", "cat \"$1\" | \"$0\" diff --load -", "\"$0\" diff --load <(cat \"$1\")"]
+    {
+        let output = Command::new("bash").args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]).arg(&broken).output();
+        let errors = text(&output.unwrap().stderr);
+        assert!(errors.contains("is not a file that tollgate diff --save has written"), "{script}: {errors}");
+    }
+}
+
 /// Starts a measurement, and sends it SIGINT once the file is there.
 fn interrupted(arguments: &[&str], once: &Path) -> Output {
     let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -5,12 +5,9 @@ use super::scan::{self, Scan, Values};
 use super::settings::Settings;
 use super::sides::{Sides, is_single};
 use crate::exec_runs::{self, options};
-use lab::diff::several::MOST_SIDES;
+use lab::diff::several::{LONGEST_NAME, MOST_SIDES, is_name};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-
-/// The longest name of a side, in characters.
-const LONGEST_NAME: usize = 64;
 
 /// A side as it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,9 +136,11 @@ pub fn several(named: &[Named], scans: &[Scan], sides: &Sides, command: &[OsStri
     for template in &templates {
         for values in scan::product(&used(template)) {
             let name = name(*template, &values);
-            if name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+            if !is_name(&name) {
+                let begin: String = name.chars().take(LONGEST_NAME).collect();
+                let more = if begin.len() < name.len() { "…" } else { "" };
                 return Err(format!(
-                    "the name of a side has at most {LONGEST_NAME} characters, and no control characters: {name:?}"
+                    "the name of a side has at most {LONGEST_NAME} characters, and no control characters: {begin:?}{more}"
                 ));
             }
             if all.iter().any(|other| other.name == name) {
@@ -224,7 +223,8 @@ mod tests {
         let many: Vec<String> = (0..9).map(|number| number.to_string()).collect();
         let many = format!("g={}", many.join(","));
         assert!(wrong(&["a={h}", "b={h}"], &[&many, &many.replace('g', "h")]).ends_with("has 162"));
-        assert!(wrong(&[&"x".repeat(65)], &[]).starts_with("the name of a side has at most 64 characters"));
+        let long = wrong(&[&"x".repeat(1 << 20)], &[]);
+        assert!(long.starts_with("the name of a side has at most 64 characters") && long.len() < 200, "{long}");
         let sides = Sides { own: [vec!["--cpu=skx".into()], vec!["--cpu=icx".into()]], ..Sides::default() };
         let error = several(&[Named::parse("a").unwrap()], &[], &sides, &[]).unwrap_err();
         assert_eq!(error, "--cpu is given twice: with --side, a side has its own in its settings");

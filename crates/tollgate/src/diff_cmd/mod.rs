@@ -90,7 +90,7 @@ pub struct DiffArgs {
     /// Writes the result to a file with all that --load needs; a single side can be measured in this way too
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Shows a saved result instead of measuring; several are combined, and their sides compared
+    /// Shows a saved result instead of measuring; several are combined, and their sides compared. With - it is read from standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kernels", "a", "b", "side", "scan", "save", "layouts", "time_limit", "seed", "jobs", "settle", "sample", "keep"])]
     load: Vec<PathBuf>,
     /// The side with which the others are compared [default: the first one]

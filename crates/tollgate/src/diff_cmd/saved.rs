@@ -3,10 +3,33 @@
 use crate::usage::WrongArguments;
 use anyhow::{Result, anyhow, bail};
 use lab::diff::saved::{self, Combined, Labelled, Saved};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Larger than any saved result, in bytes.
 const LARGEST: u64 = 256 << 20;
+
+/// The name that stands for standard input.
+const INPUT: &str = "-";
+
+/// Returns true if reading a file may wait for whoever writes it, and nobody may ever do so: a FIFO with a name in a directory. The shell's process
+/// substitution names a descriptor that is open already.
+fn may_wait(path: &Path) -> bool {
+    let is_open = ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|open| path.starts_with(open));
+    let is_fifo = |metadata: std::fs::Metadata| metadata.file_type().is_fifo();
+    !is_open && std::fs::metadata(path).is_ok_and(is_fifo)
+}
+
+/// Reads one file. `shown` is its name in messages.
+fn bytes(path: &Path, shown: &str) -> Result<Vec<u8>> {
+    if path == Path::new(INPUT) {
+        return crate::input::read_stream(std::io::stdin().lock(), LARGEST, shown);
+    }
+    if may_wait(path) {
+        bail!("{shown} is a FIFO: give its contents as standard input (--load -)");
+    }
+    crate::input::read(path, LARGEST)
+}
 
 /// Returns the name by which a reader knows a file: its own without the ending, or with its directories if others have that name.
 fn label(path: &Path, all: &[PathBuf]) -> String {
@@ -19,16 +42,20 @@ fn label(path: &Path, all: &[PathBuf]) -> String {
 
 /// Reads saved results, and combines them.
 pub fn load(paths: &[PathBuf]) -> Result<Combined> {
+    let shown = |path: &Path| match path == Path::new(INPUT) {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
     let mut all = Vec::new();
     for path in paths {
-        let bytes = crate::input::read(path, LARGEST)?;
+        let bytes = bytes(path, &shown(path))?;
         // The error is a predicate of the file.
-        let saved = Saved::read(&bytes).map_err(|error| anyhow!("{} {error}", path.display()))?;
+        let saved = Saved::read(&bytes).map_err(|error| anyhow!("{} {error}", shown(path)))?;
         all.push(Labelled { label: label(path, paths), saved });
     }
     let combined = saved::combine(&all).map_err(|error| anyhow!("--load: {error}"))?;
     if combined.sides.len() < 2 {
-        let (name, path) = (&combined.sides[0].name, paths[0].display());
+        let (name, path) = (&combined.sides[0].name, shown(&paths[0]));
         let text = format!("{path} has one side, {name}: name a file with another one by a further --load");
         bail!(WrongArguments::new(text));
     }

@@ -14,7 +14,6 @@ use ledger::stays::Stays;
 use ledger::summary::Selection;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use trace::{Exits, Trace};
 
@@ -214,9 +213,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>> {
     if path != Path::new(INPUT) {
         return crate::input::read(path, LARGEST);
     }
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().take(LARGEST).read_to_end(&mut bytes).context("standard input can't be read")?;
-    Ok(bytes)
+    crate::input::read_stream(std::io::stdin().lock(), LARGEST, "standard input")
 }
 
 /// Runs the command.

@@ -261,9 +261,6 @@ impl SavedSide {
     }
 
     fn runs(&self, configurations: &BTreeMap<String, String>) -> Result<Runs, SavedError> {
-        if self.name.trim().is_empty() {
-            return Err(wrong("a side has no name"));
-        }
         if !(1..=MOST_HERTZ).contains(&self.tsc_hz) {
             return Err(wrong(format!("{}: {} Hz is no frequency of a processor", self.name, self.tsc_hz)));
         }
@@ -448,6 +445,10 @@ impl Saved {
         }
         if !(0.0..1e9).contains(&self.settle) {
             return Err(wrong("the settling time is out of range"));
+        }
+        if !self.sides.iter().all(|side| several::is_name(&side.name)) {
+            let most = several::LONGEST_NAME;
+            return Err(wrong(format!("the name of a side has 1 to {most} characters, and no control characters")));
         }
         let names: BTreeSet<&str> = self.sides.iter().map(|side| side.name.as_str()).collect();
         if names.len() != self.sides.len() || !names.contains(self.reference.as_str()) {

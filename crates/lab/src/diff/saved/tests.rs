@@ -189,6 +189,8 @@ fn what_cannot_have_been_measured_is_refused() {
         ("/sides", serde_json::json!([]), "0 sides"),
         ("/sides/0/tsc_hz", 0.into(), "0 Hz"),
         ("/sides/0/name", "off".into(), "names of its sides"),
+        ("/sides/0/name", "x".repeat(65).into(), "the name of a side has 1 to 64 characters"),
+        ("/sides/0/name", "a\nb".into(), "no control characters"),
         ("/sides/0/title", "\u{1b}[2J".into(), "control characters"),
         ("/sides/0/configuration", "0".into(), "the configuration of its kernel is missing"),
         ("/sides/0/runs", serde_json::json!([]), "0 runs"),

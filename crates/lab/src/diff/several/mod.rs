@@ -22,6 +22,13 @@ use std::collections::BTreeMap;
 pub const FORMAT: u32 = 1;
 /// The largest number of sides.
 pub const MOST_SIDES: usize = 64;
+/// The longest name of a side, in characters.
+pub const LONGEST_NAME: usize = 64;
+
+/// Returns true if a side can have this name: it is short, and a terminal obeys no character of it.
+pub fn is_name(name: &str) -> bool {
+    !name.trim().is_empty() && name.chars().count() <= LONGEST_NAME && !name.contains(char::is_control)
+}
 /// The confidence that an interval has unless there are too few pairs.
 const CONFIDENCE: f64 = 0.95;
 
