@@ -112,6 +112,9 @@ pub fn read(bytes: &[u8]) -> Result<Trace> {
         bail!("it is {what}");
     }
     let text = String::from_utf8_lossy(bytes);
+    if text.trim().is_empty() {
+        bail!("it is empty; perf kvm stat report writes its table to standard error (2>&1)");
+    }
     let mut times: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     let mut waiting: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     let mut trace = Trace::default();
@@ -225,6 +228,7 @@ Total Samples:195, Total events handled time:70035.00us.
         assert!(error(b"PERFILE2\x68").contains("perf script -i FILE | tollgate import -"));
         assert!(error(b"\x17\x08Dtracing6").contains("trace-cmd report FILE"));
         assert!(error(b"hello\n").contains("no VM exits"));
+        assert!(error(b"\n").contains("standard error (2>&1)"));
         assert!(error(b" x 1 [0] 1.5: kvm:kvm_exit: reason HLT rip 0\n").contains("none kvm_entry"));
         // Nonsense in a line is no event, and no reason to fail.
         let odd = "kvm_exit:\n[0] kvm_exit: reason\n 9 [0] 99999999999999999999.0: kvm_entry: x\n 9 [0] 1.0000000000: kvm_exit: reason A\n";
