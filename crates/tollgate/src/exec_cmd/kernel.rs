@@ -180,27 +180,20 @@ impl Kernel {
 
     /// Returns a kernel of the distribution's packages, which are downloaded once.
     pub(super) fn fetched(name: &str) -> Result<Self> {
-        let checkout = Cache::of_checkout();
-        if let Some(kernel) = checkout.as_ref().and_then(|cache| cache.kernel(name)) {
+        let (checkout, user) = (Cache::of_checkout(), Cache::of_user());
+        let caches = [checkout.as_ref(), user.as_ref().ok()];
+        if let Some(kernel) = caches.into_iter().flatten().find_map(|cache| cache.kernel(name)) {
             return Ok(kernel);
         }
         // Another user's checkout is read only.
         let cache = match checkout.filter(Cache::is_writable) {
             Some(cache) => cache,
-            None => Cache::of_user()?,
+            None => user?,
         };
-        match cache.kernel(name) {
-            Some(kernel) => Ok(kernel),
-            None => {
-                cache.fetch(name)?;
-                cache.kernel(name).with_context(|| {
-                    format!(
-                        "--kernel {name}: the packages were fetched, and {} has no kernel",
-                        cache.packages.display()
-                    )
-                })
-            }
-        }
+        cache.fetch(name)?;
+        cache.kernel(name).with_context(|| {
+            format!("--kernel {name}: the packages were fetched, and {} has no kernel", cache.packages.display())
+        })
     }
 
     /// Returns the kernel's release, if its image names it.
