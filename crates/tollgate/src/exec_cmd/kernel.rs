@@ -9,6 +9,7 @@ use crate::places;
 use anyhow::{Context, Result, bail};
 use guestfs::kernel_modules::Modules;
 use rustix::fs::Access;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -55,7 +56,7 @@ impl Kernel {
             Some(name) if FETCHED.contains(&name) => Self::fetched(name),
             Some(name) if !Path::new(name).exists() => match fetchable(name) {
                 Some(fetched) => Self::fetched(&fetched),
-                None if release::is_release(name) => Self::of_package(&release::fetched(name)?),
+                None if release::is_release(name) => Self::of_release(name),
                 None => Self::of_path(Path::new(name)),
             },
             Some(path) => Self::of_path(Path::new(path)),
@@ -193,6 +194,14 @@ impl Kernel {
         cache.fetch(name)?;
         cache.kernel(name).with_context(|| {
             format!("--kernel {name}: the packages were fetched, and {} has no kernel", cache.packages.display())
+        })
+    }
+
+    /// Returns the kernel of a release: that of the package that apt knows, or one that was fetched under another name.
+    fn of_release(release: &str) -> Result<Self> {
+        release::fetched(release).and_then(|directory| Self::of_package(&directory)).or_else(|error| {
+            let caches = [Cache::of_checkout(), Cache::of_user().ok()];
+            caches.iter().flatten().find_map(|cache| cache.kernel_of(release)).ok_or(error)
         })
     }
 
@@ -366,6 +375,19 @@ impl Cache {
         image.is_file().then_some(Kernel { image, modules: Some(modules) })
     }
 
+    /// Returns a kernel of a release that was fetched under a name, and is present with its modules. Kernels of trees and files are no such kernels.
+    fn kernel_of(&self, release: &str) -> Option<Kernel> {
+        let all = std::fs::read_dir(&self.packages).ok()?.flatten().filter_map(|entry| {
+            let name = entry.file_name().to_str()?.strip_prefix("kernel-")?.to_owned();
+            let own = std::fs::read_to_string(entry.path().join("release")).ok()?;
+            let is_fetched = FETCHED.contains(&name.as_str()) || fetchable(&name).is_some();
+            is_fetched.then(|| (format!("{}{}", release::PACKAGE, own.trim()), name))
+        });
+        let all: BTreeMap<String, String> = all.collect();
+        let packages: Vec<&str> = all.keys().map(String::as_str).collect();
+        self.kernel(&all[release::chosen(release, &packages)?])
+    }
+
     /// Fetches a kernel's packages.
     fn fetch(&self, name: &str) -> Result<()> {
         let scripts = match &self.scripts {
@@ -414,6 +436,30 @@ mod tests {
         assert_eq!(error, "--kernel cluod: it is neither a file nor a kernel's name: is cloud meant?");
         let error = format!("{:#}", Kernel::find(Some("linux.nowhere"), None).unwrap_err());
         assert!(error.contains("nor a kernel's name (cloud, backports, "), "{error}");
+    }
+
+    #[test]
+    fn a_kernel_is_found_by_its_release_among_those_that_were_fetched() {
+        let packages = std::env::temp_dir().join(format!("tollgate-releases-{}", std::process::id()));
+        let kernels = [
+            ("cloud", "6.1.0-56-cloud-amd64"),
+            ("cloud@bookworm-backports", "6.12.95+deb12-cloud-amd64"),
+            ("given-1", "6.13.1-amd64"),
+        ];
+        for (name, release) in kernels {
+            let directory = packages.join(format!("kernel-{name}"));
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::create_dir_all(packages.join(format!("unpacked/{name}_1/lib/modules/{release}"))).unwrap();
+            for (file, text) in [("package", name), ("release", release), ("vmlinuz", "")] {
+                std::fs::write(directory.join(file), text).unwrap();
+            }
+        }
+        let cache = Cache { scripts: None, packages: packages.clone() };
+        let found = |release| cache.kernel_of(release).map(|kernel| kernel.image);
+        assert_eq!(found("6.12.95"), Some(packages.join("kernel-cloud@bookworm-backports/vmlinuz")));
+        assert_eq!(found("6.1.0-56"), Some(packages.join("kernel-cloud/vmlinuz")));
+        assert_eq!((found("6.12.9"), found("6.13")), (None, None));
+        std::fs::remove_dir_all(&packages).unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Beginning of the names of packages with a kernel.
-const PACKAGE: &str = "linux-image-";
+pub(super) const PACKAGE: &str = "linux-image-";
 /// Ends of packages that have no kernel to boot.
 const OTHERS: [&str; 2] = ["-dbg", "-unsigned"];
 /// Other kernels that an error names.
@@ -25,7 +25,7 @@ pub fn is_release(name: &str) -> bool {
 }
 
 /// Chooses the package of a release: the whole name, else a cloud kernel, else the plain one. `known` are names of packages.
-fn chosen<'a>(release: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(super) fn chosen<'a>(release: &str, known: &[&'a str]) -> Option<&'a str> {
     let is_of = |name: &&&str| {
         let rest = name.strip_prefix(PACKAGE).and_then(|rest| rest.strip_prefix(release));
         let ends = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '+', '.']));
