@@ -546,6 +546,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         true => join::listen(args.joinable, args.sandbox)?,
         false => Joins::default(),
     };
+    // The image cannot be read any more afterwards.
+    let hint = modules.is_none().then(|| kernel.without_modules());
     args.sandbox.confine(&needs(args, packed.as_ref(), &joins))?;
     let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
@@ -553,7 +555,6 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut keeping = Keeping::default();
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, &mut keeping, settle);
     let complete = nets.finish(&machine);
-    let hint = modules.is_none().then(|| kernel.without_modules());
     let ran = Ran { outcome, settled, complete, recording, packed, directory, hint };
     let status = conclude(args, &machine, session, ran, ledger);
     drop((machine, keeping));
