@@ -161,6 +161,9 @@ pub struct CellResult {
     /// The parts of the measured code that have no names, with their shares and the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unnamed: Vec<String>,
+    /// Those of the parts without names that should have some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nameless: Vec<Nameless>,
     /// Folded call stacks with cycles; without call stacks in the ledger its cost tree, `level;ring;function;cause` with cycles.
     #[serde(skip)]
     pub stacks: Vec<String>,
@@ -173,6 +176,17 @@ impl CellResult {
     /// Returns the cell's name, row/column.
     pub fn id(&self) -> String {
         format!("{}/{}", self.row, self.column)
+    }
+
+    /// Returns the titles of the cell's row and column.
+    pub fn title(&self, experiment: &Experiment) -> String {
+        let row = experiment.rows.iter().find(|row| row.line.id == self.row);
+        let column = experiment.columns.iter().find(|column| column.id == self.column);
+        format!(
+            "{}, {}",
+            row.map_or(self.row.as_str(), |row| row.line.title.as_str()),
+            column.map_or(self.column.as_str(), |column| column.title.as_str())
+        )
     }
 }
 
@@ -224,6 +238,15 @@ impl fmt::Display for Interrupted {
     }
 }
 
+/// Code that should have names and has none: of a kernel, of its modules, or of its tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Nameless {
+    /// Share of the measured time.
+    pub share: f64,
+    /// The code and the reason, as the rest of a sentence that begins with the share and "is spent in".
+    pub code: String,
+}
+
 /// Returns the prices of a built-in profile's processor, or of the program that emulates it; `None` for any other profile.
 fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
     let profile = Profile::named(profile).ok()?;
@@ -235,6 +258,7 @@ fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
 struct Known {
     measured: Measured,
     unnamed: Vec<String>,
+    nameless: Vec<Nameless>,
     stacks: Vec<String>,
     provenance: Option<Provenance>,
 }
@@ -260,6 +284,8 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let unit = metric.unit().to_owned();
     let region = metric.region.as_deref();
     let unnamed = selection.unnamed();
+    let nameless = unnamed.iter().filter(|unnamed| unnamed.part.is_said());
+    let nameless = nameless.map(|part| Nameless { share: part.share(), code: part.describe_in_sentence() }).collect();
     let unnamed = unnamed
         .iter()
         .map(|part| format!("{:.1}% of the time is spent in {}", part.share() * 100.0, part.describe_in_sentence()));
@@ -269,7 +295,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let (layouts, functions) = (Vec::new(), Vec::new());
     let tsc_hz = ledger.header.tsc_hz;
     let measured = Measured { value, layouts, unit, published, ratio, tsc_hz, entries, functions, charges };
-    Ok(Known { measured, unnamed, stacks, provenance })
+    Ok(Known { measured, unnamed, nameless, stacks, provenance })
 }
 
 /// Returns the result of a cell, and its failure.
@@ -283,9 +309,9 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
             Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
         },
     };
-    let (measured, unnamed, stacks, provenance) = match found {
-        Some(known) => (Some(known.measured), known.unnamed, known.stacks, known.provenance),
-        None => (None, Vec::new(), Vec::new(), None),
+    let (measured, unnamed, nameless, stacks, provenance) = match found {
+        Some(known) => (Some(known.measured), known.unnamed, known.nameless, known.stacks, known.provenance),
+        None => (None, Vec::new(), Vec::new(), Vec::new(), None),
     };
     let result = CellResult {
         row: cell.row_of().line.id.clone(),
@@ -294,6 +320,7 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
         measured,
         failure: failure.as_ref().map(|failure| failure.reason.clone()),
         unnamed,
+        nameless,
         stacks,
         provenance,
     };

@@ -7,8 +7,8 @@ use crate::Experiment;
 use crate::experiment::TimeUnit;
 use crate::format::{factor, figure, gigahertz};
 use crate::layouts::Spread;
-use crate::results::ExperimentResult;
-use std::collections::BTreeSet;
+use crate::results::{CellResult, ExperimentResult};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A cell of a table, as text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,6 +66,31 @@ pub fn layouts(result: &ExperimentResult) -> Option<String> {
              one layout: of factors the geometric mean. Causes are those of the first layout."
         )
     })
+}
+
+/// The lines that say which code of kernels, of modules and of tasks has no names: each code and reason once, with the cell that has most of it.
+pub fn nameless(experiment: &Experiment, result: &ExperimentResult) -> Vec<String> {
+    let mut most: BTreeMap<&str, (f64, &CellResult, usize)> = BTreeMap::new();
+    for cell in &result.cells {
+        for part in &cell.nameless {
+            let (share, of, count) = most.entry(&part.code).or_insert((part.share, cell, 0));
+            *count += 1;
+            if part.share > *share {
+                (*share, *of) = (part.share, cell);
+            }
+        }
+    }
+    let line = |(code, (share, cell, count)): (&str, (f64, &CellResult, usize))| {
+        let cells = if count == 1 { String::new() } else { format!(", the most of {count} cells") };
+        format!("{}{cells}: {:.1}% of the time is spent in {code}", cell.title(experiment), share * 100.0)
+    };
+    most.into_iter().map(line).collect()
+}
+
+/// The lines below a table.
+pub fn notes(experiment: &Experiment, result: &ExperimentResult) -> Vec<String> {
+    let about = [note(experiment, result), frequencies(result), layouts(result)];
+    about.into_iter().flatten().chain(nameless(experiment, result)).collect()
 }
 
 /// Returns the mean over layouts with its interval, or the text of a single value.
@@ -149,5 +174,25 @@ mod tests {
         assert_eq!((published, ratio), (text("0.0327x"), None));
         assert!(ours.unwrap().ends_with(" us"));
         assert!(super::note(&experiment, &result).unwrap().contains("was not measured here"));
+    }
+
+    #[test]
+    fn code_without_names_is_one_line_for_each_reason() {
+        let (experiment, mut result) = testing::results(4);
+        assert_eq!(super::nameless(&experiment, &result), [""; 0]);
+        let nameless = |share, code: &str| crate::results::Nameless { share, code: code.to_owned() };
+        result.cells[0].nameless = vec![nameless(0.25, "code of kernel modules without names: none are known")];
+        result.cells[1].nameless =
+            vec![nameless(0.36, "code of kernel modules without names: none are known"), nameless(0.1, "the rest")];
+        let expected = [
+            "switch, KVM before, the most of 2 cells: 36.0% of the time is spent in code of kernel modules without names: none are known",
+            "switch, KVM before: 10.0% of the time is spent in the rest",
+        ];
+        assert_eq!(super::nameless(&experiment, &result), expected);
+        let forms =
+            [crate::text::report(&experiment, &result, 0, &[]), crate::report::markdown(&experiment, &result, 0, &[])];
+        for text in forms {
+            assert!(text.contains("switch, KVM before: 10.0% of the time"), "{text}");
+        }
     }
 }

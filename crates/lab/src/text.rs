@@ -57,11 +57,9 @@ fn figures(experiment: &Experiment, result: &ExperimentResult, row: usize, colum
     ]
 }
 
-/// Explains the reference of relative values and the frequency of times.
+/// Explains the reference of relative values and the frequency of times, and says what has no names.
 fn note(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
-    for note in
-        [shown::note(experiment, result), shown::frequencies(result), shown::layouts(result)].into_iter().flatten()
-    {
+    for note in shown::notes(experiment, result) {
         paragraph(out, &note);
     }
 }

@@ -53,9 +53,7 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize, 
             push("ours/published", columns().map(ratio).collect());
         }
     }
-    for note in
-        [shown::note(experiment, result), shown::frequencies(result), shown::layouts(result)].into_iter().flatten()
-    {
+    for note in shown::notes(experiment, result) {
         out.push_str(&format!("\n{}\n", plain(&note)));
     }
     let pairs = factors(experiment);

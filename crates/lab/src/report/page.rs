@@ -102,15 +102,9 @@ fn hash(name: &'static str, full: &str) -> Hash {
 }
 
 fn cell(experiment: &Experiment, cell: &CellResult) -> Cell {
-    let row = experiment.rows.iter().find(|row| row.line.id == cell.row);
-    let column = experiment.columns.iter().find(|column| column.id == cell.column);
     let provenance = cell.provenance.as_ref();
     Cell {
-        title: format!(
-            "{}, {}",
-            row.map_or(cell.row.as_str(), |row| row.line.title.as_str()),
-            column.map_or(cell.column.as_str(), |column| column.title.as_str())
-        ),
+        title: cell.title(experiment),
         value: cell.measured.as_ref().map(|measured| format!("{} {}", measured.figure(), measured.unit)),
         failure: cell.failure.clone(),
         unnamed: cell.unnamed.clone(),

@@ -61,3 +61,24 @@ fn a_region_that_is_not_there_is_named() {
     let error = measure::selection(&ledger, Some("play")).err().unwrap().to_string();
     assert_eq!(error, "its ledger has no region 'play'; it has: work");
 }
+
+#[test]
+fn a_cell_says_which_kernel_has_no_names() {
+    let (experiment, result) = testing::results(4);
+    assert!(result.cells.iter().all(|cell| cell.nameless.is_empty()));
+    let directory = std::env::temp_dir().join(format!("tollgate-lab-nameless-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let finished = Finished { ledger: directory.join("ledger"), output: directory.join("output") };
+    let mut ledger = testing::ledger(4);
+    ledger.symbols.clear();
+    ledger.explain_unnamed(|part, _| format!("the reason for {}", part.name()));
+    std::fs::write(&finished.ledger, ledger.to_bytes().unwrap()).unwrap();
+    std::fs::write(&finished.output, "some output\n").unwrap();
+    let cell = cell(&experiment.cells()[0], &Outcome::Finished(finished)).0;
+    std::fs::remove_dir_all(&directory).unwrap();
+    // Programs seldom have names, and nobody is warned of them.
+    assert_eq!(cell.unnamed.len(), 2);
+    let [Nameless { share, code }] = &cell.nameless[..] else { panic!("{:?}", cell.nameless) };
+    assert_eq!(code, "code of the kernel without names: the reason for kernel");
+    assert!((0.8..0.95).contains(share), "{share}");
+}

@@ -56,7 +56,7 @@ impl Part {
 
     /// Returns true if a run says at its end that much of this part has no name. Every boot has code at low addresses, and programs have names only if
     /// the user gives their files.
-    fn is_said(self) -> bool {
+    pub fn is_said(self) -> bool {
         matches!(self, Self::Kernel | Self::Modules | Self::Tasks)
     }
 

@@ -1,14 +1,18 @@
 //! `--kernel`: the guests of an experiment with kernels of the user, which the scripts of a checkout make.
 
 use crate::places;
+use crate::table::hexadecimal;
 use anyhow::{Context, Result, bail};
 use lab::experiment::{Experiment, Image, Kernel};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The script that makes the guest which is the same for all kernels.
 const SAME_FOR_ALL: &str = "guests/linux/build";
+/// Bytes of a hash that the name of an image has.
+const IN_NAME: usize = 6;
 
 /// A value of `--kernel`: a kernel, and patches behind colons.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +62,22 @@ impl Wanted {
         Ok(())
     }
 
+    /// Returns the name of the image that a command makes with this kernel. Runs at the same time, with other patches or other commands, have images of
+    /// other names.
+    fn image(&self, experiment: &str, builder: &[String], label: &str) -> Result<String> {
+        let mut hasher = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hasher.update(bytes.len().to_le_bytes());
+            hasher.update(bytes);
+        };
+        builder.iter().for_each(|word| part(word.as_bytes()));
+        for patch in &self.patches {
+            part(&std::fs::read(patch).with_context(|| format!("{patch} can't be read"))?);
+        }
+        let hash = hexadecimal(&hasher.finalize()[..IN_NAME]);
+        Ok(format!("guests/linux/out/lab-{experiment}-{label}-{hash}.cpio"))
+    }
+
     /// Words of a script that takes a kernel.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         let patches = self.patches.iter().flat_map(|patch| ["--patch", patch]);
@@ -88,14 +108,14 @@ pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Exper
             let image = last_line(&root, "guests/linux/kernel", kernel.words())?;
             let label = last_line(&root, "guests/linux/kernel", ["--label", &kernel.kernel])?;
             let mut guests = BTreeMap::new();
-            for (at, builder) in builders.iter().enumerate() {
+            for builder in &builders {
                 let (script, options) = builder.split_first().context("a guest is made by no command")?;
                 let options: Vec<String> = options.iter().map(|word| in_checkout(&root, word)).collect();
                 let initrd = match script.as_str() {
                     SAME_FOR_ALL => last_line(&root, script, options.iter().map(String::as_str))?,
                     _ => {
-                        let file = format!("guests/linux/out/lab-{}-{at}-{label}-{number}.cpio", experiment.name);
-                        let to = root.join(file).to_string_lossy().into_owned();
+                        let to =
+                            root.join(kernel.image(&experiment.name, builder, &label)?).to_string_lossy().into_owned();
                         let words = options.iter().map(String::as_str).chain(kernel.words()).chain(["--to", &to]);
                         last_line(&root, script, words)?
                     }
@@ -147,6 +167,32 @@ mod tests {
         assert_eq!(numbered.name(), "kvm + 0002 + b");
         assert_eq!(Wanted::parse("cloud:/absent.patch").unwrap_err(), "there is no patch at '/absent.patch'");
         assert!(Wanted::parse("").unwrap_err().starts_with("a kernel"));
+    }
+
+    #[test]
+    fn images_with_other_patches_have_other_names() {
+        let directory = std::env::temp_dir().join(format!("tollgate-images-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let patch = |name: &str, text: &str| {
+            let path = directory.join(name).to_string_lossy().into_owned();
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (a, b) = (patch("a", "one"), patch("b", "two"));
+        let builder = ["guests/linux/net/build".to_owned(), "amd64".to_owned()];
+        let image = |patches: &[&String], builder: &[String]| {
+            let patches = patches.iter().map(|patch| (*patch).clone()).collect();
+            Wanted { kernel: "cloud".to_owned(), patches }.image("net", builder, "6.1").unwrap()
+        };
+        let names = [&[][..], &[&a], &[&b], &[&a, &b], &[&b, &a]].map(|patches| image(patches, &builder));
+        assert!(names.iter().all(|name| name.starts_with("guests/linux/out/lab-net-6.1-")), "{names:?}");
+        assert_eq!(BTreeSet::from(names.clone()).len(), names.len());
+        assert_ne!(image(&[&a], &builder[..1]), names[1]);
+        // A patch of the same contents makes the same image, and a changed one another.
+        assert_eq!(image(&[&patch("c", "one")], &builder), names[1]);
+        patch("a", "three");
+        assert_ne!(image(&[&a], &builder), names[1]);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
