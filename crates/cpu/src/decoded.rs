@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::op::Timed;
 use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
-use crate::time::{Place, Runs, START};
+use crate::time::{End, Place, Runs, START};
 use crate::translate::BlockCache;
 use ledger::Shape;
 use x86::page::PAGE;
@@ -28,6 +28,7 @@ impl Cpu {
     /// Computes the properties of the block with these operations: prices (a branch learns its own), and instructions by class. `ends` is true if
     /// the last operation ends a run.
     pub(crate) fn describe_block(&self, block: SavedBlock, run: &mut [Timed], ends: bool, runs: &mut Runs) -> NewBlock {
+        let ends = run.last().map_or(End::Never, |last| End::of(ends, last.op.class));
         let (prices, after) =
             runs.price(&self.wiring.model.prices(), block.context, &mut run.iter().map(Timed::step), ends);
         run.iter_mut().zip(&prices).for_each(|(timed, price)| timed.op.set_price(*price));

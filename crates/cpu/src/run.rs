@@ -14,7 +14,7 @@ use crate::op::{Form, Op};
 use crate::saved::SavedBlock;
 use crate::state::Cpu;
 use crate::table;
-use crate::time::START;
+use crate::time::{Place, START};
 use crate::translate::Before;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
@@ -294,6 +294,20 @@ impl Cpu {
         }
     }
 
+    /// Returns the context after operation `at` of a block, which has ended the block: the begin of a run, except behind a conditional branch
+    /// that was not taken.
+    #[inline(always)]
+    pub(crate) fn place_after(&self, cache: &BlockCache, index: u32, at: usize) -> Place {
+        let op = &cache.code.ops_of(index)[at];
+        if self.goes_straight_on(op) { cache.code.blocks[index as usize].after } else { START }
+    }
+
+    /// Returns true if an operation is a conditional branch, and the next instruction is the one behind it.
+    #[inline(always)]
+    fn goes_straight_on(&self, op: &Op) -> bool {
+        op.class == Class::Branch && self.arch.rip == op.next
+    }
+
     /// Ends a block at operation `at`, which ended it or faulted: the rest is not charged. Returns false if it faulted;
     /// the fault has been handled.
     #[inline(always)]
@@ -306,7 +320,7 @@ impl Cpu {
         ran: Exec<Flow>,
     ) -> bool {
         if ran.is_ok() {
-            self.micro.run = START;
+            self.micro.run = self.place_after(cache, index, at);
             if at + 1 != cache.code.ops_of(index).len() {
                 self.uncharge(cache, index, origin, at + 1);
             }
@@ -394,7 +408,8 @@ impl Cpu {
                 match ran {
                     Ok(flow) => {
                         self.micro.clock += ticks;
-                        self.micro.run = if flow == Flow::End { START } else { after };
+                        let straight = flow == Flow::Next || self.goes_straight_on(&op);
+                        self.micro.run = if straight { after } else { START };
                         if self.wiring.model.recorded {
                             self.put(self.engine.origin, op.rip(), kind, 1, ticks);
                         }

@@ -305,6 +305,8 @@ fn a_processor_goes_on_counting_where_it_was_saved() {
             let end = saved_after * TICKS_PER_CYCLE;
             while c.machine.run(end - c.machine.cpu.micro.clock) != Exit::Deadline {}
             c.machine.cpu.complete_tally(&mut c.machine.cache);
+            // The contexts of runs are saved with blocks, and there are none here.
+            c.machine.cpu.begin_run();
             let (arch, micro) = (c.machine.cpu.arch.clone(), c.machine.cpu.micro.clone());
             let mut restored = Counting::new("skx,pmu", Clock::Core, tier);
             restored.machine.cpu = processor("skx,pmu", Clock::Core, &c.machine, &restored.board);

@@ -15,7 +15,7 @@ use uarch::CoreTable;
 use x86::page::PAGE;
 
 /// The price depends on the class of the instruction, on that of the instruction in front of it, and on the number of
-/// instructions since the run began.
+/// instructions since the run began. Behind a conditional branch that is not taken, the branch is the instruction in front.
 #[derive(Debug)]
 struct Uneven;
 
@@ -36,11 +36,19 @@ impl Timing for Uneven {
             };
             context = vec![count.saturating_add(1).min(200), class as u8];
             put(Price::of(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900));
+            if class == Class::Branch {
+                context = not_taken();
+            }
         }
         if let Some(after) = after {
             after.0 = context;
         }
     }
+}
+
+/// Returns the context behind a conditional branch that is not taken.
+fn not_taken() -> Vec<u8> {
+    vec![0, Class::Branch as u8]
 }
 
 /// Number of straight-line instructions in the loop, in units of [`line`].
@@ -130,14 +138,15 @@ fn expected() -> u64 {
         offset += instruction.len();
         ops.push((op.class(), instruction));
     }
-    let price = |run: &[(Class, Instruction)]| -> u64 {
+    let price = |context: Vec<u8>, run: &[(Class, Instruction)]| -> u64 {
         let mut sum = 0;
         let mut steps = run.iter().map(|(class, instruction)| Step { class: *class, instruction });
-        Uneven.run(&Costs::free(), &Context::default(), &mut steps, &mut |price| sum += u64::from(price.ticks), None);
+        Uneven.run(&Costs::free(), &Context(context), &mut steps, &mut |price| sum += u64::from(price.ticks), None);
         sum
     };
     let (begin, hlt) = (2, ops.len() - 1);
-    price(&ops[..hlt]) + u64::from(TURNS - 1) * price(&ops[begin..hlt]) + price(&ops[hlt..])
+    let turns = u64::from(TURNS - 1) * price(Vec::new(), &ops[begin..hlt]);
+    price(Vec::new(), &ops[..hlt]) + turns + price(not_taken(), &ops[hlt..])
 }
 
 const ALL_TIERS: [Tier; 3] = [Tier::Interpreter, Tier::Translator, Tier::Auto];

@@ -30,5 +30,5 @@ pub mod pipeline;
 mod string;
 
 pub use core::{CoreError, CoreTable};
-pub use pipeline::{State, Step, step};
+pub use pipeline::{End, State, Step, step};
 pub use string::{Repeat, string};

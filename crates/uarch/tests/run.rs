@@ -323,6 +323,37 @@ fn a_loop_takes_a_cycle_for_each_line_of_code() {
     }
 }
 
+/// Ticks of a pass of a loop of two runs at an address: two moves and JO, which is not taken, two moves, DEC and JNZ.
+fn loop_of_two_runs(core: &str, address: u64) -> u32 {
+    let first = [0x4c, 0x89, 0xc0, 0x4c, 0x89, 0xca, 0x0f, 0x80, 0, 1, 0, 0];
+    let second = [0x4c, 0x89, 0xd3, 0x4c, 0x89, 0xdf, 0x48, 0xff, 0xc9, 0x75, 0xe9];
+    let core = CoreTable::named(core).unwrap();
+    let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
+    let mut at = address;
+    let mut ticks = 0;
+    for code in [&first[..], &second] {
+        let instructions: Vec<_> = Decoder::with_ip(64, code, at, DecoderOptions::NONE).into_iter().collect();
+        at += code.len() as u64;
+        ticks += instructions.iter().map(|i| step(core, &mut state, &core.step(&mut info, i, 1000))).sum::<u32>();
+        state.fall_through(core, &core.step(&mut info, instructions.last().unwrap(), 1000));
+        state = State::decode(&state.encode()).unwrap();
+    }
+    ticks
+}
+
+/// A run behind a branch that is not taken has no line of its own. Measured on an EPYC of family 19h, model 11h: 1.01 cycles in one line, and
+/// 2.01 in two.
+#[test]
+fn a_branch_that_is_not_taken_ends_no_line() {
+    for at in 0..64 {
+        let lines = if at < 42 { 1 } else { 2 };
+        let ticks = loop_of_two_runs("zen4", 0x1fc0 + at);
+        assert!(ticks.abs_diff(1000 * lines) < 20, "{at}: {ticks}");
+        // The lines of this core are not known.
+        assert!(loop_of_two_runs("zen3", 0x1fc0 + at).abs_diff(1000) < 20, "{at}");
+    }
+}
+
 #[test]
 fn calls_and_returns_take_two_cycles_of_the_front_end() {
     let core = CoreTable::named("zen3").unwrap();

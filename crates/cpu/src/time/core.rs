@@ -4,7 +4,7 @@ use super::{Context, Price, Repeated, Resolution, Step, Steps, Timing};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use ledger::{Class, Costs, Ticks};
 use std::cell::RefCell;
-use uarch::{CoreTable, Repeat, State, step, string};
+use uarch::{CoreTable, End, Repeat, State, step, string};
 
 thread_local! {
     /// A state of the pipeline, of several kilobytes, and what iced-x86 needs: most runs are short.
@@ -34,8 +34,13 @@ impl Timing for Core {
             if state.take(&before.0).is_none() {
                 state.reset();
             }
-            Self::by_pipeline(table, costs, (state, info), run, put);
+            let last = Self::by_pipeline(table, costs, (state, info), run, put);
             if let Some(after) = after {
+                match last.as_ref().map(|last| (last.end(), last)) {
+                    Some((End::Conditional, branch)) => state.fall_through(table, branch),
+                    Some((End::Taken, _)) => state.reset(),
+                    _ => {}
+                }
                 after.0 = state.encode();
             }
         });
@@ -72,14 +77,15 @@ impl Timing for Core {
 }
 
 impl Core {
-    /// Prices instructions by a table.
+    /// Prices instructions by a table. Returns the last of them.
     fn by_pipeline(
         table: &CoreTable,
         costs: &Costs,
         (state, info): (&mut State, &mut InstructionInfoFactory),
         run: &mut Steps,
         put: &mut dyn FnMut(Price),
-    ) {
+    ) -> Option<uarch::Step> {
+        let mut last = None;
         for at @ Step { class, instruction } in run {
             let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
             let next = table.step(info, instruction, flat);
@@ -93,7 +99,9 @@ impl Core {
             } else {
                 put(Price::of(step(table, state, &next)));
             }
+            last = Some(next);
         }
+        last
     }
 
     /// Prices instructions by their classes. The context is the time since the begin of the run.
@@ -104,14 +112,15 @@ impl Core {
         put: &mut dyn FnMut(Price),
         after: Option<&mut Context>,
     ) {
-        let mut elapsed = sum_of(before);
+        let (mut elapsed, mut branches) = (sum_of(before), false);
         for Step { class, .. } in run {
             let price = costs.class[class as usize];
             elapsed = elapsed.saturating_add(price);
+            branches = class == Class::Branch;
             put(Price::of(price));
         }
         if let Some(after) = after {
-            after.0 = elapsed.to_le_bytes().to_vec();
+            after.0 = if branches { Vec::new() } else { elapsed.to_le_bytes().to_vec() };
         }
     }
 }

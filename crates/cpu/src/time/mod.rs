@@ -17,7 +17,8 @@
 //! operations store marginal prices. The price of any part of a run is therefore a sum, and where a run is cut does not
 //! matter: at a probe, at the end of a page or after the most operations of a block, before an instruction that restarts
 //! alone, by a trace, a sample or a debugger. The block after a cut is decoded for the context that it follows, and is
-//! found by it: the same bytes in another context are another block.
+//! found by it: the same bytes in another context are another block. The run behind a conditional branch that is not taken may have a
+//! context at its begin, too.
 //!
 //! **State.** What a model remembers is plain data in [`Micro`](crate::micro::Micro): clock, TLBs, predictor, and the
 //! context at the next instruction. Addresses of translated code and of the host's memory are in
@@ -34,7 +35,7 @@ mod runs;
 
 pub use self::core::Core;
 pub use place::{Place, START};
-pub use runs::{By, Context, Runs};
+pub use runs::{By, Context, End, Runs};
 
 use iced_x86::Instruction;
 use ledger::profile::{Clock, Profile};
@@ -101,7 +102,7 @@ impl Price {
 /// in front of it in the run: then virtual time is a function of what the guest executes.
 pub trait Timing: Debug + Send + Sync {
     /// Passes the marginal prices of instructions that follow a context to `put`, and writes the context after them to `after`, unless
-    /// nobody needs it.
+    /// nobody needs it. Behind a conditional branch, that is the context at the begin of the run to which the branch does not lead.
     fn run(
         &self,
         costs: &Costs,

@@ -1,7 +1,7 @@
 //! Prices of the instructions of a run, and the contexts in which they have them.
 
 use super::{Place, Price, START, Step, Steps, Timing};
-use ledger::Costs;
+use ledger::{Class, Costs};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,28 @@ pub struct Runs {
     /// For each, the price of the instructions in front of it since the begin of the run.
     elapsed: Vec<u32>,
     numbers: FxHashMap<Context, Place>,
+}
+
+/// How the last of some instructions ends its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It does not.
+    Never,
+    /// It is a conditional branch.
+    Branch,
+    /// Always.
+    Always,
+}
+
+impl End {
+    /// Returns how an instruction of a class ends its run, if its block ends with it or not.
+    pub fn of(ends: bool, class: Class) -> Self {
+        match (ends, class) {
+            (false, _) => Self::Never,
+            (true, Class::Branch) => Self::Branch,
+            (true, _) => Self::Always,
+        }
+    }
 }
 
 /// The model of time and the prices of a machine, by which its instructions are priced.
@@ -57,10 +79,11 @@ impl Runs {
     }
 
     /// Passes the marginal prices of instructions that follow the context `place` to `put`, and returns the context after
-    /// them. It is the begin of a run if the last of them `ends` one.
-    fn follow(&mut self, by: &By, place: Place, run: &mut Steps, put: &mut dyn FnMut(Price), ends: bool) -> Place {
+    /// them: the begin of a run if the last of them `ends` one. Behind a conditional branch that is not taken, the run begins in a
+    /// context of its own.
+    fn follow(&mut self, by: &By, place: Place, run: &mut Steps, put: &mut dyn FnMut(Price), ends: End) -> Place {
         let before = &self.contexts[usize::from(place)];
-        if ends {
+        if ends == End::Always {
             by.timing.run(by.costs, before, run, put, None);
             return START;
         }
@@ -69,9 +92,9 @@ impl Runs {
         self.number(by.timing, after)
     }
 
-    /// Returns the marginal prices of instructions that follow the context `place`, and the context after them; `ends` is
-    /// true if the last of them ends the run.
-    pub fn price(&mut self, by: &By, place: Place, run: &mut Steps, ends: bool) -> (Vec<Price>, Place) {
+    /// Returns the marginal prices of instructions that follow the context `place`, and the context after them, if the last of them is
+    /// no taken branch.
+    pub fn price(&mut self, by: &By, place: Place, run: &mut Steps, ends: End) -> (Vec<Price>, Place) {
         let mut prices = Vec::with_capacity(run.size_hint().0);
         let after = self.follow(by, place, run, &mut |price| prices.push(price), ends);
         (prices, after)
@@ -80,13 +103,14 @@ impl Runs {
     /// Returns the same for one instruction.
     pub fn price_one(&mut self, by: &By, place: Place, step: Step, ends: bool) -> (Price, Place) {
         let mut one = Price::default();
+        let ends = End::of(ends, step.class);
         let after = self.follow(by, place, &mut std::iter::once(step), &mut |price| one = price, ends);
         (one, after)
     }
 
     /// Returns the context after instructions that follow the context `place`.
     pub fn after(&mut self, by: &By, place: Place, run: &mut Steps) -> Place {
-        self.follow(by, place, run, &mut |_| (), false)
+        self.follow(by, place, run, &mut |_| (), End::Never)
     }
 
     /// Returns the price of the instructions in front of the context `place`, since the begin of the run.

@@ -274,7 +274,8 @@ impl Cpu {
                 let way_out = cache.code.translations.way_out(number, link);
                 let Some(last) = cache.code.ops_of(way_out.index).last() else { return Before::Nothing };
                 self.arch.rip = if way_out.taken { last.imm } else { last.next };
-                self.micro.run = cache.code.blocks[way_out.index as usize].after;
+                let straight = self.arch.rip == last.next;
+                self.micro.run = if straight { cache.code.blocks[way_out.index as usize].after } else { START };
                 Before::Link { number, link, generation: cache.code.translations.generation() }
             }
         }
@@ -584,9 +585,10 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(
     match (op.exec)(cpu, op) {
         Ok(Flow::Next) if !LAST && cpu.stays(cache, context, place) => cpu.prepare_area(cache, context),
         Ok(flow) if LAST && !place.uncounted => {
+            let index = cache.code.translations.part(place.number, place.part);
             cpu.micro.run = match flow {
-                Flow::End => START,
-                Flow::Next => cache.code.blocks[cache.code.translations.part(place.number, place.part) as usize].after,
+                Flow::End => cpu.place_after(cache, index, cache.code.ops_of(index).len() - 1),
+                Flow::Next => cache.code.blocks[index as usize].after,
             };
             cpu.go_on(cache, context)
         }

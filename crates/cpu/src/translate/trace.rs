@@ -15,8 +15,7 @@ use crate::mode;
 use crate::op::Op;
 use crate::op::Timed;
 use crate::state::Cpu;
-use crate::time::Place;
-use crate::time::Repeated;
+use crate::time::{Place, Repeated, START};
 use crate::translate::BlockCache;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
@@ -398,7 +397,9 @@ impl Cpu {
             physical if rip & !(PAGE - 1) == part.page() => physical & !(PAGE - 1),
             _ => self.engine.front.code_page(rip, self.arch.cpl == 3)?,
         };
-        cache.block_in_page(part.index, page, rip, part.shadow.map_or(part.block.after, |shadow| shadow.after))
+        let straight = part.ops.last().is_some_and(|last| rip == last.next);
+        let after = if straight { part.block.after } else { START };
+        cache.block_in_page(part.index, page, rip, part.shadow.map_or(after, |shadow| shadow.after))
     }
 
     /// Returns the instruction after a block that ends with STI, if it is a NOP in the same line of code, so that any

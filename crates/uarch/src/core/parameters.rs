@@ -57,7 +57,7 @@ pub struct Front {
     /// loops of such a length do not show it.
     pub entry: u32,
     /// Bytes of the aligned lines of code that the cache of decoded uops has, of which the front end reads one in a cycle; 0 if the core's lines
-    /// are not known. A loop takes a cycle for each line that it touches.
+    /// are not known.
     #[serde(default)]
     pub line: u32,
     /// Uops with an immediate of 64 bits that the front end reads in a cycle; 0 if there is no such limit.

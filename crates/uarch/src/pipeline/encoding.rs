@@ -4,7 +4,7 @@
 //! no bytes at all.
 
 use super::state::{
-    FURTHEST, Followed, LATEST, MOST_BYTES, MOST_LATE, ORIGINS, PLACE_COUNT, PREDICTED, State, UNPREDICTED,
+    FURTHEST, Followed, LATEST, MOST_BEHIND, MOST_BYTES, MOST_LATE, ORIGINS, PLACE_COUNT, PREDICTED, State, UNPREDICTED,
 };
 use super::step::{PLACES, Place, REGS, Reg};
 use crate::core::BOUNDS;
@@ -13,13 +13,14 @@ impl State {
     /// Returns the state as bytes: equal states are equal bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if self.bytes == 0 && self.time == 0 {
+        if self.bytes == 0 && self.time == 0 && self.fell == 0 {
             return bytes;
         }
         let mut put = |number: u64| put(&mut bytes, number);
         put(u64::from(self.time));
         put(u64::from(self.unpredicted.saturating_sub(self.time)));
         put(u64::from(self.bytes));
+        put(u64::from(self.fell));
         put(zigzag(self.stack));
         put(u64::from(self.engine) | u64::from(self.adds_first) << 1);
         put(u64::from(self.comparison));
@@ -97,6 +98,7 @@ impl State {
         state.time = at_most(get()?, LATEST)?;
         state.unpredicted = state.time + at_most(get()?, MOST_LATE)?;
         state.bytes = at_most(get()?, MOST_BYTES)?;
+        state.fell = at_most(get()?, MOST_BEHIND + 1)?;
         state.stack = Some(unzigzag(get()?)).filter(|stack| stack.unsigned_abs() <= FURTHEST)?;
         let engine = at_most(get()?, 3)?;
         (state.engine, state.adds_first) = (engine & 1 != 0, engine & 2 != 0);

@@ -18,6 +18,9 @@ pub(super) const LATEST: u32 = u32::MAX - MOST_ADDED;
 /// The most ticks for which a register is ready later than the run's time.
 pub(super) const MOST_LATE: u32 = 1 << 25;
 
+/// The most ticks for which the front end still reads lines of code in front of a run.
+pub(super) const MOST_BEHIND: u32 = 8 * CYCLE;
+
 /// The most bytes of code, and the most issue slots, of a run.
 pub(super) const MOST_BYTES: u32 = 1 << 30;
 
@@ -110,6 +113,9 @@ pub struct State {
     pub(super) behind_at: [u32; PLACE_COUNT],
     /// Bytes of code since the begin.
     pub(super) bytes: u32,
+    /// 0 if a branch led to the run. Otherwise the branch in front was not taken, so that the front end goes on: this is, plus one, the number of
+    /// ticks for which it still reads the lines of code in front.
+    pub(super) fell: u32,
 }
 
 impl Default for State {
@@ -143,6 +149,7 @@ impl State {
             behind: 0,
             behind_at: [0; PLACE_COUNT],
             bytes: 0,
+            fell: 0,
         }
     }
 
@@ -172,16 +179,53 @@ impl State {
             behind,
             behind_at,
             bytes,
+            fell,
         } = self;
         origins.clear();
         places.clear();
-        [*time, *unpredicted, *slots, *behind, *bytes] = [0; 5];
+        [*time, *unpredicted, *slots, *behind, *bytes, *fell] = [0; 6];
         [*written, *loaded] = [0; 2];
         [*store, *first_store] = [None; 2];
         [*stored, *behind_at] = [[0; PLACE_COUNT]; 2];
         (*used, *ready) = ([0; BOUNDS], [[0; REGS]; 2]);
         (*stack, *comparison, *pairs) = (0, NO_FORM, 0);
         [*engine, *adds_first] = [false; 2];
+    }
+
+    /// Makes this the state at the begin of the run behind the conditional branch that has ended this run and was not taken.
+    pub fn fall_through(&mut self, core: &CoreTable, branch: &Step) {
+        let behind = self.fetched(core, branch).saturating_sub(self.time);
+        self.reset();
+        self.fell = behind.min(MOST_BEHIND) + 1;
+    }
+
+    /// Returns the time at which the front end has read the lines of code of a run that ends with this branch, one in a cycle.
+    fn fetched(&self, core: &CoreTable, branch: &Step) -> u32 {
+        let line = core.parameters.front.line;
+        let lines = match self.bytes.checked_sub(1) {
+            Some(before) if line > 0 => {
+                let last = u32::from(branch.at) + u32::from(branch.length) - 1;
+                let first = last.wrapping_sub(before) % line;
+                // A run behind a branch that was not taken begins in a line that has been read, unless it begins with the line.
+                (first + before) / line + u32::from(self.fell == 0 || first == 0)
+            }
+            _ => u32::from(self.fell == 0),
+        };
+        self.fell.saturating_sub(1) + lines.min(LONGEST / CYCLE) * CYCLE
+    }
+
+    /// A taken branch ends a run, and an entry of decoded uops.
+    fn turn(&mut self, core: &CoreTable, branch: &Step) {
+        let fetched = self.fetched(core, branch);
+        if self.fell == 0 {
+            self.used[FETCH] = self.used[FETCH].next_multiple_of(CYCLE).max(branch.taken);
+            self.time = self.time.max(self.used[FETCH]);
+        } else if self.fell > 1 {
+            self.time = self.time.max(self.fell - 1 + branch.taken.saturating_sub(CYCLE));
+        }
+        if core.parameters.front.line > 0 || self.fell > 0 {
+            self.time = self.time.max(fetched);
+        }
     }
 
     /// Returns the time since the run's begin, in ticks.
@@ -230,15 +274,6 @@ impl State {
         let more = if again { beyond } else { beyond.saturating_sub(CYCLE) };
         self.time += more;
         self.time - before
-    }
-
-    /// Returns the cycles in which the front end reads the lines of code of a run that ends with this branch.
-    fn lines(&self, core: &CoreTable, branch: &Step) -> u32 {
-        let line = core.parameters.front.line;
-        let (Some(before), true) = (self.bytes.checked_sub(1), line > 0) else { return 0 };
-        let last = u32::from(branch.at) + u32::from(branch.length) - 1;
-        let first = last.wrapping_sub(before) % line;
-        (first + before) / line + 1
     }
 
     /// The run ends with an indirect branch. Nothing reads the register with its target any more: a compiler has computed it for the
@@ -433,11 +468,7 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
         end => {
             let back = step.distance == Some(-i64::from(state.bytes));
             if end == End::Taken || step.distance.is_some_and(|distance| distance < 0) {
-                state.used[FETCH] = state.used[FETCH].next_multiple_of(CYCLE).max(step.taken);
-                state.time = state.time.max(state.used[FETCH]);
-            }
-            if back {
-                state.time = state.time.max(state.lines(core, step).saturating_mul(CYCLE).min(LATEST));
+                state.turn(core, step);
             }
             if end == End::Taken && step.distance.is_none() {
                 state.end_targets(step);
