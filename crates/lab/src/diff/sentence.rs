@@ -235,12 +235,24 @@ pub fn reason(
     let times = number(u64::try_from(count.unsigned_abs()).unwrap_or(u64::MAX));
     let how = match count.signum() {
         0 => "as many at another price".to_owned(),
-        sign if sign == direction && direction > 0 => format!("{times} more"),
-        sign if sign == direction => format!("{times} fewer"),
+        sign if sign == direction => {
+            let (word, price) = if direction > 0 { ("more", "higher") } else { ("fewer", "lower") };
+            match is_explained_by_count(largest) {
+                true => format!("{times} {word}"),
+                false => format!("{times} {word} at a {price} price"),
+            }
+        }
         1 => format!("{times} more at a lower price"),
         _ => format!("{times} fewer at a higher price"),
     };
     Some(format!("{points} {} ({how}{from})", largest.name))
+}
+
+/// Returns true if the change of the count, at the price of before, is at least half of the change in ticks. What did not occur before had no
+/// price.
+fn is_explained_by_count(change: &Change) -> bool {
+    let (count, ticks) = (i128::from(change.before.count), i128::from(change.before.ticks));
+    count == 0 || 2 * (change.count() * ticks / count).abs() >= change.ticks().abs()
 }
 
 /// Returns the outcome in one sentence. `advises` is false where the sides have the same settings, so that more layouts are no advice.

@@ -73,6 +73,7 @@ impl Profile {
             Frequency::Megahertz(mhz) => (u64::from(mhz) * MEGA, self.tsc_hz.from.clone()),
         };
         let base = self.tsc_hz.value;
+        self.title = format!("{}, here at {:.3} GHz", self.title, hz as f64 / 1e9);
         self.tsc_hz = Sourced { value: hz, from };
         if frequency != Frequency::Boost {
             self.tsc_hz.from.source = format!("chosen by the option {frequency}; at base: {}", self.tsc_hz.from.source);

@@ -11,6 +11,7 @@ use crate::table::hexadecimal;
 use anyhow::Result;
 use ledger::Ticks;
 use ledger::profile::Profile;
+use ledger::stack::Keeps;
 use machine::{Machine, Outcome};
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::MetadataExt;
@@ -42,14 +43,16 @@ fn stamp(path: &Path) -> Option<String> {
 }
 
 impl Boot {
-    /// Finds the boot of a kernel image with an initial RAM disk on a processor. None if there is no directory for boots.
-    pub fn find(image: &Path, archive: &[u8], profile: &Profile) -> Option<Self> {
+    /// Finds the boot of a kernel image with an initial RAM disk on a processor, with the stacks that were recorded meanwhile. None if there
+    /// is no directory for boots.
+    pub fn find(image: &Path, archive: &[u8], profile: &Profile, stacks: Keeps) -> Option<Self> {
         let directory = places::cache().ok()?.join("boots");
         std::fs::create_dir_all(&directory).ok()?;
         let facts = vec![
             ("kernel".to_owned(), stamp(image)?),
             ("initrd".to_owned(), hash(archive)),
             ("profile".to_owned(), hash(format!("{profile:?}").as_bytes())),
+            ("stacks".to_owned(), format!("{stacks:?}")),
             // Another build may save other state.
             ("program".to_owned(), stamp(&std::env::current_exe().ok()?)?),
         ];

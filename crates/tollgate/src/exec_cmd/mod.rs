@@ -517,7 +517,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let make = || Machine::new(configure()?).map_err(|error| crate::run_cmd::refused(error, &kernel.image));
     // If the files are in the initial RAM disk, each command has a boot of its own. A kept boot has recorded no branches.
     let own = args.boot || args.call_sites || way == Way::Archived;
-    let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile) };
+    let stacks = args.stacks.keeps(tsc_hz);
+    let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile, stacks) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
     let settle = args.settle.map(|quiet| {
         let quiet = machine::machine::ticks(quiet, tsc_hz);
