@@ -349,7 +349,7 @@ mod tests {
         let (index, _) = cache.code.waiting_at(192, 192, 0).expect("it waits");
         cache.code.give_up(index);
         assert_eq!((cache.find(NONE, 192, 192, 0), waits(&cache, 192)), (None, None));
-        // What is invalid keeps its room.
+        // An invalid block keeps its room.
         let kept = cache.code.save(&ram);
         assert_eq!((kept.dead, kept.blocks), ((3, 7), vec![saved(128)]));
     }

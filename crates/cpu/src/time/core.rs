@@ -36,9 +36,9 @@ impl Timing for Core {
             }
             let last = Self::by_pipeline(table, costs, (state, info), run, put);
             if let Some(after) = after {
-                match last.as_ref().map(|last| (last.end(), last)) {
-                    Some((End::Conditional, branch)) => state.fall_through(table, branch),
-                    Some((End::Taken, _)) => state.reset(),
+                match last {
+                    Some(branch) if branch.end() == End::Conditional => state.fall_through(table, &branch),
+                    Some(branch) if branch.end() == End::Taken => state.reset(),
                     _ => {}
                 }
                 after.0 = state.encode();

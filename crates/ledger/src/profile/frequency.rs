@@ -1,6 +1,6 @@
 //! The core at another frequency than the base frequency of the profile.
 //!
-//! The figures of a profile are cycles of the core at its base frequency. What the core does takes as many cycles at each frequency. Memory
+//! The figures of a profile are cycles of the core at its base frequency. What the core does takes the same number of cycles at each frequency. Memory
 //! has a clock of its own, so its latency and its transfers take the same time, which is more cycles of a faster core. So has the third level
 //! of Intel's processors, with the way from core to core: they are parts of the uncore. On AMD's processors, the third level has the clock of
 //! its cores.
@@ -102,8 +102,8 @@ impl Profile {
 impl CacheFigures {
     /// Converts the cycles of what has a clock of its own from a core of one frequency to one of another.
     fn convert(&mut self, vendor: Vendor, from: u64, to: u64) {
-        let cycles = |hz: u64| format!("{:.2} GHz", hz as f64 / 1e9);
-        let note = format!("; converted from {} to {}", cycles(from), cycles(to));
+        let ghz = |hz: u64| format!("{:.2} GHz", hz as f64 / 1e9);
+        let note = format!("; converted from {} to {}", ghz(from), ghz(to));
         let [from, to] = [from, to].map(u128::from);
         let convert = |ticks: &mut Ticks| *ticks = ((u128::from(*ticks) * to + from / 2) / from) as Ticks;
         let memory = &mut self.memory.value;

@@ -54,8 +54,9 @@ impl Profile {
     /// Chooses options, which are separated by commas.
     pub(super) fn with_options(mut self, words: Option<&str>) -> Result<Self, ProfileError> {
         for word in words.into_iter().flat_map(|words| words.split(',')) {
-            self = self.clone().with_option(word).map_err(|reason| ProfileError::Choice {
-                name: self.name,
+            let name = self.name.clone();
+            self = self.with_option(word).map_err(|reason| ProfileError::Choice {
+                name,
                 word: word.chars().take(80).collect(),
                 reason,
             })?;

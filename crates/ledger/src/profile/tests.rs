@@ -481,7 +481,7 @@ fn options_follow_the_name() {
     assert_eq!(Profile::file_in("skx,pmu"), None);
 }
 
-/// What has a clock of its own takes the same time at each frequency of the core, and everything else the same number of cycles.
+/// Memory and other parts with a clock of their own take the same time at each frequency of the core, and all others the same number of cycles.
 #[test]
 fn the_frequency_of_the_core_can_be_chosen() {
     let memory = |profile: &Profile| profile.caches.as_ref().unwrap().caches().memory_latency;

@@ -69,7 +69,7 @@ struct State {
     moves: Vec<Move>,
 }
 
-/// What a snapshot contains, before it is a file. It has no part in the machine any more, and another thread can write it.
+/// The contents of a snapshot, before they are a file. The machine no longer changes them, so another thread can write them.
 pub struct Captured {
     command: Vec<String>,
     machine: Facts,
