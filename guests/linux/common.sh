@@ -7,6 +7,8 @@ export LC_ALL=C
 linux_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${TOLLGATE_PACKAGES:-$linux_dir/cache}
 out=$linux_dir/out
+# The cache that all users of this machine share, if there is one: packages in it need no download.
+shared=${TOLLGATE_CACHE-/var/cache/tollgate}
 mkdir -p "$cache/debs" "$out"
 
 die() {
@@ -86,10 +88,30 @@ private_apt_setup() {
     private_apt update >&2 || die "apt-get update failed for $suite"
 }
 
+# shared_package NAME: the package's file in the shared cache, if nobody could have changed it but root, this user and the owner of that cache.
+shared_package() {
+    local file=$shared/packages/debs/$1 place
+    [ -n "$shared" ] && [ -d "$file" ] && [ "$(realpath "$shared/packages")" != "$(realpath "$cache")" ] || return 1
+    file=$(compgen -G "$file/*.deb" | head -n 1) && [ -f "$file" ] && [ ! -L "$file" ] && [ -r "$file" ] || return 1
+    for place in "$shared" "$shared/packages" "$shared/packages/debs" "$shared/packages/debs/$1" "$file"; do
+        case $(stat -L -c %u "$place") in 0 | "$(id -u)" | "$(stat -L -c %u "$shared")") ;; *) return 1 ;; esac
+        [ -z "$(find -L "$place" -maxdepth 0 -perm /022)" ] || return 1
+    done
+    printf '%s\n' "$file"
+}
+
 # Downloads a package into the cache, once, and prints the file's path. A suite takes it from there (by our own lists).
 fetch_package() {
     local package=$1 suite=${2:-} dir=$cache/debs/$1${2:+@$2} found
     found=$(compgen -G "$dir/*.deb" || true)
+    if [ -z "$found" ] && [ -z "${refresh:-}" ] && found=$(shared_package "$1${suite:+@$suite}"); then
+        rm -rf "$dir.part"
+        mkdir -p "$dir.part"
+        cp "$found" "$dir.part/"
+        rm -rf "$dir"
+        mv "$dir.part" "$dir"
+        found=$dir/${found##*/}
+    fi
     if [ -z "$found" ]; then
         need apt-get dpkg-deb
         say "fetching $package${suite:+ from $suite}"

@@ -120,6 +120,16 @@ impl Modules {
         Ok(loaded)
     }
 
+    /// Returns the files that `load` reads for these names, as far as the kernel has them.
+    pub fn files(&self, names: &[&str]) -> Result<Vec<PathBuf>, ModuleError> {
+        let known: Vec<&str> = names.iter().copied().filter(|name| self.has(name)).collect();
+        let path = |name: &String| match self.files.get(name)? {
+            Place::Found(path) => Some(path.clone()),
+            Place::Listed(path) => Some(self.directory.join(path)),
+        };
+        Ok(self.load(&known)?.iter().filter_map(|(name, _)| path(name)).collect())
+    }
+
     fn load_one(
         &self,
         name: &str,

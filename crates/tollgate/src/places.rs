@@ -10,6 +10,11 @@ const PREFIX: &str = "/usr";
 /// A file by which a checkout is recognized.
 const MARK: &str = "guests/linux/kernel";
 
+/// The cache that all users of a machine share, if a package or an administrator has made it.
+const SYSTEM_CACHE: &str = "/var/cache/tollgate";
+/// The variable that names another directory for that cache. Empty: there is none.
+const SYSTEM_CACHE_VARIABLE: &str = "TOLLGATE_CACHE";
+
 /// Returns the checkout around the current directory, or else around the program.
 pub fn checkout() -> Option<PathBuf> {
     let places = [std::env::current_dir().ok(), std::env::current_exe().ok()];
@@ -41,6 +46,13 @@ pub fn cache() -> Result<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
     Ok(base.ok_or_else(|| anyhow!("there is no directory for a cache: HOME is not set"))?.join("tollgate"))
+}
+
+/// Returns the directory of the cache that all users share, if there is one.
+pub fn shared_cache() -> Option<PathBuf> {
+    let named = std::env::var_os(SYSTEM_CACHE_VARIABLE).map(PathBuf::from);
+    // A relative path would be another directory wherever the program is started.
+    named.or_else(|| Some(SYSTEM_CACHE.into())).filter(|directory| directory.is_absolute() && directory.is_dir())
 }
 
 #[cfg(test)]

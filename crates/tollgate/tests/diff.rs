@@ -20,7 +20,7 @@ fn command(arguments: &[&str]) -> Command {
         }
         _ => command.args(arguments),
     };
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CACHE", "").env("TOLLGATE_CONFIG", "");
     command.stdin(Stdio::null());
     command
 }
@@ -416,7 +416,10 @@ fn diff_from(directory: &Path, home: &str, options: &[&str], command: &[&str]) -
         return None;
     }
     let mut line = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    line.current_dir(directory).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
+    line.current_dir(directory)
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .env("TOLLGATE_CACHE", "")
+        .env("TOLLGATE_CONFIG", "");
     line.env("HOME", home)
         .env("USER", home)
         .env("LOGNAME", home)

@@ -47,7 +47,7 @@ fn program(options: &[&str]) -> Command {
     let model: &[&str] = if options.contains(&"--model") { &[] } else { &["--model", "flat"] };
     command.current_dir(repository()).arg("exec").args(model).args(["--timeout", "300"]).args(options);
     // Boots are shared by the tests, and not with the user.
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "");
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("TOLLGATE_CONFIG", "").env("TOLLGATE_CACHE", "");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -236,6 +236,64 @@ fn what_is_no_regular_file_is_no_kept_boot() {
     std::os::unix::fs::symlink("/dev/zero", &kept).unwrap();
     assert_eq!(boot(), kept);
     assert!(std::fs::symlink_metadata(&kept).unwrap().is_file(), "the boot is kept in its place");
+}
+
+#[test]
+fn all_users_share_a_kernel_that_was_fetched_once() {
+    let Some((image, modules)) = kernel() else { return };
+    // Outside of the checkout, whose cache is the first one.
+    let top = std::env::temp_dir().join(format!("tollgate-all-users-{}", std::process::id()));
+    let packages = top.join("shared/packages");
+    let unpacked = modules.ancestors().nth(3).unwrap();
+    std::fs::create_dir_all(packages.join("unpacked")).unwrap();
+    for (from, to) in [(image.parent().unwrap(), &packages), (unpacked, &packages.join("unpacked"))] {
+        assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+    }
+    let built = top.join("tollgate");
+    std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), &built).unwrap();
+    // Nothing can be fetched.
+    let run = |shared: &Path, home: &str| {
+        let mut command = Command::new(&built);
+        command.current_dir(&top).args(["exec", "--model", "flat", "--kernel", "cloud", "--", "/bin/uname", "-r"]);
+        command.env_clear().env("PATH", "/none").env("HOME", top.join(home)).env("TOLLGATE_CONFIG", "");
+        command.env("TOLLGATE_CACHE", shared).stdin(Stdio::null()).output().unwrap()
+    };
+    let release = format!("{}\n", modules.file_name().unwrap().to_string_lossy());
+    let shared = top.join("shared");
+    for home in ["first", "second"] {
+        check(&run(&shared, home), 0, &release, "");
+        assert!(packages.join("kernel-cloud/sha256").is_file());
+        assert!(!top.join(home).join(".cache/tollgate/packages").exists(), "{home}");
+    }
+    let refused = |shared: &Path, word: &str| {
+        let output = run(shared, "third");
+        assert!(output.status.code() == Some(NOT_EXECUTABLE) && text(&output.stderr).contains(word), "{output:?}");
+    };
+    refused(Path::new(""), "can't be started");
+    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o777)).unwrap();
+    refused(&shared, "the shared cache is not used: others can write to ");
+    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(packages.join("kernel-cloud/vmlinuz")).unwrap();
+    file.write_all(b"x").unwrap();
+    refused(&shared, "is damaged: its checksum is another one");
+    std::fs::remove_dir_all(&top).unwrap();
+}
+
+#[test]
+fn a_boot_that_can_not_be_kept_is_said_once() {
+    if kernel().is_none() {
+        return;
+    }
+    for command in [&["exec", "--model", "flat"][..], &["diff", "--model", "flat", "--layouts", "1", "--a", "quiet"]] {
+        let mut line = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        line.current_dir(repository()).args(command).args(["--kernel", "cloud", "--", "true"]).stdin(Stdio::null());
+        line.env("XDG_CACHE_HOME", "/dev/null").env("TOLLGATE_CONFIG", "").env("TOLLGATE_CACHE", "");
+        let output = line.output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let words = "the booted machine is not kept for the next run, which will boot again: can't make /dev/null/tollgate/boots";
+        assert_eq!(said.matches(words).count(), 1, "{said}");
+    }
 }
 
 /// The files in a directory of boots.

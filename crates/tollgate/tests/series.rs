@@ -60,6 +60,7 @@ fn series(directory: &Path, arguments: &[&str]) -> Output {
         .args(["series", "--model", "flat"])
         .args(arguments)
         .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .env("TOLLGATE_CACHE", "")
         .env("TOLLGATE_CONFIG", "");
     command.stdin(Stdio::null()).output().unwrap()
 }

@@ -107,6 +107,7 @@ impl Side {
         exec_runs::check(&asked.options)?;
         // A kernel is fetched once, and a missing kernel is not a failure of the command.
         let kernel = Kernel::find(given.as_deref(), exec_runs::value(asked.options.iter(), "modules"))?;
+        crate::exec_cmd::remark_boots();
         let mut options = asked.options.clone();
         options.extend(given.iter().map(|name| OsString::from(format!("--kernel={name}"))));
         if !words.is_empty() {

@@ -5,23 +5,27 @@ use super::session::Session;
 use super::settle::{Settle, Settled};
 use crate::contain::Sandbox;
 use crate::input;
-use crate::output::{OutputFile, PARTIAL};
+use crate::output::{OutputFile, PARTIAL, say};
 use crate::places;
 use crate::table::hexadecimal;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::stack::Keeps;
 use machine::{Machine, Outcome};
+use rustix::fs::{Access, access};
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::thread::{Builder, JoinHandle};
 use std::time::SystemTime;
 
 /// Bytes of all boots that are kept. The least recently used ones are removed: a boot of 512 MiB has some 45 MB, and a comparison of two kernels
 /// under six layouts has twelve.
 const KEPT: u64 = 3 << 30;
+/// Beginning of a message on a boot that is not kept.
+const NOT_KEPT: &str = "the booted machine is not kept for the next run, which will boot again:";
 /// Extension of boot files.
 const EXTENSION: &str = "boot";
 
@@ -36,6 +40,29 @@ fn hash(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
+/// Returns the directory for boots, and makes it.
+fn directory() -> Result<PathBuf> {
+    let directory = places::cache()?.join("boots");
+    std::fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Says once, for a measurement whose runs are not shown, that none of them can keep its boot.
+pub fn remark() {
+    static SAID: Once = Once::new();
+    let usable = directory().and_then(|directory| {
+        access(&directory, Access::WRITE_OK).with_context(|| format!("can't write to {}", directory.display()))
+    });
+    if let Err(error) = usable {
+        SAID.call_once(|| not_kept(&error));
+    }
+}
+
+/// Says why a boot can't be kept.
+fn not_kept(error: &anyhow::Error) {
+    say(&format!("tollgate: {NOT_KEPT} {error:#}"));
+}
+
 /// Identifies a file without reading it.
 fn stamp(path: &Path) -> Option<String> {
     let file = std::fs::metadata(path).ok()?;
@@ -44,10 +71,9 @@ fn stamp(path: &Path) -> Option<String> {
 
 impl Boot {
     /// Finds the boot of a kernel image with an initial RAM disk on a processor, with the stacks that were recorded meanwhile. None if there
-    /// is no directory for boots.
+    /// is no directory for boots, which is said.
     pub fn find(image: &Path, archive: &[u8], profile: &Profile, stacks: Keeps) -> Option<Self> {
-        let directory = places::cache().ok()?.join("boots");
-        std::fs::create_dir_all(&directory).ok()?;
+        let directory = directory().map_err(|error| not_kept(&error)).ok()?;
         let facts = vec![
             ("kernel".to_owned(), stamp(image)?),
             ("initrd".to_owned(), hash(archive)),
@@ -66,15 +92,16 @@ impl Boot {
         self.directory.join(hash(all.as_bytes())).with_extension(EXTENSION)
     }
 
-    /// Prepares to keep the boot of a machine. None if it can't be kept; the next run then boots again.
+    /// Prepares to keep the boot of a machine. None if it can't be kept, which is said; the next run then boots again.
     pub fn keeper(self, machine: &Machine, sandbox: Sandbox) -> Option<Keep> {
         self.prune();
         let path = self.path(machine);
         // A pipe with the name of a boot would never take it.
         if is_irregular(&path) {
-            std::fs::remove_file(&path).ok()?;
+            let removed = std::fs::remove_file(&path).with_context(|| format!("can't remove {}", path.display()));
+            removed.map_err(|error| not_kept(&error)).ok()?;
         }
-        let file = OutputFile::create_for(sandbox, &path, "kept boot").ok()?;
+        let file = OutputFile::create_for(sandbox, &path, "kept boot").map_err(|error| not_kept(&error)).ok()?;
         Some(Keep { file, facts: self.facts })
     }
 

@@ -13,11 +13,19 @@ const NEEDED: [&str; 2] = ["virtio_pci", "virtio_console"];
 /// Modules for mounted files.
 const FILES: [&str; 2] = ["virtiofs", "overlay"];
 
+/// Drivers of network devices.
+const NETWORK: [&str; 2] = ["virtio_net", "ixgbe"];
+
+/// Returns the names of all modules that runs load.
+pub fn loaded() -> Vec<&'static str> {
+    [&NEEDED[..], &FILES, &NETWORK].concat()
+}
+
 /// Returns the driver of a network device.
 fn driver_of(nic: &Nic) -> &'static str {
     match nic.model {
-        Model::Virtio => "virtio_net",
-        Model::Ixgbe => "ixgbe",
+        Model::Virtio => NETWORK[0],
+        Model::Ixgbe => NETWORK[1],
     }
 }
 

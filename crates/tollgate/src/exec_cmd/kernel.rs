@@ -4,6 +4,7 @@ use super::nearest::Near;
 use super::needs;
 use super::package;
 use super::release;
+use super::shared::Shared;
 use crate::output::say;
 use crate::places;
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Once;
 
 /// Names of kernels that are fetched from the distribution.
 const FETCHED: [&str; 3] = ["cloud", "backports", "amd64"];
@@ -181,16 +183,10 @@ impl Kernel {
 
     /// Returns a kernel of the distribution's packages, which are downloaded once.
     pub(super) fn fetched(name: &str) -> Result<Self> {
-        let (checkout, user) = (Cache::of_checkout(), Cache::of_user());
-        let caches = [checkout.as_ref(), user.as_ref().ok()];
-        if let Some(kernel) = caches.into_iter().flatten().find_map(|cache| cache.kernel(name)) {
+        if let Some(kernel) = Cache::all().iter().find_map(|cache| cache.kernel(name)) {
             return Ok(kernel);
         }
-        // Another user's checkout is read only.
-        let cache = match checkout.filter(Cache::is_writable) {
-            Some(cache) => cache,
-            None => user?,
-        };
+        let cache = Cache::filled()?;
         cache.fetch(name)?;
         cache.kernel(name).with_context(|| {
             format!("--kernel {name}: the packages were fetched, and {} has no kernel", cache.packages.display())
@@ -199,10 +195,18 @@ impl Kernel {
 
     /// Returns the kernel of a release: that of the package that apt knows, or one that was fetched under another name.
     fn of_release(release: &str) -> Result<Self> {
-        release::fetched(release).and_then(|directory| Self::of_package(&directory)).or_else(|error| {
-            let caches = [Cache::of_checkout(), Cache::of_user().ok()];
-            caches.iter().flatten().find_map(|cache| cache.kernel_of(release)).ok_or(error)
-        })
+        let fetched = || {
+            let package = release::package(release)?;
+            if let Some(kernel) = Cache::of_all_users().and_then(|cache| cache.kernel_of_package(&package)) {
+                return Ok(kernel);
+            }
+            let cache = Cache::filled_by_releases()?;
+            let directory = release::fetched(release, &package, &cache.packages)?;
+            let kernel = Self::of_package(&directory)?;
+            cache.record(&kernel, &sums_of_package(&directory))?;
+            Ok(kernel)
+        };
+        fetched().or_else(|error| Cache::all().iter().find_map(|cache| cache.kernel_of(release)).ok_or(error))
     }
 
     /// Returns the kernel's release, if its image names it.
@@ -318,15 +322,21 @@ fn release(image: &[u8]) -> Option<String> {
 
 /// Returns the cloud kernels of packages that have been fetched.
 pub(super) fn present() -> Vec<Near> {
-    let caches = Cache::of_checkout().into_iter().chain(Cache::of_user().ok());
-    let of_cache = |cache: Cache| {
+    let of_cache = |cache: &Cache| {
         let entries = std::fs::read_dir(&cache.packages).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("kernel-")?.to_owned()));
         let is_cloud = |name: &String| name == "backports" || name == "cloud" || name.starts_with("cloud@");
         let present = |name: String| Some(Near { release: cache.kernel(&name)?.release()?, name });
         names.filter(is_cloud).filter_map(present).collect::<Vec<_>>()
     };
-    caches.flat_map(of_cache).collect()
+    Cache::all().iter().flat_map(of_cache).collect()
+}
+
+/// Returns the file with the checksums of a package that was unpacked into a directory of the shared cache.
+fn sums_of_package(directory: &Path) -> PathBuf {
+    let mut name = directory.as_os_str().to_owned();
+    name.push(".sha256");
+    name.into()
 }
 
 /// The directory for kernel packages.
@@ -334,18 +344,50 @@ struct Cache {
     /// The scripts that fill the directory. None: this program writes them.
     scripts: Option<PathBuf>,
     packages: PathBuf,
+    /// The cache of all users.
+    shared: Option<Shared>,
 }
 
 impl Cache {
+    /// Returns the caches in the order in which a kernel is looked for: what a checkout has is what its scripts use, and all users of a machine should have one answer.
+    fn all() -> Vec<Self> {
+        [Self::of_checkout(), Self::of_all_users(), Self::of_user().ok()].into_iter().flatten().collect()
+    }
+
+    /// Returns the cache that a kernel is fetched into. Another user's checkout is read only.
+    fn filled() -> Result<Self> {
+        let mut others = [Self::of_all_users(), Self::of_checkout()].into_iter().flatten();
+        others.find(Self::is_writable).map_or_else(Self::of_user, Ok)
+    }
+
+    /// Returns the cache for the packages of releases, of which the scripts of a checkout know nothing.
+    fn filled_by_releases() -> Result<Self> {
+        Self::of_all_users().filter(Self::is_writable).map_or_else(Self::of_user, Ok)
+    }
+
     /// Returns a checkout's cache if this program lies in a checkout or is started in one.
     fn of_checkout() -> Option<Self> {
         let scripts = places::checkout()?.join("guests/linux");
-        Some(Self { packages: scripts.join("cache"), scripts: Some(scripts) })
+        Some(Self { packages: scripts.join("cache"), scripts: Some(scripts), shared: None })
     }
 
     /// Returns the user's cache.
     fn of_user() -> Result<Self> {
-        Ok(Self { scripts: None, packages: places::cache()?.join("packages") })
+        Ok(Self { scripts: None, packages: places::cache()?.join("packages"), shared: None })
+    }
+
+    /// Returns the cache of all users, if there is one that can be relied on.
+    fn of_all_users() -> Option<Self> {
+        static SAID: Once = Once::new();
+        match Shared::find() {
+            Ok(shared) => {
+                shared.map(|shared| Self { scripts: None, packages: shared.packages.clone(), shared: Some(shared) })
+            }
+            Err(error) => {
+                SAID.call_once(|| say(&format!("tollgate: the shared cache is not used: {error:#}")));
+                None
+            }
+        }
     }
 
     /// Returns true if packages can be added to the cache, or the cache can be made.
@@ -358,8 +400,44 @@ impl Cache {
         may_write(&self.packages) && parts.iter().filter(|path| path.exists()).all(|path| may_write(path))
     }
 
-    /// Returns a kernel that is present with its modules.
+    /// Returns a kernel that is present with its modules, and in the cache of all users as it was recorded.
     fn kernel(&self, name: &str) -> Option<Kernel> {
+        self.verified(self.unverified(name)?, &self.sums(name))
+    }
+
+    /// Returns the file with the checksums of a kernel.
+    fn sums(&self, name: &str) -> PathBuf {
+        self.packages.join(format!("kernel-{name}")).join("sha256")
+    }
+
+    fn verified(&self, kernel: Kernel, sums: &Path) -> Option<Kernel> {
+        let Some(shared) = &self.shared else { return Some(kernel) };
+        if !sums.exists() && self.is_writable() {
+            // It will be recorded.
+            return None;
+        }
+        match shared.verify(&kernel, sums) {
+            Ok(()) => Some(kernel),
+            Err(error) => {
+                say(&format!("tollgate: a kernel of the shared cache is not used: {error:#}"));
+                None
+            }
+        }
+    }
+
+    /// Records the checksums of a kernel in the cache of all users.
+    fn record(&self, kernel: &Kernel, sums: &Path) -> Result<()> {
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.record(kernel, sums))
+    }
+
+    /// Returns the kernel of a package that has been fetched and unpacked.
+    fn kernel_of_package(&self, package: &str) -> Option<Kernel> {
+        let file = release::downloaded(&self.packages, package)?;
+        let directory = package::place(&self.packages, &file).ok().filter(|directory| directory.is_dir())?;
+        self.verified(Kernel::of_package(&directory).ok()?, &sums_of_package(&directory))
+    }
+
+    fn unverified(&self, name: &str) -> Option<Kernel> {
         let directory = self.packages.join(format!("kernel-{name}"));
         let word = |file: &str| Some(std::fs::read_to_string(directory.join(file)).ok()?.trim().to_owned());
         let (packages, release) = (word("package")?, word("release")?);
@@ -390,10 +468,22 @@ impl Cache {
 
     /// Fetches a kernel's packages.
     fn fetch(&self, name: &str) -> Result<()> {
+        if let (Some(shared), Some(kernel)) = (&self.shared, self.unverified(name)) {
+            if !self.sums(name).exists() && shared.guard(&kernel).is_ok() {
+                // An administrator has put it there, or its record was interrupted.
+                return self.record(&kernel, &self.sums(name));
+            }
+            let unpacked = self.packages.join("unpacked");
+            let of_package = |path: &&Path| path.parent() == Some(&unpacked);
+            let modules = kernel.modules.as_deref().and_then(|modules| modules.ancestors().find(of_package));
+            for directory in [kernel.image.parent(), modules].into_iter().flatten() {
+                std::fs::remove_dir_all(directory).with_context(|| format!("can't remove {}", directory.display()))?;
+            }
+        }
         let scripts = match &self.scripts {
             Some(scripts) => scripts.clone(),
             None => {
-                let directory = places::cache()?.join("scripts");
+                let directory = self.packages.with_file_name("scripts");
                 std::fs::create_dir_all(&directory)
                     .with_context(|| format!("can't make the directory {}", directory.display()))?;
                 for (script, text) in SCRIPTS {
@@ -406,6 +496,9 @@ impl Cache {
         say(&format!("tollgate: fetching the kernel {name} from this system's package sources"));
         for what in [&[name][..], &[name, "--modules"]] {
             let mut command = Command::new("bash");
+            if self.shared.is_some() {
+                command.args(["-c", "umask 022 && exec bash \"$0\" \"$@\""]);
+            }
             command.arg(scripts.join("kernel")).args(what).env("TOLLGATE_PACKAGES", &self.packages);
             let status =
                 command.stdin(Stdio::null()).stdout(Stdio::null()).status().context("bash can't be started")?;
@@ -416,7 +509,10 @@ impl Cache {
                 );
             }
         }
-        Ok(())
+        match self.unverified(name) {
+            Some(kernel) => self.record(&kernel, &self.sums(name)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -454,7 +550,7 @@ mod tests {
                 std::fs::write(directory.join(file), text).unwrap();
             }
         }
-        let cache = Cache { scripts: None, packages: packages.clone() };
+        let cache = Cache { scripts: None, packages: packages.clone(), shared: None };
         let found = |release| cache.kernel_of(release).map(|kernel| kernel.image);
         assert_eq!(found("6.12.95"), Some(packages.join("kernel-cloud@bookworm-backports/vmlinuz")));
         assert_eq!(found("6.1.0-56"), Some(packages.join("kernel-cloud/vmlinuz")));
@@ -509,7 +605,8 @@ mod tests {
     fn a_cache_that_can_not_be_written_to_is_not_filled() {
         let root = std::env::temp_dir().join(format!("tollgate-cache-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
-        let is_writable = |packages: &Path| Cache { scripts: None, packages: packages.to_owned() }.is_writable();
+        let is_writable =
+            |packages: &Path| Cache { scripts: None, packages: packages.to_owned(), shared: None }.is_writable();
         assert!(is_writable(&root) && is_writable(&root.join("cache")));
         assert!(!is_writable(&root.join("none/cache")));
         // Root may write everywhere.

@@ -17,6 +17,7 @@ mod release;
 mod repeat;
 mod session;
 mod settle;
+mod shared;
 
 use crate::contain::Sandbox;
 use crate::ending;
@@ -32,6 +33,7 @@ use crate::table::hexadecimal;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
+pub use boots::remark as remark_boots;
 use boots::{Boot, Keeping};
 use clap::Args;
 use contain::{Needs, Use};

@@ -55,15 +55,25 @@ fn has(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Returns the directory with the files of a package, which is unpacked if it was not so far.
-pub fn unpacked(path: &Path, kind: Kind) -> Result<PathBuf> {
+/// Returns the directory for the files of a package in a directory for packages.
+pub fn place(packages: &Path, path: &Path) -> Result<PathBuf> {
     let file = std::fs::metadata(path).with_context(|| path.display().to_string())?;
     let mut hash = Sha256::new();
     hash.update(path.as_os_str().as_bytes());
     hash.update(format!("{} {} {} {}", file.len(), file.mtime(), file.mtime_nsec(), file.ino()));
     let digits = hexadecimal(&hash.finalize());
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let directory = places::cache()?.join("packages/files").join(format!("{stem}-{}", &digits[..DIGITS]));
+    Ok(packages.join("files").join(format!("{stem}-{}", &digits[..DIGITS])))
+}
+
+/// Returns the directory with the files of a package, which is unpacked in the user's cache if it was not so far.
+pub fn unpacked(path: &Path, kind: Kind) -> Result<PathBuf> {
+    unpacked_in(&places::cache()?.join("packages"), path, kind)
+}
+
+/// Returns the directory with the files of a package, which is unpacked in a directory for packages if it was not so far.
+pub fn unpacked_in(packages: &Path, path: &Path, kind: Kind) -> Result<PathBuf> {
+    let directory = place(packages, path)?;
     if directory.is_dir() {
         return Ok(directory);
     }

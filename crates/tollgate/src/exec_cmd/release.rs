@@ -2,7 +2,6 @@
 
 use super::package::{self, Kind};
 use crate::output::say;
-use crate::places;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -48,12 +47,10 @@ fn ask(program: &str, arguments: &[&str], directory: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the directory with the files of a release's package, which is downloaded once.
-pub fn fetched(release: &str) -> Result<PathBuf> {
-    let directory = places::cache()?.join("packages/debs");
-    std::fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
+/// Returns the name of a release's package, as apt knows it.
+pub fn package(release: &str) -> Result<String> {
     let failed = || format!("--kernel {release}");
-    let names = ask("apt-cache", &["pkgnames", PACKAGE], &directory).with_context(failed)?;
+    let names = ask("apt-cache", &["pkgnames", PACKAGE], Path::new("/")).with_context(failed)?;
     let known: Vec<&str> = names.lines().collect();
     let Some(package) = chosen(release, &known) else {
         let mut others: Vec<&str> = known.iter().filter_map(|name| name.strip_prefix(PACKAGE)).collect();
@@ -70,21 +67,31 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
             if others.is_empty() { "none at all (apt-get update)".to_owned() } else { others.join(", ") }
         );
     };
+    Ok(package.to_owned())
+}
+
+/// Returns the file of a package in a directory for packages, if it has been downloaded: the newest one.
+pub fn downloaded(packages: &Path, package: &str) -> Option<PathBuf> {
     let begin = format!("{package}_");
-    let found = || {
-        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path());
-        let is_it = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            name.starts_with(&begin) && name.ends_with(".deb")
-        };
-        entries.filter(is_it).max()
+    let entries = std::fs::read_dir(packages.join("debs")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with(&begin) && name.ends_with(".deb")
     };
-    if found().is_none() {
+    entries.filter(is_it).max()
+}
+
+/// Returns the directory with the files of a release's package, which is downloaded once into a directory for packages.
+pub fn fetched(release: &str, package: &str, packages: &Path) -> Result<PathBuf> {
+    let failed = || format!("--kernel {release}");
+    let directory = packages.join("debs");
+    std::fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
+    if downloaded(packages, package).is_none() {
         say(&format!("tollgate: fetching {package} from this system's package sources"));
         ask("apt-get", &["--quiet", "download", package], &directory).with_context(failed)?;
     }
-    let file = found().with_context(|| format!("{}: apt-get has left no package", failed()))?;
-    package::unpacked(&file, Kind::Deb)
+    let file = downloaded(packages, package).with_context(|| format!("{}: apt-get has left no package", failed()))?;
+    package::unpacked_in(packages, &file, Kind::Deb)
 }
 
 #[cfg(test)]

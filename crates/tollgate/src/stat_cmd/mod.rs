@@ -66,6 +66,7 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     exec_runs::check(&args.passed.words)?;
     // A kernel is fetched once, and a missing kernel is not a failure of the command.
     Kernel::find(args.passed.value("kernel"), args.passed.value("modules"))?;
+    crate::exec_cmd::remark_boots();
     let clock = args.passed.value("model").map(model::parse).transpose().map_err(|error| anyhow!(error))?;
     let profile = model::profile(args.passed.value("cpu").unwrap_or(crate::exec_cmd::CPU), clock)?;
     let stop = Stop::on_signals("no result is shown").context("signals can't be caught")?;
