@@ -104,7 +104,11 @@ make_modules() {
     local dir=$1
     shift
     make -s -j "$(nproc)" -C "$work/build/" M="$work/tree/$dir" CC="$compiler -ffile-prefix-map=$work/tree/= -ffile-prefix-map=$work/build/=" "$@" CONFIG_DEBUG_INFO_BTF_MODULES= modules \
-        </dev/null >"$work/log" 2>&1 || die "cannot build the modules of $dir for $release: $(tail -n 15 "$work/log")"
+        </dev/null >"$work/log" 2>&1 || {
+        # The work tree goes when the script ends.
+        cp "$work/log" "$cache/modules-$release.log"
+        die "cannot build the modules of $dir for $release: $(tail -n 15 "$work/log") (all of it: $cache/modules-$release.log)"
+    }
 }
 
 # keep_module FILE TO: without what differs from build to build.

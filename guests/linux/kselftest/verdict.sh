@@ -5,8 +5,10 @@
 verdict_of() {
     begun=$(cut -d ' ' -f 1 /proc/uptime)
     # The shell's own message that the test was killed is not the test's.
-    { timeout -s KILL "$2" "./$1" </dev/null >"$output" 2>&1; } 2>/dev/null
+    { timeout -s KILL "$2" setsid sh -c 'echo $$ >"$1.group"; exec "./$0"' "$1" "$output" </dev/null >"$output" 2>&1; } 2>/dev/null
     status=$?
+    # What the test has started and left behind, above all if it was killed.
+    kill -KILL "-$(cat "$output.group")" 2>/dev/null
     seconds=$(awk -v begun="$begun" '{ printf "%.2f", $1 - begun }' /proc/uptime)
     case $status in
     0) verdict=pass ;;
