@@ -275,7 +275,7 @@ fn of_program(
         .filter(|n| natives[*n].is_some())
         .flat_map(|n| (0..models.len()).map(move |model| (n, model)))
         .collect();
-    let figures = side_by_side(tasks.len(), &mut |part| progress("kernels in the models", part), |task| {
+    let figures = side_by_side(tasks.len(), &mut |part| progress("microbenchmarks in the models", part), |task| {
         let (n, model) = tasks[task];
         bare::measure(&models[model].1, &program, &kernels[n], program.functions[n])
     });
@@ -331,7 +331,7 @@ fn native(
     let mut process = Process::start(program)?;
     let mut figures = Vec::new();
     for (n, kernel) in kernels.iter().enumerate() {
-        progress("kernels on this machine", n as f64 / kernels.len() as f64);
+        progress("microbenchmarks on this machine", n as f64 / kernels.len() as f64);
         match process.measure(kernel, program.functions[n], budget) {
             Ok(figure) => figures.push(Some(figure)),
             // The processor may lack an instruction.
@@ -345,7 +345,7 @@ fn native(
     }
     if process.shared() > 0 {
         result.notes.push(format!(
-            "Other work shared the core with {} of {} kernels all the time: their figures are too high.",
+            "Other work shared the core with {} of {} microbenchmarks all the time: their figures are too high.",
             process.shared(),
             kernels.len()
         ));

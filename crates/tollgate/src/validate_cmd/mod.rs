@@ -29,7 +29,7 @@ use validate::linux::Guest;
 #[command(after_help = "\
 Examples:
   tollgate validate                            the profile of this machine's processor, or the nearest one
-  tollgate validate --quick                    fewer kernels
+  tollgate validate --quick                    fewer microbenchmarks
   tollgate validate --cpu skx --html page.html
   tollgate validate --save                     `tollgate cpu show` then quotes the result
   tollgate validate --json > result.json
