@@ -50,6 +50,8 @@ pub struct Engine {
     pub(crate) streams: bool,
     /// Time of the current instruction that has not been charged yet, because the instruction is executed alone.
     pub(crate) late: Ticks,
+    /// True if the last near return was predicted.
+    pub(crate) returned: bool,
     /// A part of the code that the modelled caches have.
     pub(crate) known_code: KnownCode,
     /// Targets of indirect branches in translated code.
@@ -111,6 +113,7 @@ impl Engine {
             locked: false,
             streams: false,
             late: 0,
+            returned: false,
             known_code: KnownCode::new(lines.is_some() && recorded),
             jumps: Jumps::new(),
             returns: Returns::new(),

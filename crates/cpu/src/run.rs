@@ -294,18 +294,23 @@ impl Cpu {
         }
     }
 
-    /// Returns the context after operation `at` of a block, which has ended the block: the begin of a run, except behind a conditional branch
-    /// that was not taken.
+    /// Returns the context after operation `at` of a block, which has ended the block.
     #[inline(always)]
     pub(crate) fn place_after(&self, cache: &BlockCache, index: u32, at: usize) -> Place {
         let op = &cache.code.ops_of(index)[at];
-        if self.goes_straight_on(op) { cache.code.blocks[index as usize].after } else { START }
+        if self.leads_on(op) { cache.code.blocks[index as usize].after } else { START }
     }
 
-    /// Returns true if an operation is a conditional branch, and the next instruction is the one behind it.
+    /// Returns true if an operation has ended a run behind which the next one has a context of its own: a conditional branch that was not taken,
+    /// a direct call, or a return that was predicted.
     #[inline(always)]
-    fn goes_straight_on(&self, op: &Op) -> bool {
-        op.class == Class::Branch && self.arch.rip == op.next
+    fn leads_on(&self, op: &Op) -> bool {
+        match op.class {
+            Class::Branch => self.arch.rip == op.next,
+            Class::Call => true,
+            Class::Return => self.engine.returned,
+            _ => false,
+        }
     }
 
     /// Ends a block at operation `at`, which ended it or faulted: the rest is not charged. Returns false if it faulted;
@@ -408,8 +413,8 @@ impl Cpu {
                 match ran {
                     Ok(flow) => {
                         self.micro.clock += ticks;
-                        let straight = flow == Flow::Next || self.goes_straight_on(&op);
-                        self.micro.run = if straight { after } else { START };
+                        let leads_on = flow == Flow::Next || self.leads_on(&op);
+                        self.micro.run = if leads_on { after } else { START };
                         if self.wiring.model.recorded {
                             self.put(self.engine.origin, op.rip(), kind, 1, ticks);
                         }

@@ -26,7 +26,7 @@ pub struct Level {
 pub struct Code {
     /// First level, code. Its latency and transfer are 0: the pipeline contains them.
     pub l1i: Level,
-    /// Least ticks for each of many lines that the first level does not have.
+    /// Least ticks for each of many lines that the first level does not have, if each follows the one before.
     pub transfer: Ticks,
     /// Ticks by which lines are asked for before the core needs them, while the front end follows the right path.
     pub ahead: Ticks,

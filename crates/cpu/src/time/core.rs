@@ -37,13 +37,22 @@ impl Timing for Core {
             let last = Self::by_pipeline(table, costs, (state, info), run, put);
             if let Some(after) = after {
                 match last {
-                    Some(branch) if branch.end() == End::Conditional => state.fall_through(table, &branch),
-                    Some(branch) if branch.end() == End::Taken => state.reset(),
+                    Some((_, branch)) if branch.end() == End::Conditional => state.fall_through(table, &branch),
+                    Some((Class::Call | Class::IndirectCall | Class::Return, _)) => state.call_through(table),
+                    Some((_, branch)) if branch.end() == End::Taken => state.reset(),
                     _ => {}
                 }
                 after.0 = state.encode();
             }
         });
+    }
+
+    fn called(&self) -> Context {
+        self.table.map_or_else(Context::default, |table| {
+            let mut state = State::new();
+            state.call_through(table);
+            Context(state.encode())
+        })
     }
 
     fn repeated(&self, repeated: &Repeated) -> Option<Ticks> {
@@ -77,14 +86,14 @@ impl Timing for Core {
 }
 
 impl Core {
-    /// Prices instructions by a table. Returns the last of them.
+    /// Prices instructions by a table. Returns the last of them, and its class.
     fn by_pipeline(
         table: &CoreTable,
         costs: &Costs,
         (state, info): (&mut State, &mut InstructionInfoFactory),
         run: &mut Steps,
         put: &mut dyn FnMut(Price),
-    ) -> Option<uarch::Step> {
+    ) -> Option<(Class, uarch::Step)> {
         let mut last = None;
         for at @ Step { class, instruction } in run {
             let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
@@ -99,7 +108,7 @@ impl Core {
             } else {
                 put(Price::of(step(table, state, &next)));
             }
-            last = Some(next);
+            last = Some((class, next));
         }
         last
     }
@@ -116,7 +125,7 @@ impl Core {
         for Step { class, .. } in run {
             let price = costs.class[class as usize];
             elapsed = elapsed.saturating_add(price);
-            branches = class == Class::Branch;
+            branches = matches!(class, Class::Branch | Class::Call | Class::IndirectCall | Class::Return);
             put(Price::of(price));
         }
         if let Some(after) = after {

@@ -17,8 +17,8 @@
 //! operations store marginal prices. The price of any part of a run is therefore a sum, and where a run is cut does not
 //! matter: at a probe, at the end of a page or after the most operations of a block, before an instruction that restarts
 //! alone, by a trace, a sample or a debugger. The block after a cut is decoded for the context that it follows, and is
-//! found by it: the same bytes in another context are another block. The run behind a conditional branch that is not taken may have a
-//! context at its begin, too.
+//! found by it: the same bytes in another context are another block. The run behind a conditional branch that is not taken, and the run
+//! behind a direct call or a predicted return, may have a context at their begin, too.
 //!
 //! **State.** What a model remembers is plain data in [`Micro`](crate::micro::Micro): clock, TLBs, predictor, and the
 //! context at the next instruction. Addresses of translated code and of the host's memory are in
@@ -102,7 +102,8 @@ impl Price {
 /// in front of it in the run: then virtual time is a function of what the guest executes.
 pub trait Timing: Debug + Send + Sync {
     /// Passes the marginal prices of instructions that follow a context to `put`, and writes the context after them to `after`, unless
-    /// nobody needs it. Behind a conditional branch, that is the context at the begin of the run to which the branch does not lead.
+    /// nobody needs it. Behind a conditional branch, that is the context at the begin of the run to which the branch does not lead; behind a call or
+    /// return, it is [`Timing::called`].
     fn run(
         &self,
         costs: &Costs,
@@ -111,6 +112,11 @@ pub trait Timing: Debug + Send + Sync {
         put: &mut dyn FnMut(Price),
         after: Option<&mut Context>,
     );
+
+    /// Returns the context at the begin of a run to which a direct call or a predicted return leads.
+    fn called(&self) -> Context {
+        Context::default()
+    }
 
     /// Returns the price of MOVS or STOS with a repeat prefix, start-up included, which its run does not contain; `None` if
     /// the instruction has the price of its class and of steps.

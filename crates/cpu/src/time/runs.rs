@@ -20,6 +20,8 @@ pub struct Runs {
     /// For each, the price of the instructions in front of it since the begin of the run.
     elapsed: Vec<u32>,
     numbers: FxHashMap<Context, Place>,
+    /// See [`Runs::called`]; [`START`] until it is known.
+    called: Place,
 }
 
 /// How the last of some instructions ends its run.
@@ -27,7 +29,7 @@ pub struct Runs {
 pub enum End {
     /// It does not.
     Never,
-    /// It is a conditional branch.
+    /// It is a conditional branch, a call or a return: the run behind it may have a context.
     Branch,
     /// Always.
     Always,
@@ -38,7 +40,7 @@ impl End {
     pub fn of(ends: bool, class: Class) -> Self {
         match (ends, class) {
             (false, _) => Self::Never,
-            (true, Class::Branch) => Self::Branch,
+            (true, Class::Branch | Class::Call | Class::IndirectCall | Class::Return) => Self::Branch,
             (true, _) => Self::Always,
         }
     }
@@ -56,7 +58,7 @@ pub struct By<'a> {
 impl Default for Runs {
     fn default() -> Self {
         let numbers = [(Context::default(), START)].into_iter().collect();
-        Self { contexts: vec![Context::default()], elapsed: vec![0], numbers }
+        Self { contexts: vec![Context::default()], elapsed: vec![0], numbers, called: START }
     }
 }
 
@@ -79,8 +81,8 @@ impl Runs {
     }
 
     /// Passes the marginal prices of instructions that follow the context `place` to `put`, and returns the context after
-    /// them: the begin of a run if the last of them `ends` one. Behind a conditional branch that is not taken, the run begins in a
-    /// context of its own.
+    /// them: the begin of a run if the last of them `ends` one. Behind a conditional branch that is not taken, and behind a call or return, the
+    /// run begins in a context of its own.
     fn follow(&mut self, by: &By, place: Place, run: &mut Steps, put: &mut dyn FnMut(Price), ends: End) -> Place {
         let before = &self.contexts[usize::from(place)];
         if ends == End::Always {
@@ -92,8 +94,7 @@ impl Runs {
         self.number(by.timing, after)
     }
 
-    /// Returns the marginal prices of instructions that follow the context `place`, and the context after them, if the last of them is
-    /// no taken branch.
+    /// Returns the marginal prices of instructions that follow the context `place`, and the context after them, as [`Timing::run`] defines it.
     pub fn price(&mut self, by: &By, place: Place, run: &mut Steps, ends: End) -> (Vec<Price>, Place) {
         let mut prices = Vec::with_capacity(run.size_hint().0);
         let after = self.follow(by, place, run, &mut |price| prices.push(price), ends);
@@ -111,6 +112,14 @@ impl Runs {
     /// Returns the context after instructions that follow the context `place`.
     pub fn after(&mut self, by: &By, place: Place, run: &mut Steps) -> Place {
         self.follow(by, place, run, &mut |_| (), End::Never)
+    }
+
+    /// Returns the context behind a return that is predicted. There is none before a return has been priced.
+    pub fn called(&mut self, timing: &dyn Timing) -> Place {
+        if self.called == START {
+            self.called = self.numbers.get(&timing.called()).copied().unwrap_or(START);
+        }
+        self.called
     }
 
     /// Returns the price of the instructions in front of the context `place`, since the begin of the run.

@@ -25,7 +25,7 @@ use crate::time::START;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
 pub use brief::{WRITES, ask_briefly, ask_line, missed_briefly, refill};
-use ledger::{Kind, OriginId, Ticks};
+use ledger::{Class, Kind, OriginId, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
 use x86::{flags, rights, seg};
@@ -262,7 +262,7 @@ impl Cpu {
             Code::Return => {
                 // SAFETY: the area that has been current until now.
                 self.arch.rip = unsafe { (*context.running).wanted };
-                self.micro.run = START;
+                self.micro.run = cache.code.runs.called(&*self.wiring.model.timing);
                 Before::Indirect
             }
             Code::Head { index } => {
@@ -274,8 +274,9 @@ impl Cpu {
                 let way_out = cache.code.translations.way_out(number, link);
                 let Some(last) = cache.code.ops_of(way_out.index).last() else { return Before::Nothing };
                 self.arch.rip = if way_out.taken { last.imm } else { last.next };
-                let straight = self.arch.rip == last.next;
-                self.micro.run = if straight { cache.code.blocks[way_out.index as usize].after } else { START };
+                // The way that a call does not take is that of its return.
+                let leads_on = self.arch.rip == last.next || last.class == Class::Call;
+                self.micro.run = if leads_on { cache.code.blocks[way_out.index as usize].after } else { START };
                 Before::Link { number, link, generation: cache.code.translations.generation() }
             }
         }

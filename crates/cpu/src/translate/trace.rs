@@ -397,8 +397,9 @@ impl Cpu {
             physical if rip & !(PAGE - 1) == part.page() => physical & !(PAGE - 1),
             _ => self.engine.front.code_page(rip, self.arch.cpl == 3)?,
         };
-        let straight = part.ops.last().is_some_and(|last| rip == last.next);
-        let after = if straight { part.block.after } else { START };
+        let leads_on =
+            part.ops.last().is_some_and(|last| rip == last.next || matches!(last.class, Class::Call | Class::Return));
+        let after = if leads_on { part.block.after } else { START };
         cache.block_in_page(part.index, page, rip, part.shadow.map_or(after, |shadow| shadow.after))
     }
 

@@ -53,6 +53,9 @@ pub struct Front {
     pub call: f64,
     /// The same to a return.
     pub ret: f64,
+    /// Cycles of a run that begins behind a direct call or a return and ends with a call or return, at least; 0 if such a run is as any other.
+    #[serde(default)]
+    pub called: f64,
     /// Uops of an entry of the cache of decoded uops, of which a taken branch ends one: the front end reads an entry in a cycle. 0 if
     /// loops of such a length do not show it.
     pub entry: u32,
@@ -273,7 +276,7 @@ impl Parameters {
                 front.entry_wide,
             ])
             .chain(memory.load_vector);
-        let branches = [front.taken, front.call, front.ret];
+        let branches = [front.taken, front.call, front.ret, front.called];
         if figures.into_iter().any(|figure| figure > MOST) || !branches.into_iter().all(is_cycles) {
             return Err(format!("a width, a window or a number of cycles is not between 0 and {MOST}"));
         }

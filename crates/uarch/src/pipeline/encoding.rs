@@ -13,7 +13,7 @@ impl State {
     /// Returns the state as bytes: equal states are equal bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if self.bytes == 0 && self.time == 0 && self.fell == 0 {
+        if self.bytes == 0 && self.time == 0 && self.fell == 0 && !self.called {
             return bytes;
         }
         let mut put = |number: u64| put(&mut bytes, number);
@@ -22,7 +22,7 @@ impl State {
         put(u64::from(self.bytes));
         put(u64::from(self.fell));
         put(zigzag(self.stack));
-        put(u64::from(self.engine) | u64::from(self.adds_first) << 1);
+        put(u64::from(self.engine) | u64::from(self.adds_first) << 1 | u64::from(self.called) << 2);
         put(u64::from(self.comparison));
         for store in [self.store, self.first_store] {
             put(store.map_or(0, |place| u64::from(place.base) + 1));
@@ -100,8 +100,8 @@ impl State {
         state.bytes = at_most(get()?, MOST_BYTES)?;
         state.fell = at_most(get()?, MOST_BEHIND + 1)?;
         state.stack = Some(unzigzag(get()?)).filter(|stack| stack.unsigned_abs() <= FURTHEST)?;
-        let engine = at_most(get()?, 3)?;
-        (state.engine, state.adds_first) = (engine & 1 != 0, engine & 2 != 0);
+        let flags = at_most(get()?, 7)?;
+        (state.engine, state.adds_first, state.called) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
         state.comparison = u16::try_from(get()?).ok()?;
         for store in [&mut state.store, &mut state.first_store] {
             let (base, displacement) = (get()?, unzigzag(get()?));

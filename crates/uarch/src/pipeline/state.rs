@@ -116,6 +116,8 @@ pub struct State {
     /// 0 if a branch led to the run. Otherwise the branch in front was not taken, so that the front end goes on: this is, plus one, the number of
     /// ticks for which it still reads the lines of code in front.
     pub(super) fell: u32,
+    /// A direct call or a return led to the run, in a core for which that makes a difference.
+    pub(super) called: bool,
 }
 
 impl Default for State {
@@ -150,6 +152,7 @@ impl State {
             behind_at: [0; PLACE_COUNT],
             bytes: 0,
             fell: 0,
+            called: false,
         }
     }
 
@@ -180,6 +183,7 @@ impl State {
             behind_at,
             bytes,
             fell,
+            called,
         } = self;
         origins.clear();
         places.clear();
@@ -189,7 +193,13 @@ impl State {
         [*stored, *behind_at] = [[0; PLACE_COUNT]; 2];
         (*used, *ready) = ([0; BOUNDS], [[0; REGS]; 2]);
         (*stack, *comparison, *pairs) = (0, NO_FORM, 0);
-        [*engine, *adds_first] = [false; 2];
+        [*engine, *adds_first, *called] = [false; 3];
+    }
+
+    /// Makes this the state at the begin of a run to which a direct call or a return leads.
+    pub fn call_through(&mut self, core: &CoreTable) {
+        self.reset();
+        self.called = core.parameters.front.called > 0.0;
     }
 
     /// Makes this the state at the begin of the run behind the conditional branch that has ended this run and was not taken.
@@ -218,7 +228,8 @@ impl State {
     fn turn(&mut self, core: &CoreTable, branch: &Step) {
         let fetched = self.fetched(core, branch);
         if self.fell == 0 {
-            self.used[FETCH] = self.used[FETCH].next_multiple_of(CYCLE).max(branch.taken);
+            let taken = if self.called { branch.taken_when_called } else { branch.taken };
+            self.used[FETCH] = self.used[FETCH].next_multiple_of(CYCLE).max(taken);
             self.time = self.time.max(self.used[FETCH]);
         } else if self.fell > 1 {
             self.time = self.time.max(self.fell - 1 + branch.taken.saturating_sub(CYCLE));

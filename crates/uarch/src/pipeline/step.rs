@@ -103,6 +103,8 @@ pub struct Step {
     pub(super) moves_to_memory: bool,
     /// Ticks of the front end for a taken branch.
     pub(super) taken: u32,
+    /// The same if the branch ends a run that begins behind a direct call or a return.
+    pub(super) taken_when_called: u32,
     /// Parts of an entry of the cache of decoded uops.
     pub(super) entries: u32,
     /// The greatest latency is that from registers of the other class.
@@ -179,7 +181,8 @@ impl CoreTable {
             predicted: false,
             moves_from_memory: false,
             moves_to_memory: false,
-            taken: self.taken(i.flow_control()),
+            taken: self.taken(i.flow_control(), false),
+            taken_when_called: self.taken(i.flow_control(), true),
             entries: self.entries(i),
             crosses: false,
             end,
@@ -213,12 +216,15 @@ impl CoreTable {
         self.forms.values(step.form).is_some_and(|values| values.serial)
     }
 
-    /// Returns the ticks of the front end for a taken branch.
-    fn taken(&self, flow: FlowControl) -> u32 {
+    /// Returns the ticks of the front end for a taken branch, which ends a run behind a direct call or return if that was `called`.
+    fn taken(&self, flow: FlowControl, called: bool) -> u32 {
         let front = &self.parameters.front;
+        let called = if called { front.called } else { 0.0 };
         let cycles = match flow {
-            FlowControl::Call | FlowControl::IndirectCall => front.call,
-            FlowControl::Return => front.ret,
+            FlowControl::Call => front.call.max(called),
+            // The run to which it leads is priced as any other, so that what the return takes longer there is added here.
+            FlowControl::IndirectCall => front.call.max(called) + (front.called - front.ret).max(0.0),
+            FlowControl::Return => front.ret.max(called),
             _ => front.taken,
         };
         (cycles * 1000.0) as u32

@@ -10,8 +10,9 @@
 //! - It was not asked for before the front end was redirected: by a misprediction, a branch that it did not know, or an event that
 //!   transfers control. What is behind such a redirection pays the latency of its level. A branch that the front end did not know is
 //!   no redirection for the line that follows the last one: the front end had asked for that line.
-//! - Lines come one after the other: each occupies the way for the time of a transfer, and for its share of the latency, which is the
-//!   latency divided by the lines that may be on their way together. These are more if each line follows the one before.
+//! - Lines come one after the other: each occupies the way for the time of a transfer from its level, and for its share of the latency, which
+//!   is the latency divided by the lines that may be on their way together. For lines that follow one another, these are others than for
+//!   scattered ones, and each takes the time of `fetch.transfer` at least.
 
 use super::LINES;
 use super::tags::InTurn;
@@ -140,8 +141,8 @@ impl Front {
         let code = &caches.code;
         let in_a_row = line == self.last + 1;
         let asked = self.asked(code, in_a_row, now);
-        let together = if in_a_row { code.sequential } else { code.scattered };
-        let share = (latency / Ticks::from(together)).max(transfer).max(code.transfer);
+        let (together, least) = if in_a_row { (code.sequential, code.transfer) } else { (code.scattered, 0) };
+        let share = (latency / Ticks::from(together)).max(transfer).max(least);
         self.last = line;
         let arrives = (asked + latency).max(self.free.max(asked) + share);
         let ticks = arrives.saturating_sub(now);
