@@ -36,13 +36,19 @@ impl Timing for Uneven {
             };
             context = vec![count.saturating_add(1).min(200), class as u8];
             put(Price::of(500 + (u32::from(count) * 37 + u32::from(before) * 101 + class as u32 * 13) % 900));
-            if class == Class::Branch {
-                context = not_taken();
+            match class {
+                Class::Branch => context = not_taken(),
+                Class::Call | Class::IndirectCall | Class::Return => context = self.called().0,
+                _ => {}
             }
         }
         if let Some(after) = after {
             after.0 = context;
         }
+    }
+
+    fn called(&self) -> Context {
+        Context(vec![0, Class::Call as u8])
     }
 }
 
