@@ -136,7 +136,7 @@ pub struct Running {
     /// See [`Paths::path`](crate::time::paths::Paths::path).
     pub(super) path: u64,
     /// Registers and flags during [`super::predict::predict`].
-    pub(super) saved: [u64; 10],
+    pub(super) saved: [u64; 11],
     /// See [`super::unit`].
     pub(super) x87: Unit,
 }

@@ -47,15 +47,21 @@ macro_rules! give_back {
     };
 }
 
-/// Hashes the branch and its history for table `$n`: the position's address in RDX, the tag in EAX. The history is in R9,
-/// the key in RCX, the predictor in R10.
+/// Hashes the branch and its history for table `$n`: the position's address in RDX, the tag in EAX. The path is in R9, the history of
+/// the last table in R13, the key in RCX, the predictor in R10.
 macro_rules! place {
+    ("3") => {
+        place!("3", "mov rax, r9\n")
+    };
+    ("4") => {
+        place!("4", "mov rax, r13\n")
+    };
     ($n:literal) => {
+        place!($n, concat!("mov edx, {length", $n, "}\n", "bzhi rax, r9, rdx\n"))
+    };
+    ($n:literal, $history:expr) => {
         concat!(
-            "mov edx, {length",
-            $n,
-            "}\n",
-            "bzhi rax, r9, rdx\n",
+            $history,
             "movabs rdx, {factor",
             $n,
             "}\n",
@@ -72,29 +78,38 @@ macro_rules! place {
     };
 }
 
-/// If table `$n` has an entry for the branch, it becomes the provider (RBX), its prediction is in EDI, and the one before it
-/// in R8D.
+/// If table `$n` has an entry for the branch, it becomes the provider (its address in RBX, the entry in EDI), and the one before it the
+/// alternative (R8D).
 macro_rules! look_up {
-    ($n:literal) => {
+    ($n:tt) => {
         concat!(
             place!($n),
             "movzx esi, word ptr [rdx]\n",
             "mov r12d, esi\n",
-            "shr r12d, 2\n",
-            "and r12d, 1\n",
-            "shr esi, {entry_tag}\n",
-            "cmp esi, eax\n",
+            "shr r12d, {entry_tag}\n",
+            "cmp r12d, eax\n",
             "cmove r8d, edi\n",
-            "cmove edi, r12d\n",
+            "cmove edi, esi\n",
             "cmove rbx, rdx\n",
         )
     };
 }
 
-/// Makes an entry in table `$n` and continues at the label 7, or makes the entry there less useful.
+/// Makes an entry in table `$n`, or makes the entry there less useful.
 macro_rules! allocate {
-    ($n:literal) => {
-        concat!(place!($n), "test word ptr [rdx], {useful}\n", "jz 6f\n", "sub word ptr [rdx], {useful_step}\n",)
+    ($n:tt) => {
+        concat!(
+            place!($n),
+            "test word ptr [rdx], {useful}\n",
+            "jz 12f\n",
+            "sub word ptr [rdx], {useful_step}\n",
+            "jmp 13f\n",
+            "12:\n",
+            "shl eax, {entry_tag}\n",
+            "lea eax, [rax + r11 + {not_taken}]\n",
+            "mov [rdx], ax\n",
+            "13:\n",
+        )
     };
 }
 
@@ -113,12 +128,32 @@ pub unsafe extern "sysv64" fn predict() {
         "mov [rsp + {saved} + 8*7], r9",
         "mov [rsp + {saved} + 8*8], r10",
         "mov [rsp + {saved} + 8*9], r12",
+        "mov [rsp + {saved} + 8*10], r13",
         "mov r10, [rsp + {conditional}]",
         // R11: the direction; RCX: the key.
         "mov r11d, ecx",
         "and r11d, 1",
         "xor rcx, r11",
-        "mov r9, [r10 + {history}]",
+        // R9: the path; R13: the history of the last table. Both go on.
+        "mov r9, [r10 + {path}]",
+        "mov rax, [r10 + {directions}]",
+        "mov rdx, [r10 + {directions} + 8]",
+        "movabs r13, {word0}",
+        "imul r13, rax",
+        "movabs rsi, {word1}",
+        "imul rsi, rdx",
+        "add r13, r9",
+        "add r13, rsi",
+        "bt r11d, 0",
+        "adc rax, rax",
+        "adc rdx, rdx",
+        "mov [r10 + {directions}], rax",
+        "mov [r10 + {directions} + 8], rdx",
+        "mov rsi, r9",
+        "bt rcx, {way}",
+        "adc rsi, rsi",
+        "lea rsi, [r11 + 2*rsi]",
+        "mov [r10 + {path}], rsi",
         // The base: EAX is how often the branch has gone this way, negative if it went the other.
         "mov rsi, rcx",
         "shr rsi, {base_shift}",
@@ -129,61 +164,87 @@ pub unsafe extern "sysv64" fn predict() {
         "lea edx, [r11 - 1]",
         "xor eax, edx",
         "sub eax, edx",
-        // EBX: after one more; R8D: halved.
+        // EBX: after one more; R8D: halved, but not below the limit.
         "lea ebx, [rax + 1]",
         "mov r8d, eax",
         "neg r8d",
         "shr r8d, 1",
+        "mov r12d, {broken}",
+        "cmp r8d, r12d",
+        "cmova r8d, r12d",
         "neg r8d",
         "test eax, eax",
         "cmovs ebx, r8d",
         "xor ebx, edx",
         "sub ebx, edx",
         "mov [r10 + rsi + {base}], bl",
-        // The next history.
-        "lea rsi, [r11 + 2*r9]",
-        "mov [r10 + {history}], rsi",
         "cmp eax, -{steady}",
         "je 8f",
+        // The base predicts as an entry would.
         "xor ebx, ebx",
+        "shl edi, 2",
         "mov r8d, edi",
         look_up!("0"),
         look_up!("1"),
         look_up!("2"),
-        // EDX: the result.
+        look_up!("3"),
+        look_up!("4"),
+        // ESI: the entry; EDI: its prediction; R8D: 1 if the alternative is another; EDX: the result.
+        "mov esi, edi",
+        "xor r8d, edi",
+        "shr edi, 2",
+        "and edi, 1",
+        "shr r8d, 2",
+        "and r8d, 1",
         "mov edx, edi",
         "test rbx, rbx",
         "jz 3f",
-        "movzx esi, word ptr [rbx]",
+        // R12: 1 if the entry has also just been made.
         "mov eax, esi",
         "and eax, {useful} + 7",
         "sub eax, {not_taken}",
-        "cmp eax, 1",
-        "cmovbe edx, r8d",
-        // The count of directions.
+        "cmp eax, 2",
+        "sbb r12, r12",
+        "and r12d, r8d",
+        "jz 2f",
+        "mov rax, [r10 + {distrust}]",
+        "mov rdx, rax",
+        "shr rdx, 63",
+        "xor edx, 1",
+        "xor edx, edi",
+        // R12: one more if the alternative was right, else one less.
+        "mov r12d, edi",
+        "xor r12d, r11d",
+        "lea r12, [rax + 2*r12 - 1]",
+        "lea rax, [r12 + {least_distrust}]",
+        "cmp rax, {distrusts}",
+        "ja 2f",
+        "mov [r10 + {distrust}], r12",
+        "2:",
+        // The count of directions, which stays within its bits.
         "lea r12d, [2*r11 - 1]",
         "mov eax, esi",
         "and eax, 7",
         "add eax, r12d",
-        "cmp eax, 7",
-        "ja 2f",
-        "add esi, r12d",
-        "2:",
-        // How useful the entry is: EAX is one step more or less.
-        "cmp edi, r8d",
-        "je 2f",
+        "cmp eax, 8",
+        "sbb eax, eax",
+        "and eax, r12d",
+        "add esi, eax",
+        // How useful the entry is: EAX is one step more or less, or nothing if the alternative is the same.
         "mov eax, edi",
         "xor eax, r11d",
         "neg eax",
         "and eax, -2*{useful_step}",
         "add eax, {useful_step}",
+        "neg r8d",
+        "and eax, r8d",
         "mov r12d, esi",
         "and r12d, {useful}",
         "add r12d, eax",
-        "cmp r12d, {useful}",
-        "ja 2f",
+        "cmp r12d, {useful} + 1",
+        "sbb r12d, r12d",
+        "and eax, r12d",
         "add esi, eax",
-        "2:",
         "mov [rbx], si",
         "3:",
         "cmp edx, r11d",
@@ -196,8 +257,9 @@ pub unsafe extern "sysv64" fn predict() {
         "mov r9, [rsp + {saved} + 8*7]",
         "mov r10, [rsp + {saved} + 8*8]",
         "mov r12, [rsp + {saved} + 8*9]",
+        "mov r13, [rsp + {saved} + 8*10]",
         "ret",
-        // Not predicted: an entry in a table with a longer history than the provider's.
+        // Not predicted: entries in the tables with longer histories than the provider's.
         "4:",
         "test rbx, rbx",
         "jz 2f",
@@ -205,28 +267,39 @@ pub unsafe extern "sysv64" fn predict() {
         "sub rbx, {tables} + {table}",
         "jb 3f",
         "sub rbx, {table}",
+        "jb 4f",
+        "sub rbx, {table}",
         "jb 5f",
+        "sub rbx, {table}",
+        "jb 6f",
         "jmp 8f",
         "2:",
         allocate!("0"),
         "3:",
         allocate!("1"),
-        "5:",
+        "4:",
         allocate!("2"),
-        "jmp 8f",
+        "5:",
+        allocate!("3"),
         "6:",
-        "shl eax, {entry_tag}",
-        "lea eax, [rax + r11 + {not_taken}]",
-        "mov [rdx], ax",
+        allocate!("4"),
         "8:",
         "mov ecx, 1",
         "jmp 9b",
         saved = const at!(saved),
         conditional = const at!(conditional),
-        history = const Conditional::HISTORY,
+        path = const Conditional::PATH,
+        directions = const Conditional::DIRECTIONS,
+        way = const WAY,
+        distrust = const Conditional::DISTRUST,
+        least_distrust = const -*DISTRUST.start(),
+        distrusts = const *DISTRUST.end() - *DISTRUST.start(),
+        word0 = const WORDS[0] as i64,
+        word1 = const WORDS[1] as i64,
         base = const Conditional::BASE,
         base_shift = const BASE_SHIFT,
         steady = const STEADY,
+        broken = const BROKEN,
         tables = const Conditional::TABLES,
         table = const 2 * ENTRIES,
         position = const POSITION_SHIFT,
@@ -242,6 +315,8 @@ pub unsafe extern "sysv64" fn predict() {
         factor0 = const FACTORS[0] as i64,
         factor1 = const FACTORS[1] as i64,
         factor2 = const FACTORS[2] as i64,
+        factor3 = const FACTORS[3] as i64,
+        factor4 = const FACTORS[4] as i64,
     )
 }
 
