@@ -1,7 +1,7 @@
 //! Results of an experiment: the value of each cell beside the published one, and the named entries of its ledger.
 
 use crate::charges::{Charges, Tallies, Tally};
-use crate::experiment::{Measure, Platform, PlatformName, TimeUnit};
+use crate::experiment::{Image, Measure, Platform, PlatformName, TimeUnit};
 use crate::failure::Failure;
 use crate::flame::Folded;
 use crate::format::{figure, number};
@@ -10,7 +10,7 @@ use crate::runner::{self, Outcome};
 use crate::store::Finished;
 use crate::{Cell, Experiment};
 use ledger::profile::Prices;
-use ledger::summary::{By, Cause, Selection};
+use ledger::summary::{By, Cause, Part, Selection};
 use ledger::{Family, Profile};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -284,7 +284,10 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     let unit = metric.unit().to_owned();
     let region = metric.region.as_deref();
     let unnamed = selection.unnamed();
-    let nameless = unnamed.iter().filter(|unnamed| unnamed.part.is_said());
+    // Only a Linux has tasks that are expected to have names.
+    let linux = matches!(cell.guest().image, Image::Linux { .. });
+    let said = |part: Part| part.is_said() && (linux || part != Part::Tasks);
+    let nameless = unnamed.iter().filter(|unnamed| said(unnamed.part));
     let nameless = nameless.map(|part| Nameless { share: part.share(), code: part.describe_in_sentence() }).collect();
     let unnamed = unnamed
         .iter()

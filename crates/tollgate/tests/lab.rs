@@ -606,3 +606,68 @@ fn where_there_is_no_slurm_its_package_is_named() {
     assert_eq!(output.status.code(), Some(126));
     assert!(errors.contains("--on slurm needs sbatch") && errors.contains("slurm-client"), "{errors}");
 }
+
+/// An experiment over a Linux that a script of the checkout makes.
+const MADE: &str = r#"
+title = "Made"
+[defaults]
+profile = "skx"
+platform = "bare"
+memory = "16M"
+guest = "made"
+[guest.made]
+kernel = "one.elf"
+initrd = "made.cpio"
+made-by = "guests/linux/make cloud"
+[metric]
+count = "OUT 0x3f8 *"
+unit = "characters"
+[[column]]
+id = "out"
+title = "out"
+[[row]]
+id = "one"
+title = "one"
+"#;
+
+#[test]
+fn images_of_a_user_s_kernels_are_in_the_laboratory_s_directory_and_do_not_pile_up() {
+    let files = Files::new("images", &twice());
+    std::fs::write(files.0.join("made.toml"), MADE).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    // A checkout whose scripts make images of 8 MiB, which no kernel can read.
+    let scripts = files.0.join("guests/linux");
+    std::fs::create_dir_all(&scripts).unwrap();
+    for (name, text) in [
+        ("kernel", "[ $1 != --label ] || { echo 6.1; exit; }\necho $PWD/one.elf\n"),
+        ("make", "while [ $1 != --to ]; do shift; done\nhead -c 8M /dev/zero >$2\necho $2\n"),
+    ] {
+        let path = scripts.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for patch in ["a", "b", "c"] {
+        std::fs::write(files.0.join(patch), patch).unwrap();
+    }
+    let images = || {
+        let entries = std::fs::read_dir(files.0.join("out/images")).unwrap();
+        let names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(names.iter().all(|name| name.starts_with("made-6.1-") && name.ends_with(".cpio")), "{names:?}");
+        names.len()
+    };
+    let run = |kernels: &[&str], keep: &str| {
+        let options = kernels.iter().flat_map(|kernel| ["--kernel", kernel]);
+        files.lab(&["run", "./made.toml", "--keep", keep].into_iter().chain(options).collect::<Vec<_>>());
+        images()
+    };
+    assert_eq!(run(&["cloud:a", "cloud:b"], "1G"), 2);
+    assert_eq!(run(&["cloud:b"], "1G"), 2, "an image of the same contents has the same name");
+    assert_eq!(run(&["cloud:c"], "1M"), 1, "the run's own stays");
+    let (status, printed, errors) = files.lab(&["prune", "--keep", "0"]);
+    let lines: Vec<&str> = printed.lines().collect();
+    let whole = |line: &str| {
+        line.starts_with("1 image of a guest (") && line.ends_with(") removed, 0 images of guests (0 bytes) kept")
+    };
+    assert!(status == 0 && whole(lines[1]), "{printed}{errors}");
+    assert_eq!(images(), 0);
+}

@@ -72,12 +72,13 @@ fn a_cell_says_which_kernel_has_no_names() {
     let mut ledger = testing::ledger(4);
     ledger.symbols.clear();
     ledger.explain_unnamed(|part, _| format!("the reason for {}", part.name()));
+    ledger.explain_tasks(false, "the reason for tasks".to_owned());
     std::fs::write(&finished.ledger, ledger.to_bytes().unwrap()).unwrap();
     std::fs::write(&finished.output, "some output\n").unwrap();
     let cell = cell(&experiment.cells()[0], &Outcome::Finished(finished)).0;
     std::fs::remove_dir_all(&directory).unwrap();
-    // Programs seldom have names, and nobody is warned of them.
-    assert_eq!(cell.unnamed.len(), 2);
+    // Programs seldom have names, and nobody is warned of them, nor of the tasks of a guest that is no Linux.
+    assert_eq!(cell.unnamed.len(), 3);
     let [Nameless { share, code }] = &cell.nameless[..] else { panic!("{:?}", cell.nameless) };
     assert_eq!(code, "code of the kernel without names: the reason for kernel");
     assert!((0.8..0.95).contains(share), "{share}");

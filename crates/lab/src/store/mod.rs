@@ -1,24 +1,29 @@
 //! The store of finished cells: one directory each, named by the cell's fingerprint. The directory has the cell's ledger, the cell's
 //! output, and a record of both (`record.rs`) by which damage is recognized.
 //!
+//! The store also has the images of guests that a laboratory makes ([`Images`]).
+//!
 //! Several laboratories may use one store. A running one holds a shared lock on the store, and whoever prunes an exclusive
 //! one, so nothing that a run has counted on goes away. A cell that is not finished is in a directory of its own
 //! ([`Partial`]), which is locked until the last process that writes to it is gone: killing a laboratory leaves such
 //! directories behind unlocked, and the next run removes them.
 
+mod directory;
+mod images;
 mod partial;
 mod prune;
 mod record;
 
+pub use images::Images;
 pub use partial::Partial;
 pub use prune::{Pruned, Pruning, Size};
 
+use directory::{Directory, Lock};
 use record::Record;
 use std::collections::BTreeSet;
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 
 /// A finished cell's ledger.
 pub const LEDGER: &str = "ledger";
@@ -26,10 +31,6 @@ pub const LEDGER: &str = "ledger";
 pub const OUTPUT: &str = "output";
 /// The prefix of directories of cells that are not finished.
 const PARTIAL: &str = ".partial-";
-/// The time for which a run waits for another one to finish pruning.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two attempts.
-const NAP: Duration = Duration::from_millis(50);
 
 /// A cell that ran as it should.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,97 +85,43 @@ pub enum StoreError {
 /// A directory of finished cells.
 #[derive(Debug)]
 pub struct Store {
-    path: PathBuf,
-    /// The directory, locked; a file system without locks is used without.
-    directory: File,
-}
-
-/// The mode of [`Store::lock`].
-#[derive(Clone, Copy)]
-enum Lock {
-    Shared,
-    Exclusive,
+    directory: Directory,
 }
 
 impl Store {
-    fn error(path: &Path, error: std::io::Error) -> StoreError {
-        StoreError::Directory { path: path.display().to_string(), error }
-    }
-
-    fn at(path: &Path) -> Result<Self, StoreError> {
-        let directory = File::open(path).map_err(|error| Self::error(path, error))?;
-        let is_directory = directory.metadata().is_ok_and(|metadata| metadata.is_dir());
-        match is_directory {
-            true => Ok(Self { path: path.to_path_buf(), directory }),
-            false => Err(Self::error(path, std::io::ErrorKind::NotADirectory.into())),
-        }
-    }
-
-    /// `false` if somebody else's lock is in the way. A file system that has no locks is used without.
-    fn lock(&self, lock: Lock) -> bool {
-        let locked = match lock {
-            Lock::Shared => self.directory.try_lock_shared(),
-            Lock::Exclusive => self.directory.try_lock(),
-        };
-        !matches!(locked, Err(TryLockError::WouldBlock))
-    }
-
     /// The store in the directory `path`, for a run: it is made if it is not there, and what laboratories that were killed
     /// have left is removed. Waits while somebody prunes it, unless `stop` is set.
     pub fn open(path: &Path, stop: &AtomicBool) -> Result<Self, StoreError> {
-        std::fs::create_dir_all(path).map_err(|error| Self::error(path, error))?;
-        let store = Self::at(path)?;
-        let begun = Instant::now();
-        while !store.lock(Lock::Shared) {
-            if begun.elapsed() > PATIENCE || stop.load(Ordering::Relaxed) {
-                let by = "another process that removes cells from it";
-                return Err(StoreError::Busy { path: path.display().to_string(), by });
-            }
-            std::thread::sleep(NAP);
-        }
+        let store = Self { directory: Directory::open(path, stop)? };
         store.sweep();
         Ok(store)
     }
 
     /// The store in the directory `path`, to remove cells from it; `None` if there is no such directory.
     pub fn existing(path: &Path) -> Result<Option<Self>, StoreError> {
-        match Self::at(path) {
-            Err(StoreError::Directory { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-            Ok(store) if store.lock(Lock::Exclusive) => Ok(Some(store)),
-            Ok(_) => Err(StoreError::Busy {
-                path: path.display().to_string(),
-                by: "a running `tollgate lab`; cells can be removed when it is done",
-            }),
-        }
+        Ok(Directory::existing(path)?.map(|directory| Self { directory }))
     }
 
     /// Its directory.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The names in it. An entry that can't be read is as good as absent.
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.path).into_iter().flatten();
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+        &self.directory.path
     }
 
     /// Removes unfinished cells that no live process works on, and returns how many. Nothing depends on it: what can't be
     /// removed now (in a directory that is read-only, for example) stays for the next time.
     fn sweep(&self) -> usize {
-        let unfinished = self.names().into_iter().filter(|name| name.starts_with(PARTIAL));
-        unfinished.filter(|name| partial::sweep(&self.path.join(name))).count()
+        let unfinished = self.directory.names().into_iter().filter(|name| name.starts_with(PARTIAL));
+        unfinished.filter(|name| partial::sweep(&self.path().join(name))).count()
     }
 
     fn finished(&self, fingerprint: &str) -> Finished {
-        let directory = self.path.join(fingerprint);
+        let directory = self.path().join(fingerprint);
         Finished { ledger: directory.join(LEDGER), output: directory.join(OUTPUT) }
     }
 
     /// The cell of a fingerprint. It counts as used now.
     pub fn find(&self, fingerprint: &str) -> Found {
-        let directory = self.path.join(fingerprint);
+        let directory = self.path().join(fingerprint);
         if std::fs::symlink_metadata(&directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             return Found::Nothing;
         }
@@ -189,13 +136,13 @@ impl Store {
 
     /// A directory for a cell that is about to run.
     pub fn partial(&self) -> std::io::Result<Partial> {
-        Partial::new(&self.path)
+        Partial::new(self.path())
     }
 
     /// Keeps a cell that has run, under its fingerprint. The reason if that can't be done is in words for the user.
     pub fn keep(&self, partial: Partial, fingerprint: &str, command: &str) -> Result<Finished, String> {
         let record = Record::new(partial.path(), command)?;
-        let place = self.path.join(fingerprint);
+        let place = self.path().join(fingerprint);
         // Another laboratory may have been faster. Its readers need not notice ours, which is the same.
         let same = || Record::read(&place).is_ok_and(|found| found == record && found.holds(&place).is_ok());
         let failed = |error: std::io::Error| format!("{} can't be made: {error}", place.display());
@@ -213,7 +160,7 @@ impl Store {
     /// Removes what is kept under a fingerprint, whatever it is. The name is free at once: a removal that is interrupted
     /// leaves an unfinished cell, not half of a finished one. No room on the disk is needed.
     fn remove(&self, fingerprint: &str) -> std::io::Result<()> {
-        let place = self.path.join(fingerprint);
+        let place = self.path().join(fingerprint);
         match std::fs::symlink_metadata(&place) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
@@ -221,7 +168,7 @@ impl Store {
             Ok(_) => {}
         }
         // One process alone can have moved this fingerprint away, so the name is free.
-        let aside = self.path.join(format!("{PARTIAL}{fingerprint}-{}", std::process::id()));
+        let aside = self.path().join(format!("{PARTIAL}{fingerprint}-{}", std::process::id()));
         std::fs::rename(place, &aside)?;
         std::fs::remove_dir_all(aside)
     }
@@ -229,7 +176,7 @@ impl Store {
     /// Removes cells as `pruning` says, but none of `spared`, and says what was removed. `None` if another laboratory is
     /// running: it may be using them.
     pub fn prune(&self, pruning: &Pruning, spared: &BTreeSet<Finished>) -> Option<Pruned> {
-        if !self.lock(Lock::Exclusive) {
+        if !self.directory.lock(Lock::Exclusive) {
             return None;
         }
         let spared = |name: &str| spared.contains(&self.finished(name));

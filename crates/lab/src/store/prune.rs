@@ -1,4 +1,4 @@
-//! The removal of finished cells: those not used for long, and the least recently used of those that together take too
+//! The removal of finished cells and of images: those not used for long, and the least recently used of those that together take too
 //! much room.
 
 use super::record::{RECORD, Record};
@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 /// Digits of a fingerprint.
 const DIGITS: usize = 32;
 /// Bytes of the unit of a file's blocks.
-const BLOCK: u64 = 512;
+pub(super) const BLOCK: u64 = 512;
 
-/// The cells to remove.
+/// The cells or images to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruning {
     /// The least recently used, until those that are left take at most so many bytes on the disk.
@@ -23,18 +23,18 @@ pub struct Pruning {
     pub dry_run: bool,
 }
 
-/// Cells and the bytes that they take on the disk.
+/// Cells or images, and the bytes that they take on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Cells.
-    pub cells: usize,
+    /// Their number.
+    pub number: usize,
     /// Bytes.
     pub bytes: u64,
 }
 
 impl Size {
     fn add(&mut self, bytes: u64) {
-        self.cells += 1;
+        self.number += 1;
         self.bytes += bytes;
     }
 }
@@ -42,21 +42,21 @@ impl Size {
 /// The result of the removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Finished cells that were removed.
+    /// Those that were removed.
     pub removed: Size,
     /// Those that are left.
     pub kept: Size,
-    /// Unfinished cells of laboratories that were killed, which were removed too.
+    /// Unfinished ones of laboratories that were killed, which were removed too.
     pub unfinished: usize,
-    /// The first cell that could not be removed, with the reason.
+    /// The first one that could not be removed, with the reason.
     pub failed: Option<String>,
 }
 
-/// A finished cell, or what is left of one.
-struct Entry {
-    name: String,
-    bytes: u64,
-    used: SystemTime,
+/// A finished cell, or what is left of one; or an image.
+pub(super) struct Entry {
+    pub name: String,
+    pub bytes: u64,
+    pub used: SystemTime,
 }
 
 /// The entry of that name, if it is certainly one of ours: nothing else is ever removed.
@@ -80,7 +80,19 @@ fn entry(store: &Path, name: String) -> Option<Entry> {
 
 /// Removes what `pruning` says and `spared` does not exempt.
 pub(super) fn prune(store: &Store, pruning: &Pruning, spared: impl Fn(&str) -> bool) -> Pruned {
-    let mut entries: Vec<Entry> = store.names().into_iter().filter_map(|name| entry(store.path(), name)).collect();
+    let names = store.directory.names().into_iter();
+    let entries = names.filter_map(|name| entry(store.path(), name)).collect();
+    least_recent(store.path(), entries, pruning, spared, |name| store.remove(name))
+}
+
+/// Removes entries of a directory as `pruning` says, by `remove`, but none that `spared` exempts.
+pub(super) fn least_recent(
+    directory: &Path,
+    mut entries: Vec<Entry>,
+    pruning: &Pruning,
+    spared: impl Fn(&str) -> bool,
+    remove: impl Fn(&str) -> std::io::Result<()>,
+) -> Pruned {
     entries.sort_by(|a, b| (a.used, &a.name).cmp(&(b.used, &b.name)));
     let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
     let now = SystemTime::now();
@@ -91,11 +103,11 @@ pub(super) fn prune(store: &Store, pruning: &Pruning, spared: impl Fn(&str) -> b
         let wanted = pruning.age.is_some_and(|limit| age >= limit) || pruning.keep.is_some_and(|keep| left > keep);
         let removed = match wanted && !spared(&entry.name) {
             true if pruning.dry_run => Ok(true),
-            true => store.remove(&entry.name).map(|()| true),
+            true => remove(&entry.name).map(|()| true),
             false => Ok(false),
         };
         let removed = removed.unwrap_or_else(|error| {
-            pruned.failed.get_or_insert(format!("{}: {error}", store.path().join(&entry.name).display()));
+            pruned.failed.get_or_insert(format!("{}: {error}", directory.join(&entry.name).display()));
             false
         });
         if removed {

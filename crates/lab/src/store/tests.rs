@@ -1,5 +1,6 @@
 use super::*;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 /// A directory for one test, with a store in it.
 struct Bench(PathBuf);
@@ -198,11 +199,11 @@ fn pruning_removes_what_was_not_used_for_longest() {
     }
     let nobody = BTreeSet::new();
     let all = store.prune(&Pruning { dry_run: true, ..Pruning::default() }, &nobody).unwrap();
-    assert_eq!((all.removed.cells, all.kept.cells), (0, 4));
+    assert_eq!((all.removed.number, all.kept.number), (0, 4));
     let each = all.kept.bytes / 4;
     assert!((10_000..50_000).contains(&each), "{each}");
     let old = Pruning { age: Some(Duration::from_secs(9 * 86_400)), dry_run: true, ..Pruning::default() };
-    assert_eq!(store.prune(&old, &nobody).unwrap().removed, prune::Size { cells: 2, bytes: 2 * each });
+    assert_eq!(store.prune(&old, &nobody).unwrap().removed, prune::Size { number: 2, bytes: 2 * each });
     assert_eq!(bench.names().len(), 4, "nothing was to be removed");
     // The next to go would be c.
     store.find(&print('c'));
@@ -210,14 +211,14 @@ fn pruning_removes_what_was_not_used_for_longest() {
     let spared = BTreeSet::from([store.finished(&print('b'))]);
     let pruned = store.prune(&some, &spared).unwrap();
     assert_eq!(
-        (pruned.removed.cells, pruned.kept, pruned.failed),
-        (2, prune::Size { cells: 2, bytes: 2 * each }, None)
+        (pruned.removed.number, pruned.kept, pruned.failed),
+        (2, prune::Size { number: 2, bytes: 2 * each }, None)
     );
     assert_eq!(bench.names(), [print('b'), print('c')]);
     let exact = store.prune(&some, &nobody).unwrap();
-    assert_eq!(exact.removed.cells, 0, "what fits stays");
+    assert_eq!(exact.removed.number, 0, "what fits stays");
     let everything = store.prune(&Pruning { keep: Some(0), ..Pruning::default() }, &nobody).unwrap();
-    assert_eq!((everything.removed.cells, everything.kept.bytes), (2, 0));
+    assert_eq!((everything.removed.number, everything.kept.bytes), (2, 0));
     assert!(bench.names().is_empty());
 }
 
@@ -235,7 +236,7 @@ fn pruning_touches_nothing_that_is_not_certainly_a_cell() {
     std::fs::create_dir(bench.0.join("a".repeat(31))).unwrap();
     std::fs::write(bench.0.join(&file), "").unwrap();
     let pruned = store.prune(&Pruning { keep: Some(0), ..Pruning::default() }, &BTreeSet::new()).unwrap();
-    assert_eq!((pruned.removed.cells, pruned.kept.cells), (1, 0));
+    assert_eq!((pruned.removed.number, pruned.kept.number), (1, 0));
     assert_eq!(bench.names(), [upper, "a".repeat(31), foreign, file]);
 }
 
@@ -257,8 +258,8 @@ fn nothing_is_removed_from_under_another_laboratory() {
     assert!(error.contains("is in use by another process that removes cells from it"), "{error}");
     std::thread::scope(|scope| {
         let run = scope.spawn(|| bench.store());
-        std::thread::sleep(2 * NAP);
-        assert_eq!(pruner.prune(&everything, &BTreeSet::new()).unwrap().removed.cells, 1);
+        std::thread::sleep(2 * directory::NAP);
+        assert_eq!(pruner.prune(&everything, &BTreeSet::new()).unwrap().removed.number, 1);
         drop(pruner);
         run.join().unwrap();
     });

@@ -130,9 +130,9 @@ fn make_room(store: &Store, common: &Common, outcomes: &[Outcome]) {
     let pruning = Pruning { keep: common.keep.0, ..Pruning::default() };
     // If another laboratory is running, the last one to end removes them. A cell that can't be removed does no harm.
     if let Some(pruned) = store.prune(&pruning, &used.collect())
-        && pruned.removed.cells != 0
+        && pruned.removed.number != 0
     {
-        let (cells, bytes) = (pruned.removed.cells, size_text(pruned.removed.bytes));
+        let (cells, bytes) = (pruned.removed.number, size_text(pruned.removed.bytes));
         let path = store.path().display();
         say(&format!(
             "tollgate: {cells} cells ({bytes}) that were used least recently are removed from {path}: see --keep"

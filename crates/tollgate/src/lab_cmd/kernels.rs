@@ -4,6 +4,7 @@ use crate::places;
 use crate::table::hexadecimal;
 use anyhow::{Context, Result, bail};
 use lab::experiment::{Experiment, Image, Kernel};
+use lab::store::Images;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -75,7 +76,7 @@ impl Wanted {
             part(&std::fs::read(patch).with_context(|| format!("{patch} can't be read"))?);
         }
         let hash = hexadecimal(&hasher.finalize()[..IN_NAME]);
-        Ok(format!("guests/linux/out/lab-{experiment}-{label}-{hash}.cpio"))
+        Ok(format!("{experiment}-{label}-{hash}"))
     }
 
     /// Words of a script that takes a kernel.
@@ -85,10 +86,11 @@ impl Wanted {
     }
 }
 
-/// Makes the guests of experiments with these kernels, and returns the experiments over them.
-pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Experiment>> {
+/// Makes the guests of experiments with these kernels, and returns the experiments over them and the images of the guests, which are in the directory of
+/// finished cells, `out`.
+pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted], out: &Path) -> Result<(Vec<Experiment>, Option<Images>)> {
     if wanted.is_empty() {
-        return Ok(experiments);
+        return Ok((experiments, None));
     }
     wanted.iter().try_for_each(Wanted::check)?;
     let Some(root) = places::checkout() else {
@@ -96,6 +98,7 @@ pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Exper
             "--kernel: the scripts that make guests are in a checkout, and neither this directory nor the program is in one"
         );
     };
+    let mut images: Option<Images> = None;
     let mut over = Vec::new();
     for experiment in experiments {
         let builders = experiment.builders();
@@ -114,8 +117,12 @@ pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Exper
                 let initrd = match script.as_str() {
                     SAME_FOR_ALL => last_line(&root, script, options.iter().map(String::as_str))?,
                     _ => {
-                        let to =
-                            root.join(kernel.image(&experiment.name, builder, &label)?).to_string_lossy().into_owned();
+                        let images = match &mut images {
+                            Some(images) => images,
+                            none => none.insert(Images::open(&std::path::absolute(out)?)?),
+                        };
+                        let to = images.file(&kernel.image(&experiment.name, builder, &label)?);
+                        let to = to.to_string_lossy().into_owned();
                         let words = options.iter().map(String::as_str).chain(kernel.words()).chain(["--to", &to]);
                         last_line(&root, script, words)?
                     }
@@ -128,7 +135,7 @@ pub fn over(experiments: Vec<Experiment>, wanted: &[Wanted]) -> Result<Vec<Exper
         }
         over.push(experiment.over(&kernels));
     }
-    Ok(over)
+    Ok((over, images))
 }
 
 /// A word of the command that makes a guest. The names of files there are those from the checkout, and the user may be elsewhere.
@@ -185,7 +192,7 @@ mod tests {
             Wanted { kernel: "cloud".to_owned(), patches }.image("net", builder, "6.1").unwrap()
         };
         let names = [&[][..], &[&a], &[&b], &[&a, &b], &[&b, &a]].map(|patches| image(patches, &builder));
-        assert!(names.iter().all(|name| name.starts_with("guests/linux/out/lab-net-6.1-")), "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("net-6.1-")), "{names:?}");
         assert_eq!(BTreeSet::from(names.clone()).len(), names.len());
         assert_ne!(image(&[&a], &builder[..1]), names[1]);
         // A patch of the same contents makes the same image, and a changed one another.
@@ -232,7 +239,8 @@ mod tests {
     #[test]
     fn an_experiment_without_linux_is_refused() {
         let experiment = Experiment::named("pv-cr3").unwrap();
-        let error = over(vec![experiment], &[Wanted::parse("cloud").unwrap()]).unwrap_err().to_string();
+        let wanted = [Wanted::parse("cloud").unwrap()];
+        let error = over(vec![experiment], &wanted, Path::new("nowhere")).unwrap_err().to_string();
         assert!(error.contains("the experiment pv-cr3 runs no Linux"), "{error}");
     }
 }

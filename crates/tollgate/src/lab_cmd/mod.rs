@@ -21,7 +21,7 @@ use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
 use lab::results::ExperimentResult;
 use lab::size::parse_size;
-use lab::store::{Pruned, Pruning, Size, Store};
+use lab::store::{Images, Pruned, Pruning, Size, Store};
 use lab::{Cell, layouts, report, text};
 use ledger::profile::Clock;
 use serde_json::json;
@@ -296,12 +296,16 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         false => args.names.iter().map(String::as_str).collect(),
     };
     let experiments = names.into_iter().map(settings::named).collect::<Result<Vec<_>>>()?;
-    let mut experiments = kernels::over(experiments, &args.kernel)?;
+    let (mut experiments, images) = kernels::over(experiments, &args.kernel, &args.common.out)?;
     model_them(&mut experiments, &args.common);
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let in_layouts: Vec<Experiment> =
         experiments.iter().flat_map(|experiment| experiment.in_layouts(args.layouts)).collect();
     let mut ran = cells::run(&in_layouts, &args.common, |_| true)?;
+    if let Some(images) = images.filter(|_| ran.interrupted.is_none()) {
+        // As with cells, the last laboratory to end removes them, and one that can't be removed does no harm.
+        images.prune(&Pruning { keep: args.common.keep.0, ..Pruning::default() });
+    }
     ran.results = ran.results.chunks(args.layouts as usize).filter_map(layouts::joined).collect();
     if args.json {
         emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted, &args.functions)))?;
@@ -378,22 +382,30 @@ fn prune(args: &PruneArgs) -> Result<ExitCode> {
     let Some(pruned) = pruned else {
         bail!("{} is in use by a running `tollgate lab`", args.out.display());
     };
-    let (removed, kept) = (pruned.removed, pruned.kept);
+    let images = Images::existing(&args.out)?.and_then(|images| images.prune(&pruning));
     if args.json {
-        let size = |size: Size| json!({ "cells": size.cells, "bytes": size.bytes });
-        let document = json!({
+        let size = |size: Size, of: &str| json!({ of: size.number, "bytes": size.bytes });
+        let mut document = json!({
             "dry_run": args.dry_run,
-            "removed": size(removed),
-            "kept": size(kept),
+            "removed": size(pruned.removed, "cells"),
+            "kept": size(pruned.kept, "cells"),
             "unfinished": pruned.unfinished,
         });
+        if let Some(images) = &images {
+            document["images"] =
+                json!({ "removed": size(images.removed, "images"), "kept": size(images.kept, "images") });
+        }
         emit(&format!("{document:#}\n"))?;
     } else {
-        let size = |size: Size| format!("{} ({})", counted(size.cells, "cell", "cells"), size_text(size.bytes));
         let would = if args.dry_run { "would be " } else { "" };
-        emit(&format!("{} {would}removed, {} {would}kept\n", size(removed), size(kept)))?;
+        let line = |pruned: &Pruned, one: &str, several: &str| {
+            let size = |size: Size| format!("{} ({})", counted(size.number, one, several), size_text(size.bytes));
+            format!("{} {would}removed, {} {would}kept\n", size(pruned.removed), size(pruned.kept))
+        };
+        let images = images.as_ref().map(|images| line(images, "image of a guest", "images of guests"));
+        emit(&(line(&pruned, "cell", "cells") + &images.unwrap_or_default()))?;
     }
-    match pruned.failed {
+    match pruned.failed.or_else(|| images.and_then(|images| images.failed)) {
         Some(failed) => bail!("can't remove {failed}"),
         None => Ok(ExitCode::SUCCESS),
     }
