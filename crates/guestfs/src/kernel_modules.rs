@@ -26,8 +26,8 @@ pub enum ModuleError {
         cause: io::Error,
     },
     /// The kernel has no module with this name, neither as a file nor built in.
-    #[error("{0}.ko is needed and not found in {dir}", dir = .1.display())]
-    Missing(String, PathBuf),
+    #[error("{0}.ko is needed and not found in {1}")]
+    Missing(String, String),
     /// The file is not a module.
     #[error("{0} is not a kernel module")]
     Other(PathBuf),
@@ -48,6 +48,8 @@ pub struct Modules {
     directory: PathBuf,
     files: BTreeMap<String, Place>,
     builtin: BTreeSet<String>,
+    /// Further directories of the same kernel's modules, for what is not in this one.
+    others: Vec<Modules>,
 }
 
 /// Returns the kernel's name of a module file: the kernel has an underscore where the file name may have a hyphen.
@@ -84,31 +86,43 @@ impl Modules {
         // Installed modules are in `kernel`; modules from other sources are not needed here.
         let installed = directory.join("kernel");
         // A build tree, also one of `make O=`, has a directory `kernel` of another kind.
-        let is_installed = installed.is_dir() && !directory.join("arch").is_dir();
+        let is_tree = directory.join("arch").is_dir();
+        let is_installed = installed.is_dir() && !is_tree;
         let order = directory.join("modules.order");
         match std::fs::read_to_string(&order) {
             // A build tree is large, but has a list of its modules.
-            Ok(list) if !is_installed => files.extend(list.lines().filter_map(listed)),
+            Ok(list) if is_tree => files.extend(list.lines().filter_map(listed)),
             _ => collect(if is_installed { &installed } else { directory }, 0, &mut files).map_err(failed)?,
         }
         let list = std::fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
         let builtin = list.lines().filter_map(|line| name_of(line.rsplit('/').next()?)).collect();
-        Ok(Self { directory: directory.to_path_buf(), files, builtin })
+        Ok(Self { directory: directory.to_path_buf(), files, builtin, others: Vec::new() })
     }
 
     /// Returns a kernel without modules.
     pub fn none() -> Self {
-        Self { directory: PathBuf::new(), files: BTreeMap::new(), builtin: BTreeSet::new() }
+        Self { directory: PathBuf::new(), files: BTreeMap::new(), builtin: BTreeSet::new(), others: Vec::new() }
     }
 
-    /// Returns true if nothing is known of any module: a directory without lists and files.
+    /// Returns the modules with those of a further directory. Some distributions divide the modules of a kernel into several packages.
+    pub fn and(mut self, other: Self) -> Self {
+        self.others.push(other);
+        self
+    }
+
+    /// Returns all directories.
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// Returns true if nothing is known of any module: directories without lists and files.
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.builtin.is_empty()
+        self.all().all(|modules| modules.files.is_empty() && modules.builtin.is_empty())
     }
 
     /// Returns true if the module exists or is built in.
     pub fn has(&self, name: &str) -> bool {
-        self.files.contains_key(name) || self.builtin.contains(name)
+        self.all().any(|modules| modules.files.contains_key(name) || modules.builtin.contains(name))
     }
 
     /// Returns modules with all their dependencies, in loading order: names and contents. Built-in modules are left out.
@@ -123,11 +137,16 @@ impl Modules {
     /// Returns the files that `load` reads for these names, as far as the kernel has them.
     pub fn files(&self, names: &[&str]) -> Result<Vec<PathBuf>, ModuleError> {
         let known: Vec<&str> = names.iter().copied().filter(|name| self.has(name)).collect();
-        let path = |name: &String| match self.files.get(name)? {
-            Place::Found(path) => Some(path.clone()),
-            Place::Listed(path) => Some(self.directory.join(path)),
+        let path = |name: &String| match self.place(name)? {
+            (_, Place::Found(path)) => Some(path.clone()),
+            (directory, Place::Listed(path)) => Some(directory.join(path)),
         };
         Ok(self.load(&known)?.iter().filter_map(|(name, _)| path(name)).collect())
+    }
+
+    /// Returns the directory and the file of a module.
+    fn place(&self, name: &str) -> Option<(&Path, &Place)> {
+        self.all().find_map(|modules| Some((&*modules.directory, modules.files.get(name)?)))
     }
 
     fn load_one(
@@ -139,13 +158,16 @@ impl Modules {
         if !seen.insert(name.to_owned()) {
             return Ok(());
         }
-        let Some(place) = self.files.get(name) else {
-            let known = self.builtin.contains(name);
-            return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned(), self.directory.clone())) };
+        let Some(place) = self.place(name) else {
+            if self.has(name) {
+                return Ok(());
+            }
+            let looked: Vec<String> = self.all().map(|modules| modules.directory.display().to_string()).collect();
+            return Err(ModuleError::Missing(name.to_owned(), looked.join(" or ")));
         };
         let (path, file) = match place {
-            Place::Found(path) => (path.clone(), open_regular(path)),
-            Place::Listed(path) => (self.directory.join(path), open_beneath(&self.directory, path)),
+            (_, Place::Found(path)) => (path.clone(), open_regular(path)),
+            (directory, Place::Listed(path)) => (directory.join(path), open_beneath(directory, path)),
         };
         let bytes = file.and_then(|file| read(file, &path));
         let bytes = bytes.map_err(|cause| ModuleError::Read { path: path.clone(), cause })?;
@@ -249,6 +271,30 @@ mod tests {
         std::fs::create_dir(tree.join("arch")).unwrap();
         assert_eq!(names(&Modules::of_directory(&tree).unwrap()), [true, false, true]);
         std::fs::remove_dir_all(&tree).unwrap();
+    }
+
+    #[test]
+    fn the_modules_of_one_kernel_may_be_in_several_packages() {
+        let directory = Directory::new();
+        let (core, drivers) = (directory.0.join("core"), directory.0.join("drivers"));
+        std::fs::create_dir_all(&core).unwrap();
+        std::fs::create_dir_all(drivers.join("kernel/fs")).unwrap();
+        // The package of the image has the lists, and no modules.
+        std::fs::write(core.join("modules.order"), "kernel/fs/overlay.ko\n").unwrap();
+        std::fs::write(core.join("modules.builtin"), "kernel/fs/fuse/fuse.ko\n").unwrap();
+        std::fs::write(drivers.join("kernel/fs/overlay.ko"), module(b"depends=fuse\0")).unwrap();
+        let of = |path: &Path| Modules::of_directory(path).unwrap();
+        let names = |modules: &Modules| ["fuse", "overlay"].map(|name| modules.has(name));
+        assert_eq!(names(&of(&core)), [true, false]);
+        assert_eq!(names(&of(&drivers)), [false, true]);
+        assert!(of(&drivers).load(&["overlay"]).is_err());
+        let both = of(&drivers).and(of(&core));
+        assert_eq!((names(&both), both.is_empty()), ([true, true], false));
+        assert_eq!(both.load(&["overlay"]).unwrap().len(), 1);
+        assert_eq!(both.files(&["overlay", "none"]).unwrap(), [drivers.join("kernel/fs/overlay.ko")]);
+        let error = both.load(&["none"]).unwrap_err().to_string();
+        let expected = format!("none.ko is needed and not found in {} or {}", drivers.display(), core.display());
+        assert_eq!(error, expected);
     }
 
     #[test]

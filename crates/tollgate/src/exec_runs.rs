@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options of `exec` that a measurement does not support, or defines itself.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
+    "add_opened",
     "controlled",
     "ledger",
     "json",

@@ -216,7 +216,7 @@ fn saved_results_are_shown_and_combined() {
     assert_eq!(text(&shown.stdout).lines().count(), 5);
     // The whole answer is there, with its counts, entries and shares.
     let shown = text(&program(&["diff", "--load", &two]).stdout);
-    for part in ["count A", "instructions A", "p99 B", "mitigation A", "measured prices"] {
+    for part in ["count A", "instructions A", "total B", "p99 B", "mitigation A", "measured prices"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     let document: serde_json::Value =

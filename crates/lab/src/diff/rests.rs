@@ -108,6 +108,17 @@ fn percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
+/// Formats shares of a whole as whole percentages whose sum is 100: what rounding down leaves goes to the shares with the largest remainders.
+fn percentages<const N: usize>(shares: [f64; N]) -> [String; N] {
+    let exact = shares.map(|share| share * 100.0);
+    let mut whole = exact.map(f64::floor);
+    let mut order: Vec<usize> = (0..N).collect();
+    order.sort_by(|a, b| (exact[*b] - whole[*b]).total_cmp(&(exact[*a] - whole[*a])));
+    let left = (exact.iter().sum::<f64>() - whole.iter().sum::<f64>()).round() as usize;
+    order.iter().take(left).for_each(|at| whole[*at] += 1.0);
+    whole.map(|percent| format!("{percent:.0}%"))
+}
+
 impl Rests {
     /// Returns what the difference of two sides rests on. None if nothing changes, or if the prices of a side are not known.
     pub fn new(a: &Runs, b: &Runs) -> Option<Self> {
@@ -142,11 +153,10 @@ impl Rests {
             }
             _ => "the models differ: only core has pipelines, caches and predictors",
         };
-        let (at_measured, at_estimates) = (percent(measured), percent(estimated));
+        let [at_measured, at_estimates, by_model] = percentages([measured, estimated, modelled]);
         let charged = if modelled > 0.0 {
             format!(
-                "{at_measured} are charged at measured prices, {at_estimates} at estimates and {} by the model of pipeline, caches and predictor",
-                percent(modelled)
+                "{at_measured} are charged at measured prices, {at_estimates} at estimates and {by_model} by the model of pipeline, caches and predictor"
             )
         } else {
             format!("{at_measured} are charged at measured prices and {at_estimates} at estimates")
@@ -156,5 +166,19 @@ impl Rests {
             percent(instructions)
         );
         Some(Self { measured, estimated, modelled, instructions, sentence, lacks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_a_sentence_are_a_whole() {
+        assert_eq!(percentages([0.335, 0.335, 0.33]), ["34%", "33%", "33%"]);
+        assert_eq!(percentages([0.125, 0.125, 0.75]), ["13%", "12%", "75%"]);
+        assert_eq!(percentages([1.0 / 3.0; 3]), ["34%", "33%", "33%"]);
+        assert_eq!(percentages([0.0, 0.0, 1.0]), ["0%", "0%", "100%"]);
+        assert_eq!(percentages([0.006, 0.994]), ["1%", "99%"]);
     }
 }

@@ -134,13 +134,13 @@ fn entries(diff: &Diff, title: &str, changes: &[EntryChange], top: usize) -> Opt
     let row = |change: &EntryChange| {
         let (a, b) = (&change.a, &change.b);
         let mut cells = vec![signed(change.cycles().round() as i128), signed_percent(change.cycles() / whole.max(1.0))];
-        let pairs = [(a.count, b.count), (a.mean, b.mean), (a.median, b.median), (a.p99, b.p99)];
+        let pairs = [(a.count, b.count), (a.total, b.total), (a.mean, b.mean), (a.median, b.median), (a.p99, b.p99)];
         cells.extend(pairs.into_iter().flat_map(|(a, b)| [rounded(a), rounded(b)]));
         cells.push(change.name.clone());
         cells
     };
     let numbers = ["change".to_owned(), format!("of {}", diff.a.name)];
-    let numbers = numbers.into_iter().chain(paired(diff, &["count", "mean", "median", "p99"]));
+    let numbers = numbers.into_iter().chain(paired(diff, &["count", "total", "mean", "median", "p99"]));
     Some(Sheet {
         title: format!("{title}{more}"),
         headings: numbers.map(|heading| (heading, Right)).chain(headings([("", Left)])).collect(),

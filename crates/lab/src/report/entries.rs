@@ -23,6 +23,7 @@ struct Part {
 struct Side {
     name: String,
     count: String,
+    total: String,
     mean: String,
     median: String,
     p99: String,
@@ -69,6 +70,7 @@ fn side(name: &str, figures: &Figures, longest: f64) -> Side {
     Side {
         name: name.to_owned(),
         count: cycles(figures.count),
+        total: cycles(figures.total),
         mean: cycles(figures.mean),
         median: cycles(figures.median),
         p99: cycles(figures.p99),

@@ -48,6 +48,13 @@ impl Frequency {
         Self::Megahertz((mhz as u32).clamp(*MEGAHERTZ.start(), *MEGAHERTZ.end()))
     }
 
+    /// Returns a frequency with a decimal point, if two options are one with a comma in its place.
+    pub(super) fn with_point(option: &str, next: &str) -> Option<String> {
+        let point = format!("{option}.{next}");
+        let is_number = !next.is_empty() && next.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number && matches!(Self::parse(&point), Some(Ok(_)))).then_some(point)
+    }
+
     /// Reads an option; `None` if it does not give a frequency. An error is the reason why it can't be chosen.
     pub(super) fn parse(word: &str) -> Option<Result<Self, String>> {
         let number = word.strip_prefix(PREFIX)?;

@@ -53,8 +53,14 @@ pub(super) fn split(text: &str) -> (&str, Option<&str>) {
 impl Profile {
     /// Chooses options, which are separated by commas.
     pub(super) fn with_options(mut self, words: Option<&str>) -> Result<Self, ProfileError> {
+        let mut before = "";
         for word in words.into_iter().flat_map(|words| words.split(',')) {
             let name = self.name.clone();
+            if let Some(point) = Frequency::with_point(before, word) {
+                let reason = format!("decimals are behind a point, as {point}");
+                return Err(ProfileError::Choice { name, word: format!("{before},{word}"), reason });
+            }
+            before = word;
             self = self.with_option(word).map_err(|reason| ProfileError::Choice {
                 name,
                 word: word.chars().take(80).collect(),

@@ -476,6 +476,9 @@ fn options_follow_the_name() {
         let refused = refused(&format!("skx,ghz={wrong}"));
         assert!(refused.contains("it should be a number of GHz from 0.1 to 10"), "{refused}");
     }
+    let comma = refused("zen4,pmu,ghz=3,6");
+    assert!(comma.ends_with("with the option 'ghz=3,6': decimals are behind a point, as ghz=3.6"), "{comma}");
+    assert!(refused("zen4,ghz=3,pmu,6").contains("option '6': there is no such option"));
     assert!(refused("core2,boost").contains("its profile has no boost frequency"));
     assert_eq!(Profile::file_in("./a.toml,pmu"), Some(Path::new("./a.toml")));
     assert_eq!(Profile::file_in("skx,pmu"), None);

@@ -15,7 +15,9 @@ pub const PROCESSOR: &str = "processor";
 const SHOWN: &str = "guest's processor";
 /// Facts that follow from the processor. They may change in a move, together with the hypervisor's switches. The model of time stays: the
 /// ledger names one for the whole run.
-const OF_PROCESSOR: [&str; 2] = [PROCESSOR, "processor options"];
+const OF_PROCESSOR: [&str; 2] = [PROCESSOR, OPTIONS];
+/// Name of the fact with the options of the processor, if it has any.
+const OPTIONS: &str = "processor options";
 /// The switch on which the guest may rely.
 const PARAVIRT: &str = "paravirt";
 /// The switch that is a fact if the guest may be a hypervisor itself.
@@ -45,9 +47,21 @@ fn processor(facts: &[(String, String)]) -> (&str, &str) {
 /// Returns the error for a difference in this fact, if it belongs to the processor.
 pub fn other_processor(key: &str, saved: &[(String, String)], here: &[(String, String)]) -> Option<SnapshotError> {
     [SHOWN, PROCESSOR].contains(&key).then(|| {
+        let options = [saved, here].map(|facts| value(facts, OPTIONS));
         let ((saved, all_saved), (here, all_here)) = (processor(saved), processor(here));
-        let (saved, here) = if saved == here { (all_saved, all_here) } else { (saved, here) };
-        SnapshotError::OtherProcessor { saved: saved.to_owned(), here: here.to_owned() }
+        if saved != here {
+            return SnapshotError::OtherProcessor { saved: saved.to_owned(), here: here.to_owned() };
+        }
+        let with = |name: &str, options: Option<&str>| match options {
+            Some(options) => format!("{name},{options}"),
+            None => format!("{name} without options"),
+        };
+        match options {
+            [of_saved, of_here] if of_saved != of_here => {
+                SnapshotError::OtherProcessor { saved: with(saved, of_saved), here: with(here, of_here) }
+            }
+            _ => SnapshotError::OtherProcessor { saved: all_saved.to_owned(), here: all_here.to_owned() },
+        }
     })
 }
 

@@ -124,6 +124,23 @@ fn a_refusal_names_what_is_not_stated() {
 }
 
 #[test]
+fn a_refusal_names_the_options_of_a_processor() {
+    let facts = |hash: &str, options: Option<&str>| {
+        let fact = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let options = options.map(|options| fact("processor options", options));
+        [fact("processor", &format!("zen4 {hash}"))].into_iter().chain(options).collect::<Vec<_>>()
+    };
+    let slow = facts("1", Some("ghz=3.000"));
+    let message = |here: &[_]| super::same_machine(&slow, here).unwrap_err().to_string();
+    let boosted = message(&facts("2", Some("boost")));
+    assert!(boosted.contains("with the processor zen4,ghz=3.000, and here it is zen4,boost: "), "{boosted}");
+    let plain = message(&facts("2", None));
+    assert!(plain.contains("with the processor zen4,ghz=3.000, and here it is zen4 without options: "), "{plain}");
+    // Another version of the program may know the processor with other prices.
+    assert!(message(&facts("2", Some("ghz=3.000"))).contains("processor zen4 1, and here it is zen4 2: "));
+}
+
+#[test]
 fn a_damaged_snapshot_is_refused() {
     let bare = Platform::Bare;
     let snapshot = save_after(&mut machine(&bare, Tier::default()), 2);

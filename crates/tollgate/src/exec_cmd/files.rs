@@ -1,6 +1,6 @@
 //! The files for the command: its program with its dependencies, and a few files that programs commonly expect.
 
-use super::ExecArgs;
+use super::{ExecArgs, opened};
 use crate::output::say;
 use crate::table::{counted, hexadecimal};
 use crate::usage::WrongArguments;
@@ -246,6 +246,21 @@ pub fn pack(
         let named = if own(path).exists() { None } else { closure.find(path.as_os_str().as_bytes(), directory) };
         let path = named.unwrap_or_else(|| own(path));
         closure.add(&mut tree, &path).with_context(|| format!("--add {}", path.display()))?;
+    }
+    if args.add_opened {
+        let used = opened::of_command(&own(&program), &args.command[1..], environment, directory)?;
+        let mut others = 0;
+        for path in &used {
+            // A directory is what is listed or entered; its contents were named by themselves.
+            let added = if path.is_dir() { tree.add_alone(path) } else { closure.add(&mut tree, path) };
+            others += usize::from(added.is_err());
+        }
+        if others > 0 {
+            let others = counted(others, "file", "files");
+            say(&format!(
+                "tollgate: --add-opened: {others} can't be packed, as this user can't read them or they are no files"
+            ));
+        }
     }
     let words = split(&args.command);
     // Files that the command's arguments name.

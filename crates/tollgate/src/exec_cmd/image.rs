@@ -93,7 +93,7 @@ pub fn archive(modules: Option<&Modules>, way: Way, nics: &[Nic]) -> Result<Arch
         let needs = || {
             let options: Vec<_> = names.iter().map(|name| option_of(name)).collect();
             format!(
-                "the kernel lacks a driver that a command needs: its configuration must have {}, built in, or as modules that have been built",
+                "the kernel lacks a driver that a command needs: its configuration must have {}, built in, or as modules that have been built and are in a directory or a package that --modules names",
                 options.join(", ")
             )
         };

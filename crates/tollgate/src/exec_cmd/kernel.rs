@@ -44,11 +44,13 @@ pub struct Kernel {
     pub image: PathBuf,
     /// Module directory or build tree. None: the kernel is assumed to have all drivers built in.
     pub modules: Option<PathBuf>,
+    /// Further directories with modules of the kernel.
+    pub others: Vec<PathBuf>,
 }
 
 impl Kernel {
     /// Finds the kernel of a name: the distribution's, a release, a package, an image, or a directory. Without a name, the host's own if it is readable.
-    /// `modules` is the place of its modules, if the user names one.
+    /// `modules` are the places of its modules, if the user names any.
     pub fn find(name: Option<&str>, modules: Option<&str>) -> Result<Self> {
         let kernel = match name {
             None => match Self::of_host() {
@@ -63,14 +65,26 @@ impl Kernel {
             },
             Some(path) => Self::of_path(Path::new(path)),
         }?;
-        match modules {
-            None => Ok(kernel),
-            Some(place) => kernel.with_modules(Path::new(place)),
+        let named = places(modules);
+        if named.is_empty() {
+            return Ok(kernel);
         }
+        let mut places = named.iter().map(|place| kernel.modules_in(Path::new(place))).collect::<Result<Vec<_>>>()?;
+        // A package of an image may have the lists of what is built in, and others the modules.
+        let release = kernel.release();
+        let is_packaged = |directory: &PathBuf| {
+            release.as_ref().is_some_and(|release| directory.ends_with(release))
+                && !MODULE_ROOTS.iter().any(|root| directory.starts_with(root))
+                && !places.contains(directory)
+        };
+        let own = kernel.modules.clone().filter(is_packaged);
+        places.extend(own);
+        let first = places.remove(0);
+        Ok(Self { modules: Some(first), others: places, ..kernel })
     }
 
-    /// Returns the kernel with the modules of a directory or a package: those of its release if there are several.
-    fn with_modules(self, place: &Path) -> Result<Self> {
+    /// Returns the modules of a directory or a package: those of the kernel's release if there are several.
+    fn modules_in(&self, place: &Path) -> Result<PathBuf> {
         let failed = || format!("--modules {}", place.display());
         let place = place.canonicalize().with_context(failed)?;
         let directory = match package::kind(&place) {
@@ -95,7 +109,7 @@ impl Kernel {
         if Modules::of_directory(&modules).with_context(failed)?.is_empty() {
             bail!("{}: it contains neither modules nor a directory lib/modules/RELEASE", failed())
         }
-        Ok(Self { modules: Some(modules), ..self })
+        Ok(modules)
     }
 
     /// Returns the words for the kernel that is found without a name: the image of this machine's own, or the name of the distribution's. They contain
@@ -110,14 +124,14 @@ impl Kernel {
         let image = PathBuf::from(format!("/boot/vmlinuz-{release}"));
         std::fs::File::open(&image).ok()?;
         let modules = modules_of(&release);
-        Some(Self { image, modules })
+        Some(Self { image, modules, others: Vec::new() })
     }
 
     fn of_path(path: &Path) -> Result<Self> {
         if path.is_dir() {
             let image = path.join(BUILT);
             if image.is_file() {
-                let kernel = Self { image, modules: Some(path.to_path_buf()) };
+                let kernel = Self { image, modules: Some(path.to_path_buf()), others: Vec::new() };
                 kernel.remark(path);
                 return Ok(kernel);
             }
@@ -138,7 +152,7 @@ impl Kernel {
         let built = image.ancestors().nth(4).filter(|tree| tree.join(BUILT) == image).map(Path::to_path_buf);
         let release = release_of(&image).with_context(failed)?;
         let modules = built.or_else(|| modules_of(&release?));
-        Ok(Self { image, modules })
+        Ok(Self { image, modules, others: Vec::new() })
     }
 
     /// Says what the configuration of a tree lacks of what nothing runs without.
@@ -178,7 +192,7 @@ impl Kernel {
             let mut all = MODULE_ROOTS.iter().map(|modules| root.join(&modules[1..]).join(release));
             all.find(|directory| directory.is_dir())
         });
-        Ok(Self { image, modules: own.or(beside).or_else(|| modules_of(&release?)) })
+        Ok(Self { image, modules: own.or(beside).or_else(|| modules_of(&release?)), others: Vec::new() })
     }
 
     /// Returns a kernel of the distribution's packages, which are downloaded once.
@@ -228,7 +242,10 @@ impl Kernel {
     /// Reads the modules, if there is a module directory. A tree of which only the image is left is one without.
     pub fn load_modules(&self) -> Result<Option<Modules>> {
         let Some(directory) = &self.modules else { return Ok(None) };
-        Ok(Some(Modules::of_directory(directory)?).filter(|modules| !modules.is_empty()))
+        let first = Modules::of_directory(directory)?;
+        let join = |all: Modules, other: &PathBuf| -> Result<Modules> { Ok(all.and(Modules::of_directory(other)?)) };
+        let all = self.others.iter().try_fold(first, join)?;
+        Ok(Some(all).filter(|modules| !modules.is_empty()))
     }
 }
 
@@ -247,6 +264,15 @@ impl Kernel {
             self.image.display(),
             looked.join(" or ")
         )
+    }
+}
+
+/// Returns the places in the value of `--modules`, which commas separate; a comma may also be part of the name of what exists.
+pub(super) fn places(modules: Option<&str>) -> Vec<&str> {
+    match modules {
+        None => Vec::new(),
+        Some(one) if Path::new(one).exists() => vec![one],
+        Some(several) => several.split(',').collect(),
     }
 }
 
@@ -450,7 +476,7 @@ impl Cache {
         let roots = unpacked.filter(begins).flat_map(|tree| MODULE_ROOTS.map(|root| tree.join(&root[1..])));
         let modules = roots.map(|root| root.join(&release)).find(|directory| directory.is_dir())?;
         let image = directory.join("vmlinuz");
-        image.is_file().then_some(Kernel { image, modules: Some(modules) })
+        image.is_file().then_some(Kernel { image, modules: Some(modules), others: Vec::new() })
     }
 
     /// Returns a kernel of a release that was fetched under a name, and is present with its modules. Kernels of trees and files are no such kernels.
@@ -619,6 +645,16 @@ mod tests {
     }
 
     #[test]
+    fn commas_separate_the_places_of_modules() {
+        assert_eq!(places(Some("/none/a.rpm,/none/b")), ["/none/a.rpm", "/none/b"]);
+        assert!(places(None).is_empty());
+        let directory = std::env::temp_dir().join(format!("tollgate,comma-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        assert_eq!(places(directory.to_str()), [directory.to_str().unwrap()]);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
     fn suites_and_flavours_are_fetched_by_their_names() {
         let names = ["trixie-backports", "cloud@trixie", "amd64@sid", "sid", "backports-amd64"].map(fetchable);
         let expected = ["cloud@trixie-backports", "cloud@trixie", "amd64@sid", "cloud@sid", "backports-amd64"];
@@ -630,7 +666,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_modules_says_where_they_were_looked_for() {
-        let text = |modules| Kernel { image: "/x/bzImage".into(), modules }.without_modules();
+        let text = |modules| Kernel { image: "/x/bzImage".into(), modules, others: Vec::new() }.without_modules();
         assert_eq!(
             text(None),
             "no modules of the kernel /x/bzImage (RELEASE) were found: there are none in /lib/modules/RELEASE/kernel or /usr/lib/modules/RELEASE/kernel; --modules DIR names their directory, and a kernel with its drivers built in needs none"

@@ -11,6 +11,7 @@ mod layout;
 mod missing;
 pub mod nearest;
 pub(crate) mod needs;
+mod opened;
 mod package;
 pub(crate) mod parameters;
 mod release;
@@ -107,6 +108,7 @@ Examples:
   tollgate exec --kernel linux-image-6.12.95-amd64.deb -- uname -r
   tollgate exec --kernel trixie-backports -- uname -r
   tollgate exec --kernel bzImage --modules /tmp/staging -- uname -r
+  tollgate exec --add-opened -- python3 -c 'import json'
   tollgate exec --root -- python3 -m timeit 'sorted(range(1000))'
   tollgate exec --share .:rw -- make test
   tollgate exec --net user -- curl -s https://www.kernel.org
@@ -130,7 +132,7 @@ pub struct ExecArgs {
     /// Kernel: a bzImage or vmlinux, a build tree, a .deb or .rpm, the directory of an unpacked package, a release that apt knows, or this distribution's `cloud`, `backports` or `amd64`, or a suite such as `trixie-backports` [default: this host's own if it is readable, else cloud]
     #[arg(long, value_name = "K")]
     kernel: Option<String>,
-    /// Modules of the kernel: their directory, one with lib/modules in it, or a .deb or .rpm [default: those beside the kernel, or in /lib/modules]
+    /// Modules of the kernel: their directory, one with lib/modules in it, or a .deb or .rpm; several are separated by commas [default: those beside the kernel, or in /lib/modules]
     #[arg(long, value_name = "PATH")]
     modules: Option<String>,
     /// Appends words to the kernel's command line
@@ -152,6 +154,9 @@ pub struct ExecArgs {
     /// Packs a file or directory of this host, under its own path, or a program by name with its dependencies. May be repeated
     #[arg(long, value_name = "PATH")]
     add: Vec<PathBuf>,
+    /// Runs the command once on this host first, without input and output, and packs the files that it opens, looks at or executes there
+    #[arg(long, conflicts_with_all = ["root", "replay"])]
+    add_opened: bool,
     /// Shows the host's whole file tree to the command, instead of the packed files. Writes stay in the guest
     #[arg(long)]
     root: bool,
@@ -302,8 +307,9 @@ impl ExecArgs {
 
     /// Returns what may be files that are read, with the words that name them.
     fn inputs(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
-        let named = [("--kernel", &self.kernel), ("--modules", &self.modules)].into_iter();
-        let named = named.filter_map(|(option, value)| Some((option, PathBuf::from(value.as_ref()?))));
+        let modules = kernel::places(self.modules.as_deref()).into_iter().map(|place| ("--modules", place));
+        let named = self.kernel.iter().map(|kernel| ("--kernel", kernel.as_str())).chain(modules);
+        let named = named.map(|(option, value)| (option, PathBuf::from(value)));
         let cpu = Profile::file_in(&self.cpu).map(|file| ("--cpu", file.to_path_buf()));
         let added = self.add.iter().map(|path| ("--add", path.clone()));
         let command = self.command.iter().map(|word| ("the command", PathBuf::from(word)));

@@ -137,11 +137,15 @@ fn skip_header(file: &mut File) -> Result<u64> {
 
 /// Returns the program that unpacks data that begin so, and its package.
 fn unpacker(start: &[u8]) -> Option<(&'static str, &'static str)> {
-    let known: [(&[u8], &str, &str); 4] = [
+    let known: [(&[u8], &str, &str); 6] = [
         (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd"),
         (&[0xfd, b'7', b'z', b'X', b'Z'], "xz", "xz-utils"),
         (&[0x1f, 0x8b], "gzip", "gzip"),
         (b"BZh", "bzip2", "bzip2"),
+        // The form of xz's predecessor has no magic number; these are its usual properties.
+        (&[0x5d, 0, 0], "xz", "xz-utils"),
+        // Files that are not packed: an archive of cpio.
+        (b"07070", "cat", "coreutils"),
     ];
     known.into_iter().find(|(magic, ..)| start.starts_with(magic)).map(|(_, program, package)| (program, package))
 }
@@ -169,7 +173,8 @@ fn unpack_rpm(path: &Path, to: &Path) -> Result<()> {
     if !lacking.is_empty() {
         bail!("{} is not installed", lacking.join(" and "));
     }
-    let mut first = piped(Command::new(program).arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+    let options: &[&str] = if program == "cat" { &[] } else { &["-dc"] };
+    let mut first = piped(Command::new(program).args(options).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
     let output = first.stdout.take().context("the output is not a pipe")?;
     let mut second = Command::new("cpio");
     second.args(["--extract", "--make-directories", "--no-absolute-filenames", "--quiet"]);
@@ -243,16 +248,21 @@ mod tests {
             return;
         }
         let place = place("rpm");
-        let script = "find ./boot | cpio --quiet -o -H newc | gzip -c > ../files";
-        run(Command::new("sh").args(["-c", script]).current_dir(place.join("root"))).unwrap();
-        let files = std::fs::read(place.join("files")).unwrap();
         // A signature of 5 bytes is followed by three zeros.
         let lead = [&RPM[..], &[0; LEAD as usize - 4]].concat();
-        let package = [lead, header(5), vec![0; 3], header(9), files].concat();
         let rpm = place.join("k.rpm");
-        std::fs::write(&rpm, &package).unwrap();
-        unpack_rpm(&rpm, &place).unwrap();
-        assert_eq!(std::fs::read_to_string(place.join("boot/vmlinuz-1")).unwrap(), "kernel");
+        let mut package = Vec::new();
+        let packers = ["zstd -qc", "xz -c", "xz --format=lzma -c", "bzip2 -c", "cat", "gzip -c"];
+        for packer in packers.iter().filter(|packer| has(packer.split(' ').next().unwrap())) {
+            let script = format!("find ./boot | cpio --quiet -o -H newc | {packer} > ../files");
+            run(Command::new("sh").args(["-c", &script]).current_dir(place.join("root"))).unwrap();
+            let files = std::fs::read(place.join("files")).unwrap();
+            package = [lead.clone(), header(5), vec![0; 3], header(9), files].concat();
+            std::fs::write(&rpm, &package).unwrap();
+            unpack_rpm(&rpm, &place).unwrap();
+            assert_eq!(std::fs::read_to_string(place.join("boot/vmlinuz-1")).unwrap(), "kernel", "{packer}");
+            std::fs::remove_dir_all(place.join("boot")).unwrap();
+        }
         for (length, word) in [(100, "ends in a header"), (LEAD as usize + 60, "has no files")] {
             std::fs::write(&rpm, &package[..length]).unwrap();
             let error = format!("{:#}", unpack_rpm(&rpm, &place).unwrap_err());

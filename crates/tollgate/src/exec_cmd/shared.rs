@@ -240,6 +240,7 @@ mod tests {
         let kernel = Kernel {
             image: top.join("packages/kernel-x/vmlinuz"),
             modules: Some(top.join("packages/unpacked/x_1/lib/modules/1")),
+            others: Vec::new(),
         };
         let sums = top.join("packages/kernel-x/sha256");
         let refused = || format!("{:#}", shared.verify(&kernel, &sums).unwrap_err());
