@@ -147,7 +147,8 @@ fn watch(first: Pid, named: &mut Named) -> Result<WaitStatus> {
     kill(first, Signal::SIGCONT).context("the command can't be continued")?;
     let mut ended = None;
     loop {
-        let status = match waitpid(None, Some(WaitPidFlag::__WALL)) {
+        // Children of other threads are not ours to wait for.
+        let status = match waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)) {
             Ok(status) => status,
             Err(Errno::EINTR) => continue,
             Err(Errno::ECHILD) => break,
