@@ -10,7 +10,7 @@ use ledger::symbols::Symbols;
 use ledger::{Profile, Ticks};
 use machine::board::Parts;
 use machine::console::Console;
-use machine::snapshot::SnapshotError;
+use machine::snapshot::{Charges, SnapshotError};
 use machine::{ClockSource, Config, Host, Machine, Platform, Poll};
 use network::options::Net;
 use serde::{Deserialize, Serialize};
@@ -46,24 +46,28 @@ struct Chunk {
     compressed: Vec<u8>,
 }
 
-/// The contents of a snapshot, with `state` compressed.
+/// The contents of a snapshot, with `state` and `charges` compressed.
 #[derive(Clone, Serialize, Deserialize)]
 struct Contents {
     command: Vec<String>,
     machine: Vec<(String, String)>,
     #[serde(with = "serde_bytes")]
     state: Vec<u8>,
+    #[serde(with = "serde_bytes")]
+    charges: Vec<u8>,
     memory: Vec<Chunk>,
 }
 
-/// A snapshot of each machine, and its contents with uncompressed `state`.
+/// A snapshot of each machine, and its contents with uncompressed `state` and `charges`.
 static SAVED: LazyLock<Vec<(Vec<u8>, Contents)>> = LazyLock::new(|| {
     let saved = |which| {
         let mut machine = machine(which);
         run_on(&mut machine);
         let file = machine.snapshot(&[]).expect("nothing prevents it");
         let mut contents: Contents = postcard::from_bytes(&file[HEAD..]).expect("the layout is that of the program");
-        contents.state = lz4_flex::block::decompress_size_prepended(&contents.state).expect("it was compressed");
+        for part in [&mut contents.state, &mut contents.charges] {
+            *part = lz4_flex::block::decompress_size_prepended(part).expect("it was compressed");
+        }
         (file, contents)
     };
     (0..MACHINES.len()).map(saved).collect()
@@ -194,7 +198,8 @@ fn drive(input: &mut Unstructured) -> Result<()> {
         spoil(&mut file, input)?;
     }
     let mut copy = machine(which);
-    match copy.restore(&file, &[]) {
+    let charges = input.choose(&[Charges::Now, Charges::Later])?;
+    match copy.restore_with(&file, &[], *charges) {
         Ok(()) => {}
         Err(error) if changes == 0 && !spoilt => panic!("{error}"),
         Err(SnapshotError::HostClock) => panic!("no clock follows the host's"),
@@ -207,6 +212,11 @@ fn drive(input: &mut Unstructured) -> Result<()> {
         assert!(copy.snapshot(&[]).expect("nothing prevents it") == *original, "another snapshot");
     }
     run_on(&mut copy);
+    copy.gather();
+    if let Err(error) = copy.is_whole() {
+        assert!(*charges == Charges::Later && (changes != 0 || spoilt), "{error}");
+        return Ok(());
+    }
     // An accepted state can be saved and inspected; its sums may be wrong.
     let _ = copy.snapshot(&[]);
     let _ = copy.check();
@@ -216,7 +226,9 @@ fn drive(input: &mut Unstructured) -> Result<()> {
 
 /// Returns the file with its checksum.
 fn sealed(mut contents: Contents) -> Vec<u8> {
-    contents.state = lz4_flex::block::compress_prepend_size(&contents.state);
+    for part in [&mut contents.state, &mut contents.charges] {
+        *part = lz4_flex::block::compress_prepend_size(part);
+    }
     let content = postcard::to_allocvec(&contents).expect("it can be written to memory");
     let mut file = SAVED[0].0[..12].to_vec();
     file.extend_from_slice(&Sha256::digest(&content));
@@ -276,25 +288,36 @@ fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
                 chunk.compressed = lz4_flex::block::compress_prepend_size(&bytes);
             }
         }
-        6 => contents.state.truncate(usize::from(input.arbitrary::<u16>()?)),
-        7 => {
-            let at = usize::from(input.arbitrary::<u16>()?).min(contents.state.len());
-            let inserted: Vec<u8> = input.arbitrary()?;
-            contents.state.splice(at..at, inserted);
+        number => {
+            let bytes = if input.ratio(1, 4u8)? { &mut contents.charges } else { &mut contents.state };
+            change_bytes(number, bytes, input)?;
         }
-        _ if contents.state.is_empty() => {}
+    }
+    Ok(())
+}
+
+/// Changes an encoded part of a snapshot, in the way of this number.
+fn change_bytes(number: u8, bytes: &mut Vec<u8>, input: &mut Unstructured) -> Result<()> {
+    match number {
+        6 => bytes.truncate(usize::from(input.arbitrary::<u16>()?)),
+        7 => {
+            let at = usize::from(input.arbitrary::<u16>()?).min(bytes.len());
+            let inserted: Vec<u8> = input.arbitrary()?;
+            bytes.splice(at..at, inserted);
+        }
+        _ if bytes.is_empty() => {}
         // Another number, in the encoding that all numbers of more than a byte have.
         8 => {
-            let at = (input.arbitrary::<u32>()? as usize) % contents.state.len();
-            let rest = &contents.state[at..];
+            let at = (input.arbitrary::<u32>()? as usize) % bytes.len();
+            let rest = &bytes[at..];
             let len = 1 + rest.iter().take_while(|byte| **byte & 0x80 != 0).count().min(9);
             let value = input.arbitrary::<u64>()? >> input.int_in_range(0..=63u8)?;
             let number = postcard::to_allocvec(&value).expect("it can be written to memory");
-            contents.state.splice(at..(at + len).min(contents.state.len()), number);
+            bytes.splice(at..(at + len).min(bytes.len()), number);
         }
         _ => {
-            let at = (input.arbitrary::<u32>()? as usize) % contents.state.len();
-            contents.state[at] = input.arbitrary()?;
+            let at = (input.arbitrary::<u32>()? as usize) % bytes.len();
+            bytes[at] = input.arbitrary()?;
         }
     }
     Ok(())

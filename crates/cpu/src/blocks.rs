@@ -500,8 +500,8 @@ impl<D: Derived> Blocks<D> {
         blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
     }
 
-    /// Occupies the room of invalid blocks and their operations in an empty cache.
-    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
+    /// Occupies the room of invalid blocks and their operations in an empty cache, and makes room for others.
+    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32), others: usize) {
         self.waiting = operations as usize;
         let dead = Block {
             physical: DEAD,
@@ -517,7 +517,9 @@ impl<D: Derived> Blocks<D> {
             breakpoint: false,
             len: 1,
         };
-        self.blocks = vec![dead; blocks as usize];
+        self.blocks.reserve(blocks as usize + others);
+        self.blocks.resize(blocks as usize, dead);
+        self.index.reserve(others);
     }
 
     /// Sets a probe at an address: see [`crate::probe`].

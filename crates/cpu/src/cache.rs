@@ -337,7 +337,7 @@ mod tests {
         let mut cache = BlockCache::new();
         let saved =
             |rip| SavedBlock { physical: rip, rip, second: 0, mode: 0, context: START, probe: false, count: 2, len: 4 };
-        cache.code.bury((1, 3));
+        cache.code.bury((1, 3), 2);
         [64, 128, 192].iter().for_each(|rip| cache.code.expect(&saved(*rip), &ram));
         let waits = |cache: &BlockCache, rip| cache.code.waiting_at(rip, rip, 0).map(|(_, block)| block);
         assert_eq!((cache.find(NONE, 64, 64, 0), waits(&cache, 64)), (None, Some(saved(64))));

@@ -96,7 +96,7 @@ impl Cpu {
         if !saved.blocks.iter().all(|block| self.may_be(block)) {
             return Err(ImpossibleState("decoded code that is not in memory"));
         }
-        cache.code.bury(saved.dead);
+        cache.code.bury(saved.dead, saved.blocks.len());
         saved.blocks.iter().for_each(|block| cache.code.expect(block, &self.wiring.ram));
         for (page, lines) in &saved.marks {
             self.wiring.ram.set_code(*page, *lines);

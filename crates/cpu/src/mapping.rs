@@ -10,6 +10,23 @@ pub(crate) const LARGE: usize = 2 << 20;
 pub const GUARD: usize = LARGE;
 const PAGE: usize = 4096;
 
+/// Size in bytes from which a vector is large for [`map_large_vectors`].
+const LARGE_VECTOR: libc::c_int = 1 << 19;
+/// Bytes that the allocator may keep at the end of its memory.
+const KEPT: libc::c_int = 4 << 20;
+
+/// Lets the allocator map each large vector by itself. Such a vector grows without a copy and leaves no hole where it was, and the host gets its
+/// memory back at once. By itself glibc does so only for vectors that are larger than all that were ever freed, up to 32 MiB. A run of many seconds
+/// takes some 45 MB less memory; a short one takes a few per cent longer, because the host clears the memory of each vector.
+pub fn map_large_vectors() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: these are settings of the allocator, which may be changed at any time.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_VECTOR);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+    }
+}
+
 /// A mapping of whole pages, which takes memory on first use. It begins at a large page of the host.
 #[derive(Debug)]
 pub struct Mapping {

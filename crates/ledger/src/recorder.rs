@@ -12,6 +12,7 @@
 //! Each processor of a machine has a recorder of its own. They number origins, shapes, tasks, regions and frames together
 //! ([`Names`]), and one of them takes what the others have recorded ([`Recorder::take_from`]) before the record is read.
 
+mod earlier;
 mod names;
 mod saved;
 mod tables;
@@ -23,9 +24,10 @@ use crate::stack::{Keeps, Record, StackId, Stacked, Stacks, What};
 use crate::stays::{Entries, Entry, Recorded, Stay, Stays};
 use crate::task::{Task, TaskId};
 use crate::{Class, Kind, Ticks};
+use earlier::Earlier;
 pub use names::Names;
 use rustc_hash::FxHashMap;
-pub use saved::{Saved, SavedError};
+pub use saved::{Saved, SavedCharges, SavedError};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tables::Tables;
@@ -81,6 +83,9 @@ pub struct Recorder {
     dense_from: usize,
     dense: usize,
     tables: Tables,
+    /// Charges of a saved record that this one continues, until they are needed, and the reason for which there are none.
+    earlier: Option<Earlier>,
+    damage: Option<SavedError>,
     branches: Branches,
     /// Settings for stacks. They follow from the machine's configuration and are not saved.
     keeps: Keeps,
@@ -107,6 +112,8 @@ impl Default for Recorder {
             dense_from: coarse::DENSE,
             dense: 0,
             tables: Tables::default(),
+            earlier: None,
+            damage: None,
             branches: Branches::default(),
             keeps: Keeps::default(),
             stacks: Stacked::default(),
@@ -349,6 +356,10 @@ impl Recorder {
 
     /// Raises the coarseness until everything fits.
     fn fit(&mut self) {
+        let earlier = self.earlier.as_ref().map_or(0, |earlier| earlier.charges);
+        if self.tables.len().saturating_add(earlier) > self.most() || self.too_many_shapes() {
+            self.complete();
+        }
         while self.tables.len() > self.most() || self.too_many_shapes() {
             if self.folds_enough() {
                 return;
@@ -361,6 +372,7 @@ impl Recorder {
     /// Records at a coarseness from now on, if it is higher than the current one.
     fn coarsen(&mut self, coarseness: Coarseness) {
         if self.coarseness < coarseness {
+            self.complete();
             self.coarseness = coarseness;
             self.rebuild();
         }
@@ -395,8 +407,39 @@ impl Recorder {
         self.tables.len() + self.dense * self.dense_from <= self.most_recorded && !self.too_many_shapes()
     }
 
+    /// Lets a thread prepare the charges of a saved record that this one continues.
+    pub fn begin(&mut self) {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.begin();
+        }
+    }
+
+    /// Adds the charges of a saved record that this one continues, if they are not there yet.
+    pub fn complete(&mut self) {
+        let Some(earlier) = self.earlier.take() else { return };
+        match earlier.finish() {
+            Ok(tables) => {
+                let Tables { blocks, events, .. } = std::mem::replace(&mut self.tables, tables);
+                // So far everything is exact: there are neither classes nor areas.
+                for (origin, blocks) in blocks.drain() {
+                    self.tables.blocks.add(origin, blocks.into_iter(), |_| ());
+                }
+                for (origin, rip, kind, amount) in events.iter() {
+                    self.tables.events.add(origin, rip, kind, amount);
+                }
+            }
+            Err(damage) => self.damage = Some(damage),
+        }
+    }
+
+    /// Returns an error if the charges of a saved record that this one continues were damaged.
+    pub fn is_whole(&self) -> Result<(), SavedError> {
+        self.damage.map_or(Ok(()), Err)
+    }
+
     /// Ends the recording and fixes its coarseness. Call it before any method that reads the record.
     pub fn finish(&mut self) {
+        self.complete();
         while self.coarseness.folds_dense() && !self.folds_enough() {
             let Some(next) = self.coarseness.next() else { return };
             self.coarsen(next);

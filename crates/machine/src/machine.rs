@@ -10,7 +10,7 @@ use crate::firmware::{self, Firmware, SmbiosProcessor};
 use crate::host::{Host, HostFrame, Piece, Poll};
 use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
-use crate::loader::{self, Module, Options};
+use crate::loader::{self, Entry, Module, Options};
 use crate::memory::GuestRam;
 use crate::moves::{self, Move};
 use crate::platform::Platform;
@@ -173,21 +173,26 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
 impl Machine {
     /// Creates a machine and loads its image.
     pub fn new(config: Config) -> Result<Self, MachineError> {
+        Self::create(config, true)
+    }
+
+    /// Creates a machine for a snapshot, which must be restored before the machine runs. Its memory is empty: the image is needed only for
+    /// symbols.
+    pub fn for_snapshot(config: Config) -> Result<Self, MachineError> {
+        Self::create(config, false)
+    }
+
+    fn create(config: Config, loads: bool) -> Result<Self, MachineError> {
         if config.cpus == 0 || config.cpus > MAX_CPUS {
             return Err(MachineError::Cpus(config.cpus));
         }
         let mut config = config;
         let tables = Self::tables(&mut config)?;
         let ram = GuestRam::new(config.memory)?;
-        let firmware = Self::firmware(&config, &ram)?;
-        let options = Options {
-            name: KERNEL_NAME,
-            cmdline: &config.cmdline,
-            modules: &config.modules,
-            rsdp: Some(firmware.rsdp),
-            low_memory: &firmware.low_memory,
+        let entry = match loads {
+            true => Some(Self::load(&config, &ram)?),
+            false => None,
         };
-        let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = model(&config.profile, config.clock, &config.platform);
         let model = Arc::new(Model { branches: config.branches, ..model });
         let recorder = Recorder::default().keeping(config.stacks);
@@ -216,7 +221,9 @@ impl Machine {
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor, ram.clone());
         vcpus.cache.code.tier = config.tier;
         vcpus.stacks = stacks;
-        vcpus.enter(&entry);
+        if let Some(entry) = &entry {
+            vcpus.enter(entry);
+        }
         // The loader wrote through the devices' view of memory; no code has been decoded yet.
         drop(ram.take_written());
         let mut description = vec![
@@ -257,6 +264,26 @@ impl Machine {
             image: config.kernel,
             awaited: None,
         })
+    }
+
+    /// Drops the image if it has no symbols. Only a debugger, and functions for which the machine is yet to wait, look at such an image.
+    pub fn forget_image(&mut self) {
+        if !self.image.starts_with(b"\x7fELF") {
+            self.image = Vec::new();
+        }
+    }
+
+    /// Loads the image, and the tables that firmware would leave in memory.
+    fn load(config: &Config, ram: &GuestRam) -> Result<Entry, MachineError> {
+        let firmware = Self::firmware(config, ram)?;
+        let options = Options {
+            name: KERNEL_NAME,
+            cmdline: &config.cmdline,
+            modules: &config.modules,
+            rsdp: Some(firmware.rsdp),
+            low_memory: &firmware.low_memory,
+        };
+        Ok(loader::load(ram, &config.kernel, &options)?)
     }
 
     /// Writes the tables that firmware would leave in memory.
@@ -327,6 +354,7 @@ impl Machine {
 
     /// Begins or continues the run.
     pub(crate) fn start(&mut self) {
+        self.vcpus.all[0].cpu.wiring.recorder.begin();
         self.host_clock.start(Instant::now());
     }
 
@@ -373,6 +401,7 @@ impl Machine {
     /// Brings [`Self::recorder`] up to date while the machine stands between two slices. The run goes on as it would without this.
     pub fn gather(&mut self) {
         self.vcpus.gather();
+        self.vcpus.all[0].cpu.wiring.recorder.complete();
     }
 
     /// Returns the devices, on which no processor can act while the result lives.

@@ -607,6 +607,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     // Two machines are compared.
     let machines = if check_translation { 2 } else { 1 };
     limits::allow_machines(&vec![args.planned(kvm.is_some()); machines])?;
+    cpu::mapping::map_large_vectors();
     let setup = Setup::new(args, kvm.as_ref(), None)?;
     let Setup { symbol_files, nets, .. } = &setup;
     let tsc_hz = setup.profile.tsc_hz.value;
@@ -621,6 +622,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Ok(setup.console(terminal, connections))
     };
     crate::memory::prepare();
+    machine::snapshot::prepare();
     if check_translation {
         let both = || Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
         let machines = both()?;
@@ -643,6 +645,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let sockets = args.gdb.as_ref().map(|address| gdb::Sockets::listen(address, args.sandbox)).transpose()?;
     let connections = setup.connections()?;
+    if sockets.is_none() {
+        machine.forget_image();
+    }
     prepare(&mut machine);
     args.sandbox.confine(&match (&kvm, &sockets) {
         (Some(_), _) => Needs { uses: vec![Use::Kvm], ..Needs::default() },

@@ -67,6 +67,17 @@ pub fn read_kernel(path: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
+/// Reads a kernel that may contain symbols, or nothing: the machine of [`crate::Machine::for_snapshot`] needs no more.
+pub fn read_symbols(path: &Path) -> Result<Vec<u8>, LoadError> {
+    const ELF: [u8; 4] = *b"\x7fELF";
+    let mut first = [0; ELF.len()];
+    let failed = |cause| LoadError::Read { path: path.to_path_buf(), cause };
+    match File::open(path).map_err(failed)?.read_exact(&mut first) {
+        Ok(()) if first == ELF => read_kernel(path),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Reads a file, or its first bytes if it has more than `max`. Returns the length of the file as well.
 fn read(path: &Path, max: u64) -> Result<(Vec<u8>, u64), LoadError> {
     let failed = |cause| LoadError::Read { path: path.to_path_buf(), cause };
@@ -76,7 +87,7 @@ fn read(path: &Path, max: u64) -> Result<(Vec<u8>, u64), LoadError> {
         return Err(LoadError::NotAFile(path.to_path_buf()));
     }
     let wanted = if metadata.len() > max { HEAD } else { u64::MAX };
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(metadata.len().min(wanted) as usize + 1);
     file.take(wanted).read_to_end(&mut bytes).map_err(failed)?;
     Ok((bytes, metadata.len()))
 }

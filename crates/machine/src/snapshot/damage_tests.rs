@@ -126,7 +126,7 @@ fn run_on(machine: &mut Machine) {
     });
 }
 
-/// Returns the parts of an encoded state: their bytes one after the other are the state's.
+/// Returns the parts of an encoded state: their bytes one after the other are the state's. The charges follow.
 fn parts(state: &State) -> Vec<Vec<u8>> {
     fn add(parts: &mut Vec<Vec<u8>>, value: &impl Serialize) {
         parts.push(encode(value).unwrap());
@@ -144,7 +144,7 @@ fn parts(state: &State) -> Vec<Vec<u8>> {
     for device in &state.devices {
         add(&mut all, device);
     }
-    add(&mut all, &state.charges);
+    add(&mut all, &state.record);
     add(&mut all, &state.blocks);
     add(&mut all, &state.tasks);
     add(&mut all, &(&state.watch, state.look, &state.turns, &state.monitors, state.triggered));
@@ -189,22 +189,23 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Returns a snapshot with this state, and a right checksum.
-fn resealed(contents: &Contents, state: &[u8]) -> Vec<u8> {
+/// Returns a snapshot with this state and these charges, and a right checksum.
+fn resealed(contents: &Contents, state: &[u8], charges: &[u8]) -> Vec<u8> {
     let memory: Vec<u8> = encode(&contents.memory).unwrap();
     let contents = Contents {
         command: contents.command.clone(),
         machine: contents.machine.clone(),
         state: lz4_flex::block::compress_prepend_size(state).into(),
+        charges: lz4_flex::block::compress_prepend_size(charges).into(),
         memory: decode(&memory).unwrap(),
     };
     file::seal(file::Kind::Snapshot, &contents).unwrap()
 }
 
 /// Restores a changed snapshot and runs the machine. Returns false if the snapshot was refused.
-fn restore(kind: &Kind, changed: &[u8], tier: Tier) -> bool {
+fn restore(kind: &Kind, changed: &[u8], tier: Tier, charges: Charges) -> bool {
     let mut machine = (kind.make)(tier);
-    if let Err(error) = machine.restore(changed, &[]) {
+    if let Err(error) = machine.restore_with(changed, &[], charges) {
         assert!(!matches!(error, SnapshotError::HostClock), "no clock follows the host's");
         assert!(!error.to_string().is_empty());
         return false;
@@ -212,6 +213,11 @@ fn restore(kind: &Kind, changed: &[u8], tier: Tier) -> bool {
     run_on(&mut machine);
     // The sums of charges may be wrong, and what cannot be reported has a reason.
     let _ = machine.check();
+    machine.gather();
+    if let Err(error) = machine.is_whole() {
+        assert_eq!(charges, Charges::Later, "{error}");
+        return false;
+    }
     let _ = machine.ledger(&Symbols::default()).to_bytes();
     let again = machine.snapshot(&[]).unwrap();
     (kind.make)(Tier::default()).restore(&again, &[]).unwrap_or_else(|error| panic!("its own snapshot: {error}"));
@@ -230,9 +236,11 @@ fn a_resealed_snapshot_is_refused_with_a_reason_or_is_a_machine_that_runs() {
         let snapshot = original.snapshot(&[]).unwrap();
         let contents: Contents = decode(file::open(file::Kind::Snapshot, &snapshot).unwrap()).unwrap();
         let state = file::decompress(&contents.state, file::LARGEST_STATE).unwrap();
-        let parts = parts(&decode(&state).unwrap());
+        let charges = file::decompress(&contents.charges, file::LARGEST_STATE).unwrap();
+        let mut parts = parts(&decode(&state).unwrap());
         assert!(parts.concat() == state, "{}: the parts are the state", kind.name);
-        assert!(resealed(&contents, &state) == snapshot, "{}: unchanged", kind.name);
+        assert!(resealed(&contents, &state, &charges) == snapshot, "{}: unchanged", kind.name);
+        parts.push(charges);
         let (mut refused, mut ran) = (0, 0);
         for seed in 0..changes {
             let mut random = Random::new(seed);
@@ -243,9 +251,11 @@ fn a_resealed_snapshot_is_refused_with_a_reason_or_is_a_machine_that_runs() {
                 change(&mut changed[part], &mut random);
                 changed_parts.push(part);
             }
-            let changed = resealed(&contents, &changed.concat());
+            let (charges, state) = changed.split_last().unwrap();
+            let changed = resealed(&contents, &state.concat(), charges);
             let tier = random.of(&[Tier::Interpreter, Tier::Translator]);
-            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| restore(&kind, &changed, tier))) {
+            let charges = random.of(&[Charges::Now, Charges::Later]);
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| restore(&kind, &changed, tier, charges))) {
                 Ok(false) => refused += 1,
                 Ok(true) => ran += 1,
                 Err(_) => failures.push(format!("{}, seed {seed}, parts {changed_parts:?}", kind.name)),
@@ -266,10 +276,11 @@ fn counts_that_would_overflow_and_lines_that_are_too_long_are_refused() {
     let snapshot = (kind.make)(Tier::default()).snapshot(&[]).unwrap();
     let contents: Contents = decode(file::open(file::Kind::Snapshot, &snapshot).unwrap()).unwrap();
     let state = file::decompress(&contents.state, file::LARGEST_STATE).unwrap();
+    let charges = file::decompress(&contents.charges, file::LARGEST_STATE).unwrap();
     let refused = |change: &dyn Fn(&mut State)| {
         let mut state: State = decode(&state).unwrap();
         change(&mut state);
-        let changed = resealed(&contents, &encode(&state).unwrap());
+        let changed = resealed(&contents, &encode(&state).unwrap(), &charges);
         (kind.make)(Tier::default()).restore(&changed, &[]).map_err(|error| error.to_string())
     };
     assert_eq!(refused(&|_| ()), Ok(()));

@@ -7,6 +7,7 @@
 //!
 //! `file.rs` defines the layout of the file, `pages.rs` that of memory.
 
+pub mod bytes;
 #[cfg(test)]
 mod damage_tests;
 pub(crate) mod error;
@@ -21,6 +22,7 @@ mod tests;
 mod together;
 
 pub use error::SnapshotError;
+pub use pages::prepare;
 
 use crate::console::PanicWatch;
 use crate::machine::{ClockSource, Machine, WORKLOAD};
@@ -34,9 +36,9 @@ use cpu::micro::Micro;
 use cpu::saved::SavedBlocks;
 use file::Kind;
 use ledger::profile::Clock;
-use ledger::recorder::Saved as Charges;
+use ledger::recorder::{Saved as Record, SavedCharges};
 use ledger::{Recorder, Ticks};
-use pages::Chunk;
+use pages::{Chunk, Restoring};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use together::both;
@@ -58,7 +60,7 @@ struct State {
     processors: Vec<Processor>,
     hypervisor: Option<hypervisor::Saved>,
     devices: Vec<DeviceState>,
-    charges: Charges,
+    record: Record,
     blocks: SavedBlocks,
     tasks: TasksState,
     watch: PanicWatch,
@@ -74,6 +76,7 @@ pub struct Captured {
     command: Vec<String>,
     machine: Facts,
     state: Vec<u8>,
+    charges: SavedCharges,
     memory: Vec<Chunk<'static>>,
 }
 
@@ -84,6 +87,7 @@ impl Captured {
             command: self.command,
             machine: self.machine,
             state: lz4_flex::block::compress_prepend_size(&self.state).into(),
+            charges: lz4_flex::block::compress_prepend_size(&encode(&self.charges)?).into(),
             memory: self.memory,
         };
         file::seal(Kind::Snapshot, &contents)
@@ -102,6 +106,9 @@ struct Contents<'a> {
     machine: Vec<(String, String)>,
     #[serde(borrow, with = "serde_bytes")]
     state: Cow<'a, [u8]>,
+    /// The charges so far, which nothing needs to go on.
+    #[serde(borrow, with = "serde_bytes")]
+    charges: Cow<'a, [u8]>,
     #[serde(borrow)]
     memory: Vec<Chunk<'a>>,
 }
@@ -113,6 +120,17 @@ pub struct Made {
     pub command: Vec<String>,
     /// Description of the machine and its images, by name and value.
     pub facts: Vec<(String, String)>,
+}
+
+/// What becomes of the charges of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charges {
+    /// They are restored with the machine.
+    Now,
+    /// A thread restores them while the machine runs. [`Machine::is_whole`] says whether they were damaged, after the run.
+    Later,
+    /// They are left out. Nobody may read the ledger of the run.
+    Never,
 }
 
 /// Returns the origin of a snapshot.
@@ -147,6 +165,8 @@ impl Machine {
         }
         self.vcpus.gather();
         self.vcpus.lend_to(0);
+        let (record, charges) = self.vcpus.all[0].cpu.wiring.recorder.save();
+        self.is_whole()?;
         let ram = &self.vcpus.all[0].cpu.wiring.ram;
         let (monitors, triggered) = ram.monitors();
         let processor = |vcpu: &crate::vcpus::Vcpu| Processor {
@@ -161,7 +181,7 @@ impl Machine {
             processors: self.vcpus.all.iter().map(processor).collect(),
             hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
             devices: self.board().save()?,
-            charges: self.recorder().save(),
+            record,
             blocks: self.vcpus.cache.code.save(ram),
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
@@ -172,16 +192,31 @@ impl Machine {
             moves: self.moves.clone(),
         };
         let (memory, state) = both(|| pages::save(ram), || encode(&state));
-        Ok(Captured { command: self.command.clone(), machine: self.made_from(images), state: state?, memory })
+        Ok(Captured { command: self.command.clone(), machine: self.made_from(images), state: state?, charges, memory })
     }
 
     /// Restores a snapshot of a machine that was created with the same options; this machine must not have run. After
     /// an error the machine is unusable.
     pub fn restore(&mut self, file: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
+        self.restore_with(file, images, Charges::Now)
+    }
+
+    /// Does the same, with the charges as `charges` says.
+    pub fn restore_with(
+        &mut self,
+        file: &[u8],
+        images: &[(String, String)],
+        charges: Charges,
+    ) -> Result<(), SnapshotError> {
         self.read(file, |machine, contents| {
             same_machine(&contents.machine, &machine.made_from(images))?;
-            machine.put(contents, None)
+            machine.put(contents, charges, None)
         })
+    }
+
+    /// Returns an error if charges that were restored [`Charges::Later`] were damaged.
+    pub fn is_whole(&self) -> Result<(), SnapshotError> {
+        Ok(self.recorder().is_whole()?)
     }
 
     /// Passes the contents of a snapshot to `put`.
@@ -197,13 +232,13 @@ impl Machine {
     }
 
     /// Puts the contents of a snapshot into this machine. `made` is given if its guest moves here from another processor.
-    fn put(&mut self, contents: Contents, made: Option<Move>) -> Result<(), SnapshotError> {
+    fn put(&mut self, contents: Contents, charges: Charges, made: Option<Move>) -> Result<(), SnapshotError> {
         let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
         let count = self.vcpus.all.len();
-        let memory = || match made {
-            Some(_) => pages::restore_guest(&ram, &contents.memory),
-            None => pages::restore(&ram, &contents.memory),
-        };
+        let memory = match made {
+            Some(_) => Restoring::guest(&ram, &contents.memory),
+            None => Restoring::all(&ram, &contents.memory),
+        }?;
         let state = || -> Result<_, SnapshotError> {
             let state = file::decompress(&contents.state, file::LARGEST_STATE).ok_or(SnapshotError::Damaged)?;
             let mut state: State = decode(&state)?;
@@ -213,12 +248,21 @@ impl Machine {
             state.watch.check(&self.watch)?;
             state.turns.check()?;
             require(moves::fit(&state.moves), "more moves than there can be")?;
-            let recorder = Recorder::restore(std::mem::take(&mut state.charges))?.keeping(self.recorder().keeps());
-            Ok((state, recorder))
+            let record = std::mem::take(&mut state.record);
+            let recorder = match charges {
+                Charges::Now => Recorder::restore(record, decode_charges(&contents.charges)?)?,
+                Charges::Later => {
+                    let bytes = contents.charges.to_vec();
+                    Recorder::restore_with_later(record, move || decode_charges(&bytes).ok())?
+                }
+                Charges::Never => Recorder::restore_without_charges(record)?,
+            };
+            Ok((state, recorder.keeping(self.recorder().keeps())))
         };
-        let (memory, state) = both(memory, state);
+        let (restored, state) = both(|| memory.work(), || (state(), memory.work()));
+        let (state, rest) = state;
         let (state, recorder) = state?;
-        memory?;
+        restored.and(rest)?;
         drop(contents);
         self.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.wiring.recorder = recorder.another());
         if let Some(first) = self.vcpus.all.first_mut() {
@@ -284,6 +328,10 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+fn decode_charges(bytes: &[u8]) -> Result<SavedCharges, SnapshotError> {
+    Ok(decode(&file::decompress(bytes, file::LARGEST_STATE).ok_or(SnapshotError::Damaged)?)?)
 }
 
 /// Name of the fact that names the model of time.

@@ -1,7 +1,7 @@
 //! Moves of a guest: a snapshot goes on under a hypervisor on another processor.
 
 use super::error::SnapshotError;
-use super::{Contents, Facts, file};
+use super::{Charges, Contents, Facts, file};
 use crate::machine::Machine;
 use crate::moves::Move;
 use crate::platform::Platform;
@@ -76,10 +76,10 @@ impl Machine {
     fn put_or_move(&mut self, contents: Contents, images: &[(String, String)]) -> Result<(), SnapshotError> {
         let here = self.made_from(images);
         if super::same_machine(&contents.machine, &here).is_ok() {
-            return self.put(contents, None);
+            return self.put(contents, Charges::Now, None);
         }
         let made = self.check_move(&contents, &here)?;
-        self.put(contents, Some(made))
+        self.put(contents, Charges::Now, Some(made))
     }
 
     /// Checks that the guest of a snapshot can be moved to this machine.

@@ -223,6 +223,7 @@ fn a_changed_snapshot_is_refused_or_moves_to_a_machine_that_runs() {
             command: contents.command.clone(),
             machine: contents.machine.clone(),
             state: lz4_flex::block::compress_prepend_size(&forged).into(),
+            charges: contents.charges.clone(),
             memory: decode(&memory).unwrap(),
         };
         let sealed = file::seal(Kind::Snapshot, &changed).unwrap();

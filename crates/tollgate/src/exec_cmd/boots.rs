@@ -4,7 +4,6 @@
 use super::session::Session;
 use super::settle::{Settle, Settled};
 use crate::contain::Sandbox;
-use crate::input;
 use crate::output::{OutputFile, PARTIAL, say};
 use crate::places;
 use crate::table::hexadecimal;
@@ -12,9 +11,11 @@ use anyhow::{Context, Result};
 use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::stack::Keeps;
+use machine::snapshot::{Charges, bytes};
 use machine::{Machine, Outcome};
 use rustix::fs::{Access, access};
 use sha2::{Digest, Sha256};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -90,6 +91,26 @@ impl Boot {
         let made = machine.description().into_iter().filter(|(key, _)| *key != "entry");
         let all = format!("{:?} {:?}", self.facts, made.collect::<Vec<_>>());
         self.directory.join(hash(all.as_bytes())).with_extension(EXTENSION)
+    }
+
+    /// Returns a machine whose kernel has booted. None if no boot is kept.
+    fn restored(&self, making: &Making) -> Result<Option<Machine>> {
+        let mut machine = (making.for_boot)()?;
+        let path = self.path(&machine);
+        if is_irregular(&path) {
+            return Ok(None);
+        }
+        let Ok(bytes) = File::open(&path).and_then(|file| bytes::read(&file, KEPT)) else { return Ok(None) };
+        if machine.restore_with(&bytes, &self.facts, making.charges).is_err() {
+            // The file is damaged or from another program, and the restored machine unusable.
+            let _ = std::fs::remove_file(&path);
+            return Ok(None);
+        }
+        if let Ok(file) = File::open(&path) {
+            // Mark the boot as used. If the time can't be written, the boot is removed earlier.
+            let _ = file.set_modified(SystemTime::now());
+        }
+        Ok(Some(machine))
     }
 
     /// Prepares to keep the boot of a machine. None if it can't be kept, which is said; the next run then boots again.
@@ -184,33 +205,26 @@ fn is_irregular(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| !file.is_file())
 }
 
+/// How machines for a run are made.
+pub struct Making<'a> {
+    /// Makes a machine that boots its kernel.
+    pub new: &'a dyn Fn() -> Result<Machine>,
+    /// Makes a machine for a kept boot.
+    pub for_boot: &'a dyn Fn() -> Result<Machine>,
+    /// What becomes of the charges of a kept boot.
+    pub charges: Charges,
+}
+
 /// Returns a machine, and true if its kernel has booted already. A boot that has not ended by the virtual time `limit` is not used: the run ends
 /// within it.
-pub fn prepare(
-    make: &dyn Fn() -> Result<Machine>,
-    boot: Option<&Boot>,
-    limit: Option<Ticks>,
-) -> Result<(Machine, bool)> {
-    let mut machine = make()?;
-    let Some(boot) = boot else { return Ok((machine, false)) };
-    let path = boot.path(&machine);
-    if is_irregular(&path) {
-        return Ok((machine, false));
-    }
-    let Ok(bytes) = input::read(&path, KEPT) else { return Ok((machine, false)) };
-    if machine.restore(&bytes, &boot.facts).is_ok() {
-        if limit.is_some_and(|limit| machine.now() >= limit) {
-            return Ok((make()?, false));
-        }
-        if let Ok(file) = std::fs::File::open(&path) {
-            // Mark the boot as used. If the time can't be written, the boot is removed earlier.
-            let _ = file.set_modified(SystemTime::now());
-        }
+pub fn prepare(making: &Making, boot: Option<&Boot>, limit: Option<Ticks>) -> Result<(Machine, bool)> {
+    if let Some(boot) = boot
+        && let Some(machine) = boot.restored(making)?
+        && limit.is_none_or(|limit| machine.now() < limit)
+    {
         return Ok((machine, true));
     }
-    // The file is damaged or from another program, and the restored machine unusable.
-    let _ = std::fs::remove_file(&path);
-    Ok((make()?, false))
+    Ok(((making.new)()?, false))
 }
 
 /// Runs the machine to its end, and keeps its boot if `boot` is given; `keeping` stands for the work that may remain then. With `settle`, the

@@ -35,7 +35,7 @@ use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
 use anyhow::{Context, Result, anyhow, bail};
 pub use boots::remark as remark_boots;
-use boots::{Boot, Keeping};
+use boots::{Boot, Keeping, Making};
 use clap::Args;
 use contain::{Needs, Use};
 use control::{CHANNELS, Records};
@@ -50,7 +50,8 @@ use lab::diff::paid;
 use layout::Layout;
 use ledger::profile::{Clock, Profile};
 use machine::board::Parts;
-use machine::loader::Module;
+use machine::loader::{Module, read_kernel, read_symbols};
+use machine::snapshot::Charges;
 use machine::stacks::NamedTree;
 use machine::{ClockSource, Config, Machine, Outcome, Platform};
 use network::options::{Attachment, Net};
@@ -488,14 +489,15 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let tsc_hz = profile.tsc_hz.value;
     let layout_words = if layout.is_some() { layout::WORDS } else { "" };
     let cmdline = [COMMAND_LINE, layout_words, args.append.trim()].join(" ").replace("  ", " ");
-    let configure = || -> Result<Config> {
+    let image = &kernel.image;
+    let configure = |kernel: Vec<u8>| -> Result<Config> {
         let initrd = Module { bytes: archive.clone(), cmdline: Module::NAME.to_owned(), file: String::new() };
         Ok(Config {
             memory: args.memory,
             cpus: args.cpus,
             profile: profile.clone(),
-            kernel_name: kernel.image.display().to_string(),
-            kernel: machine::loader::read_kernel(&kernel.image)?,
+            kernel_name: image.display().to_string(),
+            kernel,
             modules: vec![initrd],
             cmdline: cmdline.trim().to_owned(),
             parts: Parts {
@@ -513,7 +515,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         })
     };
     if identified {
-        facts.extend(crate::identity::facts(&configure()?, std::iter::empty(), nets.files())?);
+        facts.extend(crate::identity::facts(&configure(read_kernel(image)?)?, std::iter::empty(), nets.files())?);
     }
     let ledger = match &args.ledger {
         Some(path) => Some(ending::LedgerFile {
@@ -522,11 +524,16 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         }),
         None => None,
     };
-    let make = || Machine::new(configure()?).map_err(|error| crate::run_cmd::refused(error, &kernel.image));
+    let refused = |error| crate::run_cmd::refused(error, image);
+    let making = Making {
+        new: &|| Machine::new(configure(read_kernel(image)?)?).map_err(refused),
+        for_boot: &|| Machine::for_snapshot(configure(read_symbols(image)?)?).map_err(refused),
+        charges: if args.ledger.is_some() { Charges::Later } else { Charges::Never },
+    };
     // If the files are in the initial RAM disk, each command has a boot of its own. A kept boot has recorded no branches.
     let own = args.boot || args.call_sites || way == Way::Archived;
     let stacks = args.stacks.keeps(tsc_hz);
-    let boot = if own { None } else { Boot::find(&kernel.image, &archive, &profile, stacks) };
+    let boot = if own { None } else { Boot::find(image, &archive, &profile, stacks) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
     let settle = args.settle.map(|quiet| {
         let quiet = machine::machine::ticks(quiet, tsc_hz);
@@ -542,7 +549,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         true => Connections::default(),
         false => Connections::open_with(&nets.nics, Some(&ADDRESSES))?,
     };
-    let (mut machine, booted) = boots::prepare(&make, boot.as_ref(), limits.limit)?;
+    let (mut machine, booted) = boots::prepare(&making, boot.as_ref(), limits.limit)?;
     let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
     let recording = args.repeat.prepare(&mut machine, &facts, args.sandbox)?;
     nets.capture(&machine)?;
@@ -551,6 +558,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     }
     crate::run_cmd::prepare(&mut machine);
     crate::memory::prepare();
+    machine::snapshot::prepare();
     let joins = match args.joinable || args.invites() {
         true => join::listen(args.joinable, args.sandbox)?,
         false => Joins::default(),
@@ -566,7 +574,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let complete = nets.finish(&machine);
     let ran = Ran { outcome, settled, complete, recording, packed, directory, hint };
     let status = conclude(args, &machine, session, ran, ledger);
-    drop((machine, keeping));
+    drop(keeping);
+    // The process ends now, and its memory with it.
+    std::mem::forget(machine);
     status
 }
 
@@ -752,6 +762,7 @@ fn conclude(
             let commands = if joined == 1 { "command" } else { "commands" };
             ledger.facts.push((join::JOINED.to_owned(), format!("{joined} {commands}")));
         }
+        machine.is_whole().context("the kept boot")?;
         let ledger = ledger.write(machine, &machine.symbols(Vec::new()))?;
         if let (Some(_), Err(error)) = (ended, paid::regions(&ledger)) {
             say(&format!("tollgate: {error}"));

@@ -60,7 +60,7 @@ fn a_mapped_file_is_found_in_the_trees_of_the_guest() {
 fn functions_of_programs_have_names() {
     assert_eq!(a_function_of_its_own(0), 0x5eed);
     let (mut programs, size) = programs();
-    let recorder = Recorder::default();
+    let mut recorder = Recorder::default();
     let program = programs.number(&recorder, file("overlay", "/usr/bin/program", size)).unwrap();
     let text = programs.number(&recorder, file("overlay", "/etc/text", 4)).unwrap();
     let unknown = programs.number(&recorder, file("tmpfs", "/lib/libunknown.so.1", 9)).unwrap();
@@ -79,7 +79,8 @@ fn functions_of_programs_have_names() {
     assert_eq!((found[1].name.as_str(), found[1].module.as_str()), ("text+0x2", "text"));
     assert_eq!((found[2].name.as_str(), found[2].module.as_str()), ("libunknown.so.1+0x1234", "libunknown.so.1"));
     // A restored machine has the names of files from its snapshot.
-    let restored = Recorder::restore(recorder.save()).unwrap();
+    let (saved, charges) = recorder.save();
+    let restored = Recorder::restore(saved, charges).unwrap();
     let mut again = Symbols::default();
     self::programs().0.add_to(&restored, &mut again);
     assert_eq!(places.map(|place| again.find(AddressSpace::default(), place).unwrap()), found);
