@@ -45,8 +45,14 @@ pub fn facts<'a>(
     Ok(facts)
 }
 
-/// Returns the hash and length of a stream.
+/// Describes a stream by its hash and length.
 pub fn of(from: &mut dyn Read) -> Result<String> {
+    let (hash, len) = digest(from)?;
+    Ok(format!("sha256 {hash} {len} bytes"))
+}
+
+/// Returns the hash of a stream, in hexadecimal digits, and its length.
+pub fn digest(from: &mut dyn Read) -> Result<(String, u64)> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; PIECE];
     let mut len = 0;
@@ -58,7 +64,7 @@ pub fn of(from: &mut dyn Read) -> Result<String> {
         hasher.update(&piece[..read]);
         len += read as u64;
     }
-    Ok(format!("sha256 {} {len} bytes", hexadecimal(&hasher.finalize())))
+    Ok((hexadecimal(&hasher.finalize()), len))
 }
 
 #[cfg(test)]

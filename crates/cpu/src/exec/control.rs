@@ -233,7 +233,6 @@ fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {
 #[inline(always)]
 pub(crate) fn predict_return(cpu: &mut Cpu, op: &Op, target: u64) {
     let predicted = cpu.near_return(target);
-    cpu.engine.returned = predicted;
     if cpu.wiring.model.branches {
         cpu.record_return(op.rip(), target, !predicted);
     }

@@ -216,6 +216,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn near_return(&mut self, target: u64) -> bool {
         let predicted = self.micro.predictor.ret(target);
+        self.engine.returned = predicted;
         if !predicted {
             self.charge(Kind::new(Family::ReturnMiss, 0), 1);
         }

@@ -200,7 +200,7 @@ impl Conditional {
         let mut result = prediction;
         if let Some((table, position)) = provider {
             let entry = &mut self.tables[table][position];
-            // Whether an entry that has just been made knows less than the shorter history depends on the program.
+            // An entry that has just been made knows less than the shorter history in some programs, and more in others.
             if matches!(*entry & (USEFUL | DIRECTION), NOT_TAKEN | TAKEN) {
                 if self.distrust >= 0 {
                     result = alternative;

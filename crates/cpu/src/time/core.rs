@@ -1,5 +1,6 @@
 //! The model `core`: the price of a run is what the pipeline of [`uarch`] takes for it.
 
+use super::runs::leads_on;
 use super::{Context, Price, Repeated, Resolution, Step, Steps, Timing};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use ledger::{Class, Costs, Ticks};
@@ -38,7 +39,7 @@ impl Timing for Core {
             if let Some(after) = after {
                 match last {
                     Some((_, branch)) if branch.end() == End::Conditional => state.fall_through(table, &branch),
-                    Some((Class::Call | Class::IndirectCall | Class::Return, _)) => state.call_through(table),
+                    Some((class, _)) if leads_on(class) => state.call_through(table),
                     Some((_, branch)) if branch.end() == End::Taken => state.reset(),
                     _ => {}
                 }
@@ -125,7 +126,7 @@ impl Core {
         for Step { class, .. } in run {
             let price = costs.class[class as usize];
             elapsed = elapsed.saturating_add(price);
-            branches = matches!(class, Class::Branch | Class::Call | Class::IndirectCall | Class::Return);
+            branches = leads_on(class);
             put(Price::of(price));
         }
         if let Some(after) = after {

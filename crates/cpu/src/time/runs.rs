@@ -38,12 +38,17 @@ pub enum End {
 impl End {
     /// Returns how an instruction of a class ends its run, if its block ends with it or not.
     pub fn of(ends: bool, class: Class) -> Self {
-        match (ends, class) {
-            (false, _) => Self::Never,
-            (true, Class::Branch | Class::Call | Class::IndirectCall | Class::Return) => Self::Branch,
-            (true, _) => Self::Always,
+        match ends {
+            false => Self::Never,
+            true if leads_on(class) => Self::Branch,
+            true => Self::Always,
         }
     }
+}
+
+/// Returns true for the classes of instructions that end a run and may have a context behind them.
+pub(super) fn leads_on(class: Class) -> bool {
+    matches!(class, Class::Branch | Class::Call | Class::IndirectCall | Class::Return)
 }
 
 /// The model of time and the prices of a machine, by which its instructions are priced.

@@ -42,11 +42,11 @@ impl Size {
 /// The result of the removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Those that were removed.
+    /// Entries that were removed.
     pub removed: Size,
-    /// Those that are left.
+    /// Entries that are left.
     pub kept: Size,
-    /// Unfinished ones of laboratories that were killed, which were removed too.
+    /// Unfinished entries of laboratories that were killed, which were removed too.
     pub unfinished: usize,
     /// The first one that could not be removed, with the reason.
     pub failed: Option<String>,

@@ -11,7 +11,7 @@ type Work = Box<dyn FnOnce() -> Result<Tables, SavedError> + Send>;
 pub(super) struct Earlier {
     /// Number of the charges.
     pub charges: usize,
-    /// What makes them, until somebody does.
+    /// The function that returns the charges; None once the thread or the recorder has called it.
     work: Arc<Mutex<Option<Work>>>,
     thread: Option<JoinHandle<Option<Result<Tables, SavedError>>>>,
 }

@@ -122,7 +122,7 @@ pub struct Made {
     pub facts: Vec<(String, String)>,
 }
 
-/// What becomes of the charges of a snapshot.
+/// When the charges of a snapshot are restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charges {
     /// They are restored with the machine.

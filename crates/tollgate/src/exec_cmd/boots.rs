@@ -211,7 +211,7 @@ pub struct Making<'a> {
     pub new: &'a dyn Fn() -> Result<Machine>,
     /// Makes a machine for a kept boot.
     pub for_boot: &'a dyn Fn() -> Result<Machine>,
-    /// What becomes of the charges of a kept boot.
+    /// When the charges of a kept boot are restored.
     pub charges: Charges,
 }
 

@@ -48,7 +48,7 @@ fn path_arguments(number: u64) -> &'static [(Option<usize>, usize)] {
 #[derive(Default)]
 struct Named {
     all: BTreeSet<PathBuf>,
-    /// What was not there when it was named for the first time, in a directory without links and detours: the command may have made it.
+    /// Paths that did not exist when the command first named them, by their real directories: the command may have made these files.
     made: BTreeSet<PathBuf>,
 }
 

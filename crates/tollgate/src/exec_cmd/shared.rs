@@ -3,15 +3,13 @@
 
 use super::image;
 use super::kernel::Kernel;
-use crate::places;
-use crate::table::hexadecimal;
+use crate::{identity, places};
 use anyhow::{Context, Result, bail};
 use guestfs::kernel_modules::Modules;
 use rustix::process::geteuid;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -24,8 +22,6 @@ const ALL_ENTER: u32 = 0o555;
 const STICKY: u32 = 0o1000;
 /// Largest depth of nested directories.
 const DEEPEST: usize = 24;
-/// Bytes of a file that are read at a time.
-const PART: usize = 1 << 20;
 /// Between a checksum and a path, as `sha256sum` writes them.
 const BETWEEN: &str = "  ";
 
@@ -81,22 +77,6 @@ impl Shared {
         self.judge(path, &found)
     }
 
-    /// Returns the files in a directory and those below it, and refuses the directory if others may have changed anything in it.
-    fn files(&self, directory: &Path, depth: usize, all: &mut Vec<PathBuf>) -> Result<()> {
-        let failed = || directory.display().to_string();
-        for entry in std::fs::read_dir(directory).with_context(failed)? {
-            let path = entry.with_context(failed)?.path();
-            let found = std::fs::symlink_metadata(&path).with_context(|| path.display().to_string())?;
-            self.judge(&path, &found)?;
-            match () {
-                () if found.is_dir() && depth < DEEPEST => self.files(&path, depth + 1, all)?,
-                () if found.is_file() => all.push(path),
-                () => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the directories that have a kernel: that of its image, and that of its modules.
     fn directories(kernel: &Kernel) -> Vec<PathBuf> {
         let image = kernel.image.parent().map(Path::to_path_buf);
@@ -110,7 +90,7 @@ impl Shared {
             for above in directory.ancestors().take_while(|above| above.starts_with(&self.packages)) {
                 self.check(above)?;
             }
-            self.files(&directory, 0, &mut all)?;
+            files(&directory, 0, &mut |path, found| self.judge(path, found), &mut all)?;
         }
         Ok(all)
     }
@@ -161,7 +141,7 @@ impl Shared {
                 open(above)?;
             }
             let mut all = Vec::new();
-            opened(&directory, 0, &mut all)?;
+            files(&directory, 0, &mut |path, _| open(path), &mut all)?;
             all.sort();
             for path in all.iter().filter(|path| *path != sums) {
                 let name = path.strip_prefix(&self.packages).unwrap_or(path);
@@ -179,13 +159,7 @@ impl Shared {
 fn sum_of(path: &Path) -> Result<String> {
     let failed = || path.display().to_string();
     let mut file = File::open(path).with_context(failed)?;
-    let (mut hash, mut part) = (Sha256::new(), vec![0; PART]);
-    loop {
-        match file.read(&mut part).with_context(failed)? {
-            0 => return Ok(hexadecimal(&hash.finalize())),
-            length => hash.update(&part[..length]),
-        }
-    }
+    Ok(identity::digest(&mut file).with_context(failed)?.0)
 }
 
 /// Lets all users read a file or enter a directory, and nobody but its owner write to it.
@@ -200,15 +174,20 @@ fn open(path: &Path) -> Result<()> {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(failed)
 }
 
-/// Lets all users read what is below a directory, and returns its files.
-fn opened(directory: &Path, depth: usize, all: &mut Vec<PathBuf>) -> Result<()> {
+/// Visits what is in a directory and below it, each directory before its contents, and adds the files to `all`. An error of `visit` ends the walk.
+fn files(
+    directory: &Path,
+    depth: usize,
+    visit: &mut dyn FnMut(&Path, &Metadata) -> Result<()>,
+    all: &mut Vec<PathBuf>,
+) -> Result<()> {
     let failed = || directory.display().to_string();
     for entry in std::fs::read_dir(directory).with_context(failed)? {
         let path = entry.with_context(failed)?.path();
-        open(&path)?;
         let found = std::fs::symlink_metadata(&path).with_context(|| path.display().to_string())?;
+        visit(&path, &found)?;
         match () {
-            () if found.is_dir() && depth < DEEPEST => opened(&path, depth + 1, all)?,
+            () if found.is_dir() && depth < DEEPEST => files(&path, depth + 1, visit, all)?,
             () if found.is_file() => all.push(path),
             () => {}
         }
