@@ -9,6 +9,7 @@ use crate::probe::Hit;
 use crate::returns::Returns;
 use crate::stops::Stopping;
 use crate::time::memory::LINE_SHIFT;
+use crate::time::resolution::Resolutions;
 use crate::tlb::Reading;
 use crate::translate::{Jumps, Running};
 use crate::vmx::Emulating;
@@ -52,6 +53,8 @@ pub struct Engine {
     pub(crate) late: Ticks,
     /// True if the last near return was predicted.
     pub(crate) returned: bool,
+    /// When conditions of mispredicted branches are known.
+    pub(crate) resolutions: Resolutions,
     /// A part of the code that the modelled caches have.
     pub(crate) known_code: KnownCode,
     /// Targets of indirect branches in translated code.
@@ -114,6 +117,7 @@ impl Engine {
             streams: false,
             late: 0,
             returned: false,
+            resolutions: Resolutions::default(),
             known_code: KnownCode::new(lines.is_some() && recorded),
             jumps: Jumps::new(),
             returns: Returns::new(),

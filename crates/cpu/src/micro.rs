@@ -6,6 +6,7 @@ use crate::stays::Stays;
 use crate::tally::Tally;
 use crate::time::memory::Memory;
 use crate::time::predictor::Predictor;
+use crate::time::recent::Recent;
 use crate::time::{Place, START};
 use crate::tlb::Tlb;
 use ledger::{Geometry, Ticks};
@@ -22,6 +23,8 @@ pub struct Micro {
     pub clock: Ticks,
     /// Context in which the next instruction is priced: see [`crate::time`].
     pub run: Place,
+    /// Where the last runs began, if directions are predicted.
+    pub recent: Recent,
     /// State of the seeded generator of RDRAND and RDSEED.
     pub random: u64,
     /// Modelled TLB.
@@ -53,6 +56,7 @@ impl Micro {
         Self {
             clock: 0,
             run: START,
+            recent: Recent::default(),
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             tlb: Tlb::new(geometry),
             predictor: Predictor::new(geometry),

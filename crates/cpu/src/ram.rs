@@ -62,6 +62,8 @@ struct Marks {
     lines: Box<[Box<[AtomicU64]>]>,
     /// Number of pages that got their first marked line.
     epoch: AtomicU64,
+    /// See [`Ram::code_version`].
+    version: AtomicU64,
     /// Line that each processor's MONITOR has armed.
     monitors: Mutex<Vec<Option<u64>>>,
     /// True if a write has disarmed a monitor.
@@ -102,6 +104,7 @@ impl Ram {
         let marks = Marks {
             lines: regions.iter().map(|r| (0..r.len / PAGE).map(|_| AtomicU64::new(0)).collect()).collect(),
             epoch: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             monitors: Mutex::default(),
             triggered: AtomicBool::new(false),
         };
@@ -236,6 +239,16 @@ impl Ram {
         true
     }
 
+    /// Returns true if these bytes are in visible RAM, all in one page.
+    pub fn holds(&self, address: u64, bytes: &[u8]) -> bool {
+        let offset = (address & (PAGE - 1)) as usize;
+        self.visible_page(address).filter(|_| offset + bytes.len() <= PAGE as usize).is_some_and(|page| {
+            // SAFETY: as in `read_bytes`; nothing writes to guest memory in the meantime.
+            let here = unsafe { std::slice::from_raw_parts(page.host.add(offset), bytes.len()) };
+            here == bytes
+        })
+    }
+
     /// Copies to visible RAM, regardless of marks. Returns false unless all bytes are in it.
     pub fn write_bytes(&self, mut address: u64, mut from: &[u8]) -> bool {
         while !from.is_empty() {
@@ -263,6 +276,12 @@ impl Ram {
         self.marks.epoch.load(Relaxed)
     }
 
+    /// Returns a number that changes when bytes in lines that are marked as decoded may have been written.
+    #[inline(always)]
+    pub fn code_version(&self) -> u64 {
+        self.marks.version.load(Relaxed)
+    }
+
     /// Marks lines of a page as decoded.
     pub fn mark_code(&self, address: u64, lines: u64) {
         let marked = self.marked(address);
@@ -279,8 +298,9 @@ impl Ram {
         marks
     }
 
-    /// Sets the lines of a page that are marked as decoded.
+    /// Sets the lines of a page that are marked as decoded, of which some may have been written.
     pub fn set_code(&self, address: u64, lines: u64) {
+        self.marks.version.fetch_add(1, Relaxed);
         let page = address & !(PAGE - 1);
         let monitors = self.marks.monitors();
         let monitored = monitors.iter().flatten().filter(|line| **line & !(PAGE - 1) == page);
@@ -298,6 +318,7 @@ impl Ram {
 
     /// Removes the marks of all decoded bytes.
     pub fn clear_all_code(&self) {
+        self.marks.version.fetch_add(1, Relaxed);
         self.marks.lines.iter().flatten().for_each(|page| page.store(0, Relaxed));
         let armed: Vec<u64> = self.marks.monitors().iter().flatten().copied().collect();
         for line in armed {

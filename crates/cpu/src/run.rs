@@ -204,8 +204,17 @@ impl Cpu {
         if self.has_lines() {
             self.note_block(cache, index);
         }
+        if self.follows_runs() && cache.code.runs.begins(block.context()) {
+            self.micro.recent.begin(block.physical);
+        }
         self.micro.clock += block.cost;
         self.micro.run = block.after;
+    }
+
+    /// Returns true if mispredictions cost what the condition of the branch waits for.
+    #[inline]
+    pub(crate) fn follows_runs(&self) -> bool {
+        self.wiring.model.recorded && self.micro.predictor.predicts_directions()
     }
 
     /// Notes how much has been charged since the begin of the run, all of a block included.
@@ -346,6 +355,9 @@ impl Cpu {
             cache.uncount(index, origin);
         }
         let block = &cache.code.blocks[index as usize];
+        if done == 0 && self.follows_runs() && cache.code.runs.begins(block.context()) {
+            self.micro.recent.undo();
+        }
         self.micro.clock -= block.cost;
         (self.engine.ahead, self.engine.rest) = (0, 0);
         (self.engine.locked, self.engine.streams) = (false, false);
@@ -401,6 +413,10 @@ impl Cpu {
                 let ticks = u64::from(price.ticks);
                 (self.engine.ahead, self.engine.rest) = (cache.code.runs.elapsed(self.micro.run), 0);
                 self.note_accesses(&op);
+                let begins = self.follows_runs() && cache.code.runs.begins(self.micro.run);
+                if begins {
+                    self.micro.recent.begin(self.engine.fetch.physical | (linear & (PAGE - 1)));
+                }
                 self.engine.late = ticks;
                 self.ask_for_stepped(&op, linear);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
@@ -422,6 +438,9 @@ impl Cpu {
                     }
                     Err(_) => {
                         self.arch.rip = op.rip();
+                        if begins {
+                            self.micro.recent.undo();
+                        }
                         false
                     }
                 }

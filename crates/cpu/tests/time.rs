@@ -463,6 +463,82 @@ fn directions_are_predicted_alike_on_both_tiers() {
     }
 }
 
+/// A loop of which half of the branches are mispredicted, each behind two jumps. What decides is the result of `LENGTH` multiplications in front of these, and
+/// every few turns the program writes the first of the jumps again.
+fn late_conditions<const LENGTH: usize>(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let [mut top, mut jump, mut next, mut last, mut over, mut kept] = std::array::from_fn(|_| a.create_label());
+    a.mov(ecx, 3000)?;
+    a.mov(esi, DATA as u32)?;
+    a.mov(eax, 0x1234_5678)?;
+    a.set_label(&mut top)?;
+    for (left, count) in [(true, 13), (false, 7), (true, 17)] {
+        a.mov(rdx, rax)?;
+        if left {
+            a.shl(rdx, count)?
+        } else {
+            a.shr(rdx, count)?
+        }
+        a.xor(rax, rdx)?;
+    }
+    a.test(ecx, 0x1ff)?;
+    a.jnz(kept)?;
+    a.lea(rbx, ptr(jump))?;
+    a.mov(dl, byte_ptr(rbx))?;
+    a.mov(byte_ptr(rbx), dl)?;
+    a.set_label(&mut kept)?;
+    a.mov(edx, eax)?;
+    a.or(edx, 1)?;
+    (0..LENGTH).try_for_each(|_| a.imul_3(edx, edx, 1))?;
+    a.add(edx, eax)?;
+    a.set_label(&mut jump)?;
+    a.jmp(next)?;
+    a.int3()?;
+    a.set_label(&mut next)?;
+    a.add(qword_ptr(rsi), 1)?;
+    a.jmp(last)?;
+    a.int3()?;
+    a.set_label(&mut last)?;
+    a.test(edx, 0x80)?;
+    a.jz(over)?;
+    a.inc(rdi)?;
+    a.set_label(&mut over)?;
+    a.dec(ecx)?;
+    a.jnz(top)?;
+    a.hlt()
+}
+
+#[test]
+fn a_misprediction_costs_what_its_condition_waits_for_in_earlier_runs_on_both_tiers() {
+    let run = |tier: Tier, turn: u64, code| {
+        let mut machine = machine_of_a_core(tier, |_| (), code);
+        while machine.run(turn) == Exit::Deadline {
+            // A saved state goes on in the same way.
+            let saved = serde_json::to_string(&machine.cpu.micro.recent).expect("plain data");
+            machine.cpu.micro.recent = serde_json::from_str(&saved).expect("the same data");
+        }
+        machine.cpu.record_counts(&mut machine.cache);
+        let recorder = &machine.cpu.wiring.recorder;
+        let missed = recorder.events().filter(|event| event.2.family == Family::BranchMiss);
+        let (count, ticks) =
+            missed.fold((0, 0), |(count, ticks), (.., amount)| (count + amount.count, ticks + amount.ticks));
+        (machine.cpu.micro.clock, count, ticks, machine.cpu.micro.recent.clone())
+    };
+    let long = u64::MAX / 2;
+    let cycles = |run: (u64, u64, u64, _)| run.2 as f64 / run.1 as f64 / 1000.0;
+    let [near, far] = [late_conditions::<0> as fn(&mut _) -> _, late_conditions::<9>]
+        .map(|code| cycles(run(Tier::Interpreter, long, code)));
+    // Nine multiplications take 27 cycles, of which three runs hide a few.
+    assert!((15.0..27.0).contains(&(far - near)), "{near} {far}");
+    for code in [late_conditions::<0> as fn(&mut _) -> _, late_conditions::<9>] {
+        let expected = run(Tier::Interpreter, long, code);
+        for (tier, turn) in
+            [(Tier::Translator, long), (Tier::Auto, long), (Tier::Interpreter, 77_777), (Tier::Translator, 77_777)]
+        {
+            assert!(run(tier, turn, code) == expected, "{tier:?} {turn}");
+        }
+    }
+}
+
 /// A loop over more code than the first level of a small cache holds, with branches of every kind from line to line.
 fn long_code(a: &mut CodeAssembler) -> Result<(), IcedError> {
     let mut top = a.create_label();

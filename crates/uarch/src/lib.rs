@@ -21,6 +21,7 @@
 //!   table has its form: then it takes the price that the caller passed, and a report can count it.
 //! - [`step`] returns the marginal price of an instruction in a run, in ticks (thousandths of a cycle), and changes the [`State`], which
 //!   [`State::encode`] makes a context of few bytes. [`State::close`] is the run's end.
+//! - [`InFlight`] follows several runs, each of which takes its price, and says how long after that the condition of a branch is known.
 //! - [`string`](fn@string) is the price of a repeated string instruction by length, alignment and the distance of its operands.
 //!
 //! Nothing here knows caches, predictors or the rest of a machine; every access hits the first level.
@@ -30,5 +31,5 @@ pub mod pipeline;
 mod string;
 
 pub use core::{CoreError, CoreTable};
-pub use pipeline::{End, State, Step, step};
+pub use pipeline::{End, InFlight, Lead, State, Step, step};
 pub use string::{Repeat, string};

@@ -1,7 +1,7 @@
 //! Core tables with any contents: a table is refused with a reason, or has prices.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
-use uarch::{CoreTable, Repeat, State, step, string};
+use uarch::{CoreTable, InFlight, Lead, Repeat, State, step, string};
 
 /// The files of a core.
 fn files(name: &str) -> [String; 2] {
@@ -60,6 +60,15 @@ fn use_table(core: &CoreTable) {
     let instructions: Vec<Instruction> =
         Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE).into_iter().filter(|i| !i.is_invalid()).collect();
     let (mut info, mut state) = (InstructionInfoFactory::new(), State::new());
+    let mut all = InFlight::default();
+    for (n, i) in instructions.iter().enumerate() {
+        let next = core.step(&mut info, i, if n % 50 == 7 { u32::MAX } else { 1000 });
+        all.late(core, &next);
+        all.step(core, &next);
+        if n % 4 == 0 {
+            all.begin(core, &next, [Lead::Taken, Lead::Called, Lead::Through][n % 3]);
+        }
+    }
     for i in &instructions {
         let price = step(core, &mut state, &core.step(&mut info, i, 1000));
         assert!(price < 1 << 28, "{i}: {price}");

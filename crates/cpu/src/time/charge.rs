@@ -18,10 +18,11 @@ fn second_level(code: bool) -> Kind {
 }
 
 impl Cpu {
-    /// Begins a run: the next instruction has no context. Events do so, and whoever continues the processor elsewhere.
+    /// Begins a run: the next instruction has no context, and waits for none in front of it. Events do so, and whoever continues the processor elsewhere.
     #[inline]
     pub fn begin_run(&mut self) {
         self.micro.run = START;
+        self.micro.recent.cut();
     }
 
     /// Charges `count` events of one kind to the current instruction, at the model's price for each, and advances the
@@ -183,12 +184,19 @@ impl Cpu {
     /// Charges the misprediction of a conditional branch: the refill, and the time until the condition is known, for which a
     /// predicted branch does not wait.
     pub(crate) fn charge_direction(&mut self, op: &Op) {
+        let behind = self.late_behind_runs(op);
+        self.charge_late_direction(op, behind);
+    }
+
+    /// Charges the misprediction of a conditional branch that waits for earlier runs for so long.
+    pub(crate) fn charge_late_direction(&mut self, op: &Op, behind: Ticks) {
         let Resolution { elapsed, late, waits_for_load } = op.resolution();
         let kind = Kind::new(Family::BranchMiss, 0);
         let now = self.micro.clock.saturating_sub(self.engine.ahead);
         let memory = self.micro.memory.as_ref().filter(|_| waits_for_load);
         let missed = memory.map_or(0, |memory| memory.outstanding(now).saturating_sub(Ticks::from(elapsed)));
-        self.charge_ticks(kind, 1, self.wiring.model.price(kind) + Ticks::from(late).max(missed));
+        self.charge_ticks(kind, 1, self.wiring.model.price(kind) + Ticks::from(late).max(behind).max(missed));
+        self.micro.recent.cut();
     }
 
     /// Records an indirect branch in the modelled predictor, and charges a misprediction: the refill, and the time until the target is
@@ -199,6 +207,7 @@ impl Cpu {
         if !predicted {
             let kind = Kind::new(Family::IndirectMiss, 0);
             self.charge_ticks(kind, 1, self.wiring.model.price(kind) + op.late());
+            self.micro.recent.cut();
         }
         predicted
     }
@@ -219,6 +228,7 @@ impl Cpu {
         self.engine.returned = predicted;
         if !predicted {
             self.charge(Kind::new(Family::ReturnMiss, 0), 1);
+            self.micro.recent.cut();
         }
         predicted
     }

@@ -1,11 +1,11 @@
 //! The model `core`: the price of a run is what the pipeline of [`uarch`] takes for it.
 
 use super::runs::leads_on;
-use super::{Context, Price, Repeated, Resolution, Step, Steps, Timing};
+use super::{Context, Followed, Lead, Price, Repeated, Resolution, Step, Steps, Timing};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use ledger::{Class, Costs, Ticks};
 use std::cell::RefCell;
-use uarch::{CoreTable, End, Repeat, State, step, string};
+use uarch::{CoreTable, End, InFlight, Repeat, State, step, string};
 
 thread_local! {
     /// A state of the pipeline, of several kilobytes, and what iced-x86 needs: most runs are short.
@@ -56,6 +56,38 @@ impl Timing for Core {
         })
     }
 
+    fn follow(&self, costs: &Costs, run: &mut Steps) -> Followed {
+        let Some(table) = self.table else { return Followed::default() };
+        let mut info = InstructionInfoFactory::new();
+        let step = |at: Step| (Self::priced(table, costs, &mut info, at), has_own_price(at.class));
+        Followed(run.map(step).collect())
+    }
+
+    fn late_behind(&self, runs: &mut dyn Iterator<Item = (&Followed, Option<Lead>)>) -> u32 {
+        let Some(table) = self.table else { return 0 };
+        let mut late = 0;
+        let mut all = InFlight::default();
+        for (Followed(run), lead) in runs {
+            let Some(((branch, _), before)) = run.split_last() else {
+                all.complete();
+                continue;
+            };
+            for (next, waits) in before {
+                if *waits {
+                    all.complete();
+                }
+                all.step(table, next);
+            }
+            late = all.late(table, branch);
+            all.step(table, branch);
+            match lead {
+                Some(lead) => all.begin(table, branch, lead),
+                None => all.complete(),
+            }
+        }
+        late
+    }
+
     fn repeated(&self, repeated: &Repeated) -> Option<Ticks> {
         let Repeated { size, length, destination, source } = *repeated;
         let repeat = match (source, size) {
@@ -71,6 +103,13 @@ impl Timing for Core {
         match self.table {
             Some(_) => State::time_of(&context.0),
             None => sum_of(context),
+        }
+    }
+
+    fn begins(&self, context: &Context) -> bool {
+        match self.table {
+            Some(_) => State::begins(&context.0),
+            None => context.0.is_empty(),
         }
     }
 
@@ -96,12 +135,8 @@ impl Core {
         put: &mut dyn FnMut(Price),
     ) -> Option<(Class, uarch::Step)> {
         let mut last = None;
-        for at @ Step { class, instruction } in run {
-            let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
-            let next = table.step(info, instruction, flat);
-            let measured = || table.is_measured_alone(&next) && is_measured_as_used(instruction);
-            let own = has_own_price(class) || class == Class::Microcode && !measured();
-            let next = if own { next.priced_by_caller() } else { next };
+        for at @ Step { class, .. } in run {
+            let next = Self::priced(table, costs, info, at);
             if matches!(class, Class::Branch | Class::IndirectJump | Class::IndirectCall) {
                 let (late, waits_for_load) = (state.late(table, &next), state.waits_for_load(&next));
                 let ticks = step(table, state, &next);
@@ -112,6 +147,16 @@ impl Core {
             last = Some((class, next));
         }
         last
+    }
+
+    /// Returns what the pipeline needs to know of an instruction.
+    fn priced(table: &CoreTable, costs: &Costs, info: &mut InstructionInfoFactory, at: Step) -> uarch::Step {
+        let Step { class, instruction } = at;
+        let flat = if repeats(at) { 0 } else { costs.class[class as usize] };
+        let next = table.step(info, instruction, flat);
+        let measured = || table.is_measured_alone(&next) && is_measured_as_used(instruction);
+        let own = has_own_price(class) || class == Class::Microcode && !measured();
+        if own { next.priced_by_caller() } else { next }
     }
 
     /// Prices instructions by their classes. The context is the time since the begin of the run.

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | instructions in a straight line | blocks, when they are decoded; an instruction that is executed alone | [`Runs::price`] |
 //! | a branch whose direction is predicted | its handler | `Cpu::conditional_branch` |
+//! | how late the condition of a mispredicted branch is known, because it waits for earlier runs | its handler | `Cpu::late_behind_runs` |
 //! | a branch, call or return whose target is predicted | its handler | `Cpu::indirect_branch`, `Cpu::near_call`, `Cpu::near_return` |
 //! | a translation of an address | the miss of a TLB | `Cpu::charge_second_level`, `Cpu::charge_walk` |
 //! | any other event | its handler | [`Cpu::charge`](crate::Cpu::charge) |
@@ -20,8 +21,8 @@
 //! found by it: the same bytes in another context are another block. The run behind a conditional branch that is not taken, and the run
 //! behind a direct call or a predicted return, may have a context at their begin, too.
 //!
-//! **State.** What a model remembers is plain data in [`Micro`](crate::micro::Micro): clock, TLBs, predictor, and the
-//! context at the next instruction. Addresses of translated code and of the host's memory are in
+//! **State.** What a model remembers is plain data in [`Micro`](crate::micro::Micro): clock, TLBs, predictor, the
+//! context at the next instruction, and where the last runs began. Addresses of translated code and of the host's memory are in
 //! [`Engine`](crate::engine::Engine).
 
 mod charge;
@@ -31,6 +32,8 @@ pub mod memory;
 pub(crate) mod paths;
 mod place;
 pub mod predictor;
+pub(crate) mod recent;
+pub(crate) mod resolution;
 mod runs;
 
 pub use self::core::Core;
@@ -43,6 +46,7 @@ use ledger::{Class, Costs, Ticks};
 use std::fmt::Debug;
 use std::sync::Arc;
 use uarch::CoreTable;
+pub use uarch::Lead;
 
 /// An instruction to be priced.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,10 @@ pub struct Step<'a> {
     /// The instruction.
     pub instruction: &'a Instruction,
 }
+
+/// The instructions of a run, for [`Timing::late_behind`]. Each is as a pipeline needs it, with true if it waits for all in front of it.
+#[derive(Clone, Debug, Default)]
+pub struct Followed(Box<[(uarch::Step, bool)]>);
 
 /// Instructions to be priced, in their order.
 pub type Steps<'a> = dyn Iterator<Item = Step<'a>> + 'a;
@@ -118,6 +126,20 @@ pub trait Timing: Debug + Send + Sync {
         Context::default()
     }
 
+    /// Prepares the instructions of a run for [`Timing::late_behind`].
+    fn follow(&self, costs: &Costs, run: &mut Steps) -> Followed {
+        let _ = (costs, run);
+        Followed::default()
+    }
+
+    /// Returns the ticks for which the condition of a mispredicted branch, the last instruction of these runs, is not known yet when the branch
+    /// could execute; 0 if the model does not follow that. With each run comes how it leads to the next one, or `None` if what is in between is not
+    /// known.
+    fn late_behind(&self, runs: &mut dyn Iterator<Item = (&Followed, Option<Lead>)>) -> u32 {
+        let _ = runs;
+        0
+    }
+
     /// Returns the price of MOVS or STOS with a repeat prefix, start-up included, which its run does not contain; `None` if
     /// the instruction has the price of its class and of steps.
     fn repeated(&self, repeated: &Repeated) -> Option<Ticks> {
@@ -130,6 +152,11 @@ pub trait Timing: Debug + Send + Sync {
     fn elapsed(&self, context: &Context) -> u32 {
         let _ = context;
         0
+    }
+
+    /// Returns true if no instruction of its run is in front of a context.
+    fn begins(&self, context: &Context) -> bool {
+        context.0.is_empty()
     }
 
     /// Returns true if a context, which may come from a file, can be one of this model's.

@@ -19,6 +19,8 @@ pub struct Runs {
     contexts: Vec<Context>,
     /// For each, the price of the instructions in front of it since the begin of the run.
     elapsed: Vec<u32>,
+    /// For each, true if no instruction of its run is in front of it.
+    begins: Vec<bool>,
     numbers: FxHashMap<Context, Place>,
     /// See [`Runs::called`]; [`START`] until it is known.
     called: Place,
@@ -63,7 +65,7 @@ pub struct By<'a> {
 impl Default for Runs {
     fn default() -> Self {
         let numbers = [(Context::default(), START)].into_iter().collect();
-        Self { contexts: vec![Context::default()], elapsed: vec![0], numbers, called: START }
+        Self { contexts: vec![Context::default()], elapsed: vec![0], begins: vec![true], numbers, called: START }
     }
 }
 
@@ -80,6 +82,7 @@ impl Runs {
         }
         let Ok(number) = Place::try_from(self.contexts.len()) else { return START };
         self.elapsed.push(timing.elapsed(&context));
+        self.begins.push(timing.begins(&context));
         self.contexts.push(context.clone());
         self.numbers.insert(context, number);
         number
@@ -131,6 +134,12 @@ impl Runs {
     #[inline]
     pub fn elapsed(&self, place: Place) -> u64 {
         u64::from(self.elapsed[usize::from(place)])
+    }
+
+    /// Returns true if no instruction of its run is in front of the context `place`.
+    #[inline]
+    pub fn begins(&self, place: Place) -> bool {
+        self.begins[usize::from(place)]
     }
 
     /// Returns true if there is a context of this number.

@@ -195,7 +195,7 @@ impl Cpu {
             key,
             recorded: self.wiring.model.recorded,
             target_slots: self.micro.predictor.slots(),
-            predicts: self.predicts_directions(),
+            predicts: self.follows_runs(),
             fetches: self.models_code(),
             data_pointers: !self.wiring.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
@@ -296,6 +296,7 @@ impl Cpu {
         let returns = first.wrapping_add(newest);
         let targets = self.micro.predictor.exposed_targets();
         let conditional = self.micro.predictor.exposed_directions();
+        let recent = &raw mut self.micro.recent;
         let (paths, path_mask, path) = match self.micro.predictor.paths() {
             Some(paths) => (paths.exposed(), paths.mask(), paths.path),
             None => (std::ptr::null_mut(), 0, 0),
@@ -347,6 +348,7 @@ impl Cpu {
             running.non_root = non_root;
             running.targets = targets;
             running.conditional = conditional;
+            running.recent = recent;
             (running.paths, running.path_mask) = (paths, path_mask);
             running.known_code = known_code;
             running.jumps = jumps;

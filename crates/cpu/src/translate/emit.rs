@@ -15,6 +15,7 @@ use super::trace::{HandlerSite, Part, Surcharge, TraceSource, Way};
 use crate::front::{large_signature, signature};
 use crate::native;
 use crate::op::Op;
+use crate::time::recent::Recent;
 use aside::{From, Lost, OtherPage, Stub};
 pub use aside::{Linear, Probed};
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory};
@@ -309,6 +310,26 @@ impl<'a> Emit<'a> {
     /// Charges the current part.
     fn charge(&mut self) {
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, self.part().block.cost as i32));
+        if self.part().begins {
+            self.note_run(self.part().block.physical);
+        }
+    }
+
+    /// Notes that a run begins at a guest-physical address.
+    pub fn note_run(&mut self, physical: u64) {
+        self.asm.flagless_load(TEST, field!(recent));
+        self.asm.flagless_load_part(false, SECOND, M::at(TEST, Recent::NEXT as i32));
+        let place = M::indexed(TEST, SECOND, 0, Recent::BEGINS as i32);
+        match i32::try_from(physical) {
+            Ok(physical) => self.asm.flagless_store_constant(place, physical),
+            Err(_) => {
+                self.let_go();
+                self.asm.flagless_constant(FIRST, physical);
+                self.asm.flagless_store(place, FIRST);
+            }
+        }
+        self.asm.flagless_lea32(SECOND, M::at(SECOND, Recent::STRIDE.into()));
+        self.asm.flagless_store_part(false, M::at(TEST, Recent::NEXT as i32), SECOND);
     }
 
     /// Counts the executed parts, including the current one, unless they have been counted.

@@ -10,6 +10,7 @@ use crate::f80::status::EXCEPTIONS;
 use crate::front::{Area, Attached, Half, Slot, Table, fetch_slot, large_slot};
 use crate::time::conditional::Conditional;
 use crate::time::predictor::Target;
+use crate::time::recent::Recent;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
@@ -129,6 +130,8 @@ pub struct Running {
     pub(super) redirected: i64,
     /// Modelled directions of conditional branches, if they are predicted.
     pub(super) conditional: *mut Conditional,
+    /// Where the last runs began.
+    pub(super) recent: *mut Recent,
     /// Modelled targets of indirect branches by paths, if these are predicted.
     pub(super) paths: *mut Target,
     /// See [`Paths::mask`](crate::time::paths::Paths::mask).

@@ -104,6 +104,9 @@ impl Emit<'_> {
         self.or_otherwise();
         self.asm.flagless_store_constant(field!(interrupts), flags::IF as i32);
         self.charge_event(event);
+        if let Some(physical) = self.part().shadow.and_then(|shadow| shadow.begins) {
+            self.note_run(physical);
+        }
         true
     }
 

@@ -77,8 +77,10 @@ pub struct Part {
     pub plans: Vec<Plan>,
     /// Charges of the instructions in addition to their class.
     pub events: Vec<Option<Surcharge>>,
-    /// Charge of a misprediction of the last instruction.
+    /// Charge of a misprediction of the last instruction, an indirect branch or a return.
     pub miss: Option<Miss>,
+    /// True if a run begins with it whose begin is noted.
+    pub begins: bool,
     /// True if its page probably is part of a large one.
     pub large: bool,
     /// The instruction in the shadow of STI, if the block ends with STI and it is translated.
@@ -96,9 +98,8 @@ impl Part {
     /// Returns the most that it costs, without iterations of string instructions and mispredicted targets, which do not
     /// occur inside a trace.
     pub fn time(&self) -> Ticks {
-        let miss = self.miss.filter(|_| self.plans.last() == Some(&Plan::Branch)).map_or(0, |miss| miss.ticks);
         let events = self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>();
-        self.block.cost + events + u64::from(miss.unsigned_abs())
+        self.block.cost + events
     }
 
     /// Returns the linear address of its page.
@@ -197,6 +198,8 @@ pub struct Shadow {
     pub ticks: u32,
     /// Context after it.
     pub after: Place,
+    /// Its guest-physical address, if a run begins with it whose begin is noted.
+    pub begins: Option<u64>,
 }
 
 impl Cpu {
@@ -248,9 +251,6 @@ impl Cpu {
     fn numbered(&mut self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
         part.events = self.events(cache, &part, key);
         part.miss = self.miss(cache, &part);
-        if part.miss.is_none() && self.predicts_directions() && part.plans.last() == Some(&Plan::Branch) {
-            part.by_handler();
-        }
         part.large = self.engine.front.is_large(part.block.rip);
         if self.wiring.model.recorded {
             part.counter = cache.code.prefix(before, part.index)?;
@@ -307,6 +307,7 @@ impl Cpu {
             plans,
             events: Vec::new(),
             miss: None,
+            begins: self.follows_runs() && cache.code.runs.begins(block.context()),
             large: false,
             shadow: None,
             way: Way::End,
@@ -338,18 +339,12 @@ impl Cpu {
         events
     }
 
-    /// Returns true if directions of conditional branches are predicted.
-    pub(super) fn predicts_directions(&self) -> bool {
-        self.wiring.model.recorded && self.micro.predictor.predicts_directions()
-    }
-
     /// Returns the charge of a misprediction of a part's last instruction, if that is recorded.
     fn miss(&self, cache: &mut BlockCache, part: &Part) -> Option<Miss> {
         let op = part.ops.last().filter(|_| self.wiring.model.recorded)?;
         let family = match op.class {
             Class::Return => Family::ReturnMiss,
             Class::IndirectJump | Class::IndirectCall => Family::IndirectMiss,
-            Class::Branch if self.predicts_directions() => Family::BranchMiss,
             _ => return None,
         };
         let kind = Kind::new(family, 0);
@@ -423,7 +418,8 @@ impl Cpu {
             let timed = Timed { op, instruction };
             let (price, after) =
                 cache.code.runs.price_one(&self.wiring.model.prices(), block.after, timed.step(), false);
-            Shadow { rip, next: op.next, class: op.class, ticks: price.ticks, after }
+            let begins = (self.follows_runs() && cache.code.runs.begins(block.after)).then_some(physical);
+            Shadow { rip, next: op.next, class: op.class, ticks: price.ticks, after, begins }
         })
     }
 }

@@ -33,7 +33,7 @@ impl Kind {
 }
 
 /// Version of the format. The state of each device has a version of its own.
-const VERSION: u32 = 31;
+const VERSION: u32 = 32;
 const HASH: usize = 32;
 /// Maximum size of the state without memory, in bytes; the limits of charges and tasks are far below it.
 pub const LARGEST_STATE: usize = 1 << 30;

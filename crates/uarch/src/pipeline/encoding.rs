@@ -85,6 +85,12 @@ impl State {
         get(&mut bytes).and_then(|time| at_most(time, LATEST)).unwrap_or(0)
     }
 
+    /// Returns true if these are the bytes of the state at a run's begin.
+    pub fn begins(mut bytes: &[u8]) -> bool {
+        // The time, how much later it is without predictions, and the bytes of code.
+        bytes.is_empty() || [0; 3].map(|_| get(&mut bytes)) == [Some(0); 3]
+    }
+
     /// Makes this the state of which these are the bytes, as [`State::decode`] does. After `None` the state is of no use until its next
     /// [`State::reset`].
     pub fn take(&mut self, bytes: &[u8]) -> Option<()> {

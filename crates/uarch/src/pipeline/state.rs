@@ -4,7 +4,7 @@ use super::step::{CARRY, End, MASKS, PLACES, Place, REGS, RSP as STACK, Reg, Ste
 use crate::core::{BOUNDS, COMMIT, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
 
 /// Ticks of a cycle.
-const CYCLE: u32 = 1000;
+pub(super) const CYCLE: u32 = 1000;
 
 /// Ticks after which a run begins anew, so that no sum overflows: a million cycles without a branch.
 const LONGEST: u32 = 1 << 30;
@@ -247,12 +247,23 @@ impl State {
     /// Returns the ticks for which the operands of the next instruction, a branch, are not known yet when the branch could
     /// execute; a comparison of registers right in front of the branch is not counted. An indirect branch may load its target.
     pub fn late(&self, core: &CoreTable, branch: &Step) -> u32 {
+        self.late_at(core, branch, self.time)
+    }
+
+    /// Returns the same for a branch that follows at a time which may be another one than the run's.
+    pub(super) fn late_at(&self, core: &CoreTable, branch: &Step, time: u32) -> u32 {
         let ready = |regs: &[Reg]| regs.iter().map(|reg| self.ready[PREDICTED][usize::from(*reg)]).max().unwrap_or(0);
         let loaded = match branch.load {
-            Some(_) => ready(branch.addresses.as_slice()).max(self.time) + core.parameters.memory.load * CYCLE,
+            Some(_) => ready(branch.addresses.as_slice()).max(time) + core.parameters.memory.load * CYCLE,
             None => 0,
         };
-        ready(branch.reads.as_slice()).max(loaded).saturating_sub(self.time + CYCLE)
+        ready(branch.reads.as_slice()).max(loaded).saturating_sub(time + CYCLE)
+    }
+
+    /// The bounds are as if a run began at this time. Registers, and places in memory, are ready when they were.
+    pub(super) fn begin_at(&mut self, time: u32) {
+        (self.time, self.unpredicted, self.used) = (time, time, [time; BOUNDS]);
+        (self.behind, self.pairs, self.comparison) = (0, 0, NO_FORM);
     }
 
     /// Returns true if an operand of the next instruction comes from a load of the run.
@@ -261,7 +272,7 @@ impl State {
     }
 
     /// Returns true for a run that is so long that its sums could overflow.
-    fn is_long(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.time > LONGEST || self.bytes.max(self.slots) > MOST_BYTES / 2 || self.stack.unsigned_abs() > FURTHEST / 2
     }
 
@@ -469,11 +480,7 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
         state.reset();
     }
     let before = state.time;
-    state.bytes += u32::from(step.length);
-    match core.forms.values(step.form) {
-        None => unknown(state, step),
-        Some(_) => known(core, state, step),
-    }
+    execute(core, state, step);
     match step.end {
         End::None => {}
         end => {
@@ -488,6 +495,15 @@ pub fn step(core: &CoreTable, state: &mut State, step: &Step) -> u32 {
         }
     }
     state.time - before
+}
+
+/// Executes an instruction. It does not end the run.
+pub(super) fn execute(core: &CoreTable, state: &mut State, step: &Step) {
+    state.bytes += u32::from(step.length);
+    match core.forms.values(step.form) {
+        None => unknown(state, step),
+        Some(_) => known(core, state, step),
+    }
 }
 
 /// An instruction of which no table tells more than the price of its class: nothing overlaps with it.

@@ -158,9 +158,10 @@ pub unsafe extern "sysv64" fn missed_briefly<const TAKEN: bool>(
     let Some(brief) = (unsafe { Brief::take(context, op, place) }) else { return false };
     // Besides, the core waits for a load that is on its way.
     let refill = brief.cpu.wiring.model.price(Kind::new(Family::BranchMiss, 0));
-    let more = refill + brief.op.late();
+    let behind = brief.cpu.late_behind_runs(brief.op);
+    let more = refill + brief.op.late().max(behind);
     brief.charge(more, |cpu, _, op, _| {
-        cpu.charge_direction(op);
+        cpu.charge_late_direction(op, behind);
         if TAKEN {
             cpu.ask_for_branch(op);
         }

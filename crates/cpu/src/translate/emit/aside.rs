@@ -2,6 +2,7 @@
 
 use super::{Aim, Emit};
 use crate::time::predictor::Target;
+use crate::time::recent::CUT;
 use crate::translate::Code;
 use crate::translate::asm::{M, R};
 use crate::translate::dispatch::WRITES;
@@ -244,6 +245,9 @@ impl Emit<'_> {
         let Some(Miss { counter, ticks }) = self.part().miss else { return };
         self.count_under(counter);
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks));
+        if self.source.predicts {
+            self.note_run(CUT);
+        }
         if self.source.fetches {
             self.asm.flagless_store(field!(redirected), BUDGET);
         }
@@ -375,14 +379,10 @@ impl Emit<'_> {
                 let call = self.asm.call();
                 self.aims.push((call, Aim::Predict));
                 let predicted = self.asm.flagless_if_zero();
-                if self.part().ops.last().is_some_and(|op| op.resolution().waits_for_load) {
-                    self.asm.flagless_constant(TEST, stub.code);
-                    let call = self.asm.call();
-                    self.aims.push((call, if taken { Aim::MissedTaken } else { Aim::Missed }));
-                    self.call_load(stub.loaded);
-                } else {
-                    self.miss(None);
-                }
+                self.asm.flagless_constant(TEST, stub.code);
+                let call = self.asm.call();
+                self.aims.push((call, if taken { Aim::MissedTaken } else { Aim::Missed }));
+                self.call_load(stub.loaded);
                 self.asm.land(predicted);
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
