@@ -289,7 +289,7 @@ mod tests {
         assert!(refused(newer.as_bytes()).contains("format version 9"));
         assert!(refused(b"[]").starts_with("is not what `tollgate lab run --json` prints: a part is missing"));
         assert_eq!(refused(b"\x89PNG\xff"), "is not what `tollgate lab run --json` prints: it is not text");
-        document.interrupted = Some(Interrupted { done: 1, cells: 3 });
+        document.interrupted = Some(Interrupted { done: 1, cells: 3, layouts: None });
         let early = serde_json::to_vec(&document).unwrap();
         assert_eq!(refused(&early), "is no baseline: that run was interrupted: 1 of 3 cells");
     }

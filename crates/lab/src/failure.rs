@@ -1,16 +1,26 @@
 //! Why cells have no outcome, with one entry for each cause however many cells it concerns.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// Why a cell has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// In a few words.
     pub reason: String,
-    /// The end of what it printed.
-    pub tail: Vec<String>,
+    /// What it printed that explains the failure.
+    pub said: Vec<String>,
+    /// The file with all that it printed, if it printed anything.
+    pub output: Option<PathBuf>,
     /// True if the cell was run at all: a guest may be missing.
     pub ran: bool,
+}
+
+impl Failure {
+    /// Returns the failure of a cell that has printed nothing, because it was not run.
+    pub fn before_the_run(reason: String) -> Self {
+        Self { reason, said: Vec::new(), output: None, ran: false }
+    }
 }
 
 /// Cells that share something, for a message about all of them.

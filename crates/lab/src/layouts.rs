@@ -82,22 +82,21 @@ pub fn has_differences(pairs: &[Pair], experiment: &Experiment, result: &Experim
     pairs.iter().any(|pair| pair.compared(experiment, result).is_some())
 }
 
-/// Makes one result of those of several layouts. A cell that failed in one layout has failed; a cell that was not run in one is left out. All but the values are those of the first
-/// layout.
+/// Makes one result of those of several layouts. A cell that failed in one layout has failed. A cell that was not run in all layouts, because the run was interrupted, has those up to
+/// the first in which it was not run, so that the layouts of two cells are the same as far as both have them. All but the values are those of the first layout.
 pub fn joined(layouts: &[ExperimentResult]) -> Option<ExperimentResult> {
     let (first, others) = layouts.split_first()?;
     if others.is_empty() {
         return Some(first.clone());
     }
-    let cells = first.cells.iter().filter_map(|cell| {
-        let all: Option<Vec<&CellResult>> =
-            layouts.iter().map(|result| result.cells.iter().find(|other| other.id() == cell.id())).collect();
-        let all = all?;
+    let cells = first.cells.iter().map(|cell| {
+        let found = layouts.iter().map(|result| result.cells.iter().find(|other| other.id() == cell.id()));
+        let all: Vec<&CellResult> = found.map_while(|cell| cell).collect();
         let mut cell = cell.clone();
         if let Some(failed) = all.iter().find(|cell| cell.measured.is_none()) {
             cell.failure.clone_from(&failed.failure);
             cell.measured = None;
-            return Some(cell);
+            return cell;
         }
         let measured = || all.iter().filter_map(|cell| cell.measured.as_ref());
         let values: Vec<f64> = measured().map(|measured| measured.value).collect();
@@ -108,7 +107,7 @@ pub fn joined(layouts: &[ExperimentResult]) -> Option<ExperimentResult> {
             measured.layouts = values;
             measured.functions = functions;
         }
-        Some(cell)
+        cell
     });
     Some(ExperimentResult { cells: cells.collect(), ..first.clone() })
 }
@@ -161,10 +160,17 @@ mod tests {
             "both layouts have one factor"
         );
         assert_eq!(pair.compared(&experiment, &first), None);
-        // The cell that failed has failed, and one that is missing in a layout is left out.
+        // The cell that failed has failed, and one that is missing in a layout has the layouts before that one.
         assert!(both.cells.iter().any(|cell| cell.failure.is_some()));
+        let (third, kept) = (second.clone(), first.cells.len());
         second.cells.retain(|cell| cell.column != "after");
-        let both = joined(&[first, second]).unwrap();
-        assert!(both.cells.iter().all(|cell| cell.column != "after"));
+        let all = joined(&[first.clone(), second, third]).unwrap();
+        assert_eq!(all.cells.len(), kept);
+        let counts: Vec<usize> =
+            [1, 2].iter().map(|column| all.measured(&experiment, 0, *column).unwrap().layouts.len()).collect();
+        assert_eq!(counts, [3, 0]);
+        assert_eq!(all.measured(&experiment, 0, 2), first.measured(&experiment, 0, 2));
+        let note = shown::layouts(&all).unwrap();
+        assert!(note.ends_with("has 1 of these layouts: the run was interrupted."), "{note}");
     }
 }

@@ -222,19 +222,24 @@ pub struct Interrupted {
     pub done: usize,
     /// Cells that were to be run.
     pub cells: usize,
+    /// The number of layouts, each of which counts as a cell; none if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layouts: Option<u32>,
 }
 
 impl Interrupted {
     /// Returns the state if cells are missing because of an interruption.
-    pub fn of(outcomes: &[Outcome]) -> Option<Self> {
+    pub fn of(outcomes: &[Outcome], layouts: u32) -> Option<Self> {
         let done = outcomes.iter().filter(|outcome| **outcome != Outcome::Interrupted).count();
-        (done != outcomes.len()).then_some(Self { done, cells: outcomes.len() })
+        let layouts = Some(layouts).filter(|layouts| *layouts > 1);
+        (done != outcomes.len()).then_some(Self { done, cells: outcomes.len(), layouts })
     }
 }
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "interrupted: {} of {} cells", self.done, self.cells)
+        write!(f, "interrupted: {} of {} cells", self.done, self.cells)?;
+        self.layouts.map_or(Ok(()), |layouts| write!(f, ", counting each in {layouts} layouts"))
     }
 }
 
@@ -303,13 +308,17 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
 
 /// Returns the result of a cell, and its failure.
 pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
-    let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail, ran: true });
     let (found, failure) = match outcome {
         Outcome::Failed(failure) => (None, Some(failure.clone())),
-        Outcome::Interrupted => (None, failed("was interrupted".to_owned(), Vec::new())),
+        Outcome::Interrupted => {
+            (None, Some(Failure { ran: true, ..Failure::before_the_run("was interrupted".to_owned()) }))
+        }
         Outcome::Finished(finished) => match measured(cell, finished) {
             Ok(found) => (Some(found), None),
-            Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
+            Err(error) => {
+                let (said, output) = (runner::said(&finished.output), Some(finished.output.clone()));
+                (None, Some(Failure { reason: error.to_string(), said, output, ran: true }))
+            }
         },
     };
     let (measured, unnamed, nameless, stacks, provenance) = match found {

@@ -59,11 +59,16 @@ pub fn frequencies(result: &ExperimentResult) -> Option<String> {
 
 /// The line that says what the intervals are, if there are several layouts.
 pub fn layouts(result: &ExperimentResult) -> Option<String> {
-    let count = result.cells.iter().filter_map(|cell| cell.measured.as_ref()).map(|m| m.layouts.len()).max()?;
+    let measured = result.cells.iter().filter_map(|cell| Some((cell.id(), cell.measured.as_ref()?.layouts.len())));
+    let measured: Vec<(String, usize)> = measured.map(|(id, layouts)| (id, layouts.max(1))).collect();
+    let count = measured.iter().map(|(_, layouts)| *layouts).max()?;
+    let fewer = measured.iter().filter(|(_, layouts)| *layouts < count);
+    let fewer: Vec<String> = fewer.map(|(id, layouts)| format!("{id} has {layouts} of these layouts")).collect();
     (count > 1).then(|| {
+        let fewer = if fewer.is_empty() { String::new() } else { format!(" {}: the run was interrupted.", fewer.join(", ")) };
         format!(
             "Figures are means of {count} layouts, each with 1 MiB of memory more than the one before, with the 95 % interval of Student's t. Factors and differences are those of pairs in \
-             one layout: of factors the geometric mean. Causes are those of the first layout."
+             one layout: of factors the geometric mean. Causes are those of the first layout.{fewer}"
         )
     })
 }

@@ -130,7 +130,8 @@ pub fn results(after: u64) -> (Experiment, ExperimentResult) {
         let outcome = match cell.id().as_str() {
             "exits/after" => Outcome::Failed(Failure {
                 reason: "was ended by signal 9".to_owned(),
-                tail: vec!["it hurts".to_owned()],
+                said: vec!["it hurts".to_owned()],
+                output: None,
                 ran: true,
             }),
             _ => Outcome::Finished(finished),

@@ -128,6 +128,9 @@ fn a_cell_that_fails_is_named_with_what_it_printed() {
     assert_eq!(status, 1, "{errors}");
     assert!(errors.contains("prints/out/two: ended with status 125 where 0 was expected"), "{errors}");
     assert!(errors.contains("    | *"), "{errors}");
+    let place = errors.split_once("the whole output of prints/out/two is in ").unwrap().1;
+    let output = std::fs::read_to_string(files.0.join(place.trim())).unwrap();
+    assert!(output.contains('*'), "{output}");
     assert!(printed.contains("ours               1  failed"), "{printed}");
 }
 
@@ -290,6 +293,11 @@ fn an_interrupted_run_says_how_much_of_it_there_is() {
     assert!(page.contains(">interrupted: 1 of 2 cells<"));
     let printed = finish(&["--markdown"]);
     assert!(printed.starts_with("interrupted: 1 of 2 cells\n\n## Characters\n"), "{printed}");
+    let printed = finish(&["--layouts", "3"]);
+    let (head, table) = printed.split_once('\n').unwrap();
+    assert!(head.starts_with("interrupted: ") && head.ends_with(" of 6 cells, counting each in 3 layouts"), "{head}");
+    let ours = |line: &str| line.contains(" ours ") && line.contains(" 1") && line.ends_with("not run");
+    assert!(table.lines().any(ours), "{table}");
     let printed = finish(&["--json"]);
     let value: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(value["interrupted"], serde_json::json!({ "done": 1, "cells": 2 }));

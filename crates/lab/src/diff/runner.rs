@@ -2,7 +2,7 @@
 
 pub use crate::child::killed;
 use crate::child::{Child, Exit};
-use crate::runner::tail;
+use crate::runner::said;
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs::File;
@@ -52,7 +52,7 @@ fn ended(status: ExitStatus, output: &Path) -> Ended {
     match (status.code(), status.signal()) {
         (Some(0), _) => Ended::Well,
         (None, Some(signal)) => Ended::Killed(signal),
-        (code, _) => Ended::Badly(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX), tail(output)),
+        (code, _) => Ended::Badly(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX), said(output)),
     }
 }
 

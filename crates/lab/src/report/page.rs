@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_page_of_an_interrupted_run_says_so_at_its_head() {
         let (experiment, result) = testing::results(4);
-        let early = Interrupted { done: 5, cells: 9 };
+        let early = Interrupted { done: 5, cells: 9, layouts: None };
         let page = html(&[experiment], &[result], Some(early)).unwrap();
         let (head, _) = page.split_once("<table").unwrap();
         assert!(head.contains("interrupted: 5 of 9 cells"), "{head}");

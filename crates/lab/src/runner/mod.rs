@@ -3,6 +3,7 @@
 //! Cells that differ only in their workloads share a boot (`boots.rs`).
 
 mod local;
+mod said;
 mod shell;
 mod slurm;
 
@@ -11,18 +12,15 @@ pub use slurm::SlurmError;
 
 use crate::Cell;
 use crate::boots::{Begin, Boots};
+use crate::child::MOST_OUTPUT;
 use crate::failure::Failure;
 use crate::fingerprint::{Fingerprints, Unreadable};
 use crate::store::{Finished, Found, OUTPUT, Partial, Store};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Part of a failed cell's output that is shown: bytes, lines.
-const TAIL: (u64, usize) = (8192, 12);
 /// Interval between checks of the children.
 const NAP: Duration = Duration::from_millis(10);
 /// Minimum free space for a cell, in bytes.
@@ -132,21 +130,9 @@ pub(crate) trait Executor {
     fn cancel(&mut self);
 }
 
-/// Returns the last lines of a cell's output.
-pub fn tail(output: &Path) -> Vec<String> {
-    let read = || {
-        let mut file = File::open(output)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL.0)))?;
-        let mut bytes = Vec::new();
-        file.take(TAIL.0).read_to_end(&mut bytes)?;
-        Ok::<_, std::io::Error>(bytes)
-    };
-    let bytes = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let printable = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
-    let lines: Vec<String> = text.lines().map(printable).filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(TAIL.1)..].to_vec()
+/// Returns the lines of an output that explain its end.
+pub fn said(output: &Path) -> Vec<String> {
+    said::said(output, MOST_OUTPUT)
 }
 
 struct Runner<'a> {
@@ -161,8 +147,12 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn fail(&mut self, cell: usize, reason: String, tail: Vec<String>, watch: &mut dyn Watch) {
-        self.conclude(cell, Outcome::Failed(Failure { reason, tail, ran: true }), true, watch);
+    /// Records the failure of a cell that has run in a directory, and keeps its output.
+    fn fail(&mut self, cell: usize, reason: String, directory: &Partial, watch: &mut dyn Watch) {
+        let said = said(&directory.path().join(OUTPUT));
+        let fingerprint = self.fingerprints[cell].as_deref().unwrap_or_default();
+        let output = self.store.keep_output(directory, fingerprint);
+        self.conclude(cell, Outcome::Failed(Failure { reason, said, output, ran: true }), true, watch);
     }
 
     fn conclude(&mut self, cell: usize, outcome: Outcome, ran: bool, watch: &mut dyn Watch) {
@@ -195,7 +185,7 @@ impl Runner<'_> {
                         }
                         false => format!("{error}: '{}' makes it", cell.guest().made_by),
                     };
-                    let failure = Failure { reason, tail: Vec::new(), ran: false };
+                    let failure = Failure::before_the_run(reason);
                     self.conclude(at, Outcome::Failed(failure), false, watch);
                     continue;
                 }
@@ -256,21 +246,21 @@ impl Runner<'_> {
             End::Signalled(signal) => Some(crate::child::killed(signal)),
             End::Broken(reason) => Some(reason),
         };
-        let output = tail(&directory.path().join(OUTPUT));
         if let Some(reason) = reason {
             return match room(&directory) {
-                Ok(()) => self.fail(cell, reason, output, watch),
+                Ok(()) => self.fail(cell, reason, &directory, watch),
                 // This error is the reason of the failure, whatever the cell printed.
                 Err(error) => {
                     let reason = format!("{} can't be written to: {error}", self.store.path().display());
-                    self.fail(cell, reason, Vec::new(), watch)
+                    let failure = Failure { ran: true, ..Failure::before_the_run(reason) };
+                    self.conclude(cell, Outcome::Failed(failure), true, watch)
                 }
             };
         }
         let fingerprint = self.fingerprints[cell].clone().unwrap_or_default();
-        match self.store.keep(directory, &fingerprint, &self.cells[cell].command()) {
+        match self.store.keep(&directory, &fingerprint, &self.cells[cell].command()) {
             Ok(finished) => self.conclude(cell, Outcome::Finished(finished), true, watch),
-            Err(reason) => self.fail(cell, format!("can't be kept: {reason}"), output, watch),
+            Err(reason) => self.fail(cell, format!("can't be kept: {reason}"), &directory, watch),
         }
     }
 
@@ -289,7 +279,7 @@ impl Runner<'_> {
     /// Records a cell that could not start.
     fn not_started(&mut self, cell: usize, reason: String, watch: &mut dyn Watch) {
         self.boots.ended(cell);
-        self.conclude(cell, Outcome::Failed(Failure { reason, tail: Vec::new(), ran: false }), true, watch);
+        self.conclude(cell, Outcome::Failed(Failure::before_the_run(reason)), true, watch);
     }
 
     fn run(&mut self, wanted: Vec<usize>, executor: &mut dyn Executor, stop: &AtomicBool, watch: &mut dyn Watch) {

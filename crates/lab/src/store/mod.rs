@@ -1,6 +1,8 @@
 //! The store of finished cells: one directory each, named by the cell's fingerprint. The directory has the cell's ledger, the cell's
 //! output, and a record of both (`record.rs`) by which damage is recognized.
 //!
+//! Of a cell that has failed, the output is kept beside these directories, until the cell is finished.
+//!
 //! The store also has the images of guests that a laboratory makes ([`Images`]).
 //!
 //! Several laboratories may use one store. A running one holds a shared lock on the store, and whoever prunes an exclusive
@@ -29,6 +31,8 @@ use std::time::SystemTime;
 pub const LEDGER: &str = "ledger";
 /// The file with the output of a cell.
 pub const OUTPUT: &str = "output";
+/// The suffix of the output of a cell that has failed, behind the cell's fingerprint.
+const FAILED: &str = ".failed";
 /// The prefix of directories of cells that are not finished.
 const PARTIAL: &str = ".partial-";
 
@@ -42,9 +46,14 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// The directory that has both.
+    pub fn directory(&self) -> &Path {
+        self.ledger.parent().unwrap_or(&self.ledger)
+    }
+
     /// The fingerprint it is kept under, and the SHA-256 of its ledger.
     pub fn identity(&self) -> Option<(String, String)> {
-        let directory = self.ledger.parent()?;
+        let directory = self.directory();
         let record = Record::read(directory).ok()?;
         Some((directory.file_name()?.to_str()?.to_owned(), record.ledger_hash().to_owned()))
     }
@@ -139,8 +148,16 @@ impl Store {
         Partial::new(self.path())
     }
 
+    /// Keeps the output of a cell that has failed, in place of that of an earlier run. Returns its file, if there is any output.
+    pub fn keep_output(&self, partial: &Partial, fingerprint: &str) -> Option<PathBuf> {
+        let output = partial.path().join(OUTPUT);
+        let any = std::fs::metadata(&output).is_ok_and(|file| file.len() != 0);
+        let kept = self.path().join(format!("{fingerprint}{FAILED}"));
+        (any && std::fs::rename(output, &kept).is_ok()).then_some(kept)
+    }
+
     /// Keeps a cell that has run, under its fingerprint. The reason if that can't be done is in words for the user.
-    pub fn keep(&self, partial: Partial, fingerprint: &str, command: &str) -> Result<Finished, String> {
+    pub fn keep(&self, partial: &Partial, fingerprint: &str, command: &str) -> Result<Finished, String> {
         let record = Record::new(partial.path(), command)?;
         let place = self.path().join(fingerprint);
         // Another laboratory may have been faster. Its readers need not notice ours, which is the same.
@@ -154,6 +171,8 @@ impl Store {
                 _ => {}
             }
         }
+        // The output of an earlier run that failed says nothing about this one.
+        let _ = std::fs::remove_file(self.path().join(format!("{fingerprint}{FAILED}")));
         Ok(self.finished(fingerprint))
     }
 
@@ -173,13 +192,13 @@ impl Store {
         std::fs::remove_dir_all(aside)
     }
 
-    /// Removes cells as `pruning` says, but none of `spared`, and says what was removed. `None` if another laboratory is
-    /// running: it may be using them.
-    pub fn prune(&self, pruning: &Pruning, spared: &BTreeSet<Finished>) -> Option<Pruned> {
+    /// Removes cells, and outputs of failed ones, as `pruning` says, but none of `spared`, and says what was removed. `None` if another laboratory
+    /// is running: it may be using them.
+    pub fn prune(&self, pruning: &Pruning, spared: &BTreeSet<PathBuf>) -> Option<Pruned> {
         if !self.directory.lock(Lock::Exclusive) {
             return None;
         }
-        let spared = |name: &str| spared.contains(&self.finished(name));
+        let spared = |name: &str| spared.contains(&self.path().join(name));
         let mut pruned = prune::prune(self, pruning, spared);
         if !pruning.dry_run {
             pruned.unfinished = self.sweep();

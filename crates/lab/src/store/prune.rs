@@ -1,8 +1,8 @@
-//! The removal of finished cells and of images: those not used for long, and the least recently used of those that together take too
+//! The removal of finished cells, of outputs of failed ones and of images: those not used for long, and the least recently used of those that together take too
 //! much room.
 
 use super::record::{RECORD, Record};
-use super::{LEDGER, OUTPUT, Store};
+use super::{FAILED, LEDGER, OUTPUT, Store};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -52,7 +52,7 @@ pub struct Pruned {
     pub failed: Option<String>,
 }
 
-/// A finished cell, or what is left of one; or an image.
+/// A finished cell, or what is left of one; the output of a cell that has failed; or an image.
 pub(super) struct Entry {
     pub name: String,
     pub bytes: u64,
@@ -61,9 +61,15 @@ pub(super) struct Entry {
 
 /// The entry of that name, if it is certainly one of ours: nothing else is ever removed.
 fn entry(store: &Path, name: String) -> Option<Entry> {
-    let fingerprint = name.len() == DIGITS && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let fingerprint = name.strip_suffix(FAILED).unwrap_or(&name);
+    let is_ours =
+        fingerprint.len() == DIGITS && fingerprint.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     let path = store.join(&name);
-    if !fingerprint || !std::fs::symlink_metadata(&path).ok()?.is_dir() {
+    let metadata = std::fs::symlink_metadata(&path).ok()?;
+    if is_ours && name.len() != DIGITS && metadata.is_file() {
+        return Some(Entry { used: metadata.modified().ok()?, name, bytes: metadata.blocks() * BLOCK });
+    }
+    if !is_ours || !metadata.is_dir() {
         return None;
     }
     let mut bytes = 0;

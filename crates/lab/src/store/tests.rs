@@ -45,7 +45,7 @@ fn keep(store: &Store, fingerprint: &str, ledger: &[u8]) -> Finished {
     let partial = store.partial().unwrap();
     std::fs::write(partial.path().join(LEDGER), ledger).unwrap();
     std::fs::write(partial.path().join(OUTPUT), "printed\n").unwrap();
-    store.keep(partial, fingerprint, "tollgate run").unwrap()
+    store.keep(&partial, fingerprint, "tollgate run").unwrap()
 }
 
 /// Says that a cell was used so long ago.
@@ -128,7 +128,7 @@ fn a_cell_without_a_ledger_is_not_kept() {
     let store = bench.store();
     let partial = store.partial().unwrap();
     std::fs::write(partial.path().join(OUTPUT), "").unwrap();
-    assert_eq!(store.keep(partial, &print('a'), ""), Err("it has no file 'ledger'".to_owned()));
+    assert_eq!(store.keep(&partial, &print('a'), ""), Err("it has no file 'ledger'".to_owned()));
     assert!(bench.names().is_empty(), "{:?}", bench.names());
 }
 
@@ -208,18 +208,29 @@ fn pruning_removes_what_was_not_used_for_longest() {
     // The next to go would be c.
     store.find(&print('c'));
     let some = Pruning { keep: Some(2 * each), ..Pruning::default() };
-    let spared = BTreeSet::from([store.finished(&print('b'))]);
+    let spared = BTreeSet::from([bench.0.join(print('b'))]);
     let pruned = store.prune(&some, &spared).unwrap();
     assert_eq!(
         (pruned.removed.number, pruned.kept, pruned.failed),
         (2, prune::Size { number: 2, bytes: 2 * each }, None)
     );
     assert_eq!(bench.names(), [print('b'), print('c')]);
+    let failed = store.partial().unwrap();
+    assert_eq!(store.keep_output(&failed, &print('e')), None, "there is no output");
+    std::fs::write(failed.path().join(OUTPUT), [0; 10_000]).unwrap();
+    let output = store.keep_output(&failed, &print('e')).unwrap();
+    let pruned = store.prune(&Pruning { keep: Some(0), ..Pruning::default() }, &BTreeSet::from([output])).unwrap();
+    assert_eq!((pruned.removed.number, bench.names()), (2, vec![print('e') + FAILED]));
+    keep(&store, &print('e'), &[0; 10_000]);
+    keep(&store, &print('f'), &[0; 10_000]);
+    assert_eq!(bench.names(), [print('e'), print('f')], "a finished cell has not failed");
+    std::fs::write(bench.0.join(print('d') + FAILED), "").unwrap();
+    std::fs::write(bench.0.join("notes.failed"), "").unwrap();
     let exact = store.prune(&some, &nobody).unwrap();
     assert_eq!(exact.removed.number, 0, "what fits stays");
     let everything = store.prune(&Pruning { keep: Some(0), ..Pruning::default() }, &nobody).unwrap();
-    assert_eq!((everything.removed.number, everything.kept.bytes), (2, 0));
-    assert!(bench.names().is_empty());
+    assert_eq!((everything.removed.number, everything.kept.bytes), (3, 0));
+    assert_eq!(bench.names(), ["notes.failed"]);
 }
 
 #[test]
@@ -309,7 +320,7 @@ fn a_cell_that_has_no_place_is_not_kept() {
     let partial = store.partial().unwrap();
     std::fs::write(partial.path().join(LEDGER), "x").unwrap();
     std::fs::write(partial.path().join(OUTPUT), "x").unwrap();
-    let error = store.keep(partial, "no/such", "").unwrap_err();
+    let error = store.keep(&partial, "no/such", "").unwrap_err();
     assert!(error.contains("no/such can't be made: "), "{error}");
     assert!(bench.names().is_empty());
 }

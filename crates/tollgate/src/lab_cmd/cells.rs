@@ -49,8 +49,8 @@ fn root(experiments: &[Experiment], cells: &[Cell]) -> PathBuf {
     if has_all(&here) { here } else { Some(places::guests()).filter(|root| has_all(root)).unwrap_or(here) }
 }
 
-/// Runs the cells of experiments that `--only` and `wanted` select.
-pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
+/// Runs the cells of experiments, which are in so many layouts, that `--only` and `wanted` select.
+pub fn run(experiments: &[Experiment], layouts: u32, common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
     let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
     const NONE: &str = "no cell is selected; `tollgate lab show NAME` lists the cells of an experiment";
     if !all.iter().any(|cell| chosen(&common.only, &cell.full_id())) {
@@ -92,7 +92,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     };
     let mut ran = Ran {
         results: experiments.iter().map(named).collect(),
-        interrupted: Interrupted::of(&outcomes),
+        interrupted: Interrupted::of(&outcomes, layouts),
         unfinished: BTreeSet::new(),
         failures: Vec::new(),
         cells: 0,
@@ -124,8 +124,9 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
 /// Removes kept cells beyond `--keep`, except those that this run has used.
 fn make_room(store: &Store, common: &Common, outcomes: &[Outcome]) {
     let used = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Finished(finished) => Some(finished.clone()),
-        Outcome::Failed(_) | Outcome::Interrupted => None,
+        Outcome::Finished(finished) => Some(finished.directory().to_owned()),
+        Outcome::Failed(failure) => failure.output.clone(),
+        Outcome::Interrupted => None,
     });
     let pruning = Pruning { keep: common.keep.0, ..Pruning::default() };
     // If another laboratory is running, the last one to end removes them. A cell that can't be removed does no harm.
@@ -150,10 +151,15 @@ impl Ran {
 
     /// Lists the failed cells on standard error, grouped by cause, and returns the exit status.
     pub fn status(&self, otherwise: u8) -> ExitCode {
-        for (group, failure) in groups(self.failures.iter().map(|(cell, failure)| (cell.as_str(), failure))) {
-            say(&format!("tollgate: {group}: {}", failure.reason));
-            for line in &failure.tail {
+        let causes = self.failures.iter().map(|(cell, failure)| (cell.as_str(), (&failure.reason, &failure.said)));
+        for (group, (reason, said)) in groups(causes) {
+            say(&format!("tollgate: {group}: {reason}"));
+            for line in said {
                 say(&format!("    | {line}"));
+            }
+            let first = self.failures.iter().find(|(cell, _)| cell == group.first);
+            if let Some(output) = first.and_then(|(_, failure)| failure.output.as_ref()) {
+                say(&format!("    the whole output of {} is in {}", group.first, output.display()));
             }
         }
         if self.interrupted.is_some() {

@@ -301,7 +301,7 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let in_layouts: Vec<Experiment> =
         experiments.iter().flat_map(|experiment| experiment.in_layouts(args.layouts)).collect();
-    let mut ran = cells::run(&in_layouts, &args.common, |_| true)?;
+    let mut ran = cells::run(&in_layouts, args.layouts, &args.common, |_| true)?;
     if let Some(images) = images.filter(|_| ran.interrupted.is_none()) {
         // As with cells, the last laboratory to end removes them, and one that can't be removed does no harm.
         images.prune(&Pruning { keep: args.common.keep.0, ..Pruning::default() });
@@ -356,7 +356,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
         let result = baseline.experiments.iter().find(same);
         result.is_some_and(|result| result.cells.iter().any(|c| c.measured.is_some() && c.id() == cell.id()))
     };
-    let ran = cells::run(&experiments, &args.common, known)?;
+    let ran = cells::run(&experiments, 1, &args.common, known)?;
     let limits = Limits { counts: args.limit_counts, cycles: args.limit_cycles };
     let compared = |id: &str| cells::chosen(&args.common.only, id) && !ran.unfinished.contains(id);
     let verdict = lab::check::check(&baseline.experiments, &ran.results, limits, compared);
