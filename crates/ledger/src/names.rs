@@ -40,6 +40,7 @@ impl Family {
             && !self.is_tlb_miss()
             && !self.is_cache_miss()
             && !self.is_mispredict()
+            && !matches!(self, Family::Split)
     }
 
     /// Returns true if events of the family transfer control. Code can loop over them without any other instruction that costs
@@ -229,6 +230,14 @@ mod tests {
     fn identifiers_are_unique_and_found_again() {
         assert!(Class::ALL.into_iter().all(|class| Class::from_name(class.name()) == Some(class)));
         assert!(Family::ALL.into_iter().all(|family| Family::from_name(family.name()) == Some(family)));
+    }
+
+    #[test]
+    fn what_happens_within_the_processor_is_no_crossing() {
+        use Family::*;
+        let inside = [Instruction, Halt, TlbMissData, StlbHitCode, CacheMissCode, BranchMiss, UnknownBranch, Split];
+        assert!(inside.iter().all(|family| !family.is_crossing()));
+        assert!([Syscall, Exception, ControlRegister, VmExit, Operation].iter().all(|family| family.is_crossing()));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use super::runs::{Run, runs};
 use super::{Export, ExportError, task_title};
+use crate::format::number;
 use crate::report::STYLE;
-use ledger::stack::{Moment, Record, StackId};
+use ledger::stack::{MOST_RECORDS, Moment, Record, StackId};
 use ledger::{Family, TaskId, TaskKind};
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, context};
@@ -133,12 +134,13 @@ pub fn page(export: Export) -> Result<Vec<u8>, ExportError> {
     let mut notes: Vec<String> = left_out
         .iter()
         .filter(|(count, _)| *count != 0)
-        .map(|(count, what)| format!("The page leaves out {what}: {count}."))
+        .map(|(count, what)| format!("The page leaves out {what}: {}.", number(*count as u64)))
         .collect();
     if export.ledger.stacks.lost != 0 {
         let lost = export.ledger.stacks.lost;
         let were = if lost == 1 { "record was" } else { "records were" };
-        notes.push(format!("{lost} {were} lost when the run had too many."));
+        let limit = number(MOST_RECORDS as u64);
+        notes.push(format!("A trace has at most {limit} records; {} later {were} lost.", number(lost)));
     }
     let times = ran.iter().map(|run| run.from).chain(records.iter().map(|record| record.time));
     let start = export.nanoseconds(times.min().unwrap_or(0));
