@@ -215,7 +215,8 @@ fn a_failing_cell_is_named_and_the_others_go_on() {
     assert!(output.starts_with("arguments: run ") && output.ends_with("it hurts\n"), "{output}");
     assert!(matches!(outcomes[1], Outcome::Finished(_)));
     assert_eq!(bench.left().len(), 2, "the finished cell and the output of the other one");
-    assert_eq!(bench.run(false, &AtomicBool::new(false)), outcomes);
+    bench.run(false, &AtomicBool::new(false));
+    assert_eq!(bench.left().len(), 2);
     assert_eq!(bench.runs(), 3, "a failure is not kept");
 }
 

@@ -129,6 +129,7 @@ fn a_cell_without_a_ledger_is_not_kept() {
     let partial = store.partial().unwrap();
     std::fs::write(partial.path().join(OUTPUT), "").unwrap();
     assert_eq!(store.keep(&partial, &print('a'), ""), Err("it has no file 'ledger'".to_owned()));
+    drop(partial);
     assert!(bench.names().is_empty(), "{:?}", bench.names());
 }
 
@@ -219,6 +220,7 @@ fn pruning_removes_what_was_not_used_for_longest() {
     assert_eq!(store.keep_output(&failed, &print('e')), None, "there is no output");
     std::fs::write(failed.path().join(OUTPUT), [0; 10_000]).unwrap();
     let output = store.keep_output(&failed, &print('e')).unwrap();
+    drop(failed);
     let pruned = store.prune(&Pruning { keep: Some(0), ..Pruning::default() }, &BTreeSet::from([output])).unwrap();
     assert_eq!((pruned.removed.number, bench.names()), (2, vec![print('e') + FAILED]));
     keep(&store, &print('e'), &[0; 10_000]);
@@ -322,5 +324,6 @@ fn a_cell_that_has_no_place_is_not_kept() {
     std::fs::write(partial.path().join(OUTPUT), "x").unwrap();
     let error = store.keep(&partial, "no/such", "").unwrap_err();
     assert!(error.contains("no/such can't be made: "), "{error}");
+    drop(partial);
     assert!(bench.names().is_empty());
 }
