@@ -18,8 +18,10 @@ use x86::page::PAGE;
 /// The most instructions of a run that is followed. A longer one has ended what was begun in front of it.
 const MOST_INSTRUCTIONS: usize = 256;
 
-/// The most answers, and the most runs, that are remembered.
-const MOST_REMEMBERED: usize = 1 << 16;
+/// The most answers that are remembered.
+const MOST_ANSWERS: usize = 1 << 16;
+/// The most runs that are remembered: one takes some kilobytes.
+const MOST_RUNS: usize = 1 << 14;
 
 /// What an answer is for: where the runs began, and the offset in its page and the mode of the branch.
 type Question = (Begins, u32);
@@ -99,13 +101,15 @@ impl Cpu {
         {
             return answer.late.into();
         }
+        let Resolutions { answers, runs } = &mut self.engine.resolutions;
+        // Answers keep their runs, so both are forgotten together.
+        if answers.len() >= MOST_ANSWERS || runs.len() >= MOST_RUNS {
+            answers.clear();
+            runs.clear();
+        }
         let answer = self.resolve_branch(&question);
         let late = answer.late;
-        let answers = &mut self.engine.resolutions.answers;
-        if answers.len() >= MOST_REMEMBERED {
-            answers.clear();
-        }
-        answers.insert(question, answer);
+        self.engine.resolutions.answers.insert(question, answer);
         late.into()
     }
 
@@ -136,11 +140,7 @@ impl Cpu {
             return Arc::clone(run);
         }
         let run = Arc::new(self.decode_run(begin));
-        let runs = &mut self.engine.resolutions.runs;
-        if runs.len() >= MOST_REMEMBERED {
-            runs.clear();
-        }
-        runs.insert(key, Arc::clone(&run));
+        self.engine.resolutions.runs.insert(key, Arc::clone(&run));
         run
     }
 
@@ -155,6 +155,8 @@ impl Cpu {
             let rest = &bytes[at..];
             let here = begin + at as u64;
             let Ok(instruction) = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], here, self.engine.mode) else {
+                // An instruction goes on in another page, as far as these bytes tell.
+                at = bytes.len();
                 break;
             };
             let (op, ends) = self.operation_of(&instruction, self.engine.mode);
