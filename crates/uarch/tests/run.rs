@@ -342,15 +342,17 @@ fn loop_of_two_runs(core: &str, address: u64) -> u32 {
 }
 
 /// A run behind a branch that is not taken has no line of its own. Measured on an EPYC of family 19h, model 11h: 1.01 cycles in one line, and
-/// 2.01 in two.
+/// 2.01 in two; on one of model 1: 1.00 to 1.13, and 1.98.
 #[test]
 fn a_branch_that_is_not_taken_ends_no_line() {
     for at in 0..64 {
         let lines = if at < 42 { 1 } else { 2 };
-        let ticks = loop_of_two_runs("zen4", 0x1fc0 + at);
-        assert!(ticks.abs_diff(1000 * lines) < 20, "{at}: {ticks}");
+        for core in ["zen3", "zen4"] {
+            let ticks = loop_of_two_runs(core, 0x1fc0 + at);
+            assert!(ticks.abs_diff(1000 * lines) < 20, "{core}, {at}: {ticks}");
+        }
         // The lines of this core are not known.
-        assert!(loop_of_two_runs("zen3", 0x1fc0 + at).abs_diff(1000) < 20, "{at}");
+        assert!(loop_of_two_runs("zen2", 0x1fc0 + at).abs_diff(1000) < 20, "{at}");
     }
 }
 
