@@ -63,8 +63,7 @@ fn use_table(core: &CoreTable) {
     let mut all = InFlight::default();
     for (n, i) in instructions.iter().enumerate() {
         let next = core.step(&mut info, i, if n % 50 == 7 { u32::MAX } else { 1000 });
-        all.late(core, &next);
-        all.step(core, &next);
+        all.branch(core, &next);
         if n % 4 == 0 {
             all.begin(core, &next, [Lead::Taken, Lead::Called, Lead::Through][n % 3]);
         }

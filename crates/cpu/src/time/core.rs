@@ -78,8 +78,7 @@ impl Timing for Core {
                 }
                 all.step(table, next);
             }
-            late = all.late(table, branch);
-            all.step(table, branch);
+            late = all.branch(table, branch);
             match lead {
                 Some(lead) => all.begin(table, branch, lead),
                 None => all.complete(),
@@ -138,8 +137,10 @@ impl Core {
         for at @ Step { class, .. } in run {
             let next = Self::priced(table, costs, info, at);
             if matches!(class, Class::Branch | Class::IndirectJump | Class::IndirectCall) {
-                let (late, waits_for_load) = (state.late(table, &next), state.waits_for_load(&next));
+                let (known, before, waits_for_load) =
+                    (state.known_at(table, &next), state.time(), state.waits_for_load(&next));
                 let ticks = step(table, state, &next);
+                let late = State::late(known, before, ticks);
                 put(Price { ticks, branch: Resolution { elapsed: state.time(), late, waits_for_load } });
             } else {
                 put(Price::of(step(table, state, &next)));

@@ -28,6 +28,7 @@
 mod charge;
 pub(crate) mod conditional;
 mod core;
+mod late;
 pub mod memory;
 pub(crate) mod paths;
 mod place;

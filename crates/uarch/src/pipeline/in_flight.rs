@@ -34,13 +34,25 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Adds an instruction to the current run.
-    pub fn step(&mut self, core: &CoreTable, next: &Step) {
+    /// Adds an instruction to the current run, and returns its price.
+    pub fn step(&mut self, core: &CoreTable, next: &Step) -> u32 {
         if self.charged > LONGEST || self.all.is_long() || next.flat > LONGEST {
             self.complete();
         }
-        self.charged += step(core, &mut self.run, next).min(LONGEST);
+        let ticks = step(core, &mut self.run, next).min(LONGEST);
+        self.charged += ticks;
         execute(core, &mut self.all, next);
+        ticks
+    }
+
+    /// Adds a branch to the current run. Returns the ticks for which its operands are not known yet, as [`State::late`] does: as many as the
+    /// core holds instructions for, at most.
+    pub fn branch(&mut self, core: &CoreTable, branch: &Step) -> u32 {
+        let parameters = &core.parameters;
+        let reach = parameters.window.reorder * CYCLE / parameters.front.issue;
+        let (known, before) = (self.all.known_at(core, branch), self.charged);
+        let ticks = self.step(core, branch);
+        State::late(known, before, ticks).min(reach)
     }
 
     /// Begins the next run behind `branch`, the last instruction.
@@ -57,13 +69,5 @@ impl InFlight {
     pub fn complete(&mut self) {
         self.all.reset();
         self.charged = 0;
-    }
-
-    /// Returns the ticks for which the operands of the next instruction, a conditional branch, are not known yet when the branch could
-    /// execute: as many as the core holds instructions for, at most. A comparison of registers right in front of the branch is not counted.
-    pub fn late(&self, core: &CoreTable, branch: &Step) -> u32 {
-        let parameters = &core.parameters;
-        let reach = parameters.window.reorder * CYCLE / parameters.front.issue;
-        self.all.late_at(core, branch, self.charged).min(reach)
     }
 }

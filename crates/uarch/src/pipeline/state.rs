@@ -244,26 +244,28 @@ impl State {
         self.time
     }
 
-    /// Returns the ticks for which the operands of the next instruction, a branch, are not known yet when the branch could
-    /// execute; a comparison of registers right in front of the branch is not counted. An indirect branch may load its target.
-    pub fn late(&self, core: &CoreTable, branch: &Step) -> u32 {
-        self.late_at(core, branch, self.time)
-    }
-
-    /// Returns the same for a branch that follows at a time which may be another one than the run's.
-    pub(super) fn late_at(&self, core: &CoreTable, branch: &Step, time: u32) -> u32 {
+    /// Returns the time at which the operands of the next instruction, a branch, are known, less a cycle: a comparison of registers right in
+    /// front of the branch is not counted. An indirect branch may load its target.
+    pub fn known_at(&self, core: &CoreTable, branch: &Step) -> u32 {
         let ready = |regs: &[Reg]| regs.iter().map(|reg| self.ready[PREDICTED][usize::from(*reg)]).max().unwrap_or(0);
         let loaded = match branch.load {
-            Some(_) => ready(branch.addresses.as_slice()).max(time) + core.parameters.memory.load * CYCLE,
+            Some(_) => ready(branch.addresses.as_slice()).max(self.time) + core.parameters.memory.load * CYCLE,
             None => 0,
         };
-        ready(branch.reads.as_slice()).max(loaded).saturating_sub(time + CYCLE)
+        ready(branch.reads.as_slice()).max(loaded).saturating_sub(CYCLE)
     }
 
     /// The bounds are as if a run began at this time. Registers, and places in memory, are ready when they were.
     pub(super) fn begin_at(&mut self, time: u32) {
         (self.time, self.unpredicted, self.used) = (time, time, [time; BOUNDS]);
         (self.behind, self.pairs, self.comparison) = (0, 0, NO_FORM);
+    }
+
+    /// Returns the ticks for which the operands of a branch are not known yet when the branch could execute, and when what it and the end of its
+    /// run take has passed: a chain that is charged from turn to turn of a loop is not waited for again. The operands are
+    /// [`known`](State::known_at), and the branch costs `ticks` behind instructions that take `before`.
+    pub fn late(known: u32, before: u32, ticks: u32) -> u32 {
+        known.saturating_sub(before.saturating_add(ticks.saturating_sub(CYCLE)))
     }
 
     /// Returns true if an operand of the next instruction comes from a load of the run.
