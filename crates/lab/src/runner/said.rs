@@ -57,10 +57,7 @@ pub fn said(output: &Path, limit: u64) -> Vec<String> {
     let (mut ends, mut complaints, mut last) = (Vec::new(), VecDeque::new(), VecDeque::new());
     let text = String::from_utf8_lossy(&bytes);
     let printable = |line: &str| line.chars().filter(|c| !c.is_control()).take(WIDTH).collect::<String>();
-    let mut count = 0;
-    for line in text.lines().map(printable).filter(|line| !line.is_empty()) {
-        let line = (count, line);
-        count += 1;
+    for line in text.lines().map(printable).filter(|line| !line.is_empty()).enumerate() {
         let has = |parts: &[&str]| parts.iter().any(|part| line.1.contains(part));
         if has(&OF_ENDS) {
             if ends.len() < ENDS {
