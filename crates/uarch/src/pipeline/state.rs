@@ -249,7 +249,10 @@ impl State {
     pub fn known_at(&self, core: &CoreTable, branch: &Step) -> u32 {
         let ready = |regs: &[Reg]| regs.iter().map(|reg| self.ready[PREDICTED][usize::from(*reg)]).max().unwrap_or(0);
         let loaded = match branch.load {
-            Some(_) => ready(branch.addresses.as_slice()).max(self.time) + core.parameters.memory.load * CYCLE,
+            Some(_) => {
+                let addressed = ready(branch.addresses.as_slice()).max(self.time);
+                addressed.saturating_add(core.parameters.memory.load * CYCLE)
+            }
             None => 0,
         };
         ready(branch.reads.as_slice()).max(loaded).saturating_sub(CYCLE)
