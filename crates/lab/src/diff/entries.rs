@@ -105,10 +105,12 @@ impl EntryChange {
         self.b.total - self.a.total
     }
 
-    /// Returns the part of the change that comes from another number of stays: the further ones, or those that are gone, at their side's mean.
+    /// Returns the part of the change that comes from another number of stays: the further ones, or those that are gone, at their side's mean or
+    /// median, whichever is less. A few long stays make a mean that is no price of further ones.
     pub fn of_count(&self) -> f64 {
         let more = self.b.count - self.a.count;
-        more * if more > 0.0 { self.b.mean } else { self.a.mean }
+        let side = if more > 0.0 { &self.b } else { &self.a };
+        more * side.mean.min(side.median)
     }
 }
 
