@@ -157,15 +157,25 @@ impl Cpu {
                 return None;
             }
         }
-        let (mut rip, mut at, mut ended) = (block.rip, 0, false);
+        let mut ended = false;
         let mut run = Vec::with_capacity(count);
-        for _ in 0..block.count {
-            let rest = bytes.get(at..).filter(|rest| !rest.is_empty() && run.len() < MAX_BLOCK)?;
-            let instruction = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], rip, block.mode).ok()?;
-            let (op, ends) = self.operation_of(&instruction, block.mode);
-            (rip, at, ended) = (op.next, at + usize::from(op.len).max(1), ends);
-            run.push(Timed { op, instruction });
-        }
-        (!run.is_empty()).then_some((run, ended))
+        run.extend(self.decode_bytes(&bytes, block.rip, block.mode).take(count).map(|(timed, ends)| {
+            ended = ends;
+            timed
+        }));
+        (run.len() == block.count as usize && !run.is_empty()).then_some((run, ended))
+    }
+
+    /// Decodes instructions from bytes, of which the first is at `rip`, up to one that the bytes do not contain whole. With each comes true if it ends
+    /// its block.
+    pub(crate) fn decode_bytes(&self, bytes: &[u8], mut rip: u64, mode: u8) -> impl Iterator<Item = (Timed, bool)> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
+            let instruction = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], rip, mode).ok()?;
+            let (op, ends) = self.operation_of(&instruction, mode);
+            (rip, at) = (op.next, at + usize::from(op.len).max(1));
+            Some((Timed { op, instruction }, ends))
+        })
     }
 }

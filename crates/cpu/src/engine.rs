@@ -53,7 +53,7 @@ pub struct Engine {
     pub(crate) late: Ticks,
     /// True if the last near return was predicted.
     pub(crate) returned: bool,
-    /// When conditions of mispredicted branches are known.
+    /// Cache of the times for which conditions of mispredicted branches are not known.
     pub(crate) resolutions: Resolutions,
     /// A part of the code that the modelled caches have.
     pub(crate) known_code: KnownCode,

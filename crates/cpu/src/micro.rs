@@ -23,7 +23,7 @@ pub struct Micro {
     pub clock: Ticks,
     /// Context in which the next instruction is priced: see [`crate::time`].
     pub run: Place,
-    /// Where the last runs began, if directions are predicted.
+    /// Ring of the addresses at which the last runs began; empty if directions are not predicted.
     pub recent: Recent,
     /// State of the seeded generator of RDRAND and RDSEED.
     pub random: u64,

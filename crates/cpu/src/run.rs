@@ -14,7 +14,7 @@ use crate::op::{Form, Op};
 use crate::saved::SavedBlock;
 use crate::state::Cpu;
 use crate::table;
-use crate::time::{Place, START};
+use crate::time::{Place, Runs, START};
 use crate::translate::Before;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
@@ -204,7 +204,7 @@ impl Cpu {
         if self.has_lines() {
             self.note_block(cache, index);
         }
-        if self.follows_runs() && cache.code.runs.begins(block.context()) {
+        if self.notes_begin(&cache.code.runs, block.context()) {
             self.micro.recent.begin(block.physical);
         }
         self.micro.clock += block.cost;
@@ -215,6 +215,12 @@ impl Cpu {
     #[inline]
     pub(crate) fn follows_runs(&self) -> bool {
         self.wiring.model.recorded && self.micro.predictor.predicts_directions()
+    }
+
+    /// Returns true if [`Recent`](crate::time::recent::Recent) notes the begin of instructions that follow the context `place`, because a run begins with them.
+    #[inline]
+    pub(crate) fn notes_begin(&self, runs: &Runs, place: Place) -> bool {
+        self.follows_runs() && runs.begins(place)
     }
 
     /// Notes how much has been charged since the begin of the run, all of a block included.
@@ -355,7 +361,7 @@ impl Cpu {
             cache.uncount(index, origin);
         }
         let block = &cache.code.blocks[index as usize];
-        if done == 0 && self.follows_runs() && cache.code.runs.begins(block.context()) {
+        if done == 0 && self.notes_begin(&cache.code.runs, block.context()) {
             self.micro.recent.undo();
         }
         self.micro.clock -= block.cost;
@@ -413,7 +419,7 @@ impl Cpu {
                 let ticks = u64::from(price.ticks);
                 (self.engine.ahead, self.engine.rest) = (cache.code.runs.elapsed(self.micro.run), 0);
                 self.note_accesses(&op);
-                let begins = self.follows_runs() && cache.code.runs.begins(self.micro.run);
+                let begins = self.notes_begin(&cache.code.runs, self.micro.run);
                 if begins {
                     self.micro.recent.begin(self.engine.fetch.physical | (linear & (PAGE - 1)));
                 }

@@ -1,11 +1,10 @@
-//! When the condition of a mispredicted branch is known, if it waits for what earlier runs have begun.
+//! The time for which the condition of a mispredicted branch is not known, because the condition waits for instructions of earlier runs.
 //!
 //! The runs are decoded from memory, where [`Recent`](super::recent::Recent) says that they began, and the model of time says how late the
 //! condition is. [`Resolutions`](super::resolution::Resolutions) remembers the answer.
 
 use super::recent::{CUT, MOST};
 use super::resolution::{Answer, Question, Run};
-use crate::decode::MAX_LENGTH;
 use crate::op::{Op, Timed};
 use crate::state::Cpu;
 use ledger::{Class, Ticks};
@@ -24,7 +23,7 @@ impl Cpu {
         if begins[MOST - 2] == CUT {
             return 0;
         }
-        let question = (begins, (op.rip() & (PAGE - 1)) as u32 | u32::from(self.engine.mode) << 16);
+        let question = Question { begins, offset: (op.rip() & (PAGE - 1)) as u16, mode: self.engine.mode };
         if let Some(late) = self.engine.resolutions.answer(&question, &self.wiring.ram) {
             return late.into();
         }
@@ -37,12 +36,11 @@ impl Cpu {
     /// Derives the answer to a question from memory.
     #[cold]
     #[inline(never)]
-    fn resolve_branch(&mut self, (begins, branch): &Question) -> Answer {
-        let begins = begins.iter().filter(|begin| **begin != CUT);
+    fn resolve_branch(&mut self, question: &Question) -> Answer {
+        let begins = question.begins.iter().filter(|begin| **begin != CUT);
         let runs: Box<[_]> = begins.map(|begin| self.run_at(*begin)).collect();
-        let offset = branch & 0xffff;
         let late = match runs.last().and_then(|last| last.end) {
-            Some((Class::Branch, at, _)) if at == offset => {
+            Some((Class::Branch, offset, _)) if offset == question.offset => {
                 let leads = runs.iter().zip(&runs[1..]).map(|(run, next)| run.lead(next.begin)).chain([None]);
                 let runs = runs.iter().zip(leads).map(|(run, lead)| (&run.followed, lead));
                 self.wiring.model.timing.late_behind(&mut { runs })
@@ -66,21 +64,19 @@ impl Cpu {
         if !self.wiring.ram.read_bytes(begin, &mut bytes) {
             bytes.clear();
         }
-        let (mut instructions, mut at, mut end) = (Vec::new(), 0, None);
-        while at < bytes.len() && instructions.len() < MOST_INSTRUCTIONS && end.is_none() {
-            let rest = &bytes[at..];
-            let here = begin + at as u64;
-            let Ok(instruction) = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], here, self.engine.mode) else {
-                // An instruction goes on in another page, as far as these bytes tell.
-                at = bytes.len();
+        let (mut instructions, mut end) = (Vec::new(), None);
+        for (timed, ends) in self.decode_bytes(&bytes, begin, self.engine.mode).take(MOST_INSTRUCTIONS) {
+            let op = timed.op;
+            instructions.push(timed);
+            if ends {
+                end = Some((op.class, (op.rip() & (PAGE - 1)) as u16, op.next));
                 break;
-            };
-            let (op, ends) = self.operation_of(&instruction, self.engine.mode);
-            at += usize::from(op.len).max(1);
-            end = ends.then_some((op.class, (here & (PAGE - 1)) as u32, op.next));
-            instructions.push(Timed { op, instruction });
+            }
         }
-        bytes.truncate(at);
+        // An instruction that goes on in another page does so as far as the last bytes of this one tell.
+        if end.is_some() || instructions.len() == MOST_INSTRUCTIONS {
+            bytes.truncate(instructions.iter().map(|timed| usize::from(timed.op.len).max(1)).sum());
+        }
         let model = &self.wiring.model;
         let followed = model.timing.follow(&model.costs, &mut instructions.iter().map(Timed::step));
         Run { begin, bytes: bytes.into(), followed, end }

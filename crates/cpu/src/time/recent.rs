@@ -1,8 +1,8 @@
-//! Where the last runs began.
+//! A ring of the addresses at which the last runs began.
 //!
-//! A misprediction is found when the condition of the branch is known, and the condition may wait for what several runs have begun. The
-//! ring has the guest-physical address at which each of the last runs begins, since something else than code has passed time: an event, or
-//! a misprediction. What lies at these addresses is looked up only then, see [`super::resolution`].
+//! A misprediction is found when the condition of the branch is known, and the condition may wait for instructions of several earlier runs.
+//! The ring has the guest-physical address of the first instruction of each of the last runs. An event and a misprediction cut the ring,
+//! because all instructions in front of them are complete. The code at these addresses is decoded at a misprediction only, see [`super::late`].
 
 use serde::{Deserialize, Serialize};
 use std::mem::offset_of;
@@ -13,7 +13,7 @@ pub(crate) const MOST: usize = 7;
 /// Bytes of the ring, so that a byte that counts addresses wraps with it.
 const BYTES: usize = 1 << 8;
 
-/// Stands for what is no run. No code begins there that would make a difference.
+/// Marks a cut: the runs behind it wait for none in front of it. A run at the address 0 counts as one.
 pub(crate) const CUT: u64 = 0;
 
 /// The addresses, oldest first, of which there are at most [`MOST`].
@@ -55,7 +55,7 @@ impl Recent {
         self.next = self.next.wrapping_sub(Self::STRIDE);
     }
 
-    /// What follows waits for nothing in front of it.
+    /// The next runs wait for none of those in the ring.
     #[inline]
     pub(crate) fn cut(&mut self) {
         self.begin(CUT);

@@ -1,7 +1,6 @@
-//! What has been found out about mispredicted branches: when their conditions are known, by the runs in front of them ([`super::late`]).
+//! A cache of lateness: for a mispredicted branch and the runs in front of it, the time that [`super::late`] has derived.
 //!
-//! An answer depends on nothing but where these runs began and on the bytes there, so it is remembered with them: nearly all mispredictions
-//! repeat one that has been seen.
+//! The time depends on nothing but the addresses of these runs and the bytes there. Nearly all mispredictions repeat one that has been seen.
 
 use super::recent::Begins;
 use super::{Followed, Lead};
@@ -16,8 +15,16 @@ const MOST_ANSWERS: usize = 1 << 16;
 /// The most runs that are remembered: one takes some kilobytes.
 const MOST_RUNS: usize = 1 << 14;
 
-/// What an answer is for: where the runs began, and the offset in its page and the mode of the branch.
-pub(crate) type Question = (Begins, u32);
+/// The key of an answer.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct Question {
+    /// The addresses at which the runs began.
+    pub begins: Begins,
+    /// The offset of the branch in its page.
+    pub offset: u16,
+    /// The mode in which the processor executes the branch.
+    pub mode: u8,
+}
 
 /// A run that has been decoded.
 pub(crate) struct Run {
@@ -28,7 +35,7 @@ pub(crate) struct Run {
     /// Its instructions.
     pub followed: Followed,
     /// Its last instruction, if that ends it: the class, the offset in its page, and the address behind it.
-    pub end: Option<(Class, u32, u64)>,
+    pub end: Option<(Class, u16, u64)>,
 }
 
 /// An answer, and what it was derived from.
@@ -40,11 +47,11 @@ pub(crate) struct Answer {
     runs: Box<[Arc<Run>]>,
 }
 
-/// What has been found out.
+/// The cache: answers, and the runs that they were derived from.
 #[derive(Default)]
 pub(crate) struct Resolutions {
     answers: FxHashMap<Question, Answer>,
-    /// By their addresses and modes.
+    /// Decoded runs, by address and mode.
     runs: FxHashMap<(u64, u8), Arc<Run>>,
 }
 

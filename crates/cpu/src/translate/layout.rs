@@ -130,7 +130,7 @@ pub struct Running {
     pub(super) redirected: i64,
     /// Modelled directions of conditional branches, if they are predicted.
     pub(super) conditional: *mut Conditional,
-    /// Where the last runs began.
+    /// The processor's ring of the addresses at which the last runs began.
     pub(super) recent: *mut Recent,
     /// Modelled targets of indirect branches by paths, if these are predicted.
     pub(super) paths: *mut Target,

@@ -307,7 +307,7 @@ impl Cpu {
             plans,
             events: Vec::new(),
             miss: None,
-            begins: self.follows_runs() && cache.code.runs.begins(block.context()),
+            begins: self.notes_begin(&cache.code.runs, block.context()),
             large: false,
             shadow: None,
             way: Way::End,
@@ -418,7 +418,7 @@ impl Cpu {
             let timed = Timed { op, instruction };
             let (price, after) =
                 cache.code.runs.price_one(&self.wiring.model.prices(), block.after, timed.step(), false);
-            let begins = (self.follows_runs() && cache.code.runs.begins(block.after)).then_some(physical);
+            let begins = self.notes_begin(&cache.code.runs, block.after).then_some(physical);
             Shadow { rip, next: op.next, class: op.class, ticks: price.ticks, after, begins }
         })
     }
