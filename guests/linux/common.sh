@@ -159,12 +159,12 @@ find_in_tree() {
     return 1
 }
 
-# find_needed PACKAGE NAME: the package that holds a file which a program of PACKAGE is linked with, and the file. It is in the package
+# find_needed PACKAGE NAME [SUITE]: the package that holds a file which a program of PACKAGE is linked with, and the file. It is in the package
 # itself or in one that it depends on.
 find_needed() {
     local package found
-    for package in "$1" $(dpkg-deb -f "$(fetch_package "$1")" Depends | tr ',' '\n' | sed 's/^ *//;s/[ (|:].*//;/^\(lib\|zlib\)/!d'); do
-        if found=$(find_in_tree "$(unpack_package "$package")" "$2"); then
+    for package in "$1" $(dpkg-deb -W --showformat '${Pre-Depends},${Depends}' "$(fetch_package "$1" ${3:-})" | tr ',' '\n' | sed 's/^ *//;s/[ (|:].*//;/^\(lib\|zlib\)/!d'); do
+        if found=$(find_in_tree "$(unpack_package "$package" ${3:-})" "$2"); then
             echo "$package $found"
             return
         fi
@@ -172,7 +172,7 @@ find_needed() {
     die "neither $1 nor a package that it depends on has $2"
 }
 
-# add_libraries ROOT PACKAGE ELF: the program's interpreter (by its full path) and the closure of its needed libraries (in /lib,
+# add_libraries ROOT PACKAGE ELF [SUITE]: the program's interpreter (by its full path) and the closure of its needed libraries (in /lib,
 # where ld.so looks by default).
 add_libraries() {
     local root=$1 wanted to found
@@ -184,9 +184,9 @@ add_libraries() {
         *) to=$root/lib/$wanted ;;
         esac
         [ ! -e "$to" ] || continue
-        found=$(find_needed "$2" "${wanted##*/}")
+        found=$(find_needed "$2" "${wanted##*/}" ${4:-})
         install -D -m 755 "${found#* }" "$to"
-        add_libraries "$root" "${found%% *}" "$to"
+        add_libraries "$root" "${found%% *}" "$to" ${4:-}
     done
 }
 
