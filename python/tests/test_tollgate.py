@@ -215,6 +215,38 @@ class Program(unittest.TestCase):
         path.write_text(json.dumps(DIFF))
         self.assertIsInstance(tollgate.read(path), tollgate.Diff)
 
+    def test_a_saved_result_is_compared_by_the_program(self) -> None:
+        path = self.path / "ab.json"
+        saved = {"document": "results of tollgate diff", "format": 1, "sides": [{"name": "A"}, {"name": "B"}]}
+        path.write_text(json.dumps(saved))
+        with self.fake(self.document(DIFF)):
+            diff = tollgate.read(path)
+        self.assertEqual(self.given(), ["diff", "--json", "--load", str(path)])
+        assert isinstance(diff, tollgate.Diff)
+        self.assertEqual(diff.answer, "more")
+        with self.fake(self.document(SEVERAL)):
+            self.assertIsInstance(tollgate.read(path), tollgate.Several)
+        with self.fake("echo 'tollgate: error: ab.json has one side' >&2; exit 2"):
+            self.assertRaisesRegex(tollgate.Failed, "ab.json has one side", tollgate.read, path)
+        self.assertRaisesRegex(ValueError, "tollgate.read compares them", tollgate.parse, saved)
+
+    def test_a_damaged_file_is_named(self) -> None:
+        path = self.path / "cut.json"
+        whole = json.dumps(DIFF).encode()
+        several = {**SEVERAL}
+        del several["reference"]
+        for content, why in (
+            (whole[:-9], "line 1"),
+            (b"", "line 1"),
+            (b"\xff\xfe", "utf-8"),
+            (b"[" * 200_000, "recursion|nested"),
+            (b"[]", "no document that tollgate prints"),
+            (json.dumps(several).encode(), "has 'sides', but no 'reference'"),
+        ):
+            path.write_bytes(content)
+            self.assertRaisesRegex(ValueError, f"cut.json: .*({why})", tollgate.read, path)
+        self.assertRaises(FileNotFoundError, tollgate.read, self.path / "none.json")
+
     def test_the_real_program_writes_what_is_read(self) -> None:
         program = pathlib.Path(os.environ.get("TOLLGATE", ROOT / "target/release/tollgate"))
         guest = ROOT / "target/guests/syscall.elf"

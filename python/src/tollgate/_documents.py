@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+import os
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
+
+from ._program import ask
 
 if TYPE_CHECKING:
     import pandas
@@ -31,6 +34,9 @@ TABLES = {
     "exit": "exits",
     "call-site": "call_sites",
 }
+
+#: What a saved result says that it is.
+SAVED = "results of tollgate diff"
 
 
 class Interval(NamedTuple):
@@ -121,7 +127,7 @@ class Comparison(Document):
 
     @property
     def answer(self) -> str:
-        """`more`, `less`, `same`, `within` or `undecided`."""
+        """`more`, `less`, `same`, `within`, `undecided`, or `one-layout` for a difference without an interval."""
         return str(self.verdict["answer"])
 
     @property
@@ -349,23 +355,46 @@ class Lab(Document):
         return ", ".join(self.experiments)
 
 
+#: The members of each document; the first one tells it from the others.
+KINDS: Sequence[Tuple[Sequence[str], Type[Document]]] = (
+    (("experiments",), Lab),
+    (("commits", "summary", "bisection"), Series),
+    (("sides", "reference"), Several),
+    (("verdict", "sentence", "causes", "functions", "entries", "a", "b"), Diff),
+    (("counters", "top_down"), Stat),
+    (("run", "total"), Report),
+)
+
+
+def _is_saved(data: Any) -> bool:
+    return isinstance(data, Mapping) and data.get("document") == SAVED
+
+
 def parse(data: Mapping[str, Any]) -> Document:
     """Returns the object for a document, by what it is."""
-    kinds = (
-        ("experiments", Lab),
-        ("commits", Series),
-        ("sides", Several),
-        ("verdict", Diff),
-        ("counters", Stat),
-        ("run", Report),
-    )
-    for member, kind in kinds:
-        if isinstance(data, Mapping) and member in data:
+    if _is_saved(data):
+        raise ValueError("these are runs that tollgate diff --save has written, without a comparison: tollgate.read compares them")
+    for members, kind in KINDS:
+        if isinstance(data, Mapping) and members[0] in data:
+            lacking = [member for member in members if member not in data]
+            if lacking:
+                raise ValueError(f"the document has {members[0]!r}, but no {lacking[0]!r}: it is damaged, or of another version")
             return kind(data)
     raise ValueError("this is no document that tollgate prints with --json")
 
 
 def read(path: "Word") -> Document:
-    """Reads a file with a document that the program has printed with --json."""
-    with open(path, encoding="utf-8") as file:
-        return parse(json.load(file))
+    """Reads a file with a document that the program has printed with --json, or a result that tollgate diff --save has written.
+
+    The program compares the sides of a saved result: a comparison of A and B is a `Diff`, and one of sides with names is a `Several`.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        data = json.loads(content.decode("utf-8"))
+        if not _is_saved(data):
+            return parse(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{os.fspath(path)}: {error}") from error
+    # A file whose name is - would be standard input.
+    return parse(ask(["diff", "--json", "--load", os.path.abspath(path)]))
