@@ -2,7 +2,7 @@
 //! with a new engine, which has no effect on the ledger.
 
 use crate::fault::Cause;
-use crate::front::{Fetch, Front, PAGES};
+use crate::front::{Exposure, Fetch, Front, PAGES};
 use crate::known_code::KnownCode;
 use crate::micro::LATEST;
 use crate::probe::Hit;
@@ -14,9 +14,6 @@ use crate::tlb::Reading;
 use crate::translate::{Jumps, Running};
 use crate::vmx::Emulating;
 use ledger::{Class, OriginId, Ticks};
-
-/// Stands for no linear address.
-pub(crate) const NOWHERE: u64 = u64::MAX;
 
 /// State of the execution engine.
 #[repr(C)]
@@ -38,8 +35,8 @@ pub struct Engine {
     pub tracked: [bool; 2],
     /// Address translations for data accesses on the fast path.
     pub front: Front<Running>,
-    /// Linear address at which each line of the modelled cache is in [`Engine::front`], or [`NOWHERE`].
-    pub(crate) exposed: Vec<u64>,
+    /// Where [`Engine::front`] has each line of the modelled cache.
+    pub(crate) exposed: Vec<Exposure>,
     /// Time that has been charged since the run began, for all instructions up to the end of the block: see
     /// [`crate::lines`].
     pub(crate) ahead: Ticks,
@@ -110,7 +107,7 @@ impl Engine {
             mode: 0,
             tracked: [false; 2],
             front: Front::new(if lines.is_some() { LINE_SHIFT } else { PAGES }),
-            exposed: vec![NOWHERE; lines.unwrap_or(0)],
+            exposed: vec![Exposure::default(); lines.unwrap_or(0)],
             ahead: 0,
             rest: 0,
             locked: false,

@@ -15,7 +15,9 @@ mod half;
 pub use half::{Half, Mapped, PAGES, SLOTS, Slot, slot, slot_mask};
 
 use crate::mapping::Mapping;
+use crate::time::memory::LINE_SHIFT;
 use half::set_bits;
+use ledger::caches::LINE;
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -161,18 +163,23 @@ impl<D> Area<D> {
     }
 
     /// Drops a page. For code, returns true if there was an entry.
-    fn drop(&mut self, Left { linear, shift, .. }: Left, code: bool) -> bool {
+    fn drop(&mut self, Left { linear, shift, tables, .. }: Left, code: bool) -> bool {
         if code {
             return self.drop_fetch(linear, shift);
         }
-        self.drop_range(linear, shift);
+        self.drop_range(linear, shift, tables);
         false
     }
 
-    fn drop_range(&mut self, linear: u64, shift: u8) {
-        for table in self.tables.iter_mut().filter(|table| table.used) {
-            table.read.drop_range(linear, shift);
-            table.write.drop_range(linear, shift);
+    fn drop_range(&mut self, linear: u64, shift: u8, tables: Tables) {
+        for (mode, table) in self.tables.iter_mut().enumerate() {
+            let [reads, writes] = tables.of_mode(mode);
+            if reads && table.used {
+                table.read.drop_range(linear, shift);
+            }
+            if writes && table.used {
+                table.write.drop_range(linear, shift);
+            }
         }
         if shift >= PAGES {
             for pages in self.pages.iter_mut().filter(|pages| pages.used) {
@@ -310,7 +317,61 @@ pub(crate) struct Left {
     pub shift: u8,
     /// Address space of the page; `None` for all.
     pub key: Option<u32>,
+    /// The tables that may have it.
+    pub tables: Tables,
 }
+
+/// A set of tables: a bit for each [`Mode`] and kind of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tables(pub u8);
+
+impl Tables {
+    /// All tables.
+    pub const ALL: Self = Self(u8::MAX);
+
+    /// The table for reads in a mode other than [`Mode::Slow`], and with `writable` the one for writes.
+    pub fn of(mode: Mode, writable: bool) -> Self {
+        Self((if writable { 0b11 } else { 0b01 }) << (2 * mode as u8))
+    }
+
+    /// Returns whether the tables for reads and for writes of a mode, by its number, are in the set.
+    fn of_mode(self, mode: usize) -> [bool; 2] {
+        [0, 1].map(|bit| self.0 >> (2 * mode + bit) & 1 != 0)
+    }
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// Where areas may have a line of the modelled cache: its linear address, with the [`Tables`] in the bits below it. Without tables they do not
+/// have it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Exposure(u64);
+
+impl Exposure {
+    /// Returns true if the line is at an address.
+    pub fn is_at(self, linear: u64) -> bool {
+        self.0 & !(LINE - 1) == linear && self.0 != 0
+    }
+
+    /// The line at an address is in these tables too. It was at that address before, or nowhere.
+    pub fn add(&mut self, linear: u64, Tables(tables): Tables) {
+        self.0 |= linear | u64::from(tables);
+    }
+
+    /// The line is to leave: returns what, or `None` if it is nowhere.
+    pub fn leave(&mut self) -> Option<Left> {
+        let Self(before) = std::mem::take(self);
+        let tables = Tables((before % LINE) as u8);
+        (before != 0).then_some(Left { linear: before & !(LINE - 1), shift: LINE_SHIFT, key: None, tables })
+    }
+}
+
+// The tables of all modes fit below the address of a line.
+const _: () = assert!(2 * MODES <= LINE_SHIFT as usize);
 
 impl Left {
     /// Returns true if the page may belong to an address space.
@@ -758,7 +819,7 @@ mod tests {
 
     #[test]
     fn a_page_leaves_the_address_space_it_was_known_in() {
-        let left = |key| Left { linear: LINEAR, shift: 12, key };
+        let left = |key| Left { linear: LINEAR, shift: 12, key, tables: Tables::ALL };
         let mut front = Front::<Nothing>::new(PAGES);
         front.set_mode(Mode::User);
         for space in [1, 2] {
@@ -790,7 +851,7 @@ mod tests {
         assert!(!next(&mut front, 1));
         fill(&mut front, true);
         assert!(next(&mut front, 1) && next(&mut front, 2));
-        front.drop_range(Left { linear: LINEAR, shift: 12, key: None });
+        front.drop_range(Left { linear: LINEAR, shift: 12, key: None, tables: Tables::ALL });
         assert!(!next(&mut front, 2));
         // Global pages belong to a VPID and an EPT pointer.
         fill(&mut front, true);
@@ -812,7 +873,7 @@ mod tests {
             front.enter(space + 8, 0);
             for n in 0..removals {
                 let linear = if n == 0 { LINEAR } else { 0 };
-                front.drop_range(Left { linear, shift: 12, key: Some(space + 8) });
+                front.drop_range(Left { linear, shift: 12, key: Some(space + 8), tables: Tables::ALL });
             }
             front.forget_private(|gone| gone == space);
             front.enter(space + 4, 0);

@@ -9,8 +9,7 @@
 //! **The time of an access** is that before its instruction: a block is charged when it is entered, so that the rest of the block,
 //! from the instruction on, is subtracted. As prices are marginal, this does not depend on where blocks are cut.
 
-use crate::engine::NOWHERE;
-use crate::front::{KnownPage, Left, Mapped, Mode};
+use crate::front::{KnownPage, Mapped, Mode, Tables};
 use crate::ram::Ram;
 use crate::state::Cpu;
 use crate::time::memory::{Access, LINE_SHIFT, Memory, Miss};
@@ -97,6 +96,20 @@ impl Cpu {
         write: bool,
         room: Ticks,
     ) -> Option<*mut u8> {
+        self.reach_known_by(mode, linear, size, write, room, |cpu, kind, ticks| cpu.charge_ticks(kind, 1, ticks))
+    }
+
+    /// Does the same with another way to charge for a miss.
+    #[inline(always)]
+    pub(crate) fn reach_known_by(
+        &mut self,
+        mode: Mode,
+        linear: u64,
+        size: u64,
+        write: bool,
+        room: Ticks,
+        charge: impl FnOnce(&mut Self, Kind, Ticks),
+    ) -> Option<*mut u8> {
         if !self.has_lines() || linear % LINE + size > LINE || self.engine.emulation.is_some() || self.engine.streams {
             return None;
         }
@@ -112,7 +125,11 @@ impl Cpu {
         }
         let slot = match found {
             Some(slot) => self.found(line, slot, write),
-            None => self.miss_line(line, linear, write)?,
+            None => {
+                let Miss { slot, kind, ticks } = self.bring_line(line, linear, write)?;
+                charge(self, kind, ticks);
+                slot
+            }
         };
         self.expose_slot(mode, slot, &Exposed { physical, linear, host, writable, mapped });
         Some(host as *mut u8)
@@ -208,9 +225,8 @@ impl Cpu {
         let Some(memory) = &mut self.micro.memory else { return };
         let engine = &mut self.engine;
         memory.take_notice(|slot| {
-            let linear = std::mem::replace(&mut engine.exposed[slot], NOWHERE);
-            if linear != NOWHERE {
-                engine.front.drop_range(Left { linear, shift: LINE_SHIFT, key: None });
+            if let Some(left) = engine.exposed[slot].leave() {
+                engine.front.drop_range(left);
             }
         });
     }
@@ -218,22 +234,27 @@ impl Cpu {
     /// Brings a line to the first-level cache, and charges for it. Returns the line's slot.
     #[cold]
     fn miss_line(&mut self, line: u64, linear: u64, write: bool) -> Option<usize> {
+        let Miss { slot, kind, ticks } = self.bring_line(line, linear, write)?;
+        self.charge_ticks(kind, 1, ticks);
+        Some(slot)
+    }
+
+    /// Brings a line to the first-level cache. The caller charges for it.
+    fn bring_line(&mut self, line: u64, linear: u64, write: bool) -> Option<Miss> {
         let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
         let (now, began) = self.time_of_access();
         let access = Access { line, linear, write, locked: self.engine.locked, rip, now, began };
         self.learn_chains(&access);
         let (memory, caches) = (self.micro.memory.as_mut()?, self.wiring.model.geometry.caches.as_ref()?);
-        let Miss { slot, kind, ticks } = memory.miss(caches, access, &read_lines(&self.wiring.ram));
-        self.hide(slot);
-        self.charge_ticks(kind, 1, ticks);
-        Some(slot)
+        let miss = memory.miss(caches, access, &read_lines(&self.wiring.ram));
+        self.hide(miss.slot);
+        Some(miss)
     }
 
     /// Removes the line that was in a slot of the cache from the fast path.
     fn hide(&mut self, slot: usize) {
-        let linear = std::mem::replace(&mut self.engine.exposed[slot], NOWHERE);
-        if linear != NOWHERE {
-            self.engine.front.drop_range(Left { linear, shift: LINE_SHIFT, key: None });
+        if let Some(left) = self.engine.exposed[slot].leave() {
+            self.engine.front.drop_range(left);
         }
     }
 
@@ -252,10 +273,10 @@ impl Cpu {
         let writable = writable && self.micro.memory.as_ref().is_some_and(|memory| memory.is_changed(slot));
         let offset = linear % LINE;
         let start = linear - offset;
-        if self.engine.exposed[slot] != start {
+        if !self.engine.exposed[slot].is_at(start) {
             self.hide(slot);
-            self.engine.exposed[slot] = start;
         }
+        self.engine.exposed[slot].add(start, Tables::of(mode, writable));
         self.engine.front.fill_line(mode, start, host - offset, writable, mapped);
     }
 }

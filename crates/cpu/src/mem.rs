@@ -9,7 +9,7 @@ use crate::arch::attention;
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault};
 use crate::flags::Int;
-use crate::front::{Accessed, Left, Mapped, Mode};
+use crate::front::{Accessed, Left, Mapped, Mode, Tables};
 use crate::lines::Exposed;
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{GROUP, lines};
@@ -242,7 +242,7 @@ impl Cpu {
         // A permission failure causes a page walk, as in hardware: the tables may have been relaxed since.
         let walked = self.walk(linear, access, privilege)?;
         self.charge_walk(linear, physical(&walked.entry, linear), access, walked.references);
-        let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
+        let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None, tables: Tables::ALL };
         let entry = self.micro.tlb.kept(walked.entry, linear);
         let inserted = self.micro.tlb.insert(entry, code);
         // A page without an entry in the TLB has none on this side of the fast path; on the other side it may have one,
@@ -285,7 +285,7 @@ impl Cpu {
 
     fn displaced(&mut self, displaced: Option<Entry>, code: bool) {
         let Some(old) = displaced else { return };
-        let left = Left { linear: old.linear, shift: old.shift, key: old.key() };
+        let left = Left { linear: old.linear, shift: old.shift, key: old.key(), tables: Tables::ALL };
         if code {
             self.drop_code(left);
         } else {
@@ -410,12 +410,20 @@ impl Cpu {
 
     /// Adds the page of an access that missed the fast path, if the TLB has the page and no more than a charge for its
     /// second level is due, of less than `room`. Otherwise it returns false and changes nothing.
-    pub(crate) fn refill(&mut self, linear: u64, size: u64, write: bool, room: Ticks) -> bool {
+    /// `charge` charges for a miss of a line in a page that the fast path knows.
+    pub(crate) fn refill(
+        &mut self,
+        linear: u64,
+        size: u64,
+        write: bool,
+        room: Ticks,
+        charge: impl FnOnce(&mut Self, Kind, Ticks),
+    ) -> bool {
         if self.engine.streams {
             return false;
         }
         let mode = self.engine.front.mode();
-        if size < 16 && self.reach_known(mode, linear, size, write, room).is_some() {
+        if size < 16 && self.reach_known_by(mode, linear, size, write, room, charge).is_some() {
             return true;
         }
         let inside = linear & OFFSET <= PAGE - size && (!self.engine.long64 || self.canonical(linear));

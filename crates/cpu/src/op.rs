@@ -137,6 +137,12 @@ impl Op {
     /// A store that tells the processor that the data will not be needed soon.
     pub const NON_TEMPORAL: u8 = 128;
 
+    /// Returns what kind of accesses it makes: whether they are locked, and whether they are non-temporal stores.
+    #[inline(always)]
+    pub(crate) fn accesses(&self) -> (bool, bool) {
+        (self.class == ledger::Class::Locked, self.flags & Op::NON_TEMPORAL != 0)
+    }
+
     /// Returns the class as which it is charged.
     #[inline(always)]
     pub fn class(&self) -> ledger::Class {

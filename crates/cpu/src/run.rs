@@ -225,8 +225,13 @@ impl Cpu {
 
     /// Notes how much has been charged since the begin of the run, all of a block included.
     fn note_block(&mut self, cache: &BlockCache, index: u32) {
+        self.engine.ahead = self.charged_ahead(cache, index);
+    }
+
+    /// Returns how much has been charged since the begin of the run when all of a block has been charged.
+    pub(crate) fn charged_ahead(&self, cache: &BlockCache, index: u32) -> Ticks {
         let block = &cache.code.blocks[index as usize];
-        self.engine.ahead = block.cost + cache.code.runs.elapsed(block.context());
+        block.cost + cache.code.runs.elapsed(block.context())
     }
 
     /// Notes how much of a block, all of which has been charged, is that of an operation and those behind it.
@@ -239,8 +244,7 @@ impl Cpu {
     /// Notes what kind of accesses an operation makes.
     #[inline]
     fn note_accesses(&mut self, op: &Op) {
-        self.engine.locked = op.class == Class::Locked;
-        self.engine.streams = op.flags & Op::NON_TEMPORAL != 0;
+        (self.engine.locked, self.engine.streams) = op.accesses();
     }
 
     /// Executes the operations of a block from `first` on, where caches are modelled: each access has its time, and, unless it

@@ -24,7 +24,7 @@ use crate::tier::Tier;
 use crate::time::START;
 use crate::translate::BlockCache;
 use crate::usage::NONE;
-pub use brief::{WRITES, ask_briefly, ask_line, missed_briefly, refill};
+pub use brief::{ask_briefly, ask_line, code_of_access, code_of_question, missed_briefly, refill, refill_line};
 use ledger::{Class, Kind, OriginId, Ticks};
 use x86::control::*;
 use x86::page::PAGE;
@@ -191,6 +191,7 @@ impl Cpu {
         let source = TraceSource {
             number: cache.code.translations.next_number(),
             question: cache.code.translations.next_question(),
+            access: cache.code.translations.next_access(),
             parts: &parts,
             key,
             recorded: self.wiring.model.recorded,

@@ -5,6 +5,7 @@ mod code;
 mod general;
 
 use super::Code;
+use super::accesses::Access;
 use super::asm::{Asm, M, R};
 use super::group::{Groups, Member, Which};
 use super::key::{AccessMode, Key};
@@ -32,6 +33,10 @@ pub enum Aim {
     Refill,
     /// [`super::entry::refill_last`].
     RefillLast,
+    /// [`super::entry::refill_line`].
+    RefillLine,
+    /// [`super::entry::refill_line_last`].
+    RefillLineLast,
     /// [`super::predict::predict`].
     Predict,
     /// [`super::predict::predict_target`].
@@ -94,6 +99,9 @@ pub struct Emitted {
     pub links: Vec<Link>,
     /// Questions for lines of code.
     pub questions: Vec<LineQuestion>,
+    /// Accesses that may miss lines of the fast path, and the arguments of their calls for a handler.
+    pub accesses: Vec<Access>,
+    pub access_codes: Vec<u64>,
 }
 
 /// Emitter for one trace.
@@ -111,6 +119,8 @@ pub struct Emit<'a> {
     aims: Vec<(usize, Aim)>,
     links: Vec<Link>,
     questions: Vec<LineQuestion>,
+    accesses: Vec<Access>,
+    access_codes: Vec<u64>,
     /// Index of the current part of the trace.
     part: usize,
     /// True if the executed parts have been counted.
@@ -154,6 +164,8 @@ pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut Instructi
         aims: Vec::new(),
         links: Vec::new(),
         questions: Vec::new(),
+        accesses: Vec::new(),
+        access_codes: Vec::new(),
         part: 0,
         counted: !source.recorded,
         at: 0,
@@ -190,6 +202,8 @@ impl<'a> Emit<'a> {
             stubs,
             links: std::mem::take(&mut self.links),
             questions: std::mem::take(&mut self.questions),
+            accesses: std::mem::take(&mut self.accesses),
+            access_codes: std::mem::take(&mut self.access_codes),
         }
     }
 

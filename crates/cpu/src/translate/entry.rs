@@ -313,9 +313,13 @@ macro_rules! save_volatile {
 /// processor's registers.
 macro_rules! call_and_restore_volatile {
     () => {
-        "mov rax, rsp\nmov rsp, [rsp + {host_stack}]\npush rax\npush rax\ncall {handler}\npop rsp\nmov r10, [rsp + {registers}]\n\
+        call_and_restore_volatile!("{handler}")
+    };
+    ($handler:literal) => {
+        concat!("mov rax, rsp\nmov rsp, [rsp + {host_stack}]\npush rax\npush rax\ncall ", $handler, "\n\
+         pop rsp\nmov r10, [rsp + {registers}]\n\
          mov r9, [r10 + 8*1]\nmov rdx, [r10 + 8*2]\nmov rsi, [r10 + 8*6]\nmov rdi, [r10 + 8*7]\nmov r8, [r10 + 8*14]\n\
-         mov r14, [rsp + {budget}]\n"
+         mov r14, [rsp + {budget}]\n")
     };
 }
 
@@ -374,7 +378,25 @@ macro_rules! briefly {
     };
 }
 
-// What [`ask_line`] tests.
+/// Calls `{handler}`, or `{otherwise}` if vector or x87 registers are loaded, which compiled code may change. The number is in RCX, and the
+/// processor's registers are at R10.
+macro_rules! call_by_number {
+    () => {
+        concat!(
+            save_volatile!(),
+            "lea r11, [rip + {handler}]\n",
+            "mov esi, ecx\n",
+            "lea rcx, [rip + {otherwise}]\n",
+            "mov rax, [rsp + {loaded}]\n",
+            "or rax, [rsp + {x87_loaded}]\n",
+            "cmovnz r11, rcx\n",
+            "mov rdx, [rsp + {refilled}]\n",
+            call_and_restore_volatile!("r11"),
+        )
+    };
+}
+
+// What [`ask_line`] tests, and [`refill_line`].
 const _: () = assert!(ANSWERED == u64::MAX);
 
 /// Called by translated code with the index of a question for a line of code in RCX. Most registers of the guest stay where they are. If
@@ -386,12 +408,7 @@ pub unsafe extern "sysv64" fn ask_line() {
         "mov r10, [rsp + {registers}]",
         "mov [r10], rax",
         store_flags!(),
-        "mov rax, [rsp + {loaded}]",
-        "or rax, [rsp + {x87_loaded}]",
-        save_volatile!(),
-        "mov esi, ecx",
-        "mov rdx, rax",
-        call_and_restore_volatile!(),
+        call_by_number!(),
         "lea rcx, [rax + 1]",
         "mov r11, rax",
         load_flags!(),
@@ -410,7 +427,9 @@ pub unsafe extern "sysv64" fn ask_line() {
         budget = const at!(budget),
         context = const at!(context),
         host_stack = const at!(host_stack),
+        refilled = const at!(refilled),
         handler = sym super::dispatch::ask_line,
+        otherwise = sym super::dispatch::code_of_question,
         in_full = sym ask_in_full,
     )
 }
@@ -479,6 +498,60 @@ pub unsafe extern "sysv64" fn refill() {
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn refill_last() {
     briefly!(super::dispatch::refill, AGAIN, last)
+}
+
+/// Defines a function that calls [`super::dispatch::refill_line`] for the access whose number is in RCX, as [`briefly`] does; otherwise
+/// `$slow` is called.
+macro_rules! refill_line {
+    ($slow:path) => {
+        naked_asm!(
+            "pop qword ptr [rsp + {resume}]",
+            "mov [rsp + {refilled}], r10",
+            "mov r10, [rsp + {registers}]",
+            "mov [r10], rax",
+            store_flags!(),
+            call_by_number!(),
+            "mov rcx, rax",
+            "cmp rcx, {answered}",
+            "jne 2f",
+            "add qword ptr [rsp + {resume}], {on}",
+            load_flags!(),
+            "mov rax, [r10]",
+            "mov r10, [rsp + {refilled}]",
+            "jmp [rsp + {resume}]",
+            "2:",
+            load_flags!(),
+            "mov rax, [r10]",
+            "push qword ptr [rsp + {resume}]",
+            "jmp {slow}",
+            resume = const at!(resume),
+            refilled = const at!(refilled),
+            registers = const at!(registers),
+            flags = const at!(flags),
+            loaded = const at!(loaded),
+            x87_loaded = const unit::LOADED as isize - BIAS as isize,
+            budget = const at!(budget),
+            context = const at!(context),
+            host_stack = const at!(host_stack),
+            answered = const ANSWERED as i64,
+            on = const AGAIN,
+            handler = sym super::dispatch::refill_line,
+            otherwise = sym super::dispatch::code_of_access,
+            slow = sym $slow,
+        )
+    };
+}
+
+/// Does what [`refill`] does where caches are modelled, for the access whose number is in RCX.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn refill_line() {
+    refill_line!(slow)
+}
+
+/// Does the same as [`refill_line`] for an operation that is the last of its block, see [`last`].
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn refill_line_last() {
+    refill_line!(last)
 }
 
 /// Jumped to by translated code that leaves, with the reason in ECX.

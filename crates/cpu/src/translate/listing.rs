@@ -5,8 +5,8 @@
 
 use super::layout::{BIAS, IN_MEMORY, Running};
 use super::{
-    EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, RETURN_AT, SLOW_AT,
-    Translations,
+    EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, REFILL_AT, REFILL_LAST_AT, REFILL_LINE_AT,
+    REFILL_LINE_LAST_AT, RETURN_AT, SLOW_AT, Translations,
 };
 use crate::front::{Area, Half, MODES, Slot, Table};
 use crate::translate::BlockCache;
@@ -129,6 +129,8 @@ impl Names {
                 (at(LAST_AT), "last"),
                 (at(REFILL_AT), "refill"),
                 (at(REFILL_LAST_AT), "refill-last"),
+                (at(REFILL_LINE_AT), "refill-line"),
+                (at(REFILL_LINE_LAST_AT), "refill-line-last"),
                 (at(EXIT_AT), "exit"),
                 (at(LOAD_AT), "load"),
                 (at(LOAD_X87_AT), "load-x87"),

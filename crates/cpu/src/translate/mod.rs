@@ -13,6 +13,7 @@
 //! `system` (kinds of instructions), `entry` (entry and exit), `unit` (the x87 unit's state), `dispatch` (callers and callbacks), and this file:
 //! storage, linking and removal of translations.
 
+mod accesses;
 mod address;
 mod asm;
 mod branch;
@@ -40,6 +41,7 @@ mod trace;
 #[allow(unsafe_code, reason = "translated code is machine code")]
 mod unit;
 mod vector;
+mod waits;
 mod x87;
 
 pub(crate) use dispatch::Before;
@@ -50,6 +52,7 @@ pub use layout::Running;
 use crate::blocks::Derived;
 use crate::cache::Cache;
 use crate::native::Executable;
+use accesses::Access;
 use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
 use questions::LineQuestion;
@@ -62,7 +65,7 @@ pub type BlockCache = Cache<Translations>;
 /// Size of the memory for translated code. When it is full, everything is dropped and translated again.
 const SIZE: usize = 64 << 20;
 /// Offset of the first translation, after the common exits.
-const FIRST_CODE: usize = 256;
+const FIRST_CODE: usize = 288;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
@@ -79,6 +82,8 @@ const ASK_AT: usize = 192;
 const ASK_TAKEN_AT: usize = 208;
 const PREDICT_TARGET_AT: usize = 224;
 const ASK_LINE_AT: usize = 240;
+const REFILL_LINE_AT: usize = 256;
+const REFILL_LINE_LAST_AT: usize = 272;
 
 /// Meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +198,9 @@ pub struct Translations {
     incoming: FxHashMap<u32, Vec<Incoming>>,
     /// Questions for lines of code.
     questions: Vec<LineQuestion>,
+    /// Accesses that may miss lines of the fast path, and the arguments of their calls for a handler.
+    accesses: Vec<Access>,
+    access_codes: Vec<u64>,
     tools: Option<Box<(Encoder, InstructionInfoFactory)>>,
 }
 
@@ -211,6 +219,8 @@ impl Translations {
             within: FxHashMap::default(),
             incoming: FxHashMap::default(),
             questions: Vec::new(),
+            accesses: Vec::new(),
+            access_codes: Vec::new(),
             tools: None,
         }
     }
@@ -247,6 +257,11 @@ impl Translations {
     /// Returns the index of the next question for a line of code.
     pub(crate) fn next_question(&self) -> u32 {
         self.questions.len() as u32
+    }
+
+    /// Returns the index of the next access that may miss lines of the fast path.
+    pub(crate) fn next_access(&self) -> u32 {
+        self.accesses.len() as u32
     }
 
     /// Returns the time from the begin of a translation's first block to the begin of its last.
@@ -306,7 +321,8 @@ impl Translations {
         if self.used + emitted.code.len() > SIZE {
             self.drop_all();
             // The code names the translation by its number, which is another one now.
-            let anew = TraceSource { number: self.next_number(), question: self.next_question(), ..*source };
+            let (number, question, access) = (self.next_number(), self.next_question(), self.next_access());
+            let anew = TraceSource { number, question, access, ..*source };
             emitted = emit::emit(&anew, &mut tools.0, &mut tools.1);
         }
         self.tools = Some(tools);
@@ -317,6 +333,8 @@ impl Translations {
                 Aim::Last => LAST_AT,
                 Aim::Refill => REFILL_AT,
                 Aim::RefillLast => REFILL_LAST_AT,
+                Aim::RefillLine => REFILL_LINE_AT,
+                Aim::RefillLineLast => REFILL_LINE_LAST_AT,
                 Aim::Predict => PREDICT_AT,
                 Aim::PredictTarget => PREDICT_TARGET_AT,
                 Aim::Missed => MISSED_AT,
@@ -358,6 +376,8 @@ impl Translations {
         };
         self.ways_out.extend(emitted.links.iter().map(way_out));
         self.questions.extend(emitted.questions);
+        self.accesses.extend(emitted.accesses);
+        self.access_codes.extend(emitted.access_codes);
         let head = source.parts[0].index;
         self.parts.extend(source.parts.iter().map(|part| part.index));
         for part in source.parts.iter().filter(|part| part.index != head) {
@@ -414,6 +434,8 @@ impl Translations {
         self.within.clear();
         self.incoming.clear();
         self.questions.clear();
+        self.accesses.clear();
+        self.access_codes.clear();
     }
 }
 
@@ -435,7 +457,9 @@ impl Derived for Translations {
             + self.entries.capacity() * size_of::<Entry>()
             + self.ways_out.capacity() * size_of::<WayOut>()
             + self.parts.capacity() * size_of::<u32>()
-            + self.questions.capacity() * size_of::<LineQuestion>();
+            + self.questions.capacity() * size_of::<LineQuestion>()
+            + self.accesses.capacity() * size_of::<Access>()
+            + self.access_codes.capacity() * size_of::<u64>();
         (self.most, kept + incoming + within)
     }
 
@@ -453,6 +477,8 @@ impl Derived for Translations {
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
                     memory.write(REFILL_AT, &way_out(entry::refill as *const () as u64));
                     memory.write(REFILL_LAST_AT, &way_out(entry::refill_last as *const () as u64));
+                    memory.write(REFILL_LINE_AT, &way_out(entry::refill_line as *const () as u64));
+                    memory.write(REFILL_LINE_LAST_AT, &way_out(entry::refill_line_last as *const () as u64));
                     memory.write(PREDICT_AT, &way_out(predict::predict as *const () as u64));
                     memory.write(PREDICT_TARGET_AT, &way_out(predict::predict_target as *const () as u64));
                     memory.write(MISSED_AT, &way_out(entry::missed as *const () as u64));

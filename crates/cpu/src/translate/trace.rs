@@ -115,6 +115,8 @@ pub struct TraceSource<'a> {
     pub number: u32,
     /// Index of its first question for a line of code.
     pub question: u32,
+    /// Index of its first access that may miss lines of the fast path.
+    pub access: u32,
     /// Blocks in the order of execution.
     pub parts: &'a [Part],
     /// Mode for which it is translated.

@@ -1,11 +1,12 @@
 //! Out-of-line code: calls of handlers, exits from a trace, and rare cases.
 
 use super::{Aim, Emit};
+use crate::front::PAGES;
 use crate::time::predictor::Target;
 use crate::time::recent::CUT;
 use crate::translate::Code;
+use crate::translate::accesses::{Access, WRITES};
 use crate::translate::asm::{M, R};
-use crate::translate::dispatch::WRITES;
 use crate::translate::entry::AGAIN;
 use crate::translate::key::Key;
 use crate::translate::layout::{BUDGET, FIRST, Need, SECOND, TEST, field};
@@ -489,12 +490,21 @@ impl Emit<'_> {
             Linear::Register(at) => self.asm.flagless_copy(FIRST, at),
             Linear::Constant(address) => self.asm.flagless_constant(FIRST, address),
         }
-        let writes = if access.write { WRITES } else { 0 };
-        self.asm.flagless_constant(SECOND, u64::from(access.size as u32 | writes));
-        self.asm.flagless_constant(TEST, stub.code);
-        let site = self.asm.call();
         let last = self.is_last(stub.code);
-        self.aims.push((site, if last { Aim::RefillLast } else { Aim::Refill }));
+        let aim = if self.source.shift == PAGES {
+            let writes = if access.write { WRITES } else { 0 };
+            self.asm.flagless_constant(SECOND, u64::from(access.size as u32 | writes));
+            self.asm.flagless_constant(TEST, stub.code);
+            if last { Aim::RefillLast } else { Aim::Refill }
+        } else {
+            let number = self.source.access + self.accesses.len() as u32;
+            self.accesses.push(Access::new(access.size as u32, access.write));
+            self.access_codes.push(stub.code);
+            self.asm.flagless_constant(TEST, number.into());
+            if last { Aim::RefillLineLast } else { Aim::RefillLine }
+        };
+        let site = self.asm.call();
+        self.aims.push((site, aim));
         let handled = self.asm.here();
         match stub.back {
             Some(back) => self.jump_back(back),
