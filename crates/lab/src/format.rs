@@ -95,6 +95,17 @@ pub fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{} {}", number(count as u64), if count == 1 { one } else { many })
 }
 
+/// Joins words as a sentence does: `a, b and c`.
+pub fn listed<T: AsRef<str>>(words: &[T]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.as_ref().to_owned(),
+        [all @ .., last] => {
+            format!("{} and {}", all.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", "), last.as_ref())
+        }
+    }
+}
+
 /// Returns bytes, such as those of a hash, as hexadecimal digits.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

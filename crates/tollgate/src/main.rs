@@ -58,7 +58,7 @@ mod validate_cmd;
 
 use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 /// A software x86-64 hypervisor and performance laboratory.
@@ -130,6 +130,12 @@ fn completed(mut line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
 
 /// Prints the help or an error of the command line, and ends the program.
 fn show(answer: &clap::Error) -> ! {
+    let rendered = answer.render();
+    let text = if std::io::stderr().is_terminal() { rendered.ansi().to_string() } else { rendered.to_string() };
+    if let Some(text) = usage::plain(&text) {
+        output::say(text.trim_end());
+        std::process::exit(answer.exit_code());
+    }
     let lost = answer.print().err().filter(|error| error.kind() != ErrorKind::BrokenPipe && !answer.use_stderr());
     let status = lost.map_or(answer.exit_code(), |error| {
         output::say(&format!("tollgate: error: standard output can't be written: {error}"));

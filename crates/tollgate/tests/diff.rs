@@ -81,8 +81,8 @@ fn the_same_line_says_the_same() {
     let Some(first) = run(&line) else { return };
     assert!(first.status.success(), "{}", text(&first.stderr));
     let value: serde_json::Value = serde_json::from_slice(&first.stdout).unwrap();
-    assert_eq!(value["verdict"]["answer"], "more");
-    assert!(value["sentence"].as_str().unwrap().starts_with("B costs "));
+    assert_eq!(value["verdict"]["answer"], "one-layout");
+    assert!(value["sentence"].as_str().unwrap().starts_with("In one layout, B costs "));
     assert_eq!(value["a"]["title"], "cloud, mitigations=off");
     assert!(value["certainty"].as_str().unwrap().starts_with("One layout; no interval"));
     let second = run(&line).unwrap();
@@ -145,7 +145,7 @@ fn sides_that_are_the_same_and_settings_without_an_effect_are_named_first() {
     let first =
         "A and B have the same kernel, files and settings: there is nothing to compare; one pair of runs confirms it.";
     assert_eq!(lines.next(), Some(first));
-    assert!(lines.next().unwrap().starts_with("B costs as many cycles as A "));
+    assert!(lines.next().unwrap().starts_with("In one layout, B costs as many cycles as A "));
     let auto = text(&diff(&["--layouts", "1", "--b", "mitigations=auto"]).unwrap().stdout);
     let first = "B: `mitigations=auto` is the kernel's default, so it has no effect";
     assert_eq!(auto.lines().next(), Some(first));

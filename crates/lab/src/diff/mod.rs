@@ -5,6 +5,7 @@
 
 pub mod csv;
 pub mod entries;
+mod gathered;
 mod interrupted;
 pub mod junit;
 pub mod origin;
@@ -24,6 +25,7 @@ use crate::charges::Tallies;
 use crate::difference::{Change, changes};
 use crate::flame::Folded;
 pub use entries::EntryChange;
+use gathered::gathered;
 pub use interrupted::Interrupted;
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::Clock;
@@ -235,7 +237,10 @@ impl Diff {
         };
         let stacks = [folded(a), folded(b)];
         let top_down = top_down::changes((a, &before.0), (b, &after.0));
-        let (verdict, rests) = (judge(&a.runs, &b.runs, terms), Rests::new(a, b));
+        let verdict = judge(&a.runs, &b.runs, terms);
+        let verdict = if remarks.interrupted.is_some() { verdict.of_interrupted() } else { verdict };
+        let rests = Rests::new(a, b);
+        let names = [&*a.name, &*b.name];
         let (a, b) = (Side::new(a), Side::new(b));
         let causes = changed(&Paid::causes);
         let functions = changed(&|paid| paid.functions.clone());
@@ -248,13 +253,13 @@ impl Diff {
         let reason = sentence::reason(&verdict, total, &causes, &entries, by_function);
         Self {
             format: FORMAT,
-            warnings: remarks.warnings,
+            warnings: gathered(remarks.warnings, &names),
             interrupted: remarks.interrupted,
             sentence: sentence::answer(&verdict, [&a, &b], reason, advises),
             certainty: sentence::certainty(&verdict, [&a, &b], advises),
             decision: sentence::decision(&verdict, [&a, &b], advises),
             rests,
-            notes: remarks.notes.into_iter().chain(sentence::notes(&a, &b)).collect(),
+            notes: gathered(remarks.notes.into_iter().chain(sentence::notes(&a, &b)).collect(), &names),
             command,
             differs: origin::differing(&a.origin, &b.origin),
             causes,

@@ -107,6 +107,18 @@ impl Paid {
         self.total().ticks as f64 / TICKS_PER_CYCLE as f64
     }
 
+    /// Returns a function whose costs by cause do not add up to its own. There is none in what a ledger has.
+    pub fn contradiction(&self) -> Option<&str> {
+        let mut by_cause: BTreeMap<&str, u64> = BTreeMap::new();
+        for ((_, function), tally) in &self.parts {
+            *by_cause.entry(function).or_default() += tally.ticks;
+        }
+        let own = |function: &str| self.functions.get(function).map_or(0, |tally| tally.ticks);
+        let of_causes = |function: &str| by_cause.get(function).copied().unwrap_or_default();
+        let mut all = self.functions.keys().map(String::as_str).chain(by_cause.keys().copied());
+        all.find(|function| own(function) != of_causes(function))
+    }
+
     /// Returns the costs by cause.
     pub fn causes(&self) -> Tallies {
         let mut causes = Tallies::default();

@@ -1,6 +1,7 @@
 //! The outcome of a diff in words.
 
 use super::statistics::Interval;
+use super::verdict::CONFIDENCE;
 use super::{Answer, EntryChange, Held, Side, Verdict};
 use crate::charges::Tally;
 use crate::difference::Change;
@@ -38,10 +39,14 @@ struct Precision {
 
 impl Precision {
     fn of(verdict: &Verdict) -> Self {
+        // The last digit is that of the half width's first one.
+        let width = verdict.uncertainty() * 100.0;
+        let without = (verdict.relative * 100.0).abs() / 10f64.powi(WITHOUT_INTERVAL - 1);
         let figure = match verdict.interval {
-            // The last digit is that of the half width's first one.
-            Some(_) => verdict.uncertainty() * 100.0,
-            None => (verdict.relative * 100.0).abs() / 10f64.powi(WITHOUT_INTERVAL - 1),
+            Some(interval) if interval.confidence >= CONFIDENCE => width,
+            // Few pairs may be close together by chance.
+            Some(_) => width.max(without),
+            None => without,
         };
         let digits = if figure > 0.0 { -figure.log10().floor() } else { MOST_DIGITS as f64 };
         let least = digits.clamp(0.0, MOST_DIGITS as f64) as usize;
@@ -210,11 +215,10 @@ pub fn reason(
     entries: &[EntryChange],
     by_function: impl Fn(&str) -> Vec<Change>,
 ) -> Option<String> {
-    let direction = match verdict.answer {
-        Answer::More => 1,
-        Answer::Less => -1,
-        Answer::Same | Answer::Within | Answer::Undecided => return None,
-    };
+    let direction = verdict.direction();
+    if direction == 0 {
+        return None;
+    }
     let largest = causes.iter().find(|change| change.ticks().signum() == direction)?;
     let points = points(Precision::of(verdict), largest.ticks() as f64 / before.ticks.max(1) as f64);
     let functions = by_function(&largest.name);
@@ -274,16 +278,21 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
         format!("{between}{} {and} {}", precision.signed(low), precision.signed(high))
     };
     match verdict.answer {
-        Answer::More | Answer::Less if !advises => format!(
+        Answer::More | Answer::Less | Answer::OneLayout if !advises => format!(
             "{of_a} and {of_b} have the same settings: a difference of {how_much} ({}{cycles}) is that of their layouts.",
             ends(verdict.answer == Answer::More)
         ),
         Answer::More => format!("{of_b} costs {how_much} more cycles than {of_a} ({}{cycles}){reason}.", ends(true)),
         Answer::Less => format!("{of_b} costs {how_much} fewer cycles than {of_a} ({}{cycles}){reason}.", ends(false)),
+        Answer::OneLayout => {
+            let word = if verdict.direction() < 0 { "fewer" } else { "more" };
+            format!("In one layout, {of_b} costs {how_much} {word} cycles than {of_a} ({cycles}){reason}.")
+        }
         Answer::Same => {
             let (cycles, _, unit) = scaled(a.cycles.median, b.cycles.median, EQUAL);
             let cycles = format!("{cycles} {unit}");
-            format!("{of_b} costs as many cycles as {of_a} ({}).", cycles.trim_end())
+            let within = if verdict.interval.is_some() { "" } else { "In one layout, " };
+            format!("{within}{of_b} costs as many cycles as {of_a} ({}).", cycles.trim_end())
         }
         Answer::Within => {
             let most = verdict.interval.map_or_else(|| bound(verdict.margin), |interval| within(verdict, interval));
@@ -312,7 +321,9 @@ pub fn word(verdict: &Verdict) -> String {
     match (verdict.answer, verdict.interval) {
         (Answer::More, _) => "more".to_owned(),
         (Answer::Less, _) => "fewer".to_owned(),
-        (Answer::Same, _) => "equal".to_owned(),
+        (Answer::Same, Some(_)) => "equal".to_owned(),
+        (Answer::Same, None) => "equal in one layout".to_owned(),
+        (Answer::OneLayout, _) => "one layout, no interval".to_owned(),
         (Answer::Within, Some(interval)) => format!("within {}", within(verdict, interval)),
         (Answer::Undecided | Answer::Within, _) => "not decided".to_owned(),
     }
@@ -325,7 +336,9 @@ pub fn short(verdict: &Verdict) -> (String, String) {
     let (figure, word) = match (verdict.answer, verdict.interval) {
         (Answer::More, _) => (part(verdict.relative), "more cycles"),
         (Answer::Less, _) => (part(verdict.relative), "fewer cycles"),
-        (Answer::Same, _) => ("0%".to_owned(), "equal"),
+        (Answer::Same, Some(_)) => ("0%".to_owned(), "equal"),
+        (Answer::Same, None) => ("0%".to_owned(), "in one layout; no interval"),
+        (Answer::OneLayout, _) => (part(verdict.relative), "in one layout; no interval"),
         (Answer::Within, Some(interval)) => (format!("< {}", within(verdict, interval)), "different"),
         (Answer::Undecided | Answer::Within, _) => ("?".to_owned(), "not decided"),
     };
@@ -339,6 +352,11 @@ fn advice(verdict: &Verdict, advises: bool) -> String {
         None if advises => "; even 1000 layouts would probably not decide".to_owned(),
         None => String::new(),
     }
+}
+
+/// Returns the confidence of an interval.
+pub fn confidence(interval: &Interval) -> String {
+    format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%")
 }
 
 /// Returns the confidence of the outcome in one sentence.
@@ -361,7 +379,7 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
             "{pairs} of runs, each under a layout of its own: the two of each pair are equal to the cycle."
         );
     }
-    let confidence = format!("{:.1}%", interval.confidence * 100.0).replace(".0%", "%");
+    let confidence = confidence(&interval);
     let few = match advises && interval.confidence < 0.95 {
         true => " Six pairs are the fewest that can decide.",
         false => "",
@@ -382,7 +400,11 @@ pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> Option<
     let allows = format!("--fail-above allows {}%", (limit * 1e8).round() / 1e6);
     Some(match (verdict.interval, held) {
         (None, _) => {
-            let word = if held == Held::Exceeded { "Fails" } else { "Passes" };
+            let word = match held {
+                Held::Exceeded => "Fails",
+                Held::Within => "Passes",
+                Held::Undecided => "Passes, but undecided",
+            };
             format!("{word}: one layout without an interval has {}, and {allows}.", precision.signed(verdict.relative))
         }
         (Some(_), _) if verdict.answer == Answer::Same => {
@@ -410,7 +432,7 @@ pub fn notes(a: &Side, b: &Side) -> Vec<String> {
         let name = &side.name;
         if side.settled_after().is_none() {
             notes.push(format!(
-                "{name} never became idle: its kernel was always busy, or its tasks are not known. Other work may run beside the command."
+                "{name}: the system never became idle before the command; its kernel was always busy, or its tasks are not known. Other work may run beside the command."
             ));
         }
     }
@@ -466,6 +488,15 @@ mod tests {
         assert_eq!(shown(-0.08, 0.0096, 0.02, None), "-8% to +1%");
         assert_eq!(shown(-0.08, 0.0196, 0.05, Some(0.02)), "-8.00% to +1.96%");
         assert_eq!(shown(0.009_999_9, 0.02, 0.01, None), "+1.0% to +2.0%");
+    }
+
+    #[test]
+    fn few_pairs_have_no_more_digits_than_one() {
+        let terms = crate::diff::Terms { plan: crate::diff::statistics::Plan::Fixed, margin: 0.01, limit: None };
+        let shown = |pairs: &[(f64, f64)]| cells(&Verdict::new(pairs, &terms));
+        let close = [(100.0, 109.12), (100.0, 109.13)];
+        assert_eq!(shown(&close), ("+9.1%".to_owned(), "+9.1% to +9.1%".to_owned()));
+        assert_eq!(shown(&close.repeat(3)).0, "+9.125%");
     }
 
     #[test]

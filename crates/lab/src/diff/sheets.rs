@@ -5,7 +5,7 @@ use super::sentence::{percent, signed_percent};
 use super::{Diff, EntryChange, Figures, Side};
 use crate::difference::Change;
 use crate::format::Align::{self, Left, Right};
-use crate::format::{gigahertz, number, signed, table, whole_cycles};
+use crate::format::{gigahertz, listed, number, signed, table, whole_cycles};
 use crate::markdown;
 use ledger::TICKS_PER_CYCLE;
 
@@ -179,9 +179,21 @@ pub fn differing(diff: &Diff) -> Option<Sheet> {
     })
 }
 
+/// Returns the seeds of a side's layouts in words.
+pub(super) fn seeds(side: &Side) -> String {
+    let all: Vec<u64> = side.runs.iter().filter_map(|run| run.seed).collect();
+    let follow = all.windows(2).all(|pair| pair[0].wrapping_add(1) == pair[1]);
+    match (&all[..], follow) {
+        ([], _) => "none drawn".to_owned(),
+        ([seed], _) => format!("seed {seed}"),
+        ([first, .., last], true) => format!("seeds {first} to {last}"),
+        (all, false) => format!("seeds {}", listed(&all.iter().map(u64::to_string).collect::<Vec<_>>())),
+    }
+}
+
 /// Returns the table of what both sides were measured on, without command lines.
 fn measured_on(diff: &Diff) -> Sheet {
-    let Provenance { version, seeds, files, more_files, tree, .. } = &diff.provenance;
+    let Provenance { version, files, more_files, tree, .. } = &diff.provenance;
     let mut rows = Vec::new();
     let mut row = |name: &str, of: &dyn Fn(&Origin) -> String| {
         let [a, b] = [&diff.a.origin, &diff.b.origin].map(of);
@@ -200,14 +212,7 @@ fn measured_on(diff: &Diff) -> Sheet {
         "files of the host",
         if count == 0 { tree.clone() } else { format!("{count}, together sha256 {}", short(tree)) },
     );
-    both(
-        "layouts",
-        match seeds {
-            Some([first, last]) if first == last => format!("seed {first}"),
-            Some([first, last]) => format!("seeds {first} to {last}"),
-            None => "none drawn".to_owned(),
-        },
-    );
+    both("layouts", seeds(&diff.a));
     both("version", format!("Tollgate {version}"));
     let headings = headings([("", Left), (&*diff.a.name, Left), (&*diff.b.name, Left)]);
     Sheet { title: "Measured on".to_owned(), headings, rows }

@@ -94,7 +94,9 @@ fn diff(a: Vec<Run>, b: Vec<Run>, limit: Option<f64>) -> Diff {
     let remarks = Remarks { warnings, notes: vec!["A note.".to_owned()], provenance, ..Remarks::default() };
     let b = Runs { name: "B".to_owned(), ..runs("cloud | <mitigations=off>", "mitigations=off", b) };
     let a = Runs { name: "A".to_owned(), ..runs("cloud", "", a) };
-    Diff::new("hackbench -l 10".to_owned(), &a, &b, &terms(limit), remarks)
+    // A layout that was not drawn is that of --layouts 1.
+    let plan = if seeds.is_none() { Plan::Fixed } else { Plan::Looks };
+    Diff::new("hackbench -l 10".to_owned(), &a, &b, &Terms { plan, ..terms(limit) }, remarks)
 }
 
 /// A diff of six layouts.
@@ -116,7 +118,7 @@ fn moved(instructions: [u64; 6], irets: u64) -> Vec<Run> {
 #[test]
 fn one_layout_is_said_to_be_one() {
     let diff = diff(vec![run(None, 1_000_000, 1_000)], vec![run(None, 1_001_000, 1_500)], Some(0.01));
-    let expected = "B costs 4.6% more cycles than A (1.100 → 1.151 M): 4.5 points are IRET (500 more, most in asm_exc_page_fault).";
+    let expected = "In one layout, B costs 4.6% more cycles than A (1.100 → 1.151 M): 4.5 points are IRET (500 more, most in asm_exc_page_fault).";
     assert_eq!(diff.sentence, expected);
     assert_eq!(
         diff.certainty,
@@ -126,13 +128,53 @@ fn one_layout_is_said_to_be_one() {
         diff.decision.as_deref(),
         Some("Fails: one layout without an interval has +4.6%, and --fail-above allows 1%.")
     );
-    assert_eq!((diff.verdict.answer, diff.verdict.interval, diff.verdict.exceeded()), (Answer::More, None, true));
+    assert_eq!((diff.verdict.answer, diff.verdict.interval, diff.verdict.exceeded()), (Answer::OneLayout, None, true));
+}
+
+/// One pair of the several that were asked for: no form of the answer says more than that.
+#[test]
+fn an_interrupted_measurement_says_what_is_complete_in_every_form() {
+    let one = |irets| vec![run(Some(1), 1_000_000, irets)];
+    let side = |name: &str, irets| Runs { name: name.to_owned(), ..runs("cloud", "", one(irets)) };
+    let (a, b) = (side("A", 1_000), side("B", 1_500));
+    let interrupted = Interrupted { layouts: 1, most: 2, earlier: false };
+    let remarks = Remarks { interrupted: Some(interrupted), ..Remarks::default() };
+    let fixed = Terms { plan: Plan::Fixed, ..terms(Some(0.01)) };
+    let two = Diff::new("true".to_owned(), &a, &b, &fixed, remarks.clone());
+    let several = Several::new("true".to_owned(), &[a, b], 0, &fixed, remarks).unwrap();
+    assert!(!two.verdict.exceeded() && !several.exceeded());
+    let texts = [sheets::text(&two, 10), sheets::markdown(&two, 10), several::text(&several, 10)];
+    for text in texts.into_iter().chain([several::markdown(&several, 10)]) {
+        for part in
+            ["In one layout, B costs 4.", "One layout, that of seed 1; no interval: ", "Passes, but undecided: "]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("| more |") && !text.contains(" more\n"), "{text}");
+    }
+    assert!(several::text(&several, 10).contains("one layout, no interval"));
+    for page in [crate::report::diff_page(&two).unwrap(), crate::report::several_page(&several).unwrap()] {
+        assert!(page.contains("in one layout; no interval") && !page.contains(">more cycles<"), "{page}");
+    }
+    for rows in [csv::two(&two, csv::Rows::Sides), csv::several(&several, csv::Rows::Sides)] {
+        assert!(rows.ends_with(",,,,one-layout\n"), "{rows}");
+    }
+    for junit in [two.junit().unwrap(), several.junit().unwrap()] {
+        assert!(junit.contains("failures=\"0\" errors=\"1\"") && junit.contains(">In one layout, B costs"), "{junit}");
+    }
+    let answers = [
+        serde_json::to_value(&two.verdict),
+        serde_json::to_value(&several.columns[1].against.as_ref().unwrap().verdict),
+    ];
+    for answer in answers.map(Result::unwrap) {
+        assert_eq!((&answer["answer"], &answer["held"]), (&"one-layout".into(), &"undecided".into()));
+    }
 }
 
 #[test]
 fn the_direction_is_that_of_b() {
     let diff = diff(vec![run(Some(4), 1_001_000, 1_500)], vec![run(Some(4), 1_000_000, 1_000)], Some(0.01));
-    let expected = "B costs 4.4% fewer cycles than A (1.151 → 1.100 M): 4.3 points are IRET (500 fewer, most in asm_exc_page_fault).";
+    let expected = "In one layout, B costs 4.4% fewer cycles than A (1.151 → 1.100 M): 4.3 points are IRET (500 fewer, most in asm_exc_page_fault).";
     assert_eq!(diff.sentence, expected);
     assert!(diff.certainty.starts_with("One layout, that of seed 4; no interval: "), "{}", diff.certainty);
     assert!(!diff.verdict.exceeded());
@@ -141,7 +183,7 @@ fn the_direction_is_that_of_b() {
 #[test]
 fn equal_runs_cost_the_same() {
     let one = diff(vec![run(None, 1_000_000, 1_000)], vec![run(None, 1_000_000, 1_000)], Some(0.0));
-    assert_eq!(one.sentence, "B costs as many cycles as A (1.100 M).");
+    assert_eq!(one.sentence, "In one layout, B costs as many cycles as A (1.100 M).");
     assert_eq!((one.verdict.answer, one.verdict.exceeded()), (Answer::Same, false));
     assert!(one.causes.is_empty() && one.functions.is_empty() && one.rests.is_none());
     let several = diff(varied(1_000_000, 1_000), varied(1_000_000, 1_000), None);
@@ -334,7 +376,7 @@ fn a_side_that_never_settled_is_named() {
     let mut restless = run(None, 1_000_000, 1_000);
     restless.settled_after = f64::INFINITY;
     let diff = diff(vec![restless], vec![run(None, 1_000_000, 1_000)], None);
-    assert!(diff.notes[1].starts_with("A never became idle"));
+    assert!(diff.notes[1].starts_with("A: the system never became idle before the command"));
     assert_eq!(serde_json::to_value(&diff).unwrap()["a"]["runs"][0]["settled_after"], serde_json::Value::Null);
 }
 

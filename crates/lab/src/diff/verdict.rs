@@ -4,7 +4,7 @@ use super::statistics::{Estimate, Interval, LOOKS, Plan, Sample};
 use serde::Serialize;
 
 /// The confidence without which nothing is decided.
-const CONFIDENCE: f64 = 0.95;
+pub(super) const CONFIDENCE: f64 = 0.95;
 /// The method behind the interval, named in the document.
 const METHOD: &str =
     "Wilcoxon's signed rank of the logarithms of B / A in each pair, Hodges-Lehmann estimate, in parts of A";
@@ -23,6 +23,8 @@ pub enum Answer {
     Within,
     /// The interval contains zero, and also differences beyond the margin.
     Undecided,
+    /// There is a single pair, which differs: without an interval, nothing is known of other layouts.
+    OneLayout,
 }
 
 impl Answer {
@@ -34,6 +36,7 @@ impl Answer {
             Self::Same => "same",
             Self::Within => "within",
             Self::Undecided => "undecided",
+            Self::OneLayout => "one-layout",
         }
     }
 }
@@ -121,15 +124,15 @@ impl Verdict {
             (Some(sure), _) if !sure.has_zero() => Answer::More,
             (Some(sure), _) if sure.is_within(terms.margin) => Answer::Within,
             (_, Some(_)) => Answer::Undecided,
-            // One pair has no interval, and its difference is all there is.
-            (_, None) if relative < 0.0 => Answer::Less,
-            (_, None) => Answer::More,
+            (_, None) => Answer::OneLayout,
         };
         let held = terms.limit.map(|limit| match (sure, interval) {
             (Some(sure), _) if sure.low > limit => Held::Exceeded,
             (Some(sure), _) if sure.high <= limit => Held::Within,
             _ if answer == Answer::Same => Held::Within,
             (_, Some(_)) => Held::Undecided,
+            // One layout decides only for whoever asked for one.
+            (_, None) if terms.plan == Plan::Looks => Held::Undecided,
             (_, None) if relative > limit => Held::Exceeded,
             (_, None) => Held::Within,
         });
@@ -152,9 +155,33 @@ impl Verdict {
         }
     }
 
+    /// Returns the verdict of a measurement that its user has stopped. A single pair, of several that were asked for, decides no limit.
+    pub fn of_interrupted(mut self) -> Self {
+        if self.answer == Answer::OneLayout && self.held.is_some() {
+            self.held = Some(Held::Undecided);
+        }
+        self
+    }
+
     /// Returns true if further pairs are not needed.
     pub fn is_decided(&self) -> bool {
-        self.answer != Answer::Undecided && self.held != Some(Held::Undecided)
+        !matches!(self.answer, Answer::Undecided | Answer::OneLayout) && self.held != Some(Held::Undecided)
+    }
+
+    /// Returns 1 if B costs more, and -1 if it costs less, also in a single layout; otherwise 0.
+    pub fn direction(&self) -> i128 {
+        match self.answer {
+            Answer::More => 1,
+            Answer::Less => -1,
+            Answer::OneLayout => {
+                if self.relative < 0.0 {
+                    -1
+                } else {
+                    1
+                }
+            }
+            Answer::Same | Answer::Within | Answer::Undecided => 0,
+        }
     }
 
     /// Returns true if B's cost exceeds the limit.
@@ -226,7 +253,12 @@ mod tests {
     #[test]
     fn fewer_than_six_pairs_decide_nothing_and_one_is_what_it_is() {
         assert_eq!(answer(&[1.4, 1.5, 1.6, 1.7, 1.45]), Answer::Undecided);
-        assert_eq!((answer(&[1.4]), answer(&[0.9]), answer(&[1.0])), (Answer::More, Answer::Less, Answer::Same));
+        assert_eq!(
+            (answer(&[1.4]), answer(&[0.9]), answer(&[1.0])),
+            (Answer::OneLayout, Answer::OneLayout, Answer::Same)
+        );
+        let direction = |factor: f64| Verdict::new(&pairs(&[factor]), &TERMS).direction();
+        assert_eq!([1.4, 0.9, 1.0].map(direction), [1, -1, 0]);
     }
 
     #[test]
@@ -239,7 +271,14 @@ mod tests {
         assert_eq!(held(0.012, &between), Held::Undecided, "although the middle is above");
         assert_eq!(held(0.016, &between), Held::Within);
         assert_eq!((held(0.0, &[1.0; 6]), held(0.0, &[1.0])), (Held::Within, Held::Within));
-        assert_eq!((held(0.01, &[1.02]), held(0.03, &[1.02])), (Held::Exceeded, Held::Within));
+        assert_eq!(
+            [0.01, 0.03].map(|limit| held(limit, &[1.02])),
+            [Held::Undecided; 2],
+            "nobody has asked for one layout"
+        );
+        let one = |limit| Verdict::new(&pairs(&[1.02]), &Terms { plan: Plan::Fixed, limit: Some(limit), ..TERMS });
+        assert_eq!([0.01, 0.03].map(|limit| one(limit).held), [Some(Held::Exceeded), Some(Held::Within)]);
+        assert_eq!(one(0.01).of_interrupted().held, Some(Held::Undecided), "the first of several");
         assert_eq!(held(0.01, &[1.02; 3]), Held::Undecided);
         let open = Verdict::new(&pairs(&between), &Terms { limit: Some(0.012), ..TERMS });
         assert!(open.answer == Answer::More && !open.is_decided() && open.sufficient.is_some());

@@ -118,7 +118,9 @@ fn trend(several: &Several) -> Trend {
             link: verdict.map(|_| format!("diff{compared}")),
         }
     };
-    Trend::new("side", "The cost of each side, compared with the reference", several.columns.iter().map(line).collect())
+    let uneven = if several.is_uneven() { ", in intervals of unequal confidence" } else { "" };
+    let caption = format!("The cost of each side, compared with the reference{uneven}");
+    Trend::new("side", caption, several.columns.iter().map(line).collect())
 }
 
 /// Returns the page of several sides: a section with all of them, and one for each comparison.

@@ -5,8 +5,8 @@ use super::diff::{section as of_diff, table, titled};
 use super::headline::Headline;
 use super::page::{Section, render};
 use super::trend::{self, Line, Trend};
+use crate::diff::Diff;
 use crate::diff::series::{Row, Series, Status};
-use crate::diff::{Answer, Diff};
 
 fn kind(row: &Row) -> &'static str {
     if row.status == Status::Measured { trend::kind(row.previous.as_ref()) } else { "absent" }
@@ -18,7 +18,7 @@ fn anchor(row: &Row) -> String {
 }
 
 fn differs(diff: &Diff) -> bool {
-    matches!(diff.verdict.answer, Answer::More | Answer::Less)
+    diff.verdict.direction() != 0
 }
 
 fn trend(series: &Series) -> Trend {
@@ -33,7 +33,8 @@ fn trend(series: &Series) -> Trend {
         verdict: row.word(),
         link: row.previous.as_ref().filter(|diff| differs(diff)).map(|_| anchor(row)),
     };
-    Trend::new("commit", "The cost of each commit, compared with the first one", series.shown().map(line).collect())
+    let caption = "The cost of each commit, compared with the first one".to_owned();
+    Trend::new("commit", caption, series.shown().map(line).collect())
 }
 
 /// Returns the headline: the change of the commit that a search has found, or else the largest change.

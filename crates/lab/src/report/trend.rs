@@ -13,7 +13,7 @@ const MARGIN: f64 = 0.04;
 pub struct Trend {
     /// The noun for a line.
     what: &'static str,
-    caption: &'static str,
+    caption: String,
     marks: Vec<Mark>,
     /// Position of what the others are compared with.
     zero: f64,
@@ -60,7 +60,7 @@ pub fn kind(against: Option<&Diff>) -> &'static str {
 
 impl Trend {
     /// Draws lines.
-    pub fn new(what: &'static str, caption: &'static str, lines: Vec<Line>) -> Self {
+    pub fn new(what: &'static str, caption: String, lines: Vec<Line>) -> Self {
         let positions = lines.iter().filter_map(|line| line.position);
         let ends = positions.flat_map(|found| [found.low, found.middle, found.high]);
         let (least, most) = ends.fold((0.0, 0.0), |(least, most): (f64, f64), end| (least.min(end), most.max(end)));

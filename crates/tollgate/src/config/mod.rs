@@ -63,6 +63,7 @@ fn check(settings: &Settings, command: &Command) -> Result<()> {
             let text = error.to_string();
             let why =
                 text.lines().next().unwrap_or_default().trim_start_matches("error: ").replace("'<value>'", setting.key);
+            let why = crate::usage::plain(&why).unwrap_or(why);
             return Err(anyhow!("{}: {why}", place(setting)));
         }
         let other = all[..number]
@@ -181,7 +182,7 @@ mod tests {
     fn wrong_values_are_named_with_their_line() {
         let wrong = |text: &str| checked(settings(text), &program()).unwrap_err().to_string();
         let error = wrong("cpu = \"x\"\ncpus = \"two\"\n");
-        assert!(error.starts_with("c.toml:2: invalid value 'two' for cpus"), "{error}");
+        assert_eq!(error, "c.toml:2: invalid value 'two' for cpus: it is not a whole number");
         assert_eq!(
             wrong("[diff]\nlayouts = 3\ntime-limit = 4\n"),
             "c.toml:3: `tollgate diff` takes layouts or time-limit, not both"

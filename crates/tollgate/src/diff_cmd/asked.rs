@@ -121,7 +121,11 @@ pub fn several(named: &[Named], scans: &[Scan], sides: &Sides, command: &[OsStri
     };
     if let Some(unused) = scans.iter().find(|scan| !templates.iter().any(|template| stands(scan, template))) {
         let name = &unused.name;
-        return Err(format!("--scan {name}: {{{name}}} stands neither in the command nor in settings"));
+        let values = unused.values.join(",");
+        let program = command.first().map_or("COMMAND".into(), |word| word.to_string_lossy());
+        return Err(format!(
+            "--scan {name}: {{{name}}} stands neither in the command nor in settings: write it where the values belong, for instance `--scan {name}={values} -- {program} {{{name}}}`"
+        ));
     }
     let used = |template: &Option<&Named>| scans.iter().filter(|scan| stands(scan, template)).collect::<Vec<_>>();
     let number = |template: &Option<&Named>| {
@@ -217,7 +221,10 @@ mod tests {
     fn mistakes_are_named() {
         let wrong = |named: &[&str], scans: &[&str]| asked(named, scans, &[], &["x", "{g}"]).unwrap_err();
         assert_eq!(wrong(&["a", "a"], &[]), "two sides have the name 'a'");
-        assert_eq!(wrong(&["a"], &["h=1"]), "--scan h: {h} stands neither in the command nor in settings");
+        assert_eq!(
+            wrong(&["a"], &["h=1,2"]),
+            "--scan h: {h} stands neither in the command nor in settings: write it where the values belong, for instance `--scan h=1,2 -- x {h}`"
+        );
         assert_eq!(wrong(&[], &["g=1", "g=2"]), "--scan g is given twice");
         assert!(wrong(&["a=--cpuu x"], &[]).starts_with("--side a: unexpected argument '--cpuu'"));
         let many: Vec<String> = (0..9).map(|number| number.to_string()).collect();

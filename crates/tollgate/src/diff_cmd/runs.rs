@@ -327,7 +327,7 @@ pub fn figure(verdict: &Verdict) -> String {
     match verdict.answer {
         Answer::Same => "equal".to_owned(),
         Answer::Undecided => format!("{figure}, not decided"),
-        Answer::More | Answer::Less | Answer::Within => figure,
+        Answer::More | Answer::Less | Answer::Within | Answer::OneLayout => figure,
     }
 }
 

@@ -34,7 +34,9 @@ fn split(list: &str) -> Vec<String> {
 impl Scan {
     /// Parses `NAME=a,b,c`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (name, list) = text.split_once('=').ok_or("a scan has the form NAME=a,b,c")?;
+        let (name, list) = text
+            .split_once('=')
+            .ok_or("a scan has the form NAME=a,b,c, and {NAME} stands in the command: --scan n=1,2 -- COMMAND {n}")?;
         if name.is_empty() || !name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c)) {
             return Err("the name of a parameter consists of letters, digits, - and _".to_owned());
         }

@@ -2,9 +2,10 @@
 
 mod trace;
 
+use crate::output::say;
 use crate::report::select;
 use crate::table::{
-    Align::{Left, Right},
+    Align::{self, Left, Right},
     ROWS, emit, limit, number, read_ledger, table, title,
 };
 use anyhow::{Context, Result};
@@ -15,12 +16,14 @@ use ledger::summary::Selection;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use trace::{Exits, Trace};
+use trace::{Exits, Trace, Unknown};
 
 /// Larger than any text that is read, in bytes.
 const LARGEST: u64 = 4 << 30;
 /// The name of standard input.
 const INPUT: &str = "-";
+/// A value that a side does not have.
+const ABSENT: &str = "–";
 /// Beginning of the names of VM exits in ledgers.
 const EXIT: &str = "VM exit ";
 
@@ -33,7 +36,7 @@ Examples:
   perf kvm stat report > stat.txt; tollgate import stat.txt --beside guest.ledger
   tollgate import trace.txt --csv > exits.csv
 
-A text has the events kvm_exit and kvm_entry, as perf kvm stat record, perf record -e 'kvm:*' and trace-cmd record -e kvm record them, or the table of perf kvm stat report. The latter has no medians.
+A text has the events kvm_exit and kvm_entry, as perf kvm stat record, perf record -e 'kvm:*' and trace-cmd record -e kvm record them, or the table of perf kvm stat report. The latter has no medians. Lines that are not understood are counted, and the first is shown.
 
 Exit status: 0, or 126 if the text has no VM exits.")]
 pub struct ImportArgs {
@@ -127,22 +130,42 @@ fn joined(theirs: &Trace, ours: &BTreeMap<String, Times>) -> Vec<Line> {
 
 /// Formats a time in microseconds.
 fn shown(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
+    value.map_or_else(|| ABSENT.to_owned(), |value| format!("{value:.2}"))
 }
 
 fn share(part: f64, whole: f64) -> String {
-    if whole > 0.0 { format!("{:.2}%", part / whole * 100.0) } else { "–".to_owned() }
+    if whole > 0.0 { format!("{:.2}%", part / whole * 100.0) } else { ABSENT.to_owned() }
+}
+
+/// Returns true if no row of a column has a value.
+fn is_empty(column: usize, rows: &[Vec<String>]) -> bool {
+    rows.iter().all(|row| row[column] == ABSENT)
 }
 
 /// Returns the cells of the exits of one side.
 fn cells(times: Option<Times>, whole: f64) -> Vec<String> {
-    let Some(times) = times else { return vec!["–".to_owned(); 7] };
+    let Some(times) = times else { return vec![ABSENT.to_owned(); 7] };
     let [_, figures @ ..] = times.figures();
     let first = [share(times.total, whole), number(times.count)];
     first.into_iter().chain(figures.map(shown)).collect()
 }
 
-fn text(lines: &[Line], open: u64, beside: bool, top: usize) -> String {
+/// Returns the remarks below the table.
+fn remarks(trace: &Trace, lines: &[Line], beside: bool) -> Vec<String> {
+    let open = match trace.open {
+        0 => None,
+        1 => Some("1 exit is not followed by an entry and is not counted.".to_owned()),
+        open => Some(format!("{} exits are not followed by an entry and are not counted.", number(open))),
+    };
+    let nothing = beside && lines.iter().all(|(_, _, ours)| ours.is_none());
+    let nothing = nothing.then(|| {
+        "The ledger has no VM exits: its guest ran without a hypervisor, or they are not in the region.".to_owned()
+    });
+    let unknown = trace.remark().map(|remark| format!("{remark}."));
+    [open, nothing, unknown].into_iter().flatten().collect()
+}
+
+fn text(lines: &[Line], trace: &Trace, beside: bool, top: usize) -> String {
     let sum = |of: &dyn Fn(&Line) -> Option<Times>| lines.iter().filter_map(of).map(|times| times.total).sum::<f64>();
     let whole = [sum(&|line: &Line| line.1), sum(&|line: &Line| line.2)];
     let rows: Vec<Vec<String>> = lines
@@ -166,21 +189,32 @@ fn text(lines: &[Line], open: u64, beside: bool, top: usize) -> String {
     title(&mut out, "From VM exit to entry, in microseconds", rows.len(), lines.len());
     let headings: Vec<&str> = match beside {
         false => vec!["share", "count", "total", "mean", "median", "p99", "max"],
-        true => vec!["share", "ledger", "count", "ledger", "mean", "ledger", "median", "ledger", "p99", "ledger"],
+        true => vec!["share", "count", "mean", "median", "p99"],
     };
-    let mut headings: Vec<_> = headings.into_iter().map(|heading| (heading, Right)).collect();
-    headings.push(("exit", Left));
+    let mut headings: Vec<(String, Align)> = match beside {
+        false => headings.iter().map(|heading| ((*heading).to_owned(), Right)).collect(),
+        true => {
+            let both = |(number, heading): (usize, &&str)| {
+                // Beside a column without values the other one says what it has.
+                let ours = if is_empty(2 * number, &rows) { format!("{heading}, ledger") } else { "ledger".to_owned() };
+                [(*heading).to_owned(), ours]
+            };
+            headings.iter().enumerate().flat_map(both).map(|heading| (heading, Right)).collect()
+        }
+    };
+    headings.push(("exit".to_owned(), Left));
+    // The table of perf kvm stat has no medians, and a ledger may have no exits.
+    let kept: Vec<usize> = (0..headings.len()).filter(|column| rows.is_empty() || !is_empty(*column, &rows)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect()).collect();
+    let headings: Vec<(&str, Align)> = kept.iter().map(|at| (headings[*at].0.as_str(), headings[*at].1)).collect();
     table(&mut out, &headings, &rows);
-    if open > 0 {
-        out += &match open {
-            1 => "\n1 exit is not followed by an entry and is not counted.\n".to_owned(),
-            _ => format!("\n{} exits are not followed by an entry and are not counted.\n", number(open)),
-        };
+    for remark in remarks(trace, lines, beside) {
+        out += &format!("\n{remark}\n");
     }
     out.trim_start_matches('\n').to_owned()
 }
 
-fn document(lines: &[Line], open: u64, top: usize) -> Value {
+fn document(lines: &[Line], trace: &Trace, top: usize) -> Value {
     let side = |times: Option<Times>| {
         times.map(|times| {
             FIGURES
@@ -192,7 +226,10 @@ fn document(lines: &[Line], open: u64, top: usize) -> Value {
     };
     let line = |(name, theirs, ours): &Line| json!({ "reason": name, "trace": side(*theirs), "ledger": side(*ours) });
     let all: Vec<Value> = lines.iter().take(limit(top)).map(line).collect();
-    json!({ "format": 1, "unit": "us", "without_entry": open, "exits": all })
+    let unknown = trace.unknown.as_ref();
+    let unknown =
+        unknown.map(|Unknown { count, line, text }| json!({ "lines": count, "of": trace.lines, "first": { "line": line, "text": text } }));
+    json!({ "format": 1, "unit": "us", "without_entry": trace.open, "not_understood": unknown, "exits": all })
 }
 
 fn csv(lines: &[Line], beside: bool, top: usize) -> String {
@@ -230,10 +267,13 @@ pub fn run(args: &ImportArgs) -> Result<()> {
     };
     let lines = joined(&trace, &ours);
     let (beside, all) = (args.beside.is_some(), args.top.unwrap_or(0));
+    if let Some(remark) = trace.remark() {
+        say(&format!("tollgate: {name}: {remark}"));
+    }
     emit(&match () {
-        () if args.json => format!("{:#}\n", document(&lines, trace.open, all)),
+        () if args.json => format!("{:#}\n", document(&lines, &trace, all)),
         () if args.csv => csv(&lines, beside, all),
-        () => text(&lines, trace.open, beside, args.top.unwrap_or(ROWS)),
+        () => text(&lines, &trace, beside, args.top.unwrap_or(ROWS)),
     })
 }
 
@@ -247,7 +287,8 @@ mod tests {
             ("EPT_VIOLATION", exits(2, 4_500.0, 3_000.0, Some([1_500.0, 3_000.0]))),
             ("HLT", exits(1, 900_000.0, 900_000.0, None)),
         ];
-        Trace { exits: all.into_iter().map(|(name, exits)| (name.to_owned(), exits)).collect(), open: 1 }
+        let exits = all.into_iter().map(|(name, exits)| (name.to_owned(), exits)).collect();
+        Trace { exits, open: 1, lines: 9, ..Trace::default() }
     }
 
     fn ours() -> BTreeMap<String, Times> {
@@ -258,15 +299,29 @@ mod tests {
     #[test]
     fn the_tables_read_well() {
         let alone = joined(&trace(), &BTreeMap::new());
-        insta::assert_snapshot!("import", text(&alone, 1, false, 0));
+        insta::assert_snapshot!("import", text(&alone, &trace(), false, 0));
         let both = joined(&trace(), &ours());
-        insta::assert_snapshot!("import_beside", text(&both, 0, true, 0));
+        insta::assert_snapshot!("import_beside", text(&both, &Trace { open: 0, ..trace() }, true, 0));
         let csv = csv(&both, true, 0);
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines[1], "HLT,1,900,900,,,900,,,,,,");
         assert_eq!(lines[3], "CPUID,,,,,,,3,6,2,2,3,3");
-        let value = document(&both, 1, 0);
+        let value = document(&both, &trace(), 0);
         assert_eq!((&value["exits"][1]["ledger"]["mean"], &value["exits"][0]["ledger"]), (&2.0.into(), &Value::Null));
+    }
+
+    #[test]
+    fn a_column_without_values_is_left_out_and_what_was_not_understood_is_said() {
+        let mut table = trace();
+        table.exits.values_mut().for_each(|exits| exits.quantiles = None);
+        table.unknown = Some(Unknown { count: 2, line: 7, text: "HLT 7x".to_owned() });
+        insta::assert_snapshot!("import_table", text(&joined(&table, &ours()), &table, true, 0));
+        let alone = text(&joined(&table, &BTreeMap::new()), &table, true, 0);
+        assert!(!alone.contains("ledger  ") && alone.contains("The ledger has no VM exits"), "{alone}");
+        let value = document(&joined(&table, &ours()), &table, 0);
+        let unknown = json!({ "lines": 2, "of": 9, "first": { "line": 7, "text": "HLT 7x" } });
+        assert_eq!(value["not_understood"], unknown);
+        assert_eq!(document(&joined(&trace(), &ours()), &trace(), 0)["not_understood"], Value::Null);
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn wrong_arguments_are_explained() {
         assert_eq!((status, printed.as_str()), (WRONG_ARGUMENTS, ""), "{arguments:?}: {error}");
         assert!(error.starts_with("error: "), "{error}");
         assert!(!error.contains("-- -"), "a wrong number is no file name: {error}");
+        assert!(!error.contains("invalid digit"), "{error}");
     }
 }
 

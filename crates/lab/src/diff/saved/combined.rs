@@ -176,17 +176,29 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
     let mut remarks = Remarks { warnings: suspicions.collect(), ..Remarks::default() };
     remarks.warnings.extend(differences(all));
     remarks.warnings.extend(prices(&members, all));
-    for Labelled { label, saved } in all {
-        // A text that names a side of the file's name needs no other name.
-        let has_name =
-            |text: &str| all.len() == 1 || text.strip_prefix(label.as_str()).is_some_and(|rest| rest.starts_with(": "));
-        let text = |text: &String| if has_name(text) { text.clone() } else { format!("{label}: {text}") };
+    let names: Vec<(usize, String)> = members.iter().map(|member| (member.file, member.runs.name.clone())).collect();
+    rename(&mut members, all)?;
+    for (number, Labelled { label, saved }) in all.iter().enumerate() {
+        let text = |text: &String| {
+            if all.len() == 1 {
+                return text.clone();
+            }
+            // A text about a side needs the side's name alone: the one that it has beside those of the other files.
+            let mut sides = saved
+                .sides
+                .iter()
+                .filter(|side| text.strip_prefix(side.name.as_str()).is_some_and(|rest| rest.starts_with(": ")));
+            let Some(side) = sides.next() else { return format!("{label}: {text}") };
+            let own = names.iter().position(|(file, name)| *file == number && *name == side.name);
+            let own = own.or_else(|| names.iter().position(|(_, name)| *name == side.name));
+            let name = own.map_or(side.name.as_str(), |at| members[at].runs.name.as_str());
+            format!("{name}{}", &text[side.name.len()..])
+        };
         saved.warnings.iter().for_each(|warning| add(&mut remarks.warnings, text(warning)));
         saved.notes.iter().for_each(|note| add(&mut remarks.notes, text(note)));
     }
     remarks.interrupted = all.iter().find_map(|labelled| labelled.saved.interrupted);
     remarks.idle = first.saved.idle.clone();
-    rename(&mut members, all)?;
     let sides: Vec<Runs> = members.into_iter().map(|member| member.runs).collect();
     let base = &sides[reference];
     for other in sides.iter().filter(|other| other.name != base.name) {

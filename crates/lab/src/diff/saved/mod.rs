@@ -210,17 +210,21 @@ impl SavedRun {
         if self.settled_after.is_some_and(|seconds| !(0.0..1e9).contains(&seconds)) {
             return Err(wrong("a time until the kernel was idle is out of range"));
         }
+        let paid = Paid {
+            parts: distinct(self.parts.iter().map(part))?,
+            functions: tallies(&self.functions)?,
+            priced: distinct(self.priced.iter().map(priced))?,
+            meanwhile: tallies(&self.meanwhile)?,
+            entries: entries(&self.entries)?,
+            entries_meanwhile: entries(&self.entries_meanwhile)?,
+            elapsed: self.elapsed,
+        };
+        if let Some(function) = paid.contradiction() {
+            return Err(wrong(format!("the costs of {function:?} by cause do not add up to its own")));
+        }
         Ok(Run {
             seed: self.seed,
-            paid: Paid {
-                parts: distinct(self.parts.iter().map(part))?,
-                functions: tallies(&self.functions)?,
-                priced: distinct(self.priced.iter().map(priced))?,
-                meanwhile: tallies(&self.meanwhile)?,
-                entries: entries(&self.entries)?,
-                entries_meanwhile: entries(&self.entries_meanwhile)?,
-                elapsed: self.elapsed,
-            },
+            paid,
             stacks: Folded::default(),
             settled_after: self.settled_after.unwrap_or(f64::INFINITY),
         })

@@ -105,6 +105,27 @@ fn what_differs_between_files_is_said() {
 }
 
 #[test]
+fn a_remark_on_sides_of_several_files_is_said_once() {
+    let with = |name: &str, notes: &[&str]| {
+        let mut one = saved(&[side(name, "", 1_000)]);
+        one.notes = notes.iter().map(|note| (*note).to_owned()).collect();
+        one.warnings = Vec::new();
+        one
+    };
+    let files = [with("A", &["A: it is slow.", "No side."]), with("base", &["base: it is slow."])];
+    let [a, base] = files.clone().map(Some);
+    let combined = combine(&[labelled("d", a.unwrap()), labelled("s", base.unwrap())]).unwrap();
+    let several = Several::new("x".to_owned(), &combined.sides, 0, &terms(None), combined.remarks).unwrap();
+    assert_eq!(several.notes, ["A and base: it is slow.", "d: No side."]);
+    // A side that has the name of its file too is named so.
+    let [a, _] = files;
+    let mut other = with("A", &["A: it is slow."]);
+    other.sides[0].title = "another".to_owned();
+    let combined = combine(&[labelled("d", a), labelled("s", other)]).unwrap();
+    assert_eq!(combined.remarks.notes, ["d:A: it is slow.", "d: No side.", "s:A: it is slow."]);
+}
+
+#[test]
 fn a_file_that_was_changed_is_named_first() {
     let text = String::from_utf8(document()).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -203,6 +224,9 @@ fn what_cannot_have_been_measured_is_refused() {
         (&format!("{run}/elapsed"), u64::MAX.into(), "too high"),
         (&format!("{run}/elapsed"), (-1).into(), "has written: a part is missing, or of another kind"),
         (&format!("{run}/functions/0/2"), (1_u64 << 62).into(), "too high"),
+        (&format!("{run}/functions/0/2"), 5.into(), "by cause do not add up to its own"),
+        (&format!("{run}/functions/0/0"), "another".into(), "the costs of \"another\" by cause do not add up"),
+        (&format!("{run}/parts/0/1"), "another".into(), "by cause do not add up to its own"),
         (&format!("{run}/priced/0/0"), "class.none".into(), "called 'class.none'"),
         (&format!("{run}/entries/0/gate"), "door".into(), "no kind of entry 'door'"),
         (&format!("{run}/entries/0/durations/0/0"), 65_535.into(), "durations"),

@@ -9,7 +9,7 @@ pub(crate) mod tests;
 
 use super::origin::Provenance;
 use super::several::{self, Against};
-use super::{Answer, Diff, Remarks, Runs, Side, Terms, Verdict};
+use super::{Diff, Remarks, Runs, Side, Terms, Verdict};
 pub use search::{Found, Mark, Search};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -210,7 +210,7 @@ impl Series {
 
     /// Returns the rows that differ from the measured commit before them.
     pub fn changes(&self) -> impl Iterator<Item = (&Row, &Diff)> {
-        let differs = |diff: &&Diff| matches!(diff.verdict.answer, Answer::More | Answer::Less);
+        let differs = |diff: &&Diff| diff.verdict.direction() != 0;
         self.rows.iter().filter_map(move |row| Some((row, row.previous.as_ref().filter(differs)?)))
     }
 }

@@ -6,7 +6,7 @@ use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
 use crate::diff::{Answer, Position, Verdict};
 use crate::format::Align::{Left, Right};
-use crate::format::counted;
+use crate::format::{counted, listed};
 
 /// Width of the plot in characters.
 const WIDTH: usize = 32;
@@ -21,15 +21,6 @@ fn cut(text: &str, most: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(most - 1).chain(['…']).collect()
-}
-
-/// Joins words as a sentence does.
-fn listed(words: &[String]) -> String {
-    match words {
-        [] => String::new(),
-        [one] => one.clone(),
-        [all @ .., last] => format!("{} and {last}", all.join(", ")),
-    }
 }
 
 /// Formats a limit, which has no more digits than it needs.
@@ -150,6 +141,7 @@ impl Series {
             (answered(Answer::Within), margin.replacen("differ", "differs", 1), margin),
             (answered(Answer::Same), "costs the same".to_owned(), "cost the same".to_owned()),
             (answered(Answer::Undecided), "is not decided".to_owned(), "are not decided".to_owned()),
+            (answered(Answer::OneLayout), "differs in one layout".to_owned(), "differ in one layout each".to_owned()),
             (count(&|row| row.is_same_image()), "has the same image".to_owned(), "have the same image".to_owned()),
             (count(&|row| row.status == Status::NotBuilt), "is not built".to_owned(), "are not built".to_owned()),
             (

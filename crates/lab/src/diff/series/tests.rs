@@ -1,4 +1,5 @@
 use super::*;
+use crate::diff::Answer;
 use crate::diff::tests::{run, runs, terms, varied};
 
 fn commit(name: &str, subject: &str) -> Commit {

@@ -5,7 +5,9 @@ mod sheets;
 pub(crate) mod tests;
 
 use super::entries::ByEntry;
+use super::gathered::gathered;
 use super::origin::Provenance;
+use super::verdict::CONFIDENCE;
 use super::{
     Answer, Diff, Differing, EntryChange, Interrupted, Paid, Remarks, Rests, Run, Runs, Side, Terms, Verdict, junit,
     paid,
@@ -29,9 +31,6 @@ pub const LONGEST_NAME: usize = 64;
 pub fn is_name(name: &str) -> bool {
     !name.trim().is_empty() && name.chars().count() <= LONGEST_NAME && !name.contains(char::is_control)
 }
-/// The confidence that an interval has unless there are too few pairs.
-const CONFIDENCE: f64 = 0.95;
-
 /// A side with its comparison.
 #[derive(Clone, Debug)]
 pub struct Column {
@@ -138,15 +137,11 @@ impl Several {
                 false => {
                     let [a, b] = common(&sides[reference], runs)?;
                     let (idle, provenance) = (remarks.idle.clone(), remarks.provenance.clone());
-                    let remarks = Remarks { idle, provenance, ..Remarks::default() };
+                    let remarks = Remarks { idle, provenance, interrupted: remarks.interrupted, ..Remarks::default() };
                     Some(Diff::new(runs.command.clone(), &a, &b, terms, remarks))
                 }
             };
-            for note in against.iter().flat_map(|diff| &diff.notes) {
-                if !notes.contains(note) {
-                    notes.push(note.clone());
-                }
-            }
+            notes.extend(against.iter().flat_map(|diff| diff.notes.iter().cloned()));
             columns.push(Column {
                 side: Side::new(runs),
                 command: runs.command.clone(),
@@ -155,10 +150,11 @@ impl Several {
                 against,
             });
         }
+        let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
         Ok(Self {
-            warnings: remarks.warnings,
+            warnings: gathered(remarks.warnings, &names),
             interrupted: remarks.interrupted,
-            notes,
+            notes: gathered(notes, &names),
             command,
             reference,
             columns,
@@ -207,7 +203,17 @@ impl Several {
             }
             _ => all.extend(others.iter().map(|diff| format!("{}: {}", diff.b.name, diff.certainty))),
         }
+        if self.is_uneven() {
+            all.push("The intervals have unequal confidence, so their widths can't be compared with each other: that of fewer pairs may be narrow by chance.".to_owned());
+        }
         all
+    }
+
+    /// Returns true if some intervals have less confidence than others: they are of fewer pairs.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let of = |diff: &Diff| diff.verdict.interval.map(|interval| interval.confidence >= CONFIDENCE);
+        let found: Vec<bool> = self.comparisons().filter_map(of).collect();
+        found.iter().any(|sure| *sure != found[0])
     }
 
     /// Returns the result as JUnit tests, one for each side but the reference. A test fails if the cost of its side exceeds the limit.

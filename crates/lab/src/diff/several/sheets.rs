@@ -5,7 +5,7 @@ use crate::charges::Tallies;
 use crate::diff::origin::{Origin, among, short};
 use crate::diff::sentence::{self, percent};
 use crate::diff::sheets::{self, Sheet, command_lines, headings, mark_down, print, rounded};
-use crate::diff::{Diff, Figures, Held, Rests};
+use crate::diff::{Answer, Diff, Figures, Held, Rests};
 use crate::difference::Change;
 use crate::format::Align::{Left, Right};
 use crate::format::{gigahertz, signed};
@@ -119,6 +119,16 @@ fn overview_of(several: &Several, columns: &[usize]) -> Sheet {
         Some(Held::Undecided) => "undecided".to_owned(),
         None => String::new(),
     };
+    let confidence = |diff: &Diff| {
+        let interval = diff.verdict.interval.filter(|_| diff.verdict.answer != Answer::Same);
+        interval.map_or_else(String::new, |interval| sentence::confidence(&interval))
+    };
+    let is_partial = several.columns.iter().any(|column| {
+        let compared = column.against.as_ref();
+        compared.is_some_and(|diff| {
+            diff.b.runs.len() != column.side.runs.len() || diff.b.runs.len() != several.base().runs.len()
+        })
+    });
     let share = |of: fn(&Rests) -> f64| {
         move |column: &Column| {
             let rests = column.against.as_ref().and_then(|diff| diff.rests.as_ref());
@@ -135,9 +145,12 @@ fn overview_of(several: &Several, columns: &[usize]) -> Sheet {
             column.against.as_ref().map_or_else(|| "reference".to_owned(), |diff| sentence::cells(&diff.verdict).0)
         }),
         row("  interval", &|column| against(column, &|diff| sentence::cells(&diff.verdict).1)),
+        row("  confidence", &|column| against(column, &confidence)).filter(|_| several.is_uneven()),
         row("  verdict", &|column| against(column, &|diff| sentence::word(&diff.verdict))),
         row(&held_name, &|column| against(column, &held)),
         row("  layouts", &|column| column.side.runs.len().to_string()),
+        row("  of them compared", &|column| against(column, &|diff| diff.b.runs.len().to_string()))
+            .filter(|_| is_partial),
         row("  mean", &sample(|column| column.side.cycles.mean)),
         row("  lowest", &sample(|column| column.side.cycles.least)),
         row("  highest", &sample(|column| column.side.cycles.most)),
@@ -232,16 +245,16 @@ fn measured_on(several: &Several, columns: &[usize]) -> Sheet {
     .into_iter()
     .flatten()
     .collect();
-    let provenance = &several.provenance;
-    let files = &several.columns[several.reference].files;
-    let layouts = match provenance.seeds {
-        Some([first, last]) if first == last => format!("seed {first}"),
-        Some([first, last]) => format!("seeds {first} to {last}"),
-        None => "none drawn".to_owned(),
+    let cell = |column: &Column, of: &dyn Fn(&Column) -> String| {
+        let (own, base) = (of(column), of(&several.columns[several.reference]));
+        if column.against.is_some() && own == base { "the same".to_owned() } else { own }
     };
-    let version = format!("Tollgate {}", provenance.version);
-    let all = [("files of the host", files), ("layouts", &layouts), ("version", &version)];
-    rows.extend(all.map(|(name, text)| of_all(name, text, columns)));
+    let all = |name: &str, of: &dyn Fn(&Column) -> String| {
+        std::iter::once(name.to_owned()).chain(several.at(columns).map(|column| cell(column, of))).collect()
+    };
+    rows.push(all("files of the host", &|column| column.files.clone()));
+    rows.push(all("layouts", &|column| sheets::seeds(&column.side)));
+    rows.push(of_all("version", &format!("Tollgate {}", several.provenance.version), columns));
     let all = names(several, columns).into_iter().map(|name| (name, Left));
     Sheet { title: "Measured on".to_owned(), headings: headings([("", Left)]).into_iter().chain(all).collect(), rows }
 }

@@ -153,6 +153,30 @@ fn only_layouts_that_both_have_are_compared() {
 }
 
 #[test]
+fn sides_with_unequal_numbers_of_layouts_say_so() {
+    let more: Vec<Run> = (1..=9).map(|seed| run(Some(seed), 1_000_000 + seed * 100, 1_000)).collect();
+    let few = varied(1_000_000, 1_500)[..2].to_vec();
+    let sides = [side("base", "", more), side("off", "x", varied(1_000_000, 1_500)), side("few", "y", few)];
+    let several = Several::new(String::new(), &sides, 0, &terms(None), Remarks::default()).unwrap();
+    let text = text(&several, 10);
+    let row = |name: &str| -> Vec<&str> {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line[name.len()..].split_whitespace().collect()
+    };
+    assert_eq!((row("  confidence"), row("  of them compared")), (vec!["95%", "50%"], vec!["6", "2"]));
+    assert_eq!(row("layouts")[..4], ["seeds", "1", "to", "9"]);
+    assert!(row("layouts").ends_with(&["seeds", "1", "to", "6", "seeds", "1", "to", "2"]), "{text}");
+    assert!(text.contains("\nThe intervals have unequal confidence, "), "{text}");
+    let page = crate::report::several_page(&several).unwrap();
+    assert!(page.contains("compared with the reference, in intervals of unequal confidence."));
+    let alike = super::text(&sample(), 10);
+    assert!(
+        !alike.contains("  confidence") && !alike.contains("of them compared") && !alike.contains("unequal"),
+        "{alike}"
+    );
+}
+
+#[test]
 fn what_is_not_decided_is_said_of_a_side() {
     let sides = [
         side("base", "", varied(1_000_000, 1_000)[..3].to_vec()),

@@ -39,8 +39,10 @@
   const lanes = [...cpus.values()].sort((a, b) => a.cpu - b.cpu).flatMap(({ ran, crossed }) => [ran, crossed]).concat(tasks);
   for (const one of lanes) one.rows.sort((a, b) => a[0] - b[0]);
 
-  const TOP = 24, ROW = 22, LEAST = 20;
-  let from = 0, to = end, wanted = lanes, shown = lanes, asked = false, names = 150;
+  const TOP = 24, LEAST = 20;
+  // In a narrow window a lane has its title above it, and otherwise to the left of it.
+  const forms = { wide: { row: 22, bar: 3, high: 16, title: 11 }, narrow: { row: 38, bar: 17, high: 18, title: 9 } };
+  let from = 0, to = end, wanted = lanes, shown = lanes, asked = false, names = 150, form = forms.wide;
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   let colours = {};
   const look = () => {
@@ -80,14 +82,17 @@
   const draw = () => {
     asked = false;
     shown = inView.checked ? wanted.filter((one) => one.kind !== "task" || reaches(one)) : wanted;
-    const wide = width(), ratio = devicePixelRatio || 1, high = TOP + shown.length * ROW;
-    names = wide < 560 ? 96 : 170;
+    const wide = width(), ratio = devicePixelRatio || 1, narrow = wide < 560;
+    form = narrow ? forms.narrow : forms.wide;
+    const ROW = form.row, high = TOP + shown.length * ROW, font = "12px system-ui, sans-serif";
+    paint.font = font;
+    names = narrow ? 8 : Math.min(Math.max(170, ...shown.map(({ title }) => paint.measureText(title).width + 20)), wide * .4);
     canvas.style.height = `${high}px`;
     const pixels = [Math.round(wide * ratio), Math.min(Math.round(high * ratio), 32000)];
     if (canvas.width !== pixels[0] || canvas.height !== pixels[1]) [canvas.width, canvas.height] = pixels;
     paint.setTransform(ratio, 0, 0, pixels[1] / high, 0, 0);
     paint.clearRect(0, 0, wide, high);
-    paint.font = "12px system-ui, sans-serif";
+    paint.font = font;
     paint.textBaseline = "middle";
     const rough = (to - from) / Math.max(2, (wide - names) / 110), power = 10 ** Math.floor(Math.log10(rough));
     const step = Math.max(1, [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough));
@@ -110,7 +115,7 @@
         if (right < last + .5) continue;
         const size = Math.max(right - left, 1);
         paint.fillStyle = colour(kind, row);
-        paint.fillRect(left, y + 3, size > 2 ? size - .5 : size, ROW - 6);
+        paint.fillRect(left, y + form.bar, size > 2 ? size - .5 : size, form.high);
         last = left + size;
         if (size > 42 && kind !== "task") {
           paint.save();
@@ -118,7 +123,7 @@
           paint.rect(left, y, size - 4, ROW);
           paint.clip();
           paint.fillStyle = colours.ink;
-          paint.fillText(kind === "cpu" ? trace.tasks[row[2]][0] : row[5] < 0 ? "" : trace.kinds[row[5]], left + 4, y + ROW / 2);
+          paint.fillText(kind === "cpu" ? trace.tasks[row[2]][0] : row[5] < 0 ? "" : trace.kinds[row[5]], left + 4, y + form.bar + form.high / 2);
           paint.restore();
         }
       }
@@ -126,10 +131,10 @@
       paint.fillRect(0, y + ROW - .5, wide, .5);
       paint.save();
       paint.beginPath();
-      paint.rect(0, y, names - 6, ROW);
+      paint.rect(0, y, narrow ? wide : names - 6, ROW);
       paint.clip();
       paint.fillStyle = kind === "crossings" ? colours.soft : colours.ink;
-      paint.fillText(title, 8, y + ROW / 2);
+      paint.fillText(title, 8, y + form.title);
       paint.restore();
     });
   };
@@ -146,7 +151,7 @@
 
   const escape = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
   const tell = (px, py) => {
-    const one = shown[Math.floor((py - TOP) / ROW)];
+    const one = shown[Math.floor((py - TOP) / form.row)];
     if (!one || px < names) return;
     const at = ns(px), near = (to - from) / (width() - names) * 3;
     let found, distance = near;
