@@ -591,6 +591,13 @@ impl Machine {
         self.vcpus.now() as f64 / self.ticks_per_second() as f64
     }
 
+    /// Returns the virtual time at the end of the run in seconds: that of the processor that is ahead, which the ledger has.
+    pub fn ended_at(&self) -> f64 {
+        let ahead = self.vcpus.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
+        let ticks = if self.on_kvm.is_some() { self.vcpus.now() } else { ahead };
+        ticks as f64 / self.ticks_per_second() as f64
+    }
+
     /// Waits for the execution of places in functions; [`Machine::has_executed`] reports on them by index. Functions
     /// are looked up in the machine's image, in the symbols of `files`, and in the tables of a running Linux kernel.
     pub fn await_functions(&mut self, places: Vec<Place>, files: &[Symbol]) {

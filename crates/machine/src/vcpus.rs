@@ -248,8 +248,23 @@ impl Vcpus {
         }
     }
 
+    /// Charges processors for a sleep in which the run has ended: the time in the ledger is that of the machine.
+    fn end_sleep(&mut self) {
+        if self.furthest_behind().is_some() {
+            return;
+        }
+        let now = self.now();
+        for vcpu in self.all.iter_mut().filter(|vcpu| vcpu.activity != Activity::WaitingForStartup) {
+            let asleep = now.saturating_sub(vcpu.cpu.micro.clock);
+            if asleep > 0 {
+                vcpu.cpu.charge_halt(1, asleep);
+            }
+        }
+    }
+
     /// Ends open regions after the run, and makes the guest available for inspection.
     pub fn finish(&mut self) {
+        self.end_sleep();
         let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
         self.all.iter_mut().for_each(|vcpu| vcpu.cpu.end_current_stays());
         if let Some(first) = self.all.first_mut() {

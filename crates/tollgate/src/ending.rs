@@ -168,7 +168,7 @@ pub fn conclude(
     if ending.bad || checked {
         let agree = if checked { "; the tiers agree" } else { "" };
         let time = if machine.on_kvm.is_some() { "the host's" } else { "virtual" };
-        say(&format!("tollgate: {prefix}{} after {:.6} s of {time} time{agree}", ending.text, machine.seconds()));
+        say(&format!("tollgate: {prefix}{} after {:.6} s of {time} time{agree}", ending.text, machine.ended_at()));
     }
     // A kernel that panics has said where.
     if ending.bad && outcome != Outcome::Panic {
@@ -191,7 +191,7 @@ pub fn conclude(
             "reason": ending.reason,
             "status": ending.status,
             "workload_status": asked,
-            "virtual_seconds": machine.seconds(),
+            "virtual_seconds": machine.ended_at(),
             "clocks": machine.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect::<Vec<_>>(),
             "memory": memory::report(machine.taken),
             "lacking": lacking.iter().map(|what| serde_json::json!({

@@ -732,7 +732,7 @@ fn conclude(
     let (unknown, state, joined) = (session.unknown.clone(), session.facts.clone(), session.joins.count);
     drop(session);
     if let Some(text) = &end.text {
-        say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.seconds()));
+        say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.ended_at()));
         if end.lines && !args.console {
             lines.iter().for_each(|line| say(line));
         }
@@ -777,7 +777,7 @@ fn conclude(
             "unknown_parameters": unknown,
             "missing_files": missing.iter().map(|missing| &missing.path).collect::<Vec<_>>(),
             "joined_commands": joined,
-            "virtual_seconds": machine.seconds(),
+            "virtual_seconds": machine.ended_at(),
             "host_seconds": {
                 "began": seconds(times.began),
                 "wrote": seconds(times.wrote),

@@ -1,7 +1,7 @@
 //! The ends of a run: its exit status, its JSON, and what it says of a guest that dies.
 
 use crate::program::{
-    Files, GUEST_DIED, PANICKED, POWER_OFF, RESET, RESET_UNASKED, STATUS_7, TIMED_OUT, ends, post_mortem, run,
+    Files, GUEST_DIED, PANICKED, POWER_OFF, RESET, RESET_UNASKED, STATUS_7, TIMED_OUT, ends, post_mortem, run, tollgate,
 };
 use testkit::Random;
 
@@ -78,6 +78,25 @@ fn guests_that_end_badly_say_where() {
     // Code outside RAM.
     let nowhere = files.guest("nowhere", b"\xea\0\0\0\xd0\x08\0");
     assert!(matches!(run(&["--kernel", &nowhere, "--limit", "0.01"]).0, GUEST_DIED | TIMED_OUT));
+}
+
+#[test]
+fn the_time_of_a_run_that_ends_asleep_is_that_of_its_ledger() {
+    let files = Files::new("asleep");
+    // sti with an interrupt controller that lets none through; hlt
+    let guest = files.guest("asleep", b"\xb0\xff\xe6\x21\xe6\xa1\xfb\xf4\xeb\xfd");
+    let ledger = files.path("ledger");
+    for cpus in ["1", "2"] {
+        let line = ["--kernel", &guest, "--cpus", cpus, "--limit", "0.05", "--ledger", &ledger];
+        let (status, _, error) = run(&line);
+        assert_eq!(status, TIMED_OUT, "{error}");
+        assert!(error.starts_with("tollgate: time is up after 0.05"), "{error}");
+        let said = error.split(" after ").nth(1).unwrap().split(" s of").next().unwrap();
+        let output = tollgate(&["report", &ledger]);
+        let report = String::from_utf8_lossy(&output.stdout);
+        let time = report.lines().find_map(|line| line.strip_prefix("virtual time ")).unwrap();
+        assert_eq!(time.trim(), format!("{said} s"), "{report}");
+    }
 }
 
 #[test]
