@@ -5,7 +5,7 @@
 use crate::counters::Counters;
 use crate::kernel::Kernel;
 use crate::layout;
-use crate::program::{self, CHAIN_CYCLES, Program, Stamps};
+use crate::program::{self, CHAIN_CYCLES, Program, Stamps, WIDTH_INSTRUCTIONS};
 use crate::workloads::ENVIRONMENT;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
@@ -56,6 +56,8 @@ pub struct Process {
     from: ChildStdout,
     /// The program's file, which the paths that execute it find among this process's descriptors.
     _file: File,
+    /// The processor that it is bound to.
+    processor: usize,
     /// What independent instructions take on the idle core, of the chain's time.
     width: f64,
     /// Kernels during whose measurements other work shared the core.
@@ -86,8 +88,8 @@ impl Process {
         };
         let (mut child, file) = start().map_err(NativeError::Start)?;
         let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        bind(child.id());
-        Ok(Self { child, to, from, _file: file, width: f64::INFINITY, shared: 0 })
+        let processor = bind(child.id());
+        Ok(Self { child, to, from, _file: file, processor, width: f64::INFINITY, shared: 0 })
     }
 
     /// Sends a request and returns the answer. Data stay in the process until others are sent.
@@ -150,9 +152,27 @@ impl Process {
         Ok(Measured { cycles, interval: [least, greatest], per_stamp })
     }
 
+    /// Returns true if nothing else executes on the core now, while it executes a kernel four times.
+    pub fn is_alone(&mut self, kernel: &Kernel, entry: u64) -> Result<bool, NativeError> {
+        let samples =
+            self.request(kernel, entry, 4, false).map_err(|error| NativeError::Ended(kernel.name.clone(), error))?;
+        self.width = usual_width(&samples).map_or(self.width, |width| self.width.min(width));
+        Ok(undisturbed(&samples, self.width).len() >= 2)
+    }
+
+    /// Returns the processor that the process is bound to.
+    pub fn processor(&self) -> usize {
+        self.processor
+    }
+
     /// Returns the number of kernels during whose measurements other work shared the core.
     pub fn shared(&self) -> usize {
         self.shared
+    }
+
+    /// Returns how many independent instructions the core has executed in a cycle, at its best, if anything was measured.
+    pub fn width(&self) -> Option<f64> {
+        Some(WIDTH_INSTRUCTIONS / (CHAIN_CYCLES * self.width)).filter(|width| width.is_normal())
     }
 
     /// Returns true if the process, which has answered, has real-time priority.
@@ -234,14 +254,16 @@ pub fn times(command: &[String]) -> Result<Times, Error> {
     })
 }
 
-/// Binds a process to the processor on which this one runs.
+/// Binds a process to the processor on which this one runs, and returns its number.
 #[allow(unsafe_code, reason = "the standard library does not bind processes")]
-fn bind(process: u32) {
+fn bind(process: u32) -> usize {
     // SAFETY: the arguments are valid, and the process is a child that nobody has waited for.
     unsafe {
+        let processor = libc::sched_getcpu().max(0) as usize;
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu().max(0) as usize, &mut set);
+        libc::CPU_SET(processor, &mut set);
         libc::sched_setaffinity(process as i32, size_of::<libc::cpu_set_t>(), &set);
+        processor
     }
 }
 

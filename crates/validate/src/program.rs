@@ -18,6 +18,8 @@ const CHAIN: (usize, u64) = (64, 64);
 /// Independent instructions in a round of the loop that shows whether the core is shared, and its rounds.
 const WIDTH: (usize, u64) = (96, 64);
 
+/// Instructions of the loop that shows whether the core is shared.
+pub const WIDTH_INSTRUCTIONS: f64 = (WIDTH.0 as u64 * WIDTH.1) as f64;
 /// Cycles of the core that the chain takes.
 pub const CHAIN_CYCLES: f64 = (CHAIN.0 as u64 * CHAIN.1) as f64;
 
@@ -117,9 +119,10 @@ fn chain() -> Kernel {
     Kernel::new("chain", CHAIN.1, |a| a.mov(ebx, 1), |a| (0..CHAIN.0).try_for_each(|_| a.add(rcx, rbx))).warm(16)
 }
 
-/// The kernel of instructions that wait for nothing: they take longer if another thread executes on the same core.
-fn width() -> Kernel {
-    Kernel::new("width", WIDTH.1, |_| Ok(()), |a| (0..WIDTH.0).try_for_each(|_| a.nop())).warm(16)
+/// The kernel of instructions that wait for nothing: they take longer if another thread executes on the same core. A step is an
+/// instruction.
+pub fn width() -> Kernel {
+    Kernel::new("width", WIDTH.1, |_| Ok(()), |a| (0..WIDTH.0).try_for_each(|_| a.nop())).warm(16).steps(WIDTH.0 as u32)
 }
 
 /// Appends a function at the next line of code, and returns its address. A label that the function returns begins a

@@ -17,6 +17,8 @@ const RIGHT: f64 = 1.25;
 /// A figure is lower: no measurement takes so many cycles, which a processor of 10 GHz has in a day.
 const HIGHEST: f64 = 1e15;
 
+/// Factor by which a core whose other thread is busy executes fewer independent instructions in a cycle, at least.
+const SHARED: f64 = 1.15;
 /// Width of an interval, in terms of the figure, beyond which a row is noise.
 const NOISE: f64 = 0.25;
 
@@ -38,6 +40,9 @@ pub struct Validation {
     pub profile_hz: u64,
     /// Measured frequency of the core, in Hz.
     pub core_hz: Option<f64>,
+    /// Independent instructions that the core executed in a cycle, at its best, and those of the first model.
+    #[serde(default)]
+    pub width: Option<[f64; 2]>,
     /// True if only some of the kernels were measured.
     pub quick: bool,
     /// Names of the models, in the order of all figures.
@@ -251,6 +256,7 @@ impl Validation {
             fit: String::new(),
             profile_hz: 0,
             core_hz: None,
+            width: None,
             quick,
             models,
             families: Vec::new(),
@@ -302,6 +308,9 @@ impl Validation {
         if !self.core_hz.is_none_or(is_measured) {
             return Some("the core's frequency is impossible".into());
         }
+        if !self.width.iter().flatten().all(|width| is_measured(*width)) {
+            return Some("the number of instructions in a cycle is impossible".into());
+        }
         for (number, family) in self.families.iter().enumerate() {
             if self.families[..number].iter().any(|before| before.name == family.name) {
                 return Some(format!("the family {} is there twice", family.name));
@@ -344,7 +353,14 @@ impl Validation {
 
     /// Returns the sentence that others quote, such as `zen3, validated at 19% here`.
     pub fn quotation(&self) -> Option<String> {
-        Some(format!("{}, validated at {:.0}% here", self.profile, 100.0 * self.total(0)?))
+        let beside = if self.is_beside_others() { ", beside other work on the core" } else { "" };
+        Some(format!("{}, validated at {:.0}% here{beside}", self.profile, 100.0 * self.total(0)?))
+    }
+
+    /// Returns true if the core, whose profile it is, was never seen to execute as many instructions in a cycle as it can: its other thread
+    /// was busy all the time.
+    pub fn is_beside_others(&self) -> bool {
+        self.width.is_some_and(|[here, model]| here * SHARED < model)
     }
 }
 
@@ -375,6 +391,10 @@ mod tests {
         assert!((result.total(0).unwrap() - 0.2).abs() < 1e-9);
         assert!((result.total(1).unwrap() - 1.0).abs() < 1e-9);
         assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here");
+        result.width = Some([5.4, 5.5]);
+        assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here");
+        result.width = Some([3.1, 5.5]);
+        assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here, beside other work on the core");
     }
 
     #[test]

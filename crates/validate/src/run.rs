@@ -2,18 +2,20 @@
 
 use crate::bare::{self, BareError};
 use crate::blocks;
+use crate::choice::Fit;
+use crate::clock::Clock as NativeClock;
 use crate::families::{bandwidth, branches, caches, code, pairs, tlb};
 use crate::kernel::Kernel;
 use crate::linux::{self, Guest};
 use crate::native::{Measured, NativeError, Process};
-use crate::program::Program;
+use crate::program::{Program, width};
 use crate::result::{Family, Pair, Row, Validation};
 use iced_x86::{Formatter, GasFormatter};
 use ledger::profile::{Clock, Profile};
 use silicon::host::Processor;
 use silicon::measure::Traced;
 use silicon::sample::{draw, usual_programs};
-use silicon::{Block, program};
+use silicon::{Block, Failure, program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -150,6 +152,49 @@ fn virtualized() -> bool {
     std::arch::x86_64::__cpuid(1).ecx & 1 << 31 != 0
 }
 
+/// Times for which a block is measured if other work shares the core.
+const ATTEMPTS: usize = 3;
+
+/// A core of this machine, on which blocks are measured.
+struct Machine {
+    /// Tells whether other work shares the core, if the process for that can be started.
+    clock: Option<NativeClock>,
+    options: silicon::Options,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let clock = NativeClock::new().ok();
+        let processor = clock.as_ref().map(NativeClock::processor);
+        Self { clock, options: silicon::Options { processor, ..silicon::Options::default() } }
+    }
+
+    /// Measures a block. The second value is false if other work shared the core each time.
+    fn measure(&mut self, block: &Block) -> Result<(Traced, bool), Failure> {
+        let mut before = self.is_alone();
+        for left in (0..ATTEMPTS).rev() {
+            let traced = silicon::measure::trace_block(block, &self.options);
+            let after = self.is_alone();
+            match traced {
+                Ok(traced) if before && after => return Ok((traced, true)),
+                Ok(traced) if left == 0 => return Ok((traced, false)),
+                Err(failure) if left == 0 || before && after => return Err(failure),
+                _ => before = after,
+            }
+        }
+        Err(Failure::Noise)
+    }
+
+    fn is_alone(&mut self) -> bool {
+        let Some(clock) = &mut self.clock else { return true };
+        clock.is_alone().unwrap_or_else(|_| {
+            // The process has ended.
+            self.clock = None;
+            true
+        })
+    }
+}
+
 /// The family of basic blocks.
 fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>, progress: Progress) -> Option<Family> {
     let programs = usual_programs();
@@ -162,16 +207,37 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
             Err(error) => notes.push(format!("No blocks of a program: {error}.")),
         }
     }
-    let options = silicon::Options::default();
+    let mut machine = Machine::new();
     let mut measured: Vec<(Block, Traced)> = Vec::new();
+    let mut beside: Vec<usize> = Vec::new();
     let mut failures: BTreeMap<&str, usize> = BTreeMap::new();
     let count = chosen.len();
     for (n, block) in chosen.into_iter().enumerate() {
         progress("blocks on this machine", n as f64 / count as f64);
-        match silicon::measure::trace_block(&block, &options) {
-            Ok(traced) => measured.push((block, traced)),
+        match machine.measure(&block) {
+            Ok((traced, alone)) => {
+                beside.extend((!alone).then_some(measured.len()));
+                measured.push((block, traced));
+            }
             Err(failure) => *failures.entry(failure.name()).or_default() += 1,
         }
+    }
+    // Other work may have ended since.
+    beside.retain(|n| {
+        progress("blocks on this machine", 1.0);
+        let (block, traced) = &mut measured[*n];
+        match machine.measure(block) {
+            Ok((again, true)) => *traced = again,
+            _ => return true,
+        }
+        false
+    });
+    if !beside.is_empty() {
+        notes.push(format!(
+            "Other work shared the core with {} of {} blocks all the time: their figures are too high.",
+            beside.len(),
+            measured.len()
+        ));
     }
     let tasks = measured.len() * models.len();
     let figures = side_by_side(tasks, &mut |part| progress("blocks in the models", part), |n| {
@@ -270,7 +336,7 @@ fn of_program(
     let (all, names) = kernels(quick);
     let (places, kernels): (Vec<Place>, Vec<Kernel>) = all.into_iter().unzip();
     let program = Program::new(&kernels)?;
-    let natives = native(&program, &kernels, quick, result, progress)?;
+    let natives = native(&program, &kernels, &models[0].1, quick, result, progress)?;
     let tasks: Vec<(usize, usize)> = (0..kernels.len())
         .filter(|n| natives[*n].is_some())
         .flat_map(|n| (0..models.len()).map(move |model| (n, model)))
@@ -318,10 +384,18 @@ fn of_program(
     Ok(())
 }
 
+/// Returns how many independent instructions a model executes in a cycle.
+fn width_of(model: &Profile) -> Option<f64> {
+    let kernel = width();
+    let program = Program::new(std::slice::from_ref(&kernel)).ok()?;
+    Some(1.0 / bare::measure(model, &program, &kernel, program.functions[0]).ok()?)
+}
+
 /// Measures the kernels in a process.
 fn native(
     program: &Program,
     kernels: &[Kernel],
+    model: &Profile,
     quick: bool,
     result: &mut Validation,
     progress: Progress,
@@ -342,6 +416,21 @@ fn native(
             }
             Err(error) => return Err(error.into()),
         }
+    }
+    result.width = match process.width() {
+        Some(here) if result.fit == Fit::Exact.text() || result.fit == Fit::Core.text() => {
+            width_of(model).map(|model| [here, model])
+        }
+        _ => None,
+    };
+    if let Some([here, model]) = result.width
+        && result.is_beside_others()
+    {
+        result.notes.push(format!(
+            "At its best the core executed {here:.1} independent instructions in a cycle, in the model {model:.1}: other work shares the core \
+             all the time, probably that of its other thread. Figures of this machine are too high where the number of instructions or of \
+             accesses decides, and its caches seem smaller; those of chains are not affected."
+        ));
     }
     if process.shared() > 0 {
         result.notes.push(format!(
@@ -394,6 +483,14 @@ mod tests {
                 && !crate::bare::lacks(&zen5, &compare)
                 && !crate::bare::lacks(&skx, &compare)
         );
+    }
+
+    #[test]
+    fn independent_instructions_in_a_cycle_are_those_of_the_core() {
+        for (name, width) in [("zen3", 6.0), ("skx", 4.0)] {
+            let model = &models(&Profile::named(name).unwrap())[0].1;
+            assert!(width_of(model).is_some_and(|found| (found - width).abs() < 0.6), "{name}: {:?}", width_of(model));
+        }
     }
 
     #[test]
