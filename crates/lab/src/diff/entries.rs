@@ -20,6 +20,11 @@ pub struct Named {
 /// Stays by the name of their entry.
 pub type ByEntry = BTreeMap<String, Named>;
 
+/// A number of stays whose mean is not that of a few.
+const MANY: f64 = 100.0;
+/// The factor from which on a number of stays is another one altogether.
+const ALTOGETHER: f64 = 1.5;
+
 /// Adds the stays of a part of a ledger.
 pub fn add(to: &mut ByEntry, ledger: &Ledger, part: ledger::summary::Selection) {
     for (entry, stays) in part.entries() {
@@ -106,11 +111,22 @@ impl EntryChange {
     }
 
     /// Returns the part of the change that comes from another number of stays: the further ones, or those that are gone, at their side's mean or
-    /// median, whichever is less. A few long stays make a mean that is no price of further ones.
+    /// median, whichever is less. A few long stays make a mean that is no price of further ones, unless the mean is nearly the same where the number
+    /// is another one altogether.
     pub fn of_count(&self) -> f64 {
         let more = self.b.count - self.a.count;
         let side = if more > 0.0 { &self.b } else { &self.a };
-        more * side.mean.min(side.median)
+        let (least, most) = (self.a.count.min(self.b.count), self.a.count.max(self.b.count));
+        let price = match least >= MANY && most >= least * ALTOGETHER {
+            true => self.a.mean.min(self.b.mean),
+            false => side.mean.min(side.median),
+        };
+        more * price
+    }
+
+    /// Returns the part of the change that comes from another price of the stays that both sides have.
+    pub fn of_price(&self) -> f64 {
+        (self.b.mean - self.a.mean) * self.a.count.min(self.b.count)
     }
 }
 
@@ -131,4 +147,27 @@ pub fn changes(sides: [(&Paid, usize); 2], of: impl Fn(&Paid) -> &ByEntry) -> Ve
     let size = |change: &EntryChange| change.cycles().abs();
     all.sort_by(|a, b| size(b).total_cmp(&size(a)).then_with(|| a.name.cmp(&b.name)));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_by_number_and_one_by_price_are_told_apart() {
+        let figures = |count: f64, mean: f64, median: f64| Figures {
+            count,
+            mean,
+            median,
+            total: count * mean,
+            ..Figures::default()
+        };
+        let change = |a, b| EntryChange { name: String::new(), gate: "", plural: String::new(), a, b };
+        // Twice as many, most of them short on both sides.
+        let twice = change(figures(2_000.0, 4_000.0, 500.0), figures(4_000.0, 3_600.0, 500.0));
+        assert_eq!((twice.of_count(), twice.of_price()), (7_200_000.0, -800_000.0));
+        // Four more, while a few long ones make the mean.
+        let few = change(figures(50.0, 9_000.0, 500.0), figures(54.0, 9_000.0, 500.0));
+        assert_eq!((few.of_count(), few.of_price()), (2_000.0, 0.0));
+    }
 }

@@ -195,7 +195,7 @@ fn entry_reason(
             noun(&times, &entry.plural)
         ));
     }
-    let by_price = |entry: &&EntryChange| share(entry.cycles()) >= MAIN && entry.a.count > 0.0 && entry.b.count > 0.0;
+    let by_price = |entry: &&EntryChange| share(entry.cycles()) >= MAIN && share(entry.of_price()) >= MAIN;
     let entry = entries.iter().filter(|_| is_diffuse(cause)).find(by_price)?;
     let (word, each) = match entry.b.mean - entry.a.mean {
         more if more > 0.0 => ("more", more),

@@ -300,6 +300,9 @@ fn an_entry_explains_a_difference_that_instructions_do_not() {
     // Page faults are a small part of this difference.
     let other = reason(faulting(0, 100, 2_000), faulting(50_000, 102, 2_000));
     assert_eq!(other, "4.5 points are instructions (50,000 more, most in copy_page).");
+    // More entries, each of which costs less, are no explanation by price.
+    let cheaper = reason(faulting(0, 100, 2_000), faulting(100_000, 200, 1_500));
+    assert_eq!(cheaper, "9.1 points are 100 more page faults, 1,500 cycles each, most in copy_page.");
 }
 
 #[test]

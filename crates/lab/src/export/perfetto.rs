@@ -3,37 +3,96 @@
 
 use super::runs::{Run, runs};
 use super::{Export, ExportError, task_title};
-use ledger::stack::{Moment, Record};
-use ledger::{Family, TaskId, TaskKind};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use ledger::stack::{Moment, Record, StackId};
+use ledger::{Family, Kind, TaskId, TaskKind};
+use serde::Serialize;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Process number for the processors, above those of Linux.
 const PROCESSORS: u32 = 1 << 30;
 /// Process number for the idle tasks, which all have number 0 in Linux.
 const IDLE: u32 = PROCESSORS + 1;
 
+/// An event of the format.
+#[derive(Serialize)]
+struct Event<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<Arguments<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    name: &'a str,
+    ph: &'static str,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    tid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+}
+
+/// What belongs to an event.
+#[derive(Default, Serialize)]
+struct Arguments<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<&'a [String]>,
+}
+
+/// A file that grows by one event after the other: a trace has millions.
+struct File {
+    bytes: Vec<u8>,
+}
+
+impl File {
+    /// Begins a file with all that is in front of the events.
+    fn begin(lost: u64) -> Self {
+        let other = json!({ "exporter": format!("tollgate {}", env!("CARGO_PKG_VERSION")), "records lost": lost });
+        let begin = format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{other},\"traceEvents\":[");
+        Self { bytes: begin.into_bytes() }
+    }
+
+    fn add(&mut self, event: &Event) -> Result<(), ExportError> {
+        if self.bytes.last() != Some(&b'[') {
+            self.bytes.push(b',');
+        }
+        serde_json::to_writer(&mut self.bytes, event).map_err(|_| ExportError::Json)
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.bytes.extend(b"]}");
+        self.bytes
+    }
+}
+
+/// Names that many records share.
+#[derive(Default)]
+struct Known {
+    kinds: BTreeMap<Kind, String>,
+    /// Frames of stacks, by the number of the origin and of the stack.
+    stacks: BTreeMap<(u32, StackId), Vec<String>>,
+}
+
 /// Returns the trace.
 pub fn trace(export: Export) -> Result<Vec<u8>, ExportError> {
-    let (mut tasks, mut processors) = (BTreeSet::new(), BTreeSet::new());
-    let mut events = Vec::new();
-    for run in runs(&export)? {
-        tasks.insert(run.task);
-        add_run(&export, &run, &mut events);
+    let runs = runs(&export)?;
+    let tasks: BTreeSet<TaskId> = runs.iter().map(|run| run.task).collect();
+    let processors: BTreeSet<u32> = export.selection.records().map(|record| record.cpu).collect();
+    let mut file = File::begin(export.ledger.stacks.lost);
+    add_names(&export, &processors, &tasks, &mut file)?;
+    for run in &runs {
+        add_run(&export, run, &mut file)?;
     }
+    let mut known = Known::default();
     for record in export.selection.records() {
-        processors.insert(record.cpu);
-        events.extend(moment(&export, record));
+        add_moment(&export, record, &mut known, &mut file)?;
     }
-    let mut all = names(&export, &processors, &tasks);
-    all.append(&mut events);
-    let lost = export.ledger.stacks.lost;
-    let file = json!({
-        "traceEvents": all,
-        "displayTimeUnit": "ns",
-        "otherData": { "exporter": format!("tollgate {}", env!("CARGO_PKG_VERSION")), "records lost": lost },
-    });
-    serde_json::to_vec(&file).map_err(|_| ExportError::Json)
+    Ok(file.end())
 }
 
 /// Converts a time to microseconds.
@@ -51,33 +110,50 @@ fn place(export: &Export, number: TaskId) -> (u32, u32) {
 }
 
 /// Adds a slice to the processor's track, and one to the task's.
-fn add_run(export: &Export, run: &Run, events: &mut Vec<Value>) {
+fn add_run(export: &Export, run: &Run, file: &mut File) -> Result<(), ExportError> {
     let name = task_title(&export.ledger.tasks[run.task.0 as usize]);
     let (ts, end) = (microseconds(export, run.from), microseconds(export, run.to));
     let (pid, tid) = place(export, run.task);
-    let slice = |name: &str, pid: u32, tid: u32| json!({ "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": end - ts });
-    events.push(slice(name, PROCESSORS, 2 * run.cpu));
-    events.push(slice(&format!("on CPU {}", run.cpu), pid, tid));
+    let mut slice = |name: &str, pid: u32, tid: u32| {
+        let (ts, dur) = (Some(ts), Some(end - ts));
+        file.add(&Event { args: None, cat: None, dur, name, ph: "X", pid, s: None, tid, ts })
+    };
+    slice(name, PROCESSORS, 2 * run.cpu)?;
+    slice(&format!("on CPU {}", run.cpu), pid, tid)
 }
 
-/// Returns the event for a record. A task switch has none: it ends a slice.
-fn moment(export: &Export, record: &Record<u32>) -> Option<Value> {
-    let space = export.selection.origin_of(record.origin).address_space();
-    let frames = export.ledger.stacks.frames(record.stack);
-    let stack: Vec<String> = frames.map(|address| export.ledger.frame_name(space, address)).collect();
-    let ts = microseconds(export, record.time);
-    let args = if stack.is_empty() { json!({}) } else { json!({ "stack": stack }) };
+/// Adds the event for a record. A task switch has none: it ends a slice.
+fn add_moment(export: &Export, record: &Record<u32>, known: &mut Known, file: &mut File) -> Result<(), ExportError> {
+    let Known { kinds, stacks } = known;
+    let stack = stacks.entry((record.origin, record.stack)).or_insert_with(|| {
+        let space = export.selection.origin_of(record.origin).address_space();
+        let frames = export.ledger.stacks.frames(record.stack);
+        frames.map(|address| export.ledger.frame_name(space, address)).collect()
+    });
+    let ts = Some(microseconds(export, record.time));
     let (pid, tid) = (PROCESSORS, 2 * record.cpu + 1);
     match record.moment {
-        Moment::Task => None,
-        Moment::Samples(count) => Some(json!({
-            "ph": "i", "s": "t", "name": "sample", "cat": "sample", "pid": pid, "tid": tid, "ts": ts,
-            "args": { "samples": count, "stack": stack },
-        })),
-        Moment::Event(kind) => Some(json!({
-            "ph": "X", "name": export.kind_name(kind), "cat": category(kind.family), "pid": pid, "tid": tid, "ts": ts,
-            "dur": microseconds(export, record.ticks), "args": args,
-        })),
+        Moment::Task => Ok(()),
+        Moment::Samples(count) => {
+            let args = Some(Arguments { samples: Some(count), stack: Some(stack.as_slice()), name: None });
+            file.add(&Event {
+                args,
+                cat: Some("sample"),
+                dur: None,
+                name: "sample",
+                ph: "i",
+                pid,
+                s: Some("t"),
+                tid,
+                ts,
+            })
+        }
+        Moment::Event(kind) => {
+            let name = kinds.entry(kind).or_insert_with(|| export.kind_name(kind));
+            let args = Arguments { stack: (!stack.is_empty()).then_some(stack.as_slice()), ..Arguments::default() };
+            let (cat, dur) = (Some(category(kind.family)), Some(microseconds(export, record.ticks)));
+            file.add(&Event { args: Some(args), cat, dur, name, ph: "X", pid, s: None, tid, ts })
+        }
     }
 }
 
@@ -90,24 +166,30 @@ fn category(family: Family) -> &'static str {
     }
 }
 
-/// Returns the names of the tracks.
-fn names(export: &Export, processors: &BTreeSet<u32>, tasks: &BTreeSet<TaskId>) -> Vec<Value> {
-    let name = |what: &str, pid: u32, tid: u32, name: String| json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": { "name": name } });
-    let mut all = vec![
-        name("process_name", PROCESSORS, 0, "processors".to_owned()),
-        name("process_name", IDLE, 0, "idle".to_owned()),
-    ];
+/// Adds the names of the tracks.
+fn add_names(
+    export: &Export,
+    processors: &BTreeSet<u32>,
+    tasks: &BTreeSet<TaskId>,
+    file: &mut File,
+) -> Result<(), ExportError> {
+    let mut add = |what: &str, pid: u32, tid: u32, name: &str| {
+        let args = Some(Arguments { name: Some(name), ..Arguments::default() });
+        file.add(&Event { args, cat: None, dur: None, name: what, ph: "M", pid, s: None, tid, ts: None })
+    };
+    add("process_name", PROCESSORS, 0, "processors")?;
+    add("process_name", IDLE, 0, "idle")?;
     for cpu in processors {
-        all.push(name("thread_name", PROCESSORS, 2 * cpu, format!("CPU {cpu}")));
-        all.push(name("thread_name", PROCESSORS, 2 * cpu + 1, format!("CPU {cpu} crossings")));
+        add("thread_name", PROCESSORS, 2 * cpu, &format!("CPU {cpu}"))?;
+        add("thread_name", PROCESSORS, 2 * cpu + 1, &format!("CPU {cpu} crossings"))?;
     }
     for number in tasks {
         let task = &export.ledger.tasks[number.0 as usize];
         let (pid, tid) = place(export, *number);
         if task.pid == task.tid && task.kind != TaskKind::Idle {
-            all.push(name("process_name", pid, 0, task_title(task).to_owned()));
+            add("process_name", pid, 0, task_title(task))?;
         }
-        all.push(name("thread_name", pid, tid, task_title(task).to_owned()));
+        add("thread_name", pid, tid, task_title(task))?;
     }
-    all
+    Ok(())
 }

@@ -16,7 +16,7 @@ use crate::diff::sheets::{self, Sheet};
 use crate::diff::statistics::Sample;
 use crate::diff::{Diff, Position};
 use crate::difference::Change;
-use crate::format::Align;
+use crate::format::{Align, counted};
 use ledger::TICKS_PER_CYCLE;
 
 /// Rows per table of changes. Only the first sheet, the totals, is used here.
@@ -129,6 +129,7 @@ pub fn several_page(several: &Several) -> Result<String, ReportError> {
     let sentences = several.sentences();
     let whole = Section {
         id: "sides".to_owned(),
+        brief: Some(counted(several.columns.len(), "side", "sides")),
         title: several.command.clone(),
         warnings: several.warnings.clone(),
         about: sentences.chain(several::remarks(several)).chain(titles).collect(),

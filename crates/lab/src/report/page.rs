@@ -29,6 +29,8 @@ pub struct Section {
     pub title: String,
     /// Ratio and sentence at the top.
     pub headline: Option<Headline>,
+    /// What stands in the list of sections where there is no headline.
+    pub brief: Option<String>,
     /// Confidence in the prices behind the headline.
     pub trust: Option<Badge>,
     /// Reasons for which the comparison may not be the one that was meant.

@@ -6,6 +6,7 @@ use super::headline::Headline;
 use super::page::{Section, render};
 use super::trend::{self, Line, Trend};
 use crate::diff::Diff;
+use crate::format::counted;
 use crate::diff::series::{Row, Series, Status};
 
 fn kind(row: &Row) -> &'static str {
@@ -56,6 +57,7 @@ pub fn series_page(series: &Series) -> Result<String, ReportError> {
         id: "series".to_owned(),
         title: series.about.command.clone(),
         headline: headline(series),
+        brief: Some(counted(series.rows.len(), "commit", "commits")),
         warnings: series.warnings.clone(),
         about: about.collect(),
         trend: Some(trend(series)),
