@@ -6,8 +6,8 @@ use super::headline::Headline;
 use super::page::{Section, render};
 use super::trend::{self, Line, Trend};
 use crate::diff::Diff;
-use crate::format::counted;
 use crate::diff::series::{Row, Series, Status};
+use crate::format::counted;
 
 fn kind(row: &Row) -> &'static str {
     if row.status == Status::Measured { trend::kind(row.previous.as_ref()) } else { "absent" }

@@ -154,7 +154,7 @@ fn mark_data(raw: &mut [Raw]) {
 const LONGEST: u64 = 1 << 20;
 
 /// Returns the functions among `raw`. Of several names for one address, the one that a reader would look for is kept:
-/// global before local before weak, with few leading underscores, short.
+/// global before local before weak, no bound of a section, with few leading underscores, short.
 fn functions(mut raw: Vec<Raw>) -> Vec<Symbol> {
     let rank = |letter: char| match letter {
         'T' => 0,
@@ -162,8 +162,10 @@ fn functions(mut raw: Vec<Raw>) -> Vec<Symbol> {
         _ => 2,
     };
     let underscores = |name: &str| name.len() - name.trim_start_matches('_').len();
+    // In 6.12 the first retpoline is at the address of __softirqentry_text_end.
+    let bound = |name: &str| name.starts_with("__") && (name.ends_with("_start") || name.ends_with("_end"));
     raw.sort_by(|a, b| {
-        let key = |(address, letter, name): &Raw| (*address, rank(*letter), underscores(name), name.len());
+        let key = |(address, letter, name): &Raw| (*address, rank(*letter), bound(name), underscores(name), name.len());
         key(a).cmp(&key(b)).then_with(|| a.2.cmp(&b.2))
     });
     let mut functions: Vec<Symbol> = Vec::new();
@@ -196,11 +198,15 @@ mod tests {
             (0x140, 't', "__alias".to_owned()),
             (0x140, 'T', "second".to_owned()),
             (0x140, 'T', "_second".to_owned()),
+            (0x140, 'T', "__text_end".to_owned()),
+            (0x180, 'T', "__x86_thunk_rax".to_owned()),
+            (0x180, 'T', "__text_start".to_owned()),
             (0x300, 'T', "last".to_owned()),
         ];
         let expected = [
             Symbol::new(0x100, 0x40, "local"),
-            Symbol::new(0x140, 0xc0, "second"),
+            Symbol::new(0x140, 0x40, "second"),
+            Symbol::new(0x180, 0x80, "__x86_thunk_rax"),
             Symbol::new(0x300, LONGEST, "last"),
         ];
         assert_eq!(functions(raw), expected);
