@@ -346,8 +346,8 @@ impl Default for Tables {
     }
 }
 
-/// Where areas may have a line of the modelled cache: its linear address, with the [`Tables`] in the bits below it. Without tables they do not
-/// have it.
+/// Where areas may have a line of the modelled cache: its linear address, with the [`Tables`] in the bits below it. Without tables, no area has
+/// the line.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Exposure(u64);
 

@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 /// Exit status when a command failed.
 pub const FAILED: u8 = 126;
 
-/// What the standard library says of texts that are no numbers, and plain words for it.
+/// Messages of the standard library about texts that are no numbers, each with plain words for the same.
 const NUMBERS: [(&str, &str); 5] = [
     ("invalid digit found in string", "it is not a whole number"),
     ("cannot parse integer from empty string", "it is empty, and a whole number is needed"),

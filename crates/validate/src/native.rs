@@ -127,9 +127,8 @@ impl Process {
         let (mut samples, mut alone) = (Vec::new(), Vec::new());
         for _ in 0..ATTEMPTS {
             let more = self.request(kernel, entry, repeats, false).map_err(ended)?;
-            self.width = usual_width(&more).map_or(self.width, |width| self.width.min(width));
             samples.extend_from_slice(&more);
-            alone.extend(undisturbed(&more, self.width));
+            alone.extend(self.undisturbed(&more));
             if alone.len() >= LEAST {
                 break;
             }
@@ -156,8 +155,13 @@ impl Process {
     pub fn is_alone(&mut self, kernel: &Kernel, entry: u64) -> Result<bool, NativeError> {
         let samples =
             self.request(kernel, entry, 4, false).map_err(|error| NativeError::Ended(kernel.name.clone(), error))?;
-        self.width = usual_width(&samples).map_or(self.width, |width| self.width.min(width));
-        Ok(undisturbed(&samples, self.width).len() >= 2)
+        Ok(self.undisturbed(&samples).len() >= 2)
+    }
+
+    /// Returns the measurements during which nothing else executed on the core, as far as that has been seen to execute.
+    fn undisturbed(&mut self, samples: &[Stamps]) -> Vec<Stamps> {
+        self.width = usual_width(samples).map_or(self.width, |width| self.width.min(width));
+        undisturbed(samples, self.width)
     }
 
     /// Returns the processor that the process is bound to.

@@ -172,17 +172,16 @@ impl Machine {
     /// Measures a block. The second value is false if other work shared the core each time.
     fn measure(&mut self, block: &Block) -> Result<(Traced, bool), Failure> {
         let mut before = self.is_alone();
-        for left in (0..ATTEMPTS).rev() {
+        let mut attempts = 1..=ATTEMPTS;
+        loop {
             let traced = silicon::measure::trace_block(block, &self.options);
             let after = self.is_alone();
-            match traced {
-                Ok(traced) if before && after => return Ok((traced, true)),
-                Ok(traced) if left == 0 => return Ok((traced, false)),
-                Err(failure) if left == 0 || before && after => return Err(failure),
-                _ => before = after,
+            let alone = before && after;
+            if alone || attempts.next() == Some(ATTEMPTS) {
+                return traced.map(|traced| (traced, alone));
             }
+            before = after;
         }
-        Err(Failure::Noise)
     }
 
     fn is_alone(&mut self) -> bool {
@@ -193,6 +192,11 @@ impl Machine {
             true
         })
     }
+}
+
+/// Says with how many of all measurements of a kind other work shared the core.
+fn shared(beside: usize, all: usize, what: &str) -> String {
+    format!("Other work shared the core with {beside} of {all} {what} all the time: their figures are too high.")
 }
 
 /// The family of basic blocks.
@@ -233,11 +237,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
         false
     });
     if !beside.is_empty() {
-        notes.push(format!(
-            "Other work shared the core with {} of {} blocks all the time: their figures are too high.",
-            beside.len(),
-            measured.len()
-        ));
+        notes.push(shared(beside.len(), measured.len(), "blocks"));
     }
     let tasks = measured.len() * models.len();
     let figures = side_by_side(tasks, &mut |part| progress("blocks in the models", part), |n| {
@@ -433,11 +433,7 @@ fn native(
         ));
     }
     if process.shared() > 0 {
-        result.notes.push(format!(
-            "Other work shared the core with {} of {} microbenchmarks all the time: their figures are too high.",
-            process.shared(),
-            kernels.len()
-        ));
+        result.notes.push(shared(process.shared(), kernels.len(), "microbenchmarks"));
     }
     if !process.is_real_time() {
         result.notes.push(

@@ -378,60 +378,62 @@ macro_rules! briefly {
     };
 }
 
-/// Calls `{handler}`, or `{otherwise}` if vector or x87 registers are loaded, which compiled code may change. The number is in RCX, and the
-/// processor's registers are at R10.
-macro_rules! call_by_number {
-    () => {
-        concat!(
+/// Defines a function that calls `$handler` with the number in RCX and the address in R10, while most registers of the guest stay where they
+/// are. If that returns [`ANSWERED`], translated code continues `$on` bytes behind the call; otherwise `$slow` is called with the result. If vector
+/// or x87 registers are loaded, which compiled code may change, `$code` is called in place of `$handler`.
+macro_rules! by_number {
+    ($handler:path, $on:expr, $code:path, $slow:path) => {
+        naked_asm!(
+            "pop qword ptr [rsp + {resume}]",
+            "mov [rsp + {refilled}], r10",
+            "mov r10, [rsp + {registers}]",
+            "mov [r10], rax",
+            store_flags!(),
             save_volatile!(),
-            "lea r11, [rip + {handler}]\n",
-            "mov esi, ecx\n",
-            "lea rcx, [rip + {otherwise}]\n",
-            "mov rax, [rsp + {loaded}]\n",
-            "or rax, [rsp + {x87_loaded}]\n",
-            "cmovnz r11, rcx\n",
-            "mov rdx, [rsp + {refilled}]\n",
+            "lea r11, [rip + {handler}]",
+            "mov esi, ecx",
+            "lea rcx, [rip + {code}]",
+            "mov rax, [rsp + {loaded}]",
+            "or rax, [rsp + {x87_loaded}]",
+            "cmovnz r11, rcx",
+            "mov rdx, [rsp + {refilled}]",
             call_and_restore_volatile!("r11"),
+            "mov rcx, rax",
+            "cmp rcx, {answered}",
+            "jne 2f",
+            "add qword ptr [rsp + {resume}], {on}",
+            load_flags!(),
+            "mov rax, [r10]",
+            "mov r10, [rsp + {refilled}]",
+            "jmp [rsp + {resume}]",
+            "2:",
+            load_flags!(),
+            "mov rax, [r10]",
+            "push qword ptr [rsp + {resume}]",
+            "jmp {slow}",
+            resume = const at!(resume),
+            refilled = const at!(refilled),
+            registers = const at!(registers),
+            flags = const at!(flags),
+            loaded = const at!(loaded),
+            x87_loaded = const unit::LOADED as isize - BIAS as isize,
+            budget = const at!(budget),
+            context = const at!(context),
+            host_stack = const at!(host_stack),
+            answered = const ANSWERED as i64,
+            on = const $on,
+            handler = sym $handler,
+            code = sym $code,
+            slow = sym $slow,
         )
     };
 }
-
-// What [`ask_line`] tests, and [`refill_line`].
-const _: () = assert!(ANSWERED == u64::MAX);
 
 /// Called by translated code with the index of a question for a line of code in RCX. Most registers of the guest stay where they are. If
 /// an event may become due, [`ask_in_full`] is called instead.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn ask_line() {
-    naked_asm!(
-        "pop qword ptr [rsp + {resume}]",
-        "mov r10, [rsp + {registers}]",
-        "mov [r10], rax",
-        store_flags!(),
-        call_by_number!(),
-        "lea rcx, [rax + 1]",
-        "mov r11, rax",
-        load_flags!(),
-        "mov rax, [r10]",
-        "jrcxz 2f",
-        "mov rcx, r11",
-        "push qword ptr [rsp + {resume}]",
-        "jmp {in_full}",
-        "2:",
-        "jmp [rsp + {resume}]",
-        resume = const at!(resume),
-        registers = const at!(registers),
-        flags = const at!(flags),
-        loaded = const at!(loaded),
-        x87_loaded = const unit::LOADED as isize - BIAS as isize,
-        budget = const at!(budget),
-        context = const at!(context),
-        host_stack = const at!(host_stack),
-        refilled = const at!(refilled),
-        handler = sym super::dispatch::ask_line,
-        otherwise = sym super::dispatch::code_of_question,
-        in_full = sym ask_in_full,
-    )
+    by_number!(super::dispatch::ask_line, 0, super::dispatch::code_of_question, ask_in_full)
 }
 
 /// Called by translated code with a conditional branch in RCX that is not taken and was mispredicted.
@@ -500,58 +502,16 @@ pub unsafe extern "sysv64" fn refill_last() {
     briefly!(super::dispatch::refill, AGAIN, last)
 }
 
-/// Defines a function that calls [`super::dispatch::refill_line`] for the access whose number is in RCX, as [`briefly`] does; otherwise
-/// `$slow` is called.
-macro_rules! refill_line {
-    ($slow:path) => {
-        naked_asm!(
-            "pop qword ptr [rsp + {resume}]",
-            "mov [rsp + {refilled}], r10",
-            "mov r10, [rsp + {registers}]",
-            "mov [r10], rax",
-            store_flags!(),
-            call_by_number!(),
-            "mov rcx, rax",
-            "cmp rcx, {answered}",
-            "jne 2f",
-            "add qword ptr [rsp + {resume}], {on}",
-            load_flags!(),
-            "mov rax, [r10]",
-            "mov r10, [rsp + {refilled}]",
-            "jmp [rsp + {resume}]",
-            "2:",
-            load_flags!(),
-            "mov rax, [r10]",
-            "push qword ptr [rsp + {resume}]",
-            "jmp {slow}",
-            resume = const at!(resume),
-            refilled = const at!(refilled),
-            registers = const at!(registers),
-            flags = const at!(flags),
-            loaded = const at!(loaded),
-            x87_loaded = const unit::LOADED as isize - BIAS as isize,
-            budget = const at!(budget),
-            context = const at!(context),
-            host_stack = const at!(host_stack),
-            answered = const ANSWERED as i64,
-            on = const AGAIN,
-            handler = sym super::dispatch::refill_line,
-            otherwise = sym super::dispatch::code_of_access,
-            slow = sym $slow,
-        )
-    };
-}
-
 /// Does what [`refill`] does where caches are modelled, for the access whose number is in RCX.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn refill_line() {
-    refill_line!(slow)
+    by_number!(super::dispatch::refill_line, AGAIN, super::dispatch::code_of_access, slow)
 }
 
 /// Does the same as [`refill_line`] for an operation that is the last of its block, see [`last`].
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn refill_line_last() {
-    refill_line!(last)
+    by_number!(super::dispatch::refill_line, AGAIN, super::dispatch::code_of_access, last)
 }
 
 /// Jumped to by translated code that leaves, with the reason in ECX.

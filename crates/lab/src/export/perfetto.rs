@@ -33,7 +33,7 @@ struct Event<'a> {
     ts: Option<f64>,
 }
 
-/// What belongs to an event.
+/// Arguments of an event, by the names that viewers show.
 #[derive(Default, Serialize)]
 struct Arguments<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

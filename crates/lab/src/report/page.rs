@@ -29,7 +29,7 @@ pub struct Section {
     pub title: String,
     /// Ratio and sentence at the top.
     pub headline: Option<Headline>,
-    /// What stands in the list of sections where there is no headline.
+    /// Text of the section in the list of sections, if the section has no headline.
     pub brief: Option<String>,
     /// Confidence in the prices behind the headline.
     pub trust: Option<Badge>,
