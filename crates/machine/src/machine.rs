@@ -593,8 +593,7 @@ impl Machine {
 
     /// Returns the virtual time at the end of the run in seconds: that of the processor that is ahead, which the ledger has.
     pub fn ended_at(&self) -> f64 {
-        let ahead = self.vcpus.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
-        let ticks = if self.on_kvm.is_some() { self.vcpus.now() } else { ahead };
+        let ticks = if self.on_kvm.is_some() { self.vcpus.now() } else { self.vcpus.ahead() };
         ticks as f64 / self.ticks_per_second() as f64
     }
 

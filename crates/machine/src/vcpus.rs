@@ -262,10 +262,15 @@ impl Vcpus {
         }
     }
 
+    /// Returns the time of the processor that is ahead of the others.
+    pub fn ahead(&self) -> Ticks {
+        self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default()
+    }
+
     /// Ends open regions after the run, and makes the guest available for inspection.
     pub fn finish(&mut self) {
         self.end_sleep();
-        let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
+        let now = self.ahead();
         self.all.iter_mut().for_each(|vcpu| vcpu.cpu.end_current_stays());
         if let Some(first) = self.all.first_mut() {
             self.tasks.finish(&mut first.cpu, now);

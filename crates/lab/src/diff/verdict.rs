@@ -168,6 +168,11 @@ impl Verdict {
         !matches!(self.answer, Answer::Undecided | Answer::OneLayout) && self.held != Some(Held::Undecided)
     }
 
+    /// Returns true if B costs more or less, also in a single layout.
+    pub fn differs(&self) -> bool {
+        self.direction() != 0
+    }
+
     /// Returns 1 if B costs more, and -1 if it costs less, also in a single layout; otherwise 0.
     pub fn direction(&self) -> i128 {
         match self.answer {

@@ -18,10 +18,6 @@ fn anchor(row: &Row) -> String {
     format!("commit:{}", row.commit.name)
 }
 
-fn differs(diff: &Diff) -> bool {
-    diff.verdict.direction() != 0
-}
-
 fn trend(series: &Series) -> Trend {
     let found = series.found();
     let line = |row: &Row| Line {
@@ -32,7 +28,7 @@ fn trend(series: &Series) -> Trend {
         position: row.position(),
         change: row.previous.as_ref().map(|diff| diff.verdict.shown()).unwrap_or_default(),
         verdict: row.word(),
-        link: row.previous.as_ref().filter(|diff| differs(diff)).map(|_| anchor(row)),
+        link: row.previous.as_ref().filter(|diff| diff.verdict.differs()).map(|_| anchor(row)),
     };
     let caption = "The cost of each commit, compared with the first one".to_owned();
     Trend::new("commit", caption, series.shown().map(line).collect())

@@ -210,7 +210,7 @@ impl Series {
 
     /// Returns the rows that differ from the measured commit before them.
     pub fn changes(&self) -> impl Iterator<Item = (&Row, &Diff)> {
-        let differs = |diff: &&Diff| diff.verdict.direction() != 0;
+        let differs = |diff: &&Diff| diff.verdict.differs();
         self.rows.iter().filter_map(move |row| Some((row, row.previous.as_ref().filter(differs)?)))
     }
 }
