@@ -4,7 +4,7 @@
 
 had+=$'\nbin/ip\nbin/tc\nbin/ping\nbin/bridge\nbin/ethtool\nbin/nft'
 programs=("jq jq" "tcpdump tcpdump" "socat socat" "iputils-arping arping" "netsniff-ng mausezahn" "conntrack conntrack" "traceroute traceroute" "iperf3 iperf3" "uuid-runtime uuidgen"
-    "iptables xtables-nft-multi" "psmisc killall" "util-linux unshare" "util-linux nsenter" "util-linux taskset" "util-linux setsid")
+    "iptables xtables-nft-multi" "net-tools netstat" "ndisc6 ndisc6" "psmisc killall" "util-linux unshare" "util-linux nsenter" "util-linux taskset" "util-linux setsid")
 wholes=(coreutils grep sed findutils procps)
 
 # put_program PACKAGE NAME FILE: that file of a package, under a name.
