@@ -117,6 +117,9 @@ class Documents(unittest.TestCase):
         self.assertEqual(report.lines("class"), [{"name": "alu", "count": 3, "ticks": 4000, "cycles": 4.0}])
         self.assertRaisesRegex(KeyError, "by='kind'", report.lines, "kind")
         self.assertRaisesRegex(KeyError, "symbol, address", report.lines, "symbols")
+        entry = {"name": "#PF", "count": 2, "ticks": 6000, "mean": 3000, "p99": 4500, "enter": 500}
+        [line] = tollgate.Report({**REPORT, "entries": [entry]}).lines("entry")
+        self.assertEqual((line["ticks"], line["cycles"], line["mean"], line["p99"], line["enter"]), (6000, 6.0, 3.0, 4.5, 0.5))
         self.assertEqual(repr(report), "<Report: 5 cycles on skx>")
 
     def test_counters_have_values(self) -> None:

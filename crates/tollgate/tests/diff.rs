@@ -486,6 +486,8 @@ fn a_directory_that_a_file_names_is_mentioned() {
     assert!(text(&output.stdout).contains(&remark), "{}", text(&output.stdout));
     let missing = diff_from(&place, "/", &[], &["no-such-command"]).unwrap();
     assert!(text(&missing.stderr).contains("in the PATH of a controlled command"), "{}", text(&missing.stderr));
+    let missing = text(&diff_from(&place, "/", &[], &["./no-such-file"]).unwrap().stderr);
+    assert!(missing.contains("./no-such-file: no such file") && !missing.contains("PATH"), "{missing}");
 }
 
 #[test]

@@ -64,6 +64,18 @@ def _cycles(ticks: float) -> float:
     return ticks / TICKS_PER_CYCLE
 
 
+# The times of an entry to the kernel or of a VM exit, which the program prints in ticks.
+TIMES = ("mean", "median", "p99", "max", "enter", "mitigation", "handler", "leave", "processor", "software")
+
+
+def _in_cycles(line: Mapping[str, Any]) -> Row:
+    """A line of a report, with its times in cycles beside the sum in ticks."""
+    if "ticks" not in line:
+        return dict(line)
+    times = {name: _cycles(line[name]) for name in TIMES if name in line}
+    return {**line, **times, "cycles": _cycles(line["ticks"])}
+
+
 def _runs(name: str, side: Mapping[str, Any]) -> Iterator[Row]:
     for run in side["runs"]:
         yield {"side": name, **run}
@@ -307,14 +319,14 @@ class Report(Document):
         return run
 
     def lines(self, by: str = "symbol") -> List[Row]:
-        """The lines of a table, with their names. Times are in ticks, and `cycles` is their sum in cycles."""
+        """The lines of a table, with their names. `ticks` is the time in ticks; all other times are in cycles, and `cycles` is their sum."""
         if by not in TABLES:
             raise KeyError(f"there is no table {by}; there are {', '.join(TABLES)}")
         lines = self.data.get(TABLES[by])
         if lines is None:
             raise KeyError(f"the document has no table {by}: read the ledger with by={by!r}, or without by")
         named = lines if isinstance(lines, list) else [{"name": name, **line} for name, line in lines.items()]
-        return [{**line, "cycles": _cycles(line["ticks"])} if "ticks" in line else dict(line) for line in named]
+        return [_in_cycles(line) for line in named]
 
     def frame(self, by: str = "symbol") -> "pandas.DataFrame":
         """The lines of a table. What a line has below it, such as its causes, is left out."""
@@ -388,8 +400,11 @@ def read(path: "Word") -> Document:
 
     The program compares the sides of a saved result: a comparison of A and B is a `Diff`, and one of sides with names is a `Several`.
     """
-    with open(path, "rb") as file:
-        content = file.read()
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise type(error)(f"{os.fspath(path)}: {error.strerror}") from error
     try:
         data = json.loads(content.decode("utf-8"))
         if not _is_saved(data):

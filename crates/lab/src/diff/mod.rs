@@ -257,7 +257,7 @@ impl Diff {
             interrupted: remarks.interrupted,
             sentence: sentence::answer(&verdict, [&a, &b], reason, advises),
             certainty: sentence::certainty(&verdict, [&a, &b], advises),
-            decision: sentence::decision(&verdict, [&a, &b], advises),
+            decision: sentence::decision(&verdict, [&a, &b], advises, remarks.interrupted.is_some()),
             rests,
             notes: gathered(remarks.notes.into_iter().chain(sentence::notes(&a, &b)).collect(), &names),
             command,

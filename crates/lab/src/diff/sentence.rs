@@ -298,6 +298,10 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
             let most = verdict.interval.map_or_else(|| bound(verdict.margin), |interval| within(verdict, interval));
             format!("{of_a} and {of_b} differ by less than {most} ({}; {cycles}).", signed("", "to"))
         }
+        Answer::Undecided if !advises => format!(
+            "{of_a} and {of_b} have the same settings: a difference {} ({cycles}) is that of their layouts.",
+            signed("between ", "and")
+        ),
         Answer::Undecided => {
             let between = signed("between ", "and");
             format!(
@@ -385,7 +389,7 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
         false => "",
     };
     format!(
-        "The interval has {confidence} confidence: {pairs} of runs, each under a layout of its own; cycles differ by {} ({}) and {} ({}) between layouts.{few}",
+        "The interval has {confidence} confidence: {pairs} of runs, each under a layout of its own; the standard deviations of cycles are {} ({}) and {} ({}).{few}",
         percent(a.cycles.spread()),
         a.name,
         percent(b.cycles.spread()),
@@ -393,17 +397,18 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
     )
 }
 
-/// Says what a limit decides, and why.
-pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> Option<String> {
+/// Says what a limit decides, and why. A measurement that was `interrupted` passes only if it is decided.
+pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool, interrupted: bool) -> Option<String> {
     let (limit, held) = (verdict.limit?, verdict.held?);
     let precision = Precision::of(verdict);
     let allows = format!("--fail-above allows {}%", (limit * 1e8).round() / 1e6);
+    let undecided = if interrupted { "Undecided" } else { "Passes, but undecided" };
     Some(match (verdict.interval, held) {
         (None, _) => {
             let word = match held {
                 Held::Exceeded => "Fails",
                 Held::Within => "Passes",
-                Held::Undecided => "Passes, but undecided",
+                Held::Undecided => undecided,
             };
             format!("{word}: one layout without an interval has {}, and {allows}.", precision.signed(verdict.relative))
         }
@@ -417,7 +422,7 @@ pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> Option<
             format!("Passes: {allows}, and the interval ends at {}.", precision.signed(interval.high))
         }
         (Some(Interval { low, high, .. }), Held::Undecided) => format!(
-            "Passes, but undecided: {allows}, and the difference is between {} and {}{}.",
+            "{undecided}: {allows}, and the difference is between {} and {}{}.",
             precision.signed(low),
             precision.signed(high),
             advice(verdict, advises)

@@ -13,7 +13,7 @@ const ENDS: usize = 3;
 /// Number of other complaints that are shown; the last of them are the nearest to the end.
 const COMPLAINTS: usize = 4;
 /// Longest part of a line that is shown, in characters.
-const WIDTH: usize = 300;
+const WIDTH: usize = 1000;
 /// Stands for lines that are not shown.
 const GAP: &str = "[…]";
 
@@ -49,6 +49,17 @@ fn push(lines: &mut VecDeque<Line>, line: &Line, most: usize) {
     }
 }
 
+/// Returns a line without what a terminal would act on. A line that is too long ends with an ellipsis.
+fn printable(line: &str) -> String {
+    let mut shown = line.chars().filter(|c| !c.is_control());
+    let mut text: String = shown.by_ref().take(WIDTH).collect();
+    if shown.next().is_some() {
+        text.pop();
+        text.push('…');
+    }
+    text
+}
+
 /// Returns the lines of an output that explain its end, in their order, with a mark where lines are left out.
 pub fn said(output: &Path, limit: u64) -> Vec<String> {
     let mut bytes = Vec::new();
@@ -56,7 +67,6 @@ pub fn said(output: &Path, limit: u64) -> Vec<String> {
     let _ = File::open(output).and_then(|file| file.take(limit).read_to_end(&mut bytes));
     let (mut ends, mut complaints, mut last) = (Vec::new(), VecDeque::new(), VecDeque::new());
     let text = String::from_utf8_lossy(&bytes);
-    let printable = |line: &str| line.chars().filter(|c| !c.is_control()).take(WIDTH).collect::<String>();
     for line in text.lines().map(printable).filter(|line| !line.is_empty()).enumerate() {
         let has = |parts: &[&str]| parts.iter().any(|part| line.1.contains(part));
         if has(&OF_ENDS) {

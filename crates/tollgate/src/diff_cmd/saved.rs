@@ -55,8 +55,11 @@ pub fn load(paths: &[PathBuf]) -> Result<Combined> {
     }
     let combined = saved::combine(&all).map_err(|error| anyhow!("--load: {error}"))?;
     if combined.sides.len() < 2 {
-        let (name, path) = (&combined.sides[0].name, shown(&paths[0]));
-        let text = format!("{path} has one side, {name}: name a file with another one by a further --load");
+        let name = &combined.sides[0].name;
+        let text = match paths {
+            [path] => format!("{} has one side, {name}: name a file with another one by a further --load", shown(path)),
+            _ => format!("the files have one side together, {name}: name a file with another one by a further --load"),
+        };
         bail!(WrongArguments::new(text));
     }
     Ok(combined)

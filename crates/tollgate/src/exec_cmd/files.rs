@@ -426,6 +426,8 @@ fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
 #[derive(Debug)]
 pub struct NotFound {
     name: OsString,
+    /// True if the name has a slash, so that no PATH is searched for it.
+    pub is_path: bool,
     /// True if a directory has that name.
     pub directory: bool,
 }
@@ -433,13 +435,17 @@ pub struct NotFound {
 impl NotFound {
     fn of(name: &OsStr, directory: &Path) -> Self {
         let is_path = name.as_bytes().contains(&b'/');
-        Self { name: name.to_owned(), directory: is_path && directory.join(name).is_dir() }
+        Self { name: name.to_owned(), is_path, directory: is_path && directory.join(name).is_dir() }
     }
 }
 
 impl fmt::Display for NotFound {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = if self.directory { "is a directory" } else { "command not found" };
+        let why = match (self.directory, self.is_path) {
+            (true, _) => "is a directory",
+            (false, true) => "no such file",
+            (false, false) => "command not found",
+        };
         write!(to, "{}: {why}", self.name.display())
     }
 }

@@ -411,7 +411,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             Ok(packed) => Some(packed),
             Err(error) => {
                 let Some(missing) = error.downcast_ref::<files::NotFound>() else { return Err(error) };
-                let place = if args.controlled {
+                let place = if args.controlled && !missing.is_path {
                     " in the PATH of a controlled command: give its path, or --keep-env PATH"
                 } else {
                     ""
