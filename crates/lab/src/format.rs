@@ -185,6 +185,14 @@ pub fn seconds(ticks: Ticks, hz: u64) -> f64 {
     ticks as f64 / TICKS_PER_CYCLE as f64 / hz as f64
 }
 
+/// Shortens a text to a number of characters, of which an ellipsis is the last.
+pub fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

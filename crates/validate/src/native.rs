@@ -158,7 +158,8 @@ impl Process {
         Ok(self.undisturbed(&samples).len() >= 2)
     }
 
-    /// Returns the measurements during which nothing else executed on the core, as far as that has been seen to execute.
+    /// Returns the measurements during which nothing else executed on the core. The fewest cycles that independent instructions have taken so far
+    /// tell which.
     fn undisturbed(&mut self, samples: &[Stamps]) -> Vec<Stamps> {
         self.width = usual_width(samples).map_or(self.width, |width| self.width.min(width));
         undisturbed(samples, self.width)

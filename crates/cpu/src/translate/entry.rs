@@ -323,6 +323,20 @@ macro_rules! call_and_restore_volatile {
     };
 }
 
+/// Continues translated code `{on}` bytes behind the call, with R10 as [`briefly`] and [`by_number`] have stored it. What follows is jumped to as
+/// `2`, and finds flags and RAX as they were.
+macro_rules! go_on_or {
+    () => {
+        concat!(
+            "add qword ptr [rsp + {resume}], {on}\n",
+            load_flags!(),
+            "mov rax, [r10]\nmov r10, [rsp + {refilled}]\njmp [rsp + {resume}]\n2:\n",
+            load_flags!(),
+            "mov rax, [r10]\n",
+        )
+    };
+}
+
 /// Defines a function that calls `$handler` for an operation, as [`handing_over`] does, while most registers of the guest stay where they
 /// are. If that returns true, translated code continues `$on` bytes behind the call; otherwise `$slow` is called instead.
 macro_rules! briefly {
@@ -350,14 +364,7 @@ macro_rules! briefly {
             call_and_restore_volatile!(),
             "test al, al",
             "jz 2f",
-            "add qword ptr [rsp + {resume}], {on}",
-            load_flags!(),
-            "mov rax, [r10]",
-            "mov r10, [rsp + {refilled}]",
-            "jmp [rsp + {resume}]",
-            "2:",
-            load_flags!(),
-            "mov rax, [r10]",
+            go_on_or!(),
             "mov rcx, [rsp + {refilled} + 8]",
             "push qword ptr [rsp + {resume}]",
             "jmp {slow}",
@@ -401,14 +408,7 @@ macro_rules! by_number {
             "mov rcx, rax",
             "cmp rcx, {answered}",
             "jne 2f",
-            "add qword ptr [rsp + {resume}], {on}",
-            load_flags!(),
-            "mov rax, [r10]",
-            "mov r10, [rsp + {refilled}]",
-            "jmp [rsp + {resume}]",
-            "2:",
-            load_flags!(),
-            "mov rax, [r10]",
+            go_on_or!(),
             "push qword ptr [rsp + {resume}]",
             "jmp {slow}",
             resume = const at!(resume),

@@ -1,6 +1,7 @@
 //! What a guest has printed that explains its end: the lines that name a cause, and the last lines. The last lines of a kernel that panics are its registers and its stack, so
 //! they are not enough.
 
+use crate::format::cut;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
@@ -51,13 +52,7 @@ fn push(lines: &mut VecDeque<Line>, line: &Line, most: usize) {
 
 /// Returns a line without what a terminal would act on. A line that is too long ends with an ellipsis.
 fn printable(line: &str) -> String {
-    let mut shown = line.chars().filter(|c| !c.is_control());
-    let mut text: String = shown.by_ref().take(WIDTH).collect();
-    if shown.next().is_some() {
-        text.pop();
-        text.push('…');
-    }
-    text
+    cut(&line.replace(char::is_control, ""), WIDTH)
 }
 
 /// Returns the lines of an output that explain its end, in their order, with a mark where lines are left out.

@@ -6,7 +6,7 @@ use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
 use crate::diff::{Answer, Position, Verdict};
 use crate::format::Align::{Left, Right};
-use crate::format::{counted, listed};
+use crate::format::{counted, cut, listed};
 
 /// Width of the plot in characters.
 const WIDTH: usize = 32;
@@ -14,14 +14,6 @@ const WIDTH: usize = 32;
 const SUBJECT: usize = 56;
 /// Lines that are shown of a failed build or run.
 const LOG: usize = 6;
-
-/// Shortens a text to a number of characters.
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most - 1).chain(['…']).collect()
-}
 
 /// Formats a limit, which has no more digits than it needs.
 fn limit(above: f64) -> String {
