@@ -400,11 +400,8 @@ def read(path: "Word") -> Document:
 
     The program compares the sides of a saved result: a comparison of A and B is a `Diff`, and one of sides with names is a `Several`.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise type(error)(f"{os.fspath(path)}: {error.strerror}") from error
+    with open(path, "rb") as file:
+        content = file.read()
     try:
         data = json.loads(content.decode("utf-8"))
         if not _is_saved(data):
