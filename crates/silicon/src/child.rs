@@ -10,7 +10,7 @@
 
 use crate::failure::Failure;
 use crate::layout::{self, CODE, CODE_LEN, PAGE, PATTERN, SCRATCH, SLOTS, Slot};
-use crate::options::{Options, SAMPLES};
+use crate::options::{ALONE, Options, SAMPLES};
 use crate::routine::Code;
 use std::io::{Error as IoError, PipeReader, Read};
 use std::os::fd::AsRawFd;
@@ -20,6 +20,9 @@ use std::time::Duration;
 /// Pages that a block may touch at most, whatever the options say.
 pub const PAGES: usize = 64;
 
+/// Samples whose independent instructions the caller is told.
+const WIDTHS: usize = 32;
+
 /// One round of executions: time stamps that passed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +31,8 @@ pub struct Sample {
     pub block: [u64; 2],
     /// Dependent additions, likewise.
     pub chain: [u64; 2],
+    /// Independent instructions.
+    pub width: u64,
 }
 
 /// What a process measured.
@@ -36,6 +41,11 @@ pub struct Sample {
 pub struct Samples {
     /// Samples that were taken.
     pub count: u64,
+    /// 1 if nothing else executed on the core during any of them, as far as independent instructions show; 0 if the figure of an idle
+    /// core is not known, or if no quiet moment came.
+    pub alone: u64,
+    /// The first samples that were taken, whatever else executed: independent instructions and the longer chain.
+    pub widths: [[u64; 2]; WIDTHS],
     /// Rounds of the loops of the block.
     pub rounds: u64,
     /// Rounds of the loops of additions.
@@ -52,11 +62,13 @@ impl Samples {
     /// No samples.
     pub const EMPTY: Self = Self {
         count: 0,
+        alone: 0,
+        widths: [[0; 2]; WIDTHS],
         rounds: 0,
         chain_rounds: 0,
         pages: 0,
         addresses: [0; PAGES],
-        samples: [Sample { block: [0; 2], chain: [0; 2] }; SAMPLES],
+        samples: [Sample { block: [0; 2], chain: [0; 2], width: 0 }; SAMPLES],
     };
 }
 
@@ -338,14 +350,58 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
         rounds = (2 * rounds).min(most);
     }
     samples.rounds = rounds;
-    samples.chain_rounds = 48;
+    samples.chain_rounds = ROUNDS;
+    let take = || Sample {
+        block: [run(code.once, rounds), run(code.twice, rounds)],
+        chain: [run(code.chain[0], ROUNDS), run(code.chain[1], ROUNDS)],
+        width: run(code.width, ROUNDS),
+    };
+    for width in &mut samples.widths {
+        let sample = take();
+        *width = [sample.width, sample.chain[1]];
+    }
+    if let Some(idle) = options.idle {
+        let chain = samples.widths.iter().map(|[_, chain]| *chain).min().unwrap_or(0);
+        let most = (chain as f64 * idle * ALONE) as u64;
+        let end = now() + options.patience.as_nanos() as u64;
+        let mut before = false;
+        collect(options, samples, || {
+            while now() < end {
+                let sample = take();
+                let after = sample.width <= most;
+                if std::mem::replace(&mut before, after) && after {
+                    return Some(sample);
+                }
+            }
+            None
+        });
+        samples.alone = u64::from(samples.count >= LEAST);
+    }
+    if samples.alone == 0 {
+        collect(options, samples, || Some(take()));
+    }
+}
+
+/// Rounds of the loops that show the clock and what else executes.
+const ROUNDS: u64 = 48;
+/// Samples without other work that make a figure, at least.
+const LEAST: u64 = 24;
+
+/// Returns the nanoseconds of a clock that only advances.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the reference is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Collects samples until enough of them agree, or until there are no more.
+fn collect(options: &Options, samples: &mut Samples, mut next: impl FnMut() -> Option<Sample>) {
     let most = options.samples.clamp(1, SAMPLES);
-    let mut least = Sample { block: [u64::MAX; 2], chain: [u64::MAX; 2] };
+    let mut least = Sample { block: [u64::MAX; 2], chain: [u64::MAX; 2], width: 0 };
+    samples.count = 0;
     for n in 0..most {
-        let sample = Sample {
-            block: [run(code.once, rounds), run(code.twice, rounds)],
-            chain: [run(code.chain[0], 48), run(code.chain[1], 48)],
-        };
+        let Some(sample) = next() else { return };
         samples.samples[n] = sample;
         samples.count = n as u64 + 1;
         for i in 0..2 {
@@ -362,7 +418,7 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
                 && near(|s| s.chain[0], least.chain[0])
                 && near(|s| s.chain[1], least.chain[1]);
             if agree {
-                break;
+                return;
             }
         }
     }

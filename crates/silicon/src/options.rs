@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Factor by which independent instructions take longer than on an idle core if nothing shares the core.
+pub const ALONE: f64 = 1.1;
+
 /// Most samples of a measurement.
 pub const SAMPLES: usize = 400;
 
@@ -17,6 +20,11 @@ pub struct Options {
     pub pages: usize,
     /// The processor that measures; without one, the one on which the caller runs.
     pub processor: Option<usize>,
+    /// Time stamps that a round of independent instructions takes on an idle core, for each that a round of the longer chain takes.
+    /// If it is known, only samples during which nothing else executed on the core count; see [`crate::child::Samples::alone`].
+    pub idle: Option<f64>,
+    /// Time for which such samples are looked for, before others count too.
+    pub patience: Duration,
     /// Time after which the block is given up.
     pub limit: Duration,
     /// Steps in which the time stamp advances; see [`grain`].
@@ -26,7 +34,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let limit = Duration::from_millis(1000);
-        Self { samples: SAMPLES, repeats: 512, pages: 8, processor: None, limit, grain: grain() }
+        let patience = Duration::from_millis(150);
+        Self { samples: SAMPLES, repeats: 512, pages: 8, processor: None, idle: None, patience, limit, grain: grain() }
     }
 }
 

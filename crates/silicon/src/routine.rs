@@ -49,10 +49,14 @@ pub struct Code {
     pub copies: usize,
     /// Addresses of the same functions for the dependent additions by which the clock is known.
     pub chain: [u64; 2],
+    /// Address of the function of independent instructions, which take longer if another thread executes on the core.
+    pub width: u64,
 }
 
 /// Dependent additions in a round of the shorter chain.
 pub const CHAIN: usize = 64;
+/// Independent instructions in a round.
+const WIDTH: usize = 96;
 
 /// Makes the functions of a block.
 pub fn code(block: &Block, kind: Kind) -> Result<Code, Failure> {
@@ -63,6 +67,9 @@ fn make(block: &Block, kind: Kind) -> Result<Code, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     a.add(rax, rbx)?;
     let addition = Block::new(a.instructions()).expect("an addition can be repeated");
+    let mut a = CodeAssembler::new(64)?;
+    a.nop()?;
+    let nothing = Block::new(a.instructions()).expect("a NOP can be repeated");
     let copies = copies(block);
     let mut bytes = Vec::new();
     let mut add = |block, copies| {
@@ -74,7 +81,8 @@ fn make(block: &Block, kind: Kind) -> Result<Code, IcedError> {
     };
     let (once, twice) = (add(block, copies)?, add(block, 2 * copies)?);
     let chain = [add(&addition, CHAIN)?, add(&addition, 2 * CHAIN)?];
-    Ok(Code { bytes, once, twice, copies, chain })
+    let width = add(&nothing, WIDTH)?;
+    Ok(Code { bytes, once, twice, copies, chain, width })
 }
 
 /// Returns a function that lies at this address, with the calling convention of System V. The loop begins a line.

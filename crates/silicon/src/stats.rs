@@ -25,6 +25,14 @@ pub fn median(figures: &[f64]) -> Option<f64> {
     quantile(figures, 0.5)
 }
 
+/// Returns the quieter times as a part of the usual time of something that other work hardly delays, `None` of nothing.
+///
+/// Neither the very least time nor one of the others decides: something may have interrupted it, or a clock that advances in steps
+/// may have cut it short.
+pub fn usual_ratio(times: &[f64], others: &[f64]) -> Option<f64> {
+    Some(quantile(times, 0.2)? / median(others)?.max(1.0))
+}
+
 /// Returns Kendall's tau-b of pairs: 1 if both orders are the same, -1 if one is the other's reverse.
 ///
 /// Two figures that differ by less than `tie` of the greater count as equal. `None` if one side is constant.

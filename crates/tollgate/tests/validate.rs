@@ -33,6 +33,7 @@ fn result() -> Validation {
         at: 4096.0,
         native,
         interval: [native, native],
+        shared: false,
         models: vec![Some(core), Some(flat)],
     };
     let rows = vec![row("load 4096", 4.0, 5.0, 2.0), row("load 65536", 12.0, 12.0, 2.0)];

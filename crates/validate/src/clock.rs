@@ -1,4 +1,4 @@
-//! The frequency of this machine's core, and whether other work shares it.
+//! The frequency of this machine's core.
 
 use crate::kernel::Kernel;
 use crate::native::{NativeError, Process};
@@ -7,7 +7,7 @@ use crate::program::Program;
 /// Measurements of the frequency, of which the greatest counts: other work can only make the core seem slower.
 const MEASUREMENTS: usize = 9;
 
-/// The frequency of the core, and whether it is shared, at any moment.
+/// The frequency of the core at any moment.
 pub(crate) struct Clock {
     process: Process,
     kernel: Kernel,
@@ -20,11 +20,6 @@ impl Clock {
         let program = Program::new(std::slice::from_ref(&kernel)).map_err(|error| error.to_string())?;
         let process = Process::start(&program).map_err(|error| error.to_string())?;
         Ok(Self { process, kernel, entry: program.functions[0] })
-    }
-
-    /// Returns true if nothing else executes on the core now.
-    pub(crate) fn is_alone(&mut self) -> Result<bool, NativeError> {
-        self.process.is_alone(&self.kernel, self.entry)
     }
 
     /// Returns the processor whose core this is.

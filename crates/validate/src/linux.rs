@@ -6,6 +6,7 @@ use crate::kernel::Kernel;
 use crate::native::{self, Measured, Process, Times};
 use crate::program::{self, Program, Stamps};
 use crate::result::{Family, Row, Validation};
+use crate::run::count_shared;
 use crate::workloads::{Workload, workloads};
 use silicon::release;
 use std::path::Path;
@@ -149,9 +150,11 @@ fn of_paths(guest: &dyn Guest, directory: &Path, models: &[String], progress: Pr
         at: 0.0,
         native: native.cycles,
         interval: native.interval,
+        shared: native.shared,
         models: modelled.iter().map(|figures| figures.as_ref().ok().map(|figures| figures[n])).collect(),
     };
-    let rows = kernels.iter().zip(&natives).enumerate().map(row).collect();
+    let mut rows: Vec<Row> = kernels.iter().zip(&natives).enumerate().map(row).collect();
+    count_shared(&mut rows);
     let about = "A path through the kernel, in user and kernel mode, on this machine's kernel and on the guest's";
     Ok(Family::new("kernel", about, "cycles", None, rows, models.len()))
 }
@@ -225,6 +228,7 @@ fn of_programs(
             at: 0.0,
             native: native.cycles / instructions,
             interval: native.interval.map(|cycles| cycles / instructions),
+            shared: false,
             models: ran.iter().map(|ran| Some(ran.cycles / ran.instructions as f64)).collect(),
         });
     }

@@ -10,22 +10,25 @@ use crate::workloads::ENVIRONMENT;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
+use silicon::options::ALONE;
 use silicon::stats;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Time after which a process that does not answer is given up.
 const LONGEST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// Measurements that a figure is made of, at least.
 const LEAST: usize = 6;
-/// Times for which a kernel is measured if other work shares the core.
-const ATTEMPTS: usize = 8;
-/// Factor by which independent instructions take longer than on an idle core if nothing shares the core.
-const ALONE: f64 = 1.1;
+/// Time for which a kernel is measured if other work shares the core.
+const PATIENCE: Duration = Duration::from_millis(1000);
+/// Time within which the figure of an idle core is found before the first kernel is measured, and measurements that show it.
+const QUIET: Duration = Duration::from_millis(300);
+const CALIBRATION: u64 = 32;
 
 /// A figure of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,8 @@ pub struct Measured {
     pub interval: [f64; 2],
     /// Cycles of the core in one step of the time stamp counter.
     pub per_stamp: f64,
+    /// Other work shared the core all the time.
+    pub shared: bool,
 }
 
 /// Reason why there is no figure.
@@ -60,6 +65,8 @@ pub struct Process {
     processor: usize,
     /// What independent instructions take on the idle core, of the chain's time.
     width: f64,
+    /// That figure was looked for long enough.
+    is_calibrated: bool,
     /// Kernels during whose measurements other work shared the core.
     shared: usize,
 }
@@ -89,7 +96,7 @@ impl Process {
         let (mut child, file) = start().map_err(NativeError::Start)?;
         let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         let processor = bind(child.id());
-        Ok(Self { child, to, from, _file: file, processor, width: f64::INFINITY, shared: 0 })
+        Ok(Self { child, to, from, _file: file, processor, width: f64::INFINITY, is_calibrated: false, shared: 0 })
     }
 
     /// Sends a request and returns the answer. Data stay in the process until others are sent.
@@ -119,21 +126,29 @@ impl Process {
     }
 
     /// Measures a kernel: as often as fits into `budget` time stamps, at least 9 times. If other work shared the core for most of
-    /// that time, the kernel is measured again.
+    /// that time, the kernel is measured again until enough measurements were taken in quiet moments.
     pub fn measure(&mut self, kernel: &Kernel, entry: u64, budget: u64) -> Result<Measured, NativeError> {
         let ended = |error| NativeError::Ended(kernel.name.clone(), error);
         let first = self.request(kernel, entry, 1, true).map_err(ended)?[0].kernel.max(1);
         let repeats = (budget / first).clamp(9, layout::MOST_REPEATS.min(150));
+        let begin = Instant::now();
+        while !self.is_calibrated {
+            let samples = self.request(kernel, entry, CALIBRATION, false).map_err(ended)?;
+            self.undisturbed(&samples);
+            self.is_calibrated = begin.elapsed() >= QUIET;
+        }
+        let begin = Instant::now();
         let (mut samples, mut alone) = (Vec::new(), Vec::new());
-        for _ in 0..ATTEMPTS {
+        loop {
             let more = self.request(kernel, entry, repeats, false).map_err(ended)?;
             samples.extend_from_slice(&more);
             alone.extend(self.undisturbed(&more));
-            if alone.len() >= LEAST {
+            if alone.len() >= LEAST || begin.elapsed() >= PATIENCE {
                 break;
             }
         }
-        if alone.len() < LEAST {
+        let shared = alone.len() < LEAST;
+        if shared {
             self.shared += 1;
             alone = samples;
         }
@@ -148,20 +163,15 @@ impl Process {
         let parts: Vec<f64> = alone.chunks(alone.len() / 3).map(|part| figure(part).0).collect();
         let least = parts.iter().copied().fold(cycles, f64::min);
         let greatest = parts.iter().copied().fold(cycles, f64::max);
-        Ok(Measured { cycles, interval: [least, greatest], per_stamp })
-    }
-
-    /// Returns true if nothing else executes on the core now, while it executes a kernel four times.
-    pub fn is_alone(&mut self, kernel: &Kernel, entry: u64) -> Result<bool, NativeError> {
-        let samples =
-            self.request(kernel, entry, 4, false).map_err(|error| NativeError::Ended(kernel.name.clone(), error))?;
-        Ok(self.undisturbed(&samples).len() >= 2)
+        Ok(Measured { cycles, interval: [least, greatest], per_stamp, shared })
     }
 
     /// Returns the measurements during which nothing else executed on the core. The fewest cycles that independent instructions have taken so far
     /// tell which.
     fn undisturbed(&mut self, samples: &[Stamps]) -> Vec<Stamps> {
-        self.width = usual_width(samples).map_or(self.width, |width| self.width.min(width));
+        if samples.len() >= CALIBRATION as usize {
+            self.width = usual_width(samples).map_or(self.width, |width| self.width.min(width));
+        }
         undisturbed(samples, self.width)
     }
 
@@ -196,11 +206,10 @@ impl Process {
     }
 }
 
-/// Returns what independent instructions take, of the chain's time, while little else executes on the core. The very least figure
-/// is that of a chain which something interrupted.
+/// Returns what independent instructions take, of the chain's time, while little else executes on the core.
 fn usual_width(samples: &[Stamps]) -> Option<f64> {
-    let widths: Vec<f64> = samples.iter().map(|stamps| stamps.width as f64 / stamps.chain.max(1) as f64).collect();
-    stats::quantile(&widths, 0.2)
+    let all = |of: fn(&Stamps) -> u64| samples.iter().map(|stamps| of(stamps) as f64).collect::<Vec<_>>();
+    stats::usual_ratio(&all(|stamps| stamps.width), &all(|stamps| stamps.chain))
 }
 
 /// Returns the measurements during which nothing else executed on the core: independent instructions took no longer before

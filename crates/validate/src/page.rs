@@ -363,6 +363,7 @@ mod tests {
             at,
             native: 4.0 * at,
             interval: [4.0 * at; 2],
+            shared: false,
             models: vec![Some(5.0 * at), None],
         };
         let rows = || vec![row(1.0, "mov $<1>,%rax"), row(2.0, "b")];

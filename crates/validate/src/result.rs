@@ -85,6 +85,9 @@ pub struct Row {
     pub native: f64,
     /// Its interval.
     pub interval: [f64; 2],
+    /// Other work shared the core while this machine was measured: its figure is no less than that of an idle core.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// The figures of the models.
     pub models: Vec<Option<f64>>,
 }
@@ -207,7 +210,7 @@ impl Row {
 
     /// Returns true if this machine disturbed the measurement so much that the row counts for nothing.
     pub fn is_noisy(&self) -> bool {
-        self.interval[1] - self.interval[0] > NOISE * self.native
+        self.shared || self.interval[1] - self.interval[0] > NOISE * self.native
     }
 
     /// Returns a model's relative error.
@@ -375,6 +378,7 @@ mod tests {
             at: 0.0,
             native,
             interval: [native, native],
+            shared: false,
             models: models.to_vec(),
         }
     }
@@ -433,7 +437,8 @@ mod tests {
     #[test]
     fn a_noisy_row_does_not_count() {
         let noisy = Row { interval: [8.0, 12.0], ..row(10.0, &[Some(99.0)]) };
-        let family = Family::new("a", "", "", None, vec![row(10.0, &[Some(11.0)]), noisy], 1);
+        let shared = Row { shared: true, ..row(10.0, &[Some(99.0)]) };
+        let family = Family::new("a", "", "", None, vec![row(10.0, &[Some(11.0)]), noisy, shared], 1);
         assert_eq!(family.scores[0].unwrap().blocks, 1);
         assert_eq!(family.worst(0).len(), 1);
     }

@@ -152,51 +152,57 @@ fn virtualized() -> bool {
     std::arch::x86_64::__cpuid(1).ecx & 1 << 31 != 0
 }
 
-/// Times for which a block is measured if other work shares the core.
-const ATTEMPTS: usize = 3;
+/// Times for which blocks are measured until the figure of an idle core is known.
+const QUIET: usize = 300;
 
 /// A core of this machine, on which blocks are measured.
 struct Machine {
-    /// Tells whether other work shares the core, if the process for that can be started.
-    clock: Option<NativeClock>,
     options: silicon::Options,
 }
 
 impl Machine {
+    /// Finds out what independent instructions take while nothing else executes on the core.
     fn new() -> Self {
-        let clock = NativeClock::new().ok();
-        let processor = clock.as_ref().map(NativeClock::processor);
-        Self { clock, options: silicon::Options { processor, ..silicon::Options::default() } }
-    }
-
-    /// Measures a block. The second value is false if other work shared the core each time.
-    fn measure(&mut self, block: &Block) -> Result<(Traced, bool), Failure> {
-        let mut before = self.is_alone();
-        let mut attempts = 1..=ATTEMPTS;
-        loop {
-            let traced = silicon::measure::trace_block(block, &self.options);
-            let after = self.is_alone();
-            let alone = before && after;
-            if alone || attempts.next() == Some(ATTEMPTS) {
-                return traced.map(|traced| (traced, alone));
+        let processor = NativeClock::new().ok().map(|clock| clock.processor());
+        let mut machine = Self { options: silicon::Options { processor, ..silicon::Options::default() } };
+        let nothing = Block::decode(&[0x90]).expect("a NOP can be repeated");
+        for _ in 0..QUIET {
+            if let Ok(traced) = silicon::measure::trace_block(&nothing, &machine.options) {
+                machine.learn(&traced);
             }
-            before = after;
         }
+        machine
     }
 
-    fn is_alone(&mut self) -> bool {
-        let Some(clock) = &mut self.clock else { return true };
-        clock.is_alone().unwrap_or_else(|_| {
-            // The process has ended.
-            self.clock = None;
-            true
-        })
+    /// Measures a block.
+    fn measure(&mut self, block: &Block) -> Result<Traced, Failure> {
+        let traced = silicon::measure::trace_block(block, &self.options)?;
+        self.learn(&traced);
+        Ok(traced)
+    }
+
+    fn learn(&mut self, traced: &Traced) {
+        self.options.idle = Some(self.options.idle.map_or(traced.width, |idle| idle.min(traced.width)));
     }
 }
 
 /// Says with how many of all measurements of a kind other work shared the core.
 fn shared(beside: usize, all: usize, what: &str) -> String {
-    format!("Other work shared the core with {beside} of {all} {what} all the time: their figures are too high.")
+    let then = if too_few(all - beside, all) { "their figures are too high" } else { "they count for nothing" };
+    format!("Other work shared the core with {beside} of {all} {what} all the time: {then}.")
+}
+
+/// Returns true if so few of all measurements were taken on an idle core that the others have to count.
+fn too_few(alone: usize, all: usize) -> bool {
+    alone * 10 < all
+}
+
+/// Has the rows of a family count although other work shared the core, if there are too few others.
+pub(crate) fn count_shared(rows: &mut [Row]) {
+    let alone = rows.iter().filter(|row| !row.shared).count();
+    if too_few(alone, rows.len()) {
+        rows.iter_mut().for_each(|row| row.shared = false);
+    }
 }
 
 /// The family of basic blocks.
@@ -219,8 +225,8 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
     for (n, block) in chosen.into_iter().enumerate() {
         progress("blocks on this machine", n as f64 / count as f64);
         match machine.measure(&block) {
-            Ok((traced, alone)) => {
-                beside.extend((!alone).then_some(measured.len()));
+            Ok(traced) => {
+                beside.extend((!traced.alone).then_some(measured.len()));
                 measured.push((block, traced));
             }
             Err(failure) => *failures.entry(failure.name()).or_default() += 1,
@@ -231,7 +237,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
         progress("blocks on this machine", 1.0);
         let (block, traced) = &mut measured[*n];
         match machine.measure(block) {
-            Ok((again, true)) => *traced = again,
+            Ok(again) if again.alone => *traced = again,
             _ => return true,
         }
         false
@@ -250,7 +256,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
             "{noisy} of {count} blocks have no figure because their measurements disagree: this machine has other work."
         ));
     }
-    let rows: Vec<Row> = measured
+    let mut rows: Vec<Row> = measured
         .iter()
         .zip(figures.chunks(models.len()))
         .map(|((block, traced), figures)| Row {
@@ -259,9 +265,11 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
             at: 0.0,
             native: traced.cycles.cycles,
             interval: traced.cycles.interval,
+            shared: !traced.alone,
             models: figures.iter().map(|figure| figure.as_ref().ok().copied()).collect(),
         })
         .collect();
+    count_shared(&mut rows);
     let about = "Basic blocks of programs of this machine, each repeated";
     (!rows.is_empty()).then(|| Family::new("blocks", about, "cycles", None, rows, models.len()))
 }
@@ -365,13 +373,15 @@ fn of_program(
                 at,
                 native: native.cycles,
                 interval: native.interval,
+                shared: native.shared,
                 models,
             }),
             Place::Way(pair) => ways[pair].push((native, models)),
         }
     }
-    for ((name, about, unit, curve), rows) in FAMILIES.into_iter().zip(rows) {
+    for ((name, about, unit, curve), mut rows) in FAMILIES.into_iter().zip(rows) {
         if !rows.is_empty() {
+            count_shared(&mut rows);
             result.families.push(Family::new(name, about, unit, curve, rows, models.len()));
         }
     }

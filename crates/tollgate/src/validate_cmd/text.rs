@@ -146,7 +146,11 @@ fn worst(out: &mut String, family: &Family, model_name: &str, model: usize, top:
         let models = row.models.iter().map(|value| optional(*value, figure));
         let mut cells = vec![figure(row.native)];
         cells.extend(models);
-        let error = if row.is_noisy() { "noise".to_owned() } else { optional(row.error(model), signed) };
+        let error = match () {
+            () if row.shared => "shared".to_owned(),
+            () if row.is_noisy() => "noise".to_owned(),
+            () => optional(row.error(model), signed),
+        };
         cells.extend([error, shortened(&row.name)]);
         cells
     };
