@@ -24,6 +24,36 @@ pub fn killed(signal: i32) -> String {
     format!("was ended on this host by signal {signal}{memory}")
 }
 
+/// Signals that end a process, with their numbers on x86-64.
+const SIGNALS: [(u8, &str); 20] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (10, "SIGUSR1"),
+    (11, "SIGSEGV"),
+    (12, "SIGUSR2"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+    (24, "SIGXCPU"),
+    (25, "SIGXFSZ"),
+    (26, "SIGVTALRM"),
+    (27, "SIGPROF"),
+    (31, "SIGSYS"),
+];
+
+/// Describes the exit status of a command. A status above 128 is that of a command that a signal has ended, by convention only: the signal is named as such.
+pub fn status_text(status: u8) -> String {
+    let signal = SIGNALS.iter().find(|(signal, _)| status.checked_sub(128) == Some(*signal));
+    signal.map_or_else(|| format!("status {status}"), |(_, name)| format!("status {status}, as after {name}"))
+}
+
 /// A running child.
 pub struct Child {
     process: process::Child,
@@ -80,5 +110,18 @@ impl Child {
         // The child may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_of_a_signal_has_its_name() {
+        assert_eq!(
+            [1, 128, 139, 255].map(status_text),
+            ["status 1", "status 128", "status 139, as after SIGSEGV", "status 255"]
+        );
     }
 }

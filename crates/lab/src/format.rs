@@ -42,9 +42,12 @@ pub fn table(out: &mut String, headings: &[(&str, Align)], rows: &[Vec<String>])
         out.push_str(text.trim_end());
         out.push('\n');
     };
-    line(&headings.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
-    let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
-    line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    // A list of facts has no headings.
+    if headings.iter().any(|(heading, _)| !heading.is_empty()) {
+        line(&headings.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
+        let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+        line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    }
     for row in rows {
         let mut cells: Vec<&str> = row.iter().map(String::as_str).collect();
         if !wrapped {
@@ -58,6 +61,66 @@ pub fn table(out: &mut String, headings: &[(&str, Align)], rows: &[Vec<String>])
             }
             cells[last] = part;
             line(&cells);
+        }
+    }
+}
+
+/// A table of texts is no wider, unless it has too many columns: the width of a terminal.
+const OF_TEXTS: usize = 80;
+/// The least width to which a column of texts is narrowed.
+const LEAST: usize = 16;
+
+/// Narrows columns so that a line of all of them has at most `most` characters: the widest first, and none below [`LEAST`].
+fn narrowed(widths: &[usize], most: usize) -> Vec<usize> {
+    let between = 2 * widths.len().saturating_sub(1);
+    let total = |bound: usize| widths.iter().map(|width| *width.min(&bound)).sum::<usize>() + between;
+    let widest = widths.iter().copied().max().unwrap_or_default();
+    let bound = (LEAST..=widest).rev().find(|bound| total(*bound) <= most).unwrap_or(LEAST);
+    widths.iter().map(|width| *width.min(&bound)).collect()
+}
+
+/// Splits a text into lines no wider than `width`: at spaces, and within a word that is too long.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for part in wrap(text, width) {
+        let chars: Vec<char> = part.chars().collect();
+        match chars.is_empty() {
+            true => lines.push(String::new()),
+            false => lines.extend(chars.chunks(width.max(1)).map(|line| line.iter().collect::<String>())),
+        }
+    }
+    lines
+}
+
+/// Appends a table of texts, whose cells are wrapped if it would be too wide. A row with a single text, which holds for all columns, is one line, so that
+/// a command in it can be copied.
+pub fn text_table(out: &mut String, headings: &[&str], rows: &[Vec<String>]) {
+    let wide = |text: &str| text.chars().count();
+    let holds_for_all = |row: &[String]| row.len() > 2 && row[2..].iter().all(String::is_empty);
+    let mut widths: Vec<usize> = headings.iter().map(|heading| wide(heading)).collect();
+    for row in rows {
+        let own = if holds_for_all(row) { &row[..1] } else { row };
+        widths.iter_mut().zip(own).for_each(|(width, cell)| *width = (*width).max(wide(cell)));
+    }
+    let widths = narrowed(&widths, OF_TEXTS);
+    let mut line = |cells: &[&str]| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        out.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
+        out.push('\n');
+    };
+    line(headings);
+    let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    for row in rows {
+        if holds_for_all(row) {
+            line(&[&row[0], &row[1]]);
+            continue;
+        }
+        let cells: Vec<Vec<String>> = row.iter().zip(&widths).map(|(cell, width)| folded(cell, *width)).collect();
+        for number in 0..cells.iter().map(Vec::len).max().unwrap_or_default() {
+            let part = |cell: &'_ Vec<String>| cell.get(number).cloned().unwrap_or_default();
+            let parts: Vec<String> = cells.iter().map(part).collect();
+            line(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         }
     }
 }
@@ -218,6 +281,26 @@ mod tests {
     }
 
     #[test]
+    fn all_columns_of_texts_are_wrapped() {
+        let words = |text: &str| text.repeat(20).trim_end().to_owned();
+        let command = words("command ");
+        let rows = [
+            vec!["features".to_owned(), words("ibrs "), words("stibp_always_on ")],
+            vec!["short".to_owned(), "–".to_owned(), "x".repeat(50)],
+            vec!["again".to_owned(), command.clone(), String::new()],
+        ];
+        let mut out = String::new();
+        text_table(&mut out, &["", "A", "B"], &rows);
+        let (long, others): (Vec<&str>, Vec<&str>) = out.lines().partition(|line| line.starts_with("again"));
+        assert!(others.iter().all(|line| line.chars().count() <= OF_TEXTS), "{out}");
+        assert_eq!(long, [format!("again     {command}")]);
+        assert_eq!(others.concat().matches('x').count(), 50, "{out}");
+        assert_eq!(narrowed(&[8, 99, 20], 80), [8, 48, 20]);
+        assert_eq!(narrowed(&[34, 90, 90], 80), [25, 25, 25]);
+        assert_eq!(narrowed(&[40; 9], 80), [LEAST; 9]);
+    }
+
+    #[test]
     fn long_text_in_the_last_column_is_wrapped() {
         let mut out = String::new();
         let text = "word ".repeat(40).trim_end().to_owned();
@@ -226,6 +309,7 @@ mod tests {
         assert!(out.lines().all(|line| line.len() <= WIDTH));
         assert!(out.lines().nth(3).unwrap().starts_with("    word"));
         assert_eq!(wrap("unbreakable", 4), ["unbreakable"]);
+        assert_eq!(folded("one unbreakable", 5), ["one", "unbre", "akabl", "e"]);
         assert_eq!(wrap("äöü äöü", 4), ["äöü", "äöü"]);
     }
 }

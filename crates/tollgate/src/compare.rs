@@ -198,21 +198,22 @@ fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
     let keys: std::collections::BTreeSet<&String> = headers.iter().flat_map(|h| h.metadata.keys()).collect();
     let longest = keys.iter().map(|key| key.chars().count()).max().unwrap_or(0);
     let width = longest.max(12) + 2;
-    let mut same: Vec<String> = parts.iter().map(|(what, name)| format!("{what:<width$}{name}\n")).collect();
+    let mut asked: Vec<String> = parts.iter().map(|(what, name)| format!("{what:<width$}{name}\n")).collect();
+    let mut same: Vec<Vec<String>> = Vec::new();
     for key in keys {
         let values = headers.map(|h| h.metadata.get(key).map_or_else(|| "-".to_owned(), |value| fact(value)));
         if values[0] == values[1] {
-            same.push(format!("{key:<width$}{}\n", values[0]));
+            same.push(vec![key.clone(), values[0].clone()]);
         } else if values.iter().any(|value| value.chars().count() > 32) {
-            same.push(format!("{key:<width$}before: {}\n{:width$}after:  {}\n", values[0], "", values[1]));
+            asked.push(format!("{key:<width$}before: {}\n{:width$}after:  {}\n", values[0], "", values[1]));
         } else {
             rows.push(row(key, values));
         }
     }
     table(&mut out, &columns, &rows);
-    if !same.is_empty() {
+    if !asked.is_empty() {
         out.push('\n');
-        out.extend(same);
+        out.extend(asked);
     }
     let [before, after] = two.map(totals);
     let mut lines: Vec<Change> =
@@ -240,6 +241,10 @@ fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
             [before, after].map(|stacks| functions::with_callees(&stacks).into_iter().map(in_cycles).collect());
         let changes = changed(before, after);
         section(&mut out, "Functions with all that they call", "own cycles", "function", &changes, whole, limit(top));
+    }
+    if !same.is_empty() {
+        out.push_str("\nThe same in both runs\n\n");
+        table(&mut out, &[("", Left), ("", Left)], &same);
     }
     out
 }

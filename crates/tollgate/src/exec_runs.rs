@@ -1,13 +1,14 @@
 //! Runs of `tollgate exec` for a measurement: child processes, whose ledgers have what is measured.
 
-use crate::exec_cmd::ExecArgs;
+use crate::exec_cmd::{END, ENDED, ExecArgs};
 use crate::output::say;
 use crate::stop::{INTERRUPTED, Stop};
+use crate::table::read_ledger;
 use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use lab::diff::runner::{Ended, killed};
+use lab::diff::runner::{Ended, killed, status_text};
 use ledger::Profile;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -165,8 +166,10 @@ pub struct Failed {
     pub interrupted: bool,
     /// What happened, for a person.
     pub text: String,
-    /// The exit status.
+    /// The exit status of the run.
     pub status: u8,
+    /// True if the command itself ended with that status, and not its guest or `exec`.
+    pub by_command: bool,
     /// The last lines of the run's output.
     pub tail: Vec<String>,
 }
@@ -174,14 +177,16 @@ pub struct Failed {
 impl Failed {
     /// Returns the failure of a measurement, without the output of a run.
     pub fn of(text: String) -> Self {
-        Self { interrupted: false, text, status: crate::usage::FAILED, tail: Vec::new() }
+        Self { interrupted: false, text, status: crate::usage::FAILED, by_command: false, tail: Vec::new() }
     }
 
-    /// Prints the failure, and returns its exit status.
-    pub fn report(&self) -> u8 {
+    /// Prints the failure, and the way to measure the command nevertheless.
+    pub fn report(&self) {
         say(&format!("tollgate: {}", self.text));
         self.tail.iter().for_each(|line| say(&format!("    | {line}")));
-        self.status
+        if self.by_command {
+            say("tollgate: --ignore-failure measures a command that fails");
+        }
     }
 }
 
@@ -202,27 +207,50 @@ pub fn not_executed(program: &Path, error: &std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Returns the first run that failed; `named` names it by its number.
-pub fn failed(outcomes: &[Ended], named: impl Fn(usize) -> String) -> Option<Failed> {
+/// Removes the ledger that an earlier run has left, so that the one of a failed run is its own.
+pub fn make_way(ledger: &Path) -> Result<()> {
+    match std::fs::remove_file(ledger) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("can't remove {}", ledger.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if the ledger of a run says that the command itself ended.
+fn command_ended(ledger: &Path) -> bool {
+    read_ledger(ledger).is_ok_and(|ledger| ledger.header.metadata.get(END).is_some_and(|end| end == ENDED))
+}
+
+/// Returns the first run that failed; `named` names it by its number, and `ledger` is the file that it writes.
+pub fn failed<'a>(
+    outcomes: &[Ended],
+    named: impl Fn(usize) -> String,
+    ledger: impl Fn(usize) -> &'a Path,
+) -> Option<Failed> {
     let bad = outcomes.iter().enumerate().find_map(|(number, outcome)| {
-        let (text, status, tail) = match outcome {
+        let failed = match outcome {
             Ended::Badly(status, tail) => match refusal(*status, tail) {
                 // `exec` itself has failed, and not the command.
-                Some(why) => (format!("was not run: {why}"), *status, Vec::new()),
-                None => (format!("ended with status {status}"), *status, tail.clone()),
+                Some(why) => Failed { status: *status, ..Failed::of(format!("was not run: {why}")) },
+                None => Failed {
+                    status: *status,
+                    by_command: command_ended(ledger(number)),
+                    tail: tail.clone(),
+                    ..Failed::of(format!("ended with {}", status_text(*status)))
+                },
             },
-            Ended::Killed(signal) => (killed(*signal), crate::usage::FAILED, Vec::new()),
-            Ended::TooLong => ("printed too much".to_owned(), crate::usage::FAILED, Vec::new()),
+            Ended::Killed(signal) => Failed::of(killed(*signal)),
+            Ended::TooLong => Failed::of("printed too much".to_owned()),
             Ended::Well | Ended::Stopped | Ended::Late => return None,
         };
-        Some(Failed { interrupted: false, text: format!("{} {text}", named(number)), status, tail })
+        Some(Failed { text: format!("{} {}", named(number), failed.text), ..failed })
     });
     let stopped = outcomes.contains(&Ended::Stopped);
     let interrupted = || Failed {
         interrupted: true,
-        text: "interrupted before any layout was complete".to_owned(),
         status: INTERRUPTED,
-        tail: Vec::new(),
+        ..Failed::of("interrupted before any layout was complete".to_owned())
     };
     bad.or_else(|| stopped.then(interrupted))
 }

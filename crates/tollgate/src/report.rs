@@ -1,14 +1,15 @@
 //! `tollgate report`: shows the charges of a run, for people and for programs.
 
 use crate::entries;
+use crate::exec_cmd::STATE;
 use crate::output;
 use crate::report_csv;
 use crate::sites::{self, WhatIf};
 use crate::stacks;
 use crate::table::{
     Align::{Left, Right},
-    Print, ROWS, cycles, emit, emit_parts, gigahertz, limit, number, read_ledger, seconds, share, shortened, table,
-    title, whole_cycles,
+    Print, ROWS, counted, cycles, emit, emit_parts, gigahertz, limit, number, read_ledger, seconds, share, shortened,
+    table, title, whole_cycles,
 };
 use crate::top_down;
 use crate::usage::WrongArguments;
@@ -20,6 +21,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// Facts about a run that its report begins with.
+const IN_HEAD: [&str; 4] = ["command", "command line", "model", "platform"];
+/// Name of the fact about the kernel's image.
+const IMAGE: &str = "kernel";
+/// Name of the fact about the kernel's release.
+const RELEASE: &str = "state: release";
 /// Name of the fact that a guest has moved to another processor.
 const MOVED: &str = machine::moves::FACT;
 
@@ -208,6 +215,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         let mut out = String::new();
         head(&mut out, &ledger, selection, part);
         sites::what_if_text(&mut out, &ledger, selection, &args.what_if)?;
+        foot(&mut out, &ledger);
         emit(&out)?;
     }
     ledger.verify().with_context(|| format!("{} contradicts itself", args.ledger.display()))?;
@@ -232,6 +240,7 @@ fn split(args: &ReportArgs, ledger: &Ledger, selection: Selection, part: Part) -
     head(&mut out, ledger, selection, part);
     top_down::total(&mut out, ledger, selection);
     top_down::lines(&mut out, ledger, selection, by, args.top.unwrap_or(ROWS));
+    foot(&mut out, ledger);
     emit(&out)
 }
 
@@ -330,6 +339,7 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
     if by == Some(Table::Address) {
         rows(&mut out, ["Addresses", "address"], ledger, selection.top(By::Address, limit(top)), busy);
     }
+    foot(&mut out, ledger);
     out
 }
 
@@ -343,9 +353,14 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     if let Some(moves) = header.metadata.get(MOVED) {
         line(MOVED, fact(moves));
     }
-    let elsewhere = |key: &str| key == MOVED || key.starts_with(UNNAMED_FACT);
-    for (key, value) in header.metadata.iter().filter(|(key, _)| !elsewhere(key)) {
-        line(key, fact(value));
+    for key in IN_HEAD {
+        if let Some(value) = header.metadata.get(key) {
+            line(key, fact(value));
+        }
+    }
+    // The release says more than the hash of the image, which is below the tables then.
+    if let Some(kernel) = header.metadata.get(RELEASE).or_else(|| header.metadata.get(IMAGE)) {
+        line(IMAGE, fact(kernel));
     }
     if let Some(folded) = ledger.folded.describe() {
         line("folded", folded);
@@ -391,6 +406,26 @@ fn head(out: &mut String, ledger: &Ledger, selection: Selection, part: Part) {
     }
 }
 
+/// Appends the facts about the run that the head does not have: its inputs, and the state of its kernel.
+fn foot(out: &mut String, ledger: &Ledger) {
+    let metadata = &ledger.header.metadata;
+    let elsewhere = |key: &str| {
+        let head = IN_HEAD.contains(&key) || key == MOVED || key == RELEASE;
+        head || key.starts_with(UNNAMED_FACT) || key == IMAGE && !metadata.contains_key(RELEASE)
+    };
+    let facts = metadata.iter().filter(|(key, _)| !elsewhere(key));
+    let (state, inputs): (Vec<_>, Vec<_>) = facts.partition(|(key, _)| key.starts_with(STATE));
+    for (title, facts) in [("Inputs of the run", inputs), ("State of the kernel after the command", state)] {
+        if facts.is_empty() {
+            continue;
+        }
+        let name = |key: &str| key.strip_prefix(STATE).unwrap_or(key).to_owned();
+        let rows: Vec<Vec<String>> = facts.iter().map(|(key, value)| vec![name(key), fact(value)]).collect();
+        *out += &format!("\n{title}\n\n");
+        table(out, &[("", Left), ("", Left)], &rows);
+    }
+}
+
 /// Describes a region: how often and how long it was open.
 fn region_line(ledger: &Ledger, name: &str) -> String {
     match ledger.regions.iter().find(|region| region.name == name) {
@@ -406,8 +441,12 @@ fn region_line(ledger: &Ledger, name: &str) -> String {
 /// Number of digits shown of a hash: enough for people to distinguish files.
 const HASH_DIGITS: usize = 16;
 
-/// Formats a fact about a run; of a hash only the first digits.
+/// Formats a fact about a run; of a hash only the first digits, and of a list only its length.
 pub fn fact(value: &str) -> String {
+    let lines = value.trim_end().lines().count();
+    if lines > 1 {
+        return format!("{} (--json has them)", counted(lines, "line", "lines"));
+    }
     match value.strip_prefix("sha256 ").and_then(|rest| rest.split_once(' ')) {
         Some((hash, rest)) if hash.len() > HASH_DIGITS && hash.is_ascii() => {
             format!("sha256 {}.. {rest}", &hash[..HASH_DIGITS])

@@ -197,9 +197,9 @@ fn a_scan_replaces_a_parameter_in_the_command_and_in_settings() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&value["reference"], &value["sides"][0]["name"]), (&"n=2".into(), &"n=1".into()));
-    assert_eq!(value["sides"][0]["command"], "sh -c i=0; while [ $i -lt 1 ]; do i=$((i+1)); done; echo {} 1");
+    assert_eq!(value["sides"][0]["command"], "sh -c 'i=0; while [ $i -lt 1 ]; do i=$((i+1)); done; echo {}' 1");
     assert_eq!(value["sides"][1]["parameters"], serde_json::json!({ "n": "2" }));
-    assert_eq!(value["command"], "sh -c i=0; while [ $i -lt {n} ]; do i=$((i+1)); done; echo {} {n}");
+    assert_eq!(value["command"], "sh -c 'i=0; while [ $i -lt {n} ]; do i=$((i+1)); done; echo {}' {n}");
 }
 
 #[test]
@@ -232,6 +232,10 @@ fn saved_results_are_shown_and_combined() {
         value["sides"].as_array().unwrap().iter().map(|side| side["name"].as_str().unwrap()).collect();
     assert_eq!((names, value["reference"].as_str()), (vec!["A", "B", "nopti"], Some("B")));
     assert_eq!(value["sides"][2]["against"]["differs"][0]["b"], "pti=off");
+    let all = file("all.json");
+    let combined = program(&["diff", "--load", &two, "--load", &one, "--save", &all]);
+    let loaded = program(&["diff", "--load", &all]);
+    assert_eq!((text(&loaded.stdout), loaded.status.code()), (text(&combined.stdout), Some(0)));
     // What can't be shown is an error of the file.
     let broken = file("broken.json");
     std::fs::write(&broken, "{}").unwrap();
@@ -370,12 +374,28 @@ fn a_kernel_that_hides_the_command_is_named_with_its_side() {
 
 #[test]
 fn a_command_that_fails_is_named_with_its_side() {
-    let Some(output) = run(&["diff", "--kernel", "cloud", "--", "sh", "-c", "echo why >&2; exit 7"]) else { return };
-    let errors = "tollgate: A, seed 1: sh -c echo why >&2; exit 7 ended with status 7\n    | why\n";
-    assert_eq!(
-        (output.status.code(), text(&output.stderr).as_str(), text(&output.stdout).as_str()),
-        (Some(7), errors, "")
-    );
+    // No status of a command looks like a verdict, or like a failure of the guest.
+    for (script, ended) in [
+        ("echo why >&2; exit 1", "ended with status 1"),
+        ("echo why >&2; exit 123", "ended with status 123"),
+        ("echo why >&2; kill -SEGV $$", "ended with status 139, as after SIGSEGV"),
+    ] {
+        let Some(output) = run(&["diff", "--kernel", "cloud", "--fail-above", "1%", "--", "sh", "-c", script]) else {
+            return;
+        };
+        let errors = format!(
+            "tollgate: A, seed 1: sh -c '{script}' {ended}\n    | why\ntollgate: --ignore-failure measures a command that fails\n"
+        );
+        assert_eq!(
+            (output.status.code(), text(&output.stderr), text(&output.stdout)),
+            (Some(119), errors, String::new())
+        );
+    }
+    let line = ["diff", "--kernel", "cloud", "--ignore-failure", "--layouts", "1", "--csv", "--", "sh", "-c", "exit 1"];
+    let Some(output) = run(&line) else { return };
+    assert!(output.status.success() && text(&output.stdout).contains(",sh -c 'exit 1',"), "{}", text(&output.stderr));
+    let Some(output) = run(&["diff", "--kernel", "cloud", "--", "/no/such/command"]) else { return };
+    assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -158,6 +158,30 @@ fn a_missing_interpreter_is_named() {
 }
 
 #[test]
+fn a_refusal_is_a_line_of_json_too() {
+    let place = directory("refusal");
+    let place = place.to_str().unwrap();
+    // No kernel is needed for that.
+    for (command, status, reason, why) in [
+        ("/nonexistent/command", NOT_FOUND, "not-found", "/nonexistent/command: no such file"),
+        (place, NOT_EXECUTABLE, "failed", "is a directory"),
+    ] {
+        let output = program(&["--json", "--", command]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines.len() == 2 && lines[0].starts_with("tollgate: "), "{said}");
+        let line: serde_json::Value = serde_json::from_str(lines[1]).unwrap();
+        assert_eq!((output.status.code(), &line["status"]), (Some(status), &status.into()), "{said}");
+        assert!(line["reason"] == reason && line["error"].as_str().unwrap().contains(why), "{said}");
+    }
+    let output = program(&["--json", "--cpu", "/nonexistent.toml", "--", "true"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let line: serde_json::Value =
+        serde_json::from_str(said.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
+    assert!(line["reason"] == "failed" && line["status"] == NOT_EXECUTABLE, "{said}");
+}
+
+#[test]
 fn a_wrong_line_is_told_from_files_that_are_missing() {
     let status = |options: &[&str]| program(&[options, &["--", "true"]].concat()).output().unwrap().status.code();
     for options in [

@@ -287,5 +287,13 @@ impl Diff {
     }
 }
 
+/// Words of each note that says how much of a side's time belongs to code without names.
+pub const WITHOUT_NAMES: &str = "of the command's time is spent in";
+
+/// Returns true for a note that explains the tables and not the answer: it stands below them.
+fn is_aside(note: &str) -> bool {
+    note.contains(WITHOUT_NAMES)
+}
+
 #[cfg(test)]
 pub(crate) mod tests;

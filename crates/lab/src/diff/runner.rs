@@ -1,7 +1,7 @@
 //! Runs the commands of a diff as child processes, several at a time.
 
-pub use crate::child::killed;
 use crate::child::{Child, Exit};
+pub use crate::child::{killed, status_text};
 use crate::runner::said;
 use rustix::process::Signal;
 use std::ffi::OsString;

@@ -376,11 +376,11 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
             None => ("One layout; no interval".to_owned(), " (measure without --layouts 1)"),
         };
         let more = if advises && verdict.answer != Answer::Same { more } else { "" };
-        return format!("{layout}: code and data at other places may give another answer{more}.");
+        return format!("{layout}. Code and data at other places may give another answer{more}.");
     };
     if verdict.answer == Answer::Same {
         return format!(
-            "{pairs} of runs, each under a layout of its own: the two of each pair are equal to the cycle."
+            "In {pairs} of runs, each under a layout of its own, the two of each pair are equal to the cycle."
         );
     }
     let confidence = confidence(&interval);
@@ -389,7 +389,7 @@ pub fn certainty(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool) -> String
         false => "",
     };
     format!(
-        "The interval has {confidence} confidence: {pairs} of runs, each under a layout of its own; the standard deviations of cycles are {} ({}) and {} ({}).{few}",
+        "The difference is the Hodges-Lehmann estimate of {pairs} of runs, each under a layout of its own, and its interval has {confidence} confidence; the standard deviations of cycles are {} ({}) and {} ({}).{few}",
         percent(a.cycles.spread()),
         a.name,
         percent(b.cycles.spread()),
@@ -428,6 +428,14 @@ pub fn decision(verdict: &Verdict, [a, b]: [&Side; 2], advises: bool, interrupte
             advice(verdict, advises)
         ),
     })
+}
+
+/// Returns what a limit decides as a sentence about a side with a name.
+pub fn decision_on(name: &str, decision: &str) -> String {
+    let mut chars = decision.chars();
+    let first = chars.next().map(|first| first.to_ascii_lowercase());
+    let verb = if decision.starts_with("Undecided") { "is " } else { "" };
+    format!("{name} {verb}{}{}", first.map(String::from).unwrap_or_default(), chars.as_str())
 }
 
 /// Returns remarks and warnings for the reader.

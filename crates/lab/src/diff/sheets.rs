@@ -1,11 +1,11 @@
 //! A diff as tables, with the same rows for the terminal and for Markdown.
 
 use super::origin::{Differing, Origin, Provenance, short};
-use super::sentence::{percent, signed_percent};
-use super::{Diff, EntryChange, Figures, Side};
+use super::sentence::{cells, percent, signed_percent};
+use super::{Diff, EntryChange, Figures, Side, is_aside};
 use crate::difference::Change;
 use crate::format::Align::{self, Left, Right};
-use crate::format::{gigahertz, listed, number, signed, table, whole_cycles};
+use crate::format::{gigahertz, listed, number, signed, table, text_table, whole_cycles};
 use crate::markdown;
 use ledger::TICKS_PER_CYCLE;
 
@@ -18,6 +18,9 @@ pub struct Sheet {
     /// Rows.
     pub rows: Vec<Vec<String>>,
 }
+
+/// The name of the difference that an interval belongs to.
+const DIFFERENCE: &str = "difference of the pairs (Hodges-Lehmann)";
 
 /// Returns headings from texts.
 pub(super) fn headings<T: Into<String>>(of: impl IntoIterator<Item = (T, Align)>) -> Vec<(String, Align)> {
@@ -55,6 +58,9 @@ fn overview(diff: &Diff) -> Sheet {
     let cycles = if several { "cycles of the command, mean" } else { "cycles of the command" };
     let mut rows = vec![row(cycles, |run| run.cycles, rounded)];
     if several {
+        let (difference, interval) = cells(&diff.verdict);
+        let shown = if interval.is_empty() { difference } else { format!("{difference} ({interval})") };
+        rows.insert(0, vec![DIFFERENCE.to_owned(), String::new(), String::new(), shown]);
         let [before, after] = sides.map(|side| side.cycles.median);
         rows.push(vec!["  median".to_owned(), rounded(before), rounded(after), change(before, after)]);
         rows.push(plain("  lowest", &|side| rounded(side.cycles.least)));
@@ -249,14 +255,19 @@ pub(super) fn costs(diff: &Diff, top: usize) -> Vec<Sheet> {
 /// Returns the remarks behind the answer, in their order.
 pub fn remarks(diff: &Diff) -> impl Iterator<Item = &String> {
     let certainty = std::iter::once(&diff.certainty);
-    certainty.chain(&diff.decision).chain(diff.rests.iter().map(|rests| &rests.sentence)).chain(&diff.notes)
+    let notes = diff.notes.iter().filter(|note| !is_aside(note));
+    certainty.chain(&diff.decision).chain(diff.rests.iter().map(|rests| &rests.sentence)).chain(notes)
 }
 
-/// Returns all tables: those of costs after the totals, and before them what differs otherwise; at the end what was measured on.
-fn all(diff: &Diff, top: usize, measured_on: Sheet) -> Vec<Sheet> {
+/// Returns the remarks on the tables, which stand below them.
+pub fn asides(diff: &Diff) -> impl Iterator<Item = &String> {
+    diff.notes.iter().filter(|note| is_aside(note))
+}
+
+/// Returns the tables but that of what was measured on: those of costs after the totals, and before them what differs otherwise.
+fn all(diff: &Diff, top: usize) -> Vec<Sheet> {
     let mut all = sheets(diff, top);
     all.splice(1..1, differing(diff));
-    all.push(measured_on);
     all
 }
 
@@ -265,7 +276,10 @@ pub(super) fn print(out: &mut String, sheets: Vec<Sheet>) {
     for sheet in sheets {
         *out += &if sheet.title.is_empty() { "\n".to_owned() } else { format!("\n{}\n\n", sheet.title) };
         let headings: Vec<(&str, Align)> = sheet.headings.iter().map(|(text, side)| (text.as_str(), *side)).collect();
-        table(out, &headings, &sheet.rows);
+        match headings.len() > 2 && headings.iter().all(|(_, side)| *side == Left) {
+            true => text_table(out, &headings.iter().map(|(text, _)| *text).collect::<Vec<_>>(), &sheet.rows),
+            false => table(out, &headings, &sheet.rows),
+        }
     }
 }
 
@@ -276,7 +290,9 @@ pub fn text(diff: &Diff, top: usize) -> String {
     out += &format!("{}\n", diff.sentence);
     remarks(diff).for_each(|remark| out += &format!("{remark}\n"));
     out += &format!("\n{}  {}\n{}  {}\n", diff.a.name, diff.a.title, diff.b.name, diff.b.title);
-    print(&mut out, all(diff, top, provenance(diff)));
+    print(&mut out, all(diff, top));
+    asides(diff).for_each(|aside| out += &format!("\n{aside}\n"));
+    print(&mut out, vec![provenance(diff)]);
     out
 }
 
@@ -320,6 +336,8 @@ pub fn markdown(diff: &Diff, top: usize) -> String {
     let [a, b] = [&diff.a.title, &diff.b.title].map(|text| markdown::code(text));
     out += &format!("\n- A: {a}\n- B: {b}\n");
     out += &command_lines(&diff.command, &diff.provenance);
-    mark_down(&mut out, all(diff, top, measured_on(diff)), 3);
+    mark_down(&mut out, all(diff, top), 3);
+    asides(diff).for_each(|aside| out += &format!("\n{}\n", sentence(aside)));
+    mark_down(&mut out, vec![measured_on(diff)], 0);
     out
 }

@@ -85,6 +85,7 @@ pub(super) fn section(diff: &Diff) -> Section {
         differs: sheets::differing(diff).map(titled),
         origin: Some(titled(sheets::provenance(diff))),
         files: diff.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
+        asides: sheets::asides(diff).cloned().collect(),
         entries: entries(&diff.entries, [from, to]),
         declared: vec![comparison],
         details: Some(Details {
@@ -113,6 +114,7 @@ fn trend(several: &Several) -> Trend {
             kind: trend::kind(column.against.as_ref()),
             found: false,
             position: Some(verdict.map(Position::of).unwrap_or_default()),
+            differences: verdict.map(|verdict| verdict.differences.clone()).unwrap_or_default(),
             change: verdict.map(|verdict| verdict.shown()).unwrap_or_default(),
             verdict: verdict.map_or_else(|| "the reference".to_owned(), word),
             link: verdict.map(|_| format!("diff{compared}")),
@@ -135,7 +137,9 @@ pub fn several_page(several: &Several) -> Result<String, ReportError> {
         about: sentences.chain(several::remarks(several)).chain(titles).collect(),
         trend: Some(trend(several)),
         wide: Some(table(several::overview(several))),
+        folds_words: true,
         differs: several::differing(several).map(titled),
+        asides: several::asides(several).cloned().collect(),
         origin: Some(titled(several::provenance(several))),
         files: several.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
         ..Section::default()
@@ -145,6 +149,7 @@ pub fn several_page(several: &Several) -> Result<String, ReportError> {
         section.id = format!("diff{}", number + 1);
         section.declared.iter_mut().for_each(|pair| pair.id = format!("{}:a..b", section.id));
         section.title = format!("{} against {}", diff.b.name, diff.a.name);
+        section.folded = true;
         section
     });
     render(&several.command, std::iter::once(whole).chain(compared).collect(), None)

@@ -27,6 +27,10 @@ pub struct Section {
     pub id: String,
     /// Heading.
     pub title: String,
+    /// True if the page shows only the answer until a reader opens the rest: one of several comparisons.
+    pub folded: bool,
+    /// True if tables of texts are closed until a reader opens them.
+    pub folds_words: bool,
     /// Ratio and sentence at the top.
     pub headline: Option<Headline>,
     /// Text of the section in the list of sections, if the section has no headline.
@@ -49,6 +53,8 @@ pub struct Section {
     pub wide: Option<Table>,
     /// What differs between both sides, with its heading.
     pub differs: Option<(String, Table)>,
+    /// Remarks on the tables.
+    pub asides: Vec<String>,
     /// What both sides were measured on, with its heading.
     pub origin: Option<(String, Table)>,
     /// The files of the host that the command could read: path, hash.

@@ -26,6 +26,7 @@ fn trend(series: &Series) -> Trend {
         kind: kind(row),
         found: found.iter().any(|other| other.commit == row.commit),
         position: row.position(),
+        differences: row.first.as_ref().map(|verdict| verdict.differences.clone()).unwrap_or_default(),
         change: row.previous.as_ref().map(|diff| diff.verdict.shown()).unwrap_or_default(),
         verdict: row.word(),
         link: row.previous.as_ref().filter(|diff| diff.verdict.differs()).map(|_| anchor(row)),
@@ -58,7 +59,9 @@ pub fn series_page(series: &Series) -> Result<String, ReportError> {
         about: about.collect(),
         trend: Some(trend(series)),
         wide: Some(table(series.overview(false))),
+        folds_words: true,
         notes: broken.map(|(row, broken)| format!("{}: {}", row.commit.name, broken.why)).collect(),
+        asides: series.asides().cloned().collect(),
         origin: Some(titled(series.measured_on())),
         files: series.provenance.files.iter().map(|file| (file.path.clone(), file.sha256.clone())).collect(),
         ..Section::default()
@@ -68,6 +71,7 @@ pub fn series_page(series: &Series) -> Result<String, ReportError> {
         section.id = anchor(row);
         section.declared.iter_mut().for_each(|pair| pair.id = format!("{}:a..b", section.id));
         section.title = format!("{}: {}", row.commit.name, row.commit.subject);
+        section.folded = true;
         section
     });
     let interrupted = series.about.interrupted.then(|| "interrupted before all commits were tried".to_owned());

@@ -17,6 +17,8 @@ pub struct Trend {
     marks: Vec<Mark>,
     /// Position of what the others are compared with.
     zero: f64,
+    /// True if a line has the differences of its layouts.
+    has_dots: bool,
     lines: Vec<Drawn>,
 }
 
@@ -32,6 +34,9 @@ pub struct Line {
     /// None without figures.
     #[serde(skip)]
     pub position: Option<Position>,
+    /// The differences of single layouts.
+    #[serde(skip)]
+    pub differences: Vec<f64>,
     pub change: String,
     pub verdict: String,
     /// Anchor of the section about the change.
@@ -47,6 +52,8 @@ struct Drawn {
     at: Option<f64>,
     from: f64,
     width: f64,
+    /// Position of each layout.
+    dots: Vec<f64>,
 }
 
 /// Returns the class of a line, by its comparison if it has one.
@@ -63,6 +70,7 @@ impl Trend {
     pub fn new(what: &'static str, caption: String, lines: Vec<Line>) -> Self {
         let positions = lines.iter().filter_map(|line| line.position);
         let ends = positions.flat_map(|found| [found.low, found.middle, found.high]);
+        let ends = ends.chain(lines.iter().flat_map(|line| line.differences.iter().copied()));
         let (least, most) = ends.fold((0.0, 0.0), |(least, most): (f64, f64), end| (least.min(end), most.max(end)));
         // Without any difference there is still an axis.
         let (least, most) = if most > least { (least, most) } else { (-0.01, 0.01) };
@@ -72,9 +80,11 @@ impl Trend {
         let drawn = |line: Line| {
             let Position { low, high, .. } = line.position.unwrap_or_default();
             let middle = line.position.map(|found| at(found.middle));
-            Drawn { line, at: middle, from: at(low), width: percent((high - low) / (most - least)) }
+            let dots = line.differences.iter().map(|value| at(*value)).collect();
+            Drawn { line, at: middle, from: at(low), width: percent((high - low) / (most - least)), dots }
         };
         let (marks, zero) = (marks(least, most), at(0.0));
-        Self { what, caption, marks, zero, lines: lines.into_iter().map(drawn).collect() }
+        let has_dots = lines.iter().any(|line| !line.differences.is_empty());
+        Self { what, caption, marks, zero, has_dots, lines: lines.into_iter().map(drawn).collect() }
     }
 }

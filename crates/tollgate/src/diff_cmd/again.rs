@@ -4,7 +4,7 @@ use lab::runner::quoted;
 use std::ffi::OsString;
 
 /// Options that take a value and do not change what is measured.
-const WITH_VALUE: [&str; 8] = ["--junit", "--html", "--save", "--keep", "--top", "--jobs", "--time-limit", "--state"];
+const WITH_VALUE: [&str; 7] = ["--junit", "--html", "--save", "--keep", "--top", "--jobs", "--time-limit"];
 /// Options without a value that do not change what is measured.
 const ALONE: [&str; 4] = ["--json", "--markdown", "--csv", "--fresh"];
 
@@ -78,6 +78,12 @@ mod tests {
         let command = "sh -c 'echo $HOME; ls --json'";
         assert_eq!(line(None), format!("tollgate diff --kernel cloud --a=mitigations=off -- {command}"));
         assert_eq!(line(Some(8)), format!("tollgate diff --kernel cloud --a=mitigations=off --layouts 8 -- {command}"));
+        // What was built and measured is found again in the same directory.
+        let series = ["tollgate", "series", "--state", "built here", "--csv", "--", "true"];
+        assert_eq!(
+            super::command(series.iter().map(OsString::from), None),
+            "tollgate series --state 'built here' -- true"
+        );
         for given in [&["--layouts", "9"][..], &["--layouts=9"]] {
             let words = [&["tollgate", "diff"], given, &["--", "true"]].concat();
             let line = |layouts| super::command(words.iter().map(OsString::from), fixed(layouts));

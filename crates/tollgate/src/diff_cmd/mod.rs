@@ -14,7 +14,7 @@ use crate::output::{self, OutputFile, say};
 use crate::stack_args;
 use crate::stop::{INTERRUPTED, Stop};
 use crate::table::{counted, emit};
-use crate::usage::WrongArguments;
+use crate::usage::{FAILED, WrongArguments};
 use anyhow::{Context, Result};
 use asked::{Asked, Named};
 use clap::error::ErrorKind;
@@ -23,7 +23,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lab::diff::junit::Unmeasured;
 use lab::diff::saved::{Combined, Measurement, Saved};
 use lab::diff::statistics::Plan;
-use lab::diff::{Diff, Interrupted, Several, Terms, Verdict, csv, several, sheets};
+use lab::diff::{Diff, Interrupted, Runs, Several, Terms, Verdict, csv, several, sheets};
 use lab::report::{self, ReportError};
 use runs::{How, Measured, Progress};
 use scan::Scan;
@@ -36,6 +36,8 @@ use std::time::Duration;
 
 /// Exit status if B's cost exceeds the limit.
 const EXCEEDED: u8 = 1;
+/// Exit status if the command failed in a run.
+const COMMAND_FAILED: u8 = 119;
 /// The end of the message after a second signal: the loss to the user.
 const NOTHING: &str = "no result is shown or saved";
 
@@ -66,10 +68,12 @@ Both sides are measured in pairs of runs, each pair under a layout of its own: p
 Exit status: 0 on success, or:
   1    B costs more than --fail-above allows, also at the lower end of the interval
   2    invalid command line
+  119  the command failed in a run, with whatever status (not with --ignore-failure); there is no result
+  120 to 125  a kernel or guest failed, as for `tollgate exec`
   126  nothing could run
+  127  the command was not found
   130  interrupted: the result is that of the layouts that are complete (a second Ctrl-C ends the measurement at once); also if
-       --fail-above or --junit judges such a result that --load shows
-If the command fails, the exit status is the command's; if a kernel fails, it is that of `tollgate exec`."
+       --fail-above or --junit judges such a result that --load shows"
 )]
 pub struct DiffArgs {
     /// Two kernels, each as for `tollgate exec --kernel`
@@ -87,11 +91,11 @@ pub struct DiffArgs {
     /// Makes a side for each value: {NAME} in the command and in settings is replaced. With several scans, there is a side for each combination
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = Scan::parse, conflicts_with_all = ["kernels", "a", "b"])]
     scan: Vec<Scan>,
-    /// Writes the result to a file with all that --load needs; a single side can be measured in this way too
+    /// Writes the result to a file with all that --load needs: what is measured, also a single side, or what --load combines
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Shows a saved result instead of measuring; several are combined, and their sides compared. With - it is read from standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["kernels", "a", "b", "side", "scan", "save", "layouts", "time_limit", "seed", "jobs", "settle", "sample", "keep"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kernels", "a", "b", "side", "scan", "layouts", "time_limit", "seed", "jobs", "settle", "sample", "keep"])]
     load: Vec<PathBuf>,
     /// The side with which the others are compared [default: the first one]
     #[arg(long, value_name = "NAME")]
@@ -208,7 +212,8 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
                 let unmeasured = Unmeasured { sides: &sides, reference, interrupted: *interrupted, text, output };
                 file.write(unmeasured.document()?.as_bytes())?;
             }
-            return Ok(ExitCode::from(failed.report()));
+            failed.report();
+            return Ok(ExitCode::from(without_result(&failed)));
         }
     };
     let interrupted = remarks.interrupted;
@@ -231,9 +236,7 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         // A single side is measured for a file.
         [side] => {
             remarks.warnings.iter().for_each(|warning| say(&format!("tollgate: {warning}")));
-            let (layouts, are) =
-                (counted(side.runs.len(), "layout", "layouts"), if side.runs.len() == 1 { "is" } else { "are" });
-            emit(&format!("{}: {layouts} {are} saved.\n", side.name))?;
+            say_saved(side)?;
             false
         }
         sides => {
@@ -243,6 +246,16 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         }
     };
     Ok(status(exceeded, interrupted))
+}
+
+/// Returns the exit status of a measurement whose run has failed. A command that fails has a status of its own, so that none of its own looks like a verdict.
+fn without_result(failed: &Failed) -> u8 {
+    const OF_EXEC: [u8; 9] = [WrongArguments::STATUS, 120, 121, 122, 123, 124, 125, 126, 127];
+    match failed.status {
+        _ if failed.by_command => COMMAND_FAILED,
+        status if failed.interrupted || OF_EXEC.contains(&status) => status,
+        _ => FAILED,
+    }
 }
 
 /// Returns the exit status of a measurement with a result.
@@ -337,12 +350,22 @@ fn position(name: &str, names: &[&str]) -> Result<usize, String> {
 /// Shows saved results.
 fn load(args: &DiffArgs) -> Result<ExitCode> {
     let inputs = args.load.iter().map(|file| ("--load", file.clone())).collect();
-    let files = Files::create(args, inputs)?.shown;
-    let combined = saved::load(&args.load)?;
-    let is_of_two = combined.is_of_two();
-    let Combined { command, sides, reference, plan, remarks } = combined;
+    let files = Files::create(args, inputs)?;
+    let combined = saved::load(&args.load, args.save.is_some())?;
+    let (is_of_two, to_save) = (combined.is_of_two(), combined.remarks_to_save());
+    let Combined { command, settle, sides, reference, plan, remarks } = combined;
     let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
     let reference = position(args.reference.as_ref().unwrap_or(&reference), &names).map_err(WrongArguments::new)?;
+    if let Some(file) = files.save {
+        let measurement = Measurement { command: &command, settle, plan, reference, remarks: &to_save };
+        let saved = Saved::new(&sides, &measurement).to_json().context("can't write the result as JSON")?;
+        file.write(saved.as_bytes())?;
+    }
+    let files = files.shown;
+    if let [side] = &sides[..] {
+        say_saved(side)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let terms = Terms { plan, margin: args.margin, limit: args.fail_above };
     // Whoever only looks at an interrupted measurement has what was asked for; a verdict or a test has the status of the measurement.
     let decides = args.fail_above.is_some() || args.junit.is_some();
@@ -361,6 +384,12 @@ fn load(args: &DiffArgs) -> Result<ExitCode> {
         }
     };
     Ok(status(exceeded, interrupted))
+}
+
+/// Says what was saved of a single side, which is compared with nothing.
+fn say_saved(side: &Runs) -> Result<()> {
+    let are = if side.runs.len() == 1 { "is" } else { "are" };
+    emit(&format!("{}: {} {are} saved.\n", side.name, counted(side.runs.len(), "layout", "layouts")))
 }
 
 /// Returns what may be files that a side's runs read.

@@ -2,7 +2,7 @@
 
 use super::asked::Asked;
 use super::{again, noop};
-use crate::exec_cmd::{DIRECTORY, FILES, Kernel, SETTLED, STATE, command_text, parameters};
+use crate::exec_cmd::{DIRECTORY, END, FILES, Kernel, SETTLED, STATE, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
 use crate::model;
 use crate::output::described;
@@ -13,7 +13,7 @@ use lab::diff::paid::{COMMAND, NoCommand};
 use lab::diff::runner::{self, Ended, Job, Limits};
 use lab::diff::statistics::LOOKS;
 use lab::diff::verdict::stages;
-use lab::diff::{Answer, Interrupted, Known, Paid, Remarks, Run, Runs, Terms, Verdict, judge};
+use lab::diff::{Answer, Interrupted, Known, Paid, Remarks, Run, Runs, Terms, Verdict, WITHOUT_NAMES, judge};
 use lab::flame::Folded;
 use ledger::profile::Prices;
 use ledger::summary::UNNAMED_FACT;
@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
-const NO_INPUTS: [&str; 11] = [
+const NO_INPUTS: [&str; 12] = [
     "kernel",
     "command line",
     "command",
@@ -35,6 +35,7 @@ const NO_INPUTS: [&str; 11] = [
     "random seed",
     FILES,
     SETTLED,
+    END,
     DIRECTORY,
     parameters::UNKNOWN,
 ];
@@ -251,7 +252,7 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let unnamed = command.unnamed();
     let unnamed = unnamed.iter().map(|unnamed| {
         let share = crate::table::share(unnamed.ticks, unnamed.of);
-        format!("{name}: {share} of the command's time is spent in {}.", unnamed.describe_in_sentence())
+        format!("{name}: {share} {WITHOUT_NAMES} {}.", unnamed.describe_in_sentence())
     });
     unknown.for_each(|text| add(&mut remarks.warnings, format!("{name}: {text}")));
     place.into_iter().for_each(|text| add(&mut remarks.notes, text));
@@ -479,6 +480,7 @@ pub fn measure(
         let open = others.iter().filter(|side| !all.done[**side]);
         let active: Vec<usize> = std::iter::once(reference).chain(open.copied()).collect();
         let planned = plan(how, &all, &active, until);
+        planned.iter().try_for_each(|planned| exec_runs::make_way(&planned.ledger))?;
         let jobs: Vec<Job> = planned.iter().map(|planned| planned.job.clone()).collect();
         let mut count = |done: usize| progress(Progress::Runs(finished + done));
         let outcomes = runner::run(&program, &jobs, &how.place.path, limits, &mut count);
@@ -488,7 +490,7 @@ pub fn measure(
             let layout = seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
             format!("{}{layout}: {}", all.sides[side].name, command_text(&all.sides[side].command))
         };
-        let stopped = match exec_runs::failed(&outcomes, called) {
+        let stopped = match exec_runs::failed(&outcomes, called, |number| &planned[number].ledger) {
             Some(failed) if !failed.interrupted => return Ok(all.failed(failed)),
             stopped => stopped,
         };

@@ -40,8 +40,8 @@ fn label(path: &Path, all: &[PathBuf]) -> String {
     shown.replace(char::is_control, "\u{fffd}")
 }
 
-/// Reads saved results, and combines them.
-pub fn load(paths: &[PathBuf]) -> Result<Combined> {
+/// Reads saved results, and combines them, also for a file if they are to be `saved`.
+pub fn load(paths: &[PathBuf], saves: bool) -> Result<Combined> {
     let shown = |path: &Path| match path == Path::new(INPUT) {
         true => "standard input".to_owned(),
         false => path.display().to_string(),
@@ -54,7 +54,10 @@ pub fn load(paths: &[PathBuf]) -> Result<Combined> {
         all.push(Labelled { label: label(path, paths), saved });
     }
     let combined = saved::combine(&all).map_err(|error| anyhow!("--load: {error}"))?;
-    if combined.sides.len() < 2 {
+    if saves {
+        saved::check_one(&all, &combined).map_err(|error| anyhow!("--save: {error}"))?;
+    }
+    if combined.sides.len() < 2 && !saves {
         let name = &combined.sides[0].name;
         let text = match paths {
             [path] => format!("{} has one side, {name}: name a file with another one by a further --load", shown(path)),

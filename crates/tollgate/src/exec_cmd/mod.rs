@@ -33,6 +33,7 @@ use crate::stack_args::StackArgs;
 use crate::table::hexadecimal;
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
+use crate::usage::WrongArguments;
 use anyhow::{Context, Result, anyhow, bail};
 pub use boots::remark as remark_boots;
 use boots::{Boot, Keeping, Making};
@@ -47,6 +48,7 @@ use image::Way;
 use join::Joins;
 pub use kernel::Kernel;
 use lab::diff::paid;
+use lab::runner::quoted;
 use layout::Layout;
 use ledger::profile::{Clock, Profile};
 use machine::board::Parts;
@@ -87,6 +89,9 @@ const SEED: &str = "random seed";
 pub const DIRECTORY: &str = "working directory";
 /// Beginning of the keys of facts about the kernel of a controlled run, in a ledger.
 pub const STATE: &str = "state: ";
+/// Key of the reason for which a controlled run ended, in a ledger, and its value if the command itself ended.
+pub const END: &str = "end";
+pub const ENDED: &str = "ended";
 /// Key of the list of files of the host that a controlled command gets, in a ledger.
 pub const FILES: &str = "files of the host";
 /// Number of console lines shown if the guest's kernel caused the failure.
@@ -191,6 +196,9 @@ pub struct ExecArgs {
     /// Ignores faults that the kernel reports of itself in the exit status
     #[arg(long)]
     oops_ok: bool,
+    /// Takes a command that ends with another status than 0 for one that succeeds: the exit status is 0
+    #[arg(long)]
+    ignore_failure: bool,
     /// Boots the kernel, instead of continuing from a kept boot
     #[arg(long)]
     boot: bool,
@@ -369,12 +377,44 @@ impl End {
     }
 }
 
+/// The end of `exec` before its guest ran: a refusal whose reason was said.
+struct Refused {
+    reason: &'static str,
+    status: u8,
+    text: String,
+}
+
 /// Runs the command.
 pub fn run(args: &ExecArgs) -> Result<ExitCode> {
-    let start = Instant::now();
     if let Some(id) = &args.join {
         return join::run(args, id);
     }
+    let mut reported = false;
+    let (result, refused) = match execute(args, &mut reported) {
+        Ok(Ok(status)) => (Ok(status), None),
+        Ok(Err(refused)) => {
+            say(&format!("tollgate: {}", refused.text));
+            (Ok(ExitCode::from(refused.status)), Some(refused))
+        }
+        Err(error) => {
+            let (reason, status) = match error.is::<WrongArguments>() {
+                true => ("usage", WrongArguments::STATUS),
+                false => ("failed", crate::usage::FAILED),
+            };
+            let text = output::described(&error);
+            (Err(error), Some(Refused { reason, status, text }))
+        }
+    };
+    // A program that reads the line gets one in any case.
+    if let Some(Refused { reason, status, text }) = refused.filter(|_| args.json && !reported) {
+        output::result(&serde_json::json!({ "reason": reason, "status": status, "error": text }).to_string())?;
+    }
+    result
+}
+
+/// Runs the command in a guest. `reported` is set once the result was printed as JSON.
+fn execute(args: &ExecArgs, reported: &mut bool) -> Result<Result<ExitCode, Refused>> {
+    let start = Instant::now();
     let (profile, platform) = args.check()?;
     limits::allow_machines(&[limits::Planned { memory: args.memory, counted: args.cpus }])?;
     limits::allow_files()?;
@@ -402,8 +442,8 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     files::add_options(&mut environment, &args.keep_env, &args.env);
     environment.extend(layout.as_ref().map(Layout::variable));
     if let Some(missing) = files::missing_interpreter(args, &environment, &directory) {
-        say(&format!("tollgate: {}: {missing}", args.command[0].display()));
-        return Ok(ExitCode::from(crate::usage::FAILED));
+        let text = format!("{}: {missing}", args.command[0].display());
+        return Ok(Err(Refused { reason: "failed", status: crate::usage::FAILED, text }));
     }
     let packed = match args.root {
         true => None,
@@ -416,8 +456,11 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
                 } else {
                     ""
                 };
-                say(&format!("tollgate: {missing}{place}"));
-                return Ok(ExitCode::from(if missing.directory { crate::usage::FAILED } else { NOT_FOUND }));
+                let (reason, status) = match missing.directory {
+                    true => ("failed", crate::usage::FAILED),
+                    false => ("not-found", NOT_FOUND),
+                };
+                return Ok(Err(Refused { reason, status, text: format!("{missing}{place}") }));
             }
         },
     };
@@ -573,11 +616,11 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, &mut keeping, settle);
     let complete = nets.finish(&machine);
     let ran = Ran { outcome, settled, complete, recording, packed, directory, hint };
-    let status = conclude(args, &machine, session, ran, ledger);
+    let status = conclude(args, &machine, session, ran, ledger, reported);
     drop(keeping);
     // The process ends now, and its memory with it.
     std::mem::forget(machine);
-    status
+    status.map(Ok)
 }
 
 /// Returns the trees of files that the guest gets, with their names in its file system.
@@ -609,9 +652,9 @@ fn needs(args: &ExecArgs, packed: Option<&Packed>, joins: &Joins) -> Needs {
     needs
 }
 
-/// Formats a command as a line of text.
+/// Formats a command as a line of text that a shell reads as the same words.
 pub fn command_text(command: &[OsString]) -> String {
-    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 /// Gives the guest its order.
@@ -676,7 +719,8 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
                 let status = if ended.status == 0 { 0 } else { OUT_OF_MEMORY };
                 return End::bad("out-of-memory", status, text);
             }
-            End { reason: "ended", status: ended.status, text: None, lines: false }
+            let status = if args.ignore_failure { 0 } else { ended.status };
+            End { reason: ENDED, status, text: None, lines: false }
         }
         (Outcome::PowerOff, None) => match &session.failed {
             Some(why) => End::bad("failed", crate::usage::FAILED, why.clone()),
@@ -720,6 +764,7 @@ fn conclude(
     session: Session,
     Ran { outcome, settled, complete, recording, packed, directory, hint }: Ran,
     ledger: Option<ending::LedgerFile>,
+    reported: &mut bool,
 ) -> Result<ExitCode> {
     let settled = settled.map(|settled| match settled {
         Settled::After(ticks) => machine.duration(ticks).as_secs_f64(),
@@ -740,7 +785,7 @@ fn conclude(
     if let Some(hint) = hint {
         say(&format!("tollgate: {hint}"));
     }
-    let has_failed = end.status != 0 && end.reason == "ended";
+    let has_failed = end.status != 0 && end.reason == ENDED;
     // All names that the guest has looked for are held against this host's, which a command that succeeds need not wait for.
     let missing = match packed {
         Some(packed) if has_failed || args.json => missing::on_host(packed, args, &directory),
@@ -757,6 +802,9 @@ fn conclude(
         ledger.facts.extend(state.into_iter().map(|(name, value)| (format!("{STATE}{name}"), value)));
         if !unknown.is_empty() {
             ledger.facts.push((parameters::UNKNOWN.to_owned(), unknown.join(" ")));
+        }
+        if args.controlled {
+            ledger.facts.push((END.to_owned(), end.reason.to_owned()));
         }
         if joined > 0 {
             let commands = if joined == 1 { "command" } else { "commands" };
@@ -790,6 +838,7 @@ fn conclude(
             "settled_after": settled.filter(|seconds| seconds.is_finite()),
             "memory": crate::memory::report(machine.taken),
         });
+        *reported = true;
         output::result(&report.to_string())?;
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are inconsistent: {what}"))?;

@@ -165,7 +165,9 @@ fn remarks(trace: &Trace, lines: &[Line], beside: bool) -> Vec<String> {
     [open, nothing, unknown].into_iter().flatten().collect()
 }
 
-fn text(lines: &[Line], trace: &Trace, beside: bool, top: usize) -> String {
+fn text(lines: &[Line], trace: &Trace, asked: bool, top: usize) -> String {
+    // A ledger without exits leaves room for the sum and the maximum.
+    let beside = asked && lines.iter().any(|(_, _, ours)| ours.is_some());
     let sum = |of: &dyn Fn(&Line) -> Option<Times>| lines.iter().filter_map(of).map(|times| times.total).sum::<f64>();
     let whole = [sum(&|line: &Line| line.1), sum(&|line: &Line| line.2)];
     let rows: Vec<Vec<String>> = lines
@@ -208,7 +210,7 @@ fn text(lines: &[Line], trace: &Trace, beside: bool, top: usize) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect()).collect();
     let headings: Vec<(&str, Align)> = kept.iter().map(|at| (headings[*at].0.as_str(), headings[*at].1)).collect();
     table(&mut out, &headings, &rows);
-    for remark in remarks(trace, lines, beside) {
+    for remark in remarks(trace, lines, asked) {
         out += &format!("\n{remark}\n");
     }
     out.trim_start_matches('\n').to_owned()
@@ -318,6 +320,7 @@ mod tests {
         insta::assert_snapshot!("import_table", text(&joined(&table, &ours()), &table, true, 0));
         let alone = text(&joined(&table, &BTreeMap::new()), &table, true, 0);
         assert!(!alone.contains("ledger  ") && alone.contains("The ledger has no VM exits"), "{alone}");
+        assert!([" total ", " max "].iter().all(|column| alone.contains(column)), "{alone}");
         let value = document(&joined(&table, &ours()), &table, 0);
         let unknown = json!({ "lines": 2, "of": 9, "first": { "line": 7, "text": "HLT 7x" } });
         assert_eq!(value["not_understood"], unknown);

@@ -14,6 +14,7 @@ use crate::stop::Stop;
 use crate::table::counted;
 use anyhow::Result;
 use indicatif::ProgressBar;
+use lab::diff::runner::status_text;
 use lab::diff::saved::Measurement;
 use lab::diff::series::course::{Built, Measured, Workshop};
 use lab::diff::series::{Broken, Commit, Outcome};
@@ -74,13 +75,14 @@ pub struct Shop<'a> {
 }
 
 /// Returns the reason why a run failed. The last words of `tollgate exec` say it.
-fn broken(Failed { status, tail, text, .. }: Failed) -> Broken {
+fn broken(Failed { status, by_command, tail, text, .. }: Failed) -> Broken {
     let said = tail.iter().rev().find_map(|line| line.strip_prefix("tollgate: "));
     // Without an output, the text has the reason why there is none.
     let why = match said {
+        _ if by_command => format!("the command ended with {}", status_text(status)),
         Some(said) => format!("{said} (status {status})"),
         None if tail.is_empty() => text,
-        None => format!("the command ended with status {status}"),
+        None => format!("the run ended with status {status}"),
     };
     Broken { why, log: tail }
 }

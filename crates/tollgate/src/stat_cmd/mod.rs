@@ -80,28 +80,29 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     let file = |seed: Option<u64>, kind: &str| {
         place.path.join(format!("stat{}.{kind}", seed.map_or_else(String::new, |seed| format!("-{seed}"))))
     };
-    let job = |seed: &Option<u64>| {
-        let ledger = file(*seed, "ledger");
+    let ledgers: Vec<PathBuf> = seeds.iter().map(|seed| file(*seed, "ledger")).collect();
+    ledgers.iter().try_for_each(|ledger| exec_runs::make_way(ledger))?;
+    let job = |(seed, ledger): (&Option<u64>, &PathBuf)| {
         let given = exec_runs::Given { options: &args.passed.words, settle: args.settle, sample: None, seed: *seed };
-        Job { arguments: given.arguments(&ledger, &args.command), output: file(*seed, "output"), leads: true }
+        Job { arguments: given.arguments(ledger, &args.command), output: file(*seed, "output"), leads: true }
     };
-    let jobs: Vec<Job> = seeds.iter().map(job).collect();
+    let jobs: Vec<Job> = seeds.iter().zip(&ledgers).map(job).collect();
     let limits = Limits { most, stop: &stop, until: None };
     let outcomes = runner::run(&program, &jobs, &place.path, limits, &mut |_| ());
     let outcomes = outcomes.map_err(|error| exec_runs::not_executed(&program, &error))?;
     let name = |number: usize| seeds[number].map_or_else(String::new, |seed| format!("seed {seed}: "));
     let named = |number| format!("{}{}", name(number), command_text(&args.command));
     let complete = outcomes.iter().take_while(|outcome| **outcome == Ended::Well).count();
-    let failed = exec_runs::failed(&outcomes, named);
+    let failed = exec_runs::failed(&outcomes, named, |number| &ledgers[number]);
     let interrupted = failed.as_ref().is_some_and(|failed| failed.interrupted) && complete > 0;
     if let Some(failed) = failed.filter(|_| !interrupted) {
-        return Ok(ExitCode::from(failed.report()));
+        failed.report();
+        return Ok(ExitCode::from(failed.status));
     }
     let mut runs = Vec::new();
     let mut kernel = None;
-    for seed in seeds.iter().copied().take(complete) {
-        let path = file(seed, "ledger");
-        let ledger = read_ledger(&path)?;
+    for (seed, path) in seeds.iter().copied().zip(&ledgers).take(complete) {
+        let ledger = read_ledger(path)?;
         let fact = |key: &str| ledger.header.metadata.get(key);
         if runs.is_empty() {
             kernel = fact(&format!("{STATE}release")).cloned();

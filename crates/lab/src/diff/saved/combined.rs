@@ -2,7 +2,7 @@
 
 use super::{Saved, SavedError};
 use crate::diff::origin::{File, Provenance};
-use crate::diff::several::MOST_SIDES;
+use crate::diff::several::{LONGEST_NAME, MOST_SIDES, is_name};
 use crate::diff::statistics::Plan;
 use crate::diff::{Remarks, Run, Runs};
 use crate::format::counted;
@@ -32,11 +32,50 @@ pub enum CombineError {
     TooMany(usize),
 }
 
+/// Results that can be compared, and can't be one file, because a file has one value of what differs between them.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// Versions or settling times differ.
+    #[error(
+        "the combination can't be one file, because {0} and {1} differ in {2}: keep both files, and combine them by --load each time"
+    )]
+    Differing(String, String, &'static str),
+    /// A result was changed.
+    #[error("{0} {1}: a new file would hide that, so keep the files, and combine them by --load each time")]
+    Changed(String, &'static str),
+    /// A name is too long for a file.
+    #[error(
+        "the name '{0}', which has the name of its file, has more than {LONGEST_NAME} characters: give the file a shorter name"
+    )]
+    Name(String),
+}
+
+/// Checks that a combination of results can be saved as one.
+pub fn check_one(all: &[Labelled], combined: &Combined) -> Result<(), SaveError> {
+    let first = &all[0];
+    for Labelled { label, saved } in all {
+        let differs = |what| Err(SaveError::Differing(first.label.clone(), label.clone(), what));
+        if let Some(why) = saved.suspicion() {
+            return Err(SaveError::Changed(label.clone(), why));
+        }
+        if saved.version != first.saved.version {
+            return differs("their versions of Tollgate");
+        }
+        if saved.settle != first.saved.settle {
+            return differs("the time for which the kernels were idle before the command (--settle)");
+        }
+    }
+    let wrong = combined.sides.iter().find(|side| !is_name(&side.name));
+    wrong.map_or(Ok(()), |side| Err(SaveError::Name(side.name.clone())))
+}
+
 /// The sides of several results.
 #[derive(Debug)]
 pub struct Combined {
     /// The command line, before parameters were replaced.
     pub command: String,
+    /// Seconds of virtual time for which the kernels were idle before the command began: those of the first file.
+    pub settle: f64,
     /// The sides.
     pub sides: Vec<Runs>,
     /// Name of the side with which the others are compared unless another one is named: that of the first file.
@@ -48,6 +87,14 @@ pub struct Combined {
 }
 
 impl Combined {
+    /// Returns the remarks for a file: without those on the layouts of several files, which each combination has of its own.
+    pub fn remarks_to_save(&self) -> Remarks {
+        let base = self.sides.iter().find(|side| side.name == self.reference);
+        let own = base.map(|base| of_layouts(&self.sides, base)).unwrap_or_default();
+        let notes = self.remarks.notes.iter().filter(|note| !own.contains(note)).cloned().collect();
+        Remarks { notes, ..self.remarks.clone() }
+    }
+
     /// Returns true for the two sides of a comparison of A and B that was saved, as [`crate::diff::Diff`] shows it.
     pub fn is_of_two(&self) -> bool {
         matches!(&self.sides[..], [a, b] if a.name == "A" && b.name == "B" && a.command == b.command && a.parameters == b.parameters)
@@ -147,6 +194,21 @@ fn rename(members: &mut [Member], all: &[Labelled]) -> Result<(), CombineError> 
     twice.map_or(Ok(()), |twice| Err(CombineError::Names(members[twice].runs.name.clone())))
 }
 
+/// Says which sides have layouts that the one they are compared with lacks.
+fn of_layouts(sides: &[Runs], base: &Runs) -> Vec<String> {
+    let note = |other: &Runs| {
+        let common = other.runs.iter().filter(|run| base.runs.iter().any(|known| known.seed == run.seed)).count();
+        let (name, of) = (&other.name, counted(other.runs.len(), "layout", "layouts"));
+        let [are, only] = match common {
+            1 => ["is also one", "this one is"],
+            _ => ["are also those", "these are"],
+        };
+        (common < other.runs.len())
+            .then(|| format!("{name} has {of}, of which {common} {are} of {}: only {only} compared.", base.name))
+    };
+    sides.iter().filter(|other| other.name != base.name).filter_map(note).collect()
+}
+
 /// Combines results, at least one.
 pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
     let first = &all[0];
@@ -201,20 +263,7 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
     remarks.idle = first.saved.idle.clone();
     let sides: Vec<Runs> = members.into_iter().map(|member| member.runs).collect();
     let base = &sides[reference];
-    for other in sides.iter().filter(|other| other.name != base.name) {
-        let common = other.runs.iter().filter(|run| base.runs.iter().any(|known| known.seed == run.seed)).count();
-        if common < other.runs.len() {
-            let (name, of) = (&other.name, counted(other.runs.len(), "layout", "layouts"));
-            let [are, only] = match common {
-                1 => ["is also one", "this one is"],
-                _ => ["are also those", "these are"],
-            };
-            add(
-                &mut remarks.notes,
-                format!("{name} has {of}, of which {common} {are} of {}: only {only} compared.", base.name),
-            );
-        }
-    }
+    of_layouts(&sides, base).into_iter().for_each(|note| add(&mut remarks.notes, note));
     // The number of pairs is decided before the first run only where all files say so.
     let plan = if all.iter().all(|labelled| labelled.saved.fixed) { Plan::Fixed } else { Plan::Looks };
     let mut list: Vec<File> = Vec::new();
@@ -235,5 +284,6 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
         more_files: base.files.more,
         tree: base.files.tree.clone(),
     };
-    Ok(Combined { command: first.saved.command.clone(), reference: base.name.clone(), sides, plan, remarks })
+    let (command, settle) = (first.saved.command.clone(), first.saved.settle);
+    Ok(Combined { command, settle, reference: base.name.clone(), sides, plan, remarks })
 }

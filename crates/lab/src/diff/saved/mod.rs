@@ -12,7 +12,7 @@ use super::{Interrupted, Paid, Remarks, Run, Runs, several};
 use crate::charges::{Tallies, Tally};
 use crate::flame::Folded;
 use crate::format::hexadecimal;
-pub use combined::{CombineError, Combined, Labelled, combine};
+pub use combined::{CombineError, Combined, Labelled, SaveError, check_one, combine};
 use ledger::stays::{Durations, Stays};
 use ledger::{Amount, Gate, Stay};
 use serde::{Deserialize, Serialize};

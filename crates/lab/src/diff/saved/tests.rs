@@ -67,6 +67,50 @@ fn a_side_that_both_files_have_is_one_side() {
 }
 
 #[test]
+fn a_combination_is_saved_as_it_is_shown() {
+    let file = |name: &str, words: &str, layouts: usize| {
+        let mut one = side(name, words, 1_000);
+        one.runs.truncate(layouts);
+        saved(&[one])
+    };
+    let all = [labelled("first", file("base", "", 6)), labelled("second", file("off", "mitigations=off", 3))];
+    let combined = combine(&all).unwrap();
+    check_one(&all, &combined).unwrap();
+    let remarks = combined.remarks_to_save();
+    let plan = combined.plan;
+    let measurement =
+        Measurement { command: &combined.command, settle: combined.settle, plan, reference: 0, remarks: &remarks };
+    let again = Saved::read(Saved::new(&combined.sides, &measurement).to_json().unwrap().as_bytes()).unwrap();
+    let again = combine(&[labelled("both", again)]).unwrap();
+    assert_eq!((&again.sides, &again.remarks), (&combined.sides, &combined.remarks));
+    // More of the first side makes the note on the layouts of the second one another.
+    let reversed = [labelled("second", all[1].saved.clone()), labelled("first", all[0].saved.clone())];
+    let combined = combine(&reversed).unwrap();
+    assert!(combined.remarks.notes.iter().any(|note| note.starts_with("base has 6 layouts, of which 3")));
+    assert!(!combined.remarks_to_save().notes.iter().any(|note| note.contains("6 layouts")));
+}
+
+#[test]
+fn what_a_file_can_not_say_is_not_saved() {
+    let (a, mut b) = (saved(&[side("base", "", 1_000)]), saved(&[side("off", "nopti", 1_500)]));
+    let error = |b: &Saved, label: &str| {
+        let all = [labelled("a", a.clone()), labelled(label, b.clone())];
+        check_one(&all, &combine(&all).unwrap()).map_err(|error| error.to_string())
+    };
+    assert_eq!(error(&b, "b"), Ok(()));
+    b.version = "1.3.0".to_owned();
+    assert!(error(&b, "b").unwrap_err().starts_with("b was changed after it was saved"));
+    b.seal();
+    assert!(error(&b, "b").unwrap_err().contains("a and b differ in their versions of Tollgate: keep both files"));
+    (b.version, b.settle) = (a.version.clone(), 0.5);
+    b.seal();
+    assert!(error(&b, "b").unwrap_err().contains("--settle"));
+    let mut same = saved(&[side("base", "nopti", 1_500)]);
+    same.seal();
+    assert!(error(&same, &"x".repeat(64)).unwrap_err().contains("give the file a shorter name"));
+}
+
+#[test]
 fn other_sides_of_the_same_name_get_the_name_of_their_file() {
     let (a, b) = (saved(&[side("A", "", 1_000)]), saved(&[side("A", "", 1_500)]));
     let combined = combine(&[labelled("before", a.clone()), labelled("after", b.clone())]).unwrap();

@@ -4,7 +4,7 @@ use super::{Bisection, Found, Mark, Row, Series, Status};
 use crate::diff::origin::{Provenance, short};
 use crate::diff::sentence;
 use crate::diff::sheets::{Sheet, headings, print, rounded};
-use crate::diff::{Answer, Position, Verdict};
+use crate::diff::{Answer, Position, Verdict, is_aside};
 use crate::format::Align::{Left, Right};
 use crate::format::{counted, cut, listed};
 
@@ -160,7 +160,7 @@ impl Series {
         let first = &self.rows.first()?.commit.name;
         let built = counted(bisection.kernels, "kernel", "kernels");
         let last = self.rows.last()?;
-        Some(match &bisection.found {
+        let sentence = match &bisection.found {
             Some(Found::Commit(commit)) => format!(
                 "{} is the first commit that costs more than {above} above {first}: {built} of {} decided.",
                 self.rows[*commit].named(),
@@ -180,7 +180,14 @@ impl Series {
                     last.named()
                 ),
             },
-        })
+        };
+        let certainty = match self.searched_in_one_layout() {
+            true => {
+                " The search has judged by one layout, without an interval: another one may lead to another commit."
+            }
+            false => "",
+        };
+        Some(sentence + certainty)
     }
 
     /// Returns what a search that was interrupted knows, in a sentence.
@@ -287,9 +294,26 @@ impl Series {
         let pairs: Vec<usize> = with_interval.map(|diff| diff.verdict.differences.len()).collect();
         let certainty = pairs.iter().min().zip(pairs.iter().max()).map(|(least, most)| {
             let pairs = if least == most { counted(*least, "pair", "pairs") } else { format!("{least} to {most} pairs") };
-            format!("Each interval has 95% confidence for its commit alone: {pairs} of runs, each pair under a layout of its own.")
+            format!("Each change is the Hodges-Lehmann estimate of its pairs, and its interval has 95% confidence for its commit alone: {pairs} of runs, each pair under a layout of its own.")
         });
-        certainty.into_iter().chain(self.notes.iter().cloned()).collect()
+        let is_single = |diff: &crate::diff::Diff| diff.verdict.interval.is_none();
+        let single = self.rows.iter().filter(|row| !row.is_same_image()).filter_map(|row| row.previous.as_ref());
+        let single = single.into_iter().any(is_single).then(|| {
+            "What was compared in one layout has no interval: code and data at other places may give another answer (six layouts are the fewest that can decide).".to_owned()
+        });
+        let notes = self.notes.iter().filter(|note| !is_aside(note)).cloned();
+        certainty.into_iter().chain(single).chain(notes).collect()
+    }
+
+    /// Returns the remarks on the tables, which stand below them.
+    pub(crate) fn asides(&self) -> impl Iterator<Item = &String> {
+        self.notes.iter().filter(|note| is_aside(note))
+    }
+
+    /// Returns true if the search has judged by single layouts.
+    fn searched_in_one_layout(&self) -> bool {
+        let mut firsts = self.rows.iter().filter_map(|row| row.first.as_ref());
+        firsts.any(|verdict| verdict.answer == Answer::OneLayout)
     }
 
     /// Returns the series as text for the terminal.
@@ -311,6 +335,7 @@ impl Series {
             let log = &broken.log[broken.log.len().saturating_sub(LOG)..];
             log.iter().for_each(|line| out += &format!("    | {line}\n"));
         }
+        self.asides().for_each(|aside| out += &format!("\n{aside}\n"));
         print(&mut out, vec![self.measured_on()]);
         out
     }

@@ -179,3 +179,23 @@ fn a_series_without_figures_is_shown_too() {
     assert!(series.text().contains("bbbbbbb") && series.csv().lines().count() == 3);
     assert!(crate::report::series_page(&series).unwrap().contains("interrupted before all commits were tried"));
 }
+
+#[test]
+fn one_layout_is_said() {
+    let one = |instructions: u64| vec![run(Some(1), instructions, 1_000)];
+    let commits = [("aaaaaaa", 1_000_000), ("bbbbbbb", 1_000_000), ("ccccccc", 1_100_000)].map(|(name, cost)| {
+        let runs = Runs { name: name.to_owned(), ..runs("x", "", one(cost)) };
+        (commit(name, ""), Outcome::Measured(Box::new(runs), None))
+    });
+    let bisection = Bisection {
+        above: 0.02,
+        marks: vec![Some(Mark::Below), Some(Mark::Below), Some(Mark::Above)],
+        found: Some(Found::Commit(2)),
+        kernels: 3,
+    };
+    let text = Series::new(about(), commits.to_vec(), Some(bisection), &terms(None), Remarks::default()).text();
+    assert!(text.contains("The search has judged by one layout, without an interval"), "{text}");
+    assert!(text.contains("What was compared in one layout has no interval"), "{text}");
+    assert!(text.contains("equal in one layout") && text.contains("one layout, no interval"), "{text}");
+    assert!(!sample().text().contains("one layout"), "{}", sample().text());
+}

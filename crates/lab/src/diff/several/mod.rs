@@ -17,7 +17,7 @@ use crate::difference::Change;
 use crate::format::counted;
 use crate::report::ReportError;
 use serde::Serialize;
-pub use sheets::{differing, markdown, overview, provenance, remarks, text};
+pub use sheets::{asides, differing, markdown, overview, provenance, remarks, text};
 use std::collections::BTreeMap;
 
 /// The version of the JSON document.
@@ -193,7 +193,7 @@ impl Several {
         if let (Some(least), Some(most)) = (counts.clone().min(), counts.max()) {
             let pairs = if least == most { counted(most, "pair", "pairs") } else { format!("{least} to {most} pairs") };
             all.push(format!(
-                "Each interval has 95% confidence for its side alone: {pairs} of runs with {}, each pair under a layout of its own.",
+                "Each difference is the Hodges-Lehmann estimate of its pairs, and its interval has 95% confidence for its side alone: {pairs} of runs with {}, each pair under a layout of its own.",
                 self.base().name
             ));
         }

@@ -5,7 +5,7 @@ use crate::charges::Tallies;
 use crate::diff::origin::{Origin, among, short};
 use crate::diff::sentence::{self, percent};
 use crate::diff::sheets::{self, Sheet, command_lines, headings, mark_down, print, rounded};
-use crate::diff::{Answer, Diff, Figures, Held, Rests};
+use crate::diff::{Answer, Diff, Figures, Held, Rests, is_aside};
 use crate::difference::Change;
 use crate::format::Align::{Left, Right};
 use crate::format::{gigahertz, signed};
@@ -141,7 +141,7 @@ fn overview_of(several: &Several, columns: &[usize]) -> Sheet {
     let held_name = limit.map_or_else(String::new, |limit| format!("  --fail-above {}%", (limit * 1e8).round() / 1e6));
     let rows = [
         row("cycles of the command, median", &|column| rounded(column.side.cycles.median)),
-        row(&format!("  against {}", several.base().name), &|column| {
+        row(&format!("  against {}, in pairs", several.base().name), &|column| {
             column.against.as_ref().map_or_else(|| "reference".to_owned(), |diff| sentence::cells(&diff.verdict).0)
         }),
         row("  interval", &|column| against(column, &|diff| sentence::cells(&diff.verdict).1)),
@@ -282,7 +282,7 @@ pub fn provenance(several: &Several) -> Sheet {
 
 /// Returns the remarks behind the answers, in their order.
 pub fn remarks(several: &Several) -> Vec<String> {
-    let decided = |diff: &Diff| diff.decision.as_ref().map(|decision| format!("{}: {decision}", diff.b.name));
+    let decided = |diff: &Diff| diff.decision.as_ref().map(|decision| sentence::decision_on(&diff.b.name, decision));
     let mut lacks: Vec<&str> =
         several.comparisons().filter_map(|diff| diff.rests.as_ref()).map(|rests| rests.lacks).collect();
     lacks.sort_unstable();
@@ -292,17 +292,17 @@ pub fn remarks(several: &Several) -> Vec<String> {
     certainty
         .chain(several.comparisons().filter_map(decided))
         .chain(lacks)
-        .chain(several.notes.iter().cloned())
+        .chain(several.notes.iter().filter(|note| !is_aside(note)).cloned())
         .collect()
 }
 
-/// Returns all tables for each block of columns.
-fn all(
-    several: &Several,
-    top: usize,
-    blocks: &[Vec<usize>],
-    measured_on: fn(&Several, &[usize]) -> Sheet,
-) -> Vec<Sheet> {
+/// Returns the remarks on the tables, which stand below them.
+pub fn asides(several: &Several) -> impl Iterator<Item = &String> {
+    several.notes.iter().filter(|note| is_aside(note))
+}
+
+/// Returns the tables for each block of columns, but those of what was measured on.
+fn all(several: &Several, top: usize, blocks: &[Vec<usize>]) -> Vec<Sheet> {
     let mut all: Vec<Sheet> = blocks.iter().map(|block| overview_of(several, block)).collect();
     all.extend(blocks.iter().filter_map(|block| differing_of(several, block)));
     match &several.comparisons().collect::<Vec<_>>()[..] {
@@ -314,7 +314,6 @@ fn all(
             }
         }
     }
-    all.extend(blocks.iter().map(|block| measured_on(several, block)));
     all
 }
 
@@ -331,7 +330,9 @@ pub fn text(several: &Several, top: usize) -> String {
         let padding = " ".repeat(width.saturating_sub(name.chars().count()));
         out += &format!("{name}{padding}  {}\n", column.side.title);
     }
-    print(&mut out, all(several, top, &several.blocks(), provenance_of));
+    print(&mut out, all(several, top, &several.blocks()));
+    asides(several).for_each(|aside| out += &format!("\n{aside}\n"));
+    print(&mut out, several.blocks().iter().map(|block| provenance_of(several, block)).collect());
     out
 }
 
@@ -348,6 +349,8 @@ pub fn markdown(several: &Several, top: usize) -> String {
         out += &format!("- {}: {}\n", plain(&column.side.name), code(&column.side.title));
     }
     out += &command_lines(&several.command, &several.provenance);
-    mark_down(&mut out, all(several, top, &[several.whole()], measured_on), OPEN);
+    mark_down(&mut out, all(several, top, &[several.whole()]), OPEN);
+    asides(several).for_each(|aside| out += &format!("\n{}\n", sentence(aside)));
+    mark_down(&mut out, vec![measured_on(several, &several.whole())], 0);
     out
 }
