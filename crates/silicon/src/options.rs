@@ -21,7 +21,7 @@ pub struct Options {
     /// The processor that measures; without one, the one on which the caller runs.
     pub processor: Option<usize>,
     /// Time stamps that a round of independent instructions takes on an idle core, for each that a round of the longer chain takes.
-    /// If it is known, only samples during which nothing else executed on the core count; see [`crate::child::Samples::alone`].
+    /// If it is known, only samples during which nothing else executed on the core count.
     pub idle: Option<f64>,
     /// Time for which such samples are looked for, before others count too.
     pub patience: Duration,
