@@ -10,6 +10,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+/// Beginning of the keys of facts about the kernel of a controlled run, in a ledger.
+pub const STATE: &str = "state: ";
+
 /// Number of bytes hashed at a time.
 const PIECE: usize = 1 << 20;
 

@@ -1,7 +1,7 @@
 //! `tollgate report`: shows the charges of a run, for people and for programs.
 
 use crate::entries;
-use crate::exec_cmd::STATE;
+use crate::identity::STATE;
 use crate::output;
 use crate::report_csv;
 use crate::sites::{self, WhatIf};

@@ -27,6 +27,11 @@ impl Clock {
         self.process.processor()
     }
 
+    /// Returns the part of all measurements so far beside which other work executed on the core.
+    pub(crate) fn busy(&self) -> f64 {
+        self.process.busy()
+    }
+
     pub(crate) fn hz(&mut self) -> Result<f64, NativeError> {
         Ok(self.process.measure(&self.kernel, self.entry, 0)?.per_stamp * silicon::options::stamp_hz())
     }

@@ -26,6 +26,7 @@ pub mod program;
 pub mod result;
 pub mod run;
 pub mod security;
+mod shared;
 pub mod workloads;
 
 pub use result::Validation;

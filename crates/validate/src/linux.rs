@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use crate::native::{self, Measured, Process, Times};
 use crate::program::{self, Program, Stamps};
 use crate::result::{Family, Row, Validation};
-use crate::run::count_shared;
+use crate::shared::{self, count_shared};
 use crate::workloads::{Workload, workloads};
 use silicon::release;
 use std::path::Path;
@@ -17,6 +17,8 @@ const REPEATS: u64 = 5;
 const BUDGET: u64 = 20;
 /// Runs of a program on this machine.
 const RUNS: [usize; 2] = [11, 7];
+/// Part of the moments with other work on the core that a note names.
+const BUSY: f64 = 0.2;
 
 /// A modelled machine with Linux.
 pub trait Guest: Sync {
@@ -74,7 +76,7 @@ pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Pr
             .notes
             .push(format!("The guest's kernel has the security modules of this machine's that it knows: {modules}."));
     }
-    match of_paths(guest, directory, &result.models, progress) {
+    match of_paths(guest, directory, &result.models, &mut result.notes, progress) {
         Ok(family) => result.families.push(family),
         Err(reason) => result.notes.push(format!("No paths through the kernel: {reason}.")),
     }
@@ -108,10 +110,20 @@ fn for_each<T: Send>(models: &[String], task: impl Fn(&str) -> T + Sync) -> Vec<
 }
 
 /// The paths through the kernel: the program answers the same requests here and in the modelled machine.
-fn of_paths(guest: &dyn Guest, directory: &Path, models: &[String], progress: Progress) -> Result<Family, String> {
+fn of_paths(
+    guest: &dyn Guest,
+    directory: &Path,
+    models: &[String],
+    notes: &mut Vec<String>,
+    progress: Progress,
+) -> Result<Family, String> {
     let kernels = paths::kernels();
     let program = Program::new(&kernels).map_err(|error| error.to_string())?;
     let natives = natively(&program, &kernels, progress)?;
+    let beside = natives.iter().filter(|native| native.shared).count();
+    if beside > 0 {
+        notes.push(shared::note(beside, natives.len(), "paths through the kernel"));
+    }
     progress("paths in the models", 0.0);
     let write = |name: &str, bytes: &[u8]| {
         let path = directory.join(name);
@@ -237,6 +249,13 @@ fn of_programs(
             "The kernel grants no hardware counters (perf_event_open): cycles of programs are their user time by the measured clock, and the model counts their instructions."
                 .into(),
         );
+    }
+    if clock.busy() > BUSY {
+        notes.push(format!(
+            "Between runs of programs, other work shared the core in {:.0}% of all moments. A program runs for longer than a quiet moment lasts: \
+             its figure of this machine is too high.",
+            clock.busy() * 100.0
+        ));
     }
     let about = "Programs of this machine, the time that they spend outside the kernel";
     let family = Family::new("programs", about, "cycles per instruction", None, rows, models.len());

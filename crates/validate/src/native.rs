@@ -69,6 +69,8 @@ pub struct Process {
     is_calibrated: bool,
     /// Kernels during whose measurements other work shared the core.
     shared: usize,
+    /// Measurements, and those during which nothing else executed on the core.
+    moments: [usize; 2],
 }
 
 impl Drop for Process {
@@ -96,7 +98,17 @@ impl Process {
         let (mut child, file) = start().map_err(NativeError::Start)?;
         let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         let processor = bind(child.id());
-        Ok(Self { child, to, from, _file: file, processor, width: f64::INFINITY, is_calibrated: false, shared: 0 })
+        Ok(Self {
+            child,
+            to,
+            from,
+            _file: file,
+            processor,
+            width: f64::INFINITY,
+            is_calibrated: false,
+            shared: 0,
+            moments: [0; 2],
+        })
     }
 
     /// Sends a request and returns the answer. Data stay in the process until others are sent.
@@ -172,7 +184,10 @@ impl Process {
         if samples.len() >= CALIBRATION as usize {
             self.width = usual_width(samples).map_or(self.width, |width| self.width.min(width));
         }
-        undisturbed(samples, self.width)
+        let alone = undisturbed(samples, self.width);
+        self.moments[0] += samples.len().saturating_sub(1);
+        self.moments[1] += alone.len();
+        alone
     }
 
     /// Returns the processor that the process is bound to.
@@ -183,6 +198,12 @@ impl Process {
     /// Returns the number of kernels during whose measurements other work shared the core.
     pub fn shared(&self) -> usize {
         self.shared
+    }
+
+    /// Returns the part of all measurements beside which other work executed on the core.
+    pub fn busy(&self) -> f64 {
+        let [all, alone] = self.moments.map(|count| count as f64);
+        1.0 - alone / all.max(1.0)
     }
 
     /// Returns how many independent instructions the core has executed in a cycle, at its best, if anything was measured.

@@ -10,6 +10,7 @@ use crate::linux::{self, Guest};
 use crate::native::{Measured, NativeError, Process};
 use crate::program::{Program, width};
 use crate::result::{Family, Pair, Row, Validation};
+use crate::shared::{self, count_shared};
 use iced_x86::{Formatter, GasFormatter};
 use ledger::profile::{Clock, Profile};
 use silicon::host::Processor;
@@ -186,25 +187,6 @@ impl Machine {
     }
 }
 
-/// Says with how many of all measurements of a kind other work shared the core.
-fn shared(beside: usize, all: usize, what: &str) -> String {
-    let then = if too_few(all - beside, all) { "their figures are too high" } else { "they count for nothing" };
-    format!("Other work shared the core with {beside} of {all} {what} all the time: {then}.")
-}
-
-/// Returns true if so few of all measurements were taken on an idle core that the others have to count.
-fn too_few(alone: usize, all: usize) -> bool {
-    alone * 10 < all
-}
-
-/// Has the rows of a family count although other work shared the core, if there are too few others.
-pub(crate) fn count_shared(rows: &mut [Row]) {
-    let alone = rows.iter().filter(|row| !row.shared).count();
-    if too_few(alone, rows.len()) {
-        rows.iter_mut().for_each(|row| row.shared = false);
-    }
-}
-
 /// The family of basic blocks.
 fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>, progress: Progress) -> Option<Family> {
     let programs = usual_programs();
@@ -243,7 +225,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
         false
     });
     if !beside.is_empty() {
-        notes.push(shared(beside.len(), measured.len(), "blocks"));
+        notes.push(shared::note(beside.len(), measured.len(), "blocks"));
     }
     let tasks = measured.len() * models.len();
     let figures = side_by_side(tasks, &mut |part| progress("blocks in the models", part), |n| {
@@ -443,7 +425,7 @@ fn native(
         ));
     }
     if process.shared() > 0 {
-        result.notes.push(shared(process.shared(), kernels.len(), "microbenchmarks"));
+        result.notes.push(shared::note(process.shared(), kernels.len(), "microbenchmarks"));
     }
     if !process.is_real_time() {
         result.notes.push(

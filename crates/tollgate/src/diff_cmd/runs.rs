@@ -2,8 +2,9 @@
 
 use super::asked::Asked;
 use super::{again, noop};
-use crate::exec_cmd::{DIRECTORY, END, FILES, Kernel, SETTLED, STATE, command_text, parameters};
+use crate::exec_cmd::{DIRECTORY, END, FILES, Kernel, SETTLED, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
+use crate::identity::STATE;
 use crate::model;
 use crate::output::described;
 use crate::table::{hexadecimal, read_ledger};

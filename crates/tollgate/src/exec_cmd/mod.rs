@@ -22,6 +22,7 @@ mod shared;
 
 use crate::contain::Sandbox;
 use crate::ending;
+use crate::identity::STATE;
 use crate::limits;
 use crate::model;
 use crate::net::{self, Addresses, Connections, Nets};
@@ -87,8 +88,6 @@ pub const SETTLED: &str = "settled after";
 const SEED: &str = "random seed";
 /// Key of the command's working directory in a ledger, if its name may affect the run of a diff.
 pub const DIRECTORY: &str = "working directory";
-/// Beginning of the keys of facts about the kernel of a controlled run, in a ledger.
-pub const STATE: &str = "state: ";
 /// Key of the reason for which a controlled run ended, in a ledger, and its value if the command itself ended.
 pub const END: &str = "end";
 pub const ENDED: &str = "ended";

@@ -2,8 +2,9 @@
 
 pub(crate) mod options;
 
-use crate::exec_cmd::{Kernel, STATE, command_text, parameters};
+use crate::exec_cmd::{Kernel, command_text, parameters};
 use crate::exec_runs::{self, Place};
+use crate::identity::STATE;
 use crate::model;
 use crate::output::say;
 use crate::stop::{INTERRUPTED, Stop};
