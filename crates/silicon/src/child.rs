@@ -20,8 +20,8 @@ use std::time::Duration;
 /// Pages that a block may touch at most, whatever the options say.
 pub const PAGES: usize = 64;
 
-/// Samples whose independent instructions the caller is told.
-const WIDTHS: usize = 32;
+/// Samples whose overlapping chains the caller is told.
+const WINDOWS: usize = 32;
 
 /// One round of executions: time stamps that passed.
 #[repr(C)]
@@ -31,8 +31,8 @@ pub struct Sample {
     pub block: [u64; 2],
     /// Dependent additions, likewise.
     pub chain: [u64; 2],
-    /// Independent instructions.
-    pub width: u64,
+    /// Chains that overlap.
+    pub window: u64,
 }
 
 /// What a process measured.
@@ -41,11 +41,11 @@ pub struct Sample {
 pub struct Samples {
     /// Samples that were taken.
     pub count: u64,
-    /// 1 if nothing else executed on the core during any of them, as far as independent instructions show; 0 if the figure of an idle
+    /// 1 if nothing else executed on the core during any of them, as far as overlapping chains show; 0 if the figure of an idle
     /// core is not known, or if no quiet moment came.
     pub alone: u64,
-    /// The first samples that were taken, whatever else executed: independent instructions and the longer chain.
-    pub widths: [[u64; 2]; WIDTHS],
+    /// The first samples that were taken, whatever else executed: overlapping chains and the longer chain of additions.
+    pub windows: [[u64; 2]; WINDOWS],
     /// Rounds of the loops of the block.
     pub rounds: u64,
     /// Rounds of the loops of additions.
@@ -63,12 +63,12 @@ impl Samples {
     pub const EMPTY: Self = Self {
         count: 0,
         alone: 0,
-        widths: [[0; 2]; WIDTHS],
+        windows: [[0; 2]; WINDOWS],
         rounds: 0,
         chain_rounds: 0,
         pages: 0,
         addresses: [0; PAGES],
-        samples: [Sample { block: [0; 2], chain: [0; 2], width: 0 }; SAMPLES],
+        samples: [Sample { block: [0; 2], chain: [0; 2], window: 0 }; SAMPLES],
     };
 }
 
@@ -354,21 +354,21 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
     let take = || Sample {
         block: [run(code.once, rounds), run(code.twice, rounds)],
         chain: [run(code.chain[0], ROUNDS), run(code.chain[1], ROUNDS)],
-        width: run(code.width, ROUNDS),
+        window: run(code.window, WINDOW_ROUNDS),
     };
-    for width in &mut samples.widths {
+    for window in &mut samples.windows {
         let sample = take();
-        *width = [sample.width, sample.chain[1]];
+        *window = [sample.window, sample.chain[1]];
     }
     if let Some(idle) = options.idle {
-        let chain = samples.widths.iter().map(|[_, chain]| *chain).min().unwrap_or(0);
+        let chain = samples.windows.iter().map(|[_, chain]| *chain).min().unwrap_or(0);
         let most = (chain as f64 * idle * ALONE) as u64;
         let end = now() + options.patience.as_nanos() as u64;
         let mut before = false;
         collect(options, samples, || {
             while now() < end {
                 let sample = take();
-                let after = sample.width <= most;
+                let after = sample.window <= most;
                 if std::mem::replace(&mut before, after) && after {
                     return Some(sample);
                 }
@@ -382,8 +382,10 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
     }
 }
 
-/// Rounds of the loops that show the clock and what else executes.
+/// Rounds of the loops that show the clock.
 const ROUNDS: u64 = 48;
+/// Rounds of the loop that shows what else executes.
+const WINDOW_ROUNDS: u64 = 6;
 /// Samples without other work that make a figure, at least.
 const LEAST: u64 = 24;
 
@@ -398,7 +400,7 @@ fn now() -> u64 {
 /// Collects samples until enough of them agree, or until there are no more.
 fn collect(options: &Options, samples: &mut Samples, mut next: impl FnMut() -> Option<Sample>) {
     let most = options.samples.clamp(1, SAMPLES);
-    let mut least = Sample { block: [u64::MAX; 2], chain: [u64::MAX; 2], width: 0 };
+    let mut least = Sample { block: [u64::MAX; 2], chain: [u64::MAX; 2], window: 0 };
     samples.count = 0;
     for n in 0..most {
         let Some(sample) = next() else { return };

@@ -29,6 +29,7 @@ pub mod release;
 pub mod routine;
 pub mod sample;
 pub mod stats;
+pub mod window;
 
 pub use block::Block;
 pub use failure::Failure;

@@ -45,8 +45,8 @@ pub struct Traced {
     pub pages: Vec<u64>,
     /// Nothing else executed on the core; false without [`Options::idle`] too.
     pub alone: bool,
-    /// Time stamps of a round of independent instructions for each of a round of the longer chain, in the quieter samples.
-    pub width: f64,
+    /// Time stamps of overlapping chains for each of the longer chain of additions, in the quieter samples.
+    pub window: f64,
 }
 
 /// Measures a block, and returns the code and the pages too.
@@ -71,9 +71,9 @@ pub fn trace_block(block: &Block, options: &Options) -> Result<Traced, Failure> 
         };
         if let Some(cycles) = cycles(&samples, code.copies as u64, options.grain) {
             let pages = samples.addresses[..samples.pages as usize].to_vec();
-            let [widths, chains] = [0, 1].map(|of| samples.widths.map(|both| both[of] as f64));
-            let width = stats::usual_ratio(&widths, &chains).unwrap_or(f64::INFINITY);
-            return Ok(Traced { cycles, code, rounds: samples.rounds, pages, alone: samples.alone != 0, width });
+            let [windows, chains] = [0, 1].map(|of| samples.windows.map(|both| both[of] as f64));
+            let window = stats::usual_ratio(&windows, &chains).unwrap_or(f64::INFINITY);
+            return Ok(Traced { cycles, code, rounds: samples.rounds, pages, alone: samples.alone != 0, window });
         }
     }
     Err(Failure::Noise)
@@ -169,12 +169,12 @@ mod tests {
         // The stamp advances by 25; a round of 64 blocks of 2 cycles takes 100 stamps, and an addition takes 0.75.
         let mut samples = Samples::EMPTY;
         (samples.count, samples.rounds, samples.chain_rounds, samples.pages) = (32, 10, 10, 1);
-        samples.samples[..32].fill(Sample { block: [1000, 2000], chain: [480, 960], width: 0 });
-        samples.samples[7] = Sample { block: [100_000, 200_000], chain: [480, 960], width: 0 };
+        samples.samples[..32].fill(Sample { block: [1000, 2000], chain: [480, 960], window: 0 });
+        samples.samples[7] = Sample { block: [100_000, 200_000], chain: [480, 960], window: 0 };
         let cycles = cycles(&samples, 64, 25).unwrap();
         assert_eq!(cycles.per_stamp, 640.0 / 480.0);
         assert_eq!(cycles.cycles, 1000.0 * (640.0 / 480.0) / 640.0);
-        samples.samples[20..32].fill(Sample { block: [1000, 3000], chain: [480, 960], width: 0 });
+        samples.samples[20..32].fill(Sample { block: [1000, 3000], chain: [480, 960], window: 0 });
         assert_eq!(super::cycles(&samples, 64, 25), None);
     }
 }

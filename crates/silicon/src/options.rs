@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Factor by which independent instructions take longer than on an idle core if nothing shares the core.
-pub const ALONE: f64 = 1.1;
+/// Factor by which overlapping chains take longer than on an idle core, at most, if nothing shares the core: beside another thread it is
+/// about 2.
+pub const ALONE: f64 = 1.25;
 
 /// Most samples of a measurement.
 pub const SAMPLES: usize = 400;
@@ -20,7 +21,7 @@ pub struct Options {
     pub pages: usize,
     /// The processor that measures; without one, the one on which the caller runs.
     pub processor: Option<usize>,
-    /// Time stamps that a round of independent instructions takes on an idle core, for each that a round of the longer chain takes.
+    /// Time stamps that overlapping chains take on an idle core, for each that the longer chain of additions takes: see [`crate::window`].
     /// If it is known, only samples during which nothing else executed on the core count.
     pub idle: Option<f64>,
     /// Time for which such samples are looked for, before others count too.

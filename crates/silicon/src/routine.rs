@@ -5,6 +5,7 @@
 use crate::block::Block;
 use crate::failure::Failure;
 use crate::layout::{self, Slot};
+use crate::window::{self, Chain};
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, dword_ptr, get_gpr64, qword_ptr, registers::*, xmmword_ptr,
 };
@@ -49,14 +50,14 @@ pub struct Code {
     pub copies: usize,
     /// Addresses of the same functions for the dependent additions by which the clock is known.
     pub chain: [u64; 2],
-    /// Address of the function of independent instructions, which take longer if another thread executes on the core.
-    pub width: u64,
+    /// Address of the function of chains that overlap, unless another thread executes on the core: see [`window`].
+    pub window: u64,
 }
 
 /// Dependent additions in a round of the shorter chain.
 pub const CHAIN: usize = 64;
-/// Independent instructions in a round.
-const WIDTH: usize = 96;
+/// Chains in a round of those that overlap.
+const WINDOWS: usize = 4;
 
 /// Makes the functions of a block.
 pub fn code(block: &Block, kind: Kind) -> Result<Code, Failure> {
@@ -68,8 +69,8 @@ fn make(block: &Block, kind: Kind) -> Result<Code, IcedError> {
     a.add(rax, rbx)?;
     let addition = Block::new(a.instructions()).expect("an addition can be repeated");
     let mut a = CodeAssembler::new(64)?;
-    a.nop()?;
-    let nothing = Block::new(a.instructions()).expect("a NOP can be repeated");
+    window::emit(&mut a, Chain::Own)?;
+    let overlapping = Block::new(a.instructions()).expect("a chain can be repeated");
     let copies = copies(block);
     let mut bytes = Vec::new();
     let mut add = |block, copies| {
@@ -81,8 +82,8 @@ fn make(block: &Block, kind: Kind) -> Result<Code, IcedError> {
     };
     let (once, twice) = (add(block, copies)?, add(block, 2 * copies)?);
     let chain = [add(&addition, CHAIN)?, add(&addition, 2 * CHAIN)?];
-    let width = add(&nothing, WIDTH)?;
-    Ok(Code { bytes, once, twice, copies, chain, width })
+    let window = add(&overlapping, WINDOWS)?;
+    Ok(Code { bytes, once, twice, copies, chain, window })
 }
 
 /// Returns a function that lies at this address, with the calling convention of System V. The loop begins a line.

@@ -5,7 +5,7 @@
 use crate::counters::Counters;
 use crate::kernel::Kernel;
 use crate::layout;
-use crate::program::{self, CHAIN_CYCLES, Program, Stamps, WIDTH_INSTRUCTIONS};
+use crate::program::{self, CHAIN_CYCLES, Program, Stamps, waiting};
 use crate::workloads::ENVIRONMENT;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
@@ -63,8 +63,12 @@ pub struct Process {
     _file: File,
     /// The processor that it is bound to.
     processor: usize,
-    /// What independent instructions take on the idle core, of the chain's time.
-    width: f64,
+    /// What overlapping chains take on the idle core, of the time of the chain of additions.
+    window: f64,
+    /// What they would take if each waited for the one before it, likewise.
+    waiting: f64,
+    /// The function of such chains.
+    waits: u64,
     /// That figure was looked for long enough.
     is_calibrated: bool,
     /// Kernels during whose measurements other work shared the core.
@@ -104,7 +108,9 @@ impl Process {
             from,
             _file: file,
             processor,
-            width: f64::INFINITY,
+            window: f64::INFINITY,
+            waiting: f64::INFINITY,
+            waits: program.waiting,
             is_calibrated: false,
             shared: 0,
             moments: [0; 2],
@@ -145,8 +151,10 @@ impl Process {
         let repeats = (budget / first).clamp(9, layout::MOST_REPEATS.min(150));
         let begin = Instant::now();
         while !self.is_calibrated {
-            let samples = self.request(kernel, entry, CALIBRATION, false).map_err(ended)?;
+            let samples = self.request(&waiting(), self.waits, CALIBRATION, false).map_err(ended)?;
             self.undisturbed(&samples);
+            self.waiting =
+                usual(&samples, |stamps| stamps.kernel).map_or(self.waiting, |least| self.waiting.min(least));
             self.is_calibrated = begin.elapsed() >= QUIET;
         }
         let begin = Instant::now();
@@ -178,13 +186,13 @@ impl Process {
         Ok(Measured { cycles, interval: [least, greatest], per_stamp, shared })
     }
 
-    /// Returns the measurements during which nothing else executed on the core. The fewest cycles that independent instructions have taken so far
-    /// tell which.
+    /// Returns the measurements during which nothing else executed on the core. The fewest cycles that overlapping chains have taken so far tell
+    /// which.
     fn undisturbed(&mut self, samples: &[Stamps]) -> Vec<Stamps> {
         if samples.len() >= CALIBRATION as usize {
-            self.width = usual_width(samples).map_or(self.width, |width| self.width.min(width));
+            self.window = usual(samples, |stamps| stamps.window).map_or(self.window, |least| self.window.min(least));
         }
-        let alone = undisturbed(samples, self.width);
+        let alone = undisturbed(samples, self.window);
         self.moments[0] += samples.len().saturating_sub(1);
         self.moments[1] += alone.len();
         alone
@@ -206,9 +214,10 @@ impl Process {
         1.0 - alone / all.max(1.0)
     }
 
-    /// Returns how many independent instructions the core has executed in a cycle, at its best, if anything was measured.
-    pub fn width(&self) -> Option<f64> {
-        Some(WIDTH_INSTRUCTIONS / (CHAIN_CYCLES * self.width)).filter(|width| width.is_normal())
+    /// Returns the entries of the reorder buffer that a program has, at its best, if anything was measured. If they are many, the time of
+    /// the square roots themselves makes them seem fewer.
+    pub fn entries(&self) -> Option<f64> {
+        Some(silicon::window::ENTRIES * self.waiting / self.window).filter(|entries| entries.is_normal())
     }
 
     /// Returns true if the process, which has answered, has real-time priority.
@@ -227,17 +236,17 @@ impl Process {
     }
 }
 
-/// Returns what independent instructions take, of the chain's time, while little else executes on the core.
-fn usual_width(samples: &[Stamps]) -> Option<f64> {
+/// Returns what something takes, of the time of the chain of additions, while little else executes on the core.
+fn usual(samples: &[Stamps], of: fn(&Stamps) -> u64) -> Option<f64> {
     let all = |of: fn(&Stamps) -> u64| samples.iter().map(|stamps| of(stamps) as f64).collect::<Vec<_>>();
-    stats::usual_ratio(&all(|stamps| stamps.width), &all(|stamps| stamps.chain))
+    stats::usual_ratio(&all(of), &all(|stamps| stamps.chain))
 }
 
-/// Returns the measurements during which nothing else executed on the core: independent instructions took no longer before
-/// and after the kernel than they do on an idle core, whose figure is `least`.
+/// Returns the measurements during which nothing else executed on the core: overlapping chains took no longer before and
+/// after the kernel than they do on an idle core, whose figure is `least`.
 fn undisturbed(samples: &[Stamps], least: f64) -> Vec<Stamps> {
     let chain = samples.iter().map(|stamps| stamps.chain).min().unwrap_or(1);
-    let alone = |stamps: &Stamps| stamps.width as f64 <= chain as f64 * least * ALONE;
+    let alone = |stamps: &Stamps| stamps.window as f64 <= chain as f64 * least * ALONE;
     samples.windows(2).filter(|pair| pair.iter().all(alone)).map(|pair| pair[1]).collect()
 }
 
@@ -308,13 +317,14 @@ mod tests {
 
     #[test]
     fn a_measurement_beside_other_work_does_not_count() {
-        let stamps = |kernel, width| Stamps { kernel, chain: 1000, width };
+        let stamps = |kernel, window| Stamps { kernel, chain: 1000, window };
         let samples = [stamps(1, 250), stamps(2, 252), stamps(3, 400), stamps(4, 250), stamps(5, 260)];
         let kernels: Vec<u64> = undisturbed(&samples, 0.25).iter().map(|stamps| stamps.kernel).collect();
         assert_eq!(kernels, [2, 5]);
         // A chain that was interrupted says nothing about the core.
         let interrupted = Stamps { chain: 4000, ..stamps(6, 250) };
-        assert_eq!(usual_width(&[samples.as_slice(), &[interrupted]].concat()), Some(0.25));
+        let all = [samples.as_slice(), &[interrupted]].concat();
+        assert_eq!(usual(&all, |stamps| stamps.window), Some(0.25));
     }
 
     #[test]

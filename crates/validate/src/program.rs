@@ -2,7 +2,7 @@
 //!
 //! In a process the program answers requests: it reads a request and its data from the standard input, calls the
 //! function as often as asked, and writes three figures for each call to the standard output: the time stamps that the
-//! kernel took, and those that a chain of additions and as many instructions as the core executes at once took beside it. On the modelled processor
+//! kernel took, and those that a chain of additions and chains that overlap took beside it. On the modelled processor
 //! there is no process: its caller writes the data and calls the function. The functions are the same bytes at the same
 //! addresses.
 
@@ -10,16 +10,14 @@ use crate::kernel::Kernel;
 use crate::layout::{self, CODE, CODE_LEN, CONTROL, CONTROL_LEN, HUGE, HUGE_LEN, RESULTS, SMALL, SMALL_LEN, Slot};
 use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, CodeLabel, qword_ptr, registers::*};
 use iced_x86::{BlockEncoderOptions, IcedError};
+use silicon::window::Chain;
 
 /// Size of a line of code.
 const LINE: usize = 64;
 /// Dependent additions in a round of the chain by which the clock is known, and its rounds.
 const CHAIN: (usize, u64) = (64, 64);
-/// Independent instructions in a round of the loop that shows whether the core is shared, and its rounds.
-const WIDTH: (usize, u64) = (96, 64);
-
-/// Instructions of the loop that shows whether the core is shared.
-pub const WIDTH_INSTRUCTIONS: f64 = (WIDTH.0 as u64 * WIDTH.1) as f64;
+/// Chains in a round of the loop that shows whether the core is shared, and its rounds.
+const WINDOW: (usize, u64) = (4, 6);
 /// Cycles of the core that the chain takes.
 pub const CHAIN_CYCLES: f64 = (CHAIN.0 as u64 * CHAIN.1) as f64;
 
@@ -31,6 +29,8 @@ pub struct Program {
     pub start: u64,
     /// Addresses of the functions, in the order of the kernels.
     pub functions: Vec<u64>,
+    /// Address of the function whose kernel is [`waiting`].
+    pub waiting: u64,
 }
 
 impl Program {
@@ -41,12 +41,13 @@ impl Program {
         for kernel in kernels {
             functions.push(append(&mut code, |a, padding| function(a, kernel, padding))?);
         }
-        let (chain, width) = (chain(), width());
+        let (chain, window) = (chain(), window(Chain::Own));
         let chain = append(&mut code, |a, padding| function(a, &chain, padding))?;
-        let width = append(&mut code, |a, padding| function(a, &width, padding))?;
-        let start = append(&mut code, |a, _| process(a, chain, width))?;
+        let window = append(&mut code, |a, padding| function(a, &window, padding))?;
+        let waiting = append(&mut code, |a, padding| function(a, &waiting(), padding))?;
+        let start = append(&mut code, |a, _| process(a, chain, window))?;
         assert!(code.len() as u64 <= CODE_LEN, "the code fits");
-        Ok(Self { code, start, functions })
+        Ok(Self { code, start, functions, waiting })
     }
 
     /// Returns the ELF file.
@@ -103,14 +104,14 @@ pub struct Stamps {
     pub kernel: u64,
     /// Of the chain of additions behind the kernel.
     pub chain: u64,
-    /// Of the independent instructions behind the chain.
-    pub width: u64,
+    /// Of the chains that overlap, behind the additions.
+    pub window: u64,
 }
 
 /// Returns the measurements of an answer.
 pub fn answers(bytes: &[u8]) -> Vec<Stamps> {
     let quad = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-    let stamps = |all: &[u8]| Stamps { kernel: quad(&all[..8]), chain: quad(&all[8..16]), width: quad(&all[16..]) };
+    let stamps = |all: &[u8]| Stamps { kernel: quad(&all[..8]), chain: quad(&all[8..16]), window: quad(&all[16..]) };
     bytes.chunks_exact(layout::ANSWER as usize).map(stamps).collect()
 }
 
@@ -119,10 +120,20 @@ fn chain() -> Kernel {
     Kernel::new("chain", CHAIN.1, |a| a.mov(ebx, 1), |a| (0..CHAIN.0).try_for_each(|_| a.add(rcx, rbx))).warm(16)
 }
 
-/// The kernel of instructions that wait for nothing: they take longer if another thread executes on the same core. A step is an
-/// instruction.
-pub fn width() -> Kernel {
-    Kernel::new("width", WIDTH.1, |_| Ok(()), |a| (0..WIDTH.0).try_for_each(|_| a.nop())).warm(16).steps(WIDTH.0 as u32)
+/// The kernel of chains that each fill a part of the reorder buffer: see [`silicon::window`]. A step is a chain.
+fn window(begin: Chain) -> Kernel {
+    let prepare = |a: &mut CodeAssembler| {
+        a.mov(ebx, 1)?;
+        a.cvtsi2sd(xmm0, ebx)?;
+        a.movaps(xmm1, xmm0)
+    };
+    let body = move |a: &mut CodeAssembler| (0..WINDOW.0).try_for_each(|_| silicon::window::emit(a, begin));
+    Kernel::new("window", WINDOW.1, prepare, body).warm(2).steps(WINDOW.0 as u32)
+}
+
+/// The kernel of the same chains if each waits for the one before it.
+pub fn waiting() -> Kernel {
+    window(Chain::Previous)
 }
 
 /// Appends a function at the next line of code, and returns its address. A label that the function returns begins a
@@ -198,7 +209,7 @@ const HUGE_PAGES: u32 = 14;
 const NO_HUGE_PAGES: u32 = 15;
 
 /// The life of a process.
-fn process(a: &mut CodeAssembler, chain: u64, width: u64) -> Result<Option<CodeLabel>, IcedError> {
+fn process(a: &mut CodeAssembler, chain: u64, window: u64) -> Result<Option<CodeLabel>, IcedError> {
     let [mut request, mut pieces, mut repeat, mut call, mut read, mut ready, mut end, mut exit] =
         std::array::from_fn(|_| a.create_label());
     // The stack has the number of arguments, the first of which is the name. A process with more than the name is one
@@ -238,15 +249,15 @@ fn process(a: &mut CodeAssembler, chain: u64, width: u64) -> Result<Option<CodeL
     a.set_label(&mut ready)?;
     a.mov(slot(Slot::Next), RESULTS as i32)?;
     a.set_label(&mut repeat)?;
-    for entry in [None, Some((chain, CHAIN.1)), Some((width, WIDTH.1))] {
+    for entry in [None, Some((chain, CHAIN.1, 16)), Some((window, WINDOW.1, 2))] {
         let (rounds, warm) = (slot(Slot::Rounds), slot(Slot::Warm));
         match entry {
             None => a.call(slot(Slot::Entry))?,
-            Some((entry, count)) => {
+            Some((entry, count, before)) => {
                 a.push(rounds)?;
                 a.push(warm)?;
                 a.mov(rounds, count as i32)?;
-                a.mov(warm, 16)?;
+                a.mov(warm, before)?;
                 a.mov(eax, entry as u32)?;
                 a.call(rax)?;
                 a.pop(warm)?;

@@ -17,8 +17,8 @@ const RIGHT: f64 = 1.25;
 /// A figure is lower: no measurement takes so many cycles, which a processor of 10 GHz has in a day.
 const HIGHEST: f64 = 1e15;
 
-/// Factor by which a core whose other thread is busy executes fewer independent instructions in a cycle, at least.
-const SHARED: f64 = 1.15;
+/// Part of the reorder buffer's entries that a program has at most if it shares the core: beside an active thread it has half of them.
+const SHARED: f64 = 0.7;
 /// Width of an interval, in terms of the figure, beyond which a row is noise.
 const NOISE: f64 = 0.25;
 
@@ -40,9 +40,9 @@ pub struct Validation {
     pub profile_hz: u64,
     /// Measured frequency of the core, in Hz.
     pub core_hz: Option<f64>,
-    /// Independent instructions that the core executed in a cycle, at its best, and those of the first model.
+    /// Entries of the reorder buffer that a program had here, at its best, and those of the profile.
     #[serde(default)]
-    pub width: Option<[f64; 2]>,
+    pub entries: Option<[f64; 2]>,
     /// True if only some of the kernels were measured.
     pub quick: bool,
     /// Names of the models, in the order of all figures.
@@ -259,7 +259,7 @@ impl Validation {
             fit: String::new(),
             profile_hz: 0,
             core_hz: None,
-            width: None,
+            entries: None,
             quick,
             models,
             families: Vec::new(),
@@ -311,8 +311,8 @@ impl Validation {
         if !self.core_hz.is_none_or(is_measured) {
             return Some("the core's frequency is impossible".into());
         }
-        if !self.width.iter().flatten().all(|width| is_measured(*width)) {
-            return Some("the number of instructions in a cycle is impossible".into());
+        if !self.entries.iter().flatten().all(|entries| is_measured(*entries)) {
+            return Some("the number of entries of the reorder buffer is impossible".into());
         }
         for (number, family) in self.families.iter().enumerate() {
             if self.families[..number].iter().any(|before| before.name == family.name) {
@@ -360,10 +360,10 @@ impl Validation {
         Some(format!("{}, validated at {:.0}% here{beside}", self.profile, 100.0 * self.total(0)?))
     }
 
-    /// Returns true if the core, whose profile it is, was never seen to execute as many instructions in a cycle as it can: its other thread
-    /// was busy all the time.
+    /// Returns true if a program never had the whole reorder buffer of the core, whose profile it is: its other thread was active all the
+    /// time.
     pub fn is_beside_others(&self) -> bool {
-        self.width.is_some_and(|[here, model]| here * SHARED < model)
+        self.entries.is_some_and(|[here, profile]| here < profile * SHARED)
     }
 }
 
@@ -395,9 +395,9 @@ mod tests {
         assert!((result.total(0).unwrap() - 0.2).abs() < 1e-9);
         assert!((result.total(1).unwrap() - 1.0).abs() < 1e-9);
         assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here");
-        result.width = Some([5.4, 5.5]);
+        result.entries = Some([252.4, 256.0]);
         assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here");
-        result.width = Some([3.1, 5.5]);
+        result.entries = Some([129.0, 256.0]);
         assert_eq!(result.quotation().unwrap(), "zen3, validated at 20% here, beside other work on the core");
     }
 

@@ -8,7 +8,7 @@ use crate::families::{bandwidth, branches, caches, code, pairs, tlb};
 use crate::kernel::Kernel;
 use crate::linux::{self, Guest};
 use crate::native::{Measured, NativeError, Process};
-use crate::program::{Program, width};
+use crate::program::Program;
 use crate::result::{Family, Pair, Row, Validation};
 use crate::shared::{self, count_shared};
 use iced_x86::{Formatter, GasFormatter};
@@ -162,7 +162,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Finds out what independent instructions take while nothing else executes on the core.
+    /// Finds out what overlapping chains take while nothing else executes on the core.
     fn new() -> Self {
         let processor = NativeClock::new().ok().map(|clock| clock.processor());
         let mut machine = Self { options: silicon::Options { processor, ..silicon::Options::default() } };
@@ -183,7 +183,7 @@ impl Machine {
     }
 
     fn learn(&mut self, traced: &Traced) {
-        self.options.idle = Some(self.options.idle.map_or(traced.width, |idle| idle.min(traced.width)));
+        self.options.idle = Some(self.options.idle.map_or(traced.window, |idle| idle.min(traced.window)));
     }
 }
 
@@ -376,11 +376,10 @@ fn of_program(
     Ok(())
 }
 
-/// Returns how many independent instructions a model executes in a cycle.
-fn width_of(model: &Profile) -> Option<f64> {
-    let kernel = width();
-    let program = Program::new(std::slice::from_ref(&kernel)).ok()?;
-    Some(1.0 / bare::measure(model, &program, &kernel, program.functions[0]).ok()?)
+/// Returns the entries of the reorder buffer of a profile's core.
+fn entries_of(profile: &Profile) -> Option<f64> {
+    let core = uarch::CoreTable::named(&profile.core.as_ref()?.value).ok()?;
+    Some(f64::from(core.parameters.window.reorder))
 }
 
 /// Measures the kernels in a process.
@@ -409,19 +408,19 @@ fn native(
             Err(error) => return Err(error.into()),
         }
     }
-    result.width = match process.width() {
+    result.entries = match process.entries() {
         Some(here) if result.fit == Fit::Exact.text() || result.fit == Fit::Core.text() => {
-            width_of(model).map(|model| [here, model])
+            entries_of(model).map(|profile| [here, profile])
         }
         _ => None,
     };
-    if let Some([here, model]) = result.width
+    if let Some([here, profile]) = result.entries
         && result.is_beside_others()
     {
         result.notes.push(format!(
-            "At its best the core executed {here:.1} independent instructions in a cycle, in the model {model:.1}: other work shares the core \
-             all the time, probably that of its other thread. Figures of this machine are too high where the number of instructions or of \
-             accesses decides, and its caches seem smaller; those of chains are not affected."
+            "A program had {here:.0} of {profile:.0} entries of the reorder buffer at most: the core's other thread is active all the time, and has \
+             the other half. Figures of this machine are too high where instructions overlap, where their number or that of accesses \
+             decides, and its caches seem smaller; those of chains are not affected."
         ));
     }
     if process.shared() > 0 {
@@ -474,10 +473,9 @@ mod tests {
     }
 
     #[test]
-    fn independent_instructions_in_a_cycle_are_those_of_the_core() {
-        for (name, width) in [("zen3", 6.0), ("skx", 4.0)] {
-            let model = &models(&Profile::named(name).unwrap())[0].1;
-            assert!(width_of(model).is_some_and(|found| (found - width).abs() < 0.6), "{name}: {:?}", width_of(model));
+    fn entries_of_the_reorder_buffer_are_those_of_the_core() {
+        for (name, entries) in [("zen3", 256.0), ("skx", 224.0)] {
+            assert_eq!(entries_of(&Profile::named(name).unwrap()), Some(entries), "{name}");
         }
     }
 
