@@ -79,19 +79,32 @@ pub fn trace_block(block: &Block, options: &Options) -> Result<Traced, Failure> 
     Err(Failure::Noise)
 }
 
+/// Factor by which a loop takes longer than the fastest of its kind if something has interrupted it.
+const INTERRUPTED: f64 = 1.25;
+
 /// Returns the cycles of a block that the shorter loop contains `copies` times, or `None` if the samples do not agree.
 fn cycles(samples: &Samples, copies: u64, grain: u64) -> Option<Cycles> {
     let taken = &samples.samples[..samples.count as usize];
     let repeats = (samples.rounds * copies) as f64;
     let additions = (samples.chain_rounds * routine::CHAIN as u64) as f64;
-    let figure = |taken: &[Sample]| {
+    let per_stamp = {
         let fast = |of: fn(&Sample) -> u64| stats::undisturbed(taken.iter().map(of), grain);
-        let block = fast(|s| s.block[1])? - fast(|s| s.block[0])?;
-        let per_stamp = additions / (fast(|s| s.chain[1])? - fast(|s| s.chain[0])?);
-        Some((block * per_stamp / repeats, per_stamp))
+        additions / (fast(|s| s.chain[1])? - fast(|s| s.chain[0])?)
     };
-    let (cycles, per_stamp) = figure(taken)?;
-    let parts: Vec<f64> = taken.chunks(taken.len().div_ceil(3)).filter_map(figure).map(|part| part.0).collect();
+    let of: [fn(&Sample) -> u64; 4] = [|s| s.block[0], |s| s.block[1], |s| s.chain[0], |s| s.chain[1]];
+    let limits = of.map(|of| taken.iter().map(of).min().unwrap_or(0) as f64 * INTERRUPTED);
+    // The core may change its frequency between two samples, and hardly within one.
+    let figure = |taken: &[Sample]| {
+        let whole = |s: &&Sample| of.iter().zip(limits).all(|(of, limit)| of(s) as f64 <= limit);
+        let ratio = |s: &Sample| {
+            let [block, chain] = [s.block, s.chain].map(|[short, long]| long as f64 - short as f64);
+            block / chain.max(1.0)
+        };
+        let ratios: Vec<f64> = taken.iter().filter(whole).map(ratio).collect();
+        Some(stats::quantile(&ratios, stats::QUIETER)? * additions / repeats)
+    };
+    let cycles = figure(taken)?;
+    let parts: Vec<f64> = taken.chunks(taken.len().div_ceil(3)).filter_map(figure).collect();
     let least = parts.iter().copied().fold(cycles, f64::min);
     let greatest = parts.iter().copied().fold(cycles, f64::max);
     let agrees = cycles > 0.0 && greatest - least <= 0.1 * cycles + 0.05;

@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 /// Time within which the figure of an idle core is found before the first kernel is measured, and measurements that show it.
 const QUIET: Duration = Duration::from_millis(300);
 const CALIBRATION: u64 = 32;
+/// Factor by which a chain of additions takes longer than the fastest if something has interrupted it.
+const INTERRUPTED: f64 = 1.25;
 
 /// A figure of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,14 +175,18 @@ impl Process {
             alone = samples;
         }
         alone.truncate(alone.len() / 3 * 3);
-        let grain = silicon::options::grain();
+        let least =
+            stats::undisturbed(alone.iter().map(|stamps| stamps.chain), silicon::options::grain()).unwrap_or(1.0);
+        let per_stamp = CHAIN_CYCLES / least;
+        // The core may change its frequency between two measurements. A chain that was interrupted does not show it.
         let figure = |samples: &[Stamps]| {
-            let least = |of: fn(&Stamps) -> u64| stats::undisturbed(samples.iter().map(of), grain).unwrap_or(1.0);
-            let per_stamp = CHAIN_CYCLES / least(|stamps| stamps.chain);
-            (least(|stamps| stamps.kernel) * per_stamp / (kernel.rounds as f64 * kernel.steps), per_stamp)
+            let whole = samples.iter().filter(|stamps| stamps.chain as f64 <= least * INTERRUPTED);
+            let ratios: Vec<f64> = whole.map(|stamps| stamps.kernel as f64 / stamps.chain.max(1) as f64).collect();
+            let ratio = stats::quantile(&ratios, stats::QUIETER)?;
+            Some(ratio * CHAIN_CYCLES / (kernel.rounds as f64 * kernel.steps))
         };
-        let (cycles, per_stamp) = figure(&alone);
-        let parts: Vec<f64> = alone.chunks(alone.len() / 3).map(|part| figure(part).0).collect();
+        let cycles = figure(&alone).expect("the least chain was not interrupted");
+        let parts: Vec<f64> = alone.chunks(alone.len() / 3).filter_map(figure).collect();
         let least = parts.iter().copied().fold(cycles, f64::min);
         let greatest = parts.iter().copied().fold(cycles, f64::max);
         Ok(Measured { cycles, interval: [least, greatest], per_stamp, shared })
