@@ -195,6 +195,9 @@ fn entry_reason(
             noun(&times, &entry.plural)
         ));
     }
+    if let Some(calls) = calls_reason(whole, entries, points) {
+        return Some(calls);
+    }
     let by_price = |entry: &&EntryChange| share(entry.cycles()) >= MAIN && share(entry.of_price()) >= MAIN;
     let entry = entries.iter().filter(|_| is_diffuse(cause)).find(by_price)?;
     let (word, each) = match entry.b.mean - entry.a.mean {
@@ -204,6 +207,24 @@ fn entry_reason(
     let (times, each) = (number(entry.b.count.round() as u64), rounded(each));
     let entries = noun(&times, &entry.plural);
     Some(format!("{} {times} {entries} of {each} {word} cycles each{place}", points(entry.cycles())))
+}
+
+/// The beginning of the name of a system call where it is counted.
+const CALLS: &str = "calls of ";
+
+/// Returns another number of system calls as the reason of a difference, where no call alone is most of it.
+fn calls_reason(whole: f64, entries: &[EntryChange], points: impl Fn(f64) -> String) -> Option<String> {
+    let calls: Vec<&EntryChange> = entries.iter().filter(|entry| entry.plural.starts_with(CALLS)).collect();
+    let sum = |of: fn(&EntryChange) -> f64| calls.iter().map(|entry| of(entry)).sum::<f64>();
+    let (by_count, all) = (sum(EntryChange::of_count), sum(EntryChange::cycles));
+    let more = sum(|entry| entry.b.count - entry.a.count).round();
+    if more.abs() <= 1.0 || by_count / whole < MAIN || all / whole < MAIN {
+        return None;
+    }
+    let most = calls.iter().max_by(|a, b| (a.of_count() / whole).total_cmp(&(b.of_count() / whole)))?;
+    let word = if more > 0.0 { "more" } else { "fewer" };
+    let (times, each) = (number(more.abs() as u64), rounded(by_count / more));
+    Some(format!("{} {times} {word} system calls, {each} cycles each, above all {}", points(all), most.name))
 }
 
 /// Returns the main reason of a difference: the entry that explains it, or else the largest cause in its direction, with that cause's main
@@ -231,9 +252,10 @@ pub fn reason(
     let whole = causes.iter().map(|cause| cycles(cause.ticks())).sum();
     let before_in_cycles = before.ticks as f64 / TICKS_PER_CYCLE as f64;
     let place = if largest.name == "instructions" { from.as_str() } else { "" };
+    let basis = basis(verdict, whole / before_in_cycles.max(1.0));
     let entry = entry_reason(Precision::of(verdict), whole, before_in_cycles, &largest.name, entries, place);
-    if entry.is_some() {
-        return entry;
+    if let Some(entry) = entry {
+        return Some(basis + &entry);
     }
     let count = largest.count();
     let times = number(u64::try_from(count.unsigned_abs()).unwrap_or(u64::MAX));
@@ -249,7 +271,16 @@ pub fn reason(
         1 => format!("{times} more at a lower price"),
         _ => format!("{times} fewer at a higher price"),
     };
-    Some(format!("{points} {} ({how}{from})", largest.name))
+    Some(format!("{basis}{points} {} ({how}{from})", largest.name))
+}
+
+/// Causes are parts of the change of the means, in which a layout that costs far more than the others weighs more than in the estimate of the
+/// difference. Returns what says so, as the beginning of a reason, where the two are far from each other.
+fn basis(verdict: &Verdict, of_means: f64) -> String {
+    match (of_means - verdict.relative).abs() > MAIN * verdict.relative.abs() {
+        true => format!("in the means, which differ by {}, ", Precision::of(verdict).signed(of_means)),
+        false => String::new(),
+    }
 }
 
 /// Returns true if the change of the count, at the price of before, is at least half of the change in ticks. What did not occur before had no

@@ -304,6 +304,25 @@ fn an_entry_explains_a_difference_that_instructions_do_not() {
 }
 
 #[test]
+fn system_calls_explain_together_what_no_call_explains_alone() {
+    let calling = |more: u64, count: u64| {
+        let mut run = run(None, 1_000_000 + more, 1_000);
+        for (name, cycles) in [("getpid", 400), ("gettid", 500), ("tgkill", 600)] {
+            let calls = stays(Gate::Call, &format!("calls of {name}"), count, cycles);
+            run.paid.entries.insert(name.to_owned(), calls);
+        }
+        run
+    };
+    let reason = |a: Run, b: Run| diff(vec![a], vec![b], None).sentence.split_once(": ").unwrap().1.to_owned();
+    let more = reason(calling(0, 100), calling(150_000, 200));
+    assert_eq!(more, "14 points are 300 more system calls, 500 cycles each, above all tgkill.");
+    let fewer = reason(calling(150_000, 200), calling(0, 100));
+    assert_eq!(fewer, "12 points are 300 fewer system calls, 500 cycles each, above all tgkill.");
+    let other = reason(calling(0, 100), calling(400_000, 200));
+    assert_eq!(other, "36 points are instructions (400,000 more, most in copy_page).");
+}
+
+#[test]
 fn a_cause_that_says_its_reason_is_named_before_the_entries_that_it_is_in() {
     let with = |irets, cycles| {
         let mut run = faulting(0, 100, cycles);
@@ -320,9 +339,21 @@ fn a_cause_that_says_its_reason_is_named_before_the_entries_that_it_is_in() {
     assert_eq!(reason.as_deref(), Some("10 points are WRMSR (200 more)"));
     // One point is a singular.
     let ticks = Tally { count: 0, ticks: 10_000_000_000 };
-    let wide = verdict(&[1.02, 1.01, 1.05, 1.03, 1.06, 1.04].map(|b| (1.0, b)));
+    let wide = verdict(&[1.002, 1.001, 1.025, 1.013, 1.026, 1.014].map(|b| (1.0, b)));
     let reason = sentence::reason(&wide, ticks, &diff.causes, &diff.entries, |_| Vec::new());
     assert_eq!(reason.as_deref(), Some("1 point is WRMSR (200 more)"));
+}
+
+#[test]
+fn causes_of_a_few_costly_layouts_are_said_to_be_those_of_the_means() {
+    let a = vec![run(None, 1_000_000, 1_000); 6];
+    let mut b = vec![run(None, 1_100_000, 1_000); 6];
+    b[3] = run(None, 7_000_000, 1_000);
+    let sentence = diff(a, b, None).sentence;
+    assert!(
+        sentence.contains(": in the means, which differ by +98%, 98 points are instructions (1,083,333 more"),
+        "{sentence}"
+    );
 }
 
 #[test]

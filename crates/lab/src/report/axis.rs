@@ -16,6 +16,8 @@ pub struct Mark {
 pub enum Axis {
     /// A linear scale from zero to this value.
     Linear(f64),
+    /// A linear scale that begins at this value, with a number of intervals of this size.
+    Part(f64, f64, u32),
     /// A logarithmic scale between two values.
     Logarithmic(f64, f64),
 }
@@ -24,6 +26,13 @@ pub enum Axis {
 const STEPS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
 /// Largest number of intervals between tick marks on a linear axis. More labels would overlap in the narrow charts.
 const MOST_INTERVALS: f64 = 3.0;
+
+/// The part of the largest value below which no value may be, so that an axis need not begin at zero.
+const FAR_FROM_ZERO: f64 = 0.5;
+/// The part of the largest value that the values of such an axis have to span: its marks would have equal labels otherwise.
+const LEAST_SPAN: f64 = 0.003;
+/// The part of their span that is left empty below the values.
+const BELOW: f64 = 0.25;
 
 /// Returns the smallest round number that is at least `least`.
 fn round_up(least: f64) -> f64 {
@@ -53,6 +62,27 @@ impl Axis {
         Axis::Linear((most / step - 1e-9).ceil() * step)
     }
 
+    /// Creates a linear axis for values from `least` to `most`. It is zoomed to them if they are far from zero.
+    pub fn around(least: f64, most: f64) -> Self {
+        let span = most - least;
+        let is_zoomed = most > 0.0 && span >= most * LEAST_SPAN && least >= most * FAR_FROM_ZERO;
+        if !is_zoomed {
+            return Self::linear(most);
+        }
+        let base = least - span * BELOW;
+        let step = round_up((most - base) / MOST_INTERVALS);
+        let (first, last) = ((base / step + 1e-9).floor(), (most / step - 1e-9).ceil());
+        Axis::Part(first * step, step, (last - first) as u32)
+    }
+
+    /// Returns the value at which a linear axis begins, if that is not zero.
+    pub fn begin(&self) -> Option<f64> {
+        match *self {
+            Axis::Part(begin, ..) => Some(begin),
+            Axis::Linear(_) | Axis::Logarithmic(..) => None,
+        }
+    }
+
     /// Creates a logarithmic axis from `least` to `most`, both above zero. Its ends are 1, 2 or 5 of a decade.
     pub fn logarithmic(least: f64, most: f64) -> Self {
         let most = round_up(most.max(f64::MIN_POSITIVE));
@@ -64,6 +94,7 @@ impl Axis {
     pub fn at(&self, value: f64) -> f64 {
         let part = match *self {
             Axis::Linear(most) => value / most,
+            Axis::Part(begin, step, intervals) => (value - begin) / (step * f64::from(intervals)),
             Axis::Logarithmic(least, most) if most > least => (value / least).ln() / (most / least).ln(),
             Axis::Logarithmic(..) => 0.5,
         };
@@ -78,6 +109,7 @@ impl Axis {
                 let step = round_up(most / MOST_INTERVALS);
                 (0..=(most / step).round() as u32).map(|n| mark(f64::from(n) * step)).collect()
             }
+            Axis::Part(begin, step, intervals) => (0..=intervals).map(|n| mark(begin + f64::from(n) * step)).collect(),
             Axis::Logarithmic(least, most) => {
                 let decades = (least.log10() - 1e-9).floor() as i32..=(most.log10() + 1e-9).floor() as i32;
                 let steps: &[f64] = if most / least > 150.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -102,6 +134,16 @@ mod tests {
         assert_eq!(texts(&Axis::linear(9.1e6)), ["0@0", "5 M@50", "10 M@100"]);
         assert_eq!(Axis::linear(0.0), Axis::Linear(1.0));
         assert_eq!(Axis::linear(f64::NAN), Axis::Linear(1.0));
+    }
+
+    #[test]
+    fn an_axis_is_zoomed_to_values_that_are_far_from_zero() {
+        let texts = |least, most| texts(&Axis::around(least, most));
+        assert_eq!(texts(14.64e6, 18.69e6), ["12 M@0", "14 M@25", "16 M@50", "18 M@75", "20 M@100"]);
+        assert_eq!(texts(13.84e6, 14.14e6)[0], "13.6 M@0");
+        assert_eq!(texts(4e6, 9.1e6), ["0@0", "5 M@50", "10 M@100"]);
+        assert_eq!(Axis::around(1e6, 1.001e6), Axis::linear(1.001e6), "the labels would be equal");
+        assert_eq!((Axis::around(9.0, 10.0).begin(), Axis::around(0.0, 0.0).begin()), (Some(8.5), None));
     }
 
     #[test]

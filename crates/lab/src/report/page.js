@@ -4,7 +4,7 @@
 (() => {
   const TICKS = 1000;
   const STEPS = [1, 2, 5, 10];
-  const MOST_STEPS = 7, MOST_INTERVALS = 3, NARROWEST = 0.0015, ROW = 20, SAME = 0.005;
+  const MOST_STEPS = 7, MOST_INTERVALS = 3, FAR_FROM_ZERO = 0.5, LEAST_SPAN = 0.003, BELOW = 0.25, NARROWEST = 0.0015, ROW = 20, SAME = 0.005;
 
   const element = (name, attributes = {}, ...content) => {
     const made = document.createElement(name);
@@ -33,13 +33,17 @@
     const step = STEPS.find((step) => step * decade >= least * (1 - 1e-9));
     return step === undefined ? least : step * decade;
   };
-  const axis = (most) => {
+  const axis = (least, most) => {
     if (!(most > 0)) most = 1;
-    const step = roundUp(most / MOST_INTERVALS);
-    const end = Math.ceil(most / step - 1e-9) * step;
-    const at = (value) => percent(Math.min(Math.max(value / end, 0), 1));
-    const marks = Array.from({ length: Math.round(end / step) + 1 }, (_, n) => ({ at: at(n * step), text: short(n * step) }));
-    return { at, marks };
+    const span = most - least;
+    const zoomed = span >= most * LEAST_SPAN && least >= most * FAR_FROM_ZERO;
+    const base = zoomed ? least - span * BELOW : 0;
+    const step = roundUp((most - base) / MOST_INTERVALS);
+    const first = Math.floor(base / step + 1e-9), intervals = Math.ceil(most / step - 1e-9) - first;
+    const begin = first * step;
+    const at = (value) => percent(Math.min(Math.max((value - begin) / (step * intervals), 0), 1));
+    const marks = Array.from({ length: intervals + 1 }, (_, n) => ({ at: at(begin + n * step), text: short(begin + n * step) }));
+    return { at, marks, begin: zoomed ? short(begin) : null };
   };
 
   // The page's own badges have the tooltips.
@@ -93,11 +97,14 @@
     const steps = moved.slice(0, own).map((line) => ({ ...line, times: `${number(line.counts[0])} → ${number(line.counts[1])} times` }));
     const rest = moved.slice(own);
     if (rest.length) steps.push({ name: `${rest.length} other causes`, change: rest.reduce((sum, line) => sum + line.change, 0), measured: 0, estimated: 0 });
-    let level = a.total[1], most = Math.max(a.total[1], b.total[1]);
-    for (const step of steps) most = Math.max(most, level += step.change);
-    const { at, marks } = axis(most / TICKS);
+    let level = a.total[1], least = Math.min(a.total[1], b.total[1]), most = Math.max(a.total[1], b.total[1]);
+    for (const step of steps) {
+      level += step.change;
+      [least, most] = [Math.min(least, level), Math.max(most, level)];
+    }
+    const { at, marks, begin } = axis(least / TICKS, most / TICKS);
     const row = (kind, name, left, width, value) => element("tr", { class: kind }, name, element("td", { class: "track" }, ...grid(marks), element("i", { style: `left:${left}%;width:${width}%` })), value);
-    const end = (name, ticks) => row("total", element("th", { scope: "row" }, name), 0, at(ticks / TICKS), element("td", { class: "number" }, number(rounded(ticks))));
+    const end = (name, ticks) => row(begin ? "total cut" : "total", element("th", { scope: "row" }, name), 0, at(ticks / TICKS), element("td", { class: "number" }, number(rounded(ticks))));
     const body = element("tbody", {}, end(from, a.total[1]));
     level = a.total[1];
     for (const step of steps) {
@@ -111,7 +118,7 @@
     }
     body.append(end(to, b.total[1]));
     const scale = element("div", { class: "axis", "aria-hidden": "true" }, ...marks.map((mark) => element("span", { style: `left:${mark.at}%` }, mark.text)));
-    const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "cause"), element("th", { scope: "col", class: "track" }, scale, element("span", { class: "hidden" }, "from zero")), element("th", { scope: "col", class: "number" }, "cycles")));
+    const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "cause", begin ? element("br") : null, begin ? element("small", {}, "axis from " + begin) : null), element("th", { scope: "col", class: "track" }, scale, element("span", { class: "hidden" }, "from " + (begin || "zero"))), element("th", { scope: "col", class: "number" }, "cycles")));
     return element("table", { class: "waterfall" }, head, body);
   };
 

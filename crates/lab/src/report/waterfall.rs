@@ -1,6 +1,6 @@
 //! Waterfall charts: the steps from one total to another, cause by cause.
 
-use super::axis::{Axis, Mark, percent};
+use super::axis::{Axis, Mark, percent, short};
 use crate::difference::Change;
 use crate::format::{number, signed};
 use crate::trust::Trust;
@@ -14,13 +14,15 @@ const MOST_STEPS: usize = 7;
 #[derive(Serialize)]
 pub struct Waterfall {
     marks: Vec<Mark>,
+    /// Where the axis begins, if that is not zero.
+    begin: Option<String>,
     steps: Vec<Step>,
 }
 
 /// A bar of the chart.
 #[derive(Serialize)]
 struct Step {
-    /// `total`, `less` or `more`.
+    /// `total`, `total cut` if the bar does not begin at zero, `less` or `more`.
     kind: &'static str,
     name: String,
     /// Start and length of the bar in percent.
@@ -86,15 +88,16 @@ pub fn waterfall(from: &str, to: &str, total: &Change, causes: &[Change]) -> Wat
         parts.push((ticks, step(format!("{} other causes", rest.len()), ticks, None, None)));
     }
     let mut level = before;
-    let mut most = before.max(after);
+    let (mut least, mut most) = (before.min(after), before.max(after));
     for (ticks, _) in &parts {
         level += ticks;
-        most = most.max(level);
+        (least, most) = (least.min(level), most.max(level));
     }
-    let axis = Axis::linear(most as f64 / TICKS_PER_CYCLE as f64);
+    let axis = Axis::around(least as f64 / TICKS_PER_CYCLE as f64, most as f64 / TICKS_PER_CYCLE as f64);
+    let begin = axis.begin().map(short);
     let at = |ticks: i128| axis.at(ticks as f64 / TICKS_PER_CYCLE as f64);
     let end = |name: &str, ticks: i128| Step {
-        kind: "total",
+        kind: if begin.is_some() { "total cut" } else { "total" },
         name: name.to_owned(),
         from: 0.0,
         width: at(ticks),
@@ -112,7 +115,7 @@ pub fn waterfall(from: &str, to: &str, total: &Change, causes: &[Change]) -> Wat
         steps.push(step);
     }
     steps.push(end(to, after));
-    Waterfall { marks: axis.marks(), steps }
+    Waterfall { marks: axis.marks(), begin, steps }
 }
 
 #[cfg(test)]
@@ -133,6 +136,14 @@ mod tests {
         assert_eq!(bars, [("A", 0.0, 100.0), ("exits", 30.0, 70.0), ("faults", 30.0, 20.0), ("B", 0.0, 50.0)]);
         assert_eq!(drawn.steps[1].cycles, "-70");
         assert_eq!(drawn.steps[1].share.as_deref(), Some("140.0%"));
+    }
+
+    #[test]
+    fn small_steps_are_seen() {
+        let drawn = waterfall("A", "B", &change("all", 1_000, 1_020), &[change("faults", 100, 120)]);
+        let bars: Vec<_> = drawn.steps.iter().map(|step| (step.kind, step.from, step.width)).collect();
+        assert_eq!(bars, [("total cut", 0.0, 33.333), ("more", 33.333, 66.667), ("total cut", 0.0, 100.0)]);
+        assert_eq!(drawn.begin.as_deref(), Some("990"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use anyhow::{Result, anyhow};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use file::{COMMANDS, Setting, Settings};
+use ledger::profile::{Profile, ProfileError};
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
@@ -64,6 +65,12 @@ fn check(settings: &Settings, command: &Command) -> Result<()> {
             let why =
                 text.lines().next().unwrap_or_default().trim_start_matches("error: ").replace("'<value>'", setting.key);
             let why = crate::usage::plain(&why).unwrap_or(why);
+            return Err(anyhow!("{}: {why}", place(setting)));
+        }
+        // A profile in a file is read where it is used.
+        if let ("cpu", Err(why @ (ProfileError::Unknown { .. } | ProfileError::Choice { .. }))) =
+            (setting.key, Profile::find(&setting.value))
+        {
             return Err(anyhow!("{}: {why}", place(setting)));
         }
         let other = all[..number]
@@ -181,12 +188,15 @@ mod tests {
     #[test]
     fn wrong_values_are_named_with_their_line() {
         let wrong = |text: &str| checked(settings(text), &program()).unwrap_err().to_string();
-        let error = wrong("cpu = \"x\"\ncpus = \"two\"\n");
+        let error = wrong("cpu = \"skx\"\ncpus = \"two\"\n");
         assert_eq!(error, "c.toml:2: invalid value 'two' for cpus: it is not a whole number");
         assert_eq!(
             wrong("[diff]\nlayouts = 3\ntime-limit = 4\n"),
             "c.toml:3: `tollgate diff` takes layouts or time-limit, not both"
         );
+        let error = wrong("[exec]\ncpu = \"zen9\"\n");
+        assert!(error.starts_with("c.toml:2: there is no processor profile 'zen9'"), "{error}");
+        assert!(checked(settings("cpu = \"my.toml\"\n"), &program()).is_ok(), "it is read where it is used");
         assert!(checked(settings("[diff]\nlayouts = 3\n[exec]\ncpus = 4\n"), &program()).is_ok());
     }
 }

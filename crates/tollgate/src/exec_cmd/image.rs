@@ -68,6 +68,11 @@ pub fn way(modules: Option<&Modules>) -> Way {
     if mounts { Way::Mounted } else { Way::Archived }
 }
 
+/// Returns the module without which the guest could not mount the command's files, from its own message.
+pub fn unmounted(message: &str) -> Option<&'static str> {
+    FILES.into_iter().find(|name| message.contains(&format!("({name}): No such device")))
+}
+
 /// Names the modules for mounted files that a kernel lacks, with their options.
 pub fn lacking(modules: &Modules) -> String {
     let lacking = FILES.iter().filter(|name| !modules.has(name));

@@ -151,7 +151,8 @@ impl Kernel {
         }
         let built = image.ancestors().nth(4).filter(|tree| tree.join(BUILT) == image).map(Path::to_path_buf);
         let release = release_of(&image).with_context(failed)?;
-        let modules = built.or_else(|| modules_of(&release?));
+        let beside = || modules_beside(&image, release.as_deref()?);
+        let modules = built.or_else(beside).or_else(|| modules_of(release.as_deref()?));
         Ok(Self { image, modules, others: Vec::new() })
     }
 
@@ -298,6 +299,17 @@ fn meant(path: &Path) -> Option<&'static str> {
     let text = path.to_str().filter(|text| !text.contains('/'))?.to_lowercase();
     let distance = |name: &&str| strsim::damerau_levenshtein(&text, name);
     FETCHED.into_iter().min_by_key(distance).filter(|name| distance(name) <= MOST)
+}
+
+/// Returns the modules that an unpacked package has for one of its images, `boot/vmlinuz-RELEASE` or `lib/modules/RELEASE/vmlinuz`.
+fn modules_beside(image: &Path, release: &str) -> Option<PathBuf> {
+    let directory = image.parent()?;
+    if directory.ends_with(Path::new("lib/modules").join(release)) {
+        return Some(directory.to_path_buf());
+    }
+    let root = directory.parent().filter(|_| directory.ends_with("boot"))?;
+    let mut all = MODULE_ROOTS.iter().map(|modules| root.join(&modules[1..]).join(release));
+    all.find(|directory| directory.join("kernel").is_dir())
 }
 
 /// Returns the module directory of a release.
@@ -617,6 +629,13 @@ mod tests {
         let kernel = find().unwrap();
         assert_eq!(kernel.image, root.join("boot/vmlinuz-6.1.0-9"));
         assert_eq!(kernel.modules.as_deref(), Some(&*root.join("lib/modules/6.1.0-9")));
+        // One of several images is named, and has the modules of its release.
+        let named = |path: &str| Kernel::find(root.join(path).to_str(), None).unwrap().modules;
+        assert_eq!(named("boot/vmlinuz-6.1.0-9"), None, "there are no modules in the directory");
+        std::fs::create_dir(root.join("lib/modules/6.1.0-9/kernel")).unwrap();
+        let modules = root.canonicalize().unwrap().join("lib/modules/6.1.0-9");
+        assert_eq!(named("boot/vmlinuz-6.1.0-9").as_ref(), Some(&modules));
+        assert_eq!(named("lib/modules/6.1.0-9/vmlinuz"), Some(modules));
         write("boot/vmlinuz-6.1.0-10");
         let error = format!("{:#}", find().unwrap_err());
         assert!(error.contains("several kernels; name one of them: "), "{error}");

@@ -771,8 +771,12 @@ fn conclude(
     });
     let end = end(args, machine, &session, outcome);
     let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
-    // Process 1 reaches the host through a driver.
-    let hint = hint.filter(|_| end.reason == "lost" && !session.is_ready());
+    // Process 1 reaches the host through a driver, and the files through others.
+    let unmounted = end.text.as_deref().filter(|_| end.reason == "failed").and_then(image::unmounted);
+    let hint = match unmounted {
+        Some(module) => hint.map(|hint| format!("{module}.ko is needed, and {hint}")),
+        None => hint.filter(|_| end.reason == "lost" && !session.is_ready()),
+    };
     let (unknown, state, joined) = (session.unknown.clone(), session.facts.clone(), session.joins.count);
     drop(session);
     if let Some(text) = &end.text {

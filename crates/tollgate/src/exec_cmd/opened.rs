@@ -59,6 +59,11 @@ impl Named {
         }
         if path.symlink_metadata().is_err() {
             self.made.extend(plain(&path));
+            // The guest then looks in vain in the same directory as the host does.
+            let searched = path.ancestors().skip(1).find(|directory| directory.is_dir());
+            if let Some(searched) = searched.filter(|directory| directory.parent().is_some()) {
+                self.add(searched.to_path_buf());
+            }
         } else if plain(&path).is_none_or(|plain| !self.made.contains(&plain)) {
             self.all.insert(path);
         }
@@ -207,12 +212,14 @@ mod tests {
     #[test]
     fn what_a_command_and_its_children_use_is_seen() {
         let place = std::env::temp_dir().join(format!("tollgate-opened-{}", std::process::id()));
-        std::fs::create_dir_all(place.join("sub")).unwrap();
+        for directory in ["sub", "searched"] {
+            std::fs::create_dir_all(place.join(directory)).unwrap();
+        }
         for file in ["read", "sub/tested", "unused"] {
             std::fs::write(place.join(file), "x").unwrap();
         }
         std::os::unix::fs::symlink("read", place.join("link")).unwrap();
-        let script = "test -e sub/tested; cat link >made; (cd sub; cat ../made); cat none; exit 3";
+        let script = "test -e sub/tested; cat link >made; (cd sub; cat ../made); cat searched/x/none; mkdir new; cat new/none; exit 3";
         let arguments = ["-c", script].map(OsString::from);
         let environment = [("PATH".into(), "/usr/bin:/bin".into())];
         let used = match of_command(Path::new("/bin/sh"), &arguments, &environment, &place) {
@@ -223,8 +230,11 @@ mod tests {
             used => used.unwrap(),
         };
         let has = |name: &str| used.contains(&place.join(name));
-        assert!(has("link") && has("sub/tested"), "{used:?}");
-        assert!(["unused", "made", "none", "sub/../made"].iter().all(|name| !has(name)), "{used:?}");
+        assert!(["link", "sub/tested", "searched"].iter().all(|name| has(name)), "{used:?}");
+        assert!(
+            ["unused", "made", "new", "searched/x", "searched/x/none", "sub/../made"].iter().all(|name| !has(name)),
+            "{used:?}"
+        );
         assert!(used.iter().any(|path| path.ends_with("cat")), "{used:?}");
         std::fs::remove_dir_all(&place).unwrap();
     }

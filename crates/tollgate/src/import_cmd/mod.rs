@@ -31,9 +31,9 @@ const EXIT: &str = "VM exit ";
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  perf script -i perf.data.guest | tollgate import -
-  trace-cmd report trace.dat > trace.txt && tollgate import trace.txt
-  perf kvm stat report > stat.txt; tollgate import stat.txt --beside guest.ledger
+  perf script --ns -i perf.data.guest | tollgate import -
+  trace-cmd report -t trace.dat > trace.txt && tollgate import trace.txt
+  perf kvm stat report > stat.txt 2>&1; tollgate import stat.txt --beside guest.ledger
   tollgate import trace.txt --csv > exits.csv
 
 A text has the events kvm_exit and kvm_entry, as perf kvm stat record, perf record -e 'kvm:*' and trace-cmd record -e kvm record them, or the table of perf kvm stat report. The latter has no medians. Lines that are not understood are counted, and the first is shown.
@@ -161,8 +161,11 @@ fn remarks(trace: &Trace, lines: &[Line], beside: bool) -> Vec<String> {
     let nothing = nothing.then(|| {
         "The ledger has no VM exits: its guest ran without a hypervisor, or they are not in the region.".to_owned()
     });
+    let whole = trace.whole_microseconds.then(|| {
+        "The text has whole microseconds; perf script --ns and trace-cmd report -t print nanoseconds.".to_owned()
+    });
     let unknown = trace.remark().map(|remark| format!("{remark}."));
-    [open, nothing, unknown].into_iter().flatten().collect()
+    [open, nothing, whole, unknown].into_iter().flatten().collect()
 }
 
 fn text(lines: &[Line], trace: &Trace, asked: bool, top: usize) -> String {
@@ -231,7 +234,7 @@ fn document(lines: &[Line], trace: &Trace, top: usize) -> Value {
     let unknown = trace.unknown.as_ref();
     let unknown =
         unknown.map(|Unknown { count, line, text }| json!({ "lines": count, "of": trace.lines, "first": { "line": line, "text": text } }));
-    json!({ "format": 1, "unit": "us", "without_entry": trace.open, "not_understood": unknown, "exits": all })
+    json!({ "format": 1, "unit": "us", "without_entry": trace.open, "whole_microseconds": trace.whole_microseconds, "not_understood": unknown, "exits": all })
 }
 
 fn csv(lines: &[Line], beside: bool, top: usize) -> String {

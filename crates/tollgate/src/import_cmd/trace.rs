@@ -46,6 +46,8 @@ pub struct Trace {
     pub exits: BTreeMap<String, Exits>,
     /// Exits without an entry behind them.
     pub open: u64,
+    /// Whether the times of all events are whole microseconds, as programs print them unless they are told otherwise.
+    pub whole_microseconds: bool,
     /// Number of lines, without empty ones.
     pub lines: u64,
     /// Lines that are neither events, nor a row of the table, nor what the programs print around them.
@@ -202,7 +204,7 @@ pub fn read(bytes: &[u8]) -> Result<Trace> {
     let mut times: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     let mut waiting: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     let mut trace = Trace::default();
-    let mut entered = false;
+    let (mut entered, mut in_nanoseconds) = (false, false);
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         trace.lines += 1;
         match event(line) {
@@ -212,6 +214,7 @@ pub fn read(bytes: &[u8]) -> Result<Trace> {
             }
             Some((thread, when, Event::Entry)) => {
                 entered = true;
+                in_nanoseconds |= !when.is_multiple_of(1000);
                 let Some((since, reason)) = waiting.remove(thread) else { continue };
                 match when.checked_sub(since).filter(|time| *time <= LONGEST) {
                     Some(time) => times.entry(reason).or_default().push(time),
@@ -232,6 +235,7 @@ pub fn read(bytes: &[u8]) -> Result<Trace> {
             "it has events kvm_exit and none kvm_entry: record both, for instance with perf record -e 'kvm:kvm_exit,kvm:kvm_entry'{but}"
         );
     }
+    trace.whole_microseconds = entered && !in_nanoseconds;
     for (reason, mut all) in times {
         all.sort_unstable();
         let exits = Exits {
@@ -274,7 +278,9 @@ mod tests {
             (2, 4500.0, 3000.0, Some([1500.0, 3000.0]))
         );
         assert_eq!(trace.exits["HLT"].total, 500_000_000.0);
-        assert_eq!((trace.exits.len(), trace.open, trace.lines, trace.unknown), (2, 1, 8, None));
+        assert_eq!((trace.exits.len(), trace.open, trace.lines, &trace.unknown), (2, 1, 8, &None));
+        assert!(!trace.whole_microseconds);
+        assert!(read(PERF.replace("011500", "011").as_bytes()).unwrap().whole_microseconds);
     }
 
     #[test]
