@@ -334,11 +334,20 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
             signed("between ", "and")
         ),
         Answer::Undecided => {
-            let between = signed("between ", "and");
-            format!(
-                "It is not decided if {of_a} and {of_b} differ: the difference is {between} ({cycles}){}.",
-                advice(verdict, advises)
-            )
+            let opening = match verdict.interval.filter(|interval| interval.confidence < CONFIDENCE) {
+                Some(_) => {
+                    let pairs = a.runs.len().min(b.runs.len());
+                    format!(
+                        "{pairs} pairs of runs are too few to decide if {of_a} and {of_b} differ: the difference in them is "
+                    )
+                }
+                None => format!("It is not decided if {of_a} and {of_b} differ: the difference is "),
+            };
+            let between = match cells(verdict) {
+                (middle, ends) if ends == format!("{middle} to {middle}") => middle,
+                _ => signed("between ", "and"),
+            };
+            format!("{opening}{between} ({cycles}){}.", advice(verdict, advises))
         }
     }
 }

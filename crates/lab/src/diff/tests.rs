@@ -218,6 +218,11 @@ fn what_is_not_decided_says_how_many_layouts_would_do() {
     // Fewer than six pairs decide nothing, and say why.
     let few = diff(varied(1_000_000, 1_000)[..3].to_vec(), varied(1_000_000, 1_500)[..3].to_vec(), None);
     assert_eq!(few.verdict.answer, Answer::Undecided);
+    let found = &few.sentence;
+    assert!(
+        found.starts_with("3 pairs of runs are too few to decide if A and B differ: the difference in them is "),
+        "{found}"
+    );
     assert!(
         few.certainty.contains("its interval has 75% confidence; ")
             && few.certainty.ends_with("Six pairs are the fewest that can decide.")

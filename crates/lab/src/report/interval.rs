@@ -8,6 +8,8 @@ use serde::Serialize;
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 /// Largest number of intervals between tick marks. More labels would overlap on a telephone.
 const MOST_INTERVALS: f64 = 5.0;
+/// The part of a telephone's width that half a letter of a label needs beyond the margin of the page, in percent.
+const HALF_LETTER: f64 = 0.7;
 /// The part of the range that is left empty at each end.
 const MARGIN: f64 = 0.06;
 
@@ -56,6 +58,12 @@ pub fn marks(least: f64, most: f64) -> Vec<Mark> {
     numbers.map(mark).collect()
 }
 
+/// Leaves out the label of a mark that would reach beyond the edge of a telephone's screen. Its line stays.
+fn within_page(mark: Mark) -> Mark {
+    let half = mark.text.chars().count() as f64 * HALF_LETTER;
+    if (half..=100.0 - half).contains(&mark.at) { mark } else { Mark { text: String::new(), ..mark } }
+}
+
 /// Draws the interval of a verdict. None if there is none, or if all pairs are equal.
 pub fn interval(verdict: &Verdict) -> Option<Drawn> {
     let found = verdict.interval?;
@@ -76,7 +84,7 @@ pub fn interval(verdict: &Verdict) -> Option<Drawn> {
     let digits = digits(step);
     let shown = |value: f64| format!("{:+.*}%", digits + 1, value * 100.0);
     Some(Drawn {
-        marks: marks(least, most),
+        marks: marks(least, most).into_iter().map(within_page).collect(),
         zero: (least <= 0.0 && most >= 0.0).then(|| at(0.0)),
         from: at(found.low),
         width: percent((found.high - found.low) / (most - least)),
@@ -112,6 +120,10 @@ mod tests {
         assert!(near.marks.iter().any(|mark| mark.text == "+10%") && near.marks.len() <= 7, "{near:?}");
         let far = drawn(&[1.51, 1.52, 1.515, 1.53, 1.525, 1.505]).unwrap();
         assert_eq!(far.zero, None, "the axis is zoomed to the values");
+        // The last of these marks is at 99.8 % of the width.
+        let edge = drawn(&[1.3268, 1.3301, 1.3336]).unwrap();
+        let labels: Vec<&str> = edge.marks.iter().map(|mark| mark.text.as_str()).collect();
+        assert_eq!(labels, ["+32.8%", "+33.0%", "+33.2%", ""]);
         assert_eq!(drawn(&[1.0; 6]), None);
         assert_eq!(drawn(&[1.5]), None);
     }
