@@ -527,3 +527,22 @@ fn a_branch_knows_when_its_target_is_known() {
     assert_eq!(late(&[0xff, 0x21]), 3000);
     assert!((6000..=7000).contains(&late(&[&load[..], &[0xff, 0x21]].concat())));
 }
+
+#[test]
+fn an_address_with_a_displacement_of_zero_has_one() {
+    // LEA RCX, [RBP + RAX] takes what LEA RCX, [RBX + RAX + 8] does, because RBP as a base has a displacement; [RBX + RAX] has none.
+    let takes = |lea: &[u8]| ticks("zen3", &lea.repeat(16));
+    let (without, zero, eight) =
+        (&[0x48, 0x8d, 0x0c, 0x03], &[0x48, 0x8d, 0x4c, 0x05, 0], &[0x48, 0x8d, 0x4c, 0x03, 8]);
+    assert_eq!(takes(zero), takes(eight));
+    assert!(takes(without) < takes(zero));
+}
+
+#[test]
+fn zen_3_executes_moves_from_the_stack_pointer() {
+    // MOV RCX, RSP and MOV RCX, RBX.
+    let takes = |core, register: u8| ticks(core, &[0x48, 0x89, register].repeat(24));
+    assert_eq!(takes("zen3", 0xe1), 6 * 1000);
+    assert!(takes("zen3", 0xd9) < 5 * 1000);
+    assert_eq!(takes("zen4", 0xe1), takes("zen4", 0xd9));
+}

@@ -367,6 +367,17 @@ fn of_program(
             result.families.push(Family::new(name, about, unit, curve, rows, models.len()));
         }
     }
+    let cycles = |name: &str| {
+        let mut rows = result.families.iter().flat_map(|family| &family.rows);
+        rows.find(|row| row.name == name).map(|row| row.native)
+    };
+    if branches::forgets_targets(cycles) {
+        result.notes.push(
+            "Indirect branches are predicted by their last target alone here, as a mitigation of Spectre v2 does it (IBRS or STIBP, of this kernel or \
+             of the host's). The models predict targets by history."
+                .into(),
+        );
+    }
     for (name, ways) in names.iter().zip(ways) {
         let [(a, first), (b, second)] = &ways[..] else { continue };
         let both = |model: usize| Some([first[model]?, second[model]?]);

@@ -133,6 +133,11 @@ impl Forms {
         self.codes[code as usize][usize::from(memory) | usize::from(prefix) << 1]
     }
 
+    /// Returns the form of LEA of a register and a displacement.
+    pub(crate) fn addition(&self) -> FormId {
+        self.lea.get("q_b+").copied().unwrap_or(NO_FORM)
+    }
+
     fn lea(&self, i: &Instruction) -> FormId {
         let size = match i.op0_register().size() {
             2 => "w",
@@ -151,7 +156,8 @@ impl Forms {
                 (_, 1) => shape.push('i'),
                 _ => shape.push('s'),
             }
-            if i.memory_displ_size() != 0 && (i.memory_displacement64() != 0 || i.memory_base() == Register::None) {
+            // A base of RBP or R13 has a displacement, even if it is 0.
+            if i.memory_displ_size() != 0 {
                 shape.push('+');
             }
         }

@@ -158,6 +158,8 @@ pub struct Fusion {
     pub carry_idiom: bool,
     /// Instructions of three operands with an indexed memory operand take a slot more.
     pub unlaminated: bool,
+    /// MOV from the stack pointer is renamed as from any other register; otherwise it executes like LEA. True where that is not known.
+    pub stack_moves: bool,
     /// Source of these figures.
     pub source: String,
 }

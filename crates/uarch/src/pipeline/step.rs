@@ -4,7 +4,8 @@ use crate::core::forms::has_memory;
 use crate::core::parameters::Renames;
 use crate::core::{CoreTable, FormId, NO_FORM};
 use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
+    Code, FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register,
+    RflagsBits,
 };
 
 /// Number of a register of the pipeline's model: general registers, carry, other flags, vectors, masks, x87 and MMX.
@@ -153,7 +154,15 @@ impl Step {
 impl CoreTable {
     /// Derives what the pipeline needs to know of an instruction. `flat` is its price in ticks if no table has its form.
     pub fn step(&self, info: &mut InstructionInfoFactory, i: &Instruction, flat: u32) -> Step {
-        let form = self.forms.of(i);
+        let stack_move = i.code() == Code::Mov_r64_rm64 || i.code() == Code::Mov_rm64_r64;
+        let form = match stack_move
+            && is_move(i)
+            && i.op1_register() == Register::RSP
+            && !self.parameters.fusion.stack_moves
+        {
+            true => self.forms.addition(),
+            false => self.forms.of(i),
+        };
         let end = match i.flow_control() {
             FlowControl::ConditionalBranch => End::Conditional,
             FlowControl::Next | FlowControl::Exception | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {

@@ -49,6 +49,16 @@ pub fn kernels(quick: bool) -> Vec<Kernel> {
     all
 }
 
+/// Part of the time of calls to random targets that calls to targets in turn take at least if nothing predicts them.
+const UNPREDICTED: f64 = 0.8;
+
+/// Returns true if indirect branches are predicted by their last target alone: calls to eight targets in turn take as long as calls to eight
+/// targets at random. `cycles` gives the figure of a kernel.
+pub fn forgets_targets(cycles: impl Fn(&str) -> Option<f64>) -> bool {
+    let [turn, random] = ["in turn", "at random"].map(|order| cycles(&format!("indirect call, 8 {order}")));
+    turn.zip(random).is_some_and(|(turn, random)| turn > random * UNPREDICTED)
+}
+
 /// A branch over an addition.
 fn conditional(name: String, pattern: Vec<u8>) -> Kernel {
     let body = |a: &mut CodeAssembler| {
@@ -136,4 +146,26 @@ fn indirect(name: String, targets: u64, which: impl Fn(u64, u64) -> u64) -> Kern
         a.call(rcx)
     };
     Kernel::new(name, LEN / 4, |a| a.xor(esi, esi), body).warm(WARM).with(Data::Bytes(SMALL, offsets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_that_are_not_predicted_are_noticed() {
+        let machine = |turn: f64| {
+            move |name: &str| match name {
+                "indirect call, 8 in turn" => Some(turn),
+                "indirect call, 8 at random" => Some(24.3),
+                _ => None,
+            }
+        };
+        assert!(forgets_targets(machine(25.6)));
+        assert!(!forgets_targets(machine(6.1)));
+        assert!(!forgets_targets(|_| None));
+        let names: Vec<String> = kernels(true).into_iter().map(|kernel| kernel.name).collect();
+        let cycles = |name: &str| names.iter().any(|known| known == name).then_some(1.0);
+        assert!(forgets_targets(cycles), "a quick validation has both");
+    }
 }
