@@ -11,7 +11,7 @@
 use crate::failure::Failure;
 use crate::layout::{self, CODE, CODE_LEN, PAGE, PATTERN, SCRATCH, SLOTS, Slot};
 use crate::options::{ALONE, Options, SAMPLES};
-use crate::routine::Code;
+use crate::routine::{CHAIN, Code, WINDOWS};
 use std::io::{Error as IoError, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const PAGES: usize = 64;
 
 /// Samples whose overlapping chains the caller is told.
-const WINDOWS: usize = 32;
+const TOLD: usize = 32;
 
 /// One round of executions: time stamps that passed.
 #[repr(C)]
@@ -45,7 +45,7 @@ pub struct Samples {
     /// core is not known, or if no quiet moment came.
     pub alone: u64,
     /// The first samples that were taken, whatever else executed: overlapping chains and the longer chain of additions.
-    pub windows: [[u64; 2]; WINDOWS],
+    pub windows: [[u64; 2]; TOLD],
     /// Rounds of the loops of the block.
     pub rounds: u64,
     /// Rounds of the loops of additions.
@@ -63,7 +63,7 @@ impl Samples {
     pub const EMPTY: Self = Self {
         count: 0,
         alone: 0,
-        windows: [[0; 2]; WINDOWS],
+        windows: [[0; 2]; TOLD],
         rounds: 0,
         chain_rounds: 0,
         pages: 0,
@@ -362,7 +362,7 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
     }
     if let Some(idle) = options.idle {
         let chain = samples.windows.iter().map(|[_, chain]| *chain).min().unwrap_or(0);
-        let most = (chain as f64 * idle * ALONE) as u64;
+        let most = (chain as f64 * idle * ALONE / ADDITIONS) as u64;
         let end = now() + options.patience.as_nanos() as u64;
         let mut before = false;
         collect(options, samples, || {
@@ -386,6 +386,8 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
 const ROUNDS: u64 = 48;
 /// Rounds of the loop that shows what else executes.
 const WINDOW_ROUNDS: u64 = 6;
+/// Additions of the longer chain, which takes a cycle for each, for each overlapping chain.
+pub const ADDITIONS: f64 = (2 * CHAIN as u64 * ROUNDS) as f64 / (WINDOWS as u64 * WINDOW_ROUNDS) as f64;
 /// Samples without other work that make a figure, at least.
 const LEAST: u64 = 24;
 

@@ -45,7 +45,7 @@ pub struct Traced {
     pub pages: Vec<u64>,
     /// Nothing else executed on the core; false without [`Options::idle`] too.
     pub alone: bool,
-    /// Time stamps of overlapping chains for each of the longer chain of additions, in the quieter samples.
+    /// Cycles that an overlapping chain took in the quieter samples.
     pub window: f64,
 }
 
@@ -72,7 +72,7 @@ pub fn trace_block(block: &Block, options: &Options) -> Result<Traced, Failure> 
         if let Some(cycles) = cycles(&samples, code.copies as u64, options.grain) {
             let pages = samples.addresses[..samples.pages as usize].to_vec();
             let [windows, chains] = [0, 1].map(|of| samples.windows.map(|both| both[of] as f64));
-            let window = stats::usual_ratio(&windows, &chains).unwrap_or(f64::INFINITY);
+            let window = stats::usual_ratio(&windows, &chains).map_or(f64::INFINITY, |ratio| ratio * child::ADDITIONS);
             return Ok(Traced { cycles, code, rounds: samples.rounds, pages, alone: samples.alone != 0, window });
         }
     }

@@ -21,7 +21,7 @@ pub struct Options {
     pub pages: usize,
     /// The processor that measures; without one, the one on which the caller runs.
     pub processor: Option<usize>,
-    /// Time stamps that overlapping chains take on an idle core, for each that the longer chain of additions takes: see [`crate::window`].
+    /// Cycles that an overlapping chain takes while the core's other thread sleeps: see [`crate::window`].
     /// If it is known, only samples during which nothing else executed on the core count.
     pub idle: Option<f64>,
     /// Time for which such samples are looked for, before others count too.

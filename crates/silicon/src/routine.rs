@@ -58,7 +58,7 @@ pub struct Code {
 /// Dependent additions in a round of the shorter chain.
 pub const CHAIN: usize = 64;
 /// Chains in a round of those that overlap.
-const WINDOWS: usize = 4;
+pub const WINDOWS: usize = 4;
 
 /// Makes the functions of a block.
 pub fn code(block: &Block, kind: Kind) -> Result<Code, Failure> {

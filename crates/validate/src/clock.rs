@@ -15,10 +15,11 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn new() -> Result<Self, String> {
+    /// Starts the process. `entries` are those of the core's reorder buffer, if they are known.
+    pub(crate) fn new(entries: Option<f64>) -> Result<Self, String> {
         let kernel = Kernel::new("clock", 1, |_| Ok(()), |a| a.nop());
         let program = Program::new(std::slice::from_ref(&kernel)).map_err(|error| error.to_string())?;
-        let process = Process::start(&program).map_err(|error| error.to_string())?;
+        let process = Process::start(&program).map_err(|error| error.to_string())?.with_entries(entries);
         Ok(Self { process, kernel, entry: program.functions[0] })
     }
 
@@ -32,6 +33,12 @@ impl Clock {
         self.process.busy()
     }
 
+    /// Returns the cycles that an overlapping chain takes while the core's other thread sleeps.
+    pub(crate) fn window(&mut self) -> Option<f64> {
+        self.hz().ok()?;
+        self.process.window()
+    }
+
     pub(crate) fn hz(&mut self) -> Result<f64, NativeError> {
         Ok(self.process.measure(&self.kernel, self.entry, 0)?.per_stamp * silicon::options::stamp_hz())
     }
@@ -39,7 +46,7 @@ impl Clock {
 
 /// Returns the frequency of the core while it works.
 pub fn hz() -> Result<f64, String> {
-    let mut clock = Clock::new()?;
+    let mut clock = Clock::new(None)?;
     let measured: Result<Vec<f64>, _> = (0..MEASUREMENTS).map(|_| clock.hz()).collect();
     Ok(measured.map_err(|error| error.to_string())?.into_iter().fold(0.0, f64::max))
 }

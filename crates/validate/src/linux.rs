@@ -76,11 +76,12 @@ pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Pr
             .notes
             .push(format!("The guest's kernel has the security modules of this machine's that it knows: {modules}."));
     }
-    match of_paths(guest, directory, &result.models, &mut result.notes, progress) {
+    match of_paths(guest, directory, result, progress) {
         Ok(family) => result.families.push(family),
         Err(reason) => result.notes.push(format!("No paths through the kernel: {reason}.")),
     }
-    let (family, notes) = of_programs(guest, directory, quick, &result.models, progress);
+    let (family, notes) =
+        of_programs(guest, directory, quick, &result.models, result.entries.map(|[_, whole]| whole), progress);
     result.families.extend(family);
     result.notes.extend(notes);
 }
@@ -113,16 +114,16 @@ fn for_each<T: Send>(models: &[String], task: impl Fn(&str) -> T + Sync) -> Vec<
 fn of_paths(
     guest: &dyn Guest,
     directory: &Path,
-    models: &[String],
-    notes: &mut Vec<String>,
+    result: &mut Validation,
     progress: Progress,
 ) -> Result<Family, String> {
+    let models = result.models.clone();
     let kernels = paths::kernels();
     let program = Program::new(&kernels).map_err(|error| error.to_string())?;
-    let natives = natively(&program, &kernels, progress)?;
+    let natives = natively(&program, &kernels, result.entries.map(|[_, whole]| whole), progress)?;
     let beside = natives.iter().filter(|native| native.shared).count();
     if beside > 0 {
-        notes.push(shared::note(beside, natives.len(), "paths through the kernel"));
+        result.notes.push(shared::note(beside, natives.len(), "paths through the kernel"));
     }
     progress("paths in the models", 0.0);
     let write = |name: &str, bytes: &[u8]| {
@@ -137,7 +138,7 @@ fn of_paths(
         requests.flat_map(|(kernel, entry)| program::request(kernel, *entry, REPEATS, true)).collect();
     let input = write("requests", &requests)?;
     let command = [file.display().to_string()];
-    let modelled = for_each(models, |model| {
+    let modelled = for_each(&models, |model| {
         let ran = guest.run(model, &command, Files::Of(&file), &input).map_err(|error| error.to_string())?;
         let answers = program::answers(&ran.output);
         if answers.len() != kernels.len() * REPEATS as usize {
@@ -171,9 +172,14 @@ fn of_paths(
     Ok(Family::new("kernel", about, "cycles", None, rows, models.len()))
 }
 
-fn natively(program: &Program, kernels: &[Kernel], progress: Progress) -> Result<Vec<Measured>, String> {
+fn natively(
+    program: &Program,
+    kernels: &[Kernel],
+    entries: Option<f64>,
+    progress: Progress,
+) -> Result<Vec<Measured>, String> {
     let budget = silicon::options::stamp_hz() as u64 / BUDGET;
-    let mut process = Process::start(program).map_err(|error| error.to_string())?;
+    let mut process = Process::start(program).map_err(|error| error.to_string())?.with_entries(entries);
     let mut measured = Vec::new();
     for (n, kernel) in kernels.iter().enumerate() {
         progress("paths on this machine", n as f64 / kernels.len() as f64);
@@ -193,6 +199,7 @@ fn of_programs(
     directory: &Path,
     quick: bool,
     models: &[String],
+    entries: Option<f64>,
     progress: Progress,
 ) -> (Option<Family>, Vec<String>) {
     let mut notes = Vec::new();
@@ -200,7 +207,7 @@ fn of_programs(
         Ok(all) => all,
         Err(error) => return (None, vec![format!("No programs: {error}.")]),
     };
-    let mut clock = match Clock::new() {
+    let mut clock = match Clock::new(entries) {
         Ok(clock) => clock,
         Err(reason) => return (None, vec![format!("No programs: {reason}.")]),
     };

@@ -5,7 +5,8 @@
 use crate::counters::Counters;
 use crate::kernel::Kernel;
 use crate::layout;
-use crate::program::{self, CHAIN_CYCLES, Program, Stamps, waiting};
+use crate::program::{self, CHAIN_CYCLES, Program, Stamps, WINDOWS, waiting};
+use crate::result::SHARED;
 use crate::workloads::ENVIRONMENT;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
@@ -29,6 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 /// Time within which the figure of an idle core is found before the first kernel is measured, and measurements that show it.
 const QUIET: Duration = Duration::from_millis(300);
 const CALIBRATION: u64 = 32;
+/// Time after which the core's other thread is taken to be awake all the time.
+const AWAKE: Duration = Duration::from_secs(8);
 /// Factor by which a chain of additions takes longer than the fastest if something has interrupted it.
 const INTERRUPTED: f64 = 1.25;
 
@@ -71,6 +74,8 @@ pub struct Process {
     waiting: f64,
     /// The function of such chains.
     waits: u64,
+    /// Entries of the whole reorder buffer, if they are known.
+    whole: Option<f64>,
     /// That figure was looked for long enough.
     is_calibrated: bool,
     /// Kernels during whose measurements other work shared the core.
@@ -113,10 +118,17 @@ impl Process {
             window: f64::INFINITY,
             waiting: f64::INFINITY,
             waits: program.waiting,
+            whole: None,
             is_calibrated: false,
             shared: 0,
             moments: [0; 2],
         })
+    }
+
+    /// Says how many entries the core's reorder buffer has. Before the first kernel is measured, a moment is awaited at which a program has them.
+    pub fn with_entries(mut self, whole: Option<f64>) -> Self {
+        self.whole = whole;
+        self
     }
 
     /// Sends a request and returns the answer. Data stay in the process until others are sent.
@@ -157,7 +169,8 @@ impl Process {
             self.undisturbed(&samples);
             self.waiting =
                 usual(&samples, |stamps| stamps.kernel).map_or(self.waiting, |least| self.waiting.min(least));
-            self.is_calibrated = begin.elapsed() >= QUIET;
+            let seen = self.whole.is_none_or(|whole| self.entries().is_some_and(|entries| entries >= whole * SHARED));
+            self.is_calibrated = begin.elapsed() >= if seen { QUIET } else { AWAKE };
         }
         let begin = Instant::now();
         let (mut samples, mut alone) = (Vec::new(), Vec::new());
@@ -207,6 +220,11 @@ impl Process {
     /// Returns the processor that the process is bound to.
     pub fn processor(&self) -> usize {
         self.processor
+    }
+
+    /// Returns the cycles that an overlapping chain takes while the core's other thread sleeps, if anything was measured.
+    pub fn window(&self) -> Option<f64> {
+        Some(self.window * CHAIN_CYCLES / WINDOWS).filter(|cycles| cycles.is_normal())
     }
 
     /// Returns the number of kernels during whose measurements other work shared the core.

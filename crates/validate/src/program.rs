@@ -18,6 +18,8 @@ const LINE: usize = 64;
 const CHAIN: (usize, u64) = (64, 64);
 /// Chains in a round of the loop that shows whether the core is shared, and its rounds.
 const WINDOW: (usize, u64) = (4, 6);
+/// Chains of the loop that shows whether the core is shared.
+pub const WINDOWS: f64 = (WINDOW.0 as u64 * WINDOW.1) as f64;
 /// Cycles of the core that the chain takes.
 pub const CHAIN_CYCLES: f64 = (CHAIN.0 as u64 * CHAIN.1) as f64;
 

@@ -18,7 +18,7 @@ const RIGHT: f64 = 1.25;
 const HIGHEST: f64 = 1e15;
 
 /// Part of the reorder buffer's entries that a program has at most if it shares the core: beside an active thread it has half of them.
-const SHARED: f64 = 0.7;
+pub(crate) const SHARED: f64 = 0.7;
 /// Width of an interval, in terms of the figure, beyond which a row is noise.
 const NOISE: f64 = 0.25;
 

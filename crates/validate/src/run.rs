@@ -140,7 +140,8 @@ pub fn run(
                 .into(),
         );
     }
-    result.families.extend(of_blocks(&models, quick, &mut result.notes, progress));
+    let entries = known_entries(profile, fit);
+    result.families.extend(of_blocks(&models, quick, entries, &mut result.notes, progress));
     of_program(&models, quick, &mut result, progress)?;
     if let Some(guest) = guest {
         linux::run(guest, quick, &mut result, progress);
@@ -153,9 +154,6 @@ fn virtualized() -> bool {
     std::arch::x86_64::__cpuid(1).ecx & 1 << 31 != 0
 }
 
-/// Times for which blocks are measured until the figure of an idle core is known.
-const QUIET: usize = 300;
-
 /// A core of this machine, on which blocks are measured.
 struct Machine {
     options: silicon::Options,
@@ -163,16 +161,11 @@ struct Machine {
 
 impl Machine {
     /// Finds out what overlapping chains take while nothing else executes on the core.
-    fn new() -> Self {
-        let processor = NativeClock::new().ok().map(|clock| clock.processor());
-        let mut machine = Self { options: silicon::Options { processor, ..silicon::Options::default() } };
-        let nothing = Block::decode(&[0x90]).expect("a NOP can be repeated");
-        for _ in 0..QUIET {
-            if let Ok(traced) = silicon::measure::trace_block(&nothing, &machine.options) {
-                machine.learn(&traced);
-            }
-        }
-        machine
+    fn new(entries: Option<f64>) -> Self {
+        let mut clock = NativeClock::new(entries).ok();
+        let processor = clock.as_ref().map(NativeClock::processor);
+        let idle = clock.as_mut().and_then(NativeClock::window);
+        Self { options: silicon::Options { processor, idle, ..silicon::Options::default() } }
     }
 
     /// Measures a block.
@@ -188,7 +181,13 @@ impl Machine {
 }
 
 /// The family of basic blocks.
-fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>, progress: Progress) -> Option<Family> {
+fn of_blocks(
+    models: &[(String, Profile)],
+    quick: bool,
+    entries: Option<f64>,
+    notes: &mut Vec<String>,
+    progress: Progress,
+) -> Option<Family> {
     let programs = usual_programs();
     let mut chosen: Vec<Block> = Vec::new();
     for (n, path) in programs.iter().enumerate() {
@@ -199,7 +198,7 @@ fn of_blocks(models: &[(String, Profile)], quick: bool, notes: &mut Vec<String>,
             Err(error) => notes.push(format!("No blocks of a program: {error}.")),
         }
     }
-    let mut machine = Machine::new();
+    let mut machine = Machine::new(entries);
     let mut measured: Vec<(Block, Traced)> = Vec::new();
     let mut beside: Vec<usize> = Vec::new();
     let mut failures: BTreeMap<&str, usize> = BTreeMap::new();
@@ -387,6 +386,11 @@ fn of_program(
     Ok(())
 }
 
+/// Returns the entries of this machine's reorder buffer, if the profile has its core.
+fn known_entries(profile: &Profile, fit: &str) -> Option<f64> {
+    [Fit::Exact, Fit::Core].iter().any(|known| known.text() == fit).then(|| entries_of(profile)).flatten()
+}
+
 /// Returns the entries of the reorder buffer of a profile's core.
 fn entries_of(profile: &Profile) -> Option<f64> {
     let core = uarch::CoreTable::named(&profile.core.as_ref()?.value).ok()?;
@@ -404,7 +408,8 @@ fn native(
 ) -> Result<Vec<Option<Measured>>, RunError> {
     let hz = silicon::options::stamp_hz();
     let budget = hz as u64 / BUDGETS[usize::from(quick)];
-    let mut process = Process::start(program)?;
+    let entries = known_entries(model, &result.fit);
+    let mut process = Process::start(program)?.with_entries(entries);
     let mut figures = Vec::new();
     for (n, kernel) in kernels.iter().enumerate() {
         progress("microbenchmarks on this machine", n as f64 / kernels.len() as f64);
@@ -414,17 +419,12 @@ fn native(
             Err(error @ NativeError::Ended(..)) => {
                 result.notes.push(format!("No figure of this machine for '{}': {error}.", kernel.name));
                 figures.push(None);
-                process = Process::start(program)?;
+                process = Process::start(program)?.with_entries(entries);
             }
             Err(error) => return Err(error.into()),
         }
     }
-    result.entries = match process.entries() {
-        Some(here) if result.fit == Fit::Exact.text() || result.fit == Fit::Core.text() => {
-            entries_of(model).map(|profile| [here, profile])
-        }
-        _ => None,
-    };
+    result.entries = process.entries().zip(entries).map(|(here, profile)| [here, profile]);
     if let Some([here, profile]) = result.entries
         && result.is_beside_others()
     {
