@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 const QUIET: Duration = Duration::from_millis(300);
 const CALIBRATION: u64 = 32;
 /// Time after which the core's other thread is taken to be awake all the time.
-const AWAKE: Duration = Duration::from_secs(8);
+const AWAKE: Duration = Duration::from_secs(4);
 /// Factor by which a chain of additions takes longer than the fastest if something has interrupted it.
 const INTERRUPTED: f64 = 1.25;
 
