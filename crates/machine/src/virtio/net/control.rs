@@ -91,7 +91,9 @@ impl Net {
             class::MQ => self.queues_command(command, data),
             class::GUEST_OFFLOADS if command == 0 && has(features::CTRL_GUEST_OFFLOADS) => {
                 let wanted = data.number(8)?;
-                let known = wanted & !(state.features & features::GUEST_OFFLOADS) == 0;
+                // Linux counts GUEST_HDRLEN among the offloads. It is not one that a device switches: the length is always given.
+                let may = features::GUEST_OFFLOADS | features::GUEST_HDRLEN;
+                let known = wanted & !(state.features & may) == 0;
                 if known {
                     state.guest_offloads = features::effective(wanted | features::CTRL_VQ) & features::GUEST_OFFLOADS;
                     self.listen(now);

@@ -11,6 +11,7 @@ const PACKED: u64 = 1 << 34;
 const CSUM: u64 = 1 << 0;
 pub(super) const GUEST_CSUM: u64 = 1 << 1;
 pub(super) const GUEST_OFFLOADS: u64 = 1 << 2;
+const GUEST_HDRLEN: u64 = 1 << 59;
 const HOST_TSO4: u64 = 1 << 11;
 const HOST_USO: u64 = 1 << 56;
 const GUEST_USO4: u64 = 1 << 54;
@@ -259,6 +260,16 @@ fn large_frames_come_as_the_driver_takes_them() {
     assert_eq!((bench.driver.used(RX).0, bench.buffer(1, 2)[1]), (7, 5));
     // An offload that was not negotiated can't be enabled.
     assert_eq!(bench.command(2, &[&[5, 0][..], &(1u64 << 7).to_le_bytes()].concat(), 0).0, 1);
+}
+
+#[test]
+fn a_driver_may_count_the_length_of_headers_among_the_offloads() {
+    // Linux 6.12 does when it switches offloads.
+    let features = CSUM | GUEST_CSUM | MERGE | CTRL_VQ | GUEST_OFFLOADS;
+    let wanted = [&[5, 0][..], &(GUEST_CSUM | GUEST_HDRLEN).to_le_bytes()].concat();
+    for (negotiated, status) in [(features | GUEST_HDRLEN, 0), (features, 1)] {
+        assert_eq!(Bench::new(&["bridge", "bridge"], negotiated).command(2, &wanted, 0).0, status);
+    }
 }
 
 /// Returns true if a frame for an address is received, with a VLAN tag or without.
