@@ -11,7 +11,8 @@
 use crate::failure::Failure;
 use crate::layout::{self, CODE, CODE_LEN, PAGE, PATTERN, SCRATCH, SLOTS, Slot};
 use crate::options::{ALONE, Options, SAMPLES};
-use crate::routine::{CHAIN, Code, WINDOWS};
+use crate::routine::{CHAIN, Code};
+use crate::window;
 use std::io::{Error as IoError, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -354,7 +355,7 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
     let take = || Sample {
         block: [run(code.once, rounds), run(code.twice, rounds)],
         chain: [run(code.chain[0], ROUNDS), run(code.chain[1], ROUNDS)],
-        window: run(code.window, WINDOW_ROUNDS),
+        window: run(code.window, window::ROUNDS),
     };
     for window in &mut samples.windows {
         let sample = take();
@@ -384,10 +385,8 @@ unsafe fn sample(code: &Code, options: &Options, samples: &mut Samples) {
 
 /// Rounds of the loops that show the clock.
 const ROUNDS: u64 = 48;
-/// Rounds of the loop that shows what else executes.
-const WINDOW_ROUNDS: u64 = 6;
 /// Additions of the longer chain, which takes a cycle for each, for each overlapping chain.
-pub const ADDITIONS: f64 = (2 * CHAIN as u64 * ROUNDS) as f64 / (WINDOWS as u64 * WINDOW_ROUNDS) as f64;
+pub const ADDITIONS: f64 = (2 * CHAIN as u64 * ROUNDS) as f64 / (window::CHAINS as u64 * window::ROUNDS) as f64;
 /// Samples without other work that make a figure, at least.
 const LEAST: u64 = 24;
 

@@ -79,9 +79,6 @@ pub fn trace_block(block: &Block, options: &Options) -> Result<Traced, Failure> 
     Err(Failure::Noise)
 }
 
-/// Factor by which a loop takes longer than the fastest of its kind if something has interrupted it.
-const INTERRUPTED: f64 = 1.25;
-
 /// Returns the cycles of a block that the shorter loop contains `copies` times, or `None` if the samples do not agree.
 fn cycles(samples: &Samples, copies: u64, grain: u64) -> Option<Cycles> {
     let taken = &samples.samples[..samples.count as usize];
@@ -92,7 +89,7 @@ fn cycles(samples: &Samples, copies: u64, grain: u64) -> Option<Cycles> {
         additions / (fast(|s| s.chain[1])? - fast(|s| s.chain[0])?)
     };
     let of: [fn(&Sample) -> u64; 4] = [|s| s.block[0], |s| s.block[1], |s| s.chain[0], |s| s.chain[1]];
-    let limits = of.map(|of| taken.iter().map(of).min().unwrap_or(0) as f64 * INTERRUPTED);
+    let limits = of.map(|of| taken.iter().map(of).min().unwrap_or(0) as f64 * stats::INTERRUPTED);
     // The core may change its frequency between two samples, and hardly within one.
     let figure = |taken: &[Sample]| {
         let whole = |s: &&Sample| of.iter().zip(limits).all(|(of, limit)| of(s) as f64 <= limit);

@@ -57,8 +57,6 @@ pub struct Code {
 
 /// Dependent additions in a round of the shorter chain.
 pub const CHAIN: usize = 64;
-/// Chains in a round of those that overlap.
-pub const WINDOWS: usize = 4;
 
 /// Makes the functions of a block.
 pub fn code(block: &Block, kind: Kind) -> Result<Code, Failure> {
@@ -83,7 +81,7 @@ fn make(block: &Block, kind: Kind) -> Result<Code, IcedError> {
     };
     let (once, twice) = (add(block, copies)?, add(block, 2 * copies)?);
     let chain = [add(&addition, CHAIN)?, add(&addition, 2 * CHAIN)?];
-    let window = add(&overlapping, WINDOWS)?;
+    let window = add(&overlapping, window::CHAINS)?;
     Ok(Code { bytes, once, twice, copies, chain, window })
 }
 

@@ -20,6 +20,9 @@ pub fn quantile(figures: &[f64], at: f64) -> Option<f64> {
     Some(low + (high - low) * place.fract())
 }
 
+/// Factor by which a loop takes longer than the fastest of its kind if something has interrupted it.
+pub const INTERRUPTED: f64 = 1.25;
+
 /// Which of the figures of a measurement counts: most disturbances make one greater, and a clock that advances in steps makes the least too
 /// small.
 pub const QUIETER: f64 = 0.25;

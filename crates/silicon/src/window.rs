@@ -16,6 +16,11 @@ const NOPS: usize = 160;
 /// Entries of the reorder buffer that a chain takes, with the NOPs behind it.
 pub const ENTRIES: f64 = (1 + ROOTS + NOPS) as f64;
 
+/// Chains in a round of the loop.
+pub const CHAINS: usize = 4;
+/// Rounds of the loop in a measurement.
+pub const ROUNDS: u64 = 6;
+
 /// How a chain begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {

@@ -12,6 +12,8 @@ use std::path::Path;
 
 /// Beginning of the keys of facts about the kernel of a controlled run, in a ledger.
 pub const STATE: &str = "state: ";
+/// Key of the release of the kernel of a controlled run, in a ledger.
+pub const RELEASE: &str = "state: release";
 
 /// Number of bytes hashed at a time.
 const PIECE: usize = 1 << 20;

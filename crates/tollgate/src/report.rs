@@ -1,7 +1,7 @@
 //! `tollgate report`: shows the charges of a run, for people and for programs.
 
 use crate::entries;
-use crate::identity::STATE;
+use crate::identity::{RELEASE, STATE};
 use crate::output;
 use crate::report_csv;
 use crate::sites::{self, WhatIf};
@@ -25,8 +25,6 @@ use std::path::PathBuf;
 const IN_HEAD: [&str; 4] = ["command", "command line", "model", "platform"];
 /// Name of the fact about the kernel's image.
 const IMAGE: &str = "kernel";
-/// Name of the fact about the kernel's release.
-const RELEASE: &str = "state: release";
 /// Name of the fact that a guest has moved to another processor.
 const MOVED: &str = machine::moves::FACT;
 

@@ -62,8 +62,8 @@ pub struct Ran {
 /// How far the measurements have come.
 type Progress<'a> = &'a mut dyn FnMut(&str, f64);
 
-/// Adds the families of programs and paths, or the reasons why there are none.
-pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Progress) {
+/// Adds the families of programs and paths, or the reasons why there are none. `entries` are those of the reorder buffer, if they are known.
+pub fn run(guest: &dyn Guest, quick: bool, entries: Option<f64>, result: &mut Validation, progress: Progress) {
     let directory = guest.directory();
     progress("the kernels of this machine and of the guest", 0.0);
     result.notes.extend(kernels_of_both(guest, &result.models));
@@ -76,12 +76,11 @@ pub fn run(guest: &dyn Guest, quick: bool, result: &mut Validation, progress: Pr
             .notes
             .push(format!("The guest's kernel has the security modules of this machine's that it knows: {modules}."));
     }
-    match of_paths(guest, directory, result, progress) {
+    match of_paths(guest, directory, &result.models, entries, &mut result.notes, progress) {
         Ok(family) => result.families.push(family),
         Err(reason) => result.notes.push(format!("No paths through the kernel: {reason}.")),
     }
-    let (family, notes) =
-        of_programs(guest, directory, quick, &result.models, result.entries.map(|[_, whole]| whole), progress);
+    let (family, notes) = of_programs(guest, directory, quick, &result.models, entries, progress);
     result.families.extend(family);
     result.notes.extend(notes);
 }
@@ -114,16 +113,17 @@ fn for_each<T: Send>(models: &[String], task: impl Fn(&str) -> T + Sync) -> Vec<
 fn of_paths(
     guest: &dyn Guest,
     directory: &Path,
-    result: &mut Validation,
+    models: &[String],
+    entries: Option<f64>,
+    notes: &mut Vec<String>,
     progress: Progress,
 ) -> Result<Family, String> {
-    let models = result.models.clone();
     let kernels = paths::kernels();
     let program = Program::new(&kernels).map_err(|error| error.to_string())?;
-    let natives = natively(&program, &kernels, result.entries.map(|[_, whole]| whole), progress)?;
+    let natives = natively(&program, &kernels, entries, progress)?;
     let beside = natives.iter().filter(|native| native.shared).count();
     if beside > 0 {
-        result.notes.push(shared::note(beside, natives.len(), "paths through the kernel"));
+        notes.push(shared::note(beside, natives.len(), "paths through the kernel"));
     }
     progress("paths in the models", 0.0);
     let write = |name: &str, bytes: &[u8]| {
@@ -138,7 +138,7 @@ fn of_paths(
         requests.flat_map(|(kernel, entry)| program::request(kernel, *entry, REPEATS, true)).collect();
     let input = write("requests", &requests)?;
     let command = [file.display().to_string()];
-    let modelled = for_each(&models, |model| {
+    let modelled = for_each(models, |model| {
         let ran = guest.run(model, &command, Files::Of(&file), &input).map_err(|error| error.to_string())?;
         let answers = program::answers(&ran.output);
         if answers.len() != kernels.len() * REPEATS as usize {

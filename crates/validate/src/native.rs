@@ -32,8 +32,6 @@ const QUIET: Duration = Duration::from_millis(300);
 const CALIBRATION: u64 = 32;
 /// Time after which the core's other thread is taken to be awake all the time.
 const AWAKE: Duration = Duration::from_secs(4);
-/// Factor by which a chain of additions takes longer than the fastest if something has interrupted it.
-const INTERRUPTED: f64 = 1.25;
 
 /// A figure of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,15 +66,15 @@ pub struct Process {
     _file: File,
     /// The processor that it is bound to.
     processor: usize,
-    /// What overlapping chains take on the idle core, of the time of the chain of additions.
+    /// The time of overlapping chains while the core's other thread sleeps, in terms of the time of the chain of additions.
     window: f64,
-    /// What they would take if each waited for the one before it, likewise.
+    /// The time of the same chains if each waits for the one before it, in the same terms.
     waiting: f64,
-    /// The function of such chains.
+    /// Address of the function whose chains wait for each other.
     waits: u64,
     /// Entries of the whole reorder buffer, if they are known.
     whole: Option<f64>,
-    /// That figure was looked for long enough.
+    /// The time of overlapping chains was looked for long enough.
     is_calibrated: bool,
     /// Kernels during whose measurements other work shared the core.
     shared: usize,
@@ -193,7 +191,7 @@ impl Process {
         let per_stamp = CHAIN_CYCLES / least;
         // The core may change its frequency between two measurements. A chain that was interrupted does not show it.
         let figure = |samples: &[Stamps]| {
-            let whole = samples.iter().filter(|stamps| stamps.chain as f64 <= least * INTERRUPTED);
+            let whole = samples.iter().filter(|stamps| stamps.chain as f64 <= least * stats::INTERRUPTED);
             let ratios: Vec<f64> = whole.map(|stamps| stamps.kernel as f64 / stamps.chain.max(1) as f64).collect();
             let ratio = stats::quantile(&ratios, stats::QUIETER)?;
             Some(ratio * CHAIN_CYCLES / (kernel.rounds as f64 * kernel.steps))

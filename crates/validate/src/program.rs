@@ -10,16 +10,14 @@ use crate::kernel::Kernel;
 use crate::layout::{self, CODE, CODE_LEN, CONTROL, CONTROL_LEN, HUGE, HUGE_LEN, RESULTS, SMALL, SMALL_LEN, Slot};
 use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, CodeLabel, qword_ptr, registers::*};
 use iced_x86::{BlockEncoderOptions, IcedError};
-use silicon::window::Chain;
+use silicon::window::{CHAINS, Chain, ROUNDS};
 
 /// Size of a line of code.
 const LINE: usize = 64;
 /// Dependent additions in a round of the chain by which the clock is known, and its rounds.
 const CHAIN: (usize, u64) = (64, 64);
-/// Chains in a round of the loop that shows whether the core is shared, and its rounds.
-const WINDOW: (usize, u64) = (4, 6);
 /// Chains of the loop that shows whether the core is shared.
-pub const WINDOWS: f64 = (WINDOW.0 as u64 * WINDOW.1) as f64;
+pub const WINDOWS: f64 = (CHAINS as u64 * ROUNDS) as f64;
 /// Cycles of the core that the chain takes.
 pub const CHAIN_CYCLES: f64 = (CHAIN.0 as u64 * CHAIN.1) as f64;
 
@@ -43,11 +41,13 @@ impl Program {
         for kernel in kernels {
             functions.push(append(&mut code, |a, padding| function(a, kernel, padding))?);
         }
-        let (chain, window) = (chain(), window(Chain::Own));
-        let chain = append(&mut code, |a, padding| function(a, &chain, padding))?;
-        let window = append(&mut code, |a, padding| function(a, &window, padding))?;
+        let beside = [chain(), window(Chain::Own)];
+        let mut entries = [0; 2];
+        for (entry, kernel) in entries.iter_mut().zip(&beside) {
+            *entry = append(&mut code, |a, padding| function(a, kernel, padding))?;
+        }
         let waiting = append(&mut code, |a, padding| function(a, &waiting(), padding))?;
-        let start = append(&mut code, |a, _| process(a, chain, window))?;
+        let start = append(&mut code, |a, _| process(a, [0, 1].map(|n| (entries[n], &beside[n]))))?;
         assert!(code.len() as u64 <= CODE_LEN, "the code fits");
         Ok(Self { code, start, functions, waiting })
     }
@@ -129,8 +129,8 @@ fn window(begin: Chain) -> Kernel {
         a.cvtsi2sd(xmm0, ebx)?;
         a.movaps(xmm1, xmm0)
     };
-    let body = move |a: &mut CodeAssembler| (0..WINDOW.0).try_for_each(|_| silicon::window::emit(a, begin));
-    Kernel::new("window", WINDOW.1, prepare, body).warm(2).steps(WINDOW.0 as u32)
+    let body = move |a: &mut CodeAssembler| (0..CHAINS).try_for_each(|_| silicon::window::emit(a, begin));
+    Kernel::new("window", ROUNDS, prepare, body).warm(2).steps(CHAINS as u32)
 }
 
 /// The kernel of the same chains if each waits for the one before it.
@@ -210,8 +210,8 @@ const FIFO: u32 = 1;
 const HUGE_PAGES: u32 = 14;
 const NO_HUGE_PAGES: u32 = 15;
 
-/// The life of a process.
-fn process(a: &mut CodeAssembler, chain: u64, window: u64) -> Result<Option<CodeLabel>, IcedError> {
+/// The life of a process. The functions `beside` the measured one follow each of its calls.
+fn process(a: &mut CodeAssembler, beside: [(u64, &Kernel); 2]) -> Result<Option<CodeLabel>, IcedError> {
     let [mut request, mut pieces, mut repeat, mut call, mut read, mut ready, mut end, mut exit] =
         std::array::from_fn(|_| a.create_label());
     // The stack has the number of arguments, the first of which is the name. A process with more than the name is one
@@ -251,15 +251,15 @@ fn process(a: &mut CodeAssembler, chain: u64, window: u64) -> Result<Option<Code
     a.set_label(&mut ready)?;
     a.mov(slot(Slot::Next), RESULTS as i32)?;
     a.set_label(&mut repeat)?;
-    for entry in [None, Some((chain, CHAIN.1, 16)), Some((window, WINDOW.1, 2))] {
+    for entry in std::iter::once(None).chain(beside.map(Some)) {
         let (rounds, warm) = (slot(Slot::Rounds), slot(Slot::Warm));
         match entry {
             None => a.call(slot(Slot::Entry))?,
-            Some((entry, count, before)) => {
+            Some((entry, kernel)) => {
                 a.push(rounds)?;
                 a.push(warm)?;
-                a.mov(rounds, count as i32)?;
-                a.mov(warm, before)?;
+                a.mov(rounds, kernel.rounds as i32)?;
+                a.mov(warm, kernel.warm as i32)?;
                 a.mov(eax, entry as u32)?;
                 a.call(rax)?;
                 a.pop(warm)?;

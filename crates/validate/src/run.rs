@@ -142,9 +142,9 @@ pub fn run(
     }
     let entries = known_entries(profile, fit);
     result.families.extend(of_blocks(&models, quick, entries, &mut result.notes, progress));
-    of_program(&models, quick, &mut result, progress)?;
+    of_program(&models, quick, entries, &mut result, progress)?;
     if let Some(guest) = guest {
-        linux::run(guest, quick, &mut result, progress);
+        linux::run(guest, quick, entries, &mut result, progress);
     }
     Ok(result)
 }
@@ -319,13 +319,14 @@ fn text(block: &Block) -> String {
 fn of_program(
     models: &[(String, Profile)],
     quick: bool,
+    entries: Option<f64>,
     result: &mut Validation,
     progress: Progress,
 ) -> Result<(), RunError> {
     let (all, names) = kernels(quick);
     let (places, kernels): (Vec<Place>, Vec<Kernel>) = all.into_iter().unzip();
     let program = Program::new(&kernels)?;
-    let natives = native(&program, &kernels, &models[0].1, quick, result, progress)?;
+    let natives = native(&program, &kernels, quick, entries, result, progress)?;
     let tasks: Vec<(usize, usize)> = (0..kernels.len())
         .filter(|n| natives[*n].is_some())
         .flat_map(|n| (0..models.len()).map(move |model| (n, model)))
@@ -401,14 +402,13 @@ fn entries_of(profile: &Profile) -> Option<f64> {
 fn native(
     program: &Program,
     kernels: &[Kernel],
-    model: &Profile,
     quick: bool,
+    entries: Option<f64>,
     result: &mut Validation,
     progress: Progress,
 ) -> Result<Vec<Option<Measured>>, RunError> {
     let hz = silicon::options::stamp_hz();
     let budget = hz as u64 / BUDGETS[usize::from(quick)];
-    let entries = known_entries(model, &result.fit);
     let mut process = Process::start(program)?.with_entries(entries);
     let mut figures = Vec::new();
     for (n, kernel) in kernels.iter().enumerate() {

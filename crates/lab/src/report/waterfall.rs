@@ -14,7 +14,7 @@ const MOST_STEPS: usize = 7;
 #[derive(Serialize)]
 pub struct Waterfall {
     marks: Vec<Mark>,
-    /// Where the axis begins, if that is not zero.
+    /// The value at which the axis begins, if that value is not zero.
     begin: Option<String>,
     steps: Vec<Step>,
 }

@@ -78,7 +78,7 @@ mod tests {
         let command = "sh -c 'echo $HOME; ls --json'";
         assert_eq!(line(None), format!("tollgate diff --kernel cloud --a=mitigations=off -- {command}"));
         assert_eq!(line(Some(8)), format!("tollgate diff --kernel cloud --a=mitigations=off --layouts 8 -- {command}"));
-        // What was built and measured is found again in the same directory.
+        // The directory has the kernels that the series built and the results that it measured, so the command names the directory.
         let series = ["tollgate", "series", "--state", "built here", "--csv", "--", "true"];
         assert_eq!(
             super::command(series.iter().map(OsString::from), None),

@@ -244,7 +244,7 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
     let unknown = parameters::warnings(&words.collect::<Vec<_>>());
     let line = fact("command line").into_iter().flat_map(|line| line.split_whitespace());
-    let release = fact(&format!("{STATE}{RELEASE}")).map(String::as_str);
+    let release = fact(crate::identity::RELEASE).map(String::as_str);
     let unknown = unknown.into_iter().chain(parameters::of_values(line, release));
     let place = fact(DIRECTORY).map(|directory| {
         format!("The command depends on the name of its working directory, {directory}: started in another directory, it may give another result.")

@@ -46,7 +46,7 @@ pub struct Trace {
     pub exits: BTreeMap<String, Exits>,
     /// Exits without an entry behind them.
     pub open: u64,
-    /// Whether the times of all events are whole microseconds, as programs print them unless they are told otherwise.
+    /// True if the times of all events are whole microseconds: perf script and trace-cmd report print no more digits by default.
     pub whole_microseconds: bool,
     /// Number of lines, without empty ones.
     pub lines: u64,

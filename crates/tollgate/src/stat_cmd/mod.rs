@@ -4,7 +4,7 @@ pub(crate) mod options;
 
 use crate::exec_cmd::{Kernel, command_text, parameters};
 use crate::exec_runs::{self, Place};
-use crate::identity::STATE;
+use crate::identity::RELEASE;
 use crate::model;
 use crate::output::say;
 use crate::stop::{INTERRUPTED, Stop};
@@ -106,7 +106,7 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
         let ledger = read_ledger(path)?;
         let fact = |key: &str| ledger.header.metadata.get(key);
         if runs.is_empty() {
-            kernel = fact(&format!("{STATE}release")).cloned();
+            kernel = fact(RELEASE).cloned();
             let words = fact(parameters::UNKNOWN).into_iter().flat_map(|words| words.split(' ')).map(str::to_owned);
             let appended = args.passed.value("append").unwrap_or_default().split_whitespace();
             let warnings = parameters::warnings(&words.collect::<Vec<_>>()).into_iter();
