@@ -117,10 +117,22 @@ class Documents(unittest.TestCase):
         self.assertEqual(report.lines("class"), [{"name": "alu", "count": 3, "ticks": 4000, "cycles": 4.0}])
         self.assertRaisesRegex(KeyError, "by='kind'", report.lines, "kind")
         self.assertRaisesRegex(KeyError, "symbol, address", report.lines, "symbols")
+        self.assertEqual(repr(report), "<Report: 5 cycles on skx>")
         entry = {"name": "#PF", "count": 2, "ticks": 6000, "mean": 3000, "p99": 4500, "enter": 500}
         [line] = tollgate.Report({**REPORT, "entries": [entry]}).lines("entry")
-        self.assertEqual((line["ticks"], line["cycles"], line["mean"], line["p99"], line["enter"]), (6000, 6.0, 3.0, 4.5, 0.5))
-        self.assertEqual(repr(report), "<Report: 5 cycles on skx>")
+        self.assertEqual((line["ticks"], line["cycles"], line["mean"], line["p99"]), (6000, 6.0, 3.0, 4.5))
+
+    def test_parts_of_entries_are_means(self) -> None:
+        # 500 ticks in two entries: a comparison of ledgers calls that 0.25 cycles too.
+        parts = {"enter": 500, "mitigation": 0, "handler": 5000, "leave": 500}
+        entry = {"name": "#PF", "count": 2, "ticks": 6000, "mean": 3000, "median": 2000, "p99": 4500, **parts}
+        [line] = tollgate.Report({**REPORT, "entries": [entry]}).lines("entry")
+        self.assertEqual([line[name] for name in parts], [0.25, 0.0, 2.5, 0.25])
+        self.assertEqual(sum(line[name] for name in parts), line["mean"])
+        leaving = {"name": "CPUID", "count": 4, "ticks": 8000, "mean": 2000, "processor": 6000, "software": 2000, "mitigation": 0}
+        [line] = tollgate.Report({**REPORT, "exits": [leaving]}).lines("exit")
+        self.assertEqual((line["processor"], line["software"], line["mean"]), (1.5, 0.5, 2.0))
+        self.assertEqual(line["processor"] + line["software"], line["mean"])
 
     def test_counters_have_values(self) -> None:
         self.assertEqual(tollgate.Stat(STAT).value("instructions"), 7.0)

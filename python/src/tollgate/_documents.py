@@ -64,16 +64,19 @@ def _cycles(ticks: float) -> float:
     return ticks / TICKS_PER_CYCLE
 
 
-# The times of an entry to the kernel or of a VM exit, which the program prints in ticks.
-TIMES = ("mean", "median", "p99", "max", "enter", "mitigation", "handler", "leave", "processor", "software")
+# Times of one entry to the kernel or one VM exit, which the program prints in ticks.
+TIMES = ("mean", "median", "p99", "max")
+# Parts of these times, which the program prints as sums over all entries or exits, in ticks.
+PARTS = ("enter", "mitigation", "handler", "leave", "processor", "software")
 
 
 def _in_cycles(line: Mapping[str, Any]) -> Row:
-    """A line of a report, with its times in cycles beside the sum in ticks."""
+    """A line of a report, with its times in cycles beside the sum in ticks. Parts are means, as in a comparison."""
     if "ticks" not in line:
         return dict(line)
     times = {name: _cycles(line[name]) for name in TIMES if name in line}
-    return {**line, **times, "cycles": _cycles(line["ticks"])}
+    parts = {name: _cycles(line[name]) / max(line["count"], 1) for name in PARTS if name in line}
+    return {**line, **times, **parts, "cycles": _cycles(line["ticks"])}
 
 
 def _runs(name: str, side: Mapping[str, Any]) -> Iterator[Row]:
@@ -166,7 +169,11 @@ class Comparison(Document):
         return _frame(_changes(self.data["functions"]))
 
     def entries(self) -> "pandas.DataFrame":
-        """The changes by entry to the kernel, with everything below."""
+        """The changes by entry to the kernel, with everything below.
+
+        Times are in cycles. `count`, `total` and `nested` are those of a run; the others are of one entry: `mean`, `median`, `p99`, and the means
+        of the parts `enter`, `mitigation`, `handler` and `leave`.
+        """
         return _frame(_entries(self.data["entries"]))
 
     def _describe(self) -> str:
@@ -319,7 +326,11 @@ class Report(Document):
         return run
 
     def lines(self, by: str = "symbol") -> List[Row]:
-        """The lines of a table, with their names. `ticks` is the time in ticks; all other times are in cycles, and `cycles` is their sum."""
+        """The lines of a table, with their names. `ticks` is the time of a line in ticks, and `cycles` the same time in cycles.
+
+        Entries and VM exits also have the times of one of them, in cycles: `mean`, `median`, `p99`, `max`, and the means of their parts, such as
+        `enter` and `leave`. `Comparison.entries` has the same.
+        """
         if by not in TABLES:
             raise KeyError(f"there is no table {by}; there are {', '.join(TABLES)}")
         lines = self.data.get(TABLES[by])
