@@ -157,9 +157,11 @@ pub fn code(text: &str) -> String {
 
 /// Returns a text as code that is read as it was written: a block of code if it has several lines. `indent` is that of the text around it.
 pub fn verbatim(text: &str, indent: &str) -> String {
-    if !text.contains(['\n', '\r']) {
-        return code(text);
-    }
+    if text.contains(['\n', '\r']) { block(text, indent) } else { code(text) }
+}
+
+/// Returns lines as a block of code. `indent` is that of the text around it.
+pub fn block(text: &str, indent: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
     let fence = "`".repeat(longest.max(2) + 1);
     let lines = std::iter::once(fence.as_str()).chain(text.lines()).chain([fence.as_str()]);

@@ -18,6 +18,7 @@ mod entries;
 mod exec_cmd;
 mod exec_runs;
 mod export_cmd;
+mod forms;
 mod functions;
 mod gdb;
 mod generate;

@@ -222,6 +222,27 @@ fn saved_results_are_shown_and_combined() {
     let document: serde_json::Value =
         serde_json::from_slice(&program(&["diff", "--load", &two, "--json"]).stdout).unwrap();
     assert!(document["rests"]["sentence"].is_string() && document["a"]["title"].is_string());
+    // All forms at once: one is printed, and the others are in files.
+    let forms = ["json", "md", "csv", "sides.csv"].map(|ending| file(&format!("form.{ending}")));
+    let [json, markdown, layouts, sides] = &forms;
+    let written = [
+        format!("--json={json}"),
+        format!("--markdown={markdown}"),
+        format!("--csv=layouts:{layouts}"),
+        format!("--csv={sides}"),
+    ];
+    let written: Vec<&str> = written.iter().map(String::as_str).collect();
+    let all = program(&[&["diff", "--load", &two], &written[..]].concat());
+    assert_eq!((text(&all.stdout), all.status.code()), (shown, Some(0)), "{}", text(&all.stderr));
+    for (option, file) in [("--json", json), ("--markdown", markdown), ("--csv=layouts", layouts), ("--csv", sides)] {
+        let alone = program(&["diff", "--load", &two, option]);
+        assert!(alone.stdout == std::fs::read(file).unwrap(), "{option}");
+    }
+    let both = program(&["diff", "--load", &two, "--json", "--csv"]);
+    assert_eq!(both.status.code(), Some(WRONG_USE));
+    assert!(text(&both.stderr).contains("--json and --csv are given, and one result is printed"));
+    let same = program(&["diff", "--load", &two, "--json", &format!("--csv={json}"), "--html", json]);
+    assert_eq!(same.status.code(), Some(WRONG_USE), "{}", text(&same.stderr));
     // A side that is measured alone, later.
     let line = ["diff", "--kernel", "cloud", "--layouts", "2", "--side", "nopti=pti=off", "--save", &one, "--", "true"];
     let alone = run(&line).unwrap();

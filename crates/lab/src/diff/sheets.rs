@@ -297,7 +297,7 @@ pub fn text(diff: &Diff, top: usize) -> String {
 }
 
 /// Appends tables as Markdown; those behind the first `open` are folded.
-pub(super) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
+pub(in crate::diff) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
     for (number, sheet) in sheets.into_iter().enumerate() {
         let fold = number >= open;
         if fold {
@@ -321,7 +321,7 @@ pub(super) fn mark_down(out: &mut String, sheets: Vec<Sheet>, open: usize) {
 
 /// Returns the items of a list in Markdown with the command, and with the command line that measures it again. Command lines stay as they are, so that
 /// they can be copied.
-pub(super) fn command_lines(command: &str, provenance: &Provenance) -> String {
+pub(in crate::diff) fn command_lines(command: &str, provenance: &Provenance) -> String {
     let item = |name: &str, line: &str| format!("- {name}: {}\n", markdown::verbatim(line, "  "));
     item("command", command) + &item("again", &provenance.again)
 }

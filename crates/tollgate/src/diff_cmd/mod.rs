@@ -10,6 +10,7 @@ pub(crate) mod settings;
 mod sides;
 
 use crate::exec_runs::{self, Failed, Input, Place};
+use crate::forms::{self, Form, Forms, Prepared, Target, form};
 use crate::output::{self, OutputFile, say};
 use crate::stack_args;
 use crate::stop::{INTERRUPTED, Stop};
@@ -17,8 +18,9 @@ use crate::table::{counted, emit};
 use crate::usage::{FAILED, WrongArguments};
 use anyhow::{Context, Result};
 use asked::{Asked, Named};
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::diff::junit::Unmeasured;
 use lab::diff::saved::{Combined, Measurement, Saved};
@@ -29,7 +31,8 @@ use runs::{How, Measured, Progress};
 use scan::Scan;
 use serde_json::Value;
 use sides::Sides;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,13 +56,13 @@ Examples:
   tollgate diff --cpu skx --cpu icx -- openssl speed -seconds 1 sha256
   tollgate diff --platform hvm --mmu tdp --mmu shadow -- ls -R /usr/include
   tollgate diff --kernel cloud --b preempt=full --layouts 40 -- hackbench
-  tollgate diff old/bzImage new/bzImage --fail-above 1% --junit diff.xml --markdown -- ./benchmark > comment.md
+  tollgate diff old/bzImage new/bzImage --fail-above 1% --junit diff.xml --markdown=comment.md -- ./benchmark
   tollgate diff --kernel cloud --side base --side nopti=pti=off --side off=mitigations=off -- hackbench -g 1 -l 20
   tollgate diff --side skx --side 'icx=--cpu icx' --side 'new=--kernel backports' -- ./benchmark
   tollgate diff --scan l=10,20,40 -- hackbench -g 1 -l {l}
   tollgate diff --side before --save before.json -- ./benchmark
   tollgate diff --load before.json --load after.json --reference before
-  tollgate diff --side base --side off=mitigations=off --csv=layouts -- ./benchmark > layouts.csv
+  tollgate diff --side base --side off=mitigations=off --json=all.json --csv=layouts:layouts.csv -- ./benchmark
 
 The comparison is of the cycles of the command's own tasks. Other tasks and interrupts are listed separately, and halted time costs nothing.
 
@@ -124,15 +127,15 @@ pub struct DiffArgs {
     /// Rows per table; 0 for all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Prints the complete result as JSON
-    #[arg(long)]
-    json: bool,
-    /// Prints Markdown for a pull request
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// Prints comma-separated values: a row for each side, or for each layout of each side
-    #[arg(long, value_name = "ROWS", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "sides", conflicts_with_all = ["json", "markdown"])]
-    csv: Option<Rows>,
+    /// Prints the complete result as JSON, or writes it to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    json: Option<Target>,
+    /// Prints Markdown for a pull request, or writes it to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    markdown: Option<Target>,
+    /// Prints comma-separated values, or writes them to a file: a row for each of the sides, or of the layouts of each side. May be repeated
+    #[arg(long, value_name = "ROWS[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "sides", value_parser = table())]
+    csv: Vec<Table>,
     /// Writes the result as a JUnit test
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -152,22 +155,49 @@ pub struct DiffArgs {
     command: Vec<OsString>,
 }
 
-/// Rows of comma-separated values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Rows {
-    /// Sides: median, mean, interval and verdict
-    Sides,
-    /// Layouts of each side: the figures of one run
-    Layouts,
+/// A form of the result.
+#[derive(Clone, Copy)]
+enum Kind {
+    Json,
+    Markdown,
+    Csv(csv::Rows),
 }
 
-impl From<Rows> for csv::Rows {
-    fn from(rows: Rows) -> Self {
-        match rows {
-            Rows::Sides => Self::Sides,
-            Rows::Layouts => Self::Layouts,
+/// `--csv[=ROWS[:FILE]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Table {
+    rows: csv::Rows,
+    target: Target,
+}
+
+impl Table {
+    /// Parses the option's value: the rows, a file, or both.
+    fn parse(value: OsString) -> Result<Self, String> {
+        let rows = [(csv::Rows::Sides, "sides"), (csv::Rows::Layouts, "layouts")];
+        for (rows, name) in rows {
+            match value.as_bytes().strip_prefix(name.as_bytes()) {
+                Some([]) => return Ok(Self { rows, target: Target::Output }),
+                Some([b':', file @ ..]) => {
+                    let target = Target::parse(OsStr::from_bytes(file).to_owned())?;
+                    return Ok(Self { rows, target });
+                }
+                _ => {}
+            }
+        }
+        // A name of a file has a dot or a slash, so that misspelled rows make no file.
+        match Target::parse(value)? {
+            Target::File(path) if !path.as_os_str().as_bytes().iter().any(|byte| b"./".contains(byte)) => {
+                let name = path.display();
+                Err(format!("there are rows of sides and of layouts; a file is named as in ./{name} or sides:{name}"))
+            }
+            target => Ok(Self { rows: csv::Rows::Sides, target }),
         }
     }
+}
+
+/// Returns the parser of the value of `--csv`.
+fn table() -> impl TypedValueParser<Value = Table> {
+    OsStringValueParser::new().try_map(Table::parse)
 }
 
 /// Reports an invalid command line, as the parser of `program` does.
@@ -332,12 +362,20 @@ impl DiffArgs {
         let given = [
             ("--html", self.html.is_some()),
             ("--junit", self.junit.is_some()),
-            ("--json", self.json),
-            ("--markdown", self.markdown),
-            ("--csv", self.csv.is_some()),
+            ("--json", self.json.is_some()),
+            ("--markdown", self.markdown.is_some()),
+            ("--csv", !self.csv.is_empty()),
             ("--fail-above", self.fail_above.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// Returns the forms of the result that are asked for.
+    fn forms(&self) -> Result<Forms<'_, Kind>, WrongArguments> {
+        let documents = [form("--json", Kind::Json, &self.json), form("--markdown", Kind::Markdown, &self.markdown)];
+        let tables =
+            self.csv.iter().map(|Table { rows, target }| Form { option: "--csv", kind: Kind::Csv(*rows), target });
+        Forms::new(documents.into_iter().flatten().chain(tables))
     }
 }
 
@@ -404,8 +442,9 @@ struct Files {
     shown: ShownFiles,
 }
 
-/// The files with a form of the result for readers.
+/// What shows the result: what is printed, and the files for readers and programs.
 struct ShownFiles {
+    forms: Prepared<Kind>,
     junit: Option<OutputFile>,
     html: Option<OutputFile>,
 }
@@ -415,10 +454,12 @@ impl Files {
     fn create(args: &DiffArgs, inputs: Vec<Input>) -> Result<Self> {
         let outputs = [("--save", &args.save), ("--junit", &args.junit), ("--html", &args.html)];
         let outputs = outputs.into_iter().filter_map(|(option, path)| output::named(option, path));
-        output::distinct(outputs, inputs)?;
+        let forms = args.forms()?;
+        output::distinct(outputs.chain(forms.named()), inputs)?;
         let file =
             |path: &Option<PathBuf>, what| path.as_deref().map(|path| OutputFile::create(path, what)).transpose();
-        let shown = ShownFiles { junit: file(&args.junit, "test result")?, html: file(&args.html, "report")? };
+        let (junit, html) = (file(&args.junit, "test result")?, file(&args.html, "report")?);
+        let shown = ShownFiles { forms: forms.create()?, junit, html };
         Ok(Self { save: file(&args.save, "result")?, shown })
     }
 }
@@ -496,17 +537,17 @@ impl Shown for Several {
 
 /// Prints a result and writes its files.
 fn show(args: &DiffArgs, files: ShownFiles, result: &impl Shown) -> Result<()> {
-    if args.json || args.markdown || args.csv.is_some() {
+    if files.forms.printed().is_some() {
         // The output is for programs, and a person does not see the warnings in it.
         result.warnings().iter().for_each(|warning| say(&format!("tollgate: {warning}")));
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
-    emit(&match (args.csv, args.json, args.markdown) {
-        (Some(rows), ..) => result.csv(rows.into()),
-        (_, true, _) => format!("{:#}\n", result.document().context("can't write the result as JSON")?),
-        (.., true) => result.markdown(top),
-        _ => result.text(top),
-    })?;
+    let form = |kind| match kind {
+        Kind::Json => Ok(format!("{:#}\n", result.document().context("can't write the result as JSON")?)),
+        Kind::Markdown => Ok(result.markdown(top)),
+        Kind::Csv(rows) => Ok(result.csv(rows)),
+    };
+    files.forms.show(form, || result.text(top))?;
     if let Some(file) = files.junit {
         file.write(result.junit()?.as_bytes())?;
     }
@@ -514,4 +555,25 @@ fn show(args: &DiffArgs, files: ShownFiles, result: &impl Shown) -> Result<()> {
         file.write(result.page()?.as_bytes())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_a_file_are_told_apart() {
+        let parsed = |text: &str| Table::parse(text.into());
+        let table = |rows, file: &str| Ok(Table { rows, target: Target::parse(file.into()).unwrap() });
+        assert_eq!(parsed("sides"), table(csv::Rows::Sides, "-"));
+        assert_eq!(parsed("layouts"), table(csv::Rows::Layouts, "-"));
+        assert_eq!(parsed("layouts:a:b"), table(csv::Rows::Layouts, "a:b"));
+        assert_eq!(parsed("sides:-"), table(csv::Rows::Sides, "-"));
+        assert_eq!(parsed("layouts.csv"), table(csv::Rows::Sides, "layouts.csv"));
+        assert_eq!(parsed("layouts:").unwrap_err(), "the name of the file is empty");
+        assert_eq!(
+            parsed("layots").unwrap_err(),
+            "there are rows of sides and of layouts; a file is named as in ./layots or sides:layots"
+        );
+    }
 }

@@ -8,6 +8,7 @@ mod score;
 mod settings;
 mod verdict;
 
+use crate::forms::{self, Forms, Target, form};
 use crate::output::{self, OutputFile};
 use crate::size::size_text;
 use crate::table::{
@@ -15,6 +16,7 @@ use crate::table::{
     counted, emit, number, table,
 };
 use crate::tier::TierName;
+use crate::usage::WrongArguments;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use lab::check::{Document, Limits};
@@ -47,8 +49,8 @@ const LARGEST_BASELINE: u64 = 256 << 20;
 Examples:
   tollgate lab list
   tollgate lab run pv-cr3 --html pv-cr3.html
-  tollgate lab run --all --jobs 8 --json > baseline.json
-  tollgate lab run pv-cr3 cr0-wp --csv > cells.csv
+  tollgate lab run --all --jobs 8 --json=baseline.json
+  tollgate lab run pv-cr3 cr0-wp --markdown=cells.md --csv=cells.csv
   tollgate lab run cr0-wp --only 'queue/*'
   tollgate lab run qdisc --layouts 6
   tollgate lab run udp-rx --kernel amd64 --kernel ~/net-next
@@ -119,26 +121,34 @@ struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_LAYOUTS))]
     layouts: u32,
     /// Shows the functions of each pair of cells whose names match this pattern, with the wildcards * and ?, and their sum; with --layouts each difference has its interval.
-    /// May be repeated
-    #[arg(long, value_name = "PATTERN", conflicts_with = "csv")]
+    /// Comma-separated values do not have them. May be repeated
+    #[arg(long, value_name = "PATTERN")]
     functions: Vec<String>,
     #[command(flatten)]
     common: Common,
-    /// Prints the complete results as JSON
-    #[arg(long)]
-    json: bool,
-    /// Prints tables in Markdown
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// Prints comma-separated values: a row for each cell
-    #[arg(long, conflicts_with_all = ["json", "markdown"])]
-    csv: bool,
+    /// Prints the complete results as JSON, or writes them to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    json: Option<Target>,
+    /// Prints tables in Markdown, or writes them to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    markdown: Option<Target>,
+    /// Prints comma-separated values, or writes them to a file: a row for each cell
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    csv: Option<Target>,
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Number of lines that explain each difference; 0 for none
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
+}
+
+/// A form of the results.
+#[derive(Clone, Copy)]
+enum Kind {
+    Json,
+    Markdown,
+    Csv,
 }
 
 #[derive(Args)]
@@ -290,7 +300,18 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
 fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     let files = args.names.iter().map(|name| ("an experiment", PathBuf::from(name)));
     let kernels = args.kernel.iter().flat_map(kernels::Wanted::words).map(|word| ("--kernel", PathBuf::from(word)));
-    output::distinct(output::named("--html", &args.html), files.chain(kernels))?;
+    let forms = [
+        form("--json", Kind::Json, &args.json),
+        form("--markdown", Kind::Markdown, &args.markdown),
+        form("--csv", Kind::Csv, &args.csv),
+    ];
+    let forms = Forms::new(forms.into_iter().flatten())?;
+    if !args.functions.is_empty() && matches!(forms.printed(), Some(Kind::Csv)) {
+        bail!(WrongArguments::new(
+            "--csv has no functions: write it to a file, by --csv=FILE, or leave out --functions"
+        ));
+    }
+    output::distinct(output::named("--html", &args.html).into_iter().chain(forms.named()), files.chain(kernels))?;
     let names: Vec<&str> = match args.all {
         true => experiment::names().collect(),
         false => args.names.iter().map(String::as_str).collect(),
@@ -299,6 +320,7 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     let (mut experiments, images) = kernels::over(experiments, &args.kernel, &args.common.out)?;
     model_them(&mut experiments, &args.common);
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
+    let forms = forms.create()?;
     let in_layouts: Vec<Experiment> =
         experiments.iter().flat_map(|experiment| experiment.in_layouts(args.layouts)).collect();
     let mut ran = cells::run(&in_layouts, args.layouts, &args.common, |_| true)?;
@@ -307,20 +329,20 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         images.prune(&Pruning { keep: args.common.keep.0, ..Pruning::default() });
     }
     ran.results = ran.results.chunks(args.layouts as usize).filter_map(layouts::joined).collect();
-    if args.json {
-        emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted, &args.functions)))?;
-    } else if args.csv {
-        emit(&report::csv(&experiments, &ran.results))?;
-    } else if !ran.is_empty() {
+    let parts = |part: fn(&Experiment, &ExperimentResult, usize, &[String]) -> String| {
         let shown = experiments.iter().zip(&ran.results).filter(|(_, result)| !result.cells.is_empty());
-        let parts: Vec<String> = shown
-            .map(|(experiment, result)| match args.markdown {
-                true => report::markdown(experiment, result, args.top, &args.functions),
-                false => text::report(experiment, result, args.top, &args.functions),
-            })
-            .collect();
-        emit(&(head(&ran) + &parts.join("\n\n")))?;
-    }
+        let shown = shown.map(|(experiment, result)| part(experiment, result, args.top, &args.functions));
+        let head = if ran.is_empty() { String::new() } else { head(&ran) };
+        head + &shown.collect::<Vec<_>>().join("\n\n")
+    };
+    let form = |kind| match kind {
+        Kind::Json => {
+            Ok(format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted, &args.functions)))
+        }
+        Kind::Markdown => Ok(parts(report::markdown)),
+        Kind::Csv => Ok(report::csv(&experiments, &ran.results)),
+    };
+    forms.show(form, || parts(text::report))?;
     if let Some(file) = html {
         file.write(report::html(&experiments, &ran.results, ran.interrupted)?.as_bytes())?;
     }

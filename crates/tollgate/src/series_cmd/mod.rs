@@ -10,10 +10,10 @@ use crate::diff_cmd::again;
 use crate::diff_cmd::settings;
 use crate::exec_cmd::command_text;
 use crate::exec_runs;
+use crate::forms::{self, Forms, Prepared, Target, form};
 use crate::output::{self, OutputFile, say};
 use crate::stat_cmd::options::Passed;
 use crate::stop::{INTERRUPTED, Stop};
-use crate::table::emit;
 use crate::usage::{FAILED, WrongArguments};
 use anyhow::{Context, Result, bail};
 use build::{Builder, Way};
@@ -51,7 +51,7 @@ Examples:
   tollgate series --tree ~/linux --range HEAD~20.. --config ~/configs/small --html series.html -- ./benchmark
   tollgate series --tree ~/linux --patches ~/patches/v3 --base v6.12 -- ./benchmark
   tollgate series --tree ~/linux --range v6.11..v6.12 --bisect --above 2% -- perf bench sched pipe -l 2000
-  tollgate series --tree ~/linux --range HEAD~5.. --make-args 'LLVM=1' --cpu zen3 --csv -- ./benchmark > series.csv
+  tollgate series --tree ~/linux --range HEAD~5.. --make-args 'LLVM=1' --cpu zen3 --json=series.json --csv=series.csv -- ./benchmark
   tollgate series --tree ~/scripts --range main~5.. --build './build-kernel --out $TOLLGATE_OUT' -- ./benchmark
 
 Each commit is checked out in a work tree of its own, and built in a directory of its own; the checkout in --tree is not touched. Kernels and runs are kept: the same command line goes on where an interrupted series ended, and another command uses the same kernels. A commit that can't be built, or whose kernel does not boot, is a row of the result.
@@ -116,12 +116,15 @@ pub struct SeriesArgs {
     /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = crate::run_cmd::parse_seconds)]
     settle: Duration,
-    /// Prints the complete result as JSON
-    #[arg(long)]
-    json: bool,
-    /// Prints comma-separated values: a row for each commit
-    #[arg(long, conflicts_with = "json")]
-    csv: bool,
+    /// Prints the complete result as JSON, or writes it to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    json: Option<Target>,
+    /// Prints Markdown for a pull request or a mail, or writes it to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    markdown: Option<Target>,
+    /// Prints comma-separated values, or writes them to a file: a row for each commit
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    csv: Option<Target>,
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -133,6 +136,14 @@ pub struct SeriesArgs {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
     command: Vec<OsString>,
+}
+
+/// A form of the result.
+#[derive(Clone, Copy)]
+enum Kind {
+    Json,
+    Markdown,
+    Csv,
 }
 
 /// Returns the hash of what decides the runs in a kernel, apart from the files of the host.
@@ -181,7 +192,14 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
     exec_runs::check(&args.passed.words)?;
     let config = args.config.iter().map(|path| ("--config", path.clone()));
     let inputs = config.chain(exec_runs::inputs(&args.passed.words, &args.command));
-    output::distinct(output::named("--html", &args.html), inputs)?;
+    let forms = [
+        form("--json", Kind::Json, &args.json),
+        form("--markdown", Kind::Markdown, &args.markdown),
+        form("--csv", Kind::Csv, &args.csv),
+    ];
+    let forms = Forms::new(forms.into_iter().flatten())?;
+    output::distinct(output::named("--html", &args.html).into_iter().chain(forms.named()), inputs)?;
+    let forms = forms.create()?;
     let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
     let directory = match &args.state {
         Some(directory) => directory.clone(),
@@ -270,7 +288,7 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
         Remarks { warnings, notes, provenance, ..Remarks::default() },
     );
     stop.shows();
-    show(args, &series, html)?;
+    show(&series, forms, html)?;
     if course.stopped {
         say("tollgate: interrupted; the same command line continues from here");
         return Ok(ExitCode::from(INTERRUPTED));
@@ -280,19 +298,20 @@ pub fn run(args: &SeriesArgs) -> Result<ExitCode> {
 }
 
 /// Prints the series, and writes its page.
-fn show(args: &SeriesArgs, series: &Series, html: Option<OutputFile>) -> Result<()> {
-    if args.json || args.csv {
+fn show(series: &Series, forms: Prepared<Kind>, html: Option<OutputFile>) -> Result<()> {
+    if forms.printed().is_some() {
         // The output is for programs, and a person does not see the warnings in it.
         series.warnings.iter().for_each(|warning| say(&format!("tollgate: {warning}")));
     }
-    emit(&match () {
-        () if args.csv => series.csv(),
-        () if args.json => {
+    let form = |kind| match kind {
+        Kind::Json => {
             let document = serde_json::to_value(series).context("can't write the result as JSON")?;
-            format!("{document:#}\n")
+            Ok(format!("{document:#}\n"))
         }
-        () => series.text(),
-    })?;
+        Kind::Markdown => Ok(series.markdown()),
+        Kind::Csv => Ok(series.csv()),
+    };
+    forms.show(form, || series.text())?;
     match html {
         Some(file) => file.write(report::series_page(series)?.as_bytes()),
         None => Ok(()),

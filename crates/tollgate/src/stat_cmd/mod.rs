@@ -4,11 +4,12 @@ pub(crate) mod options;
 
 use crate::exec_cmd::{Kernel, command_text, parameters};
 use crate::exec_runs::{self, Place};
+use crate::forms::{self, Forms, Target, form};
 use crate::identity::RELEASE;
 use crate::model;
-use crate::output::say;
+use crate::output::{self, say};
 use crate::stop::{INTERRUPTED, Stop};
-use crate::table::{counted, emit, read_ledger};
+use crate::table::{counted, read_ledger};
 use crate::top_down;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -28,7 +29,7 @@ Examples:
   tollgate stat -r 6 -- hackbench -g 1 -l 20
   tollgate stat --model core --cpu zen3 -- openssl speed -seconds 1 sha256
   tollgate stat --json -r 6 -- ./benchmark | jq '.counters[] | {name, value, deviation}'
-  tollgate stat --csv -r 6 -- ./benchmark > counters.csv
+  tollgate stat --csv=counters.csv -r 6 -- ./benchmark
 
 Counts are of the command's own tasks, in user mode and in the kernel. Interrupts and other tasks have a line of their own. The surroundings of the command are those of `tollgate diff`, and its output is not shown.
 
@@ -46,12 +47,12 @@ pub struct StatArgs {
     /// Starts the command once only the kernel's idle tasks have run for this many seconds of virtual time
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = crate::run_cmd::parse_seconds)]
     settle: Duration,
-    /// Prints the complete result as JSON
-    #[arg(long)]
-    json: bool,
-    /// Prints comma-separated values: a row for each layout, a column for each counter
-    #[arg(long, conflicts_with = "json")]
-    csv: bool,
+    /// Prints the complete result as JSON, or writes it to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    json: Option<Target>,
+    /// Prints comma-separated values, or writes them to a file: a row for each layout, a column for each counter
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = forms::OUTPUT, value_parser = forms::target())]
+    csv: Option<Target>,
     /// Keeps the ledgers and the command's output in a directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -62,9 +63,20 @@ pub struct StatArgs {
     command: Vec<OsString>,
 }
 
+/// A form of the result.
+#[derive(Clone, Copy)]
+enum Kind {
+    Json,
+    Csv,
+}
+
 /// Runs the command.
 pub fn run(args: &StatArgs) -> Result<ExitCode> {
     exec_runs::check(&args.passed.words)?;
+    let forms = [form("--json", Kind::Json, &args.json), form("--csv", Kind::Csv, &args.csv)];
+    let forms = Forms::new(forms.into_iter().flatten())?;
+    output::distinct(forms.named(), exec_runs::inputs(&args.passed.words, &args.command))?;
+    let forms = forms.create()?;
     // A kernel is fetched once, and a missing kernel is not a failure of the command.
     Kernel::find(args.passed.value("kernel"), args.passed.value("modules"))?;
     crate::exec_cmd::remark_boots();
@@ -127,11 +139,14 @@ pub fn run(args: &StatArgs) -> Result<ExitCode> {
     let stat = Stat::new(subject, profile.tsc_hz.value, profile.clock, &runs);
     drop(place);
     stop.shows();
-    emit(&match args.json {
-        _ if args.csv => stat.csv(),
-        true => format!("{:#}\n", serde_json::to_value(&stat).context("can't write the result as JSON")?),
-        false => stat.text(),
-    })?;
+    let form = |kind| match kind {
+        Kind::Json => {
+            let document = serde_json::to_value(&stat).context("can't write the result as JSON")?;
+            Ok(format!("{document:#}\n"))
+        }
+        Kind::Csv => Ok(stat.csv()),
+    };
+    forms.show(form, || stat.text())?;
     if interrupted {
         say(&format!("tollgate: interrupted after {complete} of {}", counted(seeds.len(), "layout", "layouts")));
         return Ok(ExitCode::from(INTERRUPTED));

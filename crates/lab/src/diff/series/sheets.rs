@@ -3,10 +3,11 @@
 use super::{Bisection, Found, Mark, Row, Series, Status};
 use crate::diff::origin::{Provenance, short};
 use crate::diff::sentence;
-use crate::diff::sheets::{Sheet, headings, print, rounded};
+use crate::diff::sheets::{Sheet, command_lines, headings, mark_down, print, rounded};
 use crate::diff::{Answer, Position, Verdict, is_aside};
 use crate::format::Align::{Left, Right};
 use crate::format::{counted, cut, listed};
+use crate::markdown::{self, plain};
 
 /// Width of the plot in characters.
 const WIDTH: usize = 32;
@@ -337,6 +338,36 @@ impl Series {
         }
         self.asides().for_each(|aside| out += &format!("\n{aside}\n"));
         print(&mut out, vec![self.measured_on()]);
+        out
+    }
+
+    /// Returns the series as Markdown for a pull request or a mail.
+    pub fn markdown(&self) -> String {
+        let names: Vec<&str> = self.rows.iter().map(|row| &*row.commit.name).collect();
+        let sentence = |text: &str| markdown::sentence(text, &names);
+        let mut out = String::new();
+        self.warnings.iter().for_each(|warning| out += &format!("> {}\n\n", sentence(warning)));
+        self.search_in_words().iter().for_each(|text| out += &format!("**{}**\n\n", sentence(text)));
+        out += &format!("**{}**\n", sentence(&self.summary()));
+        self.remarks().iter().for_each(|remark| out += &format!("\n{}\n", sentence(remark)));
+        out += &format!("\n- commits: {}\n", markdown::code(&self.about.range));
+        out += &command_lines(&self.about.command, &self.provenance);
+        if self.shown().next().is_some() {
+            mark_down(&mut out, vec![self.overview(false)], 1);
+        }
+        if self.changes().next().is_some() {
+            out.push('\n');
+        }
+        self.sentences().iter().for_each(|text| out += &format!("- {}\n", sentence(text)));
+        for (row, broken) in self.rows.iter().filter_map(|row| Some((row, row.broken.as_ref()?))) {
+            out += &format!("\n{}: {}\n", plain(&row.named()), plain(&broken.why));
+            let log = &broken.log[broken.log.len().saturating_sub(LOG)..];
+            if !log.is_empty() {
+                out += &format!("{}\n", markdown::block(&log.join("\n"), ""));
+            }
+        }
+        self.asides().for_each(|aside| out += &format!("\n{}\n", sentence(aside)));
+        mark_down(&mut out, vec![self.measured_on()], 0);
         out
     }
 }

@@ -62,6 +62,7 @@ fn searched(found: Option<Found>, marks: Vec<Option<Mark>>) -> Series {
 #[test]
 fn a_series_reads_well() {
     insta::assert_snapshot!("text", sample().text());
+    insta::assert_snapshot!("markdown", sample().markdown());
     insta::assert_snapshot!("csv", sample().csv());
 }
 
