@@ -227,6 +227,36 @@ fn measured_blocks_of_zen_3_take_what_was_measured() {
     }
 }
 
+#[test]
+fn measured_blocks_of_golden_cove_take_what_was_measured() {
+    // Code, and cycles a pass on a Xeon of family 6, model cfh (Emerald Rapids).
+    let blocks: [(&[u8], f64); 19] = [
+        (&[0x48, 0x83, 0xc0, 0x08, 0x90], 0.34),                   // add rax, 8; nop
+        (&[0x48, 0x05, 0x00, 0x04, 0x00, 0x00, 0x90], 1.00),       // add rax, 0x400; nop
+        (&[0x83, 0xc0, 0x08, 0x90], 1.00),                         // add eax, 8; nop
+        (&[0x48, 0xff, 0xc8, 0x90], 0.35),                         // dec rax; nop
+        (&[0x48, 0x8d, 0x40, 0x08, 0x90], 0.33),                   // lea rax, [rax+8]; nop
+        (&[0x48, 0x8d, 0x80, 0x00, 0x05, 0x00, 0x00, 0x90], 0.97), // lea rax, [rax+0x500]; nop
+        (&[0x48, 0x83, 0xc0, 0x08, 0x48, 0x83, 0xc0, 0x08, 0x48, 0x01, 0xc8], 1.03), // add rax, 8; add rax, 8; add rax, rcx
+        (&[0x89, 0xc0, 0x90], 1.00),                                                 // mov eax, eax; nop
+        (&[0x89, 0xc8, 0x21, 0xc8, 0x89, 0xc1], 1.00), // mov eax, ecx; and eax, ecx; mov ecx, eax
+        (&[0x88, 0xcc, 0x01, 0xc8], 4.00),             // mov ah, cl; add eax, ecx
+        (&[0x00, 0xcc, 0x90], 2.99),                   // add ah, cl; nop
+        (&[0x66, 0x81, 0xf9, 0xe1, 0x01, 0x66, 0x25, 0x71, 0x03], 6.19), // cmp cx, 0x1e1; and ax, 0x371
+        (&[0x48, 0x89, 0x03, 0x48, 0x89, 0x4b, 0x38], 1.00), // mov [rbx], rax; mov [rbx+56], rcx
+        (&[0x48, 0x89, 0x03, 0x48, 0x89, 0x4b, 0x40], 2.00), // mov [rbx], rax; mov [rbx+64], rcx
+        (&[0x83, 0x03, 0x08, 0x90], 1.00),             // add dword [rbx], 8; nop
+        (&[0x48, 0x01, 0x0b, 0x90, 0x90, 0x90, 0x90], 7.38), // add qword [rbx], rcx; four nops
+        (&[0x66, 0x83, 0x03, 0x01, 0x90], 7.38),       // add word [rbx], 1; nop
+        (&[0x89, 0x03, 0x23, 0x03, 0x90], 1.00),       // mov [rbx], eax; and eax, [rbx]; nop
+        (&[0x66, 0x48, 0x0f, 0x6e, 0xc0, 0x66, 0x48, 0x0f, 0x7e, 0xc0], 4.00), // movq xmm0, rax; movq rax, xmm0
+    ];
+    for (code, measured) in blocks {
+        let model = cycles("goldencove", code);
+        assert!((model / measured - 1.0).abs() < 0.1, "{}: {model} for {measured}", decode(code)[0]);
+    }
+}
+
 /// Cycles a pass of a loop of zen3 with DEC R15 and JNZ at its end.
 fn looped(body: &[u8]) -> f64 {
     let core = CoreTable::named("zen3").unwrap();

@@ -138,6 +138,11 @@ impl Forms {
         self.lea.get("q_b+").copied().unwrap_or(NO_FORM)
     }
 
+    /// Returns the form of an addition that executes: that of an immediate to a register.
+    pub(crate) fn executed_addition(&self) -> FormId {
+        self.code(Code::Add_rm64_imm32, false, false)
+    }
+
     fn lea(&self, i: &Instruction) -> FormId {
         let size = match i.op0_register().size() {
             2 => "w",

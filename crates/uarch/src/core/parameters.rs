@@ -63,6 +63,9 @@ pub struct Front {
     /// are not known.
     #[serde(default)]
     pub line: u32,
+    /// Cycles that the front end takes for an instruction with an immediate of 16 bits, whose length a prefix changes.
+    #[serde(default)]
+    pub length_changing: u32,
     /// Uops with an immediate of 64 bits that the front end reads in a cycle; 0 if there is no such limit.
     pub entry_wide: u32,
     /// Ports of branches.
@@ -118,12 +121,17 @@ pub struct Memory {
     pub predicted_pairs: u8,
     /// Which addresses without an index the core renames.
     pub renames: Renames,
-    /// Instructions that do more than load are renamed like loads, apart from MOVZX and MOVSX.
-    pub renames_operands: bool,
+    /// Which instructions that do more than load are renamed like loads.
+    pub renames_operands: Operands,
     /// Bytes of the shortest access that is renamed.
     pub renamed_bytes: u8,
-    /// The cache takes two stores a cycle if they follow each other and are to the same 32 bytes, and one otherwise.
-    pub stores_pair: bool,
+    /// The cache takes two stores a cycle if they follow each other and are to the same so many bytes, and one otherwise. 0 if there is no such
+    /// limit.
+    pub paired_bytes: u32,
+    /// Cycles by which an instruction takes longer if an operand is AH, BH, CH or DH. One such instruction executes in a cycle. 0 where that
+    /// is not known.
+    #[serde(default)]
+    pub high_byte: u32,
     /// Ports of a read, by width: general, 128, 256, 512 bits. Empty where the forms have them.
     pub load_ports: [String; 4],
     /// Ports of a write, by width.
@@ -144,6 +152,19 @@ pub enum Renames {
     All,
 }
 
+/// Instructions with a memory operand that are renamed, beside MOV and POP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operands {
+    /// Those that store their result at the same place.
+    Modifies,
+    /// Those, and all others apart from MOVZX and MOVSX.
+    All,
+    /// MOVZX of a byte, arithmetic whose result is a register that it also reads, and arithmetic that stores its result at the same place if it
+    /// reads no other register and no flag. No access of 16 bits.
+    Arithmetic,
+}
+
 /// Fusion and elimination.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,6 +181,13 @@ pub struct Fusion {
     pub unlaminated: bool,
     /// MOV from the stack pointer is renamed as from any other register; otherwise it executes like LEA. True where that is not known.
     pub stack_moves: bool,
+    /// MOV and MOVZX of a register to itself is renamed as from any other register. True where that is not known.
+    #[serde(default = "yes")]
+    pub self_moves: bool,
+    /// Renaming adds an immediate of this magnitude at most (that is, from -N to N - 1) to a register of 64 bits, by ADD, SUB, INC, DEC and LEA; 0 if
+    /// it does not.
+    #[serde(default)]
+    pub added_immediate: u32,
     /// Source of these figures.
     pub source: String,
 }
@@ -199,6 +227,10 @@ pub struct Repeated {
     pub overlap: f64,
     /// Cycles a byte more in that case.
     pub overlap_byte: f64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Memory {
@@ -265,6 +297,11 @@ impl Parameters {
         if front.line != 0 && !(front.line.is_power_of_two() && (16..=256).contains(&front.line)) {
             return Err("`line` of `front` is neither 0 nor a power of two from 16 to 256".into());
         }
+        if memory.paired_bytes != 0
+            && !(memory.paired_bytes.is_power_of_two() && (16..=64).contains(&memory.paired_bytes))
+        {
+            return Err("`paired_bytes` of `memory` is neither 0 nor a power of two from 16 to 64".into());
+        }
         let figures = [front.issue, front.decode, front.decode_bytes, front.cached, window.reorder, window.scheduler]
             .into_iter()
             .chain([memory.load, memory.load_indexed, memory.forward, memory.forward_operation, memory.forward_modify])
@@ -273,6 +310,8 @@ impl Parameters {
                 memory.forward_renamed,
                 memory.blocked,
                 memory.stack_offset,
+                memory.high_byte,
+                front.length_changing,
                 window.retire,
                 front.entry,
                 front.entry_wide,

@@ -1,7 +1,7 @@
 //! The state of a run, and the price of its next instruction.
 
 use super::step::{CARRY, End, MASKS, PLACES, Place, REGS, RSP as STACK, Reg, Step, VECTORS};
-use crate::core::{BOUNDS, COMMIT, CoreTable, FETCH, FormId, ISSUE, NO_FORM};
+use crate::core::{BOUNDS, COMMIT, CoreTable, FETCH, FormId, ISSUE, NO_FORM, SERIAL};
 
 /// Ticks of a cycle.
 pub(super) const CYCLE: u32 = 1000;
@@ -96,7 +96,7 @@ pub struct State {
     pub(super) adds_first: bool,
     /// The comparison in front, if a branch can become one with it.
     pub(super) comparison: FormId,
-    /// The last store, if the cache can take another one to the same 32 bytes in the same cycle.
+    /// The last store, if the cache can take another one to the same bytes in the same cycle.
     pub(super) store: Option<Place>,
     /// The first store: that of the next pass, if the run follows on itself.
     pub(super) first_store: Option<Place>,
@@ -563,6 +563,10 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     if !fused {
         state.used[FETCH] += step.entries;
     }
+    state.used[FETCH] += step.length_changing;
+    if step.high_byte {
+        state.used[SERIAL] += CYCLE;
+    }
     if values.serial {
         state.used[usize::from(step.unit)] += values.throughput;
     }
@@ -582,6 +586,7 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     let greatest = if step.low { least } else { greatest };
     // What a load takes from a store in front includes what the store takes.
     let latency = if step.idiom || step.moves || step.moves_to_memory { 0 } else { u32::from(greatest) };
+    let latency = latency + if step.high_byte { memory.high_byte } else { 0 };
     let shorter = if step.crosses { latency.saturating_sub(u32::from(least)) } else { 0 };
     let mut value = Value { done: [state.time + latency * CYCLE; 2], rows: [[0; ORIGINS]; 2] };
     let added = if step.adds_to_stack && state.engine { memory.stack_offset } else { 0 };
@@ -622,9 +627,12 @@ fn known(core: &CoreTable, state: &mut State, step: &Step) {
     let to = step.to.map(|to| if pushes && to.base == STACK { Place { displacement: 0, ..to } } else { to });
     let to = to.map(|to| absolute(to, stack_before));
     if let Some(width) = step.store
-        && memory.stores_pair
+        && memory.paired_bytes > 0
     {
-        let here = to.filter(|_| width < 2).map(|at| Place { displacement: at.displacement >> 5, ..at });
+        // Two stores of 32 bytes are to one line of 64, but never to one half of it.
+        let pairs = [16, 16, 32, 64][usize::from(width)] < memory.paired_bytes;
+        let line = memory.paired_bytes.trailing_zeros();
+        let here = to.filter(|_| pairs).map(|at| Place { displacement: at.displacement >> line, ..at });
         state.used[COMMIT] += CYCLE / 2;
         if here.is_some() && state.store == here {
             state.store = None;

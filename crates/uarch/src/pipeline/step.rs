@@ -1,7 +1,7 @@
 //! What the pipeline needs to know of an instruction.
 
 use crate::core::forms::has_memory;
-use crate::core::parameters::Renames;
+use crate::core::parameters::{Operands, Renames};
 use crate::core::{CoreTable, FormId, NO_FORM};
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register,
@@ -123,6 +123,10 @@ pub struct Step {
     pub(super) low: bool,
     /// Waits for all in front of it.
     pub(super) fence: bool,
+    /// An operand is one of the bytes AH, BH, CH and DH.
+    pub(super) high_byte: bool,
+    /// Ticks of the front end beside those of its width: a prefix changes the instruction's length.
+    pub(super) length_changing: u32,
     /// Which unit that is no port a serial form occupies.
     pub(super) unit: u8,
     pub(super) repeats: bool,
@@ -154,15 +158,7 @@ impl Step {
 impl CoreTable {
     /// Derives what the pipeline needs to know of an instruction. `flat` is its price in ticks if no table has its form.
     pub fn step(&self, info: &mut InstructionInfoFactory, i: &Instruction, flat: u32) -> Step {
-        let stack_move = i.code() == Code::Mov_r64_rm64 || i.code() == Code::Mov_rm64_r64;
-        let form = match stack_move
-            && is_move(i)
-            && i.op1_register() == Register::RSP
-            && !self.parameters.fusion.stack_moves
-        {
-            true => self.forms.addition(),
-            false => self.forms.of(i),
-        };
+        let form = self.form(i);
         let end = match i.flow_control() {
             FlowControl::ConditionalBranch => End::Conditional,
             FlowControl::Next | FlowControl::Exception | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
@@ -204,6 +200,11 @@ impl CoreTable {
                 i.mnemonic(),
                 Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Serialize | Mnemonic::Cpuid | Mnemonic::Rdtscp
             ),
+            high_byte: self.parameters.memory.high_byte > 0 && (0..i.op_count()).any(|n| is_high_byte(i, n)),
+            length_changing: match (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Immediate16) {
+                true => self.parameters.front.length_changing * 1000,
+                false => 0,
+            },
             unit: crate::core::SERIAL as u8,
             repeats: i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix()),
             at: i.ip() as u8,
@@ -218,6 +219,27 @@ impl CoreTable {
         };
         self.operands(info, i, &mut step);
         step
+    }
+
+    /// Returns the form whose values an instruction takes: its own, or that of the addition which it is to renaming.
+    fn form(&self, i: &Instruction) -> FormId {
+        let fusion = &self.parameters.fusion;
+        let stack_move =
+            matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64) && i.op1_register() == Register::RSP;
+        if is_move(i) && stack_move && !fusion.stack_moves {
+            return self.forms.addition();
+        }
+        let itself = is_move(i) && number(i.op0_register()) == number(i.op1_register());
+        if itself && !fusion.self_moves && i.op0_register().is_gpr() {
+            return self.forms.executed_addition();
+        }
+        match added(i).filter(|_| fusion.added_immediate > 0) {
+            Some(by) if (-i64::from(fusion.added_immediate)..i64::from(fusion.added_immediate)).contains(&by) => {
+                self.forms.addition()
+            }
+            Some(_) => self.forms.executed_addition(),
+            None => self.forms.of(i),
+        }
     }
 
     /// Returns true if the table has how long an instruction occupies the core, as a measurement and not as what its ports allow.
@@ -370,12 +392,16 @@ impl CoreTable {
         );
         step.moves_from_memory = moves;
         step.moves_to_memory = step.store.is_some() && step.load.is_none() && is_store(i.mnemonic());
+        let renames_operand = match self.parameters.memory.renames_operands {
+            Operands::Modifies => step.store.is_some(),
+            Operands::All => step.store.is_some() || !matches!(i.mnemonic(), Mnemonic::Movzx | Mnemonic::Movsx),
+            Operands::Arithmetic => is_arithmetic(i, step),
+        };
+        let narrow = self.parameters.memory.renames_operands == Operands::Arithmetic && step.bytes == 2;
         let whole = step.load == Some(0)
             && step.bytes >= self.parameters.memory.renamed_bytes
-            && (step.store.is_some()
-                || self.parameters.memory.renames_operands
-                    && !matches!(i.mnemonic(), Mnemonic::Movzx | Mnemonic::Movsx)
-                || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop))
+            && !narrow
+            && (renames_operand || matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop))
             && !i.has_lock_prefix()
             && i.mnemonic() != Mnemonic::Xchg;
         let base = step.from.map(|place| place.base).filter(|_| whole);
@@ -399,6 +425,40 @@ impl CoreTable {
     }
 }
 
+/// Returns what an instruction adds to a register of 64 bits, if that is an immediate.
+fn added(i: &Instruction) -> Option<i64> {
+    let register = |n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_gpr64();
+    match i.mnemonic() {
+        Mnemonic::Inc if register(0) => Some(1),
+        Mnemonic::Dec if register(0) => Some(-1),
+        Mnemonic::Add if register(0) && is_immediate(i, 1) => Some(i.immediate(1) as i64),
+        Mnemonic::Sub if register(0) && is_immediate(i, 1) => Some((i.immediate(1) as i64).wrapping_neg()),
+        Mnemonic::Lea if register(0) && i.memory_base().is_gpr64() && i.memory_index() == Register::None => {
+            Some(i.memory_displacement64() as i64)
+        }
+        _ => None,
+    }
+}
+
+fn is_immediate(i: &Instruction, n: u32) -> bool {
+    matches!(i.op_kind(n), OpKind::Immediate8to64 | OpKind::Immediate32to64)
+}
+
+/// Returns true for arithmetic that [`Operands::Arithmetic`] renames.
+fn is_arithmetic(i: &Instruction, step: &Step) -> bool {
+    use Mnemonic::{
+        Add, And, Btc, Btr, Bts, Dec, Imul, Inc, Movzx, Neg, Not, Or, Rol, Ror, Sal, Sar, Shl, Shr, Sub, Xor,
+    };
+    match i.mnemonic() {
+        Movzx => step.bytes == 1,
+        Add | And | Imul | Or | Sub | Xor if step.store.is_none() => i.op0_kind() == OpKind::Register,
+        Add | And | Btc | Btr | Bts | Dec | Inc | Neg | Not | Or | Rol | Ror | Sal | Sar | Shl | Shr | Sub | Xor => {
+            step.store.is_some() && (0..i.op_count()).all(|n| i.op_kind(n) != OpKind::Register)
+        }
+        _ => false,
+    }
+}
+
 /// Returns the bytes by which an instruction moves the stack pointer, if that is known.
 fn stack(i: &Instruction) -> i32 {
     let by = match (
@@ -419,6 +479,11 @@ fn stack(i: &Instruction) -> i32 {
 fn names(i: &Instruction, register: Register) -> bool {
     let full = register.full_register();
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).full_register() == full)
+}
+
+fn is_high_byte(i: &Instruction, n: u32) -> bool {
+    i.op_kind(n) == OpKind::Register
+        && matches!(i.op_register(n), Register::AH | Register::BH | Register::CH | Register::DH)
 }
 
 fn is_address(i: &Instruction, register: Register) -> bool {
