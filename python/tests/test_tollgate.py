@@ -124,12 +124,16 @@ class Documents(unittest.TestCase):
 
     def test_parts_of_entries_are_means(self) -> None:
         # 500 ticks in two entries: a comparison of ledgers calls that 0.25 cycles too.
-        parts = {"enter": 500, "mitigation": 0, "handler": 5000, "leave": 500}
-        entry = {"name": "#PF", "count": 2, "ticks": 6000, "mean": 3000, "median": 2000, "p99": 4500, **parts}
-        [line] = tollgate.Report({**REPORT, "entries": [entry]}).lines("entry")
-        self.assertEqual([line[name] for name in parts], [0.25, 0.0, 2.5, 0.25])
-        self.assertEqual(sum(line[name] for name in parts), line["mean"])
-        leaving = {"name": "CPUID", "count": 4, "ticks": 8000, "mean": 2000, "processor": 6000, "software": 2000, "mitigation": 0}
+        sums = {"enter": 500, "mitigation": 0, "handler": 5000, "leave": 500}
+        means = {name: ticks // 2 for name, ticks in sums.items()}
+        entry = {"name": "#PF", "count": 2, "ticks": 6000, "mean": 3000, "median": 2000, "p99": 4500}
+        # An earlier version printed the sums alone.
+        for parts in ({**means, "sums": sums}, sums):
+            [line] = tollgate.Report({**REPORT, "entries": [{**entry, **parts}]}).lines("entry")
+            self.assertEqual([line[name] for name in sums], [0.25, 0.0, 2.5, 0.25])
+            self.assertEqual(sum(line[name] for name in sums), line["mean"])
+        leaving = {"name": "CPUID", "count": 4, "ticks": 8000, "mean": 2000, "processor": 1500, "software": 500, "mitigation": 0}
+        leaving["sums"] = {"processor": 6000, "software": 2000, "mitigation": 0}
         [line] = tollgate.Report({**REPORT, "exits": [leaving]}).lines("exit")
         self.assertEqual((line["processor"], line["software"], line["mean"]), (1.5, 0.5, 2.0))
         self.assertEqual(line["processor"] + line["software"], line["mean"])

@@ -524,6 +524,23 @@ impl Packed {
         self.nodes.iter().filter_map(of).collect()
     }
 
+    /// Returns the files of the host that are no longer what was packed: another file or none has taken the place of the packed one, or it was written to.
+    pub fn changed(&self) -> Vec<PathBuf> {
+        let is_changed = |node: &Node, path: &Path, identity: (u64, u64)| {
+            let metadata = shares::open_real(path).and_then(|file| file.metadata());
+            !metadata.is_ok_and(|metadata| {
+                shares::identity(&metadata) == identity
+                    && metadata.len() == node.size
+                    && modified(&metadata) == node.modified
+            })
+        };
+        let of = |node: &Node| match &node.content {
+            Content::File(Source::Host(path, identity)) if is_changed(node, path, *identity) => Some(path.clone()),
+            _ => None,
+        };
+        self.nodes.iter().filter_map(of).collect()
+    }
+
     /// Returns true if a file's contents are those of a file of the host.
     pub fn is_of_host(&self, number: u64) -> bool {
         matches!(self.node(number), Some(Node { content: Content::File(Source::Host(..)), .. }))

@@ -61,18 +61,28 @@ pub fn text(out: &mut String, ledger: &Ledger, selection: Selection, busy: u64, 
     table(out, &headings, &rows);
 }
 
+/// Adds the parts of one stay to a line: their means, as `mean` is one, and the sums over all stays below a name of their own.
+fn add_parts(line: &mut Value, count: u64, parts: &[(&str, u64)]) {
+    for (name, ticks) in parts {
+        line[*name] = json!(ticks / count.max(1));
+    }
+    line["sums"] = parts.iter().map(|(name, ticks)| ((*name).to_owned(), json!(ticks))).collect();
+}
+
 /// Returns the entries for programs, the `top` first ones.
 pub fn values(ledger: &Ledger, selection: Selection, top: Option<usize>) -> Vec<Value> {
     let value = |(entry, stays): (Entry, Stays)| {
         let Stay { ticks, enter, mitigation, leave } = stays.sum;
         let quantile = |part| rounded(stays.durations.quantile(part).unwrap_or_default());
-        json!({
+        let mut line = json!({
             "gate": entry.gate.name(), "number": entry.number, "name": ledger.describe_entry(entry),
             "count": stays.count(), "ticks": ticks, "mean": ticks / stays.count().max(1),
             "median": quantile(MEDIAN), "p99": quantile(P99),
-            "enter": enter, "mitigation": mitigation, "handler": stays.sum.handler(), "leave": leave,
             "nested": { "count": stays.nested.count, "ticks": stays.nested.ticks },
-        })
+        });
+        let parts = [("enter", enter), ("mitigation", mitigation), ("handler", stays.sum.handler()), ("leave", leave)];
+        add_parts(&mut line, stays.count(), &parts);
+        line
     };
     sorted(selection).into_iter().take(top.unwrap_or(usize::MAX)).map(value).collect()
 }
@@ -139,14 +149,22 @@ pub fn exit_values(ledger: &Ledger, selection: Selection, top: Option<usize>) ->
         let Stay { ticks, enter, mitigation, leave } = stays.sum;
         let quantile = |part| rounded(stays.durations.quantile(part).unwrap_or_default());
         let [guest, to] = parties(exit, ledger);
-        json!({
+        let mut line = json!({
             "level": exit.0, "guest": guest, "hypervisor": to,
             "reason": exit.1.number, "name": ledger.describe_entry(exit.1),
             "count": stays.count(), "ticks": ticks, "mean": ticks / stays.count().max(1),
             "median": quantile(MEDIAN), "p99": quantile(P99), "max": quantile(MOST),
-            "enter": enter, "leave": leave, "mitigation": mitigation,
-            "processor": enter + leave, "software": ticks.saturating_sub(enter + leave),
-        })
+        });
+        let (processor, software) = (enter + leave, ticks.saturating_sub(enter + leave));
+        let parts = [
+            ("enter", enter),
+            ("leave", leave),
+            ("mitigation", mitigation),
+            ("processor", processor),
+            ("software", software),
+        ];
+        add_parts(&mut line, stays.count(), &parts);
+        line
     };
     sorted_exits(selection).into_iter().take(top.unwrap_or(usize::MAX)).map(value).collect()
 }

@@ -149,16 +149,34 @@ fn exits_are_told_apart_by_both_levels() {
     insta::assert_snapshot!(text(&ledger, ledger.all(), Part::default(), Some(Table::Exit), 0));
     let values = entries::exit_values(&ledger, ledger.all().at_level(1), None);
     assert_eq!(values.len(), 1);
-    let figures = ["count", "ticks", "median", "max", "processor", "software", "mitigation"].map(|key| &values[0][key]);
+    let keys = ["count", "ticks", "median", "max", "mean", "processor", "software", "mitigation"];
     let ticks = 49 * 2_000_000 + 90_000_000;
-    let expected = [50, ticks, 2_000_000, 90_000_000, 50 * 1_200_000, ticks - 50 * 1_200_000, 50 * 20_000];
-    assert_eq!(figures, expected.map(|figure: u64| json!(figure)).each_ref());
+    let mean = ticks / 50;
+    let expected = [50, ticks, 2_000_000, 90_000_000, mean, 1_200_000, mean - 1_200_000, 20_000];
+    assert_eq!(keys.map(|key| &values[0][key]), expected.map(|figure: u64| json!(figure)).each_ref());
+    let sums = ["processor", "software"].map(|key| &values[0]["sums"][key]);
+    assert_eq!(sums, [50 * 1_200_000, ticks - 50 * 1_200_000].map(|figure: u64| json!(figure)).each_ref());
     assert_eq!((&values[0]["guest"], &values[0]["hypervisor"]), (&json!("nested guest"), &json!("guest")));
     let bare = exits("bare");
     let first = &entries::exit_values(&bare, bare.all(), None)[0];
     assert_eq!((&first["guest"], &first["hypervisor"], &first["level"]), (&json!("guest"), &json!("host"), &json!(0)));
     let kernel: Vec<_> = ledger.all().entries().into_keys().collect();
     assert_eq!(kernel, [Entry::new(Gate::Exception, 14)]);
+}
+
+#[test]
+fn the_parts_of_an_entry_are_means_as_its_mean_is() {
+    let ledger = sample(1);
+    for line in entries::values(&ledger, ledger.all(), None) {
+        let [count, ticks, mean] = ["count", "ticks", "mean"].map(|key| line[key].as_u64().unwrap());
+        assert_eq!(mean, ticks / count);
+        let parts = ["enter", "mitigation", "handler", "leave"];
+        for part in parts {
+            assert_eq!(line[part].as_u64(), line["sums"][part].as_u64().map(|sum| sum / count), "{part}");
+        }
+        let sum: u64 = parts.iter().map(|part| line["sums"][part].as_u64().unwrap()).sum();
+        assert!(sum == ticks && line["enter"] == 42_000, "{line}");
+    }
 }
 
 #[test]

@@ -553,3 +553,30 @@ fn a_parameter_that_the_kernel_does_not_know_is_named() {
     let warning = "tollgate: the kernel does not know its parameter `quite`, which has no effect: is `quiet` meant?\n";
     assert_eq!((text(&exec.stdout), text(&exec.stderr)), ("hi\n".to_owned(), warning.to_owned()));
 }
+
+#[test]
+fn a_file_that_changes_between_runs_is_named_first() {
+    if !has_kernel() {
+        return;
+    }
+    let place = directory("changed");
+    let (data, kept) = (place.join("data"), place.join("kept"));
+    std::fs::write(&data, "first").unwrap();
+    let line = ["diff", "--kernel", "cloud", "--b", "quiet", "--layouts", "2", "--jobs", "1", "--add", "cat", "--keep"];
+    let line = [&line[..], &[kept.to_str().unwrap(), "--", "cat", data.to_str().unwrap()]].concat();
+    let mut child = command(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A's first run is complete once B's begins, and its second one begins after that.
+    while !kept.join("b-1.output").exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::fs::write(&data, "and longer").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let warning = format!(
+        "A: {} changed on this host between runs, which therefore had other contents: measure again.",
+        data.display()
+    );
+    let (warnings, _) = shown.split_once("2 pairs of runs").unwrap();
+    assert!(warnings.lines().any(|line| line == warning), "{shown}");
+}

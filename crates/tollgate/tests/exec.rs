@@ -802,3 +802,30 @@ fn a_command_that_fails_says_which_files_of_this_host_it_lacked() {
     let output = run(&["--", "false"]).unwrap();
     assert!(output.status.code() == Some(1) && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn a_file_that_changes_during_the_run_is_named() {
+    if kernel().is_none() {
+        return;
+    }
+    let directory = directory("changed");
+    let [data, kept] = ["data", "kept"].map(|name| directory.join(name));
+    [&data, &kept].iter().for_each(|file| std::fs::write(file, "first").unwrap());
+    let script = format!("cat {}; read line; cat {}", data.display(), kept.display());
+    let ledger = directory.join("a.ledger");
+    let mut command = program(&["--kernel", "cloud", "--json", "--add", "cat", "--ledger", ledger.to_str().unwrap()]);
+    let mut guest = command.args(["--", "sh", "-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut begin = [0; 5];
+    std::io::Read::read_exact(guest.stdout.as_mut().unwrap(), &mut begin).unwrap();
+    std::fs::write(&data, "and longer").unwrap();
+    guest.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = guest.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    let (message, report) = errors.trim_end().split_once('\n').unwrap();
+    let named = "tollgate: changed on this host while the guest ran, so that the result may depend on the moment: ";
+    assert_eq!((message, output.status.code()), (&*format!("{named}{}", data.display()), Some(0)), "{errors}");
+    let report: serde_json::Value = serde_json::from_str(report).unwrap();
+    assert_eq!(report["changed_files"], serde_json::json!([data]));
+    let shown = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("report").arg(&ledger).output().unwrap();
+    assert!(text(&shown.stdout).contains("files that changed during the run"), "{}", text(&shown.stdout));
+}

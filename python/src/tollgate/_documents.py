@@ -66,16 +66,20 @@ def _cycles(ticks: float) -> float:
 
 # Times of one entry to the kernel or one VM exit, which the program prints in ticks.
 TIMES = ("mean", "median", "p99", "max")
-# Parts of these times, which the program prints as sums over all entries or exits, in ticks.
+# Parts of these times. The program prints their means, and the sums over all entries or exits under `sums`, in ticks.
 PARTS = ("enter", "mitigation", "handler", "leave", "processor", "software")
 
 
 def _in_cycles(line: Mapping[str, Any]) -> Row:
-    """A line of a report, with its times in cycles beside the sum in ticks. Parts are means, as in a comparison."""
+    """A line of a report, with its times in cycles beside the sum in ticks. Parts are means, as in a comparison.
+
+    They are calculated from the sums. In documents of earlier versions, the parts themselves are the sums.
+    """
     if "ticks" not in line:
         return dict(line)
     times = {name: _cycles(line[name]) for name in TIMES if name in line}
-    parts = {name: _cycles(line[name]) / max(line["count"], 1) for name in PARTS if name in line}
+    sums = line.get("sums", line)
+    parts = {name: _cycles(sums[name]) / max(line["count"], 1) for name in PARTS if name in sums}
     return {**line, **times, **parts, "cycles": _cycles(line["ticks"])}
 
 

@@ -303,3 +303,28 @@ fn what_a_guest_looks_for_in_vain_is_remembered_once_and_the_latest_comes_first(
     assert_eq!(tree.missed(), ["/usr/lib/python", "/usr/lib/gcc", "/sbin"].map(PathBuf::from));
     assert!(Packed::new().missed().is_empty());
 }
+
+#[test]
+fn files_that_are_no_longer_what_was_packed_are_known() {
+    let directory = Directory::new();
+    let path = |name: &str| directory.0.join(name);
+    let names = ["kept", "written", "replaced", "removed", "renamed over"];
+    names.iter().for_each(|name| std::fs::write(path(name), "0123456789").unwrap());
+    let mut tree = Packed::new();
+    tree.add(&directory.0).unwrap();
+    tree.put_bytes(Path::new("/bytes"), 0o644, b"x").unwrap();
+    assert_eq!(tree.changed(), [] as [PathBuf; 0]);
+    let later = std::time::SystemTime::now() + Duration::from_secs(1);
+    std::fs::write(path("written"), "9876543210").unwrap();
+    std::fs::File::options().write(true).open(path("written")).unwrap().set_modified(later).unwrap();
+    std::fs::write(path("new"), "0123456789").unwrap();
+    std::fs::rename(path("new"), path("replaced")).unwrap();
+    std::fs::remove_file(path("removed")).unwrap();
+    std::fs::rename(path("renamed over"), path("renamed")).unwrap();
+    // Permissions and further names leave the contents.
+    set_mode(&path("kept"), 0o600);
+    std::fs::hard_link(path("kept"), path("another")).unwrap();
+    let mut changed = tree.changed();
+    changed.sort();
+    assert_eq!(changed, ["removed", "renamed over", "replaced", "written"].map(path));
+}

@@ -2,7 +2,7 @@
 
 use super::asked::Asked;
 use super::{again, noop};
-use crate::exec_cmd::{DIRECTORY, END, FILES, Kernel, SETTLED, command_text, parameters};
+use crate::exec_cmd::{CHANGED, DIRECTORY, END, FILES, Kernel, SETTLED, command_text, parameters};
 use crate::exec_runs::{self, Failed, Given, Place};
 use crate::identity::STATE;
 use crate::model;
@@ -16,17 +16,19 @@ use lab::diff::statistics::LOOKS;
 use lab::diff::verdict::stages;
 use lab::diff::{Answer, Interrupted, Known, Paid, Remarks, Run, Runs, Terms, Verdict, WITHOUT_NAMES, judge};
 use lab::flame::Folded;
+use lab::format::listed;
 use ledger::profile::Prices;
 use ledger::summary::UNNAMED_FACT;
 use ledger::{Header, Profile};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Facts of a ledger that are no inputs of the machine, or that a provenance has in a place of its own.
-const NO_INPUTS: [&str; 12] = [
+const NO_INPUTS: [&str; 13] = [
     "kernel",
     "command line",
     "command",
@@ -35,6 +37,7 @@ const NO_INPUTS: [&str; 12] = [
     "model",
     "random seed",
     FILES,
+    CHANGED,
     SETTLED,
     END,
     DIRECTORY,
@@ -246,6 +249,10 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
     let line = fact("command line").into_iter().flat_map(|line| line.split_whitespace());
     let release = fact(crate::identity::RELEASE).map(String::as_str);
     let unknown = unknown.into_iter().chain(parameters::of_values(line, release));
+    let changed = fact(CHANGED).map(|paths| {
+        let paths = paths.lines().map(str::to_owned).collect::<Vec<_>>();
+        format!("{name}: {} changed on this host during a run, which may have read parts of the old and of the new contents: measure again.", listed(&paths))
+    });
     let place = fact(DIRECTORY).map(|directory| {
         format!("The command depends on the name of its working directory, {directory}: started in another directory, it may give another result.")
     });
@@ -256,6 +263,7 @@ fn remark(ledger: &ledger::Ledger, name: &str, first: bool, remarks: &mut Remark
         format!("{name}: {share} {WITHOUT_NAMES} {}.", unnamed.describe_in_sentence())
     });
     unknown.for_each(|text| add(&mut remarks.warnings, format!("{name}: {text}")));
+    changed.into_iter().for_each(|text| add(&mut remarks.warnings, text));
     place.into_iter().for_each(|text| add(&mut remarks.notes, text));
     unnamed.filter(|_| first).for_each(|text| add(&mut remarks.notes, text));
 }
@@ -288,6 +296,26 @@ fn files(header: &Header) -> Files {
         (list, 0) => hexadecimal(&Sha256::digest(list)),
     };
     Files { list: list.lines().filter_map(file).collect(), more, tree }
+}
+
+/// Returns the files whose contents two runs of one command did not have in common, if there are any: those of the host changed between the runs.
+fn changed(a: &Files, b: &Files) -> Vec<String> {
+    let hash = |of: &Files, path: &str| Some(of.list.iter().find(|file| file.path == path)?.sha256.clone());
+    let paths: BTreeSet<&str> = a.list.iter().chain(&b.list).map(|file| file.path.as_str()).collect();
+    let changed = paths.into_iter().filter(|path| hash(a, path) != hash(b, path)).map(str::to_owned);
+    let changed: Vec<String> = changed.collect();
+    match changed.is_empty() && a.tree != b.tree {
+        true => vec!["a file that the list does not name".to_owned()],
+        false => changed,
+    }
+}
+
+/// Returns the warning about files that changed between runs of a side.
+fn between_runs(name: &str, changed: &[String]) -> String {
+    format!(
+        "{name}: {} changed on this host between runs, which therefore had other contents: measure again.",
+        listed(changed)
+    )
 }
 
 /// Returns the words in a fact of a ledger.
@@ -391,7 +419,11 @@ impl Measurement {
                 let (name, runs) = (&self.sides[planned.side].name, &mut self.runs[planned.side].runs);
                 let (run, header) = read(planned, name, runs.is_empty(), how.draws, &mut self.remarks)?;
                 runs.push(run);
-                self.headers[planned.side].get_or_insert(header);
+                let first = self.headers[planned.side].get_or_insert_with(|| header.clone());
+                let changed = changed(&files(first), &files(&header));
+                if !changed.is_empty() {
+                    add(&mut self.remarks.warnings, between_runs(name, &changed));
+                }
                 added += 1;
             }
         }
@@ -554,6 +586,21 @@ pub fn measure(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_that_changed_between_runs_are_named() {
+        let file = |path: &str, sha256: &str| File { path: path.to_owned(), sha256: sha256.to_owned(), bytes: 1 };
+        let files = |list: Vec<File>, tree: &str| Files { list, more: 0, tree: tree.to_owned() };
+        let first = files(vec![file("/a", "1"), file("/b", "2")], "x");
+        assert_eq!(changed(&first, &first), [""; 0]);
+        assert_eq!(changed(&first, &files(vec![file("/a", "3"), file("/c", "2")], "y")), ["/a", "/b", "/c"]);
+        assert_eq!(
+            changed(&first, &Files { tree: "y".to_owned(), ..first.clone() }),
+            ["a file that the list does not name"]
+        );
+        let warning = between_runs("B", &["/a".to_owned(), "/b".to_owned()]);
+        assert!(warning.starts_with("B: /a and /b changed on this host between runs"), "{warning}");
+    }
 
     #[test]
     fn words_come_after_those_that_are_given() {

@@ -31,7 +31,7 @@ use crate::platform::PlatformArgs;
 use crate::recording::Recording;
 use crate::size::{parse_cpus, parse_memory};
 use crate::stack_args::StackArgs;
-use crate::table::hexadecimal;
+use crate::table::{counted, hexadecimal};
 use crate::terminal::{Escape, Terminal, size_text};
 use crate::tier::TierName;
 use crate::usage::WrongArguments;
@@ -93,6 +93,8 @@ pub const END: &str = "end";
 pub const ENDED: &str = "ended";
 /// Key of the list of files of the host that a controlled command gets, in a ledger.
 pub const FILES: &str = "files of the host";
+/// Fact with the packed files that were changed on the host during the run, a line for each.
+pub const CHANGED: &str = "files that changed during the run";
 /// Number of console lines shown if the guest's kernel caused the failure.
 const LINES: usize = 40;
 /// The guest's addresses under `--net user`.
@@ -756,6 +758,22 @@ struct Ran {
     hint: Option<String>,
 }
 
+/// Tells the user which packed files were changed on this host while the guest ran, so that it may have read parts of the old and of the new contents.
+fn say_changed(changed: &[String]) {
+    const MOST_NAMED: usize = 3;
+    if changed.is_empty() {
+        return;
+    }
+    let named = changed.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let others = match changed.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        others => format!(" and {}", counted(others, "other", "others")),
+    };
+    say(&format!(
+        "tollgate: changed on this host while the guest ran, so that the result may depend on the moment: {named}{others}"
+    ));
+}
+
 /// Reports the end of the run, and writes its ledger.
 fn conclude(
     args: &ExecArgs,
@@ -790,6 +808,7 @@ fn conclude(
     }
     let has_failed = end.status != 0 && end.reason == ENDED;
     // All names that the guest has looked for are held against this host's, which a command that succeeds need not wait for.
+    let changed: Vec<String> = packed.iter().flat_map(Packed::changed).map(|path| path.display().to_string()).collect();
     let missing = match packed {
         Some(packed) if has_failed || args.json => missing::on_host(packed, args, &directory),
         _ => Vec::new(),
@@ -797,6 +816,7 @@ fn conclude(
     if has_failed {
         missing::report(&missing);
     }
+    say_changed(&changed);
     // The ledger is written even if the recording cannot be.
     let recorded = recording.map_or(Ok(()), |recording| recording.write(machine));
     if let Some(mut ledger) = ledger {
@@ -805,6 +825,9 @@ fn conclude(
         ledger.facts.extend(state.into_iter().map(|(name, value)| (format!("{STATE}{name}"), value)));
         if !unknown.is_empty() {
             ledger.facts.push((parameters::UNKNOWN.to_owned(), unknown.join(" ")));
+        }
+        if !changed.is_empty() {
+            ledger.facts.push((CHANGED.to_owned(), changed.join("\n")));
         }
         if args.controlled {
             ledger.facts.push((END.to_owned(), end.reason.to_owned()));
@@ -826,6 +849,7 @@ fn conclude(
             "status": end.status,
             "command_status": ended.map(|ended| ended.status),
             "unknown_parameters": unknown,
+            "changed_files": changed,
             "missing_files": missing.iter().map(|missing| &missing.path).collect::<Vec<_>>(),
             "joined_commands": joined,
             "virtual_seconds": machine.ended_at(),
