@@ -330,10 +330,13 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
     }
     ran.results = ran.results.chunks(args.layouts as usize).filter_map(layouts::joined).collect();
     let parts = |part: fn(&Experiment, &ExperimentResult, usize, &[String]) -> String| {
+        // Tables say no more than the errors if no cell could be run.
+        if ran.is_empty() {
+            return String::new();
+        }
         let shown = experiments.iter().zip(&ran.results).filter(|(_, result)| !result.cells.is_empty());
         let shown = shown.map(|(experiment, result)| part(experiment, result, args.top, &args.functions));
-        let head = if ran.is_empty() { String::new() } else { head(&ran) };
-        head + &shown.collect::<Vec<_>>().join("\n\n")
+        head(&ran) + &shown.collect::<Vec<_>>().join("\n\n")
     };
     let form = |kind| match kind {
         Kind::Json => {
