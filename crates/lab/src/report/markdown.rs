@@ -57,10 +57,12 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize, 
         out.push_str(&format!("\n{}\n", plain(&note)));
     }
     let pairs = factors(experiment);
-    out.push_str("\n### Times faster\n\n");
     let with_differences = has_differences(&pairs, experiment, result);
-    let headings = ["", "published", "ours", "difference"];
-    head(&mut out, if with_differences { &headings } else { &headings[..3] });
+    if pairs.iter().any(|pair| pair.factors(experiment, result).is_some()) {
+        out.push_str("\n### Times faster\n\n");
+        let headings = ["", "published", "ours", "difference"];
+        head(&mut out, if with_differences { &headings } else { &headings[..3] });
+    }
     for pair in &pairs {
         if let Some((published, ours)) = pair.factors(experiment, result) {
             let (from, to, within) = pair.titles(experiment);

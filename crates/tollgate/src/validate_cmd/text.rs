@@ -120,7 +120,7 @@ fn scores(out: &mut String, result: &Validation) {
 fn groups(out: &mut String, result: &Validation, model: usize) {
     for family in result.families.iter().filter(|family| family.groups().len() > 1) {
         let line = |group: &str| {
-            let rows = family.rows.iter().filter(|row| row.group == group);
+            let rows = family.rows.iter().filter(|row| row.group == group && !row.is_noisy());
             let known: Vec<_> = rows.filter_map(|row| Some((row.models[model]?, row.native))).collect();
             let score = Score::of(&known)?;
             Some(vec![group.to_owned(), known.len().to_string(), percent(score.median), signed(score.bias)])

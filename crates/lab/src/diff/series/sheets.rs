@@ -302,8 +302,13 @@ impl Series {
         let single = single.into_iter().any(is_single).then(|| {
             "What was compared in one layout has no interval: code and data at other places may give another answer (six layouts are the fewest that can decide).".to_owned()
         });
+        let compared = self.rows.iter().filter(|row| !row.is_same_image()).filter_map(|row| row.previous.as_ref());
+        let few = compared.filter(|diff| diff.verdict.interval.is_some() && !is_sure(&diff.verdict));
+        let few = few.map(|diff| diff.verdict.differences.len()).max().map(|most| {
+            format!("{most} pairs of runs are too few to decide some of the changes: their intervals have less than 95% confidence (six layouts are the fewest that can decide).")
+        });
         let notes = self.notes.iter().filter(|note| !is_aside(note)).cloned();
-        certainty.into_iter().chain(single).chain(notes).collect()
+        certainty.into_iter().chain(few).chain(single).chain(notes).collect()
     }
 
     /// Returns the remarks on the tables, which stand below them.
