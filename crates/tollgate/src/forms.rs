@@ -48,7 +48,7 @@ pub fn target() -> impl TypedValueParser<Value = Target> {
 pub struct Form<'a, K> {
     /// The option.
     pub option: &'static str,
-    /// What is written.
+    /// The form itself.
     pub kind: K,
     /// The place.
     pub target: &'a Target,

@@ -255,6 +255,8 @@ fn measured_blocks_of_golden_cove_take_what_was_measured() {
         let model = cycles("goldencove", code);
         assert!((model / measured - 1.0).abs() < 0.1, "{}: {model} for {measured}", decode(code)[0]);
     }
+    // RET and ENTER have an immediate of 16 bits in any case.
+    assert_eq!(ticks("goldencove", &[0xc2, 8, 0]), ticks("goldencove", &[0xc3]));
 }
 
 /// Cycles a pass of a loop of zen3 with DEC R15 and JNZ at its end.

@@ -201,10 +201,7 @@ impl CoreTable {
                 Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Serialize | Mnemonic::Cpuid | Mnemonic::Rdtscp
             ),
             high_byte: self.parameters.memory.high_byte > 0 && (0..i.op_count()).any(|n| is_high_byte(i, n)),
-            length_changing: match (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Immediate16) {
-                true => self.parameters.front.length_changing * 1000,
-                false => 0,
-            },
+            length_changing: if changes_length(i) { self.parameters.front.length_changing * 1000 } else { 0 },
             unit: crate::core::SERIAL as u8,
             repeats: i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix()),
             at: i.ip() as u8,
@@ -479,6 +476,12 @@ fn stack(i: &Instruction) -> i32 {
 fn names(i: &Instruction, register: Register) -> bool {
     let full = register.full_register();
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).full_register() == full)
+}
+
+/// Returns true if the prefix for operands of 16 bits changes the length of the instruction's immediate. RET and ENTER have immediates of 16 bits
+/// without that prefix.
+fn changes_length(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Immediate16) && i.code().op_code().operand_size() == 16
 }
 
 fn is_high_byte(i: &Instruction, n: u32) -> bool {
