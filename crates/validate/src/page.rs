@@ -278,12 +278,10 @@ fn section(family: &Family) -> Section {
         Some(axis) => groups.iter().map(|group| curves(family, group, axis)).collect(),
         None => vec![cloud(family)],
     };
-    let line = |group: &&str| {
-        let rows = family.rows.iter().filter(|row| row.group == **group && !row.is_noisy());
-        let known: Vec<_> = rows.filter_map(|row| Some((row.models[0]?, row.native))).collect();
-        let score = Score::of(&known)?;
-        Some([(*group).to_owned(), known.len().to_string(), percent(score.median), signed(score.bias)])
+    let line = |(group, score): (&str, Score)| {
+        [group.to_owned(), score.blocks.to_string(), percent(score.median), signed(score.bias)]
     };
+    let scores = if groups.len() > 1 { family.scores_by_group(0) } else { Vec::new() };
     Section {
         id: id(&family.name),
         name: family.name.clone(),
@@ -291,7 +289,7 @@ fn section(family: &Family) -> Section {
         unit: family.unit.clone(),
         charts,
         plot: family.curve.is_none().then(|| worst(family)),
-        groups: if groups.len() > 1 { groups.iter().filter_map(line).collect() } else { Vec::new() },
+        groups: scores.into_iter().map(line).collect(),
     }
 }
 

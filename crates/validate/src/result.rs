@@ -150,12 +150,13 @@ const WRONG: f64 = 0.25;
 
 /// Returns how far each model is from this machine, from the rows that are not noisy.
 fn scores_of(rows: &[Row], models: usize) -> Vec<Option<Score>> {
-    let score = |model: usize| {
-        let quiet = rows.iter().filter(|row| !row.is_noisy());
-        let known = quiet.filter_map(|row| Some((row.models[model]?, row.native)));
-        Score::of(&known.collect::<Vec<_>>())
-    };
-    (0..models).map(score).collect()
+    (0..models).map(|model| score_of(rows.iter(), model)).collect()
+}
+
+/// Returns the errors of a model over the rows that are not noisy.
+fn score_of<'a>(rows: impl Iterator<Item = &'a Row>, model: usize) -> Option<Score> {
+    let known = rows.filter(|row| !row.is_noisy()).filter_map(|row| Some((row.models[model]?, row.native)));
+    Score::of(&known.collect::<Vec<_>>())
 }
 
 impl Family {
@@ -191,6 +192,12 @@ impl Family {
             }
         }
         groups
+    }
+
+    /// Returns the errors of a model for each group in which they are known.
+    pub fn scores_by_group(&self, model: usize) -> Vec<(&str, Score)> {
+        let score = |group| Some((group, score_of(self.rows.iter().filter(|row| row.group == group), model)?));
+        self.groups().into_iter().filter_map(score).collect()
     }
 }
 

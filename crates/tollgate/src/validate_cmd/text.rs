@@ -119,13 +119,10 @@ fn scores(out: &mut String, result: &Validation) {
 /// The scores of groups, where a family has several.
 fn groups(out: &mut String, result: &Validation, model: usize) {
     for family in result.families.iter().filter(|family| family.groups().len() > 1) {
-        let line = |group: &str| {
-            let rows = family.rows.iter().filter(|row| row.group == group && !row.is_noisy());
-            let known: Vec<_> = rows.filter_map(|row| Some((row.models[model]?, row.native))).collect();
-            let score = Score::of(&known)?;
-            Some(vec![group.to_owned(), known.len().to_string(), percent(score.median), signed(score.bias)])
+        let line = |(group, score): (&str, Score)| {
+            vec![group.to_owned(), score.blocks.to_string(), percent(score.median), signed(score.bias)]
         };
-        let rows: Vec<Vec<String>> = family.groups().into_iter().filter_map(line).collect();
+        let rows: Vec<Vec<String>> = family.scores_by_group(model).into_iter().map(line).collect();
         let _ = writeln!(out, "\n{} by group, {}\n", family.name, result.models[model]);
         table(out, &[("", Left), ("rows", Right), ("median error", Right), ("bias", Right)], &rows);
     }
