@@ -1,6 +1,6 @@
 //! A diff as comma-separated values: a row for each side, or for each layout of each side.
 
-use super::{Diff, Figures, Several, Side, Verdict};
+use super::{Diff, Figures, Interrupted, Several, Side, TimeLimit, Verdict};
 use crate::csv::{number, row};
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ impl Line<'_> {
 /// Returns the rows of a comparison of two sides.
 pub fn two(diff: &Diff, rows: Rows) -> String {
     let line = |side, against| Line { side, command: &diff.command, parameters: BTreeMap::new(), against };
-    document(&[line(&diff.a, None), line(&diff.b, Some(diff))], rows)
+    let lines = [line(&diff.a, None), line(&diff.b, Some(diff))];
+    document(&lines, ended_by(diff.interrupted, diff.time_limit), rows)
 }
 
 /// Returns the rows of several sides.
@@ -48,10 +49,19 @@ pub fn several(several: &Several, rows: Rows) -> String {
         parameters: column.parameters.iter().map(|(name, value)| (&**name, &**value)).collect(),
         against: column.against.as_ref(),
     });
-    document(&lines.collect::<Vec<_>>(), rows)
+    document(&lines.collect::<Vec<_>>(), ended_by(several.interrupted, several.time_limit), rows)
 }
 
-fn document(lines: &[Line], rows: Rows) -> String {
+/// Returns what ended a measurement before it was complete: nothing, if it is complete.
+fn ended_by(interrupted: Option<Interrupted>, time_limit: Option<TimeLimit>) -> &'static str {
+    match (interrupted, time_limit) {
+        (Some(_), _) => "interruption",
+        (None, Some(_)) => "time-limit",
+        (None, None) => "",
+    }
+}
+
+fn document(lines: &[Line], ended_by: &str, rows: Rows) -> String {
     let mut parameters: Vec<&str> = lines.iter().flat_map(|line| line.parameters.keys().copied()).collect();
     parameters.sort_unstable();
     parameters.dedup();
@@ -73,6 +83,7 @@ fn document(lines: &[Line], rows: Rows) -> String {
             "interval_high",
             "confidence",
             "verdict",
+            "ended_by",
         ],
         Rows::Layouts => &["seed", "cycles", "instructions", "others", "seconds", "settled_after", "difference"],
     };
@@ -105,6 +116,7 @@ fn document(lines: &[Line], rows: Rows) -> String {
                     number(interval.map(|interval| interval.high)),
                     number(interval.map(|interval| interval.confidence)),
                     verdict.map_or("reference", |verdict| verdict.answer.name()).to_owned(),
+                    ended_by.to_owned(),
                 ];
                 row(&mut out, start.into_iter().chain(cells));
             }
@@ -140,11 +152,11 @@ mod tests {
         let lines: Vec<&str> = sides.lines().collect();
         assert!(lines[0].starts_with("side,title,command,parameter_n,layouts,mean,stddev,median,min,max,"), "{sides}");
         assert!(
-            lines[1].starts_with("base,cloud,hackbench -l 10,,6,") && lines[1].ends_with(",,,,,reference"),
+            lines[1].starts_with("base,cloud,hackbench -l 10,,6,") && lines[1].ends_with(",,,,,reference,"),
             "{sides}"
         );
         assert!(lines[2].starts_with("off,cloud mitigations=off,hackbench -l 10,\"a,b\",6,1150"), "{sides}");
-        assert!(lines[2].ends_with(",0.95,more") && lines[3].ends_with(",same") && lines.len() == 4, "{sides}");
+        assert!(lines[2].ends_with(",0.95,more,") && lines[3].ends_with(",same,") && lines.len() == 4, "{sides}");
         let layouts = several(&all, Rows::Layouts);
         let lines: Vec<&str> = layouts.lines().collect();
         assert_eq!((lines.len(), lines[1]), (19, "base,cloud,hackbench -l 10,,1,1100000,1000000,9000,0.001,0.012,"));

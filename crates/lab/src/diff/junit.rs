@@ -97,6 +97,7 @@ fn case(diff: &Diff, warnings: &[String], interrupted: Option<Interrupted>) -> C
     });
     let interrupted = interrupted.map(|interrupted| interrupted.to_string());
     let stopped = interrupted.iter().map(|interrupted| ("interrupted".to_owned(), interrupted.clone()));
+    let stopped = stopped.chain(diff.time_limit.map(|limit| ("time limit".to_owned(), limit.to_string())));
     let text = warnings.iter().map(|warning| format!("{warning}\n")).chain([sheets::text(diff, TOP)]);
     Case {
         name: name(&diff.command, &diff.a.title, &diff.b.title),

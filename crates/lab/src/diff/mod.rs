@@ -26,7 +26,7 @@ use crate::difference::{Change, changes};
 use crate::flame::Folded;
 pub use entries::EntryChange;
 use gathered::gathered;
-pub use interrupted::Interrupted;
+pub use interrupted::{Interrupted, TimeLimit};
 use ledger::TICKS_PER_CYCLE;
 use ledger::profile::Clock;
 use origin::{Differing, Files, Origin, Provenance};
@@ -116,7 +116,7 @@ pub struct Side {
 }
 
 /// Warnings, notes and provenance, which a reader must know besides the figures.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remarks {
     /// Reasons for which the comparison may not be the one that was meant: they come before the answer.
     pub warnings: Vec<String>,
@@ -124,6 +124,8 @@ pub struct Remarks {
     pub notes: Vec<String>,
     /// Set if the user stopped the measurement. A warning says it too.
     pub interrupted: Option<Interrupted>,
+    /// Set if a time limit ended the measurement before it was complete. A warning says it too.
+    pub time_limit: Option<TimeLimit>,
     /// Names of sides that differ from the reference only in settings without an effect: further layouts would show nothing of them.
     pub idle: Vec<String>,
     /// Version, seeds, files and the command that measures the same again.
@@ -140,6 +142,9 @@ pub struct Diff {
     /// Set if the user stopped the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Interrupted>,
+    /// Set if a time limit ended the measurement before it was complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<TimeLimit>,
     /// The answer in one sentence.
     pub sentence: String,
     /// The confidence of the answer in one sentence.
@@ -255,7 +260,8 @@ impl Diff {
             format: FORMAT,
             warnings: gathered(remarks.warnings, &names),
             interrupted: remarks.interrupted,
-            sentence: sentence::answer(&verdict, [&a, &b], reason, advises),
+            time_limit: remarks.time_limit,
+            sentence: sentence::answer(&verdict, [&a, &b], reason, advises, remarks.time_limit.is_some()),
             certainty: sentence::certainty(&verdict, [&a, &b], advises),
             decision: sentence::decision(&verdict, [&a, &b], advises, remarks.interrupted.is_some()),
             rests,

@@ -290,8 +290,9 @@ fn is_explained_by_count(change: &Change) -> bool {
     count == 0 || 2 * (change.count() * ticks / count).abs() >= change.ticks().abs()
 }
 
-/// Returns the outcome in one sentence. `advises` is false where the sides have the same settings, so that more layouts are no advice.
-pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, advises: bool) -> String {
+/// Returns the outcome in one sentence. `advises` is false where the sides have the same settings, so that more layouts are no advice. `limited` is true
+/// if a time limit ended the measurement: where more pairs could have given another answer, the sentence says so.
+pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, advises: bool, limited: bool) -> String {
     let precision = Precision::of(verdict);
     let (of_a, of_b) = (&a.name, &b.name);
     let (before, after, unit) = scaled(a.cycles.median, b.cycles.median, precision.cycles);
@@ -317,7 +318,8 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
         Answer::Less => format!("{of_b} costs {how_much} fewer cycles than {of_a} ({}{cycles}){reason}.", ends(false)),
         Answer::OneLayout => {
             let word = if verdict.direction() < 0 { "fewer" } else { "more" };
-            format!("In one layout, {of_b} costs {how_much} {word} cycles than {of_a} ({cycles}){reason}.")
+            let all = if limited { ", all that the time limit allowed" } else { "" };
+            format!("In one layout{all}, {of_b} costs {how_much} {word} cycles than {of_a} ({cycles}){reason}.")
         }
         Answer::Same => {
             let (cycles, _, unit) = scaled(a.cycles.median, b.cycles.median, EQUAL);
@@ -334,14 +336,16 @@ pub fn answer(verdict: &Verdict, [a, b]: [&Side; 2], reason: Option<String>, adv
             signed("between ", "and")
         ),
         Answer::Undecided => {
+            let all = if limited { ", all that the time limit allowed," } else { "" };
+            let within = if limited { " within the time limit" } else { "" };
             let opening = match verdict.interval.filter(|interval| interval.confidence < CONFIDENCE) {
                 Some(_) => {
                     let pairs = a.runs.len().min(b.runs.len());
                     format!(
-                        "{pairs} pairs of runs are too few to decide if {of_a} and {of_b} differ: the difference in them is "
+                        "{pairs} pairs of runs{all} are too few to decide if {of_a} and {of_b} differ: the difference in them is "
                     )
                 }
-                None => format!("It is not decided if {of_a} and {of_b} differ: the difference is "),
+                None => format!("It is not decided{within} if {of_a} and {of_b} differ: the difference is "),
             };
             let between = match cells(verdict) {
                 (middle, ends) if ends == format!("{middle} to {middle}") => middle,

@@ -155,7 +155,7 @@ fn an_interrupted_measurement_says_what_is_complete_in_every_form() {
         assert!(page.contains("in one layout; no interval") && !page.contains(">more cycles<"), "{page}");
     }
     for rows in [csv::two(&two, csv::Rows::Sides), csv::several(&several, csv::Rows::Sides)] {
-        assert!(rows.ends_with(",,,,one-layout\n"), "{rows}");
+        assert!(rows.ends_with(",,,,one-layout,interruption\n"), "{rows}");
     }
     for junit in [two.junit().unwrap(), several.junit().unwrap()] {
         assert!(junit.contains("failures=\"0\" errors=\"1\"") && junit.contains(">In one layout, B costs"), "{junit}");
@@ -166,6 +166,48 @@ fn an_interrupted_measurement_says_what_is_complete_in_every_form() {
     ];
     for answer in answers.map(Result::unwrap) {
         assert_eq!((&answer["answer"], &answer["held"]), (&"one-layout".into(), &"undecided".into()));
+    }
+}
+
+/// Fewer pairs than the plan wanted, since a time limit has ended the measurement: every form says that.
+#[test]
+fn a_measurement_that_a_time_limit_ended_says_so_in_every_form() {
+    let costs =
+        |irets: u64, count: u64| (1..=count).map(|seed| run(Some(seed), 1_000_000, irets + 200 * (seed % 2))).collect();
+    let side = |name: &str, irets, count| Runs { name: name.to_owned(), ..runs("cloud", "", costs(irets, count)) };
+    let text = |layouts: usize| {
+        format!("The time limit of 2.5 s ended the measurement after {layouts} of at most 28 layouts.")
+    };
+    let sentences = [
+        (1, "In one layout, all that the time limit allowed, B costs "),
+        (3, "3 pairs of runs, all that the time limit allowed, are too few to decide if A and B differ: "),
+        (8, "It is not decided within the time limit if A and B differ: "),
+    ];
+    for (count, sentence) in sentences {
+        let mut b = side("B", 1_100, count);
+        b.runs.iter_mut().step_by(2).for_each(|one| *one = run(one.seed, 800_000, 1_000));
+        let a = side("A", 1_000, count);
+        let layouts = usize::try_from(count).unwrap();
+        let limit = TimeLimit { seconds: 2.5, layouts, most: 28, earlier: true };
+        let remarks = Remarks { time_limit: Some(limit), warnings: vec![limit.to_string()], ..Remarks::default() };
+        assert_eq!(limit.to_string(), text(layouts));
+        let two = Diff::new("true".to_owned(), &a, &b, &terms(None), remarks.clone());
+        assert!(two.sentence.starts_with(sentence), "{}", two.sentence);
+        let several = Several::new("true".to_owned(), &[a, b], 0, &terms(None), remarks).unwrap();
+        let pages = [crate::report::diff_page(&two).unwrap(), crate::report::several_page(&several).unwrap()];
+        let texts = [sheets::text(&two, 10), several::text(&several, 10), sheets::markdown(&two, 10)];
+        let texts =
+            texts.into_iter().chain([several::markdown(&several, 10), two.junit().unwrap(), several.junit().unwrap()]);
+        for form in texts.chain(pages) {
+            assert!(form.replace('\u{a0}', " ").contains(&text(layouts)), "{form}");
+        }
+        for rows in [csv::two(&two, csv::Rows::Sides), csv::several(&several, csv::Rows::Sides)] {
+            assert!(rows.lines().next().unwrap().ends_with(",ended_by") && rows.ends_with(",time-limit\n"), "{rows}");
+        }
+        for value in [serde_json::to_value(&two).unwrap(), serde_json::to_value(&several).unwrap()] {
+            let expected = serde_json::json!({ "seconds": 2.5, "layouts": layouts, "most": 28, "earlier": true });
+            assert_eq!(value["time_limit"], expected);
+        }
     }
 }
 

@@ -247,7 +247,9 @@ pub fn run(args: &DiffArgs, program: clap::Command) -> Result<ExitCode> {
         }
     };
     let interrupted = remarks.interrupted;
-    remarks.warnings.splice(0..0, interrupted.map(|interrupted| interrupted.to_string()));
+    let ended = interrupted.map(|interrupted| interrupted.to_string());
+    let ended = ended.or_else(|| remarks.time_limit.map(|limit| limit.to_string()));
+    remarks.warnings.splice(0..0, ended);
     let command = crate::exec_cmd::command_text(&args.command);
     stop.shows();
     if let Some(file) = files.save {

@@ -14,7 +14,9 @@ use lab::diff::paid::{COMMAND, NoCommand};
 use lab::diff::runner::{self, Ended, Job, Limits};
 use lab::diff::statistics::LOOKS;
 use lab::diff::verdict::stages;
-use lab::diff::{Answer, Interrupted, Known, Paid, Remarks, Run, Runs, Terms, Verdict, WITHOUT_NAMES, judge};
+use lab::diff::{
+    Answer, Interrupted, Known, Paid, Remarks, Run, Runs, Terms, TimeLimit, Verdict, WITHOUT_NAMES, judge,
+};
 use lab::flame::Folded;
 use lab::format::listed;
 use ledger::profile::Prices;
@@ -579,6 +581,9 @@ pub fn measure(
     all.remarks.provenance = all.provenance(reference, (late || interrupted).then_some(pairs));
     let earlier = how.layouts.is_none() && !others.is_empty();
     all.remarks.interrupted = interrupted.then_some(Interrupted { layouts: pairs, most: most_layouts, earlier });
+    let limit = how.time_limit.filter(|_| late && !interrupted);
+    all.remarks.time_limit =
+        limit.map(|limit| TimeLimit { seconds: limit.as_secs_f64(), layouts: pairs, most: most_layouts, earlier });
     all.remarks.idle = others.iter().filter(|side| idle[**side]).map(|side| all.sides[*side].name.clone()).collect();
     Ok(Measured::Sides(all.runs, all.remarks))
 }

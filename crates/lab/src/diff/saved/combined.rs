@@ -260,6 +260,7 @@ pub fn combine(all: &[Labelled]) -> Result<Combined, CombineError> {
         saved.notes.iter().for_each(|note| add(&mut remarks.notes, text(note)));
     }
     remarks.interrupted = all.iter().find_map(|labelled| labelled.saved.interrupted);
+    remarks.time_limit = all.iter().find_map(|labelled| labelled.saved.time_limit);
     remarks.idle = first.saved.idle.clone();
     let sides: Vec<Runs> = members.into_iter().map(|member| member.runs).collect();
     let base = &sides[reference];

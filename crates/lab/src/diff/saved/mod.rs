@@ -8,7 +8,7 @@ mod tests;
 use super::entries::{ByEntry, Named};
 use super::origin::{Files, Origin};
 use super::statistics::Plan;
-use super::{Interrupted, Paid, Remarks, Run, Runs, several};
+use super::{Interrupted, Paid, Remarks, Run, Runs, TimeLimit, several};
 use crate::charges::{Tallies, Tally};
 use crate::flame::Folded;
 use crate::format::hexadecimal;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use strum::VariantArray;
 
 /// Keys that are left out where they have no contents.
-const LEFT_OUT: [&str; 4] = ["configuration", "idle", "interrupted", "sha256"];
+const LEFT_OUT: [&str; 5] = ["configuration", "idle", "interrupted", "sha256", "time_limit"];
 /// What the document is.
 const DOCUMENT: &str = "results of tollgate diff";
 /// The version of the document.
@@ -70,6 +70,9 @@ pub struct Saved {
     /// Set if the user stopped the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     interrupted: Option<Interrupted>,
+    /// Set if a time limit ended the measurement before it was complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_limit: Option<TimeLimit>,
     /// Names of sides that differ from the reference only in settings without an effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     idle: Vec<String>,
@@ -371,6 +374,7 @@ impl Saved {
             warnings: remarks.warnings.clone(),
             notes: remarks.notes.clone(),
             interrupted: remarks.interrupted,
+            time_limit: remarks.time_limit,
             idle: remarks.idle.clone(),
             sides: sides.iter().map(|runs| SavedSide::new(runs, &mut configurations)).collect(),
             configurations,

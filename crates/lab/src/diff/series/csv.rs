@@ -5,7 +5,7 @@ use crate::csv::{number, row};
 use crate::diff::Verdict;
 
 /// Names of the columns.
-const COLUMNS: [&str; 22] = [
+const COLUMNS: [&str; 24] = [
     "commit",
     "name",
     "subject",
@@ -22,21 +22,24 @@ const COLUMNS: [&str; 22] = [
     "difference",
     "interval_low",
     "interval_high",
+    "confidence",
     "verdict",
     "from_first",
     "from_first_low",
     "from_first_high",
+    "from_first_confidence",
     "from_first_verdict",
     "why",
 ];
 
-/// Returns the difference, both ends of its interval and the verdict.
-fn cells(verdict: Option<&Verdict>) -> [String; 4] {
+/// Returns the difference, both ends of its interval with their confidence, and the verdict.
+fn cells(verdict: Option<&Verdict>) -> [String; 5] {
     let interval = verdict.and_then(|verdict| verdict.interval);
     [
         number(verdict.map(|verdict| verdict.relative)),
         number(interval.map(|interval| interval.low)),
         number(interval.map(|interval| interval.high)),
+        number(interval.map(|interval| interval.confidence)),
         verdict.map_or("", |verdict| verdict.answer.name()).to_owned(),
     ]
 }

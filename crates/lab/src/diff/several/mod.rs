@@ -9,8 +9,8 @@ use super::gathered::gathered;
 use super::origin::Provenance;
 use super::verdict::CONFIDENCE;
 use super::{
-    Answer, Diff, Differing, EntryChange, Interrupted, Paid, Remarks, Rests, Run, Runs, Side, Terms, Verdict, junit,
-    paid,
+    Answer, Diff, Differing, EntryChange, Interrupted, Paid, Remarks, Rests, Run, Runs, Side, Terms, TimeLimit,
+    Verdict, junit, paid,
 };
 use crate::charges::Tallies;
 use crate::difference::Change;
@@ -62,6 +62,8 @@ pub struct Several {
     pub warnings: Vec<String>,
     /// Set if the user stopped the measurement.
     pub interrupted: Option<Interrupted>,
+    /// Set if a time limit ended the measurement before it was complete.
+    pub time_limit: Option<TimeLimit>,
     /// Remarks for the reader.
     pub notes: Vec<String>,
     /// The command line, before parameters were replaced.
@@ -137,7 +139,8 @@ impl Several {
                 false => {
                     let [a, b] = common(&sides[reference], runs)?;
                     let (idle, provenance) = (remarks.idle.clone(), remarks.provenance.clone());
-                    let remarks = Remarks { idle, provenance, interrupted: remarks.interrupted, ..Remarks::default() };
+                    let Remarks { interrupted, time_limit, .. } = remarks;
+                    let remarks = Remarks { idle, provenance, interrupted, time_limit, ..Remarks::default() };
                     Some(Diff::new(runs.command.clone(), &a, &b, terms, remarks))
                 }
             };
@@ -154,6 +157,7 @@ impl Several {
         Ok(Self {
             warnings: gathered(remarks.warnings, &names),
             interrupted: remarks.interrupted,
+            time_limit: remarks.time_limit,
             notes: gathered(notes, &names),
             command,
             reference,
@@ -278,6 +282,8 @@ struct Document<'a> {
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupted: Option<Interrupted>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_limit: Option<TimeLimit>,
     notes: &'a [String],
     command: &'a str,
     reference: &'a str,
@@ -301,6 +307,7 @@ impl Serialize for Several {
             format: FORMAT,
             warnings: &self.warnings,
             interrupted: self.interrupted,
+            time_limit: self.time_limit,
             notes: &self.notes,
             command: &self.command,
             reference: &self.base().name,
