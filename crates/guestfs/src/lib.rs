@@ -10,6 +10,7 @@ pub mod host_tree;
 pub mod kernel_modules;
 mod pack_error;
 pub mod packed;
+pub mod rpm;
 pub mod server;
 #[cfg(test)]
 mod server_tests;

@@ -1,31 +1,20 @@
-//! Packages of kernels, `.deb` and `.rpm`: their files are unpacked once, by the programs of this host.
+//! Packages of kernels, `.deb` and `.rpm`: their files are unpacked once. A `.deb` is unpacked by a program of this host.
 
 use crate::output::say;
 use crate::places;
 use crate::table::hexadecimal;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
+use guestfs::rpm;
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Beginning of an archive of `ar`, whose first member says that it is a Debian package (deb(5)).
 const DEB: &[u8] = b"!<arch>\ndebian-binary";
-/// Beginning of the lead of an RPM package.
-const RPM: [u8; 4] = [0xed, 0xab, 0xee, 0xdb];
-/// Length of that lead.
-const LEAD: u64 = 96;
-/// Beginning of each of the two headers behind it: the signature's, and the package's own.
-const HEADER: [u8; 3] = [0x8e, 0xad, 0xe8];
-/// Length of the begin of a header, and of each entry of its index.
-const HEAD: u64 = 16;
-/// The signature's header is followed by zeros up to a multiple of this.
-const ALIGNED: u64 = 8;
-/// A header is not larger, in bytes.
-const LARGEST: u64 = 256 << 20;
 /// Digits of a hash in the name of a directory.
 const DIGITS: usize = 12;
 
@@ -44,7 +33,7 @@ pub fn kind(path: &Path) -> Option<Kind> {
     File::open(path).ok()?.take(DEB.len() as u64).read_to_end(&mut start).ok()?;
     match () {
         () if start.starts_with(DEB) => Some(Kind::Deb),
-        () if start.starts_with(&RPM) => Some(Kind::Rpm),
+        () if start.starts_with(&rpm::MAGIC) => Some(Kind::Rpm),
         () => None,
     }
 }
@@ -120,76 +109,8 @@ fn unpack_deb(path: &Path, to: &Path) -> Result<()> {
     bail!("neither dpkg-deb (package dpkg) nor bsdtar (package libarchive-tools) is installed")
 }
 
-/// Passes over a header, and returns where it ends.
-fn skip_header(file: &mut File) -> Result<u64> {
-    let mut head = [0; HEAD as usize];
-    file.read_exact(&mut head).context("the package ends in a header")?;
-    if head[..3] != HEADER {
-        bail!("the package has no header where one should be");
-    }
-    let number = |at: usize| u64::from(u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
-    let length = number(8) * HEAD + number(12);
-    if length > LARGEST {
-        bail!("a header of the package is too long");
-    }
-    Ok(file.seek(SeekFrom::Current(length as i64))?)
-}
-
-/// Returns the program that unpacks data that begin so, and its package.
-fn unpacker(start: &[u8]) -> Option<(&'static str, &'static str)> {
-    let known: [(&[u8], &str, &str); 6] = [
-        (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd"),
-        (&[0xfd, b'7', b'z', b'X', b'Z'], "xz", "xz-utils"),
-        (&[0x1f, 0x8b], "gzip", "gzip"),
-        (b"BZh", "bzip2", "bzip2"),
-        // The form of xz's predecessor has no magic number; these are its usual properties.
-        (&[0x5d, 0, 0], "xz", "xz-utils"),
-        // Files that are not packed: an archive of cpio.
-        (b"07070", "cat", "coreutils"),
-    ];
-    known.into_iter().find(|(magic, ..)| start.starts_with(magic)).map(|(_, program, package)| (program, package))
-}
-
-fn piped(command: &mut Command) -> Result<Child> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.spawn().map_err(|error| anyhow!("{name} can't be started: {error}"))
-}
-
 fn unpack_rpm(path: &Path, to: &Path) -> Result<()> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(LEAD))?;
-    let end = skip_header(&mut file)?;
-    file.seek(SeekFrom::Start(end.next_multiple_of(ALIGNED)))?;
-    let payload = skip_header(&mut file)?;
-    let mut start = [0; 6];
-    file.read_exact(&mut start).context("the package has no files")?;
-    file.seek(SeekFrom::Start(payload))?;
-    let (program, package) = unpacker(&start).context("the files are packed in a way that is not known")?;
-    let lacking: Vec<String> = [(program, package), ("cpio", "cpio")]
-        .iter()
-        .filter(|(program, _)| !has(program))
-        .map(|(program, package)| format!("{program} (package {package})"))
-        .collect();
-    if !lacking.is_empty() {
-        bail!("{} is not installed", lacking.join(" and "));
-    }
-    let options: &[&str] = if program == "cat" { &[] } else { &["-dc"] };
-    let mut first = piped(Command::new(program).args(options).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
-    let output = first.stdout.take().context("the output is not a pipe")?;
-    let mut second = Command::new("cpio");
-    second.args(["--extract", "--make-directories", "--no-absolute-filenames", "--quiet"]);
-    let second = piped(second.current_dir(to).stdin(output).stdout(Stdio::null()).stderr(Stdio::piped()))?;
-    if let Some(mut input) = first.stdin.take() {
-        // If a program ends early, its status says so.
-        let _ = std::io::copy(&mut file, &mut input).and_then(|_| input.flush());
-    }
-    let unpacked = first.wait()?;
-    let written = second.wait_with_output()?;
-    match (unpacked.success(), written.status.success()) {
-        (true, true) => Ok(()),
-        (false, _) => bail!("{program} ended with {unpacked}"),
-        _ => bail!("cpio: {}", String::from_utf8_lossy(&written.stderr).trim().replace('\n', "; ")),
-    }
+    Ok(rpm::unpack(&mut BufReader::new(File::open(path)?), to)?)
 }
 
 #[cfg(test)]
@@ -210,7 +131,7 @@ mod tests {
         let file = place.join("x");
         std::fs::write(&file, b"!<arch>\ndebian-binary   1").unwrap();
         assert_eq!(kind(&file), Some(Kind::Deb));
-        std::fs::write(&file, [&RPM[..], &[3, 0]].concat()).unwrap();
+        std::fs::write(&file, [&rpm::MAGIC[..], &[3, 0]].concat()).unwrap();
         assert_eq!(kind(&file), Some(Kind::Rpm));
         std::fs::write(&file, b"!<arch>\n").unwrap();
         assert_eq!((kind(&file), kind(&place)), (None, None));
@@ -232,44 +153,6 @@ mod tests {
         assert_eq!(kind(&deb), Some(Kind::Deb));
         unpack_deb(&deb, &place).unwrap();
         assert_eq!(std::fs::read_to_string(place.join("boot/vmlinuz-1")).unwrap(), "kernel");
-        std::fs::remove_dir_all(place).unwrap();
-    }
-
-    /// A header with an index of one entry and some data.
-    fn header(data: usize) -> Vec<u8> {
-        let numbers = [1_u32, data as u32].iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<_>>();
-        [&HEADER[..], &[1, 0, 0, 0, 0], &numbers, &[0; HEAD as usize], &vec![7; data]].concat()
-    }
-
-    #[test]
-    fn an_rpm_package_is_unpacked() {
-        if !has("cpio") || !has("gzip") {
-            say("skipped: cpio or gzip is not installed");
-            return;
-        }
-        let place = place("rpm");
-        // A signature of 5 bytes is followed by three zeros.
-        let lead = [&RPM[..], &[0; LEAD as usize - 4]].concat();
-        let rpm = place.join("k.rpm");
-        let mut package = Vec::new();
-        let packers = ["zstd -qc", "xz -c", "xz --format=lzma -c", "bzip2 -c", "cat", "gzip -c"];
-        for packer in packers.iter().filter(|packer| has(packer.split(' ').next().unwrap())) {
-            let script = format!("find ./boot | cpio --quiet -o -H newc | {packer} > ../files");
-            run(Command::new("sh").args(["-c", &script]).current_dir(place.join("root"))).unwrap();
-            let files = std::fs::read(place.join("files")).unwrap();
-            package = [lead.clone(), header(5), vec![0; 3], header(9), files].concat();
-            std::fs::write(&rpm, &package).unwrap();
-            unpack_rpm(&rpm, &place).unwrap();
-            assert_eq!(std::fs::read_to_string(place.join("boot/vmlinuz-1")).unwrap(), "kernel", "{packer}");
-            std::fs::remove_dir_all(place.join("boot")).unwrap();
-        }
-        for (length, word) in [(100, "ends in a header"), (LEAD as usize + 60, "has no files")] {
-            std::fs::write(&rpm, &package[..length]).unwrap();
-            let error = format!("{:#}", unpack_rpm(&rpm, &place).unwrap_err());
-            assert!(error.contains(word), "{length}: {error}");
-        }
-        std::fs::write(&rpm, [&package[..LEAD as usize], &[0; 64]].concat()).unwrap();
-        assert!(unpack_rpm(&rpm, &place).unwrap_err().to_string().contains("no header where one should be"));
         std::fs::remove_dir_all(place).unwrap();
     }
 }
